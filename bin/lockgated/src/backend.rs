@@ -139,7 +139,7 @@ pub(crate) struct Now {
 
 /// A change that runs and waits to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitingChange {
     /// Its revision.
     pub(crate) revision: u64,
     /// The revision that is restored without a confirmation.
@@ -150,7 +150,7 @@ pub(crate) struct Waits {
 
 /// A change that was made or, of a dry run, would be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct ChangeReport {
     /// The revision that runs now.
     pub(crate) revision: u64,
     /// Generation of the policies that run now.
@@ -166,7 +166,7 @@ pub(crate) struct Done {
     /// True if the configuration, keys included, ran already: the change made no revision.
     pub(crate) unchanged: bool,
     /// Set if the change waits to be confirmed.
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<WaitingChange>,
     /// The file that it was written to.
     pub(crate) saved_to: Option<String>,
     /// The reason why the daemon did not write it although the client asked it to.
@@ -188,7 +188,7 @@ pub(crate) struct PolicyNames {
 
 /// Reason why a change was not made; the running configuration stays.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum ChangeError {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
@@ -215,7 +215,7 @@ pub(crate) enum Refused {
         "revision {} waits for `lockgate confirm`, {} s left; unconfirmed, revision {} comes back",
         .0.revision, .0.left.as_secs(), .0.previous
     )]
-    Waiting(Waits),
+    Waiting(WaitingChange),
     /// A time to confirm that makes no sense.
     #[error("the time to confirm is {given_s} s: give {} to {} seconds", .least_s, .most_s)]
     ConfirmTime {
@@ -243,12 +243,12 @@ pub(crate) enum Refused {
     Stopping,
 }
 
-impl Refused {
+impl ChangeError {
     /// Returns the reason for an event: mistakes of a configuration are one line each, without the
     /// lines of the file.
     pub(crate) fn for_event(&self) -> String {
         match self {
-            Refused::Config(errors) => errors.in_lines(),
+            ChangeError::Config(errors) => errors.in_lines(),
             other => other.to_string(),
         }
     }
@@ -273,7 +273,7 @@ fn no_revision(revision: u64, kept: Option<(u64, u64)>) -> String {
 
 /// The reason why nothing was confirmed. The running configuration stays.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum NotConfirmed {
+pub(crate) enum ConfirmError {
     /// No change waits, and none did lately.
     #[error("nothing waits to be confirmed: revision {running} runs")]
     Nothing {
@@ -349,7 +349,7 @@ pub(crate) struct CaptureOrder {
 
 /// The reason why there is no capture.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum CaptureRefused {
+pub(crate) enum CaptureError {
     /// No such port.
     #[error("{0}")]
     NoPort(#[from] QuestionError),
@@ -397,11 +397,15 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn revisions(&self) -> Vec<v1::Revision>;
     /// Judges a configuration and, if it is meant, makes it the running one. Returns when every
     /// worker walks by it. Refused or not, it is an event.
-    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused>;
+    async fn apply(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError>;
     /// Judges a change of policies and, if it is meant, makes it. Returns when every worker walks
     /// by the new set; changes that are asked for together may be published together. Refused or
     /// not, it is an event.
-    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused>;
+    async fn change_policies(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError>;
     /// Keeps the change that waits, if it is the one named. Refused or not, it is an event.
     /// Returns its revision.
     async fn confirm(
@@ -409,12 +413,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
         revision: Option<u64>,
         over: ConnectionNumber,
         by: Uid,
-    ) -> Result<u64, NotConfirmed>;
+    ) -> Result<u64, ConfirmError>;
     /// Makes an earlier revision the running one, one step back if `None`. Refused or not, it is
     /// an event.
-    async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused>;
+    async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<ChangeReport, ChangeError>;
     /// Writes what runs to the daemon's file. Refused or not, it is an event.
-    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused>;
+    async fn save(&self, by: Uid) -> Result<v1::Saved, ChangeError>;
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
     /// Returns how often each kind of event happened.
@@ -424,7 +428,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
         &self,
         order: CaptureOrder,
         by: Uid,
-    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused>;
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureError>;
     /// Someone who may not change anything tried to: an event (`change_denied`).
     async fn denied(&self, by: Uid, what: &'static str);
 }

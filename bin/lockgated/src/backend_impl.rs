@@ -10,8 +10,8 @@ use dataplane::cache::{Key, Recall};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::backend::{
-    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Done, Intent, NotConfirmed, Now,
-    PolicyChange, Refused, Running, Save,
+    Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
+    ConfirmError, Intent, Now, PolicyChange, Running, Save,
 };
 use crate::cache_report;
 use crate::captures::Captures;
@@ -49,7 +49,7 @@ pub(crate) struct Daemon {
 }
 
 /// Counts since the start, with the picture that they belong to.
-struct Counted {
+struct CountedPicture {
     picture: Arc<Picture>,
     reports: Vec<Report>,
     totals: Totals,
@@ -86,13 +86,13 @@ impl Daemon {
 
     /// Returns the workers' reports of now, and the totals since the start. A worker that has ended
     /// ends the daemon; until then it has counted nothing.
-    async fn counted(&self) -> Counted {
+    async fn counted(&self) -> CountedPicture {
         for _ in 0..ASKED_AGAIN {
             let mut shown = self.picture.clone();
             let picture = shown.borrow_and_update().clone();
             if let Some(reports) = picture.reports().await.unwrap_or_else(|_| Some(Vec::new())) {
                 let totals = picture.totals_with(&reports);
-                return Counted { picture, reports, totals };
+                return CountedPicture { picture, reports, totals };
             }
             // What was counted for the snapshot before is in the picture of the next.
             let _ = tokio::time::timeout(PICTURE_WAIT, shown.changed()).await;
@@ -100,24 +100,28 @@ impl Daemon {
         let reports = self.order(|reply| Order::Count { reply }).await.unwrap_or_default();
         let picture = self.picture();
         let totals = picture.totals_with(&reports);
-        Counted { picture, reports, totals }
+        CountedPicture { picture, reports, totals }
     }
 
-    async fn apply_change(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+    async fn apply_change(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
         let done = self.ask(|reply| Ask::Apply { change, by, reply }).await;
-        done.unwrap_or(Err(Refused::Stopping))
+        done.unwrap_or(Err(ChangeError::Stopping))
     }
 
     /// Makes a change of policies, with those that are asked for beside it, or judges it if it is
     /// not meant.
-    async fn change_in_turn(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+    async fn change_in_turn(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError> {
         if change.intent == Intent::DryRun {
             let picture = self.picture();
             let judge = move || policies::judge(&picture, &change);
             return tokio::task::spawn_blocking(judge).await.map_err(machine)?;
         }
         let asked = |answer| Ask::Policies(policies::QueuedChange { change, by, answer });
-        let (mut done, written) = self.ask(asked).await.unwrap_or(Err(Refused::Stopping))?;
+        let (mut done, written) = self.ask(asked).await.unwrap_or(Err(ChangeError::Stopping))?;
         // The next changes need not wait for the disk.
         let (number, written) = (done.revision, on_disk(written).await);
         let lost = self.order(|reply| Order::Written { number, written, reply }).await;
@@ -125,13 +129,13 @@ impl Daemon {
         Ok(done)
     }
 
-    async fn save_running(&self) -> Result<v1::Saved, Refused> {
-        self.ask(|reply| Ask::Save { reply }).await.unwrap_or(Err(Refused::Stopping))
+    async fn save_running(&self) -> Result<v1::Saved, ChangeError> {
+        self.ask(|reply| Ask::Save { reply }).await.unwrap_or(Err(ChangeError::Stopping))
     }
 
     /// Makes a change and writes its own text to the daemon's file, comments and all. Whether the
     /// file can be written is found out before anything changes.
-    async fn apply_and_save(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+    async fn apply_and_save(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
         if change.intent == Intent::DryRun {
             return self.apply_change(change, by).await;
         }
@@ -146,11 +150,11 @@ impl Daemon {
             Target::open(&file).map(|target| (target, text))
         };
         let prepared = tokio::task::spawn_blocking(prepare).await.map_err(machine)?;
-        let (target, text) = prepared.map_err(Refused::NotSaved)?;
+        let (target, text) = prepared.map_err(ChangeError::NotSaved)?;
         let mut done = self.apply_change(change, by).await?;
         let written = tokio::task::spawn_blocking(move || target.write(&text)).await;
         let written = written.map_err(machine)?;
-        let saved = written.map_err(Refused::NotSaved).map(|file| v1::Saved {
+        let saved = written.map_err(ChangeError::NotSaved).map(|file| v1::Saved {
             file: file.display().to_string(),
             revision: done.revision,
             unchanged: false,
@@ -161,11 +165,15 @@ impl Daemon {
     }
 
     /// Makes a change of policies and writes what then runs to the daemon's file.
-    async fn change_and_save(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+    async fn change_and_save(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError> {
         let file = self.picture().file.clone();
         let can_write = move || Target::open(&file).map(drop);
         let can_write = tokio::task::spawn_blocking(can_write).await.map_err(machine)?;
-        can_write.map_err(Refused::NotSaved)?;
+        can_write.map_err(ChangeError::NotSaved)?;
         let mut done = self.change_in_turn(change, by).await?;
         let saved = self.save_running().await;
         save::audit(&self.events, by, &saved);
@@ -192,7 +200,13 @@ impl Daemon {
         drift
     }
 
-    fn audit(&self, by: Uid, kinds: [Kind; 2], subject: &str, done: &Result<Done, Refused>) {
+    fn audit(
+        &self,
+        by: Uid,
+        kinds: [Kind; 2],
+        subject: &str,
+        done: &Result<ChangeReport, ChangeError>,
+    ) {
         let [made, refused] = kinds;
         match done {
             Ok(done) => {
@@ -218,7 +232,7 @@ impl Daemon {
 
 impl Daemon {
     /// Tells of a change of single policies: each with its action, and what it takes from whom.
-    fn audit_policies(&self, by: Uid, done: &Done) {
+    fn audit_policies(&self, by: Uid, done: &ChangeReport) {
         let mut message = format!("revision {}: {}", done.revision, done.policies.text);
         for sentence in done.takeovers.sentences() {
             message.push_str("; ");
@@ -267,7 +281,7 @@ impl Backend for Daemon {
     async fn overview(&self) -> v1::Status {
         let drift = self.drift().await;
         let counted = self.counted().await;
-        let Counted { picture, reports, totals } = &counted;
+        let CountedPicture { picture, reports, totals } = &counted;
         let mut status = status(picture, drift);
         let ports: Vec<v1::Port> = ports(picture, reports, totals);
         let sas = security_associations(picture, totals);
@@ -278,12 +292,12 @@ impl Backend for Daemon {
     }
 
     async fn ports(&self) -> Vec<v1::Port> {
-        let Counted { picture, reports, totals } = self.counted().await;
+        let CountedPicture { picture, reports, totals } = self.counted().await;
         ports(&picture, &reports, &totals)
     }
 
     async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        let Counted { picture, totals, .. } = self.counted().await;
+        let CountedPicture { picture, totals, .. } = self.counted().await;
         security_associations(&picture, &totals)
     }
 
@@ -305,7 +319,7 @@ impl Backend for Daemon {
     }
 
     async fn counters(&self) -> v1::Counters {
-        let Counted { picture, reports, totals } = self.counted().await;
+        let CountedPicture { picture, reports, totals } = self.counted().await;
         counters(&picture, &reports, &totals)
     }
 
@@ -345,7 +359,7 @@ impl Backend for Daemon {
             .collect()
     }
 
-    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+    async fn apply(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
         let (file, intent) = (change.file.clone(), change.intent);
         let done = match change.save {
             Save::No => self.apply_change(change, by).await,
@@ -357,7 +371,11 @@ impl Backend for Daemon {
         done
     }
 
-    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+    async fn change_policies(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError> {
         let intent = change.intent;
         let asked = change.remove.first().unwrap_or(&change.file).clone();
         let done = match (change.save, intent) {
@@ -369,7 +387,7 @@ impl Backend for Daemon {
             Ok(_) => {}
             Err(error) => {
                 let subject = match error {
-                    Refused::Takes(takeovers) => takeovers.found.first().map(|one| &one.by),
+                    ChangeError::Takes(takeovers) => takeovers.found.first().map(|one| &one.by),
                     _ => None,
                 };
                 let (kind, message) = (Kind::PoliciesRefused, error.for_event());
@@ -384,22 +402,22 @@ impl Backend for Daemon {
         revision: Option<u64>,
         over: ConnectionNumber,
         by: Uid,
-    ) -> Result<u64, NotConfirmed> {
+    ) -> Result<u64, ConfirmError> {
         let done = self.ask(|reply| Ask::Confirm { revision, over, reply }).await;
-        let done = done.unwrap_or(Err(NotConfirmed::Stopping));
+        let done = done.unwrap_or(Err(ConfirmError::Stopping));
         unconfirmed::audit(&self.events, by, &done);
         done
     }
 
-    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
+    async fn save(&self, by: Uid) -> Result<v1::Saved, ChangeError> {
         let done = self.save_running().await;
         save::audit(&self.events, by, &done);
         done
     }
 
-    async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
+    async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<ChangeReport, ChangeError> {
         let done = self.ask(|reply| Ask::RollBack { revision, by, reply }).await;
-        let done = done.unwrap_or(Err(Refused::Stopping));
+        let done = done.unwrap_or(Err(ChangeError::Stopping));
         let subject = revision.map(|number| number.to_string()).unwrap_or_default();
         self.audit(by, [Kind::RolledBack, Kind::RollbackRefused], &subject, &done);
         done
@@ -417,7 +435,7 @@ impl Backend for Daemon {
         &self,
         order: CaptureOrder,
         by: Uid,
-    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureError> {
         self.captures.begin(&self.picture(), (order, by), self.events.clone())
     }
 
@@ -431,8 +449,8 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-fn running(counted: Counted) -> Running {
-    let Counted { picture, reports, totals } = counted;
+fn running(counted: CountedPicture) -> Running {
+    let CountedPicture { picture, reports, totals } = counted;
     Running {
         settings: picture.config().clone(),
         cache_entries: cache_report::entries(&picture, &reports),
@@ -506,7 +524,7 @@ mod tests {
         }
 
         /// Applies the configuration with another name of the node, and with more behind it.
-        fn apply(&self, more: &str) -> JoinHandle<Result<Done, Refused>> {
+        fn apply(&self, more: &str) -> JoinHandle<Result<ChangeReport, ChangeError>> {
             let change = Change {
                 text: configuration(&self.folder, "other", &format!("{LAN}{more}")),
                 file: "test".into(),

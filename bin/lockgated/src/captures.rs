@@ -12,7 +12,7 @@ use dataplane::{CapturedPacket, DropReason, Medium, TapId, TapReader, TapSetting
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::backend::{CaptureOrder, CaptureRefused};
+use crate::backend::{CaptureError, CaptureOrder};
 use crate::events::{Events, Kind};
 use crate::picture::Picture;
 use crate::who::Uid;
@@ -47,17 +47,17 @@ impl Captures {
     /// Begins a capture and returns its stream; a task of its own sees it to its end.
     ///
     /// # Errors
-    /// [`CaptureRefused`].
+    /// [`CaptureError`].
     pub(crate) fn begin(
         &self,
         running: &Picture,
         (order, by): (CaptureOrder, Uid),
         events: Events,
-    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureError> {
         let permit = self.permits.clone().try_acquire_owned();
-        let permit = permit.map_err(|_| CaptureRefused::TooMany)?;
+        let permit = permit.map_err(|_| CaptureError::TooMany)?;
         if running.stopping {
-            return Err(CaptureRefused::Stopping);
+            return Err(CaptureError::Stopping);
         }
         if let Some(port) = &order.port {
             control::port_named(&running.snapshot, port)?;

@@ -12,11 +12,11 @@ use control::{Compiled, Compiler, PreparedConfiguration, check_netdevs};
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
-use crate::backend::{Done, Intent, Refused, ToConfirm};
+use crate::backend::{ChangeError, ChangeReport, Intent, ToConfirm};
 use crate::cache_memory;
 use crate::config_file::same_directory;
 use crate::events::Kind;
-use crate::gateway::{NotMade, Transaction};
+use crate::gateway::{Transaction, TransactionError};
 use crate::picture::Picture;
 use crate::revisions::{
     Body, Cause, Confirmation, Content, Reader, Revision, RevisionError, on_disk,
@@ -95,18 +95,18 @@ pub(crate) struct EvaluatedChange {
     pub(crate) confirm: Option<ToConfirm>,
 }
 
-pub(crate) fn machine(error: impl std::error::Error + Send + Sync + 'static) -> Refused {
-    Refused::Machine(Box::new(error))
+pub(crate) fn machine(error: impl std::error::Error + Send + Sync + 'static) -> ChangeError {
+    ChangeError::Machine(Box::new(error))
 }
 
-impl From<NotMade> for Refused {
-    fn from(error: NotMade) -> Refused {
+impl From<TransactionError> for ChangeError {
+    fn from(error: TransactionError) -> ChangeError {
         machine(error)
     }
 }
 
 /// Returns the complete text of a revision, and its keys. Blocks, longer for larger ones.
-pub(crate) fn body_of(reader: Reader, number: u64) -> Result<Body, Refused> {
+pub(crate) fn body_of(reader: Reader, number: u64) -> Result<Body, ChangeError> {
     Ok(reader.read().map_err(machine)?.with_edits(number)?)
 }
 
@@ -114,12 +114,12 @@ impl Proposal {
     /// Evaluates a configuration in the background. Blocks, longer for larger ones.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`ChangeError`].
     pub(crate) fn judge(
         running: &Picture,
         compiler: &Compiler,
         (text, origin): (&str, &Origin),
-    ) -> Result<Proposal, Refused> {
+    ) -> Result<Proposal, ChangeError> {
         let Origin { file, base, .. } = origin;
         let parsed = config::parse(text, file)?.within(linux::machine_memory())?;
         let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
@@ -151,18 +151,25 @@ impl Proposal {
     }
 
     /// An answer that says that the running revision stays.
-    fn answer(self, state: &State) -> Done {
+    fn answer(self, state: &State) -> ChangeReport {
         let Proposal { warnings, differences, key_changes, .. } = self;
         let (revision, generation) = (state.revision, state.generation());
-        Done { revision, generation, differences, warnings, key_changes, ..Done::default() }
+        ChangeReport {
+            revision,
+            generation,
+            differences,
+            warnings,
+            key_changes,
+            ..ChangeReport::default()
+        }
     }
 }
 
 impl State {
     /// Checks a change as far as that can be done without making it.
-    fn check(&self, proposal: &Proposal) -> Result<(), Refused> {
+    fn check(&self, proposal: &Proposal) -> Result<(), ChangeError> {
         if self.stopping {
-            return Err(Refused::Stopping);
+            return Err(ChangeError::Stopping);
         }
         let new = proposal.prepared.settings();
         self.check_restart(new)?;
@@ -175,7 +182,7 @@ impl State {
     }
 
     /// Answers a dry run.
-    fn evaluate(&self, proposal: Proposal) -> Result<Done, Refused> {
+    fn evaluate(&self, proposal: Proposal) -> Result<ChangeReport, ChangeError> {
         self.check(&proposal)?;
         Ok(proposal.answer(self))
     }
@@ -190,7 +197,7 @@ impl State {
     pub(crate) async fn change_as_proposed(
         &mut self,
         proposed: EvaluatedChange,
-    ) -> (Compiler, Result<Done, Refused>) {
+    ) -> (Compiler, Result<ChangeReport, ChangeError>) {
         let EvaluatedChange { mut compiler, proposal, origin, intent, confirm } = proposed;
         let done = match intent {
             Intent::DryRun => self.evaluate(proposal),
@@ -205,12 +212,12 @@ impl State {
         proposal: Proposal,
         origin: Origin,
         confirm: Option<ToConfirm>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeReport, ChangeError> {
         self.check(&proposal)?;
         let is_same = proposal.is_what_runs(self, &origin.base);
         if is_same && self.gateway.compiled.refused.is_empty() {
             self.accept(&proposal.effective).await;
-            return Ok(Done { unchanged: true, ..proposal.answer(self) });
+            return Ok(ChangeReport { unchanged: true, ..proposal.answer(self) });
         }
         let (compiled, guard, summary) = self.compile(compiler, proposal).await?;
         match is_same {
@@ -224,7 +231,7 @@ impl State {
         &mut self,
         compiler: &mut Compiler,
         proposal: Proposal,
-    ) -> Result<(Compiled, Guard, Summary), Refused> {
+    ) -> Result<(Compiled, Guard, Summary), ChangeError> {
         let Proposal { keys, key_changes, stored_keys, warnings, differences, .. } = proposal;
         let Proposal { prepared, guard, effective, .. } = proposal;
         let guard = guard.map_err(machine)?;
@@ -251,13 +258,20 @@ impl State {
         compiled: Compiled,
         guard: Guard,
         Summary { warnings, effective, .. }: Summary,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeReport, ChangeError> {
         let unchanged = compiled.refused == self.gateway.compiled.refused;
         self.switch(compiled, guard).await?;
         self.accept(&effective).await;
         let (revision, generation) = (self.revision, self.generation());
         let notes = self.report_refused();
-        Ok(Done { revision, generation, warnings, notes, unchanged, ..Done::default() })
+        Ok(ChangeReport {
+            revision,
+            generation,
+            warnings,
+            notes,
+            unchanged,
+            ..ChangeReport::default()
+        })
     }
 
     /// Switches to another configuration and makes a revision of it, which may have to be
@@ -269,7 +283,7 @@ impl State {
         Summary { key_changes, stored_keys, warnings, differences, effective }: Summary,
         Origin { cause, file, base, by, restores }: Origin,
         confirm: Option<ToConfirm>,
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeReport, ChangeError> {
         let is_start_file = *Path::new(&file) == *self.file;
         let number = self.revisions.next();
         let promise = match confirm {
@@ -319,9 +333,15 @@ impl State {
         }
         self.gateway.report_guard();
         let generation = self.generation();
-        let done =
-            Done { revision: number, generation, differences, warnings, notes, ..Done::default() };
-        Ok(Done { key_changes, waits, ..done })
+        let done = ChangeReport {
+            revision: number,
+            generation,
+            differences,
+            warnings,
+            notes,
+            ..ChangeReport::default()
+        };
+        Ok(ChangeReport { key_changes, waits, ..done })
     }
 
     /// Makes a revision that runs the running one, and keeps it. Returns why it is not kept.
@@ -342,8 +362,12 @@ impl State {
     /// Switches to a compiled configuration, or stays with the running one.
     ///
     /// # Errors
-    /// [`NotMade`].
-    pub(crate) async fn switch(&mut self, compiled: Compiled, guard: Guard) -> Result<(), NotMade> {
+    /// [`TransactionError`].
+    pub(crate) async fn switch(
+        &mut self,
+        compiled: Compiled,
+        guard: Guard,
+    ) -> Result<(), TransactionError> {
         let transaction = self.gateway.prepare(compiled, guard).await?;
         self.make(transaction).await
     }
@@ -351,14 +375,14 @@ impl State {
     /// Makes a change. Readers see it as soon as the workers use it: later counts belong to it.
     ///
     /// # Errors
-    /// [`NotMade`]: what ran before runs on, or again.
-    pub(crate) async fn make(&mut self, transaction: Transaction) -> Result<(), NotMade> {
+    /// [`TransactionError`]: what ran before runs on, or again.
+    pub(crate) async fn make(&mut self, transaction: Transaction) -> Result<(), TransactionError> {
         let begun = self.gateway.begin(transaction).await?;
         self.show();
         self.gateway.finish(begun).await
     }
 
-    fn check_restart(&self, new: &Validated) -> Result<(), Refused> {
+    fn check_restart(&self, new: &Validated) -> Result<(), ChangeError> {
         let (old, file) = (self.config(), self.file.to_path_buf());
         let changed = [
             (old.node.run_dir != new.node.run_dir, "node.run_dir"),

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::backend::{Change, Done, Intent, NotConfirmed, Refused, ToConfirm};
+use crate::backend::{Change, ChangeError, ChangeReport, ConfirmError, Intent, ToConfirm};
 use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of, machine};
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply, Runs};
@@ -38,19 +38,19 @@ const GATHER: Duration = Duration::from_millis(200);
 /// A request for a change.
 pub(crate) enum Ask {
     /// Applies a configuration.
-    Apply { change: Change, by: Uid, reply: Reply<Result<Done, Refused>> },
+    Apply { change: Change, by: Uid, reply: Reply<Result<ChangeReport, ChangeError>> },
     /// Other policies.
     Policies(QueuedChange),
     /// An earlier revision, by default one step back.
-    RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<Done, Refused>> },
+    RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<ChangeReport, ChangeError>> },
     /// Keeps the change that waits.
     Confirm {
         revision: Option<u64>,
         over: ConnectionNumber,
-        reply: Reply<Result<u64, NotConfirmed>>,
+        reply: Reply<Result<u64, ConfirmError>>,
     },
     /// Writes what runs to the daemon's file, unless it means that already.
-    Save { reply: Reply<Result<v1::Saved, Refused>> },
+    Save { reply: Reply<Result<v1::Saved, ChangeError>> },
 }
 
 /// A fault of ours: a thread that prepared a change has panicked.
@@ -70,61 +70,63 @@ pub(crate) struct Changer {
     /// The next request, if one came while policies were gathered.
     next: Option<Ask>,
     events: Events,
-    aside: Aside,
+    aside: BackgroundWork,
     /// Policies changed since what follows from it was begun.
     is_behind: bool,
-    refused: Option<RefusedOf>,
+    refused: Option<RefusedFolding>,
 }
 
 /// The background work under way.
-enum Aside {
+enum BackgroundWork {
     Nothing,
     /// Changes may still come.
     Gathering(Instant),
-    Folding(JoinHandle<Result<RebuiltBase, CompileError>>, RefusedOf),
+    Folding(JoinHandle<Result<RebuiltBase, CompileError>>, RefusedFolding),
     Narrowing(JoinHandle<Result<Guard, UnwritableName>>, u64),
 }
 
 /// The result of a step of the background work.
 enum Step {
     Gathered,
-    Folded(Option<Result<RebuiltBase, CompileError>>, RefusedOf),
+    Folded(Option<Result<RebuiltBase, CompileError>>, RefusedFolding),
     Narrowed(Option<Result<Guard, UnwritableName>>, u64),
 }
 
 /// The set of policies for which a folding was refused: with more policies upon it, it would be
 /// refused again.
-struct RefusedOf {
+struct RefusedFolding {
     /// Settings of the set that was compiled whole last.
     settings: Arc<Validated>,
     policies_removed: u64,
 }
 
-impl RefusedOf {
+impl RefusedFolding {
     /// Returns whether the set was not compiled whole since, and no policy was taken away.
     fn still_runs(&self, settings: &Arc<Validated>, policies_removed: u64) -> bool {
         Arc::ptr_eq(&self.settings, settings) && self.policies_removed == policies_removed
     }
 }
 
-impl Aside {
+impl BackgroundWork {
     /// Waits for the next step; for ever, if nothing is done.
     async fn step(&mut self) -> Step {
         let step = match self {
-            Aside::Nothing => std::future::pending().await,
-            Aside::Gathering(until) => {
+            BackgroundWork::Nothing => std::future::pending().await,
+            BackgroundWork::Gathering(until) => {
                 tokio::time::sleep_until(*until).await;
                 Step::Gathered
             }
-            Aside::Folding(job, of) => {
-                let RefusedOf { settings, policies_removed } = of;
-                let of =
-                    RefusedOf { settings: settings.clone(), policies_removed: *policies_removed };
+            BackgroundWork::Folding(job, of) => {
+                let RefusedFolding { settings, policies_removed } = of;
+                let of = RefusedFolding {
+                    settings: settings.clone(),
+                    policies_removed: *policies_removed,
+                };
                 Step::Folded(job.await.ok(), of)
             }
-            Aside::Narrowing(job, revision) => Step::Narrowed(job.await.ok(), *revision),
+            BackgroundWork::Narrowing(job, revision) => Step::Narrowed(job.await.ok(), *revision),
         };
-        *self = Aside::Nothing;
+        *self = BackgroundWork::Nothing;
         step
     }
 }
@@ -144,7 +146,7 @@ impl Changer {
             asks,
             next: None,
             events,
-            aside: Aside::Nothing,
+            aside: BackgroundWork::Nothing,
             is_behind: false,
             refused: None,
         }
@@ -199,7 +201,7 @@ impl Changer {
             Ask::Confirm { revision, over, reply } => {
                 let order = |reply| Order::Confirm { asked: revision, over, reply };
                 let done = self.order(order).await;
-                let _ = reply.send(done.unwrap_or(Err(NotConfirmed::Stopping)));
+                let _ = reply.send(done.unwrap_or(Err(ConfirmError::Stopping)));
             }
             Ask::Save { reply } => {
                 let done = self.save().await;
@@ -208,7 +210,7 @@ impl Changer {
         }
     }
 
-    async fn apply(&mut self, change: Change, by: Uid) -> Result<Done, Refused> {
+    async fn apply(&mut self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
         let Change { text, file, base_directory: base, intent, confirm, .. } = change;
         if intent == Intent::Apply {
             self.picture().check_free()?;
@@ -218,7 +220,11 @@ impl Changer {
     }
 
     /// Makes an earlier revision the running one; by default one step back.
-    async fn roll_back(&mut self, revision: Option<u64>, by: Uid) -> Result<Done, Refused> {
+    async fn roll_back(
+        &mut self,
+        revision: Option<u64>,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError> {
         self.picture().check_free()?;
         let (number, base, body) = match revision {
             Some(number) => self.kept(number).await?,
@@ -237,20 +243,20 @@ impl Changer {
         text: String,
         origin: Origin,
         (intent, confirm): (Intent, Option<ToConfirm>),
-    ) -> Result<Done, Refused> {
+    ) -> Result<ChangeReport, ChangeError> {
         let picture = self.picture();
         if picture.stopping {
-            return Err(Refused::Stopping);
+            return Err(ChangeError::Stopping);
         }
         let judge = move |compiler: &mut Compiler| {
             let proposal = Proposal::judge(&picture, compiler, (&text, &origin))?;
-            Ok::<_, Refused>((proposal, origin))
+            Ok::<_, ChangeError>((proposal, origin))
         };
         let (proposal, origin) = self.beside(judge).await??;
         let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
         let proposed = Box::new(EvaluatedChange { compiler, proposal, origin, intent, confirm });
         let done = self.order(|reply| Order::Change { proposed, reply }).await;
-        let (compiler, done) = done.ok_or(Refused::Stopping)?;
+        let (compiler, done) = done.ok_or(ChangeError::Stopping)?;
         self.compiler = Some(compiler);
         done
     }
@@ -262,7 +268,7 @@ impl Changer {
     async fn beside<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&mut Compiler) -> T + Send + 'static,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, ChangeError> {
         let mut compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
         let work = move || {
             // What it was doing when it panicked it had not finished: it is not used again.
@@ -276,9 +282,9 @@ impl Changer {
     }
 
     /// A revision that is kept: its number, what a relative `keys_dir` is relative to, its text.
-    async fn kept(&self, number: u64) -> Result<(u64, PathBuf, Body), Refused> {
+    async fn kept(&self, number: u64) -> Result<(u64, PathBuf, Body), ChangeError> {
         let revisions = &self.picture().revisions;
-        let missing = || Refused::NoRevision { revision: number, kept: revisions.ends() };
+        let missing = || ChangeError::NoRevision { revision: number, kept: revisions.ends() };
         let base = revisions.find(number).ok_or_else(missing)?.base.clone();
         let reader = revisions.reader(number).ok_or_else(missing)?;
         let read = tokio::task::spawn_blocking(move || body_of(reader, number));
@@ -287,7 +293,7 @@ impl Changer {
 
     /// The newest revision before the one that runs and says something else. Where what runs was
     /// brought back from an earlier revision, the steps go on from that one.
-    async fn one_step_back(&self) -> Result<(u64, PathBuf, Body), Refused> {
+    async fn one_step_back(&self) -> Result<(u64, PathBuf, Body), ChangeError> {
         let picture = self.picture();
         let mut at = picture.revisions.origin_of(picture.restored.unwrap_or(picture.revision));
         let is_absolute = picture.config().node.keys_dir.is_absolute();
@@ -296,7 +302,7 @@ impl Changer {
         let running = tokio::task::spawn_blocking(text).await.map_err(machine)?;
         loop {
             let before = picture.revisions.before(at).map(|kept| kept.number);
-            let number = before.ok_or(Refused::NoEarlier)?;
+            let number = before.ok_or(ChangeError::NoEarlier)?;
             let (number, base, body) = self.kept(number).await?;
             if body.text != running || !(is_absolute || *base == *picture.base) {
                 return Ok((number, base, body));
@@ -321,7 +327,7 @@ impl Changer {
         if let Err(refused) = picture.check_free() {
             let mut first = Some(refused);
             for QueuedChange { answer, .. } in all {
-                let again = || picture.check_free().err().unwrap_or(Refused::Stopping);
+                let again = || picture.check_free().err().unwrap_or(ChangeError::Stopping);
                 let _ = answer.send(Err(first.take().unwrap_or_else(again)));
             }
             return;
@@ -335,7 +341,7 @@ impl Changer {
     }
 
     /// Writes what runs to the daemon's file, unless it means that already.
-    async fn save(&mut self) -> Result<v1::Saved, Refused> {
+    async fn save(&mut self) -> Result<v1::Saved, ChangeError> {
         let picture = self.picture();
         picture.check_free()?;
         let (file, revision) = (picture.file.display().to_string(), picture.revision);
@@ -348,7 +354,7 @@ impl Changer {
             (!drift.saved).then(|| save::write_running(&picture)).transpose()
         };
         let written = tokio::task::spawn_blocking(write).await.map_err(machine)?;
-        let text = written.map_err(Refused::NotSaved)?;
+        let text = written.map_err(ChangeError::NotSaved)?;
         let unchanged = text.is_none();
         if let Some(text) = text {
             self.order(|reply| Order::Accept { text, reply }).await;
@@ -367,8 +373,12 @@ impl Changer {
     /// Notes that something follows from a change of policies.
     fn policies_changed(&mut self) {
         match self.aside {
-            Aside::Nothing => self.aside = Aside::Gathering(Instant::now() + GATHER),
-            Aside::Gathering(_) | Aside::Folding(..) | Aside::Narrowing(..) => {
+            BackgroundWork::Nothing => {
+                self.aside = BackgroundWork::Gathering(Instant::now() + GATHER)
+            }
+            BackgroundWork::Gathering(_)
+            | BackgroundWork::Folding(..)
+            | BackgroundWork::Narrowing(..) => {
                 self.is_behind = true;
             }
         }
@@ -408,7 +418,7 @@ impl Changer {
 
     /// Begins to fold changes into the policies' search, unless that was refused or is not worth
     /// it.
-    fn folding(&mut self) -> Option<Aside> {
+    fn folding(&mut self) -> Option<BackgroundWork> {
         let picture = self.picture();
         let (settings, policies_removed) = (picture.config().clone(), picture.policies_removed);
         if self.refused.as_ref().is_some_and(|of| of.still_runs(&settings, policies_removed)) {
@@ -417,10 +427,14 @@ impl Changer {
         self.refused = None;
         let job = self.compiler.as_ref()?.rebuild_job(&picture.compiled)?;
         let job = tokio::task::spawn_blocking(move || job.run());
-        Some(Aside::Folding(job, RefusedOf { settings, policies_removed }))
+        Some(BackgroundWork::Folding(job, RefusedFolding { settings, policies_removed }))
     }
 
-    async fn folded(&mut self, rebuilt: Option<Result<RebuiltBase, CompileError>>, of: RefusedOf) {
+    async fn folded(
+        &mut self,
+        rebuilt: Option<Result<RebuiltBase, CompileError>>,
+        of: RefusedFolding,
+    ) {
         let rebuilt = match rebuilt {
             None => return,
             Some(Err(error)) => return self.fold_refused(&error, of),
@@ -442,7 +456,7 @@ impl Changer {
         }
     }
 
-    fn fold_refused(&mut self, error: &dyn std::error::Error, of: RefusedOf) {
+    fn fold_refused(&mut self, error: &dyn std::error::Error, of: RefusedFolding) {
         self.events.record(Kind::FoldRefused, "", error.to_string(), &[]);
         self.refused = Some(of);
     }
@@ -454,7 +468,7 @@ impl Changer {
         let make = move || {
             Guard::new(picture.compiled.copied().validated(), &picture.view, &picture.reserved)
         };
-        self.aside = Aside::Narrowing(tokio::task::spawn_blocking(make), revision);
+        self.aside = BackgroundWork::Narrowing(tokio::task::spawn_blocking(make), revision);
     }
 }
 
@@ -477,7 +491,7 @@ addresses = ["10.1.0.1/16"]
     fn a_refused_folding_is_tried_again_when_a_policy_went_or_all_were_compiled_whole() {
         let parsed = || Arc::new(config::parse(CONFIG, "a.toml").unwrap().validated);
         let (settings, policies_removed) = (parsed(), 7);
-        let refused = RefusedOf { settings: settings.clone(), policies_removed };
+        let refused = RefusedFolding { settings: settings.clone(), policies_removed };
         assert!(refused.still_runs(&settings, 7), "policies were added, if anything");
         assert!(!refused.still_runs(&settings, 8), "one was taken away");
         assert!(!refused.still_runs(&parsed(), 7), "the same was applied as a whole");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use control::guard::Guard;
 use dataplane::carve_out::Reserved;
 
-use crate::backend::{NotConfirmed, Refused, ToConfirm, Waits};
+use crate::backend::{ChangeError, ConfirmError, ToConfirm, WaitingChange};
 use crate::change::machine;
 use crate::events::Kind;
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision};
@@ -35,7 +35,7 @@ impl State {
         confirm: ToConfirm,
         revision: u64,
         effective: &str,
-    ) -> Result<Promise, Refused> {
+    ) -> Result<Promise, ChangeError> {
         let compiled = self.gateway.compiled.copied();
         let base = self.base.to_path_buf();
         let before = PreviousConfiguration { revision: self.revision, base, compiled };
@@ -53,7 +53,7 @@ impl State {
         if digest(&body.text) != digest(&effective) {
             let before = (before.revision, before.base.clone(), body);
             let record = Record::of(revision, &effective, before, earlier.as_ref());
-            self.records.write(&record).await.map_err(Refused::NotUndoable)?;
+            self.records.write(&record).await.map_err(ChangeError::NotUndoable)?;
         }
         Ok(Promise { confirm, before, earlier })
     }
@@ -70,13 +70,13 @@ impl State {
     }
 
     /// Makes the change that the promise belongs to wait for its confirmation.
-    pub(crate) fn keep_promise(&mut self, promise: Promise, revision: u64) -> Waits {
+    pub(crate) fn keep_promise(&mut self, promise: Promise, revision: u64) -> WaitingChange {
         let Promise { confirm, before, .. } = promise;
         let until = Instant::now() + confirm.within;
         let pending = Pending { revision, before, confirm, until };
         let waits = pending.waiting().waits();
         self.pending = Some(pending);
-        let Waits { previous, left, .. } = waits;
+        let WaitingChange { previous, left, .. } = waits;
         let message = format!(
             "revision {revision} waits for `lockgate confirm`: unconfirmed for {} s, revision \
              {previous} comes back",
@@ -119,7 +119,7 @@ impl State {
     }
 
     /// Puts back what ran before a change that nobody confirmed. Refused, what waits goes on.
-    async fn bring_back(&mut self, pending: &Pending) -> Result<u64, Refused> {
+    async fn bring_back(&mut self, pending: &Pending) -> Result<u64, ChangeError> {
         let mut compiled = pending.before.compiled.copied();
         compiled.keep_peer_addresses(&self.gateway.compiled);
         let (copy, view) = (compiled.copied(), self.gateway.view.clone());
@@ -154,29 +154,29 @@ impl State {
     /// Keeps the change that waits.
     ///
     /// # Errors
-    /// [`NotConfirmed`].
+    /// [`ConfirmError`].
     pub(crate) async fn confirm(
         &mut self,
         asked: Option<u64>,
         over: ConnectionNumber,
-    ) -> Result<u64, NotConfirmed> {
+    ) -> Result<u64, ConfirmError> {
         if self.stopping {
-            return Err(NotConfirmed::Stopping);
+            return Err(ConfirmError::Stopping);
         }
         let Some(pending) = &self.pending else { return Err(self.nothing_waits(asked)) };
         let revision = pending.revision;
         match asked {
             Some(asked) if asked != revision => {
-                return Err(NotConfirmed::Other { asked, waits: revision });
+                return Err(ConfirmError::Other { asked, waits: revision });
             }
             _ if pending.confirm.asked_over == over => {
-                return Err(NotConfirmed::SameConnection { revision });
+                return Err(ConfirmError::SameConnection { revision });
             }
             _ => {}
         }
         // First what a restart goes by: while it stands, the change is not confirmed.
         if let Err(error) = self.records.remove().await {
-            return Err(NotConfirmed::Record { revision, why: error.to_string() });
+            return Err(ConfirmError::Record { revision, why: error.to_string() });
         }
         let done = self.pending.take();
         self.last_wait = Some(LastWait::Confirmed { revision });
@@ -224,18 +224,18 @@ impl State {
         }
     }
 
-    fn nothing_waits(&self, asked: Option<u64>) -> NotConfirmed {
+    fn nothing_waits(&self, asked: Option<u64>) -> ConfirmError {
         let running = self.revision;
         let is_asked = |revision| asked.is_none_or(|asked| asked == revision);
         match self.last_wait {
             Some(LastWait::Confirmed { revision }) if is_asked(revision) => {
-                NotConfirmed::Already { revision, running }
+                ConfirmError::Already { revision, running }
             }
             Some(LastWait::RolledBack { revision, at }) if is_asked(revision) => {
                 let ago_s = at.elapsed().as_secs();
-                NotConfirmed::TooLate { revision, running, ago_s }
+                ConfirmError::TooLate { revision, running, ago_s }
             }
-            _ => NotConfirmed::Nothing { running },
+            _ => ConfirmError::Nothing { running },
         }
     }
 }

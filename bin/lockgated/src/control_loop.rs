@@ -76,7 +76,7 @@ impl Signals {
 }
 
 /// Channels by which workers and other threads reach the control thread.
-pub(crate) struct Asked {
+pub(crate) struct Inbox {
     /// Neighbours that packets wait for.
     pub(crate) resolve_requests: Receiver<ResolveRequest>,
     /// Peers that were seen elsewhere.
@@ -97,7 +97,7 @@ pub(crate) struct Asked {
 pub(crate) async fn run(
     state: &mut State,
     mirror: &mut Mirror,
-    Asked { mut resolve_requests, mut moved, mut orders, mut not_reserved, mut tasks }: Asked,
+    Inbox { mut resolve_requests, mut moved, mut orders, mut not_reserved, mut tasks }: Inbox,
     mut signals: Signals,
 ) -> Result<ShutdownSignal, Failure> {
     let mut follow_moves = interval(FOLLOW_MOVES);
@@ -105,9 +105,9 @@ pub(crate) async fn run(
     for clock in [&mut follow_moves, &mut inspect] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
-    let mut told = Unanswered::default();
+    let mut told = UnansweredNeighbours::default();
     let mut host = HostRoutes::default();
-    settle(state, mirror, &mut told).await?;
+    apply_view(state, mirror, &mut told).await?;
     host.lead(state, mirror, Set::Always);
     loop {
         tokio::select! {
@@ -117,7 +117,7 @@ pub(crate) async fn run(
                 for note in &changes.notes {
                     report_note(state, note);
                 }
-                settle(state, mirror, &mut told).await?;
+                apply_view(state, mirror, &mut told).await?;
                 host.follow(changes.lists, state, mirror);
             }
             Some(ended) = tasks.join_next() => {
@@ -174,10 +174,10 @@ fn take_all(seen: &mut Receiver<AddressUpdate>) -> Vec<AddressUpdate> {
 }
 
 /// Switches to the mirror's view, and updates the kernel accordingly.
-async fn settle(
+async fn apply_view(
     state: &mut State,
     mirror: &mut Mirror,
-    told: &mut Unanswered,
+    told: &mut UnansweredNeighbours,
 ) -> Result<(), WorkerGone> {
     state.gateway.follow(mirror.view().clone().into()).await?;
     report_unanswered(state, told);
@@ -295,10 +295,10 @@ fn report_note(state: &mut State, note: &Note) {
 }
 
 /// Next hops that were said not to answer, by interface index.
-type Unanswered = BTreeSet<(u32, Address)>;
+type UnansweredNeighbours = BTreeSet<(u32, Address)>;
 
 /// Tells which next hops do not answer: each once, until it has answered.
-fn report_unanswered(state: &State, told: &mut Unanswered) {
+fn report_unanswered(state: &State, told: &mut UnansweredNeighbours) {
     let known = |hop: &(u32, Address)| state.gateway.view.neighbours.get(hop);
     // The kernel goes on asking, so that a failure alone comes and goes.
     told.retain(|hop| {

@@ -8,8 +8,8 @@
 //! would stay; a line on stderr is one call.
 //!
 //! Events of one kind about one subject are reported once a second at most. Those in between are
-//! not lost: the last of them follows when the second is over ([`Events::settle`]) and says how
-//! many there were. Changes of the configuration and of what is open are always reported.
+//! not lost: the last of them follows when the second is over ([`Events::report_held`]) and says
+//! how many there were. Changes of the configuration and of what is open are always reported.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{Display, Write as _};
@@ -420,17 +420,17 @@ impl Events {
     }
 
     /// Reports events that were held back and whose second is over.
-    pub(crate) fn settle(&self) {
-        self.settle_at(Instant::now());
+    pub(crate) fn report_held(&self) {
+        self.report_held_at(Instant::now());
     }
 
-    /// Calls [`Events::settle`] once a second, for ever: a task of the control thread.
-    pub(crate) async fn settle_forever(self) {
+    /// Calls [`Events::report_held`] once a second, for ever: a task of the control thread.
+    pub(crate) async fn report_held_forever(self) {
         let mut second = tokio::time::interval(QUIET);
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             second.tick().await;
-            self.settle();
+            self.report_held();
         }
     }
 
@@ -486,7 +486,7 @@ impl Events {
         self.tell(&mut state, told);
     }
 
-    fn settle_at(&self, now: Instant) {
+    fn report_held_at(&self, now: Instant) {
         let mut state = self.state();
         let mut due = Vec::new();
         state.limits.retain(|_, limit| {
@@ -731,11 +731,11 @@ mod tests {
         }
         at(&events, Kind::PortDown, "lan", "another subject", start + QUIET / 2);
         at(&events, Kind::PortUp, "wan", "another kind", start + QUIET / 2);
-        events.settle_at(start + QUIET / 2);
+        events.report_held_at(start + QUIET / 2);
         assert_eq!(told(&events).len(), 3);
-        events.settle_at(start + QUIET);
+        events.report_held_at(start + QUIET);
         assert_eq!(told(&events)[3], ("49".into(), Some("49".into())));
-        events.settle_at(start + QUIET * 3);
+        events.report_held_at(start + QUIET * 3);
         assert_eq!(told(&events).len(), 4);
         assert_eq!(events.state().limits.len(), 0, "what is over is forgotten");
     }

@@ -15,7 +15,7 @@ use xsk::XskError;
 use crate::cache_memory::CacheError;
 use crate::hardening::HardeningError;
 use crate::netdev::NetdevError;
-use crate::unconfirmed::NoBeginning;
+use crate::unconfirmed::StartConfigurationError;
 use crate::worker::WorkerGone;
 
 /// Reason why the daemon does not start, or ends. Its text is for the person at the terminal.
@@ -106,11 +106,11 @@ pub(crate) enum Failure {
     Signals(std::io::Error),
 }
 
-impl From<NoBeginning> for Failure {
-    fn from(none: NoBeginning) -> Failure {
+impl From<StartConfigurationError> for Failure {
+    fn from(none: StartConfigurationError) -> Failure {
         match none {
-            NoBeginning::Config(errors) => errors.into(),
-            NoBeginning::Lost(nothing) => nothing.into(),
+            StartConfigurationError::Config(errors) => errors.into(),
+            StartConfigurationError::Lost(nothing) => nothing.into(),
         }
     }
 }

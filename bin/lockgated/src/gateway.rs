@@ -46,7 +46,7 @@ use crate::worker::WorkerGone;
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::netdevs;
-pub(crate) use transaction::{NextGuard, NotMade, Transaction};
+pub(crate) use transaction::{NextGuard, Transaction, TransactionError};
 
 /// The running gateway: configuration, snapshot, netdevs, workers and guard.
 pub(crate) struct Gateway {
@@ -93,7 +93,7 @@ pub(crate) struct Gateway {
 
 /// The parts that a gateway begins with: workers run on the snapshot already, and no netdev is
 /// taken yet.
-pub(crate) struct Beginning {
+pub(crate) struct GatewayParts {
     pub(crate) compiled: Compiled,
     pub(crate) view: Arc<View>,
     pub(crate) live: LiveParts,
@@ -113,8 +113,8 @@ pub(crate) fn live_parts_of(compiled: &Compiled, view: &View, frame_bytes: usize
 }
 
 impl Gateway {
-    pub(crate) fn new(beginning: Beginning) -> Gateway {
-        let Beginning { compiled, view, live, snapshot, guard, events, machine } = beginning;
+    pub(crate) fn new(parts: GatewayParts) -> Gateway {
+        let GatewayParts { compiled, view, live, snapshot, guard, events, machine } = parts;
         let workers = machine.workers();
         Gateway {
             reserved: reserved_by(&compiled, &live),

@@ -13,7 +13,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A worker's flow cache as it was reported.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct CacheSample {
     /// Room, in IPv4 entries; `None`: it has none.
     pub(crate) entries: Option<usize>,
     /// Entries crowded out since the start.
@@ -21,9 +21,9 @@ pub(crate) struct Seen {
     is_full: bool,
 }
 
-impl Seen {
-    pub(crate) fn of(report: &Report) -> Seen {
-        Seen {
+impl CacheSample {
+    pub(crate) fn of(report: &Report) -> CacheSample {
+        CacheSample {
             entries: report.cache.as_ref().map(|cache| cache.entries),
             crowded_out: report.cache_counters.crowded_out,
             is_full: report.cache.as_ref().is_some_and(|cache| cache.is_full),
@@ -42,7 +42,7 @@ pub(crate) struct Growth {
 
 impl Growth {
     /// Returns the larger sizes that are needed; `None`: a worker keeps its cache.
-    pub(crate) fn wanted(&mut self, now: Instant, cache: Cache, seen: &[Seen]) -> Sizes {
+    pub(crate) fn wanted(&mut self, now: Instant, cache: Cache, seen: &[CacheSample]) -> Sizes {
         let counts: Vec<u64> = seen.iter().map(|seen| seen.crowded_out).collect();
         let last = self.last.replace((now, counts));
         let most = cache_memory::most_entries(cache, seen.len());
@@ -52,8 +52,8 @@ impl Growth {
         let over = now.saturating_duration_since(then);
         let is_waiting =
             self.refused.is_some_and(|at| now.saturating_duration_since(at) < ASK_AGAIN);
-        let larger = |(seen, before): (&Seen, &u64)| {
-            let Seen { entries, crowded_out, is_full } = *seen;
+        let larger = |(seen, before): (&CacheSample, &u64)| {
+            let CacheSample { entries, crowded_out, is_full } = *seen;
             let (entries, crowded_out) = (entries?, crowded_out.saturating_sub(*before));
             Usage { entries, most, crowded_out, over, is_full }.larger().filter(|_| !is_waiting)
         };
@@ -93,8 +93,8 @@ mod tests {
 
     const MILLION: Cache = Cache::On { flows: 1 << 20, usage: CacheUse::Auto };
 
-    fn seen(entries: usize, crowded_out: u64) -> Seen {
-        Seen { entries: Some(entries), crowded_out, is_full: false }
+    fn seen(entries: usize, crowded_out: u64) -> CacheSample {
+        CacheSample { entries: Some(entries), crowded_out, is_full: false }
     }
 
     #[test]
@@ -111,7 +111,8 @@ mod tests {
         let next = [seen(FIRST_ENTRIES, many + 3 * few), seen(4 * FIRST_ENTRIES, many + 4 * few)];
         assert_eq!(growth.wanted(after(2), MILLION, &next), [larger, None]);
         // Ten seconds later: as many a second are few.
-        let next = next.map(|seen| Seen { crowded_out: seen.crowded_out + 10 * few, ..seen });
+        let next =
+            next.map(|seen| CacheSample { crowded_out: seen.crowded_out + 10 * few, ..seen });
         assert_eq!(growth.wanted(after(12), MILLION, &next), [None; 2]);
     }
 
@@ -120,7 +121,7 @@ mod tests {
         let (mut growth, start) = (Growth::default(), Instant::now());
         let after = |seconds| start + Duration::from_secs(seconds);
         growth.wanted(start, MILLION, &[seen(FIRST_ENTRIES, 0)]);
-        let none = Seen { entries: None, ..seen(0, 1 << 30) };
+        let none = CacheSample { entries: None, ..seen(0, 1 << 30) };
         assert_eq!(growth.wanted(after(1), MILLION, &[none]), [None]);
         let pressed = seen(FIRST_ENTRIES, 1 << 40);
         assert_eq!(growth.wanted(after(2), Cache::Off, &[pressed]), [None]);
@@ -131,7 +132,7 @@ mod tests {
     #[test]
     fn where_there_is_no_memory_it_is_asked_for_again_a_minute_later() {
         let (mut growth, start) = (Growth::default(), Instant::now());
-        let full = [Seen { is_full: true, ..seen(FIRST_ENTRIES, 0) }];
+        let full = [CacheSample { is_full: true, ..seen(FIRST_ENTRIES, 0) }];
         growth.wanted(start, MILLION, &full);
         growth.refused(start);
         let mut wanted = |seconds| growth.wanted(start + seconds, MILLION, &full);

@@ -82,7 +82,7 @@ use tokio::task::JoinSet;
 
 use crate::backend_impl::Daemon;
 use crate::changer::Changer;
-use crate::control_loop::{Asked, Signals};
+use crate::control_loop::{Inbox, Signals};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::notify::Health;
@@ -170,7 +170,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     };
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
-    tokio::spawn(events.clone().settle_forever());
+    tokio::spawn(events.clone().report_held_forever());
     tasks.spawn(changer.run());
     tasks.spawn(control_loop::watch_guard(daemon.clone()));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
@@ -178,8 +178,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs attached; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let asked = Asked { resolve_requests, moved, orders, not_reserved, tasks };
-    let end = control_loop::run(&mut state, &mut mirror, asked, signals).await;
+    let inbox = Inbox { resolve_requests, moved, orders, not_reserved, tasks };
+    let end = control_loop::run(&mut state, &mut mirror, inbox, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());
     let stopped = stop::stop(&mut state, &mut mirror, &end).await;

@@ -9,7 +9,7 @@ use control::{AdoptedBase, Compiler};
 use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
-use crate::backend::{Done, NotConfirmed, Refused};
+use crate::backend::{ChangeError, ChangeReport, ConfirmError};
 use crate::change::EvaluatedChange;
 use crate::config_file::KnownDrift;
 use crate::events::Kind;
@@ -25,7 +25,10 @@ pub(crate) type Reply<T> = oneshot::Sender<T>;
 /// An order for the control thread.
 pub(crate) enum Order {
     /// Makes a change that was evaluated, or says what it would do. The compiler is lent.
-    Change { proposed: Box<EvaluatedChange>, reply: Reply<(Compiler, Result<Done, Refused>)> },
+    Change {
+        proposed: Box<EvaluatedChange>,
+        reply: Reply<(Compiler, Result<ChangeReport, ChangeError>)>,
+    },
     /// Makes changes of policies, all or none. Each is answered by itself.
     Policies { batch: Batch, reply: Reply<()> },
     /// Switches to a search structure into which changes were compacted.
@@ -36,7 +39,7 @@ pub(crate) enum Order {
     /// Restores the guard, which somebody may have changed; or says why nobody can tell.
     RestoreGuard { asked: Result<(), GuardError>, reply: Reply<()> },
     /// Keeps the change that waits.
-    Confirm { asked: Option<u64>, over: ConnectionNumber, reply: Reply<Result<u64, NotConfirmed>> },
+    Confirm { asked: Option<u64>, over: ConnectionNumber, reply: Reply<Result<u64, ConfirmError>> },
     /// Rolls back what nobody confirmed in time. Says when to look again.
     RollBackOverdue { reply: Reply<Option<Instant>> },
     /// Forgets that a text was never confirmed: it is in the daemon's file now.

@@ -13,7 +13,7 @@ use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
 use linux::View;
 
-use crate::backend::{Refused, Waits};
+use crate::backend::{ChangeError, WaitingChange};
 use crate::config_file::KnownDrift;
 use crate::history::History;
 use crate::liveness::{Liveness, PeerLiveness};
@@ -81,9 +81,9 @@ pub(crate) struct AwaitedConfirmation {
 
 impl AwaitedConfirmation {
     /// The change in the words of the API.
-    pub(crate) fn waits(&self) -> Waits {
+    pub(crate) fn waits(&self) -> WaitingChange {
         let AwaitedConfirmation { revision, previous, until } = *self;
-        Waits { revision, previous, left: until.saturating_duration_since(Instant::now()) }
+        WaitingChange { revision, previous, left: until.saturating_duration_since(Instant::now()) }
     }
 }
 
@@ -102,11 +102,11 @@ impl Picture {
     /// Refuses a change while another waits to be confirmed, and when the daemon ends.
     ///
     /// # Errors
-    /// [`Refused::Stopping`], [`Refused::Waiting`].
-    pub(crate) fn check_free(&self) -> Result<(), Refused> {
+    /// [`ChangeError::Stopping`], [`ChangeError::Waiting`].
+    pub(crate) fn check_free(&self) -> Result<(), ChangeError> {
         match &self.pending {
-            _ if self.stopping => Err(Refused::Stopping),
-            Some(waiting) => Err(Refused::Waiting(waiting.waits())),
+            _ if self.stopping => Err(ChangeError::Stopping),
+            Some(waiting) => Err(ChangeError::Waiting(waiting.waits())),
             None => Ok(()),
         }
     }

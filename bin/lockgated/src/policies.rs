@@ -20,9 +20,9 @@ use dataplane::Generation;
 use dataplane::carve_out::Reserved;
 use tokio::sync::oneshot;
 
-use crate::backend::{Consent, Done, PolicyChange, PolicyNames, Refused};
+use crate::backend::{ChangeError, ChangeReport, Consent, PolicyChange, PolicyNames};
 use crate::change::{machine, restart_note, unsaid};
-use crate::gateway::{NextGuard, NotMade};
+use crate::gateway::{NextGuard, TransactionError};
 use crate::picture::Picture;
 use crate::revisions::{Body, Cause, Confirmation, Content, PolicyEdit, Revision, WriteResult};
 use crate::state::State;
@@ -33,7 +33,7 @@ use crate::who::Uid;
 const MAX_NAMED: usize = 8;
 
 /// The result of a change, before it is on disk.
-pub(crate) type Outcome = Result<(Done, WriteResult), Refused>;
+pub(crate) type Outcome = Result<(ChangeReport, WriteResult), ChangeError>;
 
 /// The channel for the result of a change.
 pub(crate) type Answer = oneshot::Sender<Outcome>;
@@ -48,7 +48,7 @@ pub(crate) struct QueuedChange {
 /// Compiled changes, each based on the one before it, and the guard to be installed first.
 pub(crate) struct Batch {
     changes: Vec<Compilation>,
-    guard: Result<NextGuard, NotMade>,
+    guard: Result<NextGuard, TransactionError>,
 }
 
 /// A change, compiled upon the one before it.
@@ -75,8 +75,8 @@ struct PolicyChangeResult {
 /// found out only when the change is made. Blocks.
 ///
 /// # Errors
-/// [`Refused`].
-pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<Done, Refused> {
+/// [`ChangeError`].
+pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<ChangeReport, ChangeError> {
     let compiled = &running.compiled;
     let settings = compiled.settings();
     let ParsedPolicies { policies, warnings } =
@@ -89,14 +89,14 @@ pub(crate) fn judge(running: &Picture, change: &PolicyChange) -> Result<Done, Re
     if let Some(Policy { name, .. }) = policies.iter().find(is_taken) {
         return Err(machine(ChangeRefused::Taken { name: name.clone() }));
     }
-    Ok(Done {
+    Ok(ChangeReport {
         revision: running.revision,
         generation: compiled.generation,
         differences: differences(settings, &removed, &policies),
         warnings,
         takeovers: allowed(compiled, change, &policies)?,
         policies: names(settings, &removed, &policies),
-        ..Done::default()
+        ..ChangeReport::default()
     })
 }
 
@@ -126,7 +126,7 @@ fn next_guard(
     picture: &Picture,
     compiled: &Compiled,
     changes: &[Compilation],
-) -> Result<NextGuard, NotMade> {
+) -> Result<NextGuard, TransactionError> {
     let added = changes.iter().flat_map(|of| &of.made.added);
     let removed = changes.iter().flat_map(|of| &of.made.removed);
     let runs = |policy: &Policy| {
@@ -147,7 +147,7 @@ fn compile(
     compiler: &mut Compiler,
     running: &Compiled,
     change: &PolicyChange,
-) -> Result<PolicyChangeResult, Refused> {
+) -> Result<PolicyChangeResult, ChangeError> {
     let PolicyChange { remove, add, file, .. } = change;
     let settings = running.settings();
     let ParsedPolicies { policies, warnings } = parse_policies(add, file, settings)?;
@@ -167,10 +167,10 @@ fn allowed(
     running: &Compiled,
     change: &PolicyChange,
     add: &[Policy],
-) -> Result<Takeovers, Refused> {
+) -> Result<Takeovers, ChangeError> {
     let takeovers = takeovers_of(running, &change.remove, add).map_err(machine)?;
     match change.consent {
-        Consent::NotGiven if !takeovers.is_nothing() => Err(Refused::Takes(takeovers)),
+        Consent::NotGiven if !takeovers.is_nothing() => Err(ChangeError::Takes(takeovers)),
         Consent::Given | Consent::NotGiven => Ok(takeovers),
     }
 }
@@ -210,7 +210,7 @@ fn names(settings: &Validated, removed: &[Policy], added: &[Policy]) -> PolicyNa
 }
 
 /// The policies of these names.
-fn named(running: &Compiled, names: &[String]) -> Result<Vec<Policy>, Refused> {
+fn named(running: &Compiled, names: &[String]) -> Result<Vec<Policy>, ChangeError> {
     let find = |name: &String| {
         let unknown = || ChangeRefused::Unknown { name: name.clone(), nearest: None };
         let policy = running.policy_named(name).ok_or_else(unknown).map_err(machine)?;
@@ -258,8 +258,8 @@ impl State {
     pub(crate) async fn change_policies(&mut self, batch: Batch) -> Vec<(Answer, Outcome)> {
         let Batch { changes, guard } = batch;
         let refused = match self.stopping {
-            true => Some(Refused::Stopping),
-            false => self.go_over_to(guard, &changes).await.err().map(Refused::from),
+            true => Some(ChangeError::Stopping),
+            false => self.go_over_to(guard, &changes).await.err().map(ChangeError::from),
         };
         let Some(refused) = refused else {
             self.policies_removed +=
@@ -275,9 +275,9 @@ impl State {
 
     async fn go_over_to(
         &mut self,
-        guard: Result<NextGuard, NotMade>,
+        guard: Result<NextGuard, TransactionError>,
         changes: &[Compilation],
-    ) -> Result<(), NotMade> {
+    ) -> Result<(), TransactionError> {
         let Some(last) = changes.last() else { return Ok(()) };
         let mut compiled = last.made.compiled.copied();
         compiled.keep_peer_addresses(&self.gateway.compiled);
@@ -335,7 +335,7 @@ impl State {
         let mut notes: Vec<String> = takeovers.sentences().collect();
         notes.push(restart_note(&self.file));
         notes.extend(unsaid(&met, &warnings));
-        let done = Done {
+        let done = ChangeReport {
             revision: number,
             generation,
             differences,
@@ -343,7 +343,7 @@ impl State {
             notes,
             takeovers,
             policies,
-            ..Done::default()
+            ..ChangeReport::default()
         };
         (answer, Ok((done, written)))
     }

@@ -9,7 +9,7 @@ use ipsec::Spi;
 use policy::Direction;
 
 use crate::events::Kind;
-use crate::growth::{self, Seen};
+use crate::growth::{self, CacheSample};
 use crate::history::{PortVolume, SaNumbers, Sample};
 use crate::liveness::Change;
 use crate::state::State;
@@ -50,7 +50,7 @@ impl State {
     /// # Errors
     /// [`WorkerGone`].
     async fn grow_caches(&mut self, reports: &[Report]) -> Result<(), WorkerGone> {
-        let (now, seen) = (Instant::now(), reports.iter().map(Seen::of).collect::<Vec<_>>());
+        let (now, seen) = (Instant::now(), reports.iter().map(CacheSample::of).collect::<Vec<_>>());
         for (known, seen) in self.gateway.cache_entries.iter_mut().zip(&seen) {
             *known = seen.entries.unwrap_or(*known);
         }

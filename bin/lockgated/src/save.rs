@@ -7,7 +7,7 @@ use api::v1;
 use config::{Validated, differences};
 use control::Compiled;
 
-use crate::backend::{Done, Refused};
+use crate::backend::{ChangeError, ChangeReport};
 use crate::change::RESTART_NOTE;
 use crate::config_file::{KnownDrift, SaveError, Stamp, Target, same_directory};
 use crate::events::{Events, Kind};
@@ -97,7 +97,7 @@ pub(crate) fn write_running(picture: &Picture) -> Result<String, SaveError> {
 }
 
 /// Records the result of a request to save as an audit event.
-pub(crate) fn audit(events: &Events, by: Uid, done: &Result<v1::Saved, Refused>) {
+pub(crate) fn audit(events: &Events, by: Uid, done: &Result<v1::Saved, ChangeError>) {
     match done {
         Ok(saved) if saved.unchanged => {}
         Ok(v1::Saved { file, revision, .. }) => {
@@ -108,9 +108,9 @@ pub(crate) fn audit(events: &Events, by: Uid, done: &Result<v1::Saved, Refused>)
     }
 }
 
-impl Done {
+impl ChangeReport {
     /// Notes whether a change was saved.
-    pub(crate) fn take_saved(&mut self, saved: Result<v1::Saved, Refused>) {
+    pub(crate) fn take_saved(&mut self, saved: Result<v1::Saved, ChangeError>) {
         match saved {
             Ok(saved) => {
                 self.notes.retain(|note| !note.starts_with(RESTART_NOTE));

@@ -14,7 +14,7 @@ const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
 
 /// The part of its sequence numbers that an SA has used.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Used {
+pub(crate) enum SequenceUsage {
     /// A share below the first mark.
     Little,
     /// A share of at least this many hundredths: one of the marks.
@@ -23,28 +23,28 @@ pub(crate) enum Used {
     All,
 }
 
-impl Used {
+impl SequenceUsage {
     /// Returns the part that the last number has reached, in numbers of this width.
-    pub(crate) fn of(last: u64, numbers: SequenceNumbers) -> Used {
+    pub(crate) fn of(last: u64, numbers: SequenceNumbers) -> SequenceUsage {
         let limit = numbers.limit();
         if last >= limit {
-            return Used::All;
+            return SequenceUsage::All;
         }
         let has_passed =
             |mark: &&u64| u128::from(last) * 100 >= u128::from(limit) * u128::from(**mark);
         match MARKS_PERCENT.iter().rev().find(has_passed) {
-            Some(mark) => Used::Percent(*mark),
-            None => Used::Little,
+            Some(mark) => SequenceUsage::Percent(*mark),
+            None => SequenceUsage::Little,
         }
     }
 }
 
-impl fmt::Display for Used {
+impl fmt::Display for SequenceUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Used::Little => write!(f, "less than {} %", MARKS_PERCENT[0]),
-            Used::Percent(mark) => write!(f, "{mark} %"),
-            Used::All => f.write_str("all"),
+            SequenceUsage::Little => write!(f, "less than {} %", MARKS_PERCENT[0]),
+            SequenceUsage::Percent(mark) => write!(f, "{mark} %"),
+            SequenceUsage::All => f.write_str("all"),
         }
     }
 }
@@ -57,12 +57,16 @@ pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
 
 /// Reports SAs that have passed a mark or used all of their sequence numbers. Called every second;
 /// a mark is reported once, the end repeatedly.
-pub(crate) fn report(told: &mut HashMap<Fingerprint, Used>, gateway: &Gateway, events: &Events) {
+pub(crate) fn report(
+    told: &mut HashMap<Fingerprint, SequenceUsage>,
+    gateway: &Gateway,
+    events: &Events,
+) {
     let mut known = std::mem::take(told);
     for sa in gateway.snapshot.outbound() {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
-        let used = Used::of(last, numbers);
-        if used == Used::Little {
+        let used = SequenceUsage::of(last, numbers);
+        if used == SequenceUsage::Little {
             continue;
         }
         let key = gateway.compiled.outbound_fingerprint(sa.id);
@@ -70,7 +74,7 @@ pub(crate) fn report(told: &mut HashMap<Fingerprint, Used>, gateway: &Gateway, e
         told.insert(key, used);
         let (subject, limit) = (sa.spi.to_string(), numbers.limit());
         let details: crate::events::Details<'_> = &[("last", &last), ("limit", &limit)];
-        if used == Used::All {
+        if used == SequenceUsage::All {
             let message = format!("SA {subject}: {}", DropReason::SequenceExhausted.help());
             events.record(Kind::SequenceExhausted, &subject, message, details);
         } else if before.is_none_or(|before| before < used) {
@@ -91,19 +95,26 @@ mod tests {
     fn marks_are_parts_of_the_space_of_either_width() {
         for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
             let limit = numbers.limit();
-            assert_eq!(Used::of(0, numbers), Used::Little);
-            for (mark, below) in [(75, Used::Little), (90, Used::Percent(75))] {
+            assert_eq!(SequenceUsage::of(0, numbers), SequenceUsage::Little);
+            for (mark, below) in [(75, SequenceUsage::Little), (90, SequenceUsage::Percent(75))] {
                 let at = (u128::from(limit) * mark).div_ceil(100) as u64;
-                assert_eq!(Used::of(at - 1, numbers), below, "{numbers:?} {mark}");
-                assert_eq!(Used::of(at, numbers), Used::Percent(mark as u64), "{numbers:?}");
+                assert_eq!(SequenceUsage::of(at - 1, numbers), below, "{numbers:?} {mark}");
+                assert_eq!(
+                    SequenceUsage::of(at, numbers),
+                    SequenceUsage::Percent(mark as u64),
+                    "{numbers:?}"
+                );
             }
-            assert_eq!(Used::of(limit - 1, numbers), Used::Percent(99));
-            assert_eq!(Used::of(limit, numbers), Used::All);
+            assert_eq!(SequenceUsage::of(limit - 1, numbers), SequenceUsage::Percent(99));
+            assert_eq!(SequenceUsage::of(limit, numbers), SequenceUsage::All);
         }
         // What a longer key leaves behind.
-        assert_eq!(Used::of(u64::MAX, SequenceNumbers::Short), Used::All);
+        assert_eq!(SequenceUsage::of(u64::MAX, SequenceNumbers::Short), SequenceUsage::All);
         assert_eq!(part(u64::MAX, SequenceNumbers::Short), 1.0);
-        assert!(Used::Little < Used::Percent(75) && Used::Percent(99) < Used::All);
+        assert!(
+            SequenceUsage::Little < SequenceUsage::Percent(75)
+                && SequenceUsage::Percent(99) < SequenceUsage::All
+        );
     }
 
     /// The first mark comes before the last reservation ends and long before the numbers do.

@@ -33,10 +33,10 @@ use crate::gateway::{self, Gateway, live_parts_of, netdevs, reserved_by};
 use crate::hardening;
 use crate::netdev::{Claim, NetdevError};
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk};
-use crate::state::{Beginning, State};
+use crate::state::{State, StateParts};
 use crate::stored_keys::stored;
 use crate::this_machine::{ThisMachine, queues_of};
-use crate::unconfirmed::{self, DamagedRecord, Instead};
+use crate::unconfirmed::{self, DamagedRecord, StandInRevision};
 use crate::worker::{Handle, Setup};
 
 /// Neighbours that may wait to be asked for.
@@ -73,7 +73,7 @@ struct StartParts {
     loaded: Loaded,
     file: PathBuf,
     base: PathBuf,
-    instead: Option<Instead>,
+    instead: Option<StandInRevision>,
     damaged: Option<DamagedRecord>,
     keystate: KeyState,
     revisions: Revisions,
@@ -93,11 +93,11 @@ struct StartParts {
 /// # Errors
 /// [`Failure`]; the machine is then as it was found.
 pub(crate) async fn start(
-    beginning: unconfirmed::Beginning,
+    beginning: unconfirmed::StartConfiguration,
     file: &Path,
     events: Events,
 ) -> Result<StartedDaemon, Failure> {
-    let unconfirmed::Beginning { loaded, base, instead, damaged } = beginning;
+    let unconfirmed::StartConfiguration { loaded, base, instead, damaged } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
     // What cannot be read or kept is told, and is no reason not to start.
@@ -193,7 +193,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     leave_cores_to(&workers);
     let machine = ThisMachine::new(workers, ethtool);
     let ways = machine.ways();
-    let gateway = Gateway::new(gateway::Beginning {
+    let gateway = Gateway::new(gateway::GatewayParts {
         compiled,
         view: mirror.view().clone().into(),
         live,
@@ -202,7 +202,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         events: events.clone(),
         machine: Box::new(machine),
     });
-    let mut state = State::new(Beginning {
+    let mut state = State::new(StateParts {
         gateway,
         workers: ways,
         file,
@@ -227,7 +227,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
 async fn keep_first(
     state: &mut State,
     loaded: &Loaded,
-    (base, instead, damaged): (PathBuf, Option<Instead>, Option<DamagedRecord>),
+    (base, instead, damaged): (PathBuf, Option<StandInRevision>, Option<DamagedRecord>),
 ) {
     let number = state.revisions.next();
     let revision = Revision {

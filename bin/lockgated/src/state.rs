@@ -25,7 +25,7 @@ use crate::netdev::Claim;
 use crate::picture::Picture;
 use crate::reservations::Keys;
 use crate::revisions::Revisions;
-use crate::sequence_usage::Used;
+use crate::sequence_usage::SequenceUsage;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
@@ -68,7 +68,7 @@ pub(crate) struct State {
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The last mark reported of each sealing key's sequence numbers.
-    pub(crate) usage_reported: HashMap<Fingerprint, Used>,
+    pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
     pub(crate) netlink_resyncs: u64,
@@ -83,7 +83,7 @@ pub(crate) struct State {
 }
 
 /// The parts that the state is made of at the start.
-pub(crate) struct Beginning {
+pub(crate) struct StateParts {
     pub(crate) gateway: Gateway,
     pub(crate) workers: Workers,
     pub(crate) file: PathBuf,
@@ -95,9 +95,9 @@ pub(crate) struct Beginning {
 }
 
 impl State {
-    pub(crate) fn new(beginning: Beginning) -> State {
-        let Beginning { gateway, workers, file, base, revisions, .. } = beginning;
-        let Beginning { keystate, events, namespace, .. } = beginning;
+    pub(crate) fn new(parts: StateParts) -> State {
+        let StateParts { gateway, workers, file, base, revisions, .. } = parts;
+        let StateParts { keystate, events, namespace, .. } = parts;
         let records = Records::new(&gateway.config().node.state_dir);
         State {
             gateway,

@@ -9,7 +9,7 @@ use crate::events::Events;
 use crate::gateway::simulated::{Simulated, StartedGateway, started, view};
 use crate::netdev::Claim;
 use crate::revisions::Revisions;
-use crate::state::{Beginning, State};
+use crate::state::{State, StateParts};
 use crate::workers::Workers;
 
 /// A peer, and the port that leads to it. Its key file lies in the lab's directory.
@@ -44,7 +44,7 @@ impl TestLab {
         let StartedGateway { gateway, machine, compiler, keys } =
             started(&loaded, view(), folder.path());
         let events = Events::new();
-        let state = State::new(Beginning {
+        let state = State::new(StateParts {
             gateway,
             workers: Workers::new(Vec::new()),
             file: folder.path().join("gw.toml"),

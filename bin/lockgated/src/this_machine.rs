@@ -15,7 +15,7 @@ use linux::{Ethtool, Link, Offload};
 use crate::cache_memory::{self, CacheError, Sizes, When};
 use crate::gateway::{Machine, Program};
 use crate::netdev::{Instruction, Netdev, NetdevError, SteeredNetdev, Taking};
-use crate::worker::{Command, Flushed, Handle, Next, Retired, WorkerGone};
+use crate::worker::{Command, FlushedCounts, Handle, Next, RetiredParts, WorkerGone};
 use crate::workers::Workers;
 
 /// The machine.
@@ -75,7 +75,7 @@ impl Machine for ThisMachine {
         asked.unwrap_or_else(|_| Err(NftError::interrupted().into()))
     }
 
-    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone> {
+    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<RetiredParts>, WorkerGone> {
         let mut answers = Vec::with_capacity(next.len());
         for (worker, next) in self.workers.iter().zip(next) {
             let next = Box::new(next);
@@ -169,7 +169,7 @@ impl Machine for ThisMachine {
         self.ethtool.leave_frames_alone(link).unwrap_or_default()
     }
 
-    async fn settle(&mut self) {
+    async fn release_frames(&mut self) {
         let areas: Vec<_> = self.workers.iter().map(|worker| worker.area.clone()).collect();
         // It may wait for the kernel. What is not proven now is asked again at the next inspection.
         let _ = tokio::task::spawn_blocking(move || xsk::release_quarantined(&areas)).await;
@@ -179,7 +179,7 @@ impl Machine for ThisMachine {
         self.workers.iter().all(Handle::is_alive)
     }
 
-    async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>> {
+    async fn stop(&mut self) -> Vec<Result<FlushedCounts, WorkerGone>> {
         let mut last = Vec::with_capacity(self.workers.len());
         for worker in &mut self.workers {
             last.push(worker.stop().await);

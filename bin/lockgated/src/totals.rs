@@ -9,7 +9,7 @@ use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, V
 use ipsec::{SaId, Spi};
 use policy::Direction;
 
-use crate::worker::Flushed;
+use crate::worker::FlushedCounts;
 
 /// Lifelong identity of an SA: direction, SPI, peer.
 pub(crate) type SaKey = (Direction, Spi, String);
@@ -49,8 +49,8 @@ impl Totals {
     }
 
     /// Adds what one worker counted under one snapshot.
-    pub(crate) fn add(&mut self, flushed: &Flushed) {
-        let Flushed { snapshot, counters } = flushed;
+    pub(crate) fn add(&mut self, flushed: &FlushedCounts) {
+        let FlushedCounts { snapshot, counters } = flushed;
         for (slot, port) in snapshot.ports() {
             self.add_port(&port.name, &counters.port(slot));
         }

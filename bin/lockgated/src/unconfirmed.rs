@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use config::{ConfigErrors, Loaded, Parsed};
 use control::Compiled;
 
-use crate::backend::{NotConfirmed, Refused, ToConfirm};
+use crate::backend::{ChangeError, ConfirmError, ToConfirm};
 use crate::events::{Events, Kind};
 use crate::picture::AwaitedConfirmation;
 use crate::stored_keys::{StoredKeys, changed_keys};
@@ -41,12 +41,12 @@ const MOST_TIME_S: u64 = 86_400;
 /// A time to confirm.
 ///
 /// # Errors
-/// [`Refused::ConfirmTime`].
-pub(crate) fn confirm_time(seconds: u64) -> Result<Duration, Refused> {
+/// [`ChangeError::ConfirmTime`].
+pub(crate) fn confirm_time(seconds: u64) -> Result<Duration, ChangeError> {
     match seconds {
         LEAST_TIME_S..=MOST_TIME_S => Ok(Duration::from_secs(seconds)),
         given_s => {
-            Err(Refused::ConfirmTime { given_s, least_s: LEAST_TIME_S, most_s: MOST_TIME_S })
+            Err(ChangeError::ConfirmTime { given_s, least_s: LEAST_TIME_S, most_s: MOST_TIME_S })
         }
     }
 }
@@ -94,18 +94,18 @@ async fn blocking(
 }
 
 /// A configuration to start with.
-pub(crate) struct Beginning {
+pub(crate) struct StartConfiguration {
     pub(crate) loaded: Loaded,
     /// The directory that a relative `keys_dir` in it starts from.
     pub(crate) base: PathBuf,
     /// The configuration that starts instead of a file that was never confirmed.
-    pub(crate) instead: Option<Instead>,
+    pub(crate) instead: Option<StandInRevision>,
     /// The record is damaged.
     pub(crate) damaged: Option<DamagedRecord>,
 }
 
 /// The revision before an unconfirmed change, started in its place.
-pub(crate) struct Instead {
+pub(crate) struct StandInRevision {
     /// The unconfirmed revision.
     pub(crate) refused: u64,
     /// The revision that starts.
@@ -114,10 +114,10 @@ pub(crate) struct Instead {
     keys: StoredKeys,
 }
 
-impl Instead {
+impl StandInRevision {
     /// The message of the event; the keys are those that were read now.
     pub(crate) fn message(&self, file: &Path, keys: &StoredKeys) -> String {
-        let Instead { refused, previous, keys: before } = self;
+        let StandInRevision { refused, previous, keys: before } = self;
         let mut message = format!(
             "{} holds revision {refused}, which was never confirmed: revision {previous} starts \
              instead; change the file, or apply it again",
@@ -159,7 +159,7 @@ impl DamagedRecord {
 
 /// No configuration can be started with.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoBeginning {
+pub(crate) enum StartConfigurationError {
     /// All mistakes of the one that is to start.
     #[error(transparent)]
     Config(#[from] ConfigErrors),
@@ -178,11 +178,11 @@ pub(crate) fn refused_revision(config: &config::Validated) -> Option<u64> {
 struct StartChoice {
     parsed: Parsed,
     base: PathBuf,
-    instead: Option<Instead>,
+    instead: Option<StandInRevision>,
     damaged: Option<DamagedRecord>,
 }
 
-fn choose(file: &Path) -> Result<StartChoice, NoBeginning> {
+fn choose(file: &Path) -> Result<StartChoice, StartConfigurationError> {
     let parsed = config::read(file)?;
     let base = config::base_of(file).to_owned();
     let state_dir = parsed.validated.node.state_dir.clone();
@@ -197,7 +197,7 @@ fn choose(file: &Path) -> Result<StartChoice, NoBeginning> {
         return Ok(StartChoice { parsed, base, instead: None, damaged });
     };
     let parsed = config::parse(&body.text, &format!("revision {previous}"))?;
-    let instead = Some(Instead { refused, previous, keys: body.keys });
+    let instead = Some(StandInRevision { refused, previous, keys: body.keys });
     Ok(StartChoice { parsed, base: base_before, instead, damaged })
 }
 
@@ -205,23 +205,23 @@ fn choose(file: &Path) -> Result<StartChoice, NoBeginning> {
 ///
 /// # Errors
 /// Those of [`load`].
-pub(crate) fn read(file: &Path) -> Result<Parsed, NoBeginning> {
+pub(crate) fn read(file: &Path) -> Result<Parsed, StartConfigurationError> {
     choose(file).map(|chosen| chosen.parsed)
 }
 
 /// Reads it with its keys.
 ///
 /// # Errors
-/// [`NoBeginning`]. A revision that is to start instead of the file and cannot leaves everything
-/// closed: the file was never confirmed.
-pub(crate) fn load(file: &Path) -> Result<Beginning, NoBeginning> {
+/// [`StartConfigurationError`]. A revision that is to start instead of the file and cannot leaves
+/// everything closed: the file was never confirmed.
+pub(crate) fn load(file: &Path) -> Result<StartConfiguration, StartConfigurationError> {
     let StartChoice { parsed, base, instead, damaged } = choose(file)?;
     let loaded = parsed.within(linux::machine_memory())?.load_keys(&base)?;
-    Ok(Beginning { loaded, base, instead, damaged })
+    Ok(StartConfiguration { loaded, base, instead, damaged })
 }
 
 /// Records what became of a confirmation.
-pub(crate) fn audit(events: &Events, by: Uid, done: &Result<u64, NotConfirmed>) {
+pub(crate) fn audit(events: &Events, by: Uid, done: &Result<u64, ConfirmError>) {
     match done {
         Ok(revision) => {
             let message = format!("revision {revision} is confirmed");

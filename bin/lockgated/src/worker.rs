@@ -34,7 +34,7 @@ const DRAIN: Duration = Duration::from_millis(200);
 pub(crate) enum Command {
     /// Goes over to a snapshot. Unless ports or SAs go, it costs the worker no more than an
     /// exchange of pointers: what goes is handed back, for somebody else to free.
-    Publish { next: Box<Next>, reply: oneshot::Sender<Retired> },
+    Publish { next: Box<Next>, reply: oneshot::Sender<RetiredParts> },
     /// Takes a socket over.
     Attach { netdev: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
     /// Closes all sockets of a netdev.
@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// Ends a capture; what is handed back is for somebody else to free.
     RemoveTap { id: TapId, reply: oneshot::Sender<Option<Box<Tap>>> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
-    Stop { reply: oneshot::Sender<Flushed> },
+    Stop { reply: oneshot::Sender<FlushedCounts> },
 }
 
 /// Counters of policies, outbound and inbound, slot by slot.
@@ -90,8 +90,8 @@ pub(crate) enum NextCache {
 }
 
 /// Parts that a worker needs no more, to be freed by somebody else.
-pub(crate) struct Retired {
-    pub(crate) counted: Counted,
+pub(crate) struct RetiredParts {
+    pub(crate) counted: ReturnedCounts,
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) cache: Option<FlowCache>,
     /// The flow cache must be replaced by a fresh one.
@@ -99,15 +99,15 @@ pub(crate) struct Retired {
 }
 
 /// Counts of the snapshot before that go on nowhere.
-pub(crate) enum Counted {
+pub(crate) enum ReturnedCounts {
     /// Counts of ports and SAs that are gone.
     Gone(VacatedSlots),
     /// All counts.
-    All(Box<Flushed>),
+    All(Box<FlushedCounts>),
 }
 
 /// Counts under a snapshot.
-pub(crate) struct Flushed {
+pub(crate) struct FlushedCounts {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) counters: Counters,
 }
@@ -126,7 +126,7 @@ pub(crate) struct CacheReport {
 /// A worker's state at one moment, between two turns.
 pub(crate) struct Report {
     /// The lists of policies are empty as the worker sends it.
-    pub(crate) flushed: Flushed,
+    pub(crate) flushed: FlushedCounts,
     pub(crate) cache: Option<CacheReport>,
     /// Counters of the flow cache since the start.
     pub(crate) cache_counters: CacheCounters,
@@ -246,7 +246,7 @@ pub(crate) struct Setup {
 }
 
 /// A worker's ways to the others.
-struct Beside {
+struct WorkerLinks {
     handovers: Handovers,
     /// One entry a worker.
     bells: Arc<[Arc<Bell>]>,
@@ -261,13 +261,14 @@ impl Handle {
             .collect::<std::io::Result<Vec<_>>>()?
             .into();
         let rings = Handovers::among(setups.len() as u32);
-        let start =
-            |(setup, handovers)| Handle::start(setup, Beside { handovers, bells: bells.clone() });
+        let start = |(setup, handovers)| {
+            Handle::start(setup, WorkerLinks { handovers, bells: bells.clone() })
+        };
         setups.into_iter().zip(rings).map(start).collect()
     }
 
-    fn start(setup: Setup, beside: Beside) -> std::io::Result<Handle> {
-        let bell = beside.bells[setup.number].clone();
+    fn start(setup: Setup, links: WorkerLinks) -> std::io::Result<Handle> {
+        let bell = links.bells[setup.number].clone();
         let turns = Arc::new(AtomicU64::new(0));
         let (commands, inbox) = mpsc::channel();
         let (core, area, quota) = (setup.core, setup.umem.area().clone(), setup.quota);
@@ -277,7 +278,7 @@ impl Handle {
             pin(setup.core);
             // Before there are ports: later packets would wait for it.
             ipsec::cipher::prepare_thread();
-            Thread::new(setup, beside, inbox, counted).run();
+            Thread::new(setup, links, inbox, counted).run();
         })?;
         let caller = Caller { core, commands, bell, turns };
         Ok(Handle { area, quota, caller, thread: Some(thread) })
@@ -310,7 +311,7 @@ impl Handle {
     }
 
     /// Ends the worker and returns what it counted last.
-    pub(crate) async fn stop(&mut self) -> Result<Flushed, WorkerGone> {
+    pub(crate) async fn stop(&mut self) -> Result<FlushedCounts, WorkerGone> {
         let last = self.ask(|reply| Command::Stop { reply }).await;
         if let Some(thread) = self.thread.take() {
             thread.join().map_err(|_| WorkerGone)?;
@@ -391,7 +392,7 @@ enum GoOn {
 impl Thread {
     fn new(
         setup: Setup,
-        Beside { handovers, bells }: Beside,
+        WorkerLinks { handovers, bells }: WorkerLinks,
         inbox: mpsc::Receiver<Command>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
@@ -573,7 +574,7 @@ impl Thread {
         GoOn::Turn
     }
 
-    fn publish(&mut self, next: Next) -> Retired {
+    fn publish(&mut self, next: Next) -> RetiredParts {
         let Next { snapshot, counters, cache } = next;
         if snapshot.ports_gone_since(&self.snapshot).next().is_some() {
             self.empty_rings();
@@ -583,13 +584,13 @@ impl Thread {
             self.close(port);
         }
         let counted = match counters {
-            NextCounters::Same(gone) => Counted::Gone(self.worker.take_counts(gone)),
+            NextCounters::Same(gone) => ReturnedCounts::Gone(self.worker.take_counts(gone)),
             NextCounters::Other(zeroed) => {
                 let counters = self.worker.exchange_counters(*zeroed);
                 self.handed_before[0] += counters.handed_over;
                 self.handed_before[1] += counters.taken_over;
                 self.cache_before.add(&counters.cache);
-                Counted::All(Box::new(Flushed { snapshot: old.clone(), counters }))
+                ReturnedCounts::All(Box::new(FlushedCounts { snapshot: old.clone(), counters }))
             }
         };
         let cache = match cache {
@@ -600,7 +601,7 @@ impl Thread {
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.adopt(&self.snapshot, now_ns);
         let wants_cache = self.worker.cache().is_some_and(FlowCache::needs_replacement);
-        Retired { counted, snapshot: old, cache, wants_cache }
+        RetiredParts { counted, snapshot: old, cache, wants_cache }
     }
 
     /// Walks what others handed over before this moment, or as much as a ring holds.
@@ -686,12 +687,12 @@ impl Thread {
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
             cache,
             cache_counters,
-            flushed: Flushed { snapshot, counters },
+            flushed: FlushedCounts { snapshot, counters },
         }
     }
 
     /// The end: what is in the rings is sent, what waits is dropped, sockets are closed.
-    fn stop(&mut self) -> Flushed {
+    fn stop(&mut self) -> FlushedCounts {
         self.empty_rings();
         self.turn();
         self.worker.stop_waiting();
@@ -706,6 +707,6 @@ impl Thread {
             }
             self.detach(netdev);
         }
-        Flushed { snapshot: self.snapshot.clone(), counters: self.worker.counters().clone() }
+        FlushedCounts { snapshot: self.snapshot.clone(), counters: self.worker.counters().clone() }
     }
 }

@@ -15,7 +15,7 @@ use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
 use wire::{Address, Flow, Upper};
 
-use crate::backend::{Done, Intent, Now, Refused, Running, Waits};
+use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingChange};
 use crate::liveness::PeerLiveness;
 use crate::shown::{in_front, short};
 
@@ -326,14 +326,14 @@ fn key_change(found: KeyChange) -> v1::KeyChange {
 }
 
 /// A change that waits to be confirmed.
-pub(crate) fn waiting(waits: Waits) -> v1::Waiting {
-    let Waits { revision, previous, left } = waits;
+pub(crate) fn waiting(waits: WaitingChange) -> v1::Waiting {
+    let WaitingChange { revision, previous, left } = waits;
     v1::Waiting { revision, previous, left_ms: left.as_millis() as u64 }
 }
 
 /// Returns the answer to a change; `now`: the revision and generation that run.
 pub(super) fn applied(
-    result: Result<Done, Refused>,
+    result: Result<ChangeReport, ChangeError>,
     intent: Intent,
     now: Now,
     took_us: u64,
@@ -363,14 +363,14 @@ pub(super) fn applied(
             takeovers: takeovers(&done.takeovers),
             ..refusal
         },
-        Err(Refused::Config(errors)) => v1::Applied {
+        Err(ChangeError::Config(errors)) => v1::Applied {
             problems: errors.problems.iter().map(problem).collect(),
             rendered: format!("{errors}\n"),
             ..refusal
         },
         Err(other) => {
             let takeovers = match &other {
-                Refused::Takes(found) => takeovers(found),
+                ChangeError::Takes(found) => takeovers(found),
                 _ => Vec::new(),
             };
             v1::Applied { refused: other.to_string(), takeovers, ..refusal }

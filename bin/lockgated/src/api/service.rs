@@ -17,7 +17,7 @@ use super::listen::ConnectionInfo;
 use super::peer::Peer;
 use super::{capture, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureRefused, Change, Consent, Intent, PolicyChange, Save, ToConfirm,
+    Backend, CacheQuestion, CaptureError, Change, Consent, Intent, PolicyChange, Save, ToConfirm,
 };
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
@@ -355,11 +355,11 @@ impl<B: Backend> Gateway for Service<B> {
 }
 
 /// The refusal of a capture.
-fn refused(error: CaptureRefused) -> Status {
+fn refused(error: CaptureError) -> Status {
     let text = error.to_string();
     match error {
-        CaptureRefused::NoPort(_) => Status::not_found(text),
-        CaptureRefused::TooMany | CaptureRefused::Stopping => Status::failed_precondition(text),
+        CaptureError::NoPort(_) => Status::not_found(text),
+        CaptureError::TooMany | CaptureError::Stopping => Status::failed_precondition(text),
     }
 }
 

@@ -8,7 +8,7 @@ use linux::{Link, Offload};
 
 use crate::cache_memory::{CacheError, Sizes};
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
-use crate::worker::{Flushed, Next, Retired, WorkerGone};
+use crate::worker::{FlushedCounts, Next, RetiredParts, WorkerGone};
 
 /// The machine: its nftables, its netdevs with their programs and sockets, and the workers.
 #[tonic::async_trait]
@@ -41,7 +41,7 @@ pub(crate) trait Machine: Send {
     ///
     /// # Errors
     /// [`WorkerGone`]: the daemon ends.
-    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone>;
+    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<RetiredParts>, WorkerGone>;
 
     /// Makes flow caches for the workers, one entry each, of these sizes.
     ///
@@ -117,14 +117,14 @@ pub(crate) trait Machine: Send {
     fn leave_frames_alone(&mut self, link: &Link) -> Vec<Offload>;
 
     /// Returns the frames of closed sockets to the workers, as far as the kernel has released them.
-    async fn settle(&mut self);
+    async fn release_frames(&mut self);
 
     /// Returns whether all workers still run.
     fn is_alive(&self) -> bool;
 
     /// Ends the workers: each sends what is in its rings, closes its sockets, and returns what it
     /// counted last.
-    async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>>;
+    async fn stop(&mut self) -> Vec<Result<FlushedCounts, WorkerGone>>;
 }
 
 /// Fate of the program of a netdev that is no port any more.

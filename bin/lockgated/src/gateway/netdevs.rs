@@ -93,7 +93,7 @@ impl Gateway {
                 }
             }
         }
-        self.machine.settle().await;
+        self.machine.release_frames().await;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use dataplane::{CounterRoom, Counters, FlowCache, Snapshot, VacatedSlots};
 use super::Gateway;
 use crate::cache_memory::{self, CacheError, Sizes};
 use crate::events::Kind;
-use crate::worker::{Counted, Next, NextCache, NextCounters, Retired, WorkerGone};
+use crate::worker::{Next, NextCache, NextCounters, RetiredParts, ReturnedCounts, WorkerGone};
 
 /// Flow caches for the workers, one each.
 pub(crate) type Caches = Vec<Option<FlowCache>>;
@@ -47,11 +47,11 @@ impl Gateway {
         }
         let mut dropped = Vec::with_capacity(self.workers);
         for retired in self.machine.publish(next).await? {
-            let Retired { counted, snapshot, cache, wants_cache } = retired;
+            let RetiredParts { counted, snapshot, cache, wants_cache } = retired;
             let totals = Arc::make_mut(&mut self.totals);
             match &counted {
-                Counted::All(flushed) => totals.add(flushed),
-                Counted::Gone(gone) => totals.add_gone(&snapshot, gone),
+                ReturnedCounts::All(flushed) => totals.add(flushed),
+                ReturnedCounts::Gone(gone) => totals.add_gone(&snapshot, gone),
             }
             self.caches_need_replacement |= wants_cache;
             dropped.push((counted, snapshot, cache));

@@ -22,11 +22,13 @@ use tokio::sync::Semaphore;
 
 use super::machine::{Machine, Program};
 use super::netdevs::scope;
-use super::{Beginning, Gateway, netdevs, reserved_by};
+use super::{Gateway, GatewayParts, netdevs, reserved_by};
 use crate::cache_memory::{CacheError, Sizes};
 use crate::events::Events;
 use crate::netdev::{Instruction, Netdev, NetdevError, Taking};
-use crate::worker::{Counted, Flushed, Next, NextCache, NextCounters, Retired, WorkerGone};
+use crate::worker::{
+    FlushedCounts, Next, NextCache, NextCounters, RetiredParts, ReturnedCounts, WorkerGone,
+};
 
 /// Workers of the machine.
 pub(super) const WORKERS: usize = 2;
@@ -49,7 +51,7 @@ pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> StartedGate
     let snapshot = compiled.assemble(&live, None).unwrap();
     let guard = Guard::new(compiled.validated(), &view, &reserved_by(&compiled, &live)).unwrap();
     let machine = Simulated::new(snapshot.clone(), netdevs(compiled.settings()), &guard);
-    let gateway = Gateway::new(Beginning {
+    let gateway = Gateway::new(GatewayParts {
         compiled,
         view: view.into(),
         live,
@@ -267,7 +269,7 @@ impl Machine for Simulated {
         Ok(Integrity::Intact)
     }
 
-    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<Retired>, WorkerGone> {
+    async fn publish(&mut self, next: Vec<Next>) -> Result<Vec<RetiredParts>, WorkerGone> {
         let mut world = self.world();
         world.steps.push(Step::Publish);
         assert_eq!(next.len(), WORKERS);
@@ -291,17 +293,20 @@ impl Machine for Simulated {
                 *known = cache.as_ref().map(FlowCache::capacity);
             }
         }
-        let retired = |next: Next| Retired {
+        let retired = |next: Next| RetiredParts {
             counted: match next.counters {
                 NextCounters::Same(mut gone) => {
                     // Every port has counted one packet on each worker.
                     let ledgers = gone.ports.iter_mut().map(|(_, counts)| &mut counts.ledger);
                     ledgers.for_each(|ledger| (ledger.received, ledger.sent) = (1, 1));
-                    Counted::Gone(gone)
+                    ReturnedCounts::Gone(gone)
                 }
                 NextCounters::Other(_) => {
                     let counters = Counters::new(&before);
-                    Counted::All(Box::new(Flushed { snapshot: before.clone(), counters }))
+                    ReturnedCounts::All(Box::new(FlushedCounts {
+                        snapshot: before.clone(),
+                        counters,
+                    }))
                 }
             },
             snapshot: before.clone(),
@@ -397,13 +402,13 @@ impl Machine for Simulated {
         Vec::new()
     }
 
-    async fn settle(&mut self) {}
+    async fn release_frames(&mut self) {}
 
     fn is_alive(&self) -> bool {
         true
     }
 
-    async fn stop(&mut self) -> Vec<Result<Flushed, WorkerGone>> {
+    async fn stop(&mut self) -> Vec<Result<FlushedCounts, WorkerGone>> {
         Vec::new()
     }
 }

@@ -110,7 +110,7 @@ impl Lab {
     }
 
     /// Goes over to a configuration; the step of this number is refused.
-    fn apply(&mut self, config: &Config, refuse: Option<usize>) -> Result<(), NotMade> {
+    fn apply(&mut self, config: &Config, refuse: Option<usize>) -> Result<(), TransactionError> {
         let (compiled, guard) = self.compile(config);
         self.machine.world().refuse = refuse;
         let gateway = &mut self.gateway;
@@ -129,7 +129,7 @@ impl Lab {
         remove: &[String],
         add: &str,
         refuse: Option<usize>,
-    ) -> Result<(), NotMade> {
+    ) -> Result<(), TransactionError> {
         let running = self.gateway.compiled.copied();
         let parsed = config::parse_policies(add, "add", running.settings());
         let added = if add.is_empty() { Vec::new() } else { parsed.unwrap().policies };

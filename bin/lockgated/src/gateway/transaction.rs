@@ -63,7 +63,7 @@ enum Extent {
 
 /// The reason why a change was not made. What ran before runs.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotMade {
+pub(crate) enum TransactionError {
     /// Configuration and kernel do not make a snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -114,12 +114,12 @@ impl Gateway {
     /// Prepares to go over to another configuration, with the guard that was made of it.
     ///
     /// # Errors
-    /// [`NotMade`]: nothing was touched.
+    /// [`TransactionError`]: nothing was touched.
     pub(crate) async fn prepare(
         &mut self,
         compiled: Compiled,
         guard: Guard,
-    ) -> Result<Transaction, NotMade> {
+    ) -> Result<Transaction, TransactionError> {
         let live = Arc::new(live_parts_of(&compiled, &self.view, self.frame_bytes));
         self.refuse_long_packets(&live)?;
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
@@ -142,13 +142,13 @@ impl Gateway {
     /// installed first.
     ///
     /// # Errors
-    /// [`NotMade`]: nothing was touched.
+    /// [`TransactionError`]: nothing was touched.
     pub(crate) fn prepare_policies<'p>(
         &self,
         compiled: Compiled,
         guard: NextGuard,
         (removed, added): (impl Iterator<Item = &'p Policy>, impl Iterator<Item = &'p Policy>),
-    ) -> Result<Transaction, NotMade> {
+    ) -> Result<Transaction, TransactionError> {
         let live = match compiled.remotes().eq(self.compiled.remotes()) {
             true => self.live.clone(),
             // A policy came that names where a peer has moved to: it is where it was again.
@@ -173,11 +173,11 @@ impl Gateway {
     /// Makes the first steps of a change: when this returns, the workers walk by it.
     ///
     /// # Errors
-    /// [`NotMade`]: what ran before runs on.
+    /// [`TransactionError`]: what ran before runs on.
     pub(crate) async fn begin(
         &mut self,
         transaction: Transaction,
-    ) -> Result<PendingTransaction, NotMade> {
+    ) -> Result<PendingTransaction, TransactionError> {
         let Transaction { compiled, live, snapshot, withheld, guard, extent } = transaction;
         let (reserved, standing) = (self.reserved.clone(), self.guard.clone());
         if let Err(refused) = self.guard_before(&withheld, guard).await {
@@ -208,8 +208,11 @@ impl Gateway {
     /// previous state.
     ///
     /// # Errors
-    /// [`NotMade`]: what ran before runs again.
-    pub(crate) async fn finish(&mut self, begun: PendingTransaction) -> Result<(), NotMade> {
+    /// [`TransactionError`]: what ran before runs again.
+    pub(crate) async fn finish(
+        &mut self,
+        begun: PendingTransaction,
+    ) -> Result<(), TransactionError> {
         let before = match begun {
             PendingTransaction::Policies { frees } => {
                 if frees {
@@ -238,7 +241,11 @@ impl Gateway {
     }
 
     /// Withholds packets of `allow_host` and puts a guard up, before workers know of a change.
-    async fn guard_before(&mut self, withheld: &Reserved, guard: NextGuard) -> Result<(), NotMade> {
+    async fn guard_before(
+        &mut self,
+        withheld: &Reserved,
+        guard: NextGuard,
+    ) -> Result<(), TransactionError> {
         self.reserve(withheld).await?;
         if let NextGuard::Other(guard) = guard {
             return Ok(self.install_guard(guard).await?);
@@ -254,7 +261,7 @@ impl Gateway {
 
     /// Returns to the configuration that ran before a change whose netdevs could not be attached.
     /// Withholds what the old policies want before the workers use them again.
-    async fn put_back(&mut self, before: PreviousState) -> Result<(), NotMade> {
+    async fn put_back(&mut self, before: PreviousState) -> Result<(), TransactionError> {
         let PreviousState { compiled, live, reserved, guard, has_other_caches } = before;
         let refused = netdevs(self.config());
         // Made anew: what was remembered under the refused one must look older than it.
@@ -282,12 +289,12 @@ impl Gateway {
 
     /// Refuses a port that would lose its longest packets, where a restart helps. One whose MTU was
     /// raised while it was a port goes on.
-    fn refuse_long_packets(&self, live: &LiveParts) -> Result<(), NotMade> {
+    fn refuse_long_packets(&self, live: &LiveParts) -> Result<(), TransactionError> {
         let told: Vec<&str> = self.live.problems.iter().filter_map(LiveProblem::outgrown).collect();
         let is_new = |netdev: &str| !told.contains(&netdev);
         let mut problems = live.problems.iter();
         match problems.find(|problem| problem.outgrown().is_some_and(is_new)) {
-            Some(problem) => Err(NotMade::LongPackets(problem.clone())),
+            Some(problem) => Err(TransactionError::LongPackets(problem.clone())),
             None => Ok(()),
         }
     }

@@ -13,8 +13,8 @@ use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::backend::{
-    Backend, CacheQuestion, CaptureOrder, CaptureRefused, Change, Consent, Done, Intent,
-    NotConfirmed, Now, PolicyChange, Refused, Running, ToConfirm,
+    Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
+    ConfirmError, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
 use crate::liveness::PeerLiveness;
 use crate::who::{ConnectionNumber, Uid};
@@ -194,7 +194,7 @@ impl Backend for Fake {
         Vec::new()
     }
 
-    async fn apply(&self, change: Change, by: Uid) -> Result<Done, Refused> {
+    async fn apply(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
         self.note(format!("apply begun by {}", by.0));
         tokio::time::sleep(self.slow).await;
         let parsed = config::parse(&change.text, &change.file)?;
@@ -202,17 +202,21 @@ impl Backend for Fake {
         if change.intent == Intent::Apply {
             self.note(format!("applied {} in {}", change.file, change.base_directory.display()));
         }
-        Ok(Done {
+        Ok(ChangeReport {
             revision: 5,
             generation: Generation(8),
             differences: config::differences(&self.running.settings, &parsed.validated),
             warnings: parsed.warnings,
             notes: vec!["peer berlin: its key is refused".into()],
-            ..Done::default()
+            ..ChangeReport::default()
         })
     }
 
-    async fn change_policies(&self, change: PolicyChange, by: Uid) -> Result<Done, Refused> {
+    async fn change_policies(
+        &self,
+        change: PolicyChange,
+        by: Uid,
+    ) -> Result<ChangeReport, ChangeError> {
         let PolicyChange { remove, add, file, intent, consent, .. } = change;
         let parsed = config::parse_policies(&add, &file, &self.running.settings)?;
         let added: Vec<String> = parsed.policies.into_iter().map(|policy| policy.name).collect();
@@ -228,15 +232,15 @@ impl Backend for Fake {
         });
         let takeovers = Takeovers { found: found.into_iter().collect(), ..Takeovers::default() };
         if taking && consent == Consent::NotGiven {
-            return Err(Refused::Takes(takeovers));
+            return Err(ChangeError::Takes(takeovers));
         }
         self.note(format!("{} {intent:?} -{remove:?} +{added:?}", by.0));
-        Ok(Done {
+        Ok(ChangeReport {
             revision: 5,
             generation: Generation(8),
             warnings: parsed.warnings,
             takeovers,
-            ..Done::default()
+            ..ChangeReport::default()
         })
     }
 
@@ -245,25 +249,25 @@ impl Backend for Fake {
         revision: Option<u64>,
         over: ConnectionNumber,
         by: Uid,
-    ) -> Result<u64, NotConfirmed> {
+    ) -> Result<u64, ConfirmError> {
         self.note(format!("confirm of {revision:?} by {}", by.0));
         let asked_over = self.to_confirm.lock().unwrap().map(|confirm| confirm.asked_over);
         match asked_over {
-            None => Err(NotConfirmed::Nothing { running: 4 }),
-            Some(before) if before == over => Err(NotConfirmed::SameConnection { revision: 5 }),
+            None => Err(ConfirmError::Nothing { running: 4 }),
+            Some(before) if before == over => Err(ConfirmError::SameConnection { revision: 5 }),
             Some(_) => Ok(5),
         }
     }
 
-    async fn save(&self, by: Uid) -> Result<v1::Saved, Refused> {
+    async fn save(&self, by: Uid) -> Result<v1::Saved, ChangeError> {
         self.note(format!("saved by {}", by.0));
         Ok(v1::Saved { file: "/etc/x".into(), revision: 4, unchanged: false })
     }
 
-    async fn rollback(&self, revision: Option<u64>, _: Uid) -> Result<Done, Refused> {
+    async fn rollback(&self, revision: Option<u64>, _: Uid) -> Result<ChangeReport, ChangeError> {
         match revision {
-            Some(revision) => Err(Refused::NoRevision { revision, kept: Some((2, 4)) }),
-            None => Err(Refused::NoEarlier),
+            Some(revision) => Err(ChangeError::NoRevision { revision, kept: Some((2, 4)) }),
+            None => Err(ChangeError::NoEarlier),
         }
     }
 
@@ -279,7 +283,7 @@ impl Backend for Fake {
         &self,
         order: CaptureOrder,
         by: Uid,
-    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureRefused> {
+    ) -> Result<mpsc::Receiver<v1::Captured>, CaptureError> {
         self.note(format!("{} captures {:?} {:?}", by.0, order.port, order.filter_text));
         let (to, stream) = mpsc::channel(1);
         let packet = v1::CapturedPacket { port: "wan".into(), ..v1::CapturedPacket::default() };
