@@ -335,7 +335,7 @@ fn forward<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, hop: Nex
 
 /// The state of a row that leaves in clear by a next hop.
 fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
-    State::Forward(snapshot.egress(hop, row.packet.flow.destination_address()))
+    State::Forward(snapshot.adjacency(hop, row.packet.flow.destination_address()))
 }
 
 /// The check of a row before it comes in.

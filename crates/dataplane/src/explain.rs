@@ -55,10 +55,10 @@ pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation
         mtu: None,
     };
     told.verdict = match judge(snapshot, &row, &mut told) {
-        Ok(State::Forward(egress)) => {
-            told.egress = Some(egress.port);
-            told.mtu = Some(snapshot.port(egress.port).mtu);
-            Verdict::Forward(egress.port)
+        Ok(State::Forward(adjacency)) => {
+            told.egress = Some(adjacency.port);
+            told.mtu = Some(snapshot.port(adjacency.port).mtu);
+            Verdict::Forward(adjacency.port)
         }
         Ok(State::Protect(set)) => match protected(snapshot, set, &row.packet) {
             Ok(egress) => {
@@ -93,7 +93,7 @@ fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State
 fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
     let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, WorkerShare::ALL);
     let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
-    let egress = snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
+    let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     if sa.sequence.is_exhausted() {
         return Err(DropReason::SequenceExhausted);
     }
@@ -102,7 +102,7 @@ fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<Port
     }
     match sa.encapsulation.mode {
         Mode::Transport if !fits_transport(sa, packet) => Err(DropReason::TransportMode),
-        Mode::Transport | Mode::Tunnel => Ok(egress.port),
+        Mode::Transport | Mode::Tunnel => Ok(adjacency.port),
     }
 }
 

@@ -151,7 +151,7 @@ fn make<F: Frames>(
     counters: &mut Counters,
     out: &mut Outputs,
 ) -> Option<()> {
-    let egress = snapshot.set_egress(set)?;
+    let adjacency = snapshot.set_adjacency(set)?;
     let mut packet = [0; LONGEST];
     let length = write(&mut packet, &due.tunnel, due.ports)?;
     let frame = frames.take()?;
@@ -162,14 +162,14 @@ fn make<F: Frames>(
     };
     into.copy_from_slice(&packet[..length]);
     let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
-    let ports = (egress.port, egress.port);
+    let ports = (adjacency.port, adjacency.port);
     let held =
         HeldPacket::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
-    match neighbour_queues::finish(snapshot, egress, &held, frames) {
+    match neighbour_queues::finish(snapshot, adjacency, &held, frames) {
         Some(tx_packet) => out.tx.push(tx_packet),
         None => out.held.push(held),
     }
-    counters.ledger(Some(egress.port)).made += 1;
+    counters.ledger(Some(adjacency.port)).made += 1;
     counters.keepalives += 1;
     Some(())
 }

@@ -9,7 +9,7 @@ use wire::{Address, Family, Frames};
 use crate::counters::Counters;
 use crate::ids::PortId;
 use crate::outputs::{HeldForm, HeldPacket};
-use crate::port::{Egress, Medium};
+use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
 use crate::tx_batch::{TxBatch, TxPacket};
 use crate::verdict::DropReason;
@@ -108,8 +108,8 @@ impl NeighbourQueues {
             queue.packets.retain(|(held, since_ns)| {
                 let is_late = now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
                 let finished = mac.and_then(|mac| {
-                    let egress = Egress { port: hop.port, mac: Some(mac) };
-                    finish(snapshot, egress, held, frames)
+                    let adjacency = Adjacency { port: hop.port, mac: Some(mac) };
+                    finish(snapshot, adjacency, held, frames)
                 });
                 if finished.is_none() && !is_late && mac.is_none() {
                     return true;
@@ -188,14 +188,18 @@ fn refuse<F: Frames>(held: &HeldPacket, frames: &mut F, counters: &mut Counters)
 /// Puts the link header on a held packet, if the neighbour is known and the port wants one.
 pub(crate) fn finish<F: Frames>(
     snapshot: &Snapshot,
-    egress: Egress,
+    adjacency: Adjacency,
     held: &HeldPacket,
     frames: &mut F,
 ) -> Option<TxPacket> {
-    let mac = egress.mac?;
-    let port = snapshot.path_port(egress.port);
+    let mac = adjacency.mac?;
+    let port = snapshot.path_port(adjacency.port);
     if port.medium == Medium::Ip {
-        return Some(TxPacket { egress: egress.port, ingress: held.ingress, packet: held.packet });
+        return Some(TxPacket {
+            egress: adjacency.port,
+            ingress: held.ingress,
+            packet: held.packet,
+        });
     }
     let ethertype = match held.family {
         Family::V4 => ethertype::IPV4,
@@ -207,5 +211,5 @@ pub(crate) fn finish<F: Frames>(
     let start = link::write(frame, end, mac, port.mac, port.vlan, ethertype)?;
     packet.length += (end - start) as u32;
     packet.offset = start as u32;
-    Some(TxPacket { egress: egress.port, ingress: held.ingress, packet })
+    Some(TxPacket { egress: adjacency.port, ingress: held.ingress, packet })
 }

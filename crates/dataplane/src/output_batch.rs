@@ -89,7 +89,7 @@ impl OutputBatch {
     /// through two sets: each has a run of numbers of its own.
     fn place_of(&mut self, path: &OutputPath) -> u32 {
         let known = |path_use: &PathUse| {
-            path_use.path.protection == path.protection && path_use.path.egress == path.egress
+            path_use.path.protection == path.protection && path_use.path.adjacency == path.adjacency
         };
         let place = self.paths.iter().rposition(known).unwrap_or_else(|| {
             let (path, numbers) = (*path, SequenceRun::NONE);

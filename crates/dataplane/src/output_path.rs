@@ -8,7 +8,7 @@ use wire::{Descriptor, Family, Frames, link};
 use crate::batch_context::BatchContext;
 use crate::ids::{PortId, SetIndex};
 use crate::outputs::{HeldForm, HeldPacket};
-use crate::port::{Egress, Medium};
+use crate::port::{Adjacency, Medium};
 use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::verdict::{HoldKind, Verdict};
@@ -20,11 +20,11 @@ pub(crate) struct Protection {
     pub(crate) sa: SaId,
 }
 
-/// An output path: egress, SA and MTU, which are the same for all packets of a batch that leave by
-/// it.
+/// An output path: adjacency, SA and MTU, which are the same for all packets of a batch that leave
+/// by it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputPath {
-    pub(crate) egress: Egress,
+    pub(crate) adjacency: Adjacency,
     /// `None`: in clear.
     pub(crate) protection: Option<Protection>,
     /// Bytes of the largest packet that may take it, before sealing.
@@ -37,24 +37,24 @@ pub(crate) fn write_link(
     snapshot: &Snapshot,
     frame: &mut [u8],
     end: usize,
-    egress: Egress,
+    adjacency: Adjacency,
     family: Family,
 ) -> Option<usize> {
-    let port = snapshot.path_port(egress.port);
+    let port = snapshot.path_port(adjacency.port);
     let ethertype = match family {
         Family::V4 => ethertype::IPV4,
         Family::V6 => ethertype::IPV6,
     };
-    match egress.mac.filter(|_| port.medium == Medium::Ethernet) {
+    match adjacency.mac.filter(|_| port.medium == Medium::Ethernet) {
         Some(mac) => link::write(frame, end, mac, port.mac, port.vlan, ethertype),
         None => Some(end),
     }
 }
 
 /// Bytes that [`write_link`] writes.
-pub(crate) fn link_bytes(snapshot: &Snapshot, egress: Egress) -> usize {
-    let port = snapshot.path_port(egress.port);
-    match (egress.mac, port.medium, port.vlan) {
+pub(crate) fn link_bytes(snapshot: &Snapshot, adjacency: Adjacency) -> usize {
+    let port = snapshot.path_port(adjacency.port);
+    match (adjacency.mac, port.medium, port.vlan) {
         (None, ..) | (_, Medium::Ip, _) => 0,
         (Some(_), Medium::Ethernet, None) => ETHERNET_BYTES,
         (Some(_), Medium::Ethernet, Some(_)) => ETHERNET_BYTES + VLAN_TAG_BYTES,

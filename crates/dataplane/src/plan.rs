@@ -15,7 +15,7 @@ use crate::mss;
 use crate::output_batch::OutputBatch;
 use crate::output_path::{OutputPath, Protection};
 use crate::outputs::ToHost;
-use crate::port::{Egress, Medium, Side};
+use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
@@ -34,7 +34,7 @@ pub(crate) fn plan<F: Frames>(
     for number in 0..rows.len() {
         let row = &mut rows[number];
         let path = match row.state {
-            State::Forward(egress) => Ok(in_clear(context.snapshot, egress)),
+            State::Forward(adjacency) => Ok(in_clear(context.snapshot, adjacency)),
             State::Protect(set) => protected(context, set),
             State::Host => {
                 to_host(context, row);
@@ -59,18 +59,18 @@ fn to_host<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
     context.out.host.push(ToHost { ingress: row.ingress, form: Medium::Ip, packet });
 }
 
-fn in_clear(snapshot: &Snapshot, egress: Egress) -> OutputPath {
-    let mtu = snapshot.path_port(egress.port).mtu;
-    OutputPath { egress, protection: None, mtu }
+fn in_clear(snapshot: &Snapshot, adjacency: Adjacency) -> OutputPath {
+    let mtu = snapshot.path_port(adjacency.port).mtu;
+    OutputPath { adjacency, protection: None, mtu }
 }
 
 fn protected<F>(context: &BatchContext<'_, F>, set: SetIndex) -> Result<OutputPath, DropReason> {
     let sas = &context.snapshot.set(set).outbound;
     let sa =
         worker_share::sealing_sa(context.snapshot, sas, context.share).ok_or(DropReason::NoSa)?;
-    let egress = context.snapshot.set_egress(set).ok_or(DropReason::NoRoute)?;
+    let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     let mtu = context.snapshot.set_mtu(set);
-    Ok(OutputPath { egress, protection: Some(Protection { set, sa }), mtu })
+    Ok(OutputPath { adjacency, protection: Some(Protection { set, sa }), mtu })
 }
 
 /// Returns whether a row's packet may leave whole.
@@ -236,7 +236,7 @@ fn speaker<F>(context: &BatchContext<'_, F>, row: &Row, path: OutputPath) -> Opt
     let spoken = match row.origin {
         Origin::Opened(_) => {
             let every_port = snapshot.ports().map(|(port, _)| port);
-            iter::once(path.egress.port).chain(every_port).filter(inside).find_map(own)
+            iter::once(path.adjacency.port).chain(every_port).filter(inside).find_map(own)
         }
         Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
     };

@@ -71,9 +71,9 @@ impl PortInfo {
     }
 }
 
-/// Port and link address that a packet leaves by.
+/// An adjacency: the port that a packet leaves by, and the link address that it goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Egress {
+pub(crate) struct Adjacency {
     pub(crate) port: PortId,
     /// The neighbour's link address; `None`: not resolved yet.
     pub(crate) mac: Option<LinkAddress>,

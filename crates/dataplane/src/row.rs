@@ -3,7 +3,7 @@
 use wire::{FrameId, Frames, Packet};
 
 use crate::ids::{PortId, SetIndex};
-use crate::port::Egress;
+use crate::port::Adjacency;
 
 /// The source of a row's packet; it selects the checks that `decide` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(crate) enum State {
     /// An IP packet that is to be judged.
     Clear,
     /// To leave in clear.
-    Forward(Egress),
+    Forward(Adjacency),
     /// To leave sealed by an SA of this set.
     Protect(SetIndex),
     /// To be handed to Linux.

@@ -8,7 +8,7 @@ use crate::batch_context::BatchContext;
 use crate::output_batch::{OutputBatch, OutputRow, PathUse};
 use crate::output_path::{Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
-use crate::port::Egress;
+use crate::port::Adjacency;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
 use crate::tx_batch::TxPacket;
@@ -43,7 +43,7 @@ impl OutputBatch {
             }
             if sa.encapsulation.udp.is_some() && sa.tunnel().remote.is_ipv6() {
                 for job in &jobs[..sealed] {
-                    finish_udp(context, job, &list[job.row as usize], path_use.path.egress);
+                    finish_udp(context, job, &list[job.row as usize], path_use.path.adjacency);
                 }
             }
         }
@@ -56,7 +56,7 @@ impl OutputBatch {
             let path_use = &mut paths[run[0].path as usize];
             let verdict = match path_use.path.protection {
                 Some(Protection { set, .. }) => Verdict::Protect(set),
-                None => Verdict::Forward(path_use.path.egress.port),
+                None => Verdict::Forward(path_use.path.adjacency.port),
             };
             transmit_or_hold_run(context, rows, run, path_use, verdict);
         }
@@ -71,13 +71,13 @@ fn transmit_or_hold_run<F: Frames>(
     path_use: &mut PathUse,
     verdict: Verdict,
 ) {
-    let egress = path_use.path.egress;
+    let adjacency = path_use.path.adjacency;
     let finished = run.iter().filter(|output_row| output_row.leaves());
-    if egress.mac.is_none() {
+    if adjacency.mac.is_none() {
         for output_row in finished {
             let row = &rows[output_row.row as usize];
             path_use.leaves(row);
-            hold(context, row, egress.port, output_row.packet(row.frame), verdict);
+            hold(context, row, adjacency.port, output_row.packet(row.frame), verdict);
         }
         return;
     }
@@ -86,7 +86,7 @@ fn transmit_or_hold_run<F: Frames>(
         let row = &rows[output_row.row as usize];
         path_use.leaves(row);
         let packet = output_row.packet(row.frame);
-        tx.push(TxPacket { egress: egress.port, ingress: row.ingress, packet });
+        tx.push(TxPacket { egress: adjacency.port, ingress: row.ingress, packet });
         verdicts[row.place as usize] = Some(verdict);
     }
 }
@@ -97,10 +97,10 @@ fn finish_udp<F: Frames>(
     context: &mut BatchContext<'_, F>,
     job: &SealJob,
     output_row: &OutputRow,
-    egress: Egress,
+    adjacency: Adjacency,
 ) {
     // Behind the link header begins IPv6, in transport mode perhaps with extension headers.
-    let start = output_row.offset as usize + link_bytes(context.snapshot, egress);
+    let start = output_row.offset as usize + link_bytes(context.snapshot, adjacency);
     let end = output_row.offset as usize + output_row.length as usize;
     let packet = context.frames.bytes_mut(job.frame).get_mut(start..end);
     ipsec::finish_udp(packet.unwrap_or_default());
@@ -157,7 +157,7 @@ fn write_clear<F: Frames>(
 ) -> Result<(), DropReason> {
     let (ip, family) = (row.ip as usize, row.packet.flow.family);
     let frame = context.frames.bytes_mut(row.frame);
-    let start = write_link(context.snapshot, frame, ip, path_use.path.egress, family)
+    let start = write_link(context.snapshot, frame, ip, path_use.path.adjacency, family)
         .ok_or(DropReason::Oversize)?;
     output_row.is_at(start..ip + row.packet.length as usize);
     Ok(())
@@ -180,8 +180,9 @@ fn write_sealed<F: Frames>(
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
-    let start = write_link(context.snapshot, frame, outer.start, path_use.path.egress, sa.family())
-        .ok_or(DropReason::Oversize)?;
+    let start =
+        write_link(context.snapshot, frame, outer.start, path_use.path.adjacency, sa.family())
+            .ok_or(DropReason::Oversize)?;
     output_row.is_at(start..outer.end);
     jobs.push(job);
     Ok(())

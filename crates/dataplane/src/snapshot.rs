@@ -23,7 +23,7 @@ use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
-use crate::port::{Egress, Medium, PortInfo, Side};
+use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
@@ -561,8 +561,8 @@ impl Snapshot {
 
     /// Returns the egress of a set's outer packets; `None`: there is no route to the peer.
     #[inline]
-    pub(crate) fn set_egress(&self, set: SetIndex) -> Option<Egress> {
-        Some(self.hop(self.set_link(set).hop?).egress)
+    pub(crate) fn set_adjacency(&self, set: SetIndex) -> Option<Adjacency> {
+        Some(self.hop(self.set_link(set).hop?).adjacency)
     }
 
     /// Largest inner packet that goes through a set's tunnel whole, bytes.
@@ -585,11 +585,11 @@ impl Snapshot {
         self.routing.link_address(port, address)
     }
 
-    /// Egress towards `destination` by next hop `hop`.
+    /// Adjacency towards `destination` by next hop `hop`.
     #[inline]
-    pub(crate) fn egress(&self, hop: NextHopId, destination: Address) -> Egress {
-        let Hop { egress, on_link, .. } = *self.hop(hop);
-        if on_link { self.egress_on_link(egress.port, destination) } else { egress }
+    pub(crate) fn adjacency(&self, hop: NextHopId, destination: Address) -> Adjacency {
+        let Hop { adjacency, on_link, .. } = *self.hop(hop);
+        if on_link { self.adjacency_on_link(adjacency.port, destination) } else { adjacency }
     }
 
     /// Returns whether each destination behind a next hop is a neighbour of its own.
@@ -599,8 +599,8 @@ impl Snapshot {
     }
 
     #[inline(never)]
-    fn egress_on_link(&self, port: PortId, destination: Address) -> Egress {
-        Egress { port, mac: self.link_address(port, destination) }
+    fn adjacency_on_link(&self, port: PortId, destination: Address) -> Adjacency {
+        Adjacency { port, mac: self.link_address(port, destination) }
     }
 
     /// The side of the port that a next hop is behind.
@@ -612,8 +612,8 @@ impl Snapshot {
     /// The way out by a next hop, as verdicts depend on it.
     #[inline]
     pub(crate) fn exit(&self, hop: NextHopId) -> Exit {
-        let Hop { egress, side, .. } = *self.hop(hop);
-        let class = self.path_port(egress.port).class;
+        let Hop { adjacency, side, .. } = *self.hop(hop);
+        let class = self.path_port(adjacency.port).class;
         match side {
             Side::Protected => Exit::Inside(class),
             Side::Unprotected => Exit::Outside(class),

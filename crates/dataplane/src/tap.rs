@@ -319,7 +319,7 @@ impl Tap {
                 }
                 Point::Decided => {
                     if let State::Protect(set) = row.state {
-                        let egress = snapshot.set_egress(set).map(|egress| egress.port);
+                        let egress = snapshot.set_adjacency(set).map(|adjacency| adjacency.port);
                         self.see_inner(Heading::Out, egress, row, frames);
                     }
                     if matches!(row.origin, Origin::Made(_)) {

@@ -189,7 +189,7 @@ impl FastPath {
             PathTarget::Set(set) => State::Protect(set),
             PathTarget::Hop(hop, neighbour) => {
                 let nobody = Address { family: row.packet.flow.family, value: 0 };
-                State::Forward(snapshot.egress(hop, neighbour.unwrap_or(nobody)))
+                State::Forward(snapshot.adjacency(hop, neighbour.unwrap_or(nobody)))
             }
             PathTarget::Drop(_) => State::Ended,
         }

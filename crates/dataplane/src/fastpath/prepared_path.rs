@@ -10,7 +10,7 @@ use wire::{Address, Family};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Value};
 use crate::ids::{NextHopId, PortId, SetIndex};
-use crate::port::{Egress, Medium};
+use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
 use crate::worker_share;
@@ -251,18 +251,18 @@ impl PreparedPath {
             PathTarget::Drop(reason) => Some(PreparedPath::dropping(reason)),
             PathTarget::Hop(hop, neighbour) => {
                 let destination = neighbour.unwrap_or(Address::v4(0));
-                let egress = snapshot.egress(hop, destination);
-                let mtu = snapshot.path_port(egress.port).mtu;
-                let verdict = Verdict::Forward(egress.port);
-                PreparedPath::by(snapshot, target, (egress, mtu, verdict))
+                let adjacency = snapshot.adjacency(hop, destination);
+                let mtu = snapshot.path_port(adjacency.port).mtu;
+                let verdict = Verdict::Forward(adjacency.port);
+                PreparedPath::by(snapshot, target, (adjacency, mtu, verdict))
             }
             PathTarget::Set(set) => {
                 let sas = &snapshot.set(set).outbound;
                 let id = worker_share::sealing_sa(snapshot, sas, context.share)?;
                 let form = snapshot.outbound_sa(id).form()?;
-                let (egress, mtu) = (snapshot.set_egress(set)?, snapshot.set_mtu(set));
+                let (adjacency, mtu) = (snapshot.set_adjacency(set)?, snapshot.set_mtu(set));
                 let path =
-                    PreparedPath::by(snapshot, target, (egress, mtu, Verdict::Protect(set)))?;
+                    PreparedPath::by(snapshot, target, (adjacency, mtu, Verdict::Protect(set)))?;
                 let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };
                 Some(PreparedPath { sealing: Some((id, form)), clamp, ..path })
             }
@@ -273,12 +273,12 @@ impl PreparedPath {
     fn by(
         snapshot: &Snapshot,
         target: PathTarget,
-        (egress, mtu, verdict): (Egress, u32, Verdict),
+        (adjacency, mtu, verdict): (Adjacency, u32, Verdict),
     ) -> Option<PreparedPath> {
-        let port = snapshot.path_port(egress.port);
-        let mac = egress.mac.filter(|_| port.medium == Medium::Ethernet)?;
+        let port = snapshot.path_port(adjacency.port);
+        let mac = adjacency.mac.filter(|_| port.medium == Medium::Ethernet)?;
         let link = LinkTemplate::new(mac, port.mac, port.vlan);
-        let (egress, run, clamp) = (egress.port, PathRun::default(), u32::MAX);
+        let (egress, run, clamp) = (adjacency.port, PathRun::default(), u32::MAX);
         let (sealing, numberless) = (None, None);
         Some(PreparedPath { target, mtu, egress, link, verdict, sealing, clamp, numberless, run })
     }

@@ -8,7 +8,7 @@ use wire::{Address, LinkAddress};
 use super::ports::Ports;
 use crate::error::SnapshotError;
 use crate::ids::{NextHopId, PortId, RouteGeneration};
-use crate::port::{Egress, Medium, PortInfo, Side};
+use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, Prefix, RouteTable, RouteTarget};
 
 /// Routes by prefix.
@@ -35,9 +35,9 @@ pub(super) struct Routing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop {
     pub(super) hop: NextHop,
-    /// Egress of packets that leave by it; of no use on a link without a router, where each
+    /// Adjacency of packets that leave by it; of no use on a link without a router, where each
     /// destination has a link address of its own.
-    pub(super) egress: Egress,
+    pub(super) adjacency: Adjacency,
     pub(super) on_link: bool,
     pub(super) side: Side,
     medium: Medium,
@@ -75,7 +75,7 @@ impl Routing {
             if let Some((number, _)) = self.numbers.get(&hop).copied() {
                 let known = &mut Arc::make_mut(&mut self.hops)[number.0 as usize];
                 if known.medium == Medium::Ethernet {
-                    known.egress.mac = mac.map(LinkAddress::new);
+                    known.adjacency.mac = mac.map(LinkAddress::new);
                 }
             }
         }
@@ -173,7 +173,7 @@ impl Routing {
             (Medium::Ethernet, None) => None,
         };
         let on_link = medium == Medium::Ethernet && hop.gateway.is_none();
-        Hop { hop, egress: Egress { port: hop.port, mac }, on_link, side, medium }
+        Hop { hop, adjacency: Adjacency { port: hop.port, mac }, on_link, side, medium }
     }
 
     /// The next hop of one destination: on a link without a router, the destination itself.

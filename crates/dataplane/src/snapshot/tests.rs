@@ -154,7 +154,7 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
         let target = snapshot.routes().lookup(to);
         let told = target.map(|target| {
             target.map(|hop| {
-                (*snapshot.next_hop(hop), snapshot.egress(hop, to), snapshot.side_of(hop))
+                (*snapshot.next_hop(hop), snapshot.adjacency(hop, to), snapshot.side_of(hop))
             })
         });
         answers.push(format!("{to}: {told:?}, next {}", snapshot.next_hop_to(to)));
@@ -163,8 +163,8 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
     }
     for (place, set) in snapshot.sets() {
         let may = destinations.map(|from| snapshot.may_come_by(place, from));
-        let (egress, mtu) = (snapshot.set_egress(place), snapshot.set_mtu(place));
-        answers.push(format!("{place:?} {set:?}: {egress:?} {mtu} {may:?}"));
+        let (adjacency, mtu) = (snapshot.set_adjacency(place), snapshot.set_mtu(place));
+        answers.push(format!("{place:?} {set:?}: {adjacency:?} {mtu} {may:?}"));
     }
     for sa in snapshot.inbound() {
         let found = snapshot.inbound_by_spi(sa.spi).map(|sa| sa.id);
