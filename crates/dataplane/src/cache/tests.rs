@@ -564,7 +564,10 @@ proptest! {
                         if let Some((said, route)) = found {
                             let (expected, when, expected_route, under) = told[key];
                             prop_assert_eq!((said, generation), (expected, when));
-                            let route_now = if under == routes { expected_route } else { CachedRoute::Unknown };
+                            let route_now = match under == routes {
+                                true => expected_route,
+                                false => CachedRoute::Unknown,
+                            };
                             prop_assert_eq!(route, route_now);
                         } else {
                             let (said, route) = answer(key);
