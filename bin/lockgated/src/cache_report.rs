@@ -7,7 +7,7 @@ use config::validated::{Cache, CacheUse};
 use dataplane::cache::{BREAK_EVEN_STEPS, CacheEntry, CachedRoute, ENTRY_BYTES, Key};
 use dataplane::{CacheCounters, Snapshot};
 use policy::selector::protocol_text;
-use policy::{Book, DomainId, FlowAction, Refusal};
+use policy::{Book, Direction, DomainId, FlowAction, Refusal};
 use wire::{Address, Family, Flow, Upper};
 
 use crate::backend::CacheQuestion;
@@ -16,12 +16,31 @@ use crate::picture::Picture;
 use crate::worker::{CacheReport, Command, Report};
 
 /// The four kinds of entries in the order in which they are shown.
-const KINDS: [(Family, Book); 4] = [
-    (Family::V4, Book::SpdOut),
-    (Family::V4, Book::SpdIn),
-    (Family::V6, Book::SpdOut),
-    (Family::V6, Book::SpdIn),
+const KINDS: [(Family, Direction); 4] = [
+    (Family::V4, Direction::Outbound),
+    (Family::V4, Direction::Inbound),
+    (Family::V6, Direction::Outbound),
+    (Family::V6, Direction::Inbound),
 ];
+
+/// The direction under which a question's entries are shown: what came in clear by a protected port
+/// is asked about when it is to leave.
+fn direction_of(question: policy::Question) -> Direction {
+    match question {
+        policy::Question::Enter => Direction::Inbound,
+        policy::Question::Leave | policy::Question::Through => Direction::Outbound,
+    }
+}
+
+/// The questions whose entries are shown with the domain of a book.
+fn questions_with(book: Book) -> &'static [Book] {
+    match book {
+        Book::SpdIn => &[Book::SpdIn],
+        // Those of what came by a protected port stand under its groups.
+        Book::SpdOut => &[Book::SpdOut, Book::GroupIn],
+        Book::GroupIn | Book::GroupOut => &[],
+    }
+}
 
 /// Entries that hold, by family and direction, over all workers; none if the cache is off.
 pub(crate) fn entries(state: &Picture, reports: &[Report]) -> Vec<v1::CacheEntries> {
@@ -37,14 +56,16 @@ fn entries_in<'r>(
     snapshot: &Snapshot,
     caches: impl Iterator<Item = &'r CacheReport> + Clone,
 ) -> Vec<v1::CacheEntries> {
-    let of_kind = |(family, book)| {
-        let is_kind = |domain: &DomainId| domain.family() == family && domain.book() == book;
+    let of_kind = |(family, direction): (Family, Direction)| {
+        let books = questions_with(direction.book());
+        let is_kind =
+            |domain: &DomainId| domain.family() == family && books.contains(&domain.book());
         let domains = || snapshot.spd().domains();
         let counted = caches.clone().flat_map(|cache| domains().zip(&cache.domains));
         let entries = counted.filter(|(domain, _)| is_kind(domain)).map(|(_, (held, _))| held);
         v1::CacheEntries {
             family: family_text(family).into(),
-            direction: direction_text(book).into(),
+            direction: direction.name().into(),
             entries: entries.sum(),
         }
     };
@@ -81,7 +102,7 @@ pub(crate) fn cache(state: &Picture, reports: &[Report]) -> v1::Cache {
         max_size: Some(size_of(most * reports.len())),
         counters: Some(counters(&sum)),
         workers: workers.collect(),
-        domains: snapshot.spd().domains().map(|of| domain(snapshot, reports, of)).collect(),
+        domains: shown_domains(snapshot).map(|of| domain(snapshot, reports, of)).collect(),
         break_even_steps: BREAK_EVEN_STEPS,
     }
 }
@@ -112,13 +133,25 @@ fn counters(counters: &CacheCounters) -> v1::CacheCounters {
     }
 }
 
+/// The domains of the SPD, and those of groups that have rules.
+fn shown_domains(snapshot: &Snapshot) -> impl Iterator<Item = DomainId> {
+    let spd = snapshot.spd();
+    spd.domains().filter(|domain| domain.book().direction().is_some() || spd.rules(*domain) > 0)
+}
+
 fn domain(snapshot: &Snapshot, reports: &[Report], domain: DomainId) -> v1::CacheDomain {
     let spd = snapshot.spd();
-    let place = usize::from(domain.0);
-    let caches = || reports.iter().filter_map(|report| report.cache.as_ref()?.domains.get(place));
+    let caches = || {
+        let books = questions_with(domain.book()).iter();
+        let domains = books.map(move |book| DomainId::new(domain.class(), *book, domain.family()));
+        let reports = reports.iter().filter_map(|report| report.cache.as_ref());
+        domains.flat_map(move |domain| {
+            reports.clone().filter_map(move |cache| cache.domains.get(usize::from(domain.0)))
+        })
+    };
     let ports = snapshot.ports().filter(|(port, _)| spd.class(port.0) == domain.class());
     let (rules, cost) = (spd.rules(domain), spd.cost(domain).steps());
-    let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed);
+    let is_bypassed = caches().any(|(_, is_bypassed)| *is_bypassed) && rules == 0;
     v1::CacheDomain {
         domain: domain.0.into(),
         direction: direction_text(domain.book()).into(),
@@ -180,10 +213,12 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
         FlowAction::Refuse(Refusal::FragmentPorts) => "fragment_ports",
         FlowAction::Permit | FlowAction::Protect(_) | FlowAction::Refuse(_) => "policy",
     };
-    // An entry of another generation may be of slots that are others' now.
+    // The last one that was asked. An entry of another generation may be of slots that are others'
+    // now.
     let slot = verdict
         .deciders
-        .first()
+        .slots()
+        .last()
         .filter(|slot| is_current && (slot.0 as usize) < snapshot.spd().slots());
     let policy = slot.map(|slot| snapshot.spd().policy(slot));
     let peer =
@@ -191,7 +226,7 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
     v1::CachedFlow {
         worker: worker as u32,
         domain: domain.0.into(),
-        direction: direction_text(domain.book()).into(),
+        direction: direction_of(snapshot.tables().question(scope)).name().into(),
         family: family_text(family).into(),
         source: address(source),
         destination: address(destination),
