@@ -2,6 +2,7 @@
 //! same over a file and from the running daemon.
 
 mod nearest;
+mod words;
 
 use dataplane::cache::{Key, Recall};
 use dataplane::explain::{Arrival, Explanation};
@@ -11,13 +12,11 @@ use dataplane::{
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{
-    Action, AddressRange, Book, Consultation, Decider, Exit, GroupMode, IngressClass, Policy,
-    SaSetId, UpperSelector,
-};
+use policy::{AddressRange, Consultation, Decider, Exit, IngressClass, SaSetId};
 use serde::Serialize;
 use wire::flow::protocol;
-use wire::{Address, Family, Flow, Upper};
+use wire::{Address, Flow, Upper};
+use words::{book_name, policy_text};
 
 use config::{Validated, service_text};
 
@@ -738,64 +737,4 @@ fn side_text(side: Side) -> &'static str {
         Side::Protected => "protected",
         Side::Unprotected => "unprotected",
     }
-}
-
-/// The name of a book in an explanation.
-fn book_name(book: Book) -> &'static str {
-    match book {
-        Book::SpdIn => "inbound",
-        Book::SpdOut => "outbound",
-        Book::GroupIn => "groups in",
-        Book::GroupOut => "groups out",
-    }
-}
-
-/// A policy or a rule of a group in one line.
-fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
-    let action = match policy.action {
-        Action::Bypass => "bypass".into(),
-        Action::Discard => "discard".into(),
-        Action::Permit(_) => "permit".into(),
-        Action::Deny(GroupMode::Enforce) | Action::NoRule(GroupMode::Enforce) => "deny".into(),
-        Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => {
-            "deny, in audit mode: it passes".into()
-        }
-        Action::Protect(id) => match set_of(snapshot, id) {
-            Some(set) => format!("protect with peer {}", set.peer),
-            None => "protect".into(),
-        },
-    };
-    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
-    let ranges = |ranges: &[AddressRange]| match ranges {
-        both if both == any => "any".into(),
-        [first] => first.to_string(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-        [] => "nothing".into(),
-    };
-    let selector = &policy.selector;
-    let upper = match &selector.upper {
-        UpperSelector::Any => "",
-        UpperSelector::Ports { .. } => " with ports",
-        UpperSelector::Icmp(_) => " with types",
-    };
-    if matches!(policy.action, Action::NoRule(_)) {
-        return format!("no rule of the groups of port {} ({action})", policy.name);
-    }
-    if policy.group.is_some() {
-        return format!(
-            "rule \"{}\" ({action}, from {}, to {}, {}{upper})",
-            policy.name,
-            ranges(&selector.local),
-            ranges(&selector.remote),
-            protocol_text(selector.protocol),
-        );
-    }
-    format!(
-        "policy \"{}\" (priority {}: {action}, local {}, remote {}, {}{upper})",
-        policy.name,
-        policy.priority,
-        ranges(&selector.local),
-        ranges(&selector.remote),
-        protocol_text(selector.protocol),
-    )
 }

@@ -139,14 +139,12 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
         let row = &mut rows[lane.row(at)];
         let found = cache.found(lane, at).map(|(verdict, route)| (*verdict, route));
         let now = match found {
-            Some((verdict, route)) if route == CachedRoute::Unknown && verdict.passes() => {
-                inbound_route(context.snapshot, row)
+            Some((_, route)) if route != CachedRoute::Unknown => route,
+            // Refused whatever its way.
+            Some((verdict, route)) if !verdict.passes() && verdict.egress == EgressClass::Any => {
+                route
             }
-            Some((verdict, CachedRoute::Unknown)) if verdict.egress != EgressClass::Any => {
-                inbound_route(context.snapshot, row)
-            }
-            Some((_, route)) => route,
-            None => inbound_route(context.snapshot, row),
+            Some(_) | None => inbound_route(context.snapshot, row),
         };
         let exit = inbound_exit(context.snapshot, now);
         let egress = context.snapshot.tables().egress_class(lane.scope(at), exit);
@@ -381,7 +379,7 @@ fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     snapshot.scope(row.ingress, question, row.packet.flow.family, None)
 }
 
-/// What the tables are asked about one packet.
+/// A question to the tables about one packet.
 pub(crate) struct Asked<'a> {
     scope: Scope,
     exit: Exit,

@@ -306,8 +306,8 @@ impl Spd {
         &self.slots.at(index.0 as usize).policy
     }
 
-    /// The slot of the SPD's policy with this name, if it holds. Cost: the changes since the base was
-    /// made are looked through; for many names see [`names`](Self::names).
+    /// The slot of the SPD's policy with this name, if it holds. Cost: the changes since the base
+    /// was made are looked through; for many names see [`names`](Self::names).
     pub fn named(&self, name: &str) -> Option<PolicyIndex> {
         let is_named = |policy: &Policy| policy.group.is_none() && policy.name == name;
         let changed = self.log.iter().rev().find(|change| is_named(self.policy(change.slot())));

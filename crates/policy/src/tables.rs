@@ -10,12 +10,13 @@ use wire::{Family, Flow};
 use crate::book::{Book, GroupSide, Question};
 use crate::by_slot::BySlot;
 use crate::domain::{DomainId, Generation, IngressClass};
+use crate::exit::Exit;
 use crate::ids::{PolicyIndex, SetIndex};
 use crate::policy::{Action, GroupMode, Policy, SaSetId};
 use crate::scope::{Scope, ScopeBits};
 use crate::set_places::SetPlaces;
 use crate::spd::Spd;
-use crate::verdict::{Decider, Deciders, EgressClass, Exit, FlowAction, FlowVerdict, Refusal};
+use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
 
 /// Flows that are judged together.
 const AT_ONCE: usize = 64;

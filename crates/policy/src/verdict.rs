@@ -1,6 +1,5 @@
 //! The answer of the tables for a flow.
 
-use crate::domain::IngressClass;
 use crate::ids::{PolicyIndex, SetIndex};
 
 /// The rule of one book that decides a flow.
@@ -119,18 +118,6 @@ pub enum Refusal {
     GroupDeny,
     /// The port has security groups, and no rule of theirs matches.
     GroupNoMatch,
-}
-
-/// The way out of the gateway that a packet is to take, as far as verdicts depend on it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Exit {
-    /// It leaves by no port, or another question is asked about that: no group of an egress port
-    /// is asked.
-    Other,
-    /// By a protected port of this class.
-    Inside(IngressClass),
-    /// By an unprotected port of this class.
-    Outside(IngressClass),
 }
 
 /// The ways out that a verdict holds for.

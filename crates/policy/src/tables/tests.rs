@@ -231,7 +231,7 @@ impl Line {
         }
     }
 
-    /// What the line says of a flow: `None`: nothing, `Some(false)`: it lacks ports.
+    /// Says whether a line matches a flow; `None`: no, `Some(false)`: the flow lacks ports.
     fn matches(&self, flow: &Flow) -> Option<bool> {
         let within = |address: u128, (lo, hi): (u8, u8)| {
             (0x0a00_0000 + u128::from(lo)..=0x0a00_0000 + u128::from(hi)).contains(&address)
@@ -280,7 +280,7 @@ fn line() -> impl Strategy<Value = Line> {
     )
 }
 
-/// What a naive reader of the lines says, one book after the other: the action, and the lines that
+/// Reads the lines naively, one book after the other: returns the action, and the lines that
 /// decided.
 fn read(
     lines: &[Line],
@@ -347,6 +347,7 @@ fn some_flow() -> impl Strategy<Value = Flow> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1024))]
 
+    // FC-24
     #[test]
     fn books_are_asked_in_turn_and_the_first_refusal_decides(
         lines in proptest::collection::vec(line(), 0..14),
@@ -359,6 +360,7 @@ proptest! {
         let (inside, outside) = (Exit::Inside(lan), Exit::Outside(wan));
         let (into, out) = (Book::GroupIn, Book::GroupOut);
         let berlin = Some(SetIndex(0));
+        let all_out = vec![(into, LAN), spd(Book::SpdOut), (out, WAN)];
         // Port of arrival, question, SA set, way out; and the books that are then asked.
         let rows: [(u16, Question, Option<SetIndex>, Exit, Vec<(Book, u16)>); 9] = [
             (WAN, Question::Enter, berlin, inside, vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
@@ -368,7 +370,7 @@ proptest! {
             (WAN, Question::Leave, None, outside, vec![spd(Book::SpdOut), (out, WAN)]),
             (WAN, Question::Leave, None, inside, vec![(out, LAN)]),
             (LAN, Question::Through, None, inside, vec![(into, LAN), (out, LAN)]),
-            (LAN, Question::Through, None, outside, vec![(into, LAN), spd(Book::SpdOut), (out, WAN)]),
+            (LAN, Question::Through, None, outside, all_out),
             (LAN, Question::Through, None, Exit::Inside(wan), vec![(into, LAN), (out, WAN)]),
         ];
         let mut by_class = std::collections::HashMap::new();

@@ -1,0 +1,68 @@
+//! Books, policies and rules in words.
+
+use dataplane::Snapshot;
+use policy::selector::protocol_text;
+use policy::{Action, AddressRange, Book, GroupMode, Policy, UpperSelector};
+use wire::Family;
+
+use super::set_of;
+
+/// The name of a book in an explanation.
+pub(super) fn book_name(book: Book) -> &'static str {
+    match book {
+        Book::SpdIn => "inbound",
+        Book::SpdOut => "outbound",
+        Book::GroupIn => "groups in",
+        Book::GroupOut => "groups out",
+    }
+}
+
+/// A policy or a rule of a group in one line.
+pub(super) fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
+    let action = match policy.action {
+        Action::Bypass => "bypass".into(),
+        Action::Discard => "discard".into(),
+        Action::Permit(_) => "permit".into(),
+        Action::Deny(GroupMode::Enforce) | Action::NoRule(GroupMode::Enforce) => "deny".into(),
+        Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => {
+            "deny, in audit mode: it passes".into()
+        }
+        Action::Protect(id) => match set_of(snapshot, id) {
+            Some(set) => format!("protect with peer {}", set.peer),
+            None => "protect".into(),
+        },
+    };
+    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+    let ranges = |ranges: &[AddressRange]| match ranges {
+        both if both == any => "any".into(),
+        [first] => first.to_string(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
+        [] => "nothing".into(),
+    };
+    let selector = &policy.selector;
+    let upper = match &selector.upper {
+        UpperSelector::Any => "",
+        UpperSelector::Ports { .. } => " with ports",
+        UpperSelector::Icmp(_) => " with types",
+    };
+    if matches!(policy.action, Action::NoRule(_)) {
+        return format!("no rule of the groups of port {} ({action})", policy.name);
+    }
+    if policy.group.is_some() {
+        return format!(
+            "rule \"{}\" ({action}, from {}, to {}, {}{upper})",
+            policy.name,
+            ranges(&selector.local),
+            ranges(&selector.remote),
+            protocol_text(selector.protocol),
+        );
+    }
+    format!(
+        "policy \"{}\" (priority {}: {action}, local {}, remote {}, {}{upper})",
+        policy.name,
+        policy.priority,
+        ranges(&selector.local),
+        ranges(&selector.remote),
+        protocol_text(selector.protocol),
+    )
+}
