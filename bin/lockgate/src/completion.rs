@@ -1,11 +1,12 @@
 //! Completion of command lines, for the shell: a script of the package asks this program how a
 //! line may go on, and the program asks the running daemon for names of ports, peers and policies.
+//! Names of ports come from the configuration instead, if the line names one.
 //!
-//! A completion never says that something is wrong: without a daemon, or without the right to ask
-//! it, there are no names. Names with characters that a shell gives a meaning are left out.
+//! A completion never says that something is wrong: without a daemon, without the right to ask it,
+//! or with a wrong configuration, there are no names. Names with characters that a shell gives a meaning are left out.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,7 +14,11 @@ use api::v1::ShowRequest;
 use api::{GatewayClient, SocketPath};
 use clap::Command;
 use clap_complete::CompleteEnv;
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
+
+use crate::input::Input;
 
 /// The environment variable by which a shell's script asks; its value is the shell's name.
 pub(crate) const VARIABLE: &str = "LOCKGATE_COMPLETE";
@@ -23,6 +28,8 @@ pub(crate) const PROGRAM: &str = "lockgate";
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Names that are offered at a time; a longer beginning makes fewer of them.
 const MOST_NAMES: usize = 1000;
+/// Size of a configuration that is read for names; reading a larger one takes too long.
+const MOST_BYTES: u64 = 1 << 20;
 
 /// A kind of name that the daemon knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,17 +49,60 @@ struct Place {
     kind: Option<Kind>,
     /// Words that mean something there beside the names.
     also: &'static [&'static str],
+    /// Options that name a configuration; the names are then those of that file.
+    config: &'static [&'static str],
+    /// The form of the value.
+    form: Form,
+}
+
+/// The form of a value that begins with a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// The name alone.
+    Name,
+    /// `NAME=FILE`.
+    NameAndFile,
+}
+
+impl Place {
+    /// A place for names that the daemon knows, and nothing else.
+    const fn new(
+        command: &'static [&'static str],
+        argument: &'static str,
+        kind: Option<Kind>,
+    ) -> Place {
+        Place { command, argument, kind, also: &[], config: &[], form: Form::Name }
+    }
+
+    /// The same place with more words.
+    const fn or(self, also: &'static [&'static str]) -> Place {
+        Place { also, ..self }
+    }
+
+    /// The same place with the names of a configuration, if the line names one.
+    const fn of_config(self) -> Place {
+        Place { config: &["--config", "--file", "-f"], ..self }
+    }
+
+    /// The same place for values of another form.
+    const fn form(self, form: Form) -> Place {
+        Place { form, ..self }
+    }
 }
 
 const PLACES: &[Place] = &[
-    Place { command: &["show"], argument: "name", kind: None, also: &[] },
-    Place { command: &["explain"], argument: "port", kind: Some(Kind::Port), also: &["host"] },
-    Place { command: &["explain"], argument: "from_peer", kind: Some(Kind::Peer), also: &[] },
-    Place { command: &["capture"], argument: "port", kind: Some(Kind::Port), also: &["any"] },
-    Place { command: &["policy", "add"], argument: "peer", kind: Some(Kind::Peer), also: &[] },
-    Place { command: &["policy", "add"], argument: "ports", kind: Some(Kind::Port), also: &[] },
-    Place { command: &["policy", "del"], argument: "names", kind: Some(Kind::Policy), also: &[] },
-    Place { command: &["policy", "change"], argument: "del", kind: Some(Kind::Policy), also: &[] },
+    Place::new(&["show"], "name", None),
+    Place::new(&["explain"], "port", Some(Kind::Port)).or(&["host"]).of_config(),
+    Place::new(&["explain"], "from_peer", Some(Kind::Peer)).of_config(),
+    Place::new(&["capture"], "port", Some(Kind::Port)).or(&["any"]),
+    Place::new(&["replay"], "inputs", Some(Kind::Port))
+        .or(&["host"])
+        .of_config()
+        .form(Form::NameAndFile),
+    Place::new(&["policy", "add"], "peer", Some(Kind::Peer)),
+    Place::new(&["policy", "add"], "ports", Some(Kind::Port)),
+    Place::new(&["policy", "del"], "names", Some(Kind::Policy)),
+    Place::new(&["policy", "change"], "del", Some(Kind::Policy)),
 ];
 
 /// Answers a shell that asks how a line may go on; `None`: none asks, and the line is to be run.
@@ -75,8 +125,11 @@ pub(crate) fn answer(args: &[OsString], parser: impl Fn() -> Command) -> Option<
 fn with_names(parser: Command, line: &Line) -> Command {
     PLACES.iter().fold(parser, |parser, place| {
         let kind = place.kind.or_else(|| line.kind_shown(&parser));
-        let socket = line.socket();
-        let offer = move |begun: &OsStr| offered(kind, place.also, &socket, begun);
+        let source = match line.value_of(place.config) {
+            Some(file) => Source::File(file.into()),
+            None => Source::Daemon(line.socket()),
+        };
+        let offer = move |begun: &OsStr| offered(kind, place, &source, begun);
         let completer = ArgValueCompleter::new(offer);
         attached(parser, place.command, place.argument, completer)
     })
@@ -100,15 +153,20 @@ fn attached(
 /// The words and names that begin like this.
 fn offered(
     kind: Option<Kind>,
-    also: &[&str],
-    socket: &SocketPath,
+    place: &Place,
+    source: &Source,
     begun: &OsStr,
 ) -> Vec<CompletionCandidate> {
     let Some(begun) = begun.to_str() else { return Vec::new() };
-    let names = kind.and_then(|kind| names(kind, socket)).unwrap_or_default();
-    let words = also.iter().map(ToString::to_string);
+    if let (Form::NameAndFile, Some((name, file))) = (place.form, begun.split_once('=')) {
+        let files = PathCompleter::file().complete(OsStr::new(file));
+        return files.into_iter().map(|file| file.add_prefix(format!("{name}="))).collect();
+    }
+    let names = kind.and_then(|kind| source.names(kind)).unwrap_or_default();
+    let words = place.also.iter().map(ToString::to_string);
     let fitting = words.chain(names).filter(|name| name.starts_with(begun) && is_plain(name));
-    fitting.take(MOST_NAMES).map(CompletionCandidate::new).collect()
+    let end = if place.form == Form::NameAndFile { "=" } else { "" };
+    fitting.take(MOST_NAMES).map(|name| CompletionCandidate::new(name + end)).collect()
 }
 
 /// Returns whether a shell takes the name as it stands, for a word.
@@ -117,8 +175,38 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
 }
 
-/// Names that the daemon knows; `None`: no daemon answers in time.
-fn names(kind: Kind, socket: &SocketPath) -> Option<Vec<String>> {
+/// The source of names.
+#[derive(Debug)]
+enum Source {
+    /// The daemon behind a socket.
+    Daemon(SocketPath),
+    /// A configuration.
+    File(PathBuf),
+}
+
+impl Source {
+    /// Returns the names of a kind; `None`: no daemon answers in time, or the file is wrong.
+    fn names(&self, kind: Kind) -> Option<Vec<String>> {
+        match self {
+            Source::Daemon(socket) => names_of_daemon(kind, socket),
+            Source::File(path) => names_of_file(kind, path),
+        }
+    }
+}
+
+fn names_of_file(kind: Kind, path: &Path) -> Option<Vec<String>> {
+    if std::fs::metadata(path).ok()?.len() > MOST_BYTES {
+        return None;
+    }
+    let config = Input::File(path.to_owned()).parsed().ok()?.validated;
+    Some(match kind {
+        Kind::Port => config.ports.into_iter().map(|port| port.name).collect(),
+        Kind::Peer => config.peers.into_iter().map(|peer| peer.name).collect(),
+        Kind::Policy => config.policies.into_iter().map(|policy| policy.name).collect(),
+    })
+}
+
+fn names_of_daemon(kind: Kind, socket: &SocketPath) -> Option<Vec<String>> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().build().ok()?;
     let asked = async {
@@ -161,12 +249,18 @@ impl Line {
 
     /// The API socket that the line names, or the default one.
     fn socket(&self) -> SocketPath {
-        let with_equals = self.words.iter().find_map(|word| word.strip_prefix("--socket="));
-        let behind = || {
-            let at = self.words.iter().position(|word| word == "--socket")?;
-            self.words.get(at + 1).map(String::as_str)
-        };
-        SocketPath::choose(with_equals.or_else(behind).map(PathBuf::from).as_deref())
+        SocketPath::choose(self.value_of(&["--socket"]).map(Path::new))
+    }
+
+    /// The value that the line gives one of these options.
+    fn value_of(&self, options: &[&str]) -> Option<&str> {
+        self.words.iter().enumerate().find_map(|(at, word)| {
+            if options.contains(&word.as_str()) {
+                return self.words.get(at + 1).map(String::as_str);
+            }
+            let (option, value) = word.split_once('=')?;
+            options.contains(&option).then_some(value)
+        })
     }
 
     /// The kind of names that a part of the gateway has which the line shows.
@@ -229,6 +323,16 @@ mod tests {
     fn the_socket_of_the_line_is_asked() {
         for text in ["lockgate --socket /x show port", "lockgate show port --socket=/x w"] {
             assert_eq!(line(text).socket().as_path(), std::path::Path::new("/x"), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_option_has_its_value_behind_it_or_behind_an_equals_sign() {
+        for text in ["lockgate replay -f x --in ", "lockgate replay --in= --config=x"] {
+            assert_eq!(line(text).value_of(&["--config", "-f"]), Some("x"), "{text}");
+        }
+        for text in ["lockgate replay --in -f=", "lockgate replay -f"] {
+            assert_eq!(line(text).value_of(&["--config"]), None, "{text}");
         }
     }
 

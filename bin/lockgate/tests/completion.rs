@@ -45,6 +45,8 @@ fn names_of_the_running_gateway_complete_a_line() {
         (&["explain", "--from-peer", "b"], &["berlin"]),
         (&["capture", "a"], &["any"]),
         (&["capture", "w"], &["wan"]),
+        (&["replay", "--in", ""], &["host=", "wan="]),
+        (&["replay", "--in=w"], &["--in=wan="]),
         (&["policy", "add", "--peer", "b"], &["berlin"]),
         (&["policy", "add", "--ports", "lan,w"], &["lan,wan"]),
         (&["policy", "del", "dns", "b"], &["berlin-net"]),
@@ -63,6 +65,29 @@ fn names_of_the_running_gateway_complete_a_line() {
     // The line's own socket comes first.
     let named = ["--socket", socket, "show", "peer", "b"];
     assert_eq!(offered("bash", "/none.sock", &named), ["berlin"]);
+}
+
+#[test]
+fn names_of_a_configuration_on_the_line_come_first() {
+    let lab = Lab::new();
+    let socket = lab.socket.to_str().unwrap();
+    let file = lab.place.file("a.toml");
+    let file = file.to_str().unwrap();
+    let equals = format!("--config={file}");
+    for (words, expected) in [
+        (&["replay", "--config", file, "--in", "l"][..], &["lan="][..]),
+        (&["replay", &equals, "--in", "w"], &["wan="]),
+        (&["explain", "-f", file, "--in", ""], &["host", "lan", "wan"]),
+        (&["explain", "--file", file, "--from-peer", ""], &["b", "c"]),
+        // These options name no configuration.
+        (&["policy", "add", "--file", file, "--ports", ""], &["wan"]),
+        (&["replay", "--config", "/none.toml", "--in", ""], &["host="]),
+    ] {
+        assert_eq!(offered("bash", socket, words), expected, "{words:?}");
+    }
+    let begun = format!("lan={}", file.strip_suffix("toml").unwrap());
+    let words = ["replay", "--in", &begun];
+    assert_eq!(offered("bash", socket, &words), [format!("lan={file}")]);
 }
 
 #[test]
