@@ -328,12 +328,17 @@ impl Stage {
         let day =
             output(program("date").args(["--utc", "+%F", "--date"]).arg(format!("@{epoch}")))?;
         for page in man::PAGES {
-            let markdown = text(&root().join(page.from))?;
+            let markdown = page.markdown(|file| text(&root().join(file)))?;
             self.manual(page.name, &page.roff(day.trim(), &markdown))?;
         }
         for document in ["README.md", "docs/OPERATION.md", "docs/CONFIGURATION.md"] {
             let name = document.rsplit('/').next().expect("a name");
             self.copy(document, &format!("usr/share/doc/{}/{name}", self.package.name))?;
+        }
+        for page in files(&root().join("docs/reference"))? {
+            let name = page.file_name().expect("a file").to_string_lossy();
+            let to = format!("usr/share/doc/{}/reference/{name}", self.package.name);
+            self.put(&to, &read(&page)?, 0o644)?;
         }
         for (from, name) in EXAMPLES {
             self.copy(from, &format!("usr/share/doc/lockgate/examples/{name}"))?;

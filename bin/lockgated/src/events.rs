@@ -655,15 +655,6 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_stands_in_the_operators_document_as_it_is_here() {
-        let document = include_str!("../../../docs/OPERATION.md");
-        for kind in Kind::ALL {
-            let row = format!("| `{kind}` | {} | {} |", kind.severity().word(), kind.help());
-            assert!(document.lines().any(|line| line == row), "docs/OPERATION.md lacks {row}");
-        }
-    }
-
-    #[test]
     fn events_are_counted_up_kept_and_sent_on_without_a_gap() {
         let events = events();
         events.record(Kind::Started, "", "runs", &[("workers", &2_u32)]);

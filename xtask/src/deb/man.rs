@@ -16,7 +16,9 @@ pub(super) struct Page {
     about: &'static str,
     synopsis: &'static str,
     /// The document, from the workspace's root.
-    pub(super) from: &'static str,
+    from: &'static str,
+    /// References that follow the document, each as a section of this heading.
+    references: &'static [(&'static str, &'static str)],
     /// Sections that follow the document, in Markdown; those that it has itself are left out.
     appendix: &'static str,
 }
@@ -28,6 +30,7 @@ pub(super) const PAGES: &[Page] = &[
         about: "IPsec gateway in user space",
         synopsis: ".B lockgated\n.B \\-\\-config\n.I FILE\n.RB [ \\-\\-guard\\-only ]\n",
         from: "docs/OPERATION.md",
+        references: &[("Event kinds", "docs/reference/events.md")],
         appendix: "\
 ## Exit status
 
@@ -68,6 +71,7 @@ lockgated --config gw-a.toml
         about: "configuration of lockgated",
         synopsis: ".I /etc/lockgate/lockgate.toml\n",
         from: "docs/CONFIGURATION.md",
+        references: &[],
         appendix: "\
 ## Exit status
 
@@ -94,6 +98,18 @@ lockgate check /etc/lockgate/lockgate.toml --effective
 ];
 
 impl Page {
+    /// Returns the document and its references as one text; `read` reads a file of the workspace.
+    pub(super) fn markdown<E>(
+        &self,
+        read: impl Fn(&str) -> Result<String, E>,
+    ) -> Result<String, E> {
+        let mut text = read(self.from)?;
+        for (heading, file) in self.references {
+            text += &format!("\n## {heading}\n\n{}", read(file)?);
+        }
+        Ok(text)
+    }
+
     /// The page as man(7) reads it; `day` is `2026-08-30`.
     pub(super) fn roff(&self, day: &str, markdown: &str) -> String {
         let (title, section) = self.name.rsplit_once('.').expect("a section");
@@ -293,6 +309,14 @@ fn upper(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_events_are_a_section_of_the_daemons_page() {
+        let read = |file: &str| std::fs::read_to_string(crate::root().join(file));
+        let page = PAGES[0].roff("2026-01-02", &PAGES[0].markdown(read).unwrap());
+        let (_, kinds) = page.split_once(".SH EVENT KINDS\n").unwrap();
+        assert!(kinds.contains(".TP\n\\fBpeer_silent\\fR\nseverity: warning."), "{kinds}");
+    }
 
     #[test]
     fn a_document_becomes_a_page() {
