@@ -54,7 +54,7 @@ impl Severity {
     pub(crate) const ALL: [Severity; 4] =
         [Severity::Error, Severity::Warning, Severity::Notice, Severity::Info];
 
-    /// Its word in the API and on stderr.
+    /// Returns the severity's word in the API and on stderr.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Severity::Info => "info",
@@ -86,7 +86,7 @@ macro_rules! kinds {
             /// Every kind.
             pub(crate) const ALL: &[Kind] = &[$(Kind::$variant,)*];
 
-            /// Its word in the API and in logs.
+            /// Returns the word of the kind in the API and in logs.
             pub(crate) const fn name(self) -> &'static str {
                 match self { $(Kind::$variant => $name,)* }
             }
@@ -118,7 +118,8 @@ kinds! {
     Stopped "stopped" Notice Unlimited
         "the daemon has ended; the message says whether the ports stay closed"
     Opened "opened" Warning Unlimited
-        "on_exit = \"open\": programs and guard were removed and Linux forwards in cleartext"
+        "the XDP programs and the guard were removed, because of on_exit = \"open\": Linux \
+         forwards in cleartext"
     Applied "applied" Notice Unlimited
         "a configuration was applied; details name its revision"
     ApplyRefused "apply_refused" Warning Unlimited
@@ -200,12 +201,13 @@ kinds! {
     GuardRefused "guard_refused" Error PerSecond
         "nftables refused the table `lockgate`: Linux may forward for ports that are not attached"
     GuardCoarse "guard_coarse" Warning Unlimited
-        "there are too many policies to guard one by one: what this machine itself sends to an \
-         address of any PROTECT or DISCARD policy is dropped, BYPASS or not"
+        "there are too many policies to guard each exactly: traffic of the host itself to a remote \
+         address of any PROTECT or DISCARD policy is dropped, in most cases even \
+         if a BYPASS policy matches"
     HostStarted "host_started" Info Unlimited
         "the host port lockgate0 is up"
     HostRefused "host_refused" Error PerSecond
-        "the host port lockgate0 could not be created: this machine itself reaches no tunnel"
+        "the host port lockgate0 could not be created: the host itself reaches no tunnel"
     KeyRefused "key_refused" Error Unlimited
         "an SA does not send: its record of sequence numbers is missing, older than the key's use, \
          or another machine's; give it new keys (lockgate keygen) and apply"
@@ -224,7 +226,7 @@ kinds! {
     NetlinkResync "netlink_resync" Info PerSecond
         "the kernel's addresses, routes and neighbours were read again in full"
     NetlinkLost "netlink_lost" Error PerSecond
-        "netlink failed; routes and neighbours stay as they were until it is back"
+        "netlink failed: Lockgate keeps the routes and neighbours that it has until it works again"
     RouteRefused "route_refused" Warning PerSecond
         "the kernel has a route or rule that Lockgate does not support; the message names it"
     RouteAccepted "route_accepted" Notice PerSecond
