@@ -41,7 +41,7 @@ priority = 90
 impl Site {
     pub(crate) const ALL: [Site; 3] = [Site::A, Site::B, Site::C];
 
-    /// Its letter: names of files and gateways.
+    /// Returns the site's letter, with which names of files and gateways begin.
     pub(crate) fn letter(self) -> char {
         ['a', 'b', 'c'][self as usize]
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::compare::Wire;
 
-/// One thing that must hold.
+/// A condition that must hold.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
@@ -79,7 +79,7 @@ impl DemoReport {
         }
     }
 
-    /// For a terminal.
+    /// Formats the report for a terminal.
     pub(crate) fn text(&self) -> String {
         let checks = self.checks.iter().map(|check| {
             let verdict = if check.ok { "ok" } else { "FAILED" };

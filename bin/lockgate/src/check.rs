@@ -1,4 +1,4 @@
-//! `lockgate check`: judges a configuration and its key files.
+//! `lockgate check`: checks a configuration and its key files.
 
 use std::path::PathBuf;
 

@@ -3,7 +3,8 @@
 //! Names of ports come from the configuration instead, if the line names one.
 //!
 //! A completion never says that something is wrong: without a daemon, without the right to ask it,
-//! or with a wrong configuration, there are no names. Names with characters that a shell gives a meaning are left out.
+//! or with a wrong configuration, there are no names. Names with characters that a shell gives a
+//! meaning are left out.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};

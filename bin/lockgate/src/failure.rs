@@ -65,7 +65,7 @@ pub(crate) enum Failure {
     /// A command that is a program of its own does not run.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The ledger does not balance: a packet was lost or made up. Ours is the fault.
+    /// The ledger does not balance: a packet was lost or made up. This is a bug of Lockgate.
     #[error("the ledger does not balance, by {imbalance} packets: this is a bug, report it")]
     Ledger {
         /// Packets too many or too few.

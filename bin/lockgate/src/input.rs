@@ -47,7 +47,7 @@ impl Input {
         }
     }
 
-    /// Its path, if it is a file.
+    /// Returns the path, if the input is a file.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Input::Standard => None,
@@ -55,7 +55,7 @@ impl Input {
         }
     }
 
-    /// Its name in messages.
+    /// Returns the name of the input in messages.
     pub(crate) fn name(&self) -> String {
         match self {
             Input::Standard => STANDARD_INPUT.to_owned(),

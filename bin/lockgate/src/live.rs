@@ -34,7 +34,7 @@ impl Socket {
     }
 }
 
-/// The daemon's refusal to answer.
+/// An error status that the daemon returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", told(.0))]
 pub(crate) struct AnswerError(#[from] Status);

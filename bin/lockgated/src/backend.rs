@@ -140,7 +140,7 @@ pub(crate) struct Now {
 /// A change that runs and waits to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WaitingChange {
-    /// Its revision.
+    /// Revision that waits.
     pub(crate) revision: u64,
     /// The revision that is restored without a confirmation.
     pub(crate) previous: u64,

@@ -53,7 +53,7 @@ pub(crate) enum Ask {
     Save { reply: Reply<Result<v1::Saved, ChangeError>> },
 }
 
-/// A fault of ours: a thread that prepared a change has panicked.
+/// A bug of Lockgate: a thread that prepared a change has panicked.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "an internal error ended an earlier change: report it, and restart lockgated to change more"
@@ -62,7 +62,7 @@ struct NoCompiler;
 
 /// The task.
 pub(crate) struct Changer {
-    /// `None`: it was lost to a fault of ours.
+    /// `None`: a panic lost it, which is a bug of Lockgate.
     compiler: Option<Compiler>,
     picture: watch::Receiver<Arc<Picture>>,
     orders: mpsc::Sender<Order>,

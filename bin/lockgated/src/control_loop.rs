@@ -58,7 +58,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Catches them.
+    /// Catches SIGTERM and SIGINT from now on.
     pub(crate) fn catch() -> Result<Signals, Failure> {
         let catch = |kind| signal(kind).map_err(Failure::Signals);
         Ok(Signals {

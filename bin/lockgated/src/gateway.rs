@@ -1,5 +1,5 @@
 //! The running gateway, and the order in which it changes: one configuration, compiled against one
-//! view of the kernel, by which the workers process packets of the netdevs that are ours.
+//! view of the kernel, by which the workers process packets of the attached netdevs.
 //!
 //! The gateway does nothing to the machine itself: it asks a [`Machine`], step by step, and each
 //! step may be refused. So changes, refusals and the way back are tested without privileges,
@@ -11,7 +11,7 @@
 //! | `transaction` | every change of what runs: withhold, guard, publish, take over, or all back |
 //! | `view` | a change of what the kernel says |
 //! | `roaming` | peers that are elsewhere now |
-//! | `netdevs` | which netdevs are ours, and what their programs know |
+//! | `netdevs` | which netdevs are attached, and what their programs know |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
 //! | `publish` | snapshots to the workers, with counters and flow caches |
 

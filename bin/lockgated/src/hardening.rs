@@ -64,7 +64,7 @@ pub(crate) enum HardeningError {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// A thread was started before privileges were dropped: a fault of ours.
+    /// A thread was started before privileges were dropped: a bug of Lockgate.
     #[error("thread {thread} keeps privileges {capabilities:#x} that were to be dropped")]
     ThreadKeeps {
         /// Its id.

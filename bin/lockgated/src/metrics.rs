@@ -146,7 +146,8 @@ const NOT_STORED: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store
 /// Opens the listener and serves it in a task of the current runtime. Returns its address.
 ///
 /// # Errors
-/// [`ListenError`]: the address is not ours or in use. Not a reason to stop the daemon.
+/// [`ListenError`]: the address is not one of the host, or is in use. Not a reason to stop the
+/// daemon.
 pub(crate) async fn serve(
     listen: SocketAddr,
     backend: Arc<dyn Backend>,

@@ -1,4 +1,4 @@
-//! One netdev that ports are on: claimed, steered, its queues served.
+//! A netdev that ports are on: claims it, attaches the steering program, serves its queues.
 //!
 //! Taking one over, in this order, so that nothing is ever open that was closed:
 //! 1. claim it: a second daemon on it finds the claim
@@ -93,7 +93,7 @@ pub(crate) struct Taking {
     pub(crate) netdev: String,
     pub(crate) ifindex: u32,
     pub(crate) id: NetdevId,
-    /// Its number in the mark in front of packets: another one each time.
+    /// Number in the mark before each packet; a new one each time that a netdev is taken.
     pub(crate) mark: u16,
     pub(crate) queues: u32,
     /// Number of workers, from the first on, that serve queues.
@@ -132,7 +132,7 @@ pub(crate) struct SteeredNetdev {
     ifindex: u32,
     queues: u32,
     steering: Steering,
-    /// The claim, kept as long as the netdev is ours.
+    /// The claim, kept as long as the netdev is attached.
     _claim: Claim,
 }
 
@@ -207,7 +207,7 @@ impl SteeredNetdev {
         done.map_err(|error| self.refused(error))
     }
 
-    /// Gives the program other rules for its ports; everything else stays.
+    /// Replaces the program's rules for its ports, and nothing else.
     ///
     /// # Errors
     /// [`NetdevError::Bpf`]: the rules are as they were.

@@ -1,4 +1,4 @@
-//! One screen about the gateway: rates, peers, recent drops and warnings.
+//! The overview on one screen: rates, peers, recent drops and warnings.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! One consistent picture of what runs: readers take the last one, and wait for nobody who changes
-//! something.
+//! A consistent picture of the running state. Readers take the latest one and never wait for a
+//! change.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

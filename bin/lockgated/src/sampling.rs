@@ -1,5 +1,5 @@
-//! Once a second: a sample of the counters for rates; which peers answer, which ports receive wrong
-//! checksums, and which workers need larger flow caches.
+//! Samples the counters once a second: for rates, and to find silent peers, ports that receive
+//! wrong checksums, and workers that need larger flow caches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) growth: Growth,
     pub(crate) events: Events,
     picture: Option<watch::Sender<Arc<Picture>>>,
-    /// The claim on the namespace, kept as long as the guard and the host port are ours.
+    /// The claim on the namespace, kept as long as this process has the guard and the host port.
     _namespace: Claim,
 }
 

@@ -36,7 +36,7 @@ impl ThisMachine {
         Workers::new(self.workers.iter().map(Handle::caller).collect())
     }
 
-    /// A netdev of ours.
+    /// Returns a netdev that Lockgate holds.
     fn netdev(&mut self, netdev: &str) -> Result<&mut SteeredNetdev, NetdevError> {
         let missing =
             || NetdevError::Claim { netdev: netdev.into(), error: ErrorKind::NotFound.into() };

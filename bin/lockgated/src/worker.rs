@@ -112,7 +112,7 @@ pub(crate) struct FlushedCounts {
     pub(crate) counters: Counters,
 }
 
-/// A flow cache at one moment.
+/// State of one worker's flow cache at one moment.
 pub(crate) struct CacheReport {
     /// Room, in IPv4 entries and bytes.
     pub(crate) entries: usize,

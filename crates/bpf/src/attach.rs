@@ -37,7 +37,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name.
+    /// Returns the name of the mode.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -102,11 +102,11 @@ pub enum Owner {
 /// The program that a netdev runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AttachedProgram {
-    /// Its id in the kernel.
+    /// Id of the program in the kernel.
     pub id: u32,
-    /// Its name; `?` if this process may not ask.
+    /// Name of the program; `?` if this process may not ask.
     pub name: String,
-    /// Its owner.
+    /// Owner of the program.
     pub owner: Owner,
     /// The place where it runs.
     pub mode: Mode,
@@ -253,7 +253,7 @@ fn set(
     (result, messages.kernel())
 }
 
-/// The program that a netdev runs, and if it is ours the program itself.
+/// The facts about the program that a netdev runs, with the program itself if it is Lockgate's.
 type Found = (AttachedProgram, Option<Arc<OwnedFd>>);
 
 fn found(ifindex: u32) -> Result<Option<Found>, BpfError> {

@@ -1,4 +1,4 @@
-//! Programs of ours on netdevs, held open.
+//! Lockgate's programs on netdevs, held open.
 //!
 //! Opening a program by its id takes CAP_SYS_ADMIN (bpf(2)), which a daemon gives away once it has
 //! started. What this process attached, or looked at while it still had the right, it can tell
@@ -7,7 +7,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A program of ours where it was last seen.
+/// A Lockgate program, at the netdev where it was last seen.
 struct Known {
     ifindex: u32,
     id: u32,
@@ -21,15 +21,15 @@ fn known() -> MutexGuard<'static, Vec<Known>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The program of ours that has this id on this netdev, if it was seen there.
+/// Returns the Lockgate program with this id on this netdev, if it was seen there.
 pub(crate) fn find(ifindex: u32, id: u32) -> Option<Arc<OwnedFd>> {
     let known = known();
     let seen = known.iter().find(|known| (known.ifindex, known.id) == (ifindex, id))?;
     Some(seen.program.clone())
 }
 
-/// Keeps a program of ours that a netdev runs. `runs` tells what a netdev runs now: those that are
-/// on none any more are let go.
+/// Keeps a Lockgate program that a netdev runs. `runs` tells what a netdev runs now: programs that
+/// no netdev runs any more are closed.
 pub(crate) fn keep(
     ifindex: u32,
     id: u32,

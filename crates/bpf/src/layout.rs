@@ -58,7 +58,7 @@ macro_rules! counters {
             /// All, in the order of their numbers.
             pub const ALL: [Counter; COUNTERS] = [$(Counter::$variant,)+];
 
-            /// Its name in figures and metrics.
+            /// Returns the counter's name in figures and metrics.
             pub const fn name(self) -> &'static str {
                 match self { $(Counter::$variant => $name,)+ }
             }
@@ -73,11 +73,11 @@ counters! {
     PassedNotToUs "passed_not_to_us"
     /// To Linux: ARP; on an unprotected port also neighbour discovery.
     PassedArpNd "passed_arp_nd"
-    /// To Linux: to us on a protected port, neither IP nor ARP.
+    /// To Linux: to the gateway on a protected port, neither IP nor ARP.
     PassedNotIp "passed_not_ip"
-    /// To Linux: to an address of ours, on a protected port.
+    /// To Linux: to an address of the gateway, on a protected port.
     PassedToHost "passed_to_host"
-    /// To Linux: to us on an unprotected port, listed by `allow_host`.
+    /// To Linux: to the gateway on an unprotected port, listed by `allow_host`.
     PassedAllowHost "passed_allow_host"
     /// Redirected into a worker's socket. What the socket then refused (no frame in the fill ring,
     /// rx ring full, too long) is in the socket's own statistics.
@@ -179,7 +179,7 @@ shared_struct! {
     pub struct Received as "lockgate_received" {
         /// Frames.
         pub packets: u64,
-        /// Their bytes.
+        /// Bytes of the frames.
         pub bytes: u64,
     }
 }

@@ -21,7 +21,7 @@ const SYS_ADMIN: u32 = 21;
 /// Something that is needed or useful.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Feature {
-    /// Its name.
+    /// Name of the feature.
     pub name: &'static str,
     /// The purpose that it is needed for.
     pub purpose: &'static str,

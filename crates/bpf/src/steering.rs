@@ -35,7 +35,7 @@ pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 /// The side of RFC 4301's boundary that a port is on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// Clear, ours.
+    /// The gateway's own networks, in cleartext.
     Protected,
     /// The world.
     Unprotected,
@@ -88,7 +88,7 @@ impl Scope {
 /// A port of a netdev: one VLAN id, or what is untagged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PortRule {
-    /// Its VLAN id, 1 to 4094; `None`: untagged.
+    /// VLAN id of the port, 1 to 4094; `None`: untagged.
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,
@@ -217,8 +217,8 @@ impl Steering {
         self.ports.withdraw()
     }
 
-    /// Replaces the box's own addresses, all at once: each with the side of the port that it is on
-    /// (of none: [`Side::Protected`]). One that is given twice is on both sides.
+    /// Replaces the host's own addresses, all at once. Each has the side of its port, or
+    /// [`Side::Protected`] without a port. An address that is given twice is on both sides.
     ///
     /// # Errors
     /// [`BpfError::TooMany`]: more than [`MAX_ADDRESSES`] different ones; [`BpfError::Table`]. The

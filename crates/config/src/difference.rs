@@ -34,14 +34,15 @@ impl Change {
 pub struct Difference {
     /// The way in which it differs.
     pub change: Change,
-    /// Its kind: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`, `neighbour`; or
-    /// `order`: policies of both are in another order, which decides among equals.
+    /// Kind of the section: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`,
+    /// `neighbour`; or `order`: the policies of both are in another order, which decides among
+    /// equals.
     pub what: &'static str,
     /// Name of the section; empty for a section that has none.
     pub name: String,
-    /// Its lines in the earlier configuration; empty: it is not there.
+    /// Lines of the section in the earlier configuration; empty if that lacks it.
     pub before: String,
-    /// Its lines in the later configuration; empty if that lacks it.
+    /// Lines of the section in the later configuration; empty if that lacks it.
     pub after: String,
 }
 

@@ -36,12 +36,12 @@ impl Severity {
     }
 }
 
-/// One thing that is wrong, and where.
+/// A mistake and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
-    /// Its place.
+    /// Place of the mistake.
     pub place: Location,
     /// The mistake.
     pub mistake: DiagnosticKind,
@@ -138,7 +138,7 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
-    /// One error.
+    /// Returns a list of one error.
     pub(crate) fn of(place: Location, mistake: DiagnosticKind) -> ConfigErrors {
         let problem = Diagnostic::new(Severity::Error, place, mistake);
         ConfigErrors { problems: vec![problem], untold: 0 }
@@ -266,7 +266,7 @@ impl<'a> Diagnostics<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
-    /// Notes no more problems that say that a section of this kind is missing.
+    /// Suppresses later problems that only say that a section of this kind is missing.
     pub(crate) fn doubt(&mut self, section: Option<String>) {
         self.doubted.extend(section);
     }

@@ -34,9 +34,9 @@ pub const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 pub struct KeyLine {
     /// The direction: the SA seals outbound packets or opens inbound ones.
     pub direction: Direction,
-    /// Its SPI.
+    /// SPI of the SA.
     pub spi: Spi,
-    /// Its key and salt, or encryption key and HMAC key.
+    /// Key and salt, or encryption key and HMAC key.
     pub material: KeyMaterial,
 }
 
@@ -115,8 +115,8 @@ impl Keys {
 pub struct ReplayKeys(pub(crate) Keys);
 
 impl ReplayKeys {
-    /// No keys for any peer: whatever should be sealed is dropped, and nothing is opened. For
-    /// judging a configuration alone.
+    /// Returns an empty list of keys for each peer, to evaluate a configuration alone: packets to
+    /// encrypt are dropped, and none is decrypted.
     pub fn none(config: &Validated) -> ReplayKeys {
         let peers = config.peers.iter().map(|_| Vec::new()).collect();
         ReplayKeys(Keys { peers, files: Vec::new() })

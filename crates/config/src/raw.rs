@@ -1,5 +1,5 @@
 //! The configuration as it was written: typed by TOML, every key optional, every value with its
-//! place. Nothing is judged yet but keys, types and what is there twice.
+//! place. Only keys, types and duplicates are checked so far.
 
 use toml::Spanned;
 use toml::de::DeTable;

@@ -38,7 +38,7 @@ impl<'a> Section<'a> {
         Section { title: "the file".into(), at: 0..0, table, origin }
     }
 
-    /// Its keys, each with its place, in no order.
+    /// Iterates over the section's keys, each with its place, in no order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (&'a str, Span)> {
         let keys = self.table.keys();
         keys.map(|key| (key.get_ref().as_ref(), self.origin.span(key.span())))

@@ -37,7 +37,7 @@ pub struct ReplayKey {
     pub tunnel: Tunnel,
     /// SPI of the SA.
     pub spi: Spi,
-    /// Its key and salt.
+    /// Key and salt.
     pub material: KeyMaterial,
 }
 

@@ -4,11 +4,11 @@
 /// A section of the file with its keys.
 #[derive(Debug)]
 pub struct SectionSchema {
-    /// Its header: `[port.NAME]`, `[[policy]]`.
+    /// Header of the section: `[port.NAME]`, `[[policy]]`.
     pub header: &'static str,
     /// Subject of the section.
     pub meaning: &'static str,
-    /// Its keys, in the order of the reference.
+    /// Keys of the section, in the order of the reference.
     pub keys: &'static [Key],
     /// The names of the keys, in the same order.
     pub(crate) names: &'static [&'static str],
@@ -17,7 +17,7 @@ pub struct SectionSchema {
 /// A key of a section.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name, as the file has it.
+    /// Name of the key, as the file has it.
     pub name: &'static str,
     /// Type of its value.
     pub value: ValueType,

@@ -78,7 +78,7 @@ const MARKED: usize = 100;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Excerpt {
     pub(crate) line: String,
-    /// Bytes of `line` that a problem is about: those of the span, as far as they are marked.
+    /// Byte range of `line` to mark: the span of the problem, cut at the limit.
     pub(crate) span: Span,
 }
 
@@ -123,7 +123,8 @@ pub(crate) struct Source<'a> {
 
 /// Hexadecimal digits in a row that are a key wherever they stand: half of the shortest one.
 const KEY_DIGITS: usize = 16;
-/// The same in a file that holds a key: digits of one that was mistyped are secret too.
+/// Hexadecimal digits in a row that are a key in a key file, where digits of a mistyped one are
+/// secret too.
 const PART_DIGITS: usize = 8;
 
 /// Returns whether a text may hold a key.

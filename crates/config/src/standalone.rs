@@ -113,8 +113,8 @@ impl ConfiguredRoutes {
         })
     }
 
-    /// For each address, the port that packets to it leave by; `None`: no route, or none that
-    /// forwards.
+    /// Returns, for each address, the port by which packets to it leave; `None`: no route, or none
+    /// that forwards.
     pub fn ports_towards(
         &self,
         destinations: impl Iterator<Item = Address>,

@@ -1,4 +1,4 @@
-//! Judges a raw configuration as a whole: from what was written to what is meant.
+//! Validates a raw configuration as a whole and turns it into a typed one.
 //!
 //! Every rule notes its mistake and goes on. Rules that would only repeat an earlier mistake (an
 //! address is "not ours" because the line that makes it ours is broken) are left out.
@@ -37,7 +37,7 @@ use policies::Judge;
 
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 
-/// A configuration, and where the places in it are that are judged later.
+/// A validated configuration, with the places in the file that later checks refer to.
 pub(crate) struct Outcome {
     pub(crate) validated: Validated,
     /// The place where each peer's key file is named.

@@ -44,7 +44,7 @@ pub struct Validated {
 /// The machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
-    /// Its name.
+    /// Name of the gateway.
     pub name: String,
     /// Worker threads.
     pub workers: Workers,
@@ -168,11 +168,11 @@ impl Cache {
 /// A port: (netdev, VLAN id).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Port {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// The netdev it is on.
     pub netdev: String,
-    /// Its VLAN id; `None`: untagged.
+    /// VLAN id of the port; `None`: untagged.
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,
@@ -192,7 +192,7 @@ pub struct Port {
 /// A peer gateway. Its keys are manual: nothing else is there yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
     /// Mode, the two ends, and how packets to it look outside.
     pub encapsulation: Encapsulation,
@@ -243,11 +243,11 @@ pub enum Action {
 /// A policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Its action.
+    /// Action of the policy.
     pub action: Action,
-    /// Higher wins; among equals the later in the file.
+    /// Precedence: the higher wins; among equals, the policy later in the file.
     pub priority: u32,
     /// The only direction it holds in; `None`: both.
     pub only: Option<Direction>,
@@ -328,7 +328,7 @@ impl IngressPorts {
         self.0.iter().copied().map(PortId)
     }
 
-    /// Returns the places, ascending.
+    /// Returns the ports' places in the list of ports, ascending.
     pub fn numbers(&self) -> &Arc<[u16]> {
         &self.0
     }
@@ -357,11 +357,11 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
-    /// Its kind: node, port, cache, metrics, peer, policy, route, neighbour.
+    /// Kind of the section: node, port, cache, metrics, peer, policy, route, neighbour.
     pub(crate) what: &'static str,
-    /// Its name; empty if there is only one of it.
+    /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
-    /// Its lines.
+    /// Lines of the section.
     pub(crate) text: String,
 }
 

@@ -13,7 +13,7 @@ use crate::errors::Diagnostics;
 use crate::interface_address::InterfaceAddress;
 use crate::raw::{Number, Text};
 
-/// One of several words; the default if nothing is written.
+/// Returns the value of one of several words; the default if nothing is written.
 pub(crate) fn word<T: Copy>(
     problems: &mut Diagnostics<'_>,
     key: &'static str,

@@ -85,7 +85,7 @@ fn written(result: std::io::Result<()>) -> Result<Reader, OutputError> {
     }
 }
 
-/// For `or_else`: a reader that has gone away is no error.
+/// Turns the error of a reader that has gone away into success, for `or_else`.
 pub fn unless_gone<T: Default>(error: std::io::Error) -> Result<T, OutputError> {
     written(Err(error)).map(|_| T::default())
 }

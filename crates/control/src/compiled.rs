@@ -33,15 +33,15 @@ pub struct RefusedKey {
 
 /// A compiled configuration, still without the kernel's state.
 pub struct Compiled {
-    /// Its policies.
+    /// The configuration's policies.
     pub spd: Arc<Spd>,
-    /// Its SA sets and SAs.
+    /// The configuration's SA sets and SAs.
     pub sad: Sad,
-    /// Its peers' SA sets, in the order of the file.
+    /// SA sets of the peers, in the order of the file.
     pub peers: Arc<[SaSetId]>,
     /// Generation of all policies together.
     pub generation: Generation,
-    /// Number of the arrangement of policy slots.
+    /// Number of this assignment of slots to policies; a new one when all slots are assigned again.
     pub policy_slots: u32,
     /// Keys that are not used.
     pub refused: Arc<[RefusedKey]>,

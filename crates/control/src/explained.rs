@@ -55,9 +55,9 @@ impl Routing {
 /// A port that no packet passes now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeadPort {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its state: `down`, `absent`, `refused`, `detached`.
+    /// State of the port: `down`, `absent`, `refused`, `detached`.
     pub state: String,
     /// The reason.
     pub reason: String,
@@ -168,7 +168,7 @@ pub struct Explained {
     pub lines: Vec<(&'static str, String)>,
 }
 
-/// One asking of the policies.
+/// A lookup in the policies.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PolicyLookup {
     /// `inbound` or `outbound`.

@@ -17,7 +17,7 @@ const MAX_MTU: u32 = 1500;
 /// ... and at least: less carries no IPv6 (RFC 8200 §5).
 const LEAST_MTU: u32 = 1280;
 
-/// A PROTECT policy that this machine's own packets are not led to.
+/// A PROTECT policy for which the host's own packets get no route into the tunnel.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HostRouteSkipped {
     /// The policy's remote side is all addresses: a default route would take everything.

@@ -365,8 +365,8 @@ impl LiveParts {
         }
     }
 
-    /// Notes ports whose packets can be too long for frames of `frame_bytes` bytes: once, when all
-    /// parts are made.
+    /// Notes ports whose packets can be too long for frames of `frame_bytes` bytes. Call it once,
+    /// when all parts are made.
     pub fn judge_mtus(&mut self, view: &View, frame_bytes: usize) {
         let largest = FRAME_BYTES.into_iter().max();
         let cure = if Some(frame_bytes) < largest { Cure::Restart } else { Cure::LowerMtu };

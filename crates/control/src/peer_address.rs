@@ -8,7 +8,7 @@ use policy::SaSetId;
 /// The place of a peer, or of its NAT: outer address and UDP port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerAddress {
-    /// Its outer address.
+    /// Outer address of the peer.
     pub address: IpAddr,
     /// The UDP port that it sends from.
     pub port: u16,

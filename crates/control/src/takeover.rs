@@ -13,7 +13,7 @@ use crate::compiled::Compiled;
 /// Pairs of policies that an answer names at most.
 const MAX_NAMED: usize = 8;
 
-/// One policy that takes packets from another, which protects them.
+/// A policy that takes packets from another one, which protects them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Takeover {
     /// Name of the policy that takes packets.
@@ -24,7 +24,7 @@ pub struct Takeover {
     pub from: String,
     /// Action of the policy that protects them: `protect with peer NAME`.
     pub from_action: String,
-    /// One of the packets.
+    /// An example of the packets.
     pub example: String,
 }
 
@@ -54,7 +54,7 @@ impl Takeovers {
         self.found.is_empty() && self.rest == Rest::Nothing
     }
 
-    /// One sentence for each pair, and one for those that are not named.
+    /// Returns a sentence for each pair, and one about the pairs that are not named.
     pub fn sentences(&self) -> impl Iterator<Item = String> + '_ {
         let rest = match self.rest {
             Rest::Nothing => None,

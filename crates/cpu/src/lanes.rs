@@ -79,7 +79,7 @@ impl Form {
         wide.into_iter().flatten().chain([Form::Portable])
     }
 
-    /// Its name for those who read.
+    /// Returns the form's name for people.
     pub fn name(self) -> &'static str {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -69,7 +69,7 @@ impl Lines {
         Ok(Lines { start, lines, mapped })
     }
 
-    /// Has the kernel provide all pages now, so that no later write waits for one.
+    /// Makes the kernel provide all pages now, so that no later write waits for one.
     ///
     /// # Errors
     /// The kernel's error: there is not that much memory.

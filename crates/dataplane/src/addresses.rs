@@ -18,8 +18,8 @@ pub(crate) fn is_inside(snapshot: &Snapshot, address: Address) -> bool {
     }
 }
 
-/// Returns whether a packet from outside may have this source: neither ours nor behind a protected
-/// port. The unspecified address passes: it asks whether an address is free.
+/// Returns whether a packet from outside may have this source: no address of the gateway, and none
+/// behind a protected port. The unspecified address passes: it asks whether an address is free.
 pub(crate) fn may_speak(snapshot: &Snapshot, flow: &wire::Flow) -> bool {
     let source = flow.source_address();
     source.value == 0 || !is_inside(snapshot, source)

@@ -42,7 +42,7 @@ pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Domains, Table, WriteOutcome};
 use verdicts::Verdicts;
 
-/// Bytes of an IPv4 entry; one of IPv6 takes two of them.
+/// Size of an IPv4 entry in bytes. An IPv6 entry is twice as large.
 pub const ENTRY_BYTES: usize = 32;
 /// Entries for each flow that is to be carried: a load of a quarter.
 pub const ENTRIES_A_FLOW: usize = 4;
@@ -122,7 +122,7 @@ pub enum Recall {
     Invalid,
 }
 
-/// An entry as it is shown.
+/// A cache entry as `lockgate show cache` displays it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CacheEntry {
     /// Scope and flow that the entry is for.
@@ -180,7 +180,7 @@ impl FlowCache {
         self
     }
 
-    /// Has the kernel provide all its memory now.
+    /// Makes the kernel provide all memory of the cache now.
     ///
     /// # Errors
     /// The kernel's error: there is not that much memory.

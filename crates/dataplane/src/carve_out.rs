@@ -166,9 +166,9 @@ fn group_ranges() -> [AddressRange; 3] {
 pub struct Packets(u8);
 
 impl Packets {
-    /// To addresses of ours.
+    /// Packets to the gateway's own addresses.
     pub const TO_US: Packets = Packets(1);
-    /// To groups and broadcast addresses.
+    /// Packets to groups and broadcast addresses.
     pub const TO_GROUPS: Packets = Packets(2);
     /// Later fragments to either.
     pub const FRAGMENTS: Packets = Packets(4);
@@ -203,7 +203,7 @@ impl Packets {
 pub struct OpenService {
     /// The service.
     pub service: HostService,
-    /// Its packets that no policy wants.
+    /// The service's packets that no policy may match.
     pub packets: Packets,
 }
 

@@ -131,9 +131,9 @@ pub struct Counters {
     pub full_lookups: u64,
     /// ICMP messages not made because of the rate limit.
     pub icmp_limited: u64,
-    /// Packets received here and put into another worker's ring; they are on that one's ledger.
+    /// Packets received here and put into another worker's ring; that worker's ledger counts them.
     pub handed_over: u64,
-    /// Packets taken from other workers' rings; they are on this one's ledger.
+    /// Packets taken from other workers' rings; this worker's ledger counts them.
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
@@ -166,8 +166,7 @@ impl Counters {
         }
     }
 
-    /// A copy with empty lists of policies, which are long: who wants them copies them piece by
-    /// piece.
+    /// Copies the counters without those of policies, which are long lists: copy them in pieces.
     pub fn without_policies(&self) -> Counters {
         Counters {
             ledgers: self.ledgers.clone(),

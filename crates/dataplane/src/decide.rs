@@ -40,7 +40,8 @@ use crate::verdict::DropReason;
 pub(crate) use lookup_batch::LookupLists;
 use lookup_batch::{Entry, LookupBatch};
 
-/// Judges every row that is an IP packet in clear. The cache has looked at the snapshot.
+/// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with
+/// the snapshot.
 pub(crate) fn decide<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
@@ -426,8 +427,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Judges one packet as [`decide`] does; `bytes` is the packet. `ask` answers what the tables are
-/// asked, and may note it. Counts nothing.
+/// Decides about one packet as [`decide`] does; `bytes` is the packet. `ask` answers the questions
+/// to the policy tables, and may note them. Counts nothing.
 ///
 /// # Errors
 /// The reason why it is dropped.

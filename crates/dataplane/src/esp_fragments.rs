@@ -79,7 +79,7 @@ impl DroppedDatagrams {
         self.list.iter().any(|(known, until_ns)| *known == datagram && now_ns < *until_ns)
     }
 
-    /// Forgets the datagrams that came by ports that a snapshot does not have.
+    /// Forgets the datagrams that were received by ports which the next snapshot lacks.
     pub(crate) fn forget_gone(&mut self, next: &Snapshot) {
         self.list.retain(|(known, _)| next.has_port(known.ingress));
     }

@@ -38,7 +38,7 @@ pub struct Explanation {
     pub mtu: Option<u32>,
 }
 
-/// Judges a flow as the walk would judge its packets.
+/// Explains the verdict that the walk would give packets of a flow.
 ///
 /// Not judged, because a flow does not say them: checksums, options and source routes, hop limit,
 /// size, whether it is a first fragment, what an ICMP error quotes (so an error that was opened is

@@ -7,7 +7,7 @@ pub(crate) const MAX_HEADER_BYTES: usize = 60;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
 
-/// One fragment to be written.
+/// A fragment to be written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     /// Offset of its data in the original packet.

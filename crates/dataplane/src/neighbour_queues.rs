@@ -28,7 +28,7 @@ pub const ASK_EVERY_NS: u64 = 1_000_000_000;
 pub struct ResolveRequest {
     /// The port that it is on.
     pub port: PortId,
-    /// Its address.
+    /// Address of the neighbour.
     pub address: Address,
 }
 

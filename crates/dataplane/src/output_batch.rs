@@ -70,7 +70,7 @@ pub(crate) struct OutputBatch {
     pub(crate) list: Vec<OutputRow>,
     pub(crate) paths: Vec<PathUse>,
     pub(crate) jobs: Vec<SealJob>,
-    /// One fragment, on its way to its frame.
+    /// A fragment, on its way to its frame.
     pub(crate) fragment: Vec<u8>,
 }
 

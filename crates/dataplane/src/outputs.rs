@@ -41,7 +41,7 @@ pub struct HeldPacket {
     pub ingress: PortId,
     /// Family of the IP packet that leaves.
     pub family: Family,
-    /// In clear or sealed.
+    /// Form of the packet: in cleartext or sealed.
     pub form: HeldForm,
     /// The IP packet; the frame is the receiver's.
     pub packet: Descriptor,
@@ -76,9 +76,9 @@ pub struct Handover {
 /// The outputs of a batch. The receiver owns the frames in it.
 #[derive(Default, Debug)]
 pub struct Outputs {
-    /// To transmit, in the order of the rows.
+    /// Packets to transmit, in the order of the rows.
     pub tx: TxBatch,
-    /// For Linux.
+    /// Packets for the host.
     pub host: Vec<ToHost>,
     /// Waiting for a neighbour.
     pub held: Vec<HeldPacket>,
@@ -86,8 +86,8 @@ pub struct Outputs {
     pub moved: Vec<AddressUpdate>,
     /// Packets that another worker is to walk.
     pub handovers: Vec<Handover>,
-    /// One verdict per packet given in, in its order, then one per packet made. `None`: it is
-    /// among the handovers, and its verdict is the other worker's.
+    /// Verdicts: one per packet given in, in its order, then one per packet made. `None`: the
+    /// packet is among the handovers, and the other worker gives its verdict.
     pub verdicts: Vec<Option<Verdict>>,
 }
 

@@ -8,7 +8,7 @@ use crate::ids::{NetdevId, PortId};
 /// The side of RFC 4301's boundary that a port is on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// Clear, ours.
+    /// The gateway's own networks, in cleartext.
     Protected,
     /// The world.
     Unprotected,
@@ -23,7 +23,7 @@ pub enum Medium {
     Ip,
 }
 
-/// Traffic to the box itself that an unprotected port lets through to Linux (`allow_host`).
+/// Traffic to the host itself that an unprotected port passes to Linux (`allow_host`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HostService {
     /// Upper-layer protocol.
@@ -39,7 +39,7 @@ pub struct PortInfo {
     pub name: String,
     /// The netdev it is on.
     pub netdev: NetdevId,
-    /// Its VLAN id; `None`: untagged.
+    /// VLAN id of the port; `None`: untagged.
     pub vlan: Option<u16>,
     /// Clear or world.
     pub side: Side,

@@ -22,7 +22,7 @@ use crate::verdict::{DropReason, Verdict};
 enum Inspection {
     /// An IP packet at this offset of the frame.
     Packet(PortId, usize, Packet),
-    /// Not ours to forward: Linux decides.
+    /// Left to Linux, because Lockgate does not forward it.
     LeftToLinux(PortId),
     /// Dropped, on the ledger of this port if it belongs to one.
     Drop(Option<PortId>, DropReason),

@@ -64,7 +64,7 @@ impl<H> RouteTarget<H> {
     }
 }
 
-/// One route.
+/// A route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RouteEntry {
     /// Destinations.
@@ -199,8 +199,8 @@ impl RouteTable {
     }
 }
 
-/// The route that was looked up last, and the addresses that all have it: most packets of
-/// a batch go where the one before went, and need no search.
+/// The route found last and the range of addresses that share it. Most packets of a batch have the
+/// route of the packet before, and need no search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastRoute {
     /// `None`: nothing was looked up yet.

@@ -18,7 +18,7 @@ pub(crate) enum Origin {
     Made(Quote),
 }
 
-/// Kind of the packet that an ICMP error of ours quotes.
+/// Kind of the packet that an ICMP error made by the gateway quotes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quote {
     /// A packet that came in clear and was to leave in clear.
@@ -63,10 +63,10 @@ pub(crate) enum State {
     Ended,
 }
 
-/// One packet of a batch.
+/// A packet of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Its place in [`Outputs::verdicts`](crate::Outputs::verdicts).
+    /// Place of the packet in [`Outputs::verdicts`](crate::Outputs::verdicts).
     pub(crate) place: u32,
     pub(crate) frame: FrameId,
     /// Offset of its IP header in the frame.

@@ -6,7 +6,7 @@ use policy::SaSetId;
 /// The SAs that a PROTECT policy names, with what depends on the peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SaSet {
-    /// Its number.
+    /// Number of the set.
     pub id: SaSetId,
     /// The peer's name in the configuration.
     pub peer: String,

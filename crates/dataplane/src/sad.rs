@@ -109,12 +109,12 @@ impl Sad {
         [self.outbound.capacity(), self.inbound.capacity()]
     }
 
-    /// The lowest vacant slot for an SA that seals.
+    /// Returns the lowest vacant slot for an outbound SA.
     pub fn vacant_outbound(&self) -> SaId {
         SaId(self.outbound.vacant() as u32)
     }
 
-    /// The lowest vacant slot for an SA that opens.
+    /// Returns the lowest vacant slot for an inbound SA.
     pub fn vacant_inbound(&self) -> SaId {
         SaId(self.inbound.vacant() as u32)
     }

@@ -37,9 +37,9 @@ pub use self::routing::{Neighbours, Routes};
 pub struct Neighbour {
     /// The port it is on.
     pub port: PortId,
-    /// Its address.
+    /// Address of the neighbour.
     pub address: Address,
-    /// Its link address.
+    /// Link address of the neighbour.
     pub mac: [u8; 6],
 }
 
@@ -153,7 +153,7 @@ struct SetLink {
     mtu: u32,
 }
 
-/// Everything the walk looks up.
+/// An immutable object with all data that the walk looks up.
 pub struct Snapshot {
     sources: Sources,
     ports: Arc<Ports>,
@@ -326,8 +326,8 @@ impl Snapshot {
         self.routing.generation
     }
 
-    /// The scope in which a question is asked about packets of a family that came by a port, and
-    /// were opened by an SA of a set.
+    /// Returns the scope of a question about packets of a family that came by a port and, if they
+    /// were decrypted, by an SA of a set.
     ///
     /// # Panics
     /// If `ingress` or the set is from another snapshot.
@@ -397,7 +397,7 @@ impl Snapshot {
         self.netdev(netdev).is_some()
     }
 
-    /// One port.
+    /// Returns a port.
     ///
     /// # Panics
     /// If `port` is from another snapshot.
@@ -417,7 +417,7 @@ impl Snapshot {
         self.sources.host
     }
 
-    /// Returns whether an address is one of ours on an unprotected port.
+    /// Returns whether an address is the gateway's own, on an unprotected port.
     pub(crate) fn is_own_outside(&self, address: Address) -> bool {
         self.ports.outside.contains(&address)
     }
@@ -463,7 +463,7 @@ impl Snapshot {
         self.sources.sad.inbound()
     }
 
-    /// The SA that seals in a slot.
+    /// Returns the outbound SA in a slot.
     ///
     /// # Panics
     /// If there is none.
@@ -538,7 +538,7 @@ impl Snapshot {
         self.links.at(set.0 as usize)
     }
 
-    /// One SA set.
+    /// Returns an SA set.
     ///
     /// # Panics
     /// If `set` is from another snapshot.

@@ -41,7 +41,7 @@ impl Stage {
         Stage::Transmit,
     ];
 
-    /// Its name.
+    /// Returns the name of the stage.
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Receive => "receive",

@@ -86,7 +86,7 @@ pub struct TapId(pub u64);
 /// Settings of a capture.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TapSettings {
-    /// Its number.
+    /// Number of the tap.
     pub id: TapId,
     /// The port's name; `None`: all ports.
     pub port: Option<String>,
@@ -184,7 +184,7 @@ pub fn taps(settings: &TapSettings, workers: usize) -> (Vec<Box<Tap>>, TapReader
 }
 
 impl Tap {
-    /// Its number.
+    /// Returns the number of the tap.
     pub fn id(&self) -> TapId {
         self.settings.id
     }

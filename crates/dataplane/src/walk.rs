@@ -48,13 +48,13 @@ pub struct Walk {
 /// Use of the fast path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum FastPathUse {
-    /// Those that it takes.
+    /// Takes the packets that it can handle.
     #[default]
     WherePossible,
-    /// Those that it takes, and every batch is looked at, however little it took of the last. For
-    /// tests.
+    /// Takes the packets that it can handle, and looks at every batch, however little it took of
+    /// the last one. For tests.
     Eager,
-    /// None: the general walk judges every packet. For tests and comparisons.
+    /// Takes nothing: the general walk handles every packet. For tests and comparisons.
     Never,
 }
 
@@ -94,9 +94,8 @@ impl Walk {
         self.cache.as_ref()
     }
 
-    /// Sets the worker's share. Packets that an SA of another worker is to open then go to
-    /// [`Outputs::handovers`]; the snapshots must then be for several workers
-    /// ([`Snapshot::workers`]).
+    /// Sets the worker's share of the SAs. Packets for an SA of another worker then go to
+    /// [`Outputs::handovers`]; snapshots must be made for several workers ([`Snapshot::workers`]).
     pub fn take_share(&mut self, share: WorkerShare) {
         self.share = share;
     }
@@ -143,8 +142,8 @@ impl Walk {
         self.run_beside(snapshot, now_ns, input, frames, out, beside);
     }
 
-    /// Does as [`run`](Self::run), and tells a clock where each stage ends and a watcher what the
-    /// rows are between the stages.
+    /// Runs a batch like [`run`](Self::run). A clock learns where each stage ends, and a watcher
+    /// sees the rows between the stages.
     #[inline]
     pub(crate) fn run_beside<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,

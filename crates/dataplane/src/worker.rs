@@ -162,8 +162,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         gone
     }
 
-    /// Counts on in zeroed counters with the room of the next snapshot, whose ports it has
-    /// ([`leave_ports`](Self::leave_ports)), and returns what was counted so far.
+    /// Replaces the counters by zeroed ones with room for the next snapshot, and returns the old
+    /// ones. Call it after [`leave_ports`](Self::leave_ports), when the worker has that snapshot's
+    /// ports.
     pub fn exchange_counters(&mut self, zeroed: Counters) -> Counters {
         self.walk.counters_mut().exchange(zeroed)
     }
@@ -198,8 +199,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.release(snapshot, now_ns);
     }
 
-    /// Does what is due at a time, by the clock of [`turn`](Self::turn), whether packets come or
-    /// not: once a turn over all netdevs.
+    /// Runs the timers that are due at a time, by the clock of [`turn`](Self::turn). Call it once a
+    /// turn over all netdevs, with or without packets.
     ///
     /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
     /// 2. sends NAT keepalives of the sets that this worker sees to
@@ -323,7 +324,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.turn_clocked(snapshot, now_ns, netdev, limit, &mut NoClock)
     }
 
-    /// Does as [`turn`](Self::turn), beside a clock that learns where each stage ends.
+    /// Runs a turn like [`turn`](Self::turn), with a clock that learns where each stage ends.
     #[inline]
     pub fn turn_clocked(
         &mut self,

@@ -7,7 +7,7 @@ use crate::snapshot::Snapshot;
 /// A worker's share of the work: which one it is, of how many that walk packets now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WorkerShare {
-    /// Its number.
+    /// Number of the worker.
     pub worker: u32,
     /// Workers, at least 1 and more than `worker`.
     pub workers: u32,

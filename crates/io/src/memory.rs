@@ -260,7 +260,7 @@ pub struct PreloadedPort {
 }
 
 impl PreloadedPort {
-    /// A port that can hold `capacity` packets to receive and as many sent ones.
+    /// Makes a port with room for `capacity` packets to receive and as many to send.
     pub fn new(capacity: usize) -> Self {
         let (loaded, sent) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
         PreloadedPort { loaded, next: 0, sent, capacity }

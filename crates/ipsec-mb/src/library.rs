@@ -51,7 +51,7 @@ pub(crate) struct Library {
 pub enum Residue {
     /// None: the library was built with `SAFE_DATA`.
     Wiped,
-    /// Those that the call used last.
+    /// The keys that the call used last.
     Left,
 }
 

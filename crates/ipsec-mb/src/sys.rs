@@ -132,7 +132,7 @@ unsafe extern "C" {
         aad_bytes: usize,
     ) -> c_int;
 
-    /// Does as [`lockgate_mb_chacha20_poly1305`], without state in the manager.
+    /// Seals or opens like [`lockgate_mb_chacha20_poly1305`], without state in the manager.
     pub(crate) fn lockgate_mb_chacha20_poly1305_direct(
         manager: *const u8,
         direction: Direction,

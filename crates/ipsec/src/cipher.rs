@@ -160,7 +160,7 @@ impl Cipher {
         self.backend.name()
     }
 
-    /// Its algorithms.
+    /// Returns the algorithms of the cipher.
     pub const fn suite(&self) -> Suite {
         self.suite
     }

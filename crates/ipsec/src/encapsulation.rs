@@ -16,7 +16,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name in the configuration.
+    /// Returns the mode's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Mode::Tunnel => "tunnel",
@@ -28,7 +28,7 @@ impl Mode {
 /// Ports of the UDP header in front of ESP (RFC 3948 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UdpPorts {
-    /// Ours: source of what we seal.
+    /// Address of this gateway: source of the packets that it seals.
     pub local: u16,
     /// The peer's, or its NAT's.
     pub remote: u16,

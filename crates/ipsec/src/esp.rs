@@ -52,10 +52,10 @@ impl EspHeader {
 pub struct Inner {
     /// The family that the next header field names.
     pub family: Family,
-    /// Its first byte, from the start of the frame.
+    /// Offset of the first byte, from the start of the frame.
     pub offset: usize,
-    /// Its bytes. After opening these are all in front of the padding; the packet itself may say
-    /// that it is shorter.
+    /// Length in bytes. After opening these are all bytes before the padding; the packet itself may
+    /// say that it is shorter.
     pub length: usize,
 }
 

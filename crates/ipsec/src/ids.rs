@@ -16,7 +16,7 @@ impl Spi {
         if value >= Spi::LOWEST.0 { Some(Spi(value)) } else { None }
     }
 
-    /// Its number, at least 256.
+    /// Returns the number, at least 256.
     pub const fn value(self) -> u32 {
         self.0
     }

@@ -176,8 +176,8 @@ impl ReplayWindow {
         self.words().commit(number, self.size.into())
     }
 
-    /// Does as [`commit`](Self::commit), for an SA that several workers open with. Lock-free: an
-    /// interrupted or killed worker keeps nobody waiting.
+    /// Commits a number like [`commit`](Self::commit), for an SA that several workers open with.
+    /// Lock-free: an interrupted or killed worker keeps nobody waiting.
     ///
     /// Of several workers that bring one number at the same time one gets it accepted. Of several
     /// that move the right edge, each is told so only if nobody had raised it further before.
@@ -266,7 +266,7 @@ impl ReplayWindow {
 pub struct Cursor<'w>(words::Cursor<'w, AtomicU64, RING>);
 
 impl Cursor<'_> {
-    /// Does as [`ReplayWindow::commit`].
+    /// Commits a number like [`ReplayWindow::commit`].
     ///
     /// Cost: for numbers in order one load and one store every 32 of them.
     ///

@@ -18,7 +18,7 @@ use crate::template::Template;
 /// An SA that seals. Shared by workers; only its sequence counter changes. No `Debug`: it holds
 /// key bytes.
 pub struct OutboundSa {
-    /// Its place.
+    /// Slot of the SA.
     pub id: SaId,
     /// The number by which the peer finds it.
     pub spi: Spi,
@@ -28,14 +28,14 @@ pub struct OutboundSa {
     pub suite: Suite,
     /// The carriage of its packets.
     pub encapsulation: Encapsulation,
-    /// Its key, expanded.
+    /// Key of the SA, expanded.
     pub cipher: Cipher,
     /// The next number to use; survives changes of configuration.
     pub sequence: Arc<SequenceCounter>,
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
-    /// The same fields as whole words, where it has that form.
+    /// Header fields as whole words, for an SA whose packets have that form.
     pub(crate) template: Option<Template>,
 }
 
@@ -119,7 +119,7 @@ impl OutboundSa {
 
 /// An SA that opens. No `Debug`: it holds key bytes.
 pub struct InboundSa {
-    /// Its place.
+    /// Slot of the SA.
     pub id: SaId,
     /// The number by which it is found.
     pub spi: Spi,
@@ -129,7 +129,7 @@ pub struct InboundSa {
     pub suite: Suite,
     /// The carriage of its packets.
     pub encapsulation: Encapsulation,
-    /// Its key, expanded.
+    /// Key of the SA, expanded.
     pub cipher: Cipher,
     /// The record of received numbers; survives changes of configuration.
     pub window: Arc<ReplayWindow>,

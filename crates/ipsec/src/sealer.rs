@@ -23,7 +23,7 @@ pub struct Sealer {
 /// An inner packet as a sealer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerPacket {
-    /// Its IP version.
+    /// IP version of the packet.
     pub family: Family,
     /// Offset of its IP header in the frame.
     pub ip: u32,

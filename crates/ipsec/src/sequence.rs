@@ -68,8 +68,8 @@ impl SequenceRun {
         self.end.wrapping_sub(self.next)
     }
 
-    /// Takes the run apart: its first number, how many there are, and the reason why there are no
-    /// more, if some are missing.
+    /// Splits the run into its first number, its length, and the reason why numbers are missing, if
+    /// some are.
     pub fn into_parts(self) -> (u64, u64, Option<SequenceError>) {
         (self.next, self.left(), self.missing)
     }

@@ -105,7 +105,7 @@ impl Suite {
     /// The largest alignment.
     pub const MAX_ALIGNMENT: usize = 16;
 
-    /// Its name in the configuration.
+    /// Returns the suite's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Suite::Aes128Gcm => "aes-128-gcm",
@@ -320,13 +320,13 @@ impl KeyMaterial {
 pub struct Fingerprint([u8; Fingerprint::BYTES]);
 
 impl Fingerprint {
-    /// Its length.
+    /// Length of a fingerprint.
     pub const BYTES: usize = 16;
 
     /// Keeps these digests apart from every other use of SHA-256 on the same bytes.
     const LABEL: &[u8] = b"lockgate key fingerprint v1\0";
 
-    /// Its bytes.
+    /// Returns the bytes of the fingerprint.
     pub const fn as_bytes(&self) -> &[u8; Fingerprint::BYTES] {
         &self.0
     }

@@ -53,7 +53,8 @@ pub(crate) struct Template {
     pub(crate) iv: u8,
 }
 
-/// Padding 1, 2, 3, its length and the next header, as they lie in memory, by the bytes of padding.
+/// ESP trailers (padding bytes 1, 2, 3, padding length, next header) as words in memory order,
+/// indexed by the number of padding bytes.
 pub(crate) struct Trailers(pub(crate) [u64; 4]);
 
 impl Trailers {

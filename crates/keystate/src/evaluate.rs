@@ -143,7 +143,7 @@ impl From<Refusal> for Refused {
     }
 }
 
-/// Judges a key.
+/// Decides whether, and from which number on, a key may be used.
 ///
 /// 1. damaged, another machine's, spent, the other direction's: refused
 /// 2. what the run record and the witness remember must be in the durable record

@@ -1,4 +1,4 @@
-//! Files that are trusted: opened without following links, ours alone, replaced whole.
+//! Trusted files: opened without following links, owned by this user, replaced whole.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};

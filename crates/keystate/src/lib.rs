@@ -69,7 +69,7 @@ pub enum KeyUse {
 /// A key file at the moment when its keys were read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KeyFileFacts {
-    /// Its path. Its witness lies in the same directory.
+    /// Path of the file. The witness lies in the same directory.
     pub path: PathBuf,
     /// Time of its last change.
     pub modified: SystemTime,

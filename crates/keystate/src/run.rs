@@ -171,7 +171,7 @@ impl FoundRecord {
         Ok((FoundRecord(record), earlier))
     }
 
-    /// Empties the record if it is not of this boot, or new. After it the record is this process's.
+    /// Takes the record for this process. Empties it first if it is new or from an earlier boot.
     pub(crate) fn renew(self, host: &HostIdentity) -> Result<RunRecord, FileError> {
         let FoundRecord(mut record) = self;
         let RunRecord { words, file, path, .. } = &record;
@@ -256,7 +256,7 @@ impl RunRecord {
         self.file.metadata().is_ok_and(|metadata| metadata.len() >= bytes(FILE_WORDS))
     }
 
-    /// Its path.
+    /// Returns the path of the record.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

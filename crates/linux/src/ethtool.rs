@@ -62,7 +62,7 @@ pub struct Ethtool {
 }
 
 impl Ethtool {
-    /// For the netdevs of this thread's network namespace.
+    /// Opens a socket for the netdevs of this thread's network namespace.
     ///
     /// # Errors
     /// [`NetlinkError`]: this kernel's ethtool does not speak netlink (before 5.6), or none works.

@@ -124,7 +124,7 @@ impl Lists {
 pub struct Changes {
     /// Lists that changed.
     pub lists: Lists,
-    /// Events that an operator should read of.
+    /// Events to report to the operator.
     pub notes: Vec<Note>,
 }
 

@@ -34,7 +34,7 @@ pub type RouteList = OrdMap<Prefix, Vec<KernelRoute>>;
 pub struct Link {
     /// Interface index.
     pub index: u32,
-    /// Its name.
+    /// Name of the netdev.
     pub name: String,
     /// Link address; zeros where there is none of six bytes.
     pub mac: [u8; 6],
@@ -162,7 +162,7 @@ pub enum RouteKind {
     Throw,
 }
 
-/// One of the next hops of a route.
+/// A next hop of a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
     /// Interface index.
@@ -185,7 +185,7 @@ pub enum Usability {
 /// An entry of the neighbour table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighbourEntry {
-    /// Its link address; `None`: not known.
+    /// Link address of the neighbour; `None`: not known.
     pub mac: Option<[u8; 6]>,
     /// State of the entry, by the kernel.
     pub state: NeighbourState,

@@ -1,4 +1,4 @@
-//! Domains of rules: which list judges a packet, and since when it stands.
+//! Domains of rules: the list that classifies a packet, and the generation of that list.
 
 use wire::Family;
 
@@ -40,7 +40,7 @@ impl DomainId {
         DomainId(class.0 * DOMAINS_A_CLASS as u16 + book as u16 * 2 + family as u16)
     }
 
-    /// Its book.
+    /// Returns the book of the domain.
     pub const fn book(self) -> Book {
         Book::ALL[self.0 as usize % DOMAINS_A_CLASS / 2]
     }

@@ -71,9 +71,10 @@ pub struct Example {
 pub struct Takeover {
     /// The PROTECT policy that decided them.
     pub from: PolicyIndex,
-    /// The BYPASS policy, or the PROTECT policy with another set, that decides them now.
+    /// The policy that decides the packets after the change: a BYPASS policy, or a PROTECT policy
+    /// with another set.
     pub by: Taker,
-    /// One of the packets.
+    /// An example of the packets.
     pub example: Example,
 }
 

@@ -1,4 +1,4 @@
-//! One policy (RFC 4301 §4.4.1), and the rules that it becomes.
+//! Policies (RFC 4301 §4.4.1), and the rules that a policy becomes.
 
 use std::sync::Arc;
 
@@ -43,14 +43,14 @@ pub enum GroupMode {
     Audit,
 }
 
-/// One policy.
+/// A policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
-    /// Its number.
+    /// Number of the policy.
     pub id: PolicyId,
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
-    /// Its action.
+    /// Action of the policy.
     pub action: Action,
     /// Higher wins; among equals the one added later, which has the higher id (FC-41).
     pub priority: u32,

@@ -313,7 +313,7 @@ impl IcmpRange {
         IcmpRange { lo: u16::from_be_bytes([kind, 0]), hi: u16::from_be_bytes([kind, u8::MAX]) }
     }
 
-    /// One message.
+    /// Returns the range of one ICMP message.
     pub const fn message(kind: u8, code: u8) -> Self {
         let number = u16::from_be_bytes([kind, code]);
         IcmpRange { lo: number, hi: number }

@@ -367,8 +367,8 @@ impl Spd {
         (0..self.tables.len() as u16).map(DomainId)
     }
 
-    /// Since when a domain's policies stand, and those of all other domains that the domain's
-    /// question asks ([`Question`]).
+    /// Returns the generation of a domain's policies, and of those of all other domains that the
+    /// domain's question asks ([`Question`]).
     ///
     /// # Panics
     /// If `domain` is from another database.
@@ -432,7 +432,7 @@ impl Spd {
         cost.and(self.groups_out[domain.family() as usize])
     }
 
-    /// Judges each flow: `out[i]` is what the domain's policies say of `flows[i]`.
+    /// Classifies each flow: `out[i]` is the decider of `flows[i]` in the domain.
     ///
     /// # Panics
     /// If the slices differ in length, or `domain` is from another database.
@@ -440,8 +440,8 @@ impl Spd {
         self.classify_into(domain, flows, out, |decider| decider);
     }
 
-    /// Judges each flow as [`classify`](Self::classify) does; `out[i]` is what `read` makes of the
-    /// answer.
+    /// Classifies each flow as [`classify`](Self::classify) does; `out[i]` is what `read` makes of
+    /// the answer.
     #[inline]
     pub(crate) fn classify_into<T>(
         &self,

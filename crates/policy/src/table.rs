@@ -161,7 +161,8 @@ impl Table {
         .map(|(_, says)| says)
     }
 
-    /// Judges each flow as [`search`](Self::search) would; `read` makes of it what is written.
+    /// Classifies each flow as [`search`](Self::search) would; `out[i]` is what `read` makes of the
+    /// answer.
     pub(crate) fn classify<T>(&self, flows: &[Flow], out: &mut [T], read: impl Fn(Decider) -> T) {
         let mut places = [NONE; AT_ONCE];
         for (flows, out) in flows.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {

@@ -51,12 +51,12 @@ pub struct Tables {
     actions: BySlot<FlowAction>,
 }
 
-/// One asking of a book, for `explain`.
+/// A lookup in a book, for `explain`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Consultation {
     /// The circumstances.
     pub scope: Scope,
-    /// The flow that was judged.
+    /// The flow that was looked up.
     pub flow: Flow,
     /// The book, with the class of the ingress port and the family.
     pub domain: DomainId,
@@ -139,8 +139,8 @@ impl Tables {
         self.scopes
     }
 
-    /// The scope in which a question is asked about packets of a family that came by a port of a
-    /// class, and were opened by an SA of a set.
+    /// Returns the scope of a question about packets of a family that came by a port of a class
+    /// and, if they were decrypted, by an SA of a set.
     ///
     /// # Panics
     /// If the set is from other tables.
@@ -180,7 +180,7 @@ impl Tables {
         }
     }
 
-    /// Judges each flow in a scope, for a way out: `out[i]` becomes the verdict on `flows[i]`.
+    /// Classifies each flow in a scope, for a way out: `out[i]` becomes the verdict on `flows[i]`.
     ///
     /// # Panics
     /// If the slices differ in length, or the scope is from other tables.
@@ -351,8 +351,8 @@ impl Tables {
         }
     }
 
-    /// Judges one flow with [`classify`](Self::classify), and says of each book that was asked why
-    /// it said so.
+    /// Classifies one flow like [`classify`](Self::classify), and returns for each book that was
+    /// consulted the reason for its answer.
     ///
     /// # Panics
     /// If the scope is from other tables.

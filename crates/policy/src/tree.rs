@@ -60,7 +60,7 @@ impl Kinds {
     pub(crate) const ALL: Kinds = Kinds(7);
     pub(crate) const PROTECT: Kinds = Kinds(1);
     pub(crate) const BYPASS: Kinds = Kinds(2);
-    /// Those that let packets through.
+    /// The kinds that let packets through.
     pub(crate) const PASSING: Kinds = Kinds(3);
 
     pub(crate) const fn of(action: Action) -> Kinds {

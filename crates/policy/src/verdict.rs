@@ -50,7 +50,7 @@ impl Deciders {
     /// The value for a flow that no rule decided.
     pub const NONE: Deciders = Deciders([NONE; 3]);
 
-    /// One rule.
+    /// Returns the deciders that consist of one rule.
     #[inline]
     pub const fn one(slot: PolicyIndex) -> Deciders {
         Deciders([slot.0, NONE, NONE])

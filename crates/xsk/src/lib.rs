@@ -1,4 +1,4 @@
-//! AF_XDP sockets: packets between the kernel and the frames of one worker, without a copy of ours.
+//! AF_XDP sockets: packets between the kernel and one worker's frames, not copied by this crate.
 //!
 //! # The kernel's interface
 //!

@@ -1,4 +1,4 @@
-//! One ring: its arithmetic, and the two ends a process can hold.
+//! AF_XDP rings: the arithmetic of a ring, and the two ends that a process can hold.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -20,7 +20,7 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(32
 /// An address that lies in no memory.
 const NOWHERE: u64 = u64::MAX;
 
-/// The way of packets between the driver's memory and ours.
+/// The way of packets between the driver's memory and the UMEM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
     /// The kernel copies each packet: any driver.
@@ -101,7 +101,7 @@ impl KernelStatistics {
     }
 }
 
-/// This crate's counters of a socket.
+/// Counters of a socket that this crate keeps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Packets received.
@@ -135,12 +135,12 @@ pub struct Counters {
     pub impossible: u64,
 }
 
-/// Both sets of counters of a socket.
+/// Statistics of a socket: this crate's and the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     /// The kernel's counters.
     pub kernel: KernelStatistics,
-    /// This crate's counters.
+    /// Counters that this crate keeps.
     pub own: Counters,
 }
 
@@ -284,7 +284,7 @@ impl Socket {
         self.queue
     }
 
-    /// The way of packets between the driver's memory and ours.
+    /// Returns the way of packets between the driver's memory and the UMEM.
     pub fn transfer(&self) -> Transfer {
         self.transfer
     }
@@ -389,8 +389,8 @@ impl Socket {
         accepted
     }
 
-    /// Has the kernel send what waits in the tx ring, and returns how many packets still do: the
-    /// driver has no room, or the netdev is down. Nothing is lost; call again later.
+    /// Makes the kernel send the packets in the tx ring, and returns how many are left: the driver
+    /// has no room, or the netdev is down. No packet is lost; call it again later.
     pub fn kick(&mut self) -> u32 {
         let mut pending = self.transmit.pending();
         while pending > 0 && self.transmit.needs_wakeup() {
@@ -446,7 +446,7 @@ impl Socket {
         self.transmit.pending()
     }
 
-    /// Both sets of counters. Cost: a system call.
+    /// Returns both sets of counters. Cost: a system call.
     pub fn statistics(&self) -> Statistics {
         let kernel = system::statistics(self.fd()).map_or_else(
             |_| KernelStatistics::default(),

@@ -275,7 +275,7 @@ impl Area {
         &self.memory
     }
 
-    /// Sockets opened and not yet reclaimed.
+    /// Returns the number of sockets that were opened and are not yet reclaimed.
     pub fn sockets(&self) -> usize {
         self.registry().0.iter().filter(|slot| **slot != Slot::Vacant).count()
     }

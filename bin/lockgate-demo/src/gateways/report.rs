@@ -143,7 +143,7 @@ impl GatewaysReport {
         }
     }
 
-    /// For a terminal.
+    /// Formats the report for a terminal.
     pub(super) fn text(&self) -> String {
         let checks = self.checks.iter().map(|check| {
             let verdict = if check.ok { "ok" } else { "FAILED" };

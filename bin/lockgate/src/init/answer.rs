@@ -156,11 +156,11 @@ pub(crate) struct Answers {
     pub(crate) networks: Vec<AddressRange>,
     /// Unprotected interface.
     pub(crate) wan: String,
-    /// Its address: our end of the tunnel.
+    /// Outer address of this gateway.
     pub(crate) address: IpAddr,
     /// Name of the peer.
     pub(crate) peer: String,
-    /// Its end of the tunnel.
+    /// Outer address of the peer.
     pub(crate) peer_address: IpAddr,
     /// Networks behind the peer.
     pub(crate) peer_networks: Vec<AddressRange>,

@@ -11,9 +11,9 @@ use wire::{Address, Family};
 /// An interface that could be a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub(super) name: String,
-    /// Its addresses with the lengths of their prefixes; none that are good on the link alone.
+    /// Addresses with the lengths of their prefixes, without link-local ones.
     pub(super) addresses: Vec<(Address, u8)>,
     /// True if a default route leaves by it.
     pub(super) way_out: WayOut,
@@ -29,13 +29,13 @@ pub(super) enum WayOut {
 }
 
 impl Interface {
-    /// Its first address, IPv4 before IPv6.
+    /// Returns the first address, IPv4 before IPv6.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let of = |family| self.addresses.iter().find(|(address, _)| address.family == family);
         of(Family::V4).or_else(|| of(Family::V6)).map(|(address, _)| (*address).into())
     }
 
-    /// Its first address of the family of another one.
+    /// Returns the first address of the same family as another one.
     pub(super) fn address_like(&self, other: IpAddr) -> Option<IpAddr> {
         let family = Address::from(other).family;
         let found = self.addresses.iter().find(|(address, _)| address.family == family);
@@ -70,7 +70,7 @@ impl Interface {
 /// The interfaces of this machine, as defaults for answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// Its name, if that can be a gateway's.
+    /// Host name, if it can be a gateway's name.
     pub(super) name: Option<String>,
     /// Interfaces by name.
     pub(super) interfaces: Vec<Interface>,
@@ -111,7 +111,7 @@ impl Machine {
         others.clone().find(|one| !one.addresses.is_empty())
     }
 
-    /// One line for each interface, for the person who is to choose.
+    /// Lists the interfaces, one line each, for the person who chooses.
     pub(super) fn text(&self) -> String {
         if self.interfaces.is_empty() {
             return "This machine shows no interfaces; write their names as they will be.\n".into();

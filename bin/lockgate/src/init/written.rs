@@ -28,7 +28,7 @@ pub(super) struct Port {
     pub(super) addresses: Vec<(Address, u8)>,
 }
 
-/// One end of the tunnel.
+/// A gateway at one end of the tunnel.
 #[derive(Clone, Debug)]
 pub(super) struct Gateway {
     pub(super) name: String,

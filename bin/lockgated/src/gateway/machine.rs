@@ -89,7 +89,7 @@ pub(crate) trait Machine: Send {
     /// [`NetdevError`]: the rules are as they were.
     fn close(&mut self, netdev: &str) -> Result<(), NetdevError>;
 
-    /// Returns whether a program of ours is on a netdev.
+    /// Returns whether a Lockgate program is on a netdev.
     fn is_attached(&mut self, netdev: &str) -> bool;
 
     /// Attaches the program of a netdev again, where something took it off.

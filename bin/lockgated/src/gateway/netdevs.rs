@@ -1,4 +1,5 @@
-//! The netdevs that are ours: taken over as they come, let go as they go, and told what changed.
+//! The gateway's netdevs: attaches those that appear, releases those that disappear, and passes
+//! changes to their programs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -313,13 +314,13 @@ impl Gateway {
         }
     }
 
-    /// Netdevs of ours that the kernel has no more, or has anew under the name.
+    /// Returns the attached netdevs that disappeared from the kernel or were created again.
     fn gone(&self) -> Vec<(String, u32)> {
         let gone = self.netdevs.iter().filter(|(name, of)| self.index_of(name) != Some(of.ifindex));
         gone.map(|(name, netdev)| (name.clone(), netdev.ifindex)).collect()
     }
 
-    /// Netdevs that should be ours, are there and are not ours.
+    /// Returns the configured netdevs that exist and are not attached.
     fn to_take(&self) -> Vec<(String, u32)> {
         let there = self.there().into_iter();
         there.filter(|(name, _)| !self.netdevs.contains_key(name)).collect()

@@ -72,7 +72,8 @@ impl Gateway {
         self.publish(self.snapshot.clone(), Some(others(caches))).await
     }
 
-    /// Makes flow caches that are larger than those in use; `None`: a worker keeps its own.
+    /// Allocates flow caches for the workers that need a larger one. `None` in the result: that
+    /// worker keeps its cache.
     ///
     /// # Errors
     /// [`CacheError`]: none was made.
@@ -119,7 +120,7 @@ impl Gateway {
     }
 }
 
-/// These flow caches instead of those in use.
+/// Returns the replacement of each worker's flow cache by one of these.
 pub(super) fn others(caches: Caches) -> Vec<NextCache> {
     caches.into_iter().map(NextCache::Other).collect()
 }

@@ -46,7 +46,7 @@ impl Format {
         if open > 0.0 && open >= quality("text/plain") { Format::OpenMetrics } else { Format::Text }
     }
 
-    /// Its media type.
+    /// Returns the media type of the format.
     pub(super) const fn content_type(self) -> &'static str {
         match self {
             Format::Text => "text/plain; version=0.0.4; charset=utf-8",

@@ -1,7 +1,7 @@
-//! Whose port a netdev is, and whose the namespace: an abstract socket's name is one namespace's,
-//! and free again when the process is gone. Any user may take any such name, so one that somebody
-//! else has taken is only respected if a daemon could have: that of root, or of the user that this
-//! one runs as.
+//! Claims on netdevs and on the namespace, so that two daemons never serve one. A claim is an
+//! abstract socket name: it belongs to one namespace and is free when the process ends. Any user
+//! may bind any such name, so a name that is taken counts only if its owner can run a daemon: root,
+//! or this process's user.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::NetdevError;
 
 /// A claim of a netdev or a namespace.
 pub(crate) enum Claim {
-    /// The claim is ours until dropped.
+    /// The claim belongs to this process until dropped.
     Held(#[expect(dead_code, reason = "held")] UnixListener),
     /// A user who is no daemon has taken the name. Two daemons are kept apart by their sockets
     /// alone then: a queue has one.

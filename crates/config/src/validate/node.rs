@@ -76,7 +76,7 @@ fn directory(
     fits.then(|| PathBuf::from(text))
 }
 
-/// The same, which begins at the root: the daemon and its operator start in different directories.
+/// An absolute directory: the daemon and its operator start in different directories.
 fn absolute(
     problems: &mut Diagnostics<'_>,
     key: &'static str,

@@ -37,7 +37,7 @@ const HIP: u8 = 139;
 /// Shim6 (RFC 5533).
 const SHIM6: u8 = 140;
 
-/// Judges the policies of a file, some at a time.
+/// Validates the policies of a file, some at a time.
 pub(super) struct Judge<'a> {
     peers: &'a NamedSections<Peer>,
     ingress: Ingress<'a>,
@@ -70,7 +70,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Judges the next ones of the file.
+    /// Validates the next policies of the file.
     pub(super) fn judge(&mut self, policies: &[RawPolicy], problems: &mut Diagnostics<'_>) {
         for written in policies {
             self.count += 1;
@@ -147,7 +147,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// The right ones, in the order of the file, once all were judged.
+    /// Returns the valid policies, in the order of the file. Call it when all were validated.
     pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Diagnostics<'_>) -> Vec<Policy> {
         for peer in peers {
             let name = peer.name.get_ref();

@@ -1,4 +1,4 @@
-//! `[port.NAME]`: what is ours, and on which side.
+//! `[port.NAME]`: the gateway's ports and addresses, with their sides.
 
 use std::collections::HashMap;
 
@@ -195,7 +195,7 @@ fn l4_checksum(
     l4_checksum
 }
 
-/// The port's addresses, which also become ours.
+/// Returns the port's addresses, which also become addresses of the gateway.
 fn addresses(
     raw: &RawPort,
     id: PortId,

@@ -13,7 +13,7 @@ use super::{CacheCounters, CachedRoute, FlowCache};
 /// Keys by the place of their packet in the batch, and what the cache said. Places whose packets
 /// are not of the family hold what was there before: what is found of it means nothing.
 pub(crate) struct Column<const HEAD: usize> {
-    /// All of a key in front of scope and generation: [`v4_head`](super::v4_head),
+    /// The words of each key before its scope and generation: [`v4_head`](super::v4_head),
     /// [`v6_head`](super::v6_head).
     pub(crate) heads: [[u64; HEAD]; BATCH],
     pub(crate) values: [Value; BATCH],
@@ -41,7 +41,7 @@ impl<const HEAD: usize> Column<HEAD> {
 /// The scopes of a column's keys.
 #[derive(Clone, Copy)]
 pub(crate) enum Scopes<'a> {
-    /// The same for all.
+    /// One scope for all places.
     One(Scope),
     /// One entry a place.
     Each(&'a [Scope; BATCH]),

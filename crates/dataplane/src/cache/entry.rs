@@ -42,7 +42,7 @@ const LOW: u64 = u32::MAX as u64;
 /// The inputs that a remembered verdict depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
-    /// The circumstances in which the flow is judged.
+    /// The scope in which the flow is classified.
     pub scope: Scope,
     /// All that a selector sees.
     pub flow: Flow,
@@ -171,9 +171,9 @@ const fn identity_of(upper: u32, protocol: u8, kind: u8) -> u64 {
     upper as u64 | (protocol as u64) << 32 | ((OCCUPIED | kind) as u64) << 40
 }
 
-/// Words of a key in front of its scope, of IPv4.
+/// Number of words of an IPv4 key before its scope.
 pub(super) const V4_HEAD: usize = V4 - 2;
-/// Words of a key in front of its scope, of IPv6.
+/// Number of words of an IPv6 key before its scope.
 pub(super) const V6_HEAD: usize = V6 - 2;
 
 /// Identities by protocol, without the upper layer.

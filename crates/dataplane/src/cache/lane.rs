@@ -38,7 +38,7 @@ impl<const WORDS: usize> Default for Lane<WORDS> {
     }
 }
 
-/// Both lanes.
+/// The lanes of both families.
 #[derive(Default)]
 pub(crate) struct Lanes {
     pub(crate) v4: Lane<V4>,

@@ -179,7 +179,7 @@ impl Table {
         self.find_head_at::<HEAD, WORDS>(self.first::<WORDS>(hash), head, scope)
     }
 
-    /// Does as [`find_head`](Self::find_head), in its second bucket.
+    /// Searches like [`find_head`](Self::find_head), in the key's second bucket.
     #[inline(always)]
     pub(super) fn find_head_second<const HEAD: usize, const WORDS: usize>(
         &self,

@@ -103,7 +103,7 @@ fn count(counters: &mut Counters, paths: &mut PreparedPaths, heading: Heading, r
 enum Alike {
     /// All are: there is only one of what they could differ in.
     All,
-    /// Those that compare so.
+    /// Neighbours that compare equal.
     Neighbours,
 }
 

@@ -1,5 +1,5 @@
-//! Judges packets whose flows are in a column: asks the cache, then the tables about those that it
-//! does not know.
+//! Decides about packets whose flows are in a column: asks the cache first, then the policy tables
+//! about misses.
 //!
 //! Every verdict comes from where the general walk has it from: the cache, or the route and
 //! [`Tables::classify`](policy::Tables::classify). What the general walk looks at besides, it looks
@@ -40,7 +40,7 @@ struct PendingLookup {
     is_first: bool,
 }
 
-/// The packets that are judged together.
+/// The packets that are decided together.
 pub(super) struct PacketGroup<'a> {
     pub(super) scopes: Scopes<'a>,
     pub(super) heading: Heading,
@@ -49,7 +49,7 @@ pub(super) struct PacketGroup<'a> {
     pub(super) mask: u64,
 }
 
-/// The lists that a judgement is written into.
+/// The lists that decisions are written into.
 pub(super) struct Judge<'a> {
     pub(super) rows: &'a mut [Row; BATCH],
     pub(super) paths: &'a mut PreparedPaths,

@@ -100,7 +100,7 @@ impl Fate {
     }
 }
 
-/// One test. A test of the flow fails for a packet that is not IP.
+/// A test of a packet. A test of the flow fails for a packet that is not IP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
     /// An address lies in a range.
@@ -145,7 +145,7 @@ pub struct Subject {
     pub length: u32,
     /// The way that it goes.
     pub heading: Heading,
-    /// Its verdict; `None`: made here, and sent.
+    /// Verdict on the packet; `None`: the gateway made it and sent it.
     pub verdict: Option<Verdict>,
 }
 

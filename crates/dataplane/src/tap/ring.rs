@@ -50,9 +50,9 @@ pub struct CapturedPacket {
     pub heading: Heading,
     /// The header that its bytes begin with.
     pub medium: Medium,
-    /// Its verdict; `None`: it was made here, and sent.
+    /// Verdict on the packet; `None`: the gateway made it and sent it.
     pub verdict: Option<Verdict>,
-    /// Its beginning.
+    /// Beginning of the packet.
     pub bytes: Vec<u8>,
     /// The port that it came by or leaves by; empty: a frame of no port.
     pub port: String,
@@ -83,7 +83,7 @@ pub(super) struct Shared {
 /// Packets that a capture left out, though its filter accepted them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LeftOut {
-    /// There were more than its rate allows.
+    /// Packets above the capture's rate.
     pub beyond_rate: u64,
     /// The ring was full: nobody read it quickly enough.
     pub ring_full: u64,

@@ -34,7 +34,7 @@ const MAX_OPTION: usize = 4096;
 pub struct InterfaceId(u32);
 
 impl InterfaceId {
-    /// Its place among the interfaces of the file, from 0.
+    /// Returns the interface's place in the file, from 0.
     pub const fn number(self) -> u32 {
         self.0
     }
@@ -43,7 +43,7 @@ impl InterfaceId {
 /// An interface that packets were captured on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Interface<'a> {
-    /// Its name.
+    /// Name of the interface.
     pub name: &'a str,
     /// A sentence about it.
     pub description: &'a str,
@@ -73,9 +73,9 @@ pub struct Packet<'a> {
     pub timestamp_ns: u64,
     /// Bytes that it had.
     pub original: u32,
-    /// Its beginning, no longer than `original`.
+    /// Beginning of the packet, no longer than `original`.
     pub bytes: &'a [u8],
-    /// Its way.
+    /// Direction of the packet.
     pub direction: Direction,
     /// A comment; empty: none.
     pub comment: &'a str,

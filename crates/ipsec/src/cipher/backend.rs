@@ -22,8 +22,8 @@ impl BackendKind {
         material.is_ok_and(|material| Backend::new(&material, Choice::One(self)).is_some())
     }
 
-    /// The first backend of [`BackendKind::ALL`] that has a suite: the same on every start, where
-    /// [`Choice::of`] measures.
+    /// Returns the first backend of [`BackendKind::ALL`] that has a suite. The result is the same
+    /// on every start; [`Choice::of`] measures instead.
     pub fn first(suite: Suite) -> BackendKind {
         let mut all = BackendKind::ALL.iter().copied();
         all.find(|kind| kind.has(suite)).expect("the last backend has every suite")

@@ -18,7 +18,7 @@ impl BackendKind {
     /// All, the first choice among equals first; the last is everywhere and has every suite.
     pub const ALL: &[BackendKind] = &[BackendKind::IpsecMb, BackendKind::Ring, BackendKind::AwsLc];
 
-    /// Its name, as options and results give it.
+    /// Returns the backend's name, as options and results give it.
     pub const fn name(self) -> &'static str {
         match self {
             BackendKind::IpsecMb => "ipsec-mb",

@@ -10,7 +10,7 @@ use super::aead::{Aead, nonce_bytes};
 use super::place::AeadParts;
 use crate::{KeyMaterial, Suite};
 
-/// Its name and version; the version is pinned in `Cargo.toml`.
+/// Name and version of the library; `Cargo.toml` pins the version.
 pub(super) const NAME: &str = "ring 0.17.14";
 
 /// Bytes of the longest key.

@@ -144,9 +144,8 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
         }
     }
 
-    /// Does as [`commit_shared`](Self::commit_shared) for each number in turn, one answer per
-    /// number; numbers of one block that follow each other are one exchange, and all are one of the
-    /// edge.
+    /// Commits each number in turn like [`commit_shared`](Self::commit_shared), one answer per
+    /// number. Successive numbers of one block take one exchange, and the edge takes one for all.
     pub(super) fn commit_batch_shared(
         &self,
         numbers: &[u64],
@@ -264,7 +263,7 @@ impl<'a, W: Word, const RING: usize> Cursor<'a, W, RING> {
         Cursor { words, size, right, block: NO_BLOCK, word: 0 }
     }
 
-    /// Does as [`Words::commit`].
+    /// Commits a number like [`Words::commit`].
     #[inline(always)]
     pub(super) fn commit(&mut self, number: u64) -> Result<Advance, ReplayError> {
         // Right of the edge, in the block of the number before: nothing can stand against it.

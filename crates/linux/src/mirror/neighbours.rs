@@ -28,8 +28,8 @@ enum Keeping {
 }
 
 impl Mirror {
-    /// Makes the kernel find out a neighbour's link address, as if it had a packet for it. The
-    /// answer comes as a change of the view.
+    /// Asks the kernel to resolve a neighbour's link address, as if it had a packet for it. The
+    /// address arrives as a change of the view.
     ///
     /// # Errors
     /// [`NetlinkError::Refused`]: the netdev is gone or down; others: netlink broke.

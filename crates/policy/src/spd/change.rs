@@ -92,8 +92,8 @@ impl Spd {
         Ok(rebuilt)
     }
 
-    /// This database upon a base that [`rebuilt`](Self::rebuilt) made of `earlier`, which this
-    /// one was [`changed`](Self::changed) from.
+    /// Moves this database onto a base that [`rebuilt`](Self::rebuilt) made of `earlier`, the
+    /// database from which this one was [`changed`](Self::changed).
     ///
     /// # Errors
     /// [`NeedsRenewal`]; the old base still stands.
