@@ -266,7 +266,7 @@ fn each_rule_that_decided_counts_the_packet_and_the_cache_counts_the_same() {
 
 #[test]
 fn a_verdict_for_one_egress_port_is_not_used_for_another() {
-    // FC-32: the destination moves from LAN2, whose groups permit, to LAN, whose groups deny, and back.
+    // FC-32: the destination moves from LAN2, whose groups permit, to LAN, whose groups deny.
     for family in FAMILIES {
         for from_wan in [false, true] {
             let out = GroupSide::Out;
