@@ -44,6 +44,8 @@ pub(crate) struct Running {
     pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
+    /// Their sums by what they did to packets: [`policy::Action::kind`] counts into it.
+    pub(crate) actions: [[Volume; 2]; policy::Action::NAMES.len()],
     /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     /// Number of times that each peer has moved since the start.

@@ -457,6 +457,7 @@ fn running(counted: CountedPicture) -> Running {
         snapshot: picture.snapshot.clone(),
         routes: picture.live.routes.clone(),
         policies: totals.policies,
+        actions: totals.actions,
         sas: totals.sas,
         moves: picture.moves.clone(),
         liveness: picture.liveness_of_peers(),

@@ -27,6 +27,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use policy::Action;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -75,6 +76,8 @@ pub(crate) struct Report {
     pub(crate) policies: Vec<PolicyVolumes>,
     /// All policies.
     pub(crate) policy_count: usize,
+    /// Sums over policies and rules of groups, by what they did to packets.
+    pub(crate) actions: Vec<(&'static str, v1::Volume)>,
     pub(crate) counters: v1::Counters,
     pub(crate) cache: v1::Cache,
     /// Number of events of each kind.
@@ -99,6 +102,10 @@ impl Report {
             packets: volume.packets,
             bytes: volume.bytes,
         };
+        let sums = running.actions.map(|[outbound, inbound]| v1::Volume {
+            packets: outbound.packets + inbound.packets,
+            bytes: outbound.bytes + inbound.bytes,
+        });
         let counted = |policy: &policy::Policy| {
             running.policies.get(policy.name.as_str()).copied().unwrap_or_default()
         };
@@ -118,6 +125,7 @@ impl Report {
                 })
                 .collect(),
             policy_count: policies.len(),
+            actions: Action::NAMES.into_iter().zip(sums).collect(),
             counters: backend.counters().await,
             cache: backend.cache().await,
             events: backend.event_counts().await,
@@ -271,6 +279,7 @@ pub(crate) mod tests {
             process: Process::read(),
             policies: vec![policy("berlin-net"), policy("\"\\")],
             policy_count: 2,
+            actions: Action::NAMES.map(|action| (action, volume)).into(),
             counters: v1::Counters {
                 tiers: Some(v1::Tiers { classifier: count, ..Default::default() }),
                 drops: vec![drop],

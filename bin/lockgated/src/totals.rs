@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dataplane::counters::{PortCounts, Volume};
 use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots};
 use ipsec::{SaId, Spi};
-use policy::Direction;
+use policy::{Action, Direction};
 
 use crate::worker::FlushedCounts;
 
@@ -26,6 +26,9 @@ pub(crate) struct Totals {
     pub(crate) drops: BTreeMap<DropReason, u64>,
     /// Outbound and inbound counts of policies, by name: an edited policy keeps its counts.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
+    /// The sums of these over all policies and rules that ever ran, by what they do to packets:
+    /// [`Action::kind`] counts into it.
+    pub(crate) actions: [[Volume; 2]; Action::NAMES.len()],
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
@@ -65,6 +68,9 @@ impl Totals {
             outbound.packets + inbound.packets > 0
         });
         for (policy, (outbound, inbound)) in counted {
+            let [sent, received] = &mut self.actions[policy.action.kind()];
+            add(sent, outbound);
+            add(received, inbound);
             if !self.policies.contains_key(policy.name.as_str()) {
                 self.policies.insert(policy.name.as_str().into(), Default::default());
             }

@@ -34,6 +34,25 @@ pub enum Action {
     NoRule(GroupMode),
 }
 
+impl Action {
+    /// Names of what actions do to packets, for sums over all policies and rules.
+    pub const NAMES: [&'static str; 7] =
+        ["protect", "bypass", "discard", "permit", "deny", "no_match", "would_deny"];
+
+    /// Returns the place in [`NAMES`](Self::NAMES) of what the action does to packets.
+    pub const fn kind(self) -> usize {
+        match self {
+            Action::Protect(_) => 0,
+            Action::Bypass => 1,
+            Action::Discard => 2,
+            Action::Permit(_) => 3,
+            Action::Deny(GroupMode::Enforce) => 4,
+            Action::NoRule(GroupMode::Enforce) => 5,
+            Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => 6,
+        }
+    }
+}
+
 /// The mode of a security group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GroupMode {

@@ -19,6 +19,20 @@ use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingCha
 use crate::liveness::PeerLiveness;
 use crate::shown::{in_front, short};
 
+/// Presents the sums of counters by action, from one place of [`Action::NAMES`] to another.
+pub(super) fn action_volumes(
+    running: &Running,
+    places: std::ops::Range<usize>,
+) -> Vec<v1::ActionVolume> {
+    let sums = Action::NAMES.into_iter().zip(&running.actions);
+    let one = |(name, [outbound, inbound]): (&str, &[Volume; 2])| v1::ActionVolume {
+        action: name.into(),
+        outbound: Some(volume(*outbound)),
+        inbound: Some(volume(*inbound)),
+    };
+    sums.skip(places.start).take(places.len()).map(one).collect()
+}
+
 /// Presents the policies in order of precedence, with their counters.
 pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
     let snapshot = &*running.snapshot;

@@ -111,12 +111,13 @@ impl<B: Backend> Gateway for Service<B> {
         let running = self.backend.running().await;
         let name = request.into_inner().name;
         let host = present::host_bypasses(&running);
+        let sums = present::action_volumes(&running, 0..3);
         let cache_entries = running.cache_entries.clone();
         // Very many policies take a while, and this thread has other things to do.
         let policies = tokio::task::spawn_blocking(move || present::policies(&running));
         let policies = policies.await.map_err(|_| Status::internal("internal error: report it"))?;
         let policies = named(policies, "policy", name, |p| &p.name)?;
-        Ok(Response::new(v1::Policies { policies, host, cache_entries }))
+        Ok(Response::new(v1::Policies { policies, host, cache_entries, sums }))
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {

@@ -381,6 +381,14 @@ impl Report {
         into.counter("policy_packets", help, both(|volume| volume.packets));
         let help = "Bytes of the packets that the policy decided";
         into.counter("policy_bytes", help, both(|volume| volume.bytes));
+        let labels = |action: &'static str| [("action", action.into())];
+        let packets = self.actions.iter().map(|(action, sum)| (labels(action), sum.packets));
+        let help = "Packets decided by all policies and group rules with this action, removed ones \
+                    included; a packet that several of them decided counts with each";
+        into.counter("decided_packets", help, packets);
+        let bytes = self.actions.iter().map(|(action, sum)| (labels(action), sum.bytes));
+        let help = "Bytes of the packets decided by all policies and group rules with this action";
+        into.counter("decided_bytes", help, bytes);
     }
 
     fn add_workers<'a>(&'a self, into: &mut Families<'a>) {

@@ -352,6 +352,14 @@ pub(super) fn policies(answer: &v1::Policies) -> String {
         "in bytes",
     ];
     let mut text = some(table("Policies", &header, rows, Numbers(8..=11)), "no policies");
+    let sums = answer.sums.iter().map(|sum| {
+        let [outbound, inbound] = [&sum.outbound, &sum.inbound].map(|v| v.unwrap_or_default());
+        let numbers = [outbound.packets, outbound.bytes, inbound.packets, inbound.bytes];
+        let numbers = numbers.map(|number| number.to_string());
+        [vec![sum.action.to_uppercase()], numbers.into()].concat()
+    });
+    let header = ["action", "out packets", "out bytes", "in packets", "in bytes"];
+    text.push_str(&table("All policies since the start", &header, sums, Numbers(1..=4)));
     let host = answer.host.iter();
     let host = host.map(|entry| vec![entry.port.clone(), entry.service.clone(), "BYPASS".into()]);
     let title = "To this machine itself, without a policy";
@@ -706,8 +714,14 @@ mod tests {
             ..Default::default()
         };
         let cache_entries = pairs.concat();
-        let text =
-            policies(&v1::Policies { policies: vec![policy], host: vec![host], cache_entries });
+        let sums = vec![v1::ActionVolume {
+            action: "protect".into(),
+            outbound: Some(v1::Volume { packets: 4711, bytes: 1 }),
+            inbound: None,
+        }];
+        let (shown, host) = (vec![policy], vec![host]);
+        let text = policies(&v1::Policies { policies: shown, host, cache_entries, sums });
+        assert!(text.contains("PROTECT         4711"), "{text}");
         let last: Vec<&str> = text.lines().rev().take(4).collect();
         assert_eq!(last[0], "ipv6-outbound-spd-flow-cache-entries: 7");
         assert_eq!(last[3], "ipv4-inbound-spd-flow-cache-entries: 7");

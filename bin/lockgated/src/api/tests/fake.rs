@@ -84,6 +84,7 @@ impl Fake {
             snapshot: Arc::new(snapshot),
             routes: Routes::new(),
             policies: imbl::HashMap::unit("berlin-net".into(), [volume, Volume::default()]),
+            actions: std::array::from_fn(|_| [volume, Volume::default()]),
             sas: imbl::HashMap::unit(
                 (Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()),
                 volume,
