@@ -1,8 +1,8 @@
 //! A file read in pieces: the tree of a text takes thirty times the text, and a file may hold a
 //! million policies, so no more than some of them are a tree at any time.
 //!
-//! The text is cut before lines that begin a `[[policy]]`. What is no policy, the frame, is one
-//! tree; a run of policies is a tree for every few hundred KiB.
+//! The text is cut before lines that begin a `[[policy]]` or a `[[rule]]`. What is neither, the
+//! frame, is one tree; a run of these entries is a tree for every few hundred KiB.
 //!
 //! It means what the whole means. TOML is read from left to right, and at the end of a piece
 //! without a mistake nothing is left open: the next line begins an expression, in the whole too.
@@ -16,28 +16,28 @@ use toml::de::DeTable;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::raw::{self, Raw, RawPolicy};
+use crate::raw::{self, Raw, RawLists};
 use crate::read::Section;
 use crate::source::{Origin, Source};
 
-/// A run of policies is cut where it is longer, bytes.
+/// A run of entries is cut where it is longer, bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
 /// A text with a mistake is read as a whole if it is not longer, bytes.
 const WHOLE_BYTES: usize = 16 << 20;
 
-/// The text cannot be read in pieces: it has a mistake, or policies that do not begin with a line
-/// `[[policy]]`.
+/// The text cannot be read in pieces: it has a mistake, or policies or rules that do not begin with
+/// a line `[[policy]]` or `[[rule]]`.
 #[derive(Debug)]
 pub(crate) struct Whole;
 
 /// Positions at which a text is cut into chunks.
 #[derive(Default)]
 pub(crate) struct Chunks {
-    /// Parts without policies; each begins with a line.
+    /// Parts without policies and rules; each begins with a line.
     frame: Vec<Range<usize>>,
-    /// Policies; each begins with a line `[[policy]]`.
-    policies: Vec<Range<usize>>,
+    /// Policies and rules; each begins with a line `[[policy]]` or `[[rule]]`.
+    entries: Vec<Range<usize>>,
 }
 
 impl Chunks {
@@ -47,34 +47,34 @@ impl Chunks {
 
     fn cut(text: &str, piece_bytes: usize) -> Chunks {
         let mut pieces = Chunks::default();
-        let (mut begin, mut in_policies) = (0, false);
+        let (mut begin, mut in_entries) = (0, false);
         let mut at = 0;
         for line in text.split_inclusive('\n') {
-            let (here, is_policy) = (at, begins_policy(line));
+            let (here, is_entry) = (at, begins_entry(line));
             at += line.len();
-            let ends = match (in_policies, is_policy) {
+            let ends = match (in_entries, is_entry) {
                 (true, true) => here - begin >= piece_bytes,
                 (true, false) => is_header(line),
-                (false, is_policy) => is_policy,
+                (false, is_entry) => is_entry,
             };
             if ends {
-                pieces.push(begin..here, in_policies);
-                (begin, in_policies) = (here, is_policy);
+                pieces.push(begin..here, in_entries);
+                (begin, in_entries) = (here, is_entry);
             }
         }
-        pieces.push(begin..text.len(), in_policies);
+        pieces.push(begin..text.len(), in_entries);
         pieces
     }
 
-    fn push(&mut self, piece: Range<usize>, is_policies: bool) {
-        match is_policies {
-            true => self.policies.push(piece),
+    fn push(&mut self, piece: Range<usize>, is_entries: bool) {
+        match is_entries {
+            true => self.entries.push(piece),
             false if piece.is_empty() => {}
             false => self.frame.push(piece),
         }
     }
 
-    /// Reads everything but the policies.
+    /// Reads everything but the policies and rules.
     ///
     /// # Errors
     /// [`Whole`]; what was noted until then means nothing.
@@ -95,23 +95,23 @@ impl Chunks {
         };
         let origin = Origin::of(&self.frame);
         let table = tree(&text)?;
-        if table.contains_key("policy") {
+        if raw::LISTS.iter().any(|list| table.contains_key(*list)) {
             return Err(Whole);
         }
         Ok(raw::frame(&Section::top(&table, &origin), problems))
     }
 
-    /// Returns the policies in chunks. Each piece is read when the iterator reaches it.
-    pub(crate) fn policies<'a>(
+    /// Returns the policies and rules in chunks. Each piece is read when the iterator reaches it.
+    pub(crate) fn lists<'a>(
         &'a self,
         source: &'a Source<'_>,
-    ) -> impl FnMut(&mut Diagnostics<'_>) -> Option<Result<Vec<RawPolicy>, Whole>> + 'a {
-        let mut pieces = self.policies.iter();
+    ) -> impl FnMut(&mut Diagnostics<'_>) -> Option<Result<RawLists, Whole>> + 'a {
+        let mut pieces = self.entries.iter();
         move |problems| {
             let piece = pieces.next()?;
             let origin = Origin::of(std::slice::from_ref(piece));
             let table = tree(&source.text[piece.clone()]);
-            Some(table.map(|table| raw::policies(&Section::top(&table, &origin), problems)))
+            Some(table.map(|table| raw::lists(&Section::top(&table, &origin), problems)))
         }
     }
 }
@@ -121,12 +121,12 @@ impl Chunks {
 pub(crate) fn read_whole(
     source: &Source<'_>,
     problems: &mut Diagnostics<'_>,
-) -> Option<(Raw, Vec<RawPolicy>)> {
+) -> Option<(Raw, RawLists)> {
     if source.text.len() <= WHOLE_BYTES {
         return raw::read(source, problems);
     }
     let pieces = Chunks::of(source.text);
-    let mut all: Vec<&Range<usize>> = pieces.frame.iter().chain(&pieces.policies).collect();
+    let mut all: Vec<&Range<usize>> = pieces.frame.iter().chain(&pieces.entries).collect();
     all.sort_by_key(|piece| piece.start);
     for piece in all {
         let origin = Origin::of(std::slice::from_ref(piece));
@@ -134,9 +134,9 @@ pub(crate) fn read_whole(
         if !raw::note(&errors, source, &origin, problems) {
             return None;
         }
-        let policies = table.get_ref().get_key_value("policy");
-        if let (Some((key, _)), false) = (policies, begins_policy(&source.text[piece.clone()])) {
-            let mistake = DiagnosticKind::PolicyInFrame { limit: WHOLE_BYTES };
+        let keys = raw::LISTS.iter().filter_map(|list| table.get_ref().get_key_value(*list));
+        for (key, _) in keys.filter(|_| !begins_entry(&source.text[piece.clone()])) {
+            let mistake = DiagnosticKind::EntryInFrame { limit: WHOLE_BYTES };
             problems.error(&origin.span(key.span()), mistake);
         }
     }
@@ -157,19 +157,20 @@ fn is_header(line: &str) -> bool {
     line.trim_start_matches([' ', '\t']).starts_with('[')
 }
 
-fn begins_policy(line: &str) -> bool {
-    line.trim_start_matches([' ', '\t']).starts_with("[[policy]]")
+fn begins_entry(line: &str) -> bool {
+    let line = line.trim_start_matches([' ', '\t']);
+    line.starts_with("[[policy]]") || line.starts_with("[[rule]]")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The texts of the frame and of the policies.
+    /// The texts of the frame and of the entries.
     fn cut(text: &str, piece_bytes: usize) -> (Vec<&str>, Vec<&str>) {
         let pieces = Chunks::cut(text, piece_bytes);
         let texts = |ranges: &[Range<usize>]| ranges.iter().map(|r| &text[r.clone()]).collect();
-        (texts(&pieces.frame), texts(&pieces.policies))
+        (texts(&pieces.frame), texts(&pieces.entries))
     }
 
     #[test]
@@ -180,6 +181,9 @@ mod tests {
         assert_eq!(cut(&text, 1), (vec![head, tail], vec![one, two, one]));
         let both = [one, two].concat();
         assert_eq!(cut(&text, 18), (vec![head, tail], vec![&both, one]));
+        let rule = "\t[[rule]]\nc = 1\n";
+        let mixed = [head, one, rule, tail].concat();
+        assert_eq!(cut(&mixed, 1), (vec![head, tail], vec![one, rule]));
         assert_eq!(cut("", 1), (vec![], vec![]));
         assert_eq!(cut(one, 1), (vec![], vec![one]));
     }
@@ -196,7 +200,7 @@ mod tests {
             let source = Source::new("x", text);
             let mut problems = Diagnostics::new(&source);
             let pieces = Chunks::cut(text, 1);
-            assert_eq!(pieces.policies.len(), 1, "{text}");
+            assert_eq!(pieces.entries.len(), 1, "{text}");
             assert!(pieces.frame(&source, &mut problems).is_err(), "{text}");
         }
     }
@@ -207,25 +211,30 @@ mod tests {
         let mut problems = Diagnostics::new(&source);
         let pieces = Chunks::cut(text, 1);
         let frame = pieces.frame(&source, &mut problems).ok()?;
-        let mut policies = Vec::new();
-        let mut next = pieces.policies(&source);
+        let mut lists = RawLists::default();
+        let mut next = pieces.lists(&source);
         while let Some(some) = next(&mut problems) {
-            policies.extend(some.ok()?);
+            let RawLists { policies, rules } = some.ok()?;
+            lists.policies.extend(policies);
+            lists.rules.extend(rules);
         }
-        Some(format!("{frame:?} {policies:?} {:?}", problems.finish()))
+        Some(format!("{frame:?} {lists:?} {:?}", problems.finish()))
     }
 
     fn as_a_whole(text: &str) -> String {
         let source = Source::new("x", text);
         let mut problems = Diagnostics::new(&source);
-        let (frame, policies) = raw::read(&source, &mut problems).expect("no mistake in it");
-        format!("{frame:?} {policies:?} {:?}", problems.finish())
+        let (frame, lists) = raw::read(&source, &mut problems).expect("no mistake in it");
+        format!("{frame:?} {lists:?} {:?}", problems.finish())
     }
 
     /// Lines that begin, end or hide sections.
-    const LINES: [&str; 18] = [
+    const LINES: [&str; 21] = [
         "[[policy]]\n",
         "[[policy]]\n",
+        "[[rule]]\n",
+        "[[ rule ]]\n",
+        "[rule.x]\n",
         "  [[policy]] # again\r\n",
         "[[policy]] x = 1\n",
         "[[ policy ]]\n",
@@ -258,8 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_the_frame_holds_are_not_read_in_pieces() {
-        for text in ["policy = []\n[[policy]]\n", "[policy.x]\n", "[[ policy ]]\n[[policy]]\n"] {
+    fn policies_and_rules_that_the_frame_holds_are_not_read_in_pieces() {
+        for text in [
+            "policy = []\n[[policy]]\n",
+            "[policy.x]\n",
+            "[[ policy ]]\n[[policy]]\n",
+            "rule = []\n",
+            "[[ rule ]]\n[[policy]]\n",
+        ] {
             let source = Source::new("x", text);
             let mut problems = Diagnostics::new(&source);
             assert!(Chunks::of(text).frame(&source, &mut problems).is_err(), "{text}");

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use ipsec::{Encryption, Suite};
 use policy::{AddressRange, SelectorError};
 
+use crate::groups::RuleAction;
 use crate::meeting::Meeting;
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
@@ -54,8 +55,11 @@ pub enum DiagnosticKind {
     SameKey { key: String },
     #[error("a section without a name of its own is written twice")]
     SameSection,
-    #[error("in a file of more than {limit} bytes each policy begins with a line `[[policy]]`")]
-    PolicyInFrame { limit: usize },
+    #[error(
+        "in a file of more than {limit} bytes each policy begins with a line `[[policy]]`, each \
+         rule with `[[rule]]`"
+    )]
+    EntryInFrame { limit: usize },
     #[error("this value is wrong, and is not shown because it looks like a key")]
     NotShown,
 
@@ -276,13 +280,13 @@ pub enum DiagnosticKind {
     #[error("`{key}`: protocol {} has no ports", policy::selector::protocol_text(Some(*.protocol)))]
     NoPorts { key: &'static str, protocol: u8 },
     #[error("`{key}` with any protocol matches only packets that have ports")]
-    PortsOfAny { key: &'static str },
+    PortsOfAny { key: &'static str, what: &'static str },
     #[error("`icmp` needs protocol \"icmp\" or \"icmpv6\"")]
     IcmpWithoutProtocol,
     #[error("the addresses are of the other IP version than the ICMP")]
     IcmpOfOtherFamily { right: &'static str },
-    #[error("`local` and `remote` have no IP version in common: the policy never matches")]
-    NeverMatches,
+    #[error("`{one}` and `{other}` have no IP version in common: the {what} never matches")]
+    NeverMatches { one: &'static str, other: &'static str, what: &'static str },
     #[error("in `{key}` this entry overlaps another")]
     Overlap { key: &'static str },
     #[error("`{key}` is not {end} alone, the end of peer `{peer}`, whose mode is transport")]
@@ -307,12 +311,51 @@ pub enum DiagnosticKind {
          for the same packets, for example {example}: the later in the file decides"
     )]
     TiedPolicies { other: String, line: u32, example: String },
-    #[error("{more} more such warnings are not shown: policies that {doubt}")]
+    #[error("{more} more such warnings are not shown: {doubt}")]
     MoreDoubts { more: usize, doubt: &'static str },
     #[error("{meeting}")]
     AllowHostMeets { meeting: Meeting },
     #[error("the policies compile to {rules} rules with this one; the limit is {limit}")]
     TooManyRules { rules: usize, limit: usize },
+
+    // [set.NAME], [group.NAME], [[rule]]
+    #[error("the set has neither `addresses` nor `file`")]
+    SetWithoutMembers,
+    #[error("the set has both `addresses` and `file`")]
+    SetTwice,
+    #[error("the set is empty")]
+    EmptySet,
+    #[error("set file {file} {problem}")]
+    SetFile { file: String, problem: Box<DiagnosticKind> },
+    #[error("set file {file} has no member")]
+    SetFileEmpty { file: String },
+    #[error("files of sets are not read here")]
+    SetFileRefused,
+    #[error("there is no set `{name}`")]
+    UnknownSet { name: String, nearest: Option<String> },
+    #[error("\"{name}\" is the name of a set")]
+    SetWithoutAt { name: String },
+    #[error("there is no group `{name}`")]
+    UnknownGroup { name: String, nearest: Option<String> },
+    #[error("no port lists group `{group}`: its rules decide nothing")]
+    UnusedGroup { group: String },
+    #[error("another rule of group `{group}` is called `{name}`")]
+    SameRule { group: String, name: String },
+    #[error(
+        "rule `{rule}` ({}) never decides: rule `{by}` ({}) in line {line} above it covers it",
+        .action.name(), .by_action.name()
+    )]
+    CoveredRule {
+        rule: Box<str>,
+        action: RuleAction,
+        by: Box<str>,
+        by_action: RuleAction,
+        line: u32,
+    },
+    #[error(
+        "policies and rules of groups compile to {rules} rules with this one; the limit is {limit}"
+    )]
+    TooManyGroupRules { rules: usize, limit: usize },
 
     // [[route]], [[neighbour]]
     #[error("there is no port `{name}`")]

@@ -34,11 +34,12 @@ impl Change {
 pub struct Difference {
     /// The way in which it differs.
     pub change: Change,
-    /// Kind of the section: `node`, `port`, `cache`, `metrics`, `peer`, `policy`, `route`,
-    /// `neighbour`; or `order`: the policies of both are in another order, which decides among
-    /// equals.
+    /// Kind of the section: `node`, `port`, `cache`, `metrics`, `peer`, `set`, `group`, `policy`, `rule`,
+    /// `route`, `neighbour`; or `order`: policies of both are in another order, which decides among
+    /// equals, or rules of a group, of which the first that matches decides.
     pub what: &'static str,
-    /// Name of the section; empty for a section that has none.
+    /// Name of the section, of a rule `GROUP/RULE`; of an order of rules the group's. Empty for a
+    /// section that has none.
     pub name: String,
     /// Lines of the section in the earlier configuration; empty if that lacks it.
     pub before: String,
@@ -69,26 +70,47 @@ pub fn differences(before: &Validated, after: &Validated) -> Vec<Difference> {
     for section in old.iter().filter(|section| gone.contains_key(&key(section))) {
         add(Change::Removed, section, &section.text, "");
     }
-    found.extend(reordered(before, after));
+    found.extend(reordered("", policies(before), policies(after)));
+    let (mut rules_before, mut rules_after) = (rules_by_group(before), rules_by_group(after));
+    for group in after.groups.iter().map(|group| group.name.as_str()) {
+        let names = [&mut rules_before, &mut rules_after].map(|rules| rules.remove(group));
+        let [before, after] = names.map(Option::unwrap_or_default);
+        found.extend(reordered(group, before, after));
+    }
     found
 }
 
-/// The policies that both have, where their order differs.
-fn reordered(before: &Validated, after: &Validated) -> Option<Difference> {
-    fn names(config: &Validated) -> Vec<&str> {
-        config.policies.iter().map(|policy| policy.name.as_str()).collect()
+/// The names of policies in their order.
+fn policies(config: &Validated) -> Vec<&str> {
+    config.policies.iter().map(|policy| policy.name.as_str()).collect()
+}
+
+/// The names of rules in their order, by the names of their groups.
+fn rules_by_group(config: &Validated) -> HashMap<&str, Vec<&str>> {
+    let mut rules: HashMap<&str, Vec<&str>> = HashMap::new();
+    for rule in &config.rules {
+        let group = &config.groups[rule.group.0 as usize].name;
+        rules.entry(group).or_default().push(&rule.name);
     }
+    rules
+}
+
+/// The names that both have, where their order differs; `name` says of what.
+fn reordered<'n>(
+    name: &str,
+    mut before: Vec<&'n str>,
+    mut after: Vec<&'n str>,
+) -> Option<Difference> {
     fn set<'a>(names: &[&'a str]) -> HashSet<&'a str> {
         names.iter().copied().collect()
     }
-    let (mut before, mut after) = (names(before), names(after));
     let (in_before, in_after) = (set(&before), set(&after));
     before.retain(|name| in_after.contains(name));
     after.retain(|name| in_before.contains(name));
     (before != after).then(|| Difference {
         change: Change::Changed,
         what: "order",
-        name: String::new(),
+        name: name.to_owned(),
         before: before.join("\n") + "\n",
         after: after.join("\n") + "\n",
     })

@@ -266,6 +266,28 @@ impl<'a> Diagnostics<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
+    /// Judges another file, which this one names: its problems are told among those of this one.
+    pub(crate) fn within<T>(
+        &mut self,
+        file: &Source<'_>,
+        judge: impl FnOnce(&mut Diagnostics<'_>) -> T,
+    ) -> T {
+        let mut own = Diagnostics::new(file);
+        let judged = judge(&mut own);
+        let Diagnostics { list, errors, warnings, .. } = own;
+        let told = [Severity::Error, Severity::Warning].map(|severity| match severity {
+            Severity::Error => (severity, MAX_PROBLEMS.saturating_sub(self.errors)),
+            Severity::Warning => (severity, MAX_PROBLEMS.saturating_sub(self.warnings)),
+        });
+        for (severity, room) in told {
+            let of_kind = list.iter().filter(|problem| problem.severity == severity);
+            self.list.extend(of_kind.take(room).cloned());
+        }
+        self.errors += errors;
+        self.warnings += warnings;
+        judged
+    }
+
     /// Suppresses later problems that only say that a section of this kind is missing.
     pub(crate) fn doubt(&mut self, section: Option<String>) {
         self.doubted.extend(section);
@@ -279,6 +301,10 @@ impl<'a> Diagnostics<'a> {
             DiagnosticKind::UnknownPeer { .. } | DiagnosticKind::UnusedPeer { .. } => {
                 doubted("peer")
             }
+            DiagnosticKind::UnknownGroup { .. } | DiagnosticKind::UnusedGroup { .. } => {
+                doubted("group")
+            }
+            DiagnosticKind::UnknownSet { .. } => doubted("set"),
             DiagnosticKind::MissingSection { section } => {
                 let name = section.trim_matches(['[', ']']);
                 doubted(name.split('.').next().unwrap_or(name))

@@ -11,7 +11,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
 use crate::raw::MAX_BYTES;
 use crate::source::{Location, Source};
-use crate::validated::{Action, Peer, PeerId, Policy, Validated};
+use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
 /// The only sections that there may be.
 const SECTIONS: &[&str] = &["policy"];
@@ -121,6 +121,10 @@ fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
     problems.finish().map(drop)
 }
 
+fn without_groups(port: &Port) -> Port {
+    Port { groups_in: Vec::new(), groups_out: Vec::new(), ..port.clone() }
+}
+
 fn judge(
     text: &str,
     name: &str,
@@ -131,9 +135,13 @@ fn judge(
         node: running.node.clone(),
         cache: running.cache,
         metrics: running.metrics,
-        ports: running.ports.clone(),
+        // Policies name no groups.
+        ports: running.ports.iter().map(without_groups).collect(),
         peers: peers.iter().map(|peer| (*peer).clone()).collect(),
+        sets: Vec::new(),
+        groups: Vec::new(),
         policies: Vec::new(),
+        rules: Vec::new(),
         routes: Vec::new(),
         neighbours: Vec::new(),
     };

@@ -7,8 +7,8 @@
 //!
 //! All mistakes are told at once ([`ConfigErrors`]), each with its line and what to do; nothing
 //! comes of a file unless there are none. Keys stay in files of their own ([`Keys`]) and are read
-//! in a step of their own, so that [`parse`] touches no file. Nothing here asks the kernel, and
-//! nothing runs beside the caller.
+//! in a step of their own. [`parse`] touches no file; [`parse_in`] reads those of sets of
+//! addresses. Nothing here asks the kernel, and nothing runs beside the caller.
 #![forbid(unsafe_code)]
 
 pub mod allow_host;
@@ -19,6 +19,8 @@ mod difference;
 mod errors;
 mod example;
 mod fragment;
+mod group_policies;
+pub mod groups;
 mod host_port;
 mod interface_address;
 mod key_names;
@@ -28,17 +30,18 @@ mod raw;
 mod read;
 mod replay_keys;
 pub mod schema;
+mod set_files;
 mod source;
 mod standalone;
 mod syntax;
 mod text;
+mod text_file;
 mod validate;
 pub mod validated;
 mod values;
 mod written;
 
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
@@ -47,6 +50,7 @@ pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity, render};
 pub use example::example_text;
 pub use fragment::{ParsedPolicies, edited, parse_policies, policy_text};
+pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
 pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
@@ -67,6 +71,7 @@ pub use written::{mac_text, service_text};
 
 use chunked::{Chunks, Whole};
 use errors::Diagnostics;
+use set_files::SetFiles;
 use source::Source;
 use validate::Outcome;
 
@@ -77,6 +82,8 @@ pub struct Parsed {
     pub validated: Validated,
     /// Mistakes that are allowed, but were probably not meant.
     pub warnings: Vec<Diagnostic>,
+    /// True if a set of addresses was read from a file with a relative name.
+    pub names_relative_files: bool,
     /// The place where each peer's key file is named, one entry per peer.
     key_places: Vec<Location>,
     /// The place where the size of the flow cache is named, or the begin of the file.
@@ -93,11 +100,25 @@ pub struct Loaded {
     pub keys: Keys,
 }
 
-/// Parses and validates a configuration. Touches no file; `name` is the file's name in messages.
+/// Parses and validates a configuration. Touches no file, and so refuses a set of addresses that is
+/// in one; `name` is the file's name in messages.
 ///
 /// # Errors
 /// All mistakes of the text, with its warnings.
 pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
+    parsed(text, name, SetFiles::Refused)
+}
+
+/// Parses and validates a configuration with the files of its sets of addresses. Relative names of
+/// them start at `base`, the directory of the configuration file ([`base_of`]).
+///
+/// # Errors
+/// All mistakes of the text and of those files, with its warnings.
+pub fn parse_in(text: &str, name: &str, base: &Path) -> Result<Parsed, ConfigErrors> {
+    parsed(text, name, SetFiles::In(base))
+}
+
+fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
         let mistake = DiagnosticKind::TooLong { size: text.len() as u64, limit: MAX_BYTES };
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
@@ -106,33 +127,36 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
     if let Some((span, mistake)) = syntax::unreadable(text) {
         return Err(ConfigErrors::of(source.place(&span), mistake));
     }
-    let (validated, problems) = in_pieces(&source).unwrap_or_else(|Whole| as_a_whole(&source));
+    let (validated, problems) =
+        in_pieces(&source, files).unwrap_or_else(|Whole| as_a_whole(&source, files));
     let warnings = problems.finish()?;
-    let Some(Outcome { validated, keys, flows }) = validated else {
+    let Some(Outcome { validated, keys, flows, names_relative_files }) = validated else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
         let mistake = DiagnosticKind::Unexplained;
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
     };
     let key_places = keys.iter().map(|span| source.place(span)).collect();
-    Ok(Parsed { validated, warnings, key_places, flows_place: source.place(&flows) })
+    let flows_place = source.place(&flows);
+    Ok(Parsed { validated, warnings, names_relative_files, key_places, flows_place })
 }
 
 /// A text's configuration, and the problems that it has.
 type Judged<'a> = (Option<Outcome>, Diagnostics<'a>);
 
-fn in_pieces<'a>(source: &'a Source<'a>) -> Result<Judged<'a>, Whole> {
+fn in_pieces<'a>(source: &'a Source<'a>, files: SetFiles<'_>) -> Result<Judged<'a>, Whole> {
     let mut problems = Diagnostics::new(source);
     let pieces = Chunks::of(source.text);
     let raw = pieces.frame(source, &mut problems)?;
-    let validated = validate::validate(&raw, pieces.policies(source), &mut problems)?;
+    let validated = validate::validate(&raw, pieces.lists(source), files, &mut problems)?;
     Ok((validated, problems))
 }
 
-fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
+fn as_a_whole<'a>(source: &'a Source<'a>, files: SetFiles<'_>) -> Judged<'a> {
     let mut problems = Diagnostics::new(source);
-    let validated = chunked::read_whole(source, &mut problems).and_then(|(raw, policies)| {
-        let mut policies = Some(Ok::<_, Whole>(policies));
-        validate::validate(&raw, |_: &mut Diagnostics<'_>| policies.take(), &mut problems).ok()?
+    let validated = chunked::read_whole(source, &mut problems).and_then(|(raw, lists)| {
+        let mut lists = Some(Ok::<_, Whole>(lists));
+        let next = |_: &mut Diagnostics<'_>| lists.take();
+        validate::validate(&raw, next, files, &mut problems).ok()?
     });
     (validated, problems)
 }
@@ -143,7 +167,7 @@ fn as_a_whole<'a>(source: &'a Source<'a>) -> Judged<'a> {
 /// # Errors
 /// All mistakes, or why the file cannot be read.
 pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
-    parse(&read_text(path)?, &path.display().to_string())
+    parse_in(&read_text(path)?, &path.display().to_string(), base_of(path))
 }
 
 /// Reads the text of a configuration file. Never waits: a pipe or a device is refused.
@@ -151,30 +175,8 @@ pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
 /// # Errors
 /// The reason why it cannot be read: rights, kind, size or encoding.
 pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
-    let name = path.display().to_string();
-    let fail = |mistake| ConfigErrors::of(Location::of_file(&name), mistake);
-    let unreadable =
-        |error: std::io::Error| fail(DiagnosticKind::Unreadable { kind: error.kind() });
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = match options.open(path) {
-        // A socket.
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            return Err(fail(DiagnosticKind::NotRegular { kind: "a socket" }));
-        }
-        opened => opened.map_err(unreadable)?,
-    };
-    let metadata = file.metadata().map_err(unreadable)?;
-    let kind = metadata.file_type();
-    match kind {
-        _ if kind.is_file() && metadata.len() > MAX_BYTES => {
-            Err(fail(DiagnosticKind::TooLong { size: metadata.len(), limit: MAX_BYTES }))
-        }
-        _ if kind.is_file() => text_of(file, &name),
-        _ if kind.is_dir() => Err(fail(DiagnosticKind::NotRegular { kind: "a directory" })),
-        _ if kind.is_fifo() => Err(fail(DiagnosticKind::NotRegular { kind: "a pipe" })),
-        _ => Err(fail(DiagnosticKind::NotRegular { kind: "a device" })),
-    }
+    let fail = |mistake| ConfigErrors::of(Location::of_file(&path.display().to_string()), mistake);
+    text_file::read(path, MAX_BYTES).map_err(fail)
 }
 
 /// Reads the text of a configuration from an open input, up to its end; `name` is its name in
@@ -184,13 +186,7 @@ pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
 /// As [`read_text`].
 pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
     let fail = |mistake| ConfigErrors::of(Location::of_file(name), mistake);
-    let mut bytes = Vec::new();
-    let read = input.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|error| fail(DiagnosticKind::Unreadable { kind: error.kind() }))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(fail(DiagnosticKind::TooLarge { limit: MAX_BYTES }));
-    }
-    String::from_utf8(bytes).map_err(|_| fail(DiagnosticKind::NotText))
+    text_file::text_of(input, MAX_BYTES).map_err(fail)
 }
 
 /// Reads a configuration file, and the key files that it names, for a machine with `memory` bytes

@@ -25,7 +25,7 @@ pub(crate) type Truth = Option<Spanned<bool>>;
 /// A string or a number with its place.
 pub(crate) type Either = Option<Spanned<Scalar>>;
 
-/// A file without its policies.
+/// A file without its policies and rules.
 #[derive(Debug, Default)]
 pub(crate) struct Raw {
     pub(crate) node: Option<RawNode>,
@@ -33,6 +33,8 @@ pub(crate) struct Raw {
     pub(crate) metrics: Option<RawMetrics>,
     pub(crate) ports: Vec<RawPort>,
     pub(crate) peers: Vec<RawPeer>,
+    pub(crate) sets: Vec<RawSet>,
+    pub(crate) groups: Vec<RawGroup>,
     pub(crate) routes: Vec<RawRoute>,
     pub(crate) neighbours: Vec<RawNeighbour>,
 }
@@ -76,6 +78,8 @@ pub(crate) struct RawPort {
     pub(crate) mtu: Number,
     pub(crate) addresses: Texts,
     pub(crate) l4_checksum: Text,
+    pub(crate) groups_in: Texts,
+    pub(crate) groups_out: Texts,
 }
 
 /// `[peer.NAME]`.
@@ -119,6 +123,46 @@ pub(crate) struct RawPolicy {
     pub(crate) direction: Text,
 }
 
+/// `[set.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawSet {
+    pub(crate) at: Span,
+    pub(crate) name: Spanned<String>,
+    pub(crate) addresses: Texts,
+    pub(crate) file: Text,
+    /// Number of its keys, right or wrong.
+    pub(crate) keys: usize,
+}
+
+/// `[group.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawGroup {
+    pub(crate) name: Spanned<String>,
+    pub(crate) mode: Text,
+}
+
+/// `[[rule]]`.
+#[derive(Debug)]
+pub(crate) struct RawRule {
+    pub(crate) at: Span,
+    pub(crate) group: Text,
+    pub(crate) name: Text,
+    pub(crate) action: Text,
+    pub(crate) from: Texts,
+    pub(crate) to: Texts,
+    pub(crate) protocol: Either,
+    pub(crate) from_ports: Texts,
+    pub(crate) to_ports: Texts,
+    pub(crate) icmp: Texts,
+}
+
+/// The sections of which there may be very many: policies, and rules of groups.
+#[derive(Debug, Default)]
+pub(crate) struct RawLists {
+    pub(crate) policies: Vec<RawPolicy>,
+    pub(crate) rules: Vec<RawRule>,
+}
+
 /// `[[route]]`.
 #[derive(Debug)]
 pub(crate) struct RawRoute {
@@ -138,20 +182,31 @@ pub(crate) struct RawNeighbour {
     pub(crate) mac: Text,
 }
 
-const SECTIONS: &[&str] =
-    &["node", "cache", "port", "peer", "policy", "route", "neighbour", "metrics"];
+const SECTIONS: &[&str] = &[
+    "node",
+    "cache",
+    "port",
+    "peer",
+    "policy",
+    "route",
+    "neighbour",
+    "metrics",
+    "set",
+    "group",
+    "rule",
+];
+
+/// The sections of [`RawLists`].
+pub(crate) const LISTS: &[&str] = &["policy", "rule"];
 
 /// Reads a file. `None` if its syntax is so broken that its values mean nothing; the problems say
 /// why. A key that is there twice is noted and its first value read.
-pub(crate) fn read(
-    source: &Source<'_>,
-    problems: &mut Diagnostics<'_>,
-) -> Option<(Raw, Vec<RawPolicy>)> {
+pub(crate) fn read(source: &Source<'_>, problems: &mut Diagnostics<'_>) -> Option<(Raw, RawLists)> {
     let (table, errors) = DeTable::parse_recoverable(source.text);
     let origin = Origin::of(&[]);
     let readable = note(&errors, source, &origin, problems);
     let top = Section::top(table.get_ref(), &origin);
-    readable.then(|| (frame(&top, problems), policies(&top, problems)))
+    readable.then(|| (frame(&top, problems), lists(&top, problems)))
 }
 
 /// Notes the first syntax error, or else duplicate keys, and returns whether the values can be
@@ -178,7 +233,7 @@ pub(crate) fn note(
     true
 }
 
-/// Reads all sections but the policies.
+/// Reads all sections but the policies and rules.
 pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
     for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
         let name = name.to_owned();
@@ -216,15 +271,20 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
         }),
         ports: named(top, problems, "port", port),
         peers: named(top, problems, "peer", peer),
+        sets: named(top, problems, "set", set),
+        groups: named(top, problems, "group", group),
         routes: routes.iter().map(|section| route(section, problems)).collect(),
         neighbours: neighbours.iter().map(|section| neighbour(section, problems)).collect(),
     }
 }
 
-/// The policies.
-pub(crate) fn policies(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Vec<RawPolicy> {
-    let sections = top.list(problems, "policy", "[[policy]]");
-    sections.iter().map(|section| policy(section, problems)).collect()
+/// The policies, and the rules of groups.
+pub(crate) fn lists(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawLists {
+    let policies = top.list(problems, "policy", "[[policy]]");
+    let policies = policies.iter().map(|section| policy(section, problems)).collect();
+    let rules = top.list(problems, "rule", "[[rule]]");
+    let rules = rules.iter().map(|section| rule(section, problems)).collect();
+    RawLists { policies, rules }
 }
 
 fn named<T>(
@@ -264,6 +324,8 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         mtu: section.number(problems, "mtu"),
         addresses: section.texts(problems, "addresses"),
         l4_checksum: section.text(problems, "l4_checksum"),
+        groups_in: section.texts(problems, "groups_in"),
+        groups_out: section.texts(problems, "groups_out"),
     }
 }
 
@@ -307,6 +369,38 @@ fn policy(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPolicy {
         icmp: section.texts(problems, "icmp"),
         priority: section.number(problems, "priority"),
         direction: section.text(problems, "direction"),
+    }
+}
+
+fn set(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawSet {
+    section.check_keys(problems, &schema::SET);
+    RawSet {
+        at: section.at.clone(),
+        name,
+        addresses: section.texts(problems, "addresses"),
+        file: section.text(problems, "file"),
+        keys: section.keys().count(),
+    }
+}
+
+fn group(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawGroup {
+    section.check_keys(problems, &schema::GROUP);
+    RawGroup { name, mode: section.text(problems, "mode") }
+}
+
+fn rule(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawRule {
+    section.check_keys(problems, &schema::RULE);
+    RawRule {
+        at: section.at.clone(),
+        group: section.text(problems, "group"),
+        name: section.text(problems, "name"),
+        action: section.text(problems, "action"),
+        from: section.texts(problems, "from"),
+        to: section.texts(problems, "to"),
+        protocol: section.scalar(problems, "protocol"),
+        from_ports: section.texts(problems, "from_ports"),
+        to_ports: section.texts(problems, "to_ports"),
+        icmp: section.texts(problems, "icmp"),
     }
 }
 

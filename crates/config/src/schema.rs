@@ -155,6 +155,12 @@ sections! {
             "`\"complete\"`: completes TCP and UDP checksums that senders behind veth, tap and \
              virtio leave to their device; protected ports only. `\"pass\"`: leaves checksums as \
              they came"
+        "groups_in" Texts Value("[]"),
+            "security groups that judge what comes by the port, in their order; at most 64. \
+             Without any, everything may come"
+        "groups_out" Texts Value("[]"),
+            "security groups that judge what leaves by the port, in their order; at most 64. \
+             Without any, everything may leave"
         "addresses" Texts Value("[]"),
             "for `replay` and `explain --config`: the gateway's addresses on the port, with prefix \
              lengths. The daemon takes them from Linux"
@@ -236,6 +242,41 @@ sections! {
             "`\"both\"`, `\"outbound\"` or `\"inbound\"`"
     ]
 
+    SET "[set.NAME]" "A set of addresses, which rules of security groups name as `\"@NAME\"`." [
+        "addresses" Texts Words("those of `file`"),
+            "prefixes, ranges and addresses of both IP versions, at most 4096"
+        "file" Text Words("none"),
+            "file with a prefix, range or address a line, at most 4096; `#` begins a comment. A \
+             relative name starts at the directory of the configuration file"
+    ]
+
+    GROUP "[group.NAME]" "A security group: rules that ports list in `groups_in` or `groups_out`." [
+        "mode" Text Value("\"enforce\""),
+            "`\"enforce\"`: denied packets are dropped; `\"audit\"`: they are counted, and pass"
+    ]
+
+    RULE "[[rule]]" "A rule of a security group. The first of a group that matches decides." [
+        "group" Text Required,
+            "group that the rule is of"
+        "name" Text Words("the rule's number in its group, from 1"),
+            "name of the rule, unique in its group: 1 to 64 letters, digits, `.`, `_`, `-`; not \
+             first `.` or `-`"
+        "action" Text Required,
+            "`\"permit\"` or `\"deny\"`"
+        "from" Texts Required,
+            "sources: prefixes, ranges, addresses, sets as `\"@NAME\"`, or `\"any\"`"
+        "to" Texts Required,
+            "destinations, likewise"
+        "protocol" Either Value("\"any\""),
+            "as in `[[policy]]`"
+        "from_ports" Texts Words("any"),
+            "source ports: `[\"443\", \"8000-8999\"]`"
+        "to_ports" Texts Words("any"),
+            "destination ports, likewise"
+        "icmp" Texts Words("any"),
+            "ICMP messages, as in `[[policy]]`"
+    ]
+
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
         of Linux." [
         "to" Text Required,
@@ -301,6 +342,9 @@ mod tests {
         ("[[policy]]", "name = \"p\"\npeer = \"NAME\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
         ("[[route]]", "to = \"10.9.0.0/16\"\ntype = \"blackhole\""),
         ("[[neighbour]]", "port = \"NAME\"\naddress = \"10.1.0.9\"\nmac = \"02:00:00:00:00:01\""),
+        ("[set.NAME]", "addresses = [\"10.9.0.0/24\"]"),
+        ("[group.NAME]", ""),
+        ("[[rule]]", "group = \"NAME\"\naction = \"permit\"\nfrom = [\"@NAME\"]\nto = [\"any\"]"),
         ("[cache]", ""),
         ("[metrics]", ""),
     ];

@@ -5,6 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use dataplane::Side;
@@ -19,21 +20,29 @@ use wire::{Address, Family};
 use crate::allow_host;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::raw::{Raw, RawPolicy};
+use crate::groups::{Group, GroupId, Set, SetId};
+use crate::raw::{Raw, RawLists};
+use crate::set_files::SetFiles;
 use crate::source::Span;
 use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
 mod doubts;
 mod encapsulation;
+mod groups;
 mod ingress;
 mod links;
 mod node;
 mod peers;
 mod policies;
 mod ports;
+mod rule_doubts;
+mod rules;
+mod selectors;
+mod sets;
 
 use policies::Judge;
+use rules::RuleJudge;
 
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 
@@ -44,28 +53,38 @@ pub(crate) struct Outcome {
     pub(crate) keys: Vec<Span>,
     /// The place where the size of the flow cache is named.
     pub(crate) flows: Span,
+    /// True if a set is in a file with a relative name.
+    pub(crate) names_relative_files: bool,
 }
 
-/// Validates all sections, and returns the configuration unless there was an error. `policies` are
+/// Validates all sections, and returns the configuration unless there was an error. `lists` are
 /// read some at a time, until `None`.
 ///
 /// # Errors
-/// The one that reading policies ended with.
+/// The one that reading lists ended with.
 pub(crate) fn validate<E>(
     raw: &Raw,
-    mut policies: impl FnMut(&mut Diagnostics<'_>) -> Option<Result<Vec<RawPolicy>, E>>,
+    mut lists: impl FnMut(&mut Diagnostics<'_>) -> Option<Result<RawLists, E>>,
+    files: SetFiles<'_>,
     problems: &mut Diagnostics<'_>,
 ) -> Result<Option<Outcome>, E> {
     let node = raw.node.as_ref().and_then(|raw| node::node(raw, problems));
     let cache = node::cache(raw.cache.as_ref(), problems);
     let metrics = node::metrics(raw.metrics.as_ref(), problems);
-    let ports = ports::validate(&raw.ports, problems);
+    let groups = groups::validate(&raw.groups, problems);
+    let sets = sets::validate(&raw.sets, files, problems);
+    let ports = ports::validate(&raw.ports, &groups, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
     let mut judge = Judge::new(&ports, &peers);
-    while let Some(some) = policies(problems) {
-        judge.judge(&some?, problems);
+    let mut rules = RuleJudge::new(&groups, &sets);
+    while let Some(some) = lists(problems) {
+        let some = some?;
+        judge.judge(&some.policies, problems);
+        rules.judge(&some.rules, problems);
     }
-    let policies = judge.finish(&raw.peers, problems);
+    let (policies, compiled) = judge.finish(&raw.peers, problems);
+    groups::warn_of_unused(raw, problems);
+    let rules = rules.finish(&ports, compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
@@ -73,13 +92,27 @@ pub(crate) fn validate<E>(
         return Ok(None);
     }
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let (ports, peers) = (ports.list, peers.list);
-    let validated = Validated { node, cache, metrics, ports, peers, policies, routes, neighbours };
+    let validated = Validated {
+        node,
+        cache,
+        metrics,
+        ports: ports.list,
+        peers: peers.list,
+        sets: sets.list,
+        groups: groups.list,
+        policies,
+        rules,
+        routes,
+        neighbours,
+    };
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
-    Ok(Some(Outcome { validated, keys, flows: flows.unwrap_or_default() }))
+    let flows = flows.unwrap_or_default();
+    let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
+    let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
+    Ok(Some(Outcome { validated, keys, flows, names_relative_files }))
 }
 
 /// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.
@@ -204,7 +237,7 @@ impl Tunnels {
     }
 }
 
-/// Peers by name, and the list that [`PeerId`] counts into.
+/// Sections with a name, and the list that their ids count into.
 pub(crate) struct NamedSections<T> {
     /// Every section with a name in the file, right or wrong.
     pub(crate) ids: std::collections::HashMap<String, u32>,
@@ -218,6 +251,13 @@ impl<T> NamedSections<T> {
     }
 }
 
+impl<T> NamedSections<T> {
+    /// Returns whether every section was right.
+    fn is_complete(&self) -> bool {
+        self.list.len() == self.ids.len()
+    }
+}
+
 impl NamedSections<Peer> {
     fn id(&self, name: &str) -> Option<PeerId> {
         self.ids.get(name).map(|id| PeerId(*id))
@@ -225,7 +265,18 @@ impl NamedSections<Peer> {
 
     /// A peer; `None` while any of them is wrong.
     fn peer(&self, id: PeerId) -> Option<&Peer> {
-        let is_complete = self.list.len() == self.ids.len();
-        self.list.get(id.0 as usize).filter(|_| is_complete)
+        self.list.get(id.0 as usize).filter(|_| self.is_complete())
+    }
+}
+
+impl NamedSections<Group> {
+    fn id(&self, name: &str) -> Option<GroupId> {
+        self.ids.get(name).map(|id| GroupId(*id))
+    }
+}
+
+impl NamedSections<Set> {
+    fn id(&self, name: &str) -> Option<SetId> {
+        self.ids.get(name).map(|id| SetId(*id))
     }
 }

@@ -9,12 +9,15 @@ use std::sync::Arc;
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
-use policy::{AddressRange, Direction, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
-use wire::{Address, Family};
+use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
+use wire::Address;
 
+use crate::groups::{Group, GroupId, Rule, Set};
 use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
-use crate::written::{count_text, mac_text, service_text};
+use crate::written::{count_text, list, mac_text, quoted, service_text};
+
+pub use crate::written::addresses;
 
 /// A peer: place in [`Validated::peers`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -33,8 +36,14 @@ pub struct Validated {
     pub ports: Vec<Port>,
     /// `[peer.NAME]`, in the order of the file; [`PeerId`] counts into it.
     pub peers: Vec<Peer>,
+    /// `[set.NAME]`, in the order of the file; [`SetId`](crate::groups::SetId) counts into it.
+    pub sets: Vec<Set>,
+    /// `[group.NAME]`, in the order of the file; [`GroupId`] counts into it.
+    pub groups: Vec<Group>,
     /// `[[policy]]`, in the order of the file: the later is the newer.
     pub policies: Vec<Policy>,
+    /// `[[rule]]`, in the order of the file: of a group the first that matches decides.
+    pub rules: Vec<Rule>,
     /// `[[route]]`, in the order of the file, one per prefix.
     pub routes: Vec<Route>,
     /// `[[neighbour]]`, in the order of the file.
@@ -187,6 +196,10 @@ pub struct Port {
     /// Treatment of unfinished TCP and UDP checksums. On a netdev whose senders leave none the
     /// daemon passes packets as they are.
     pub l4_checksum: L4Checksum,
+    /// The groups that judge what comes by it, in their order, each once; none: all may come.
+    pub groups_in: Vec<GroupId>,
+    /// The groups that judge what leaves by it, likewise.
+    pub groups_out: Vec<GroupId>,
 }
 
 /// A peer gateway. Its keys are manual: nothing else is there yet.
@@ -357,7 +370,8 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
-    /// Kind of the section: node, port, cache, metrics, peer, policy, route, neighbour.
+    /// Kind of the section: node, port, cache, metrics, peer, set, group, policy, rule, route,
+    /// neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -383,7 +397,7 @@ impl Validated {
         };
         add("node", "", &|out| write_node(out, &self.node));
         for port in &self.ports {
-            add("port", &port.name, &|out| write_port(out, port));
+            add("port", &port.name, &|out| self.write_port(out, port));
         }
         add("cache", "", &|out| match self.cache {
             Cache::Off => writeln!(out, "[cache]\nflows = \"off\""),
@@ -400,8 +414,17 @@ impl Validated {
         for peer in &self.peers {
             add("peer", &peer.name, &|out| write_peer(out, peer));
         }
+        for set in &self.sets {
+            add("set", &set.name, &|out| set.write(out));
+        }
+        for group in &self.groups {
+            add("group", &group.name, &|out| group.write(out));
+        }
         for policy in &self.policies {
             add("policy", &policy.name, &|out| self.write_policy(out, policy));
+        }
+        for rule in &self.rules {
+            add("rule", &self.rule_name(rule), &|out| rule.write(out, &self.groups, &self.sets));
         }
         for route in &self.routes {
             let Prefix { address, length } = route.to;
@@ -416,6 +439,11 @@ impl Validated {
             });
         }
         sections
+    }
+
+    /// `GROUP/RULE`.
+    pub(crate) fn rule_name(&self, rule: &Rule) -> String {
+        format!("{}/{}", self.groups[rule.group.0 as usize].name, rule.name)
     }
 
     /// Name of a port, the host port among them.
@@ -469,6 +497,31 @@ impl Validated {
         writeln!(out, "priority = {priority}\ndirection = \"{direction}\"")
     }
 
+    fn write_port(&self, out: &mut String, port: &Port) -> std::fmt::Result {
+        writeln!(out, "[port.{}]\nnetdev = {}", quoted(&port.name), quoted(&port.netdev))?;
+        match port.vlan {
+            Some(vlan) => writeln!(out, "vlan = {vlan}")?,
+            None => writeln!(out, "# vlan: untagged")?,
+        }
+        let side = if port.side == Side::Protected { "protected" } else { "unprotected" };
+        writeln!(out, "side = \"{side}\"")?;
+        writeln!(out, "allow_host = {}", list(port.allow_host.iter().map(service_text)))?;
+        writeln!(out, "mac = \"{}\"\nmtu = {}", mac_text(port.mac), port.mtu)?;
+        let addresses = port.addresses.iter().map(|a| format!("{}/{}", a.address, a.length));
+        writeln!(out, "addresses = {}", list(addresses))?;
+        let l4_checksum = match port.l4_checksum {
+            L4Checksum::Complete => "complete",
+            L4Checksum::Pass => "pass",
+        };
+        writeln!(out, "l4_checksum = \"{l4_checksum}\"")?;
+        for side in GroupSide::ALL {
+            let groups = port.groups(side).iter();
+            let names = groups.map(|group| self.groups[group.0 as usize].name.clone());
+            writeln!(out, "groups_{} = {}", side.name(), list(names))?;
+        }
+        Ok(())
+    }
+
     fn write_route(&self, out: &mut String, route: &Route) -> std::fmt::Result {
         let Prefix { address, length } = route.to;
         writeln!(out, "[[route]]\nto = \"{address}/{length}\"")?;
@@ -501,25 +554,6 @@ fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {
     writeln!(out, "state_dir = {}", quoted(&state_dir.to_string_lossy()))?;
     let poll = if *poll == Poll::Busy { "busy" } else { "sleep" };
     writeln!(out, "poll = \"{poll}\"")
-}
-
-fn write_port(out: &mut String, port: &Port) -> std::fmt::Result {
-    writeln!(out, "[port.{}]\nnetdev = {}", quoted(&port.name), quoted(&port.netdev))?;
-    match port.vlan {
-        Some(vlan) => writeln!(out, "vlan = {vlan}")?,
-        None => writeln!(out, "# vlan: untagged")?,
-    }
-    let side = if port.side == Side::Protected { "protected" } else { "unprotected" };
-    writeln!(out, "side = \"{side}\"")?;
-    writeln!(out, "allow_host = {}", list(port.allow_host.iter().map(service_text)))?;
-    writeln!(out, "mac = \"{}\"\nmtu = {}", mac_text(port.mac), port.mtu)?;
-    let addresses = port.addresses.iter().map(|a| format!("{}/{}", a.address, a.length));
-    writeln!(out, "addresses = {}", list(addresses))?;
-    let l4_checksum = match port.l4_checksum {
-        L4Checksum::Complete => "complete",
-        L4Checksum::Pass => "pass",
-    };
-    writeln!(out, "l4_checksum = \"{l4_checksum}\"")
 }
 
 fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
@@ -562,46 +596,4 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
         DontFragment::Clear => "clear",
     };
     writeln!(out, "df = \"{df}\"")
-}
-
-/// Address ranges as they are written; both families in full are one `any`.
-pub fn addresses(ranges: &[AddressRange]) -> Vec<String> {
-    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
-    let mut texts = Vec::with_capacity(ranges.len());
-    let mut rest = ranges;
-    while let [first, tail @ ..] = rest {
-        rest = match rest.strip_prefix(&any) {
-            Some(after) => {
-                texts.push("any".into());
-                after
-            }
-            None => {
-                texts.push(first.to_string());
-                tail
-            }
-        };
-    }
-    texts
-}
-
-fn list(texts: impl IntoIterator<Item = String>) -> String {
-    let quoted: Vec<String> = texts.into_iter().map(|text| quoted(&text)).collect();
-    format!("[{}]", quoted.join(", "))
-}
-
-/// A TOML basic string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            c if c.is_control() => {
-                write!(quoted, "\\U{:08X}", u32::from(c)).expect("writing to a string");
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

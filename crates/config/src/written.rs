@@ -1,6 +1,10 @@
 //! Writes values as a configuration has them.
 
+use std::fmt::Write;
+
 use dataplane::HostService;
+use policy::AddressRange;
+use wire::Family;
 
 /// Writes a MAC address.
 pub fn mac_text(mac: [u8; 6]) -> String {
@@ -23,4 +27,47 @@ pub(crate) fn count_text(count: u64) -> String {
         _ if count != 0 && count.is_multiple_of(1 << 10) => format!("{}K", count >> 10),
         _ => count.to_string(),
     }
+}
+
+/// Address ranges as they are written; both families in full are one `any`.
+pub fn addresses(ranges: &[AddressRange]) -> Vec<String> {
+    let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+    let mut texts = Vec::with_capacity(ranges.len());
+    let mut rest = ranges;
+    while let [first, tail @ ..] = rest {
+        rest = match rest.strip_prefix(&any) {
+            Some(after) => {
+                texts.push("any".into());
+                after
+            }
+            None => {
+                texts.push(first.to_string());
+                tail
+            }
+        };
+    }
+    texts
+}
+
+/// A TOML list of strings.
+pub(crate) fn list(texts: impl IntoIterator<Item = String>) -> String {
+    let quoted: Vec<String> = texts.into_iter().map(|text| quoted(&text)).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// A TOML basic string.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            c if c.is_control() => {
+                write!(quoted, "\\U{:08X}", u32::from(c)).expect("writing to a string");
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }

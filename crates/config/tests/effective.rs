@@ -44,6 +44,8 @@ fn every_default_is_written_out() {
         "protocol = \"any\"",
         "priority = 100",
         "direction = \"both\"",
+        "groups_in = []",
+        "groups_out = []",
     ] {
         assert!(effective.contains(line), "{line} is not in\n{effective}");
     }
@@ -182,6 +184,48 @@ fn policy() -> impl Strategy<Value = String> {
         })
 }
 
+/// Sets, groups and rules, with a group for each place in the lists of ports.
+fn groups() -> impl Strategy<Value = String> {
+    let members = prop::collection::vec(prop::sample::select(&RANGES[1..]), 1..4);
+    let ends = || {
+        let entry = prop_oneof![
+            3 => prop::sample::select(RANGES),
+            1 => prop::sample::select(&["@one", "@t.w-o"][..]),
+        ];
+        prop::collection::vec(entry, 1..4)
+    };
+    let rule = (
+        prop::sample::select(&["a", "b", "c.d"][..]),
+        prop::bool::ANY,
+        prop::sample::select(&["permit", "deny"][..]),
+        (ends(), ends()),
+        upper(),
+    );
+    let rules = prop::collection::vec(rule, 0..6);
+    (members, maybe(&["mode = \"audit\"", "mode = \"enforce\""]), rules).prop_map(
+        |(members, mode, rules)| {
+            let mut text = format!(
+                "[set.one]\naddresses = {members:?}\n[set.\"t.w-o\"]\naddresses = [\"::/0\", \
+                 \"0.0.0.0/0\"]\n[group.a]\n{mode}[group.\"c.d\"]\n[group.b]\nmode = \"audit\"\n"
+            );
+            for (place, (group, has_name, action, (from, to), upper)) in
+                rules.into_iter().enumerate()
+            {
+                let name = if has_name { format!("name = \"r{place}\"\n") } else { String::new() };
+                // Each has the whole range of both families too, so that it can match something.
+                let [from, to] =
+                    [from, to].map(|list| format!("{list:?}").replacen('[', "[\"any\", ", 1));
+                let upper = upper.replace("local_", "from_").replace("remote_", "to_");
+                text.push_str(&format!(
+                    "[[rule]]\ngroup = \"{group}\"\n{name}action = \"{action}\"\nfrom = {from}\n\
+                     to = {to}\n{upper}"
+                ));
+            }
+            text
+        },
+    )
+}
+
 fn configuration() -> impl Strategy<Value = String> {
     let node = (
         maybe(&["workers = \"auto\"", "workers = 1", "workers = 256"]),
@@ -230,15 +274,26 @@ fn configuration() -> impl Strategy<Value = String> {
         ][..],
     );
     let policies = prop::collection::vec(policy(), 0..4);
-    (node, port, peer, route, policies).prop_map(|(node, port, peer, route, policies)| {
+    let groups = (
+        groups(),
+        maybe(&[
+            "groups_in = [\"a\", \"b\"]",
+            "groups_in = [\"b\", \"c.d\", \"a\"]",
+            "groups_in = []",
+        ]),
+        maybe(&["groups_out = [\"a\"]", "groups_out = [\"b\", \"b\"]"]),
+    );
+    let parts = (node, port, peer, route, policies, groups);
+    parts.prop_map(|(node, port, peer, route, policies, groups)| {
+        let (sections, groups_in, groups_out) = groups;
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
         let (mode, carried, window, clamp) = peer;
         let mut text = format!(
             "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
-             [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}\
+             [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}{groups_in}\
              addresses = [\"10.0.0.1/8\", \"10.0.0.2/8\", \"172.16.0.0/31\"]\n\
-             [port.\"wan\"]\nnetdev = \"eth1\"\nside = \"unprotected\"\n{mac}{allow}\
+             [port.\"wan\"]\nnetdev = \"eth1\"\nside = \"unprotected\"\n{mac}{allow}{groups_out}\
              addresses = [\"192.0.2.1/24\", \"2001:db8::1/126\", \"fe80::2/64\"]\n\
              {cache}{metrics}\
              [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
@@ -252,6 +307,7 @@ fn configuration() -> impl Strategy<Value = String> {
         for (place, policy) in policies.iter().enumerate() {
             text.push_str(&format!("[[policy]]\nname = \"p{place}\"\n{policy}"));
         }
+        text.push_str(&sections);
         text
     })
 }

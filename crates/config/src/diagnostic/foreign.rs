@@ -16,6 +16,10 @@ pub enum Refusal {
     Multicast,
     /// Lifetimes and rekeying: later, with IKE.
     Lifetimes,
+    /// Rules that let answers of a connection back: later, with connections.
+    Reflect,
+    /// Rules by TCP flags: later, with connections.
+    TcpFlags,
 }
 
 impl Refusal {
@@ -32,6 +36,7 @@ impl Refusal {
             "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
                 Some(Refusal::Lifetimes)
             }
+            "tcp" | "tcp_flags" => Some(Refusal::TcpFlags),
             _ => None,
         }
     }
@@ -44,6 +49,8 @@ impl Refusal {
             Refusal::Names => "selectors by name are not supported",
             Refusal::Multicast => "multicast SAs are not supported",
             Refusal::Lifetimes => "lifetimes and rekeying are not supported yet",
+            Refusal::Reflect => "connections are not supported yet",
+            Refusal::TcpFlags => "rules by TCP flags are not supported yet",
         }
     }
 
@@ -55,6 +62,8 @@ impl Refusal {
             Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
             Refusal::Multicast => "name one peer per gateway, each with its own address",
             Refusal::Lifetimes => "manual keys have no lifetime",
+            Refusal::Reflect => "write action = \"permit\", and a rule for each direction",
+            Refusal::TcpFlags => "leave it out: a rule matches packets of TCP whatever their flags",
         }
     }
 }
@@ -132,8 +141,18 @@ pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
         "tos" | "copydscp" => &["dscp"],
         "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => &["local"],
         "right" | "rightaddr" | "remoteaddr" | "remoteaddrs" | "remoteaddress" => &["remote"],
-        "src" | "source" | "leftsubnet" | "localts" | "localsubnet" | "localnet" => &["local"],
+        "src" | "source" => &["local", "from"],
+        "leftsubnet" | "localts" | "localsubnet" | "localnet" => &["local"],
         "dst" | "destination" | "rightsubnet" | "remotets" | "remotesubnet" => &["remote", "to"],
+        // A rule of a group says where a packet is from and to, a policy which side is whose.
+        "local" => &["from"],
+        "remote" => &["to"],
+        "from" => &["local"],
+        "to" => &["remote"],
+        "localports" => &["from_ports"],
+        "remoteports" => &["to_ports"],
+        "fromports" => &["local_ports"],
+        "toports" => &["remote_ports"],
         "allowedips" => &["remote"],
         "esp" | "espproposals" | "cipher" | "ciphers" | "phase2alg" => &["suite"],
         "interface" | "ifname" | "device" | "dev" | "nic" => &["netdev", "port"],
@@ -141,8 +160,8 @@ pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
         "gateway" | "gw" | "nexthop" => &["via"],
         "lladdr" | "macaddress" => &["mac"],
         "proto" => &["protocol"],
-        "sport" | "leftport" => &["local_ports"],
-        "dport" | "rightport" => &["remote_ports"],
+        "sport" | "leftport" => &["local_ports", "from_ports"],
+        "dport" | "rightport" => &["remote_ports", "to_ports"],
         "dir" => &["direction"],
         _ => &[],
     }

@@ -21,17 +21,13 @@ impl DiagnosticKind {
             Self::UnknownWord { nearest, allowed, .. } => {
                 Some(suggestion(nearest, allowed.iter().copied()))
             }
-            Self::UnknownPeer { nearest, .. } => {
-                Some(did_you_mean(nearest, "declare it as [peer.NAME]"))
-            }
-            Self::UnknownPort { nearest, .. } => {
-                Some(did_you_mean(nearest, "declare it as [port.NAME]"))
-            }
             Self::UnknownService { nearest, .. } => Some(did_you_mean(
                 nearest,
                 "write \"tcp/22\", \"udp/500\", \"icmp\" or a protocol's number",
             )),
-            Self::EmptyList { key: key @ ("local" | "remote") } => {
+            Self::SetWithoutAt { name } => Some(format!("write \"@{name}\"")),
+            Self::SetFile { problem, .. } => set_file_help(problem).map(str::to_owned),
+            Self::EmptyList { key: key @ ("local" | "remote" | "from" | "to") } => {
                 Some(format!("name an address, or write {key} = [\"any\"]"))
             }
             Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
@@ -67,11 +63,26 @@ impl DiagnosticKind {
                 "there is no password; an unprotected port lets readers in only with \
                  allow_host = [\"tcp/{port}\"]"
             )),
+            Self::PortsOfAny { what, .. } => Some(format!(
+                "ICMP, fragments and other protocols fall to the next {what}: name the protocol"
+            )),
             Self::KeyLength { suite, got, .. } => suites_with(*got, *suite).map(|suites| {
                 format!("these look like {suites} keys: name that suite, or make new keys")
             }),
-            _ => self.fixed_help().map(str::to_owned),
+            _ => self.missing_help().or_else(|| self.fixed_help().map(str::to_owned)),
         }
+    }
+
+    /// Returns the advice about a section that is referred to and is not there.
+    fn missing_help(&self) -> Option<String> {
+        let (nearest, otherwise) = match self {
+            Self::UnknownPeer { nearest, .. } => (nearest, "declare it as [peer.NAME]"),
+            Self::UnknownPort { nearest, .. } => (nearest, "declare it as [port.NAME]"),
+            Self::UnknownGroup { nearest, .. } => (nearest, "declare it as [group.NAME]"),
+            Self::UnknownSet { nearest, .. } => (nearest, "declare it as [set.NAME]"),
+            _ => return None,
+        };
+        Some(did_you_mean(nearest, otherwise))
     }
 
     /// Returns the advice that holds no value.
@@ -80,6 +91,7 @@ impl DiagnosticKind {
             .or_else(|| self.port_help())
             .or_else(|| self.peer_help())
             .or_else(|| self.policy_help())
+            .or_else(|| self.group_help())
             .or_else(|| self.key_help())
     }
 
@@ -247,9 +259,6 @@ impl DiagnosticKind {
             DiagnosticKind::NoPorts { .. } => {
                 "leave the ports out, or name tcp, udp, sctp, dccp or udplite"
             }
-            DiagnosticKind::PortsOfAny { .. } => {
-                "ICMP, fragments and other protocols fall to the next policy: name the protocol"
-            }
             DiagnosticKind::RouteLeadsNowhere => {
                 "write via = \"ROUTER\", port = \"NAME\" or type = \"blackhole\""
             }
@@ -259,6 +268,36 @@ impl DiagnosticKind {
                 "a router must be in a network of one of the ports"
             }
             DiagnosticKind::ViaAmbiguous { .. } => "write port = \"NAME\" too",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about sets, groups and rules.
+    fn group_help(&self) -> Option<&'static str> {
+        Some(match self {
+            DiagnosticKind::SetWithoutMembers => {
+                "write addresses = [\"10.9.0.0/24\"], or file = \"NAME\" with a member a line"
+            }
+            DiagnosticKind::SetTwice => "leave out one of the two",
+            DiagnosticKind::EmptySet | DiagnosticKind::SetFileEmpty { .. } => {
+                "name a member: a rule with an empty set would never match"
+            }
+            DiagnosticKind::SetFileRefused => {
+                "only for someone who may change the configuration: write `addresses` instead"
+            }
+            DiagnosticKind::UnusedGroup { .. } => {
+                "list it in `groups_in` or `groups_out` of a port"
+            }
+            DiagnosticKind::SameRule { .. } => {
+                "a rule without `name` is called by its number in its group, from 1: name both"
+            }
+            DiagnosticKind::CoveredRule { .. } => {
+                "the first rule that matches decides: write the narrower one above, or leave it out"
+            }
+            DiagnosticKind::TooManyGroupRules { .. } => {
+                "a rule counts once for each combination of its lists' entries, again for each \
+                 side of a port that lists its group: shorten them"
+            }
             _ => return None,
         })
     }
@@ -297,6 +336,17 @@ impl DiagnosticKind {
             }
             _ => return None,
         })
+    }
+}
+
+/// Advice for a file of a set that cannot be read.
+fn set_file_help(problem: &DiagnosticKind) -> Option<&'static str> {
+    match problem {
+        DiagnosticKind::Unreadable { kind: ErrorKind::NotFound } => {
+            Some("a relative name starts at the directory of the configuration file")
+        }
+        DiagnosticKind::NotRegular { .. } => Some("name a text file with a member a line"),
+        problem => problem.fixed_help(),
     }
 }
 

@@ -99,8 +99,8 @@ impl Review<'_> {
 
 const fn text(doubt: Doubt) -> &'static str {
     match doubt {
-        Doubt::Takes => "take packets from a PROTECT policy",
-        Doubt::Covered => "never decide",
-        Doubt::Tied => "contradict one of their own priority",
+        Doubt::Takes => "policies that take packets from a PROTECT policy",
+        Doubt::Covered => "policies that never decide",
+        Doubt::Tied => "policies that contradict one of their own priority",
     }
 }

@@ -5,37 +5,24 @@ use std::collections::{HashMap, HashSet};
 
 use dataplane::Side;
 use ipsec::{Mode, Tunnel};
-use policy::selector::parse_protocol;
-use policy::{
-    AddressRange, Direction, IcmpRange, PortRange, Selector, SelectorError, Spd, UpperSelector,
-};
+use policy::{AddressRange, Direction, Selector, Spd};
 use toml::Spanned;
-use wire::flow::protocol;
 use wire::{Address, Family};
 
 use super::NamedSections;
 use super::doubts::Review;
 use super::ingress::Ingress;
 use super::ports::Ports;
-use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
+use super::selectors::Matched;
+use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
-use crate::raw::{RawPeer, RawPolicy, Texts};
-use crate::read::Scalar;
+use crate::raw::{RawPeer, RawPolicy};
 use crate::source::Span;
 use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy};
 use crate::values::{bounded, name, word};
 
 /// Policies at most.
 const MAX_POLICIES: usize = 1 << 20;
-/// Entries of one list at most.
-const MAX_ENTRIES: usize = 4096;
-
-/// IPv6 mobility header (RFC 6275).
-const MOBILITY: u8 = 135;
-/// Host Identity Protocol (RFC 7401): over IPv6 an extension header.
-const HIP: u8 = 139;
-/// Shim6 (RFC 5533).
-const SHIM6: u8 = 140;
 
 /// Validates the policies of a file, some at a time.
 pub(super) struct Judge<'a> {
@@ -100,7 +87,7 @@ impl<'a> Judge<'a> {
             self.used.extend(self.peers.id(peer.get_ref()));
         }
         let action = action(written, self.peers, problems);
-        let selector = selector(written, problems);
+        let selector = written.matched().selector(problems);
         if let Some(Action::Protect(peer)) = action {
             check_transport(self.peers.peer(peer), selector.as_ref(), written, problems);
         }
@@ -126,10 +113,11 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Refuses policies whose lists multiply to more rules than the SPD holds, at the first that is
-    /// too much. A rule stands once in the list of each class of ports that it speaks of, and each
-    /// port that some policy names is a class.
-    fn count_rules(&self, problems: &mut Diagnostics<'_>) {
+    /// Counts the rules that the policies become. Refuses policies whose lists multiply to more
+    /// rules than the SPD holds, at the first that is too much. A rule stands once in the list of
+    /// each class of ports that it speaks of, and each port that some policy names or that has
+    /// groups is a class.
+    fn count_rules(&self, problems: &mut Diagnostics<'_>) -> usize {
         let limit = Spd::MAX_RULES;
         let all_classes = self.ingress.named_ports() + 1;
         let mut rules = 0usize;
@@ -142,13 +130,20 @@ impl<'a> Judge<'a> {
             }
             if rules > limit {
                 let span = self.names.get(&policy.name).cloned().unwrap_or_default();
-                return problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
+                problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
+                break;
             }
         }
+        rules
     }
 
-    /// Returns the valid policies, in the order of the file. Call it when all were validated.
-    pub(super) fn finish(self, peers: &[RawPeer], problems: &mut Diagnostics<'_>) -> Vec<Policy> {
+    /// Returns the valid policies, in the order of the file, and the number of rules that they
+    /// become. Call it when all were validated.
+    pub(super) fn finish(
+        self,
+        peers: &[RawPeer],
+        problems: &mut Diagnostics<'_>,
+    ) -> (Vec<Policy>, usize) {
         for peer in peers {
             let name = peer.name.get_ref();
             if self.peers.id(name).is_none_or(|id| !self.used.contains(&id)) {
@@ -156,13 +151,13 @@ impl<'a> Judge<'a> {
                     .warning(&peer.name.span(), DiagnosticKind::UnusedPeer { peer: name.clone() });
             }
         }
-        self.count_rules(problems);
+        let rules = self.count_rules(problems);
         if !problems.has_errors() {
             let peer = |id| self.peers.peer(id).map(|peer| peer.name.as_str());
             let (policies, names, ports) = (&self.list[..], &self.names, self.ingress.ports());
             Review { policies, names, ports, peer: &peer }.warn(problems);
         }
-        self.list
+        (self.list, rules)
     }
 }
 
@@ -265,218 +260,16 @@ fn check_transport(
     }
 }
 
-fn selector(raw: &RawPolicy, problems: &mut Diagnostics<'_>) -> Option<Selector> {
-    let local = addresses(problems, "local", &raw.local);
-    let remote = addresses(problems, "remote", &raw.remote);
-    let protocol = protocol(raw, problems);
-    let local_ports = list::<PortRange>(problems, "local_ports", &raw.local_ports);
-    let remote_ports = list::<PortRange>(problems, "remote_ports", &raw.remote_ports);
-    let messages = list::<IcmpRange>(problems, "icmp", &raw.icmp);
-    let upper = match protocol {
-        Some(protocol) => upper(raw, protocol, local_ports?, remote_ports?, messages?, problems),
-        None => None,
-    };
-    let selector = Selector { local: local?, remote: remote?, protocol: protocol?, upper: upper? };
-    let both = |family| {
-        let of = |list: &[AddressRange]| list.iter().any(|range| range.family == family);
-        of(&selector.local) && of(&selector.remote)
-    };
-    let needed = match selector.protocol {
-        Some(protocol::ICMP) => both(Family::V4),
-        Some(protocol::ICMPV6) => both(Family::V6),
-        _ => both(Family::V4) || both(Family::V6),
-    };
-    if !needed {
-        let span = raw.remote.as_ref().map_or(raw.at.clone(), Spanned::span);
-        let mistake = match selector.protocol {
-            Some(protocol::ICMP) if both(Family::V6) => {
-                DiagnosticKind::IcmpOfOtherFamily { right: "icmpv6" }
-            }
-            Some(protocol::ICMPV6) if both(Family::V4) => {
-                DiagnosticKind::IcmpOfOtherFamily { right: "icmp" }
-            }
-            _ => DiagnosticKind::NeverMatches,
-        };
-        problems.error(&span, mistake);
-        return None;
-    }
-    Some(selector)
-}
-
-fn upper(
-    raw: &RawPolicy,
-    protocol: Option<u8>,
-    local: Vec<PortRange>,
-    remote: Vec<PortRange>,
-    messages: Vec<IcmpRange>,
-    problems: &mut Diagnostics<'_>,
-) -> Option<UpperSelector> {
-    let mut sound = true;
-    for (key, written, empty) in [
-        ("local_ports", &raw.local_ports, local.is_empty()),
-        ("remote_ports", &raw.remote_ports, remote.is_empty()),
-    ] {
-        let Some(written) = written.as_ref().filter(|_| !empty) else { continue };
-        match protocol {
-            None => problems.warning(&written.span(), DiagnosticKind::PortsOfAny { key }), // FC-04
-            Some(number) if !protocol::has_ports(number) => {
-                problems.error(&written.span(), DiagnosticKind::NoPorts { key, protocol: number });
-                sound = false;
-            }
-            Some(_) => {}
+impl RawPolicy {
+    /// Its keys that say which packets it matches.
+    fn matched(&self) -> Matched<'_> {
+        Matched {
+            what: "policy",
+            at: &self.at,
+            ends: [("local", &self.local), ("remote", &self.remote)],
+            protocol: &self.protocol,
+            ports: [("local_ports", &self.local_ports), ("remote_ports", &self.remote_ports)],
+            icmp: &self.icmp,
         }
-    }
-    if let Some(written) = raw.icmp.as_ref().filter(|_| !messages.is_empty()) {
-        if !matches!(protocol, Some(protocol::ICMP | protocol::ICMPV6)) {
-            problems.error(&written.span(), DiagnosticKind::IcmpWithoutProtocol);
-            sound = false;
-        }
-        return sound.then_some(UpperSelector::Icmp(messages));
-    }
-    let ports = !local.is_empty() || !remote.is_empty();
-    let upper = if ports { UpperSelector::Ports { local, remote } } else { UpperSelector::Any };
-    sound.then_some(upper)
-}
-
-fn protocol(raw: &RawPolicy, problems: &mut Diagnostics<'_>) -> Option<Option<u8>> {
-    let Some(written) = &raw.protocol else { return Some(None) };
-    let text = match written.get_ref() {
-        Scalar::Text(text) => text.clone(),
-        Scalar::Number(number) => number.to_string(),
-    };
-    let mistake = match parse_protocol(&text) {
-        Ok(Some(
-            number @ (protocol::HOP_BY_HOP
-            | protocol::ROUTING
-            | protocol::FRAGMENT
-            | protocol::DESTINATION
-            | MOBILITY
-            | HIP
-            | SHIM6),
-        )) => DiagnosticKind::ExtensionHeader { protocol: number },
-        Ok(protocol) => return Some(protocol),
-        Err(_) if text.eq_ignore_ascii_case("ah") => {
-            DiagnosticKind::Refused { key: text, refusal: Refusal::Ah }
-        }
-        Err(error) => {
-            let names = policy::selector::PROTOCOL_NAMES.iter().map(|(name, _)| *name);
-            DiagnosticKind::UnknownProtocol {
-                nearest: nearest(&text, names.chain(["any"])),
-                error: error.into(),
-            }
-        }
-    };
-    problems.error(&written.span(), mistake);
-    None
-}
-
-fn addresses(
-    problems: &mut Diagnostics<'_>,
-    key: &'static str,
-    written: &Texts,
-) -> Option<Vec<AddressRange>> {
-    let written = written.as_ref()?;
-    if written.get_ref().is_empty() {
-        problems.error(&written.span(), DiagnosticKind::EmptyList { key });
-        return None;
-    }
-    let mut ranges: Vec<(AddressRange, Span)> = Vec::new();
-    let mut sound = bounded_list(problems, key, written);
-    for entry in written.get_ref().iter().take(MAX_ENTRIES) {
-        match policy::selector::parse_addresses(entry.get_ref()) {
-            Ok(parsed) => ranges.extend(parsed.into_iter().map(|range| (range, entry.span()))),
-            Err(error) => {
-                problems.error(&entry.span(), DiagnosticKind::Selector(error.into()));
-                sound = false;
-            }
-        }
-    }
-    let bounds = |range: &AddressRange| {
-        (
-            Address { family: range.family, value: range.lo },
-            Address { family: range.family, value: range.hi },
-        )
-    };
-    warn_of_overlaps(
-        problems,
-        key,
-        ranges.iter().map(|(range, span)| (bounds(range), span.clone())),
-    );
-    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
-}
-
-/// A range of something that stands in a list.
-trait Range: std::str::FromStr<Err = SelectorError> {
-    fn bounds(&self) -> (u16, u16);
-}
-
-impl Range for PortRange {
-    fn bounds(&self) -> (u16, u16) {
-        (self.lo, self.hi)
-    }
-}
-
-impl Range for IcmpRange {
-    fn bounds(&self) -> (u16, u16) {
-        (self.lo, self.hi)
-    }
-}
-
-fn list<R: Range>(
-    problems: &mut Diagnostics<'_>,
-    key: &'static str,
-    written: &Texts,
-) -> Option<Vec<R>> {
-    let Some(written) = written else { return Some(Vec::new()) };
-    // To leave the key out means any; a list that came out empty must not.
-    if written.get_ref().is_empty() {
-        problems.error(&written.span(), DiagnosticKind::EmptyList { key });
-        return None;
-    }
-    let mut ranges: Vec<(R, Span)> = Vec::new();
-    let mut sound = bounded_list(problems, key, written);
-    for entry in written.get_ref().iter().take(MAX_ENTRIES) {
-        match entry.get_ref().parse() {
-            Ok(range) => ranges.push((range, entry.span())),
-            Err(error) => {
-                problems.error(&entry.span(), DiagnosticKind::Selector(error.into()));
-                sound = false;
-            }
-        }
-    }
-    warn_of_overlaps(
-        problems,
-        key,
-        ranges.iter().map(|(range, span)| (range.bounds(), span.clone())),
-    );
-    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
-}
-
-fn bounded_list<T>(
-    problems: &mut Diagnostics<'_>,
-    what: &'static str,
-    written: &Spanned<Vec<T>>,
-) -> bool {
-    let fits = written.get_ref().len() <= MAX_ENTRIES;
-    if !fits {
-        problems.error(&written.span(), DiagnosticKind::TooMany { what, limit: MAX_ENTRIES });
-    }
-    fits
-}
-
-/// Notes entries of a list that another entry of it covers in part or in full.
-fn warn_of_overlaps<B: Ord + Copy>(
-    problems: &mut Diagnostics<'_>,
-    key: &'static str,
-    ranges: impl Iterator<Item = ((B, B), Span)>,
-) {
-    let mut sorted: Vec<_> = ranges.collect();
-    sorted.sort_by_key(|((lo, _), _)| *lo);
-    let mut highest: Option<B> = None;
-    for ((lo, hi), span) in sorted {
-        if highest.is_some_and(|highest| lo <= highest) {
-            problems.warning(&span, DiagnosticKind::Overlap { key });
-        }
-        highest = highest.max(Some(hi));
     }
 }

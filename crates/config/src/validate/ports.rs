@@ -8,8 +8,10 @@ use policy::AddressRange;
 use toml::Spanned;
 use wire::{Address, Family};
 
+use super::NamedSections;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
+use crate::groups::Group;
 use crate::interface_address::InterfaceAddress;
 use crate::raw::RawPort;
 use crate::source::Span;
@@ -57,7 +59,11 @@ impl Ports {
     }
 }
 
-pub(crate) fn validate(raw: &[RawPort], problems: &mut Diagnostics<'_>) -> Ports {
+pub(crate) fn validate(
+    raw: &[RawPort],
+    groups: &NamedSections<Group>,
+    problems: &mut Diagnostics<'_>,
+) -> Ports {
     let mut ports = Ports {
         list: Vec::with_capacity(raw.len()),
         ids: HashMap::new(),
@@ -86,8 +92,11 @@ pub(crate) fn validate(raw: &[RawPort], problems: &mut Diagnostics<'_>) -> Ports
             }
         }
         let addresses = addresses(written, id, &mut ports, problems);
+        let listed = [("groups_in", &written.groups_in), ("groups_out", &written.groups_out)]
+            .map(|(key, written)| super::groups::listed(key, written, groups, problems));
         if let Some(port) = port(written, id, addresses, problems) {
-            ports.list.push(port);
+            let [groups_in, groups_out] = listed;
+            ports.list.push(Port { groups_in, groups_out, ..port });
         }
     }
     ports
@@ -155,6 +164,8 @@ fn port(
         mtu: mtu?,
         addresses,
         l4_checksum: l4_checksum?,
+        groups_in: Vec::new(),
+        groups_out: Vec::new(),
     })
 }
 

@@ -1,0 +1,128 @@
+//! Rules of groups as policies of the database: what `[[rule]]`, `groups_in` and `groups_out` mean
+//! together.
+//!
+//! A port asks the rules of its first group, in their order, then those of the second, and so on.
+//! The highest priority decides, so a rule's priority says both places:
+//!
+//! | bits | |
+//! |---|---|
+//! | 24 … 31 | 255 − the group's place in the port's list |
+//! | 0 … 23 | 2²⁴ − 1 − 128 × the rule's number in its group |
+//!
+//! Between two rules there are 127 free priorities. A rule of a group that ports list at different
+//! places becomes a policy for each place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use policy::{
+    Action, AddressRange, GroupMode, GroupSide, Policy, PolicyId, Selector, UpperSelector,
+};
+use wire::Family;
+
+use crate::groups::{GroupId, Rule, RuleAction};
+use crate::validated::{Port, Validated};
+
+/// Groups at most on a side of a port: each place has priorities of its own.
+pub const MAX_GROUPS_A_SIDE: usize = 64;
+/// Rules at most in one group: each number has a priority of its own.
+pub const MAX_RULES_A_GROUP: usize = 131_000;
+
+/// Priorities from one rule of a group to the next.
+const STEP: u32 = 128;
+/// The highest priority of a place, in its low bits.
+const TOP: u32 = 0xff_ffff;
+
+const _: () = assert!(MAX_RULES_A_GROUP as u32 * STEP < TOP && MAX_GROUPS_A_SIDE <= 256);
+
+/// The ports of one side that list a group at one place.
+pub(crate) type Attachments = BTreeMap<(GroupSide, GroupId, usize), Vec<u16>>;
+
+/// Returns where groups are listed. Ports are places in the file, ascending.
+pub(crate) fn attachments(ports: &[Port]) -> Attachments {
+    let mut found = Attachments::new();
+    for (place, port) in (0..).zip(ports) {
+        for side in GroupSide::ALL {
+            for (position, group) in port.groups(side).iter().enumerate() {
+                found.entry((side, *group, position)).or_default().push(place);
+            }
+        }
+    }
+    found
+}
+
+/// The priority of a rule whose group is at this place of a port's list.
+fn priority(position: usize, number: u32) -> u32 {
+    (255 - position as u32) << 24 | (TOP - STEP * number)
+}
+
+/// Every packet of both families.
+fn everything() -> Selector {
+    let any = vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
+    Selector { local: any.clone(), remote: any, protocol: None, upper: UpperSelector::Any }
+}
+
+impl Port {
+    /// The groups of one side, in their order.
+    pub fn groups(&self, side: GroupSide) -> &[GroupId] {
+        match side {
+            GroupSide::In => &self.groups_in,
+            GroupSide::Out => &self.groups_out,
+        }
+    }
+}
+
+impl Validated {
+    /// Returns the rules of the groups that ports list, as policies for the database, and for each
+    /// side of a port with groups the last rule, which denies what none of them matches. Ports are
+    /// places in the file. All have id 0: the caller numbers them. A rule is called `GROUP/RULE`, a
+    /// last rule by its port; no two of a side have the same name and priority.
+    pub fn group_policies(&self) -> Vec<Policy> {
+        let mut rules: Vec<Vec<&Rule>> = vec![Vec::new(); self.groups.len()];
+        for rule in &self.rules {
+            rules[rule.group.0 as usize].push(rule);
+        }
+        let mut policies = Vec::new();
+        for ((side, id, position), ports) in attachments(&self.ports) {
+            let group = &self.groups[id.0 as usize];
+            let ports: Arc<[u16]> = ports.into();
+            policies.extend(rules[id.0 as usize].iter().map(|rule| Policy {
+                id: PolicyId(0),
+                name: format!("{}/{}", group.name, rule.name),
+                action: match rule.action {
+                    RuleAction::Permit => Action::Permit(group.mode),
+                    RuleAction::Deny => Action::Deny(group.mode),
+                },
+                priority: priority(position, rule.number),
+                only: None,
+                group: Some(side),
+                ingress: Some(ports.clone()),
+                selector: rule.selector(&self.sets),
+            }));
+        }
+        for (place, port) in (0..).zip(&self.ports) {
+            let sides = GroupSide::ALL.into_iter().filter(|side| !port.groups(*side).is_empty());
+            policies.extend(sides.map(|side| self.last_rule(place, port, side)));
+        }
+        policies
+    }
+
+    /// The rule that denies what no rule of a port's groups matched.
+    fn last_rule(&self, place: u16, port: &Port, side: GroupSide) -> Policy {
+        let is_audit = |id: &GroupId| self.groups[id.0 as usize].mode == GroupMode::Audit;
+        let mode = match port.groups(side).iter().all(is_audit) {
+            true => GroupMode::Audit,
+            false => GroupMode::Enforce,
+        };
+        Policy {
+            id: PolicyId(0),
+            name: port.name.clone(),
+            action: Action::NoRule(mode),
+            priority: 0,
+            only: None,
+            group: Some(side),
+            ingress: Some([place].into()),
+            selector: everything(),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `[set.NAME]`: addresses that rules of groups name together.
+
+use std::collections::{HashMap, HashSet};
+
+use policy::AddressRange;
+use toml::Spanned;
+
+use super::NamedSections;
+use super::selectors::MAX_ENTRIES;
+use crate::diagnostic::DiagnosticKind;
+use crate::errors::Diagnostics;
+use crate::groups::{Set, joined};
+use crate::raw::RawSet;
+use crate::set_files::{SetFiles, members};
+use crate::source::Source;
+use crate::values::name;
+
+/// Sets at most.
+const MAX_SETS: usize = 1024;
+
+pub(super) fn validate(
+    raw: &[RawSet],
+    files: SetFiles<'_>,
+    problems: &mut Diagnostics<'_>,
+) -> NamedSections<Set> {
+    let mut sets = NamedSections { ids: HashMap::new(), list: Vec::new() };
+    if let Some(beyond) = raw.get(MAX_SETS) {
+        problems.error(&beyond.at, DiagnosticKind::TooMany { what: "sets", limit: MAX_SETS });
+    }
+    for (id, written) in (0..).zip(raw.iter().take(MAX_SETS)) {
+        sets.ids.insert(written.name.get_ref().clone(), id);
+        let set_name = name(problems, &written.name);
+        if set_name.is_none() {
+            problems.doubt(Some("set".into()));
+        }
+        let addresses = addresses(written, files, problems);
+        if let (Some(name), Some(addresses)) = (set_name, addresses) {
+            sets.list.push(Set { name, addresses });
+        }
+    }
+    sets
+}
+
+fn addresses(
+    raw: &RawSet,
+    files: SetFiles<'_>,
+    problems: &mut Diagnostics<'_>,
+) -> Option<Vec<AddressRange>> {
+    match (&raw.addresses, &raw.file) {
+        (Some(_), Some(file)) => {
+            problems.error(&file.span(), DiagnosticKind::SetTwice);
+            None
+        }
+        (Some(written), None) if written.get_ref().is_empty() => {
+            problems.error(&written.span(), DiagnosticKind::EmptySet);
+            None
+        }
+        (Some(written), None) => {
+            let texts = written.get_ref().iter();
+            let texts: Vec<_> =
+                texts.map(|text| Spanned::new(text.span(), text.get_ref().as_str())).collect();
+            ranges(&texts, problems)
+        }
+        (None, Some(written)) => {
+            let (path, text) = files.read(written, problems)?;
+            let texts = members(&text);
+            if texts.is_empty() {
+                let file = written.get_ref().clone();
+                problems.error(&written.span(), DiagnosticKind::SetFileEmpty { file });
+                return None;
+            }
+            let source = Source::new(&path, &text);
+            problems.within(&source, |problems| ranges(&texts, problems))
+        }
+        (None, None) => {
+            // A key that was mistyped, or whose value is of another type, is told already.
+            if raw.keys == 0 {
+                problems.error(&raw.at, DiagnosticKind::SetWithoutMembers);
+            }
+            None
+        }
+    }
+}
+
+/// The addresses of members, as few ranges as possible.
+fn ranges(members: &[Spanned<&str>], problems: &mut Diagnostics<'_>) -> Option<Vec<AddressRange>> {
+    if let Some(beyond) = members.get(MAX_ENTRIES) {
+        let mistake = DiagnosticKind::TooMany { what: "members of a set", limit: MAX_ENTRIES };
+        problems.error(&beyond.span(), mistake);
+        return None;
+    }
+    let (mut ranges, mut seen, mut sound) = (Vec::new(), HashSet::new(), true);
+    for member in members {
+        match member.get_ref().parse::<AddressRange>() {
+            Ok(range) => {
+                if !seen.insert(range) {
+                    let text = (*member.get_ref()).to_owned();
+                    problems.warning(&member.span(), DiagnosticKind::Repeated { text });
+                }
+                ranges.push(range);
+            }
+            Err(error) => {
+                problems.error(&member.span(), DiagnosticKind::Selector(error.into()));
+                sound = false;
+            }
+        }
+    }
+    sound.then(|| joined(ranges))
+}
