@@ -41,8 +41,9 @@ pub enum CompileError {
 
 /// Compiles a configuration by itself, with its own addresses and routes. Ports keep their order
 /// and the host port comes last; policy and SA-set ids count the policies and peers in the order of
-/// the file. Each SA begins with a new sequence counter or replay window, so it takes only keys
-/// that have never sealed. Configured ones do not compile:
+/// the file, and the rules of groups follow the policies. Each SA begins with a new sequence
+/// counter or replay window, so it takes only keys that have never sealed. Configured ones do not
+/// compile:
 ///
 /// ```compile_fail,E0308
 /// fn seal(config: &config::Validated, configured: config::Keys) {
@@ -67,6 +68,8 @@ pub fn compile(
     let host = PortId((ports.len() - 1) as u16);
     let policies = (0..).map(PolicyId).zip(&config.policies);
     let policies = policies.map(|(id, policy)| policy.by_itself(id));
+    let rules = (config.policies.len() as u32..).map(PolicyId).zip(config.group_policies());
+    let rules = rules.map(|(id, rule)| policy::Policy { id, ..rule });
     let mut parts = SnapshotParts {
         generation,
         ports,
@@ -74,7 +77,7 @@ pub fn compile(
         routes,
         next_hops,
         neighbours: config.neighbours.clone(),
-        spd: Spd::new(policies.collect())?.into(),
+        spd: Spd::new(policies.chain(rules).collect())?.into(),
         ..SnapshotParts::default()
     };
     add_security_associations(&config.peers, keys, &mut parts)?;

@@ -4,6 +4,7 @@
 //! | | kept while |
 //! |---|---|
 //! | policy id | all of it is the same, and the order of the file allows it |
+//! | id of a group's rule | all of it is the same: name, side, priority, ports, selector, action |
 //! | SA-set id | a peer of that name is there |
 //! | SA, its expanded key | SPI, direction, key, suite, ESN and window size are the same |
 //! | where a peer has moved to | its ends, UDP port and mode are configured as before |
@@ -84,13 +85,15 @@ impl Compiler {
     /// # Errors
     /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
     pub fn prepare(&self, config: Validated) -> Result<PreparedConfiguration, CompileError> {
-        if (u32::MAX - self.next_policy) as usize <= config.policies.len() {
+        let rules = config.group_policies();
+        if (u32::MAX - self.next_policy) as usize <= config.policies.len() + rules.len() {
             return Err(CompileError::OutOfNumbers);
         }
         let mut next = Ids { policy: self.next_policy, set: self.next_set };
         let sets = next.sets(&config.peers, self.last.as_ref());
         let ports = self.held.slots_for(&config).ok_or(CompileError::OutOfNumbers)?;
-        let policies = next.policies(&config.policies, (&sets, &ports), self.last.as_ref());
+        let mut policies = next.policies(&config.policies, (&sets, &ports), self.last.as_ref());
+        policies.extend(next.rules(rules, &ports, self.last.as_ref()));
         let room = room_for(policies.len());
         let (spd, slots) = match &self.last {
             Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
@@ -266,7 +269,7 @@ impl Ids {
         last: Option<&Last>,
     ) -> Vec<policy::Policy> {
         let mut slots = ports.to_slots();
-        let last = last.into_iter().flat_map(|last| last.spd.holding());
+        let last = last.into_iter().flat_map(|last| last.spd.holding_policies());
         let known: HashMap<&str, &policy::Policy> =
             last.map(|(_, policy)| (policy.name.as_str(), policy)).collect();
         let mut highest: HashMap<u32, PolicyId> = HashMap::new();
@@ -285,5 +288,31 @@ impl Ids {
             compiled.push(policy);
         }
         compiled
+    }
+
+    /// The rules of groups under their ids, their ports as slots. No two rules of one priority
+    /// match the same packet, so any id will do.
+    fn rules(
+        &mut self,
+        rules: Vec<policy::Policy>,
+        ports: &PortSlots,
+        last: Option<&Last>,
+    ) -> impl Iterator<Item = policy::Policy> {
+        let mut slots = ports.to_slots();
+        let last = last.into_iter().flat_map(|last| last.spd.holding_rules());
+        let known: HashMap<_, &policy::Policy> =
+            last.map(|(_, rule)| ((rule.group, rule.priority, rule.name.as_str()), rule)).collect();
+        rules.into_iter().map(move |mut rule| {
+            rule.ingress = rule.ingress.map(|ports| slots.list(&ports));
+            let known = known.get(&(rule.group, rule.priority, rule.name.as_str()));
+            if let Some(known) = known {
+                rule.id = known.id;
+            }
+            if known != Some(&&rule) {
+                rule.id = PolicyId(self.policy);
+                self.policy += 1;
+            }
+            rule
+        })
     }
 }
