@@ -74,12 +74,12 @@ impl Input {
         }
     }
 
-    /// Reads the configuration without its keys.
+    /// Reads the configuration without its keys, with the files of its sets of addresses.
     ///
     /// # Errors
-    /// All mistakes of the text.
+    /// All mistakes of the text and of those files.
     pub(crate) fn parsed(&self) -> Result<Parsed, ConfigErrors> {
-        config::parse(&self.text()?, &self.name())
+        config::parse_in(&self.text()?, &self.name(), self.base())
     }
 
     /// Reads the configuration for this machine, and its keys: from `keys_dir` as the file says it,

@@ -144,8 +144,9 @@ impl Daemon {
             (change.text.clone(), change.file.clone(), change.base_directory.clone());
         let prepare = move || {
             // What is wrong with it is told where it is applied.
-            if let Ok(parsed) = config::parse(&text, &name) {
+            if let Ok(parsed) = config::parse_in(&text, &name, &base) {
                 save::check_keys_dir(&parsed.validated, &base, &file)?;
+                save::check_set_files(&parsed, &base, &file)?;
             }
             Target::open(&file).map(|target| (target, text))
         };

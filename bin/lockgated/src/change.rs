@@ -121,7 +121,7 @@ impl Proposal {
         (text, origin): (&str, &Origin),
     ) -> Result<Proposal, ChangeError> {
         let Origin { file, base, .. } = origin;
-        let parsed = config::parse(text, file)?.within(linux::machine_memory())?;
+        let parsed = config::parse_in(text, file, base)?.within(linux::machine_memory())?;
         let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
         let differences = differences(running.compiled.validated(), &validated);
         let names = keys.names(&validated);

@@ -47,6 +47,15 @@ pub(crate) enum SaveError {
         /// Its group.
         gid: u32,
     },
+    /// The text means other set files in the file's directory.
+    #[error(
+        "the configuration has sets in files beside it, which are not those beside {}: write the \
+         whole paths, or `addresses`", .file.display()
+    )]
+    SetFiles {
+        /// The file.
+        file: PathBuf,
+    },
     /// The text means other keys in the file's directory.
     #[error(
         "keys_dir is relative, and would be another directory beside {} than beside the file that \

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use api::v1;
-use config::{Validated, differences};
+use config::{Parsed, Validated, differences};
 use control::Compiled;
 
 use crate::backend::{ChangeError, ChangeReport};
@@ -26,6 +26,18 @@ pub(crate) fn check_keys_dir(
     match is_fine || same_directory(base, config::base_of(file)) {
         true => Ok(()),
         false => Err(SaveError::KeysDir { file: file.to_owned() }),
+    }
+}
+
+/// Checks that relative names of set files mean the same files in `file` as in a configuration of
+/// directory `base`.
+///
+/// # Errors
+/// [`SaveError::SetFiles`].
+pub(crate) fn check_set_files(parsed: &Parsed, base: &Path, file: &Path) -> Result<(), SaveError> {
+    match !parsed.names_relative_files || same_directory(base, config::base_of(file)) {
+        true => Ok(()),
+        false => Err(SaveError::SetFiles { file: file.to_owned() }),
     }
 }
 
@@ -136,6 +148,22 @@ mod tests {
         assert!(check("keys", "/etc/lockgate").is_ok());
         assert!(check("/k", "/root").is_ok());
         assert!(matches!(check("keys", "/root"), Err(SaveError::KeysDir { .. })));
+    }
+
+    #[test]
+    fn a_set_file_with_a_relative_name_means_the_same_only_beside_its_own_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.txt");
+        std::fs::write(&path, "10.0.0.0/8\n").unwrap();
+        let check = |set_file: &str, base: &Path| {
+            let text = format!("[node]\nname = \"a\"\n{PORT}[set.s]\nfile = \"{set_file}\"\n");
+            let parsed = config::parse_in(&text, "t", folder.path()).unwrap();
+            check_set_files(&parsed, base, &folder.path().join("lockgate.toml"))
+        };
+        assert!(check("a.txt", folder.path()).is_ok());
+        assert!(check(&path.display().to_string(), Path::new("/root")).is_ok());
+        let refused = check("a.txt", Path::new("/root"));
+        assert!(matches!(refused, Err(SaveError::SetFiles { .. })));
     }
 
     const PORT: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";

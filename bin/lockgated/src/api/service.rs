@@ -224,13 +224,16 @@ impl<B: Backend> Gateway for Service<B> {
         let keys_in_use = self.backend.key_names().await;
         // Large configurations take a while, and this thread has other things to do.
         let compared = tokio::task::spawn_blocking(move || {
-            let parsed = config::parse(&text, &file)?;
+            let parsed = match &base {
+                Some(base) => config::parse_in(&text, &file, base)?,
+                None => config::parse(&text, &file)?,
+            };
             let differences = config::differences(&validated, &parsed.validated);
-            let Some(base) = base else {
+            let Some(base) = &base else {
                 let (warnings, key_changes) = (parsed.warnings, None);
                 return Ok(present::Comparison { differences, warnings, key_changes });
             };
-            let config::Loaded { validated, warnings, keys } = parsed.load_keys(&base)?;
+            let config::Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
             let changes = config::key_changes(&keys_in_use, &keys.names(&validated));
             Ok(present::Comparison { differences, warnings, key_changes: Some(changes) })
         });
