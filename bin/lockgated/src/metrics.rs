@@ -76,6 +76,8 @@ pub(crate) struct Report {
     pub(crate) policies: Vec<PolicyVolumes>,
     /// All policies.
     pub(crate) policy_count: usize,
+    /// Security groups, with the first [`MAX_POLICIES`] of all rules.
+    pub(crate) groups: v1::Groups,
     /// Sums over policies and rules of groups, by what they did to packets.
     pub(crate) actions: Vec<(&'static str, v1::Volume)>,
     pub(crate) counters: v1::Counters,
@@ -90,6 +92,16 @@ pub(crate) struct PolicyVolumes {
     pub(crate) name: String,
     pub(crate) outbound: v1::Volume,
     pub(crate) inbound: v1::Volume,
+}
+
+/// Leaves out the rules behind the first [`MAX_POLICIES`].
+fn first_rules(mut groups: v1::Groups) -> v1::Groups {
+    let mut room = MAX_POLICIES;
+    for group in &mut groups.groups {
+        group.rules.truncate(room);
+        room -= group.rules.len();
+    }
+    groups
 }
 
 impl Report {
@@ -125,6 +137,7 @@ impl Report {
                 })
                 .collect(),
             policy_count: policies.len(),
+            groups: first_rules(crate::api::groups(&running)),
             actions: Action::NAMES.into_iter().zip(sums).collect(),
             counters: backend.counters().await,
             cache: backend.cache().await,
@@ -279,6 +292,24 @@ pub(crate) mod tests {
             process: Process::read(),
             policies: vec![policy("berlin-net"), policy("\"\\")],
             policy_count: 2,
+            groups: v1::Groups {
+                groups: vec![v1::Group {
+                    name: "web".into(),
+                    rules: vec![v1::GroupRule {
+                        name: "https".into(),
+                        decided: Some(volume),
+                        ..Default::default()
+                    }],
+                    ..Default::default()
+                }],
+                ports: vec![v1::PortGroups {
+                    port: "wan".into(),
+                    side: "in".into(),
+                    decided: Some(volume),
+                    ..Default::default()
+                }],
+                sums: Vec::new(),
+            },
             actions: Action::NAMES.map(|action| (action, volume)).into(),
             counters: v1::Counters {
                 tiers: Some(v1::Tiers { classifier: count, ..Default::default() }),

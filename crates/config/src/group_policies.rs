@@ -56,6 +56,17 @@ fn priority(position: usize, number: u32) -> u32 {
     (255 - position as u32) << 24 | (TOP - STEP * number)
 }
 
+/// The name of the rule that decides what no rule of a port's groups matches: `lan (in)`. No other
+/// rule or policy can have it.
+pub fn last_rule_name(port: &str, side: GroupSide) -> String {
+    format!("{port} ({})", side.name())
+}
+
+/// The name of a group's rule in the database: `GROUP/RULE`.
+pub fn rule_name(group: &str, rule: &str) -> String {
+    format!("{group}/{rule}")
+}
+
 /// Every packet of both families.
 fn everything() -> Selector {
     let any = vec![AddressRange::any(Family::V4), AddressRange::any(Family::V6)];
@@ -76,7 +87,7 @@ impl Validated {
     /// Returns the rules of the groups that ports list, as policies for the database, and for each
     /// side of a port with groups the last rule, which denies what none of them matches. Ports are
     /// places in the file. All have id 0: the caller numbers them. A rule is called `GROUP/RULE`, a
-    /// last rule by its port; no two of a side have the same name and priority.
+    /// last rule by [`last_rule_name`]; no two of a side have the same name and priority.
     pub fn group_policies(&self) -> Vec<Policy> {
         let mut rules: Vec<Vec<&Rule>> = vec![Vec::new(); self.groups.len()];
         for rule in &self.rules {
@@ -88,7 +99,7 @@ impl Validated {
             let ports: Arc<[u16]> = ports.into();
             policies.extend(rules[id.0 as usize].iter().map(|rule| Policy {
                 id: PolicyId(0),
-                name: format!("{}/{}", group.name, rule.name),
+                name: rule_name(&group.name, &rule.name),
                 action: match rule.action {
                     RuleAction::Permit => Action::Permit(group.mode),
                     RuleAction::Deny => Action::Deny(group.mode),
@@ -116,7 +127,7 @@ impl Validated {
         };
         Policy {
             id: PolicyId(0),
-            name: port.name.clone(),
+            name: last_rule_name(&port.name, side),
             action: Action::NoRule(mode),
             priority: 0,
             only: None,

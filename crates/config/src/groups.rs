@@ -144,6 +144,15 @@ impl Group {
 }
 
 impl Rule {
+    /// Returns the entries of `from` and of `to` as they are written. `sets` are those of the
+    /// rule's configuration.
+    ///
+    /// # Panics
+    /// If the rule is of another configuration.
+    pub fn ends_text(&self, sets: &[Set]) -> [Vec<String>; 2] {
+        [&self.from, &self.to].map(|entries| texts(entries, sets))
+    }
+
     /// Writes its section, with the names of its configuration's groups and sets.
     pub(crate) fn write(
         &self,

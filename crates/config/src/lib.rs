@@ -50,7 +50,7 @@ pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity, render};
 pub use example::example_text;
 pub use fragment::{ParsedPolicies, edited, parse_policies, policy_text};
-pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP};
+pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP, last_rule_name, rule_name};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
 pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};

@@ -1,5 +1,6 @@
 //! `lockgate show`: the state of the running gateway, as tables or JSON.
 
+mod groups;
 mod overview;
 mod tables;
 
@@ -23,8 +24,8 @@ pub(crate) struct Args {
     /// The part of the gateway to show
     #[arg(value_enum)]
     what: What,
-    /// Show only this one: a port, a peer (also for its SAs), a policy, a neighbour's address, a
-    /// route's prefix, a drop reason
+    /// Show only this one: a port, a peer (also for its SAs), a policy, a security group, a
+    /// neighbour's address, a route's prefix, a drop reason
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// Show this many entries of the flow cache, at most 10000
@@ -84,8 +85,8 @@ enum What {
     /// Policies in order of precedence
     #[value(alias = "policies")]
     Policy,
-    /// Security groups: not in this version
-    #[value(alias = "groups", hide = true)]
+    /// Security groups with their rules and counters
+    #[value(alias = "groups")]
     Group,
     /// The flow cache
     Cache,
@@ -138,7 +139,6 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         return show.cache_entries(limit);
     }
     match args.what {
-        What::Group => not_yet("group"),
         What::Connection => not_yet("connection"),
         What::Placement => not_yet("placement"),
         What::Status => show.overview(),
@@ -153,6 +153,7 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
             |sas| tables::security_associations(sas, columns),
         ),
         What::Policy => show.answer(async |c, r| c.show_policies(r).await, tables::policies),
+        What::Group => show.answer(async |c, r| c.show_groups(r).await, groups::groups),
         What::Cache => show.answer(async |c, r| c.show_cache(r).await, tables::cache),
         What::Neighbour => show.answer(async |c, r| c.show_neighbours(r).await, tables::neighbours),
         What::Route => show.answer(async |c, r| c.show_routes(r).await, tables::routes),

@@ -97,6 +97,11 @@ impl Gateway for Fake {
         answer(v1::Policies { policies, cache_entries, ..v1::Policies::default() })
     }
 
+    async fn show_groups(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
+        let group = v1::Group { name: "web".into(), ..v1::Group::default() };
+        answer(v1::Groups { groups: vec![group], ..v1::Groups::default() })
+    }
+
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
         let size = Some(v1::CacheSize { entries: 65_536, bytes: 2_097_152 });
         let max_size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });

@@ -425,6 +425,6 @@ fn problem(problem: &Diagnostic) -> v1::Problem {
     }
 }
 
-fn volume(volume: Volume) -> v1::Volume {
+pub(super) fn volume(volume: Volume) -> v1::Volume {
     v1::Volume { packets: volume.packets, bytes: volume.bytes }
 }

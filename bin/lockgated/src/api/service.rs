@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
-use super::{capture, present};
+use super::{capture, groups, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, Consent, Intent, PolicyChange, Save, ToConfirm,
 };
@@ -118,6 +118,19 @@ impl<B: Backend> Gateway for Service<B> {
         let policies = policies.await.map_err(|_| Status::internal("internal error: report it"))?;
         let policies = named(policies, "policy", name, |p| &p.name)?;
         Ok(Response::new(v1::Policies { policies, host, cache_entries, sums }))
+    }
+
+    async fn show_groups(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
+        let running = self.backend.running().await;
+        let name = request.into_inner().name;
+        let groups = tokio::task::spawn_blocking(move || groups::groups(&running));
+        let groups = groups.await.map_err(|_| Status::internal("internal error: report it"))?;
+        let v1::Groups { groups, mut ports, sums } = groups;
+        let groups = named(groups, "security group", name.clone(), |group| &group.name)?;
+        if let Some(name) = name {
+            ports.retain(|port| port.groups.contains(&name));
+        }
+        Ok(Response::new(v1::Groups { groups, ports, sums }))
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {

@@ -381,6 +381,7 @@ impl Report {
         into.counter("policy_packets", help, both(|volume| volume.packets));
         let help = "Bytes of the packets that the policy decided";
         into.counter("policy_bytes", help, both(|volume| volume.bytes));
+        self.add_groups(into);
         let labels = |action: &'static str| [("action", action.into())];
         let packets = self.actions.iter().map(|(action, sum)| (labels(action), sum.packets));
         let help = "Packets decided by all policies and group rules with this action, removed ones \
@@ -389,6 +390,32 @@ impl Report {
         let bytes = self.actions.iter().map(|(action, sum)| (labels(action), sum.bytes));
         let help = "Bytes of the packets decided by all policies and group rules with this action";
         into.counter("decided_bytes", help, bytes);
+    }
+
+    fn add_groups<'a>(&'a self, into: &mut Families<'a>) {
+        let rules = || {
+            self.groups.groups.iter().flat_map(|group| {
+                let label = |rule: &'a v1::GroupRule| {
+                    [("group", group.name.as_str().into()), ("rule", rule.name.as_str().into())]
+                };
+                let decided = |rule: &v1::GroupRule| rule.decided.unwrap_or_default();
+                group.rules.iter().map(move |rule| (label(rule), decided(rule)))
+            })
+        };
+        let help = "Packets that the rule of a security group decided; in audit mode a deny rule \
+                    counts packets that pass";
+        let packets = rules().map(|(labels, decided)| (labels, decided.packets));
+        into.counter("group_rule_packets", help, packets);
+        let help = "Bytes of the packets that the rule of a security group decided";
+        let bytes = rules().map(|(labels, decided)| (labels, decided.bytes));
+        into.counter("group_rule_bytes", help, bytes);
+        let ports = self.groups.ports.iter().map(|port| {
+            let labels = [("port", port.port.as_str().into()), ("side", port.side.as_str().into())];
+            (labels, port.decided.unwrap_or_default().packets)
+        });
+        let help = "Packets that no rule of the port's security groups matched: denied, or passed \
+                    if all the groups are in audit mode";
+        into.counter("group_no_match_packets", help, ports);
     }
 
     fn add_workers<'a>(&'a self, into: &mut Families<'a>) {

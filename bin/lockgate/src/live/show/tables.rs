@@ -369,7 +369,7 @@ pub(super) fn policies(answer: &v1::Policies) -> String {
 }
 
 /// Addresses, with ports if there are.
-fn ends(addresses: &[String], ports: &[String]) -> String {
+pub(super) fn ends(addresses: &[String], ports: &[String]) -> String {
     match ports {
         [] => addresses.join(" "),
         ports => format!("{} port {}", addresses.join(" "), ports.join(" ")),
@@ -670,7 +670,7 @@ pub(super) fn revisions(answer: &v1::Revisions) -> String {
 }
 
 /// A table, or that it is empty.
-fn some(table: String, none: &str) -> String {
+pub(super) fn some(table: String, none: &str) -> String {
     if table.is_empty() { format!("{none}\n") } else { table }
 }
 

@@ -1,0 +1,93 @@
+//! Security groups in the words of the API.
+
+use api::v1;
+use config::groups::{Group, GroupId, Rule};
+use config::validated::{Port, Validated};
+use config::{last_rule_name, rule_name};
+use policy::selector::protocol_text;
+use policy::{Action, GroupMode, GroupSide, PortRange, UpperSelector};
+
+use super::present::{action_volumes, volume};
+use crate::backend::Running;
+
+/// Presents the groups with their rules and counters, and the ports that they are bound to.
+pub(crate) fn groups(running: &Running) -> v1::Groups {
+    let settings = &*running.settings;
+    let groups = (0..).map(GroupId).zip(&settings.groups);
+    let ports = settings.ports.iter().flat_map(|port| port_groups(running, port));
+    v1::Groups {
+        groups: groups.map(|(id, of)| group(running, id, of)).collect(),
+        ports: ports.collect(),
+        sums: action_volumes(running, 3..Action::NAMES.len()),
+    }
+}
+
+fn group(running: &Running, id: GroupId, group: &Group) -> v1::Group {
+    let settings = &*running.settings;
+    let bound = |side| {
+        let ports = settings.ports.iter().filter(|port| port.groups(side).contains(&id));
+        ports.map(|port| port.name.clone()).collect()
+    };
+    let rules = settings.rules.iter().filter(|rule| rule.group == id);
+    v1::Group {
+        name: group.name.clone(),
+        mode: match group.mode {
+            GroupMode::Enforce => "enforce".into(),
+            GroupMode::Audit => "audit".into(),
+        },
+        ports_in: bound(GroupSide::In),
+        ports_out: bound(GroupSide::Out),
+        rules: rules.map(|of| rule(running, group, of)).collect(),
+    }
+}
+
+fn rule(running: &Running, group: &Group, rule: &Rule) -> v1::GroupRule {
+    let texts = |ports: &[PortRange]| ports.iter().map(PortRange::to_string).collect();
+    let (from_ports, to_ports, icmp) = match &rule.upper {
+        UpperSelector::Any => Default::default(),
+        UpperSelector::Ports { local, remote } => (texts(local), texts(remote), Vec::new()),
+        UpperSelector::Icmp(messages) => {
+            (Vec::new(), Vec::new(), messages.iter().map(ToString::to_string).collect())
+        }
+    };
+    let [from, to] = rule.ends_text(&running.settings.sets);
+    v1::GroupRule {
+        number: rule.number,
+        name: rule.name.clone(),
+        action: rule.action.name().into(),
+        from,
+        to,
+        protocol: protocol_text(rule.protocol),
+        from_ports,
+        to_ports,
+        icmp,
+        decided: Some(decided(running, &rule_name(&group.name, &rule.name))),
+    }
+}
+
+/// The sides of a port that have groups.
+fn port_groups(running: &Running, port: &Port) -> impl Iterator<Item = v1::PortGroups> {
+    let settings: &Validated = &running.settings;
+    let sides = GroupSide::ALL.into_iter().filter(|side| !port.groups(*side).is_empty());
+    sides.map(move |side| {
+        let groups = port.groups(side).iter().map(|id| &settings.groups[id.0 as usize]);
+        let is_audit = groups.clone().all(|group| group.mode == GroupMode::Audit);
+        v1::PortGroups {
+            port: port.name.clone(),
+            side: side.name().into(),
+            groups: groups.map(|group| group.name.clone()).collect(),
+            no_match: if is_audit { "would_deny" } else { "deny" }.into(),
+            decided: Some(decided(running, &last_rule_name(&port.name, side))),
+        }
+    })
+}
+
+/// The packets that rules of a name decided, in either question.
+fn decided(running: &Running, name: &str) -> v1::Volume {
+    let [outbound, inbound] = running.policies.get(name).copied().unwrap_or_default();
+    let (outbound, inbound) = (volume(outbound), volume(inbound));
+    v1::Volume {
+        packets: outbound.packets + inbound.packets,
+        bytes: outbound.bytes + inbound.bytes,
+    }
+}
