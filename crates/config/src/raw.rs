@@ -312,7 +312,12 @@ fn node(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawNode {
 }
 
 fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPort {
-    section.check_keys(problems, &schema::PORT);
+    let has = |key: &&str| section.has(key);
+    // A section that only lists groups is of a port whose name was mistyped, which is told later.
+    let lists_groups = ["groups_in", "groups_out"].iter().any(has);
+    if !lists_groups || ["netdev", "side"].iter().any(has) {
+        section.check_keys(problems, &schema::PORT);
+    }
     RawPort {
         at: section.at.clone(),
         name,

@@ -268,6 +268,23 @@ const ERRORS: &[Row] = &[
     ),
 ];
 
+const WRONG_PORTS: &[Row] = &[
+    (
+        "[set.admins]",
+        "[port.lna]\ngroups_in = [\"web\"]\n[set.admins]",
+        "15:7",
+        "there is no port `lna`",
+        "did you mean `lan`?",
+    ),
+    (
+        "[set.admins]",
+        "[port.other]\ngroups_out = [\"web\"]\n[set.admins]",
+        "15:7",
+        "there is no port `other`",
+        "[port.NAME]",
+    ),
+];
+
 const WARNINGS: &[Row] = &[
     (
         "\"10.9.0.0/24\", ",
@@ -325,7 +342,7 @@ fn changed(row: &Row) -> String {
 
 #[test]
 fn every_mistake_is_one_error_at_its_place_with_advice() {
-    for row in ERRORS {
+    for row in ERRORS.iter().chain(WRONG_PORTS) {
         let errors = parse(&changed(row), "groups.toml").expect_err(row.1);
         assert!(is_told(row, Severity::Error, &errors.problems), "{:?}:\n{errors}", row.1);
         assert_eq!(errors.errors(), 1, "{:?}:\n{errors}", row.1);

@@ -9,7 +9,7 @@ use toml::Spanned;
 use wire::{Address, Family};
 
 use super::NamedSections;
-use crate::diagnostic::DiagnosticKind;
+use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::interface_address::InterfaceAddress;
@@ -91,6 +91,12 @@ pub(crate) fn validate(
                 }
             }
         }
+        if is_only_groups(written) {
+            let name = written.name.get_ref().clone();
+            let others = raw.iter().filter(|port| !is_only_groups(port));
+            let nearest = nearest(&name, others.map(|port| port.name.get_ref().as_str()));
+            problems.error(&written.name.span(), DiagnosticKind::UnknownPort { name, nearest });
+        }
         let addresses = addresses(written, id, &mut ports, problems);
         let listed = [("groups_in", &written.groups_in), ("groups_out", &written.groups_out)]
             .map(|(key, written)| super::groups::listed(key, written, groups, problems));
@@ -100,6 +106,12 @@ pub(crate) fn validate(
         }
     }
     ports
+}
+
+/// Returns whether a section only lists groups: it is of a port that is not there.
+fn is_only_groups(port: &RawPort) -> bool {
+    let lists_groups = port.groups_in.is_some() || port.groups_out.is_some();
+    lists_groups && port.netdev.is_none() && port.side.is_none()
 }
 
 fn port(
