@@ -191,7 +191,7 @@ fn an_unknown_command_gets_the_nearest_one() {
     }
     // What is not there yet is not offered.
     let help = place.succeeds(&["show", "--help"]);
-    for word in ["placement", "connection", "group"] {
+    for word in ["placement", "connection"] {
         assert!(!help.contains(word), "{help}");
         place.fails(2, &["show", word], &["is not in this version"]);
     }

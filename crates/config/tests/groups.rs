@@ -474,7 +474,7 @@ fn a_rule_is_a_policy_for_each_place_of_its_group_and_a_side_ends_with_no_rule()
             rule("base/1", "out", 0, 1, &[0], deny),
             none("lan (in)", "in", 0, GroupMode::Enforce),
             none("lan (out)", "out", 0, GroupMode::Audit),
-            none("dmz", "in", 1, GroupMode::Audit),
+            none("dmz (in)", "in", 1, GroupMode::Audit),
         ]
     );
     let any = [AddressRange::any(Family::V4), AddressRange::any(Family::V6)];

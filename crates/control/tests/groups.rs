@@ -104,8 +104,8 @@ fn names<'c>(rules: &[(&'c str, &'c str, u32)]) -> Vec<(&'c str, &'c str)> {
 const ALL: [(&str, &str); 6] = [
     ("base/1", "in"),
     ("base/1", "out"),
-    ("dmz", "out"),
-    ("lan", "in"),
+    ("dmz (out)", "out"),
+    ("lan (in)", "in"),
     ("web/2", "in"),
     ("web/http", "in"),
 ];
@@ -121,7 +121,7 @@ fn a_snapshot_holds_the_rules_behind_the_policies_of_the_file() {
     ids.sort_unstable();
     assert_eq!(ids, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert!(spd.holding_policies().all(|(_, policy)| policy.id.0 < 2));
-    let last = spd.holding_rules().find(|(_, rule)| rule.name == "dmz").unwrap().1;
+    let last = spd.holding_rules().find(|(_, rule)| rule.name == "dmz (out)").unwrap().1;
     assert_eq!((last.group, last.action), (Some(GroupSide::Out), Action::NoRule(GroupMode::Audit)));
     assert_eq!(last.ingress.as_deref(), Some(&[1][..]));
     for (book, port, family, rules) in [
@@ -163,9 +163,9 @@ fn rules_keep_their_ids_while_they_are_the_same_and_policies_of_their_names_thei
     let enforced = gateway.compile(&TEXT.replace("mode = \"audit\"\n", ""));
     let kept = rules(&enforced);
     let kept = kept.iter().filter(|rule| rules(&first).contains(rule));
-    assert_eq!(kept.map(|rule| rule.0).collect::<Vec<_>>(), ["lan", "web/2"]);
+    assert_eq!(kept.map(|rule| rule.0).collect::<Vec<_>>(), ["lan (in)", "web/2"]);
     let removed = gateway.compile(&TEXT.replace("groups_in = [\"web\", \"base\"]\n", ""));
-    assert_eq!(names(&rules(&removed)), [("base/1", "out"), ("dmz", "out")]);
+    assert_eq!(names(&rules(&removed)), [("base/1", "out"), ("dmz (out)", "out")]);
     assert_eq!(removed.spd.len(), 2);
 }
 
@@ -176,7 +176,7 @@ fn ports_of_rules_are_slots_that_other_ports_do_not_move() {
     let (begin, end) = (TEXT.find("[port.lan]").unwrap(), TEXT.find("[port.dmz]").unwrap());
     let without = format!("{}{}", &TEXT[..begin], &TEXT[end..]);
     let second = gateway.compile(&without);
-    assert_eq!(names(&rules(&second)), [("base/1", "out"), ("dmz", "out")]);
+    assert_eq!(names(&rules(&second)), [("base/1", "out"), ("dmz (out)", "out")]);
     let of_dmz = |compiled: &Compiled| {
         let find = |(_, rule): (_, &Policy)| (rule.name == "dmz").then(|| rule.clone());
         compiled.spd.holding_rules().find_map(find).unwrap()
@@ -211,7 +211,7 @@ fn a_change_of_single_policies_keeps_all_rules_and_lists_none() {
         assert_eq!(differences(validated, &effective), []);
     }
     // A rule is no policy that could be removed.
-    for rule in ["web/2", "lan"] {
+    for rule in ["web/2", "lan (in)"] {
         let remove = [rule.to_owned()];
         assert!(gateway.compiler.change_policies(&running, &remove, Vec::new()).is_err());
     }
