@@ -178,7 +178,7 @@ fn ports_of_rules_are_slots_that_other_ports_do_not_move() {
     let second = gateway.compile(&without);
     assert_eq!(names(&rules(&second)), [("base/1", "out"), ("dmz (out)", "out")]);
     let of_dmz = |compiled: &Compiled| {
-        let find = |(_, rule): (_, &Policy)| (rule.name == "dmz").then(|| rule.clone());
+        let find = |(_, rule): (_, &Policy)| (rule.name == "dmz (out)").then(|| rule.clone());
         compiled.spd.holding_rules().find_map(find).unwrap()
     };
     assert_eq!(of_dmz(&first), of_dmz(&second));

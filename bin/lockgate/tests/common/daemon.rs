@@ -98,7 +98,11 @@ impl Gateway for Fake {
     }
 
     async fn show_groups(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
-        let group = v1::Group { name: "web".into(), ..v1::Group::default() };
+        let decided = Some(v1::Volume { packets: 3, bytes: 300 });
+        let rule = v1::GroupRule { number: 1, name: "https".into(), decided, ..Default::default() };
+        let (name, mode) = ("web".into(), "enforce".into());
+        let (ports_in, rules) = (vec!["lan".into()], vec![rule]);
+        let group = v1::Group { name, mode, ports_in, rules, ..v1::Group::default() };
         answer(v1::Groups { groups: vec![group], ..v1::Groups::default() })
     }
 

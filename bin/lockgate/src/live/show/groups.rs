@@ -60,6 +60,9 @@ fn one(group: &v1::Group) -> String {
         ];
         with_volume(words, rule.decided.as_ref())
     });
+    if group.rules.is_empty() {
+        return format!("{title}\n  no rules\n");
+    }
     let header = ["#", "rule", "action", "from", "to", "protocol", "packets", "bytes"];
     table(&title, &header, rules, Numbers(6..=7))
 }
