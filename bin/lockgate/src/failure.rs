@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use api::ConnectError;
-use config::{ConfigErrors, KeyFileError};
+use config::{ConfigErrors, GroupEditError, KeyFileError};
 use console::failure::{Failed, error_json};
 use console::line::LineError;
 use console::output::OutputError;
@@ -28,6 +28,17 @@ pub(crate) enum Failure {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{}", .0)]
     Config(#[from] ConfigErrors),
+    /// A member of a set that is no address.
+    #[error("{text:?} is no prefix, range or address: {error}")]
+    Member {
+        /// The word.
+        text: String,
+        /// The reason.
+        error: policy::SelectorError,
+    },
+    /// A change of rules or sets that cannot be made in what runs.
+    #[error("{0}; nothing was changed")]
+    GroupEdit(GroupEditError),
     /// The configuration cannot be compiled.
     #[error("{}: {error}", .file.display())]
     Compile {
@@ -173,6 +184,16 @@ impl From<ReplayError> for Failure {
     }
 }
 
+impl From<GroupEditError> for Failure {
+    fn from(error: GroupEditError) -> Failure {
+        match error {
+            // Told mistake by mistake.
+            GroupEditError::Config(errors) => Failure::Config(errors),
+            error => Failure::GroupEdit(error),
+        }
+    }
+}
+
 impl From<Usage> for Failure {
     fn from(usage: Usage) -> Failure {
         Failure::Usage(usage)
@@ -185,6 +206,7 @@ impl Failed for Failure {
             Failure::Usage(_)
             | Failure::Question(_)
             | Failure::Trouble(_)
+            | Failure::Member { .. }
             | Failure::Live(LiveError::NotYet { .. } | LiveError::NoEntries) => 2,
             Failure::Replay(error) if error.is_usage() => 2,
             Failure::Line(error) => error.exit_code(),

@@ -6,6 +6,7 @@ pub(crate) mod detach;
 pub(crate) mod events;
 pub(crate) mod policy;
 pub(crate) mod probe;
+pub(crate) mod rule;
 pub(crate) mod show;
 pub(crate) mod status;
 

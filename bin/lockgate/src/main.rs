@@ -31,7 +31,7 @@ use ipsec::SelfTestError;
 
 use elsewhere::Program;
 use failure::{Failure, Usage};
-use live::{Socket, capture, change, detach, events, policy, probe, show, status};
+use live::{Socket, capture, change, detach, events, policy, probe, rule, show, status};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -73,6 +73,8 @@ enum Command {
     Save(change::SaveArgs),
     Export(change::ExportArgs),
     Policy(policy::Args),
+    Rule(rule::RuleArgs),
+    Set(rule::SetArgs),
     Status(status::Args),
     #[command(alias = "sh")]
     Show(show::Args),
@@ -187,6 +189,8 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Save(args) => change::save(&args, &socket),
         Command::Export(args) => change::export(&args, &socket),
         Command::Policy(args) => policy::run(&args, &socket),
+        Command::Rule(args) => rule::run_rule(&args, &socket),
+        Command::Set(args) => rule::run_set(&args, &socket),
         Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),

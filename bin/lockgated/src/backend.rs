@@ -91,6 +91,8 @@ pub(crate) struct Change {
     pub(crate) confirm: Option<ToConfirm>,
     /// Writes it to the daemon's file too, or not.
     pub(crate) save: Save,
+    /// Only if this revision runs; `None`: whichever does.
+    pub(crate) only_after: Option<u64>,
 }
 
 /// Policies that someone wants removed and added, as one transaction.
@@ -208,6 +210,17 @@ pub(crate) enum ChangeError {
         revision: u64,
         /// The oldest and the newest that are kept.
         kept: Option<(u64, u64)>,
+    },
+    /// The change was made for another revision than the running one.
+    #[error(
+        "revision {running} runs; the change was made for revision {expected}: somebody else \
+         changed the configuration meanwhile, make the change again"
+    )]
+    Overtaken {
+        /// The revision that the change was made for.
+        expected: u64,
+        /// The running revision.
+        running: u64,
     },
     /// No earlier revision differs from the running one.
     #[error("no earlier revision differs from what runs: `lockgate rollback --list` shows all")]

@@ -534,6 +534,7 @@ mod tests {
                 intent: Intent::Apply,
                 confirm: None,
                 save: Save::No,
+                only_after: None,
             };
             let daemon = self.daemon.clone();
             tokio::spawn(async move { daemon.apply(change, Uid(0)).await })

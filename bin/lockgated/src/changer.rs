@@ -211,7 +211,12 @@ impl Changer {
     }
 
     async fn apply(&mut self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
-        let Change { text, file, base_directory: base, intent, confirm, .. } = change;
+        let Change { text, file, base_directory: base, intent, confirm, only_after, .. } = change;
+        // No other change is made before this one.
+        let running = self.picture().revision;
+        if let Some(expected) = only_after.filter(|expected| *expected != running) {
+            return Err(ChangeError::Overtaken { expected, running });
+        }
         if intent == Intent::Apply {
             self.picture().check_free()?;
         }

@@ -201,6 +201,38 @@ const PAGES: &[(&str, Sections)] = &[
         )]),
     ),
     (
+        "lockgate-rule",
+        change(&[
+            (
+                "lockgate rule add --group web --name https --action permit --from any \
+                 --to 10.1.0.0/16 --protocol tcp --to-ports 443 --before rest",
+                "Permit HTTPS, in front of the rule rest",
+            ),
+            ("lockgate rule del web/https", "Take the rule away again"),
+        ]),
+    ),
+    (
+        "lockgate-rule-add",
+        change(&[(
+            "lockgate rule add --group web --name admins --action permit --from @admins --to any \
+             --dry-run",
+            "Say what a rule for the members of a set would change",
+        )]),
+    ),
+    (
+        "lockgate-rule-del",
+        change(&[("lockgate rule del web/https web/admins", "Remove two rules in one step")]),
+    ),
+    (
+        "lockgate-set",
+        change(&[
+            ("lockgate set add admins 10.9.0.7 2001:db8:9::7", "Let two more hosts in"),
+            ("lockgate set del admins 10.9.0.0/24", "Take a network out"),
+        ]),
+    ),
+    ("lockgate-set-add", change(&[("lockgate set add admins 10.9.0.7", "Add a member")])),
+    ("lockgate-set-del", change(&[("lockgate set del admins 10.9.0.7", "Remove a member")])),
+    (
         "lockgate-status",
         live(&[
             ("lockgate status", "Show the gateway on one screen"),
@@ -213,6 +245,7 @@ const PAGES: &[(&str, Sections)] = &[
             ("lockgate show port", "Show all ports"),
             ("lockgate show peer berlin", "Show one peer"),
             ("lockgate show policy --json", "Print the policies and their counters as JSON"),
+            ("lockgate show group web", "Show the rules of a security group and their counters"),
             ("lockgate show cache --entries 20", "Show flows of the cache"),
         ]),
     ),

@@ -118,8 +118,16 @@ pub(crate) struct ExportArgs {
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
     let Document { text, file, base_directory } = Document::read(&args.file.input())?;
     let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
-    let save = args.save;
-    let request = v1::ApplyRequest { text, file, base_directory, dry_run, confirm_within_s, save };
+    let (save, only_after) = (args.save, None);
+    let request = v1::ApplyRequest {
+        text,
+        file,
+        base_directory,
+        dry_run,
+        confirm_within_s,
+        save,
+        only_after,
+    };
     let applied = Ask::new(socket)?.call(async |client| client.apply(request).await)?;
     answer(&applied, args.json)
 }

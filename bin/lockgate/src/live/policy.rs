@@ -196,8 +196,7 @@ impl PolicyOptions {
             ("ports", &self.ports),
         ];
         for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
-            let entries: Vec<String> = list.iter().map(|entry| quoted(entry)).collect();
-            let _ = writeln!(text, "{key} = [{}]", entries.join(", "));
+            let _ = writeln!(text, "{key} = {}", string_list(list));
         }
         if let Some(priority) = self.priority {
             let _ = writeln!(text, "priority = {priority}");
@@ -206,8 +205,14 @@ impl PolicyOptions {
     }
 }
 
+/// A TOML list of strings.
+pub(super) fn string_list(list: &[String]) -> String {
+    let entries: Vec<String> = list.iter().map(|entry| quoted(entry)).collect();
+    format!("[{}]", entries.join(", "))
+}
+
 /// A TOML string: what JSON escapes, it does too.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 

@@ -258,8 +258,9 @@ impl<B: Backend> Gateway for Service<B> {
         let start = std::time::Instant::now();
         let by = self.admin(&request, "apply").await?;
         let asked_over = connection_of(&request);
-        let v1::ApplyRequest { text, file, base_directory, dry_run, confirm_within_s, save } =
-            request.into_inner();
+        let request = request.into_inner();
+        let v1::ApplyRequest { text, file, base_directory, dry_run, .. } = request;
+        let v1::ApplyRequest { confirm_within_s, save, only_after, .. } = request;
         let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
         let save = if save { Save::Yes } else { Save::No };
         let confirm = match confirm_within_s {
@@ -281,7 +282,7 @@ impl<B: Backend> Gateway for Service<B> {
             return Err(Status::invalid_argument(text));
         }
         let backend = self.backend.clone();
-        let change = Change { text, file, base_directory, intent, confirm, save };
+        let change = Change { text, file, base_directory, intent, confirm, save, only_after };
         let result = to_its_end(async move { backend.apply(change, by).await }).await?;
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;

@@ -52,7 +52,7 @@ impl FastPath {
         }
         let fit = match self.one_route(context, common, cache.as_deref()) {
             OneRoute::Inside => all,
-            OneRoute::Outside(hop) => self.search(context, common, hop),
+            OneRoute::Asked(hop) => self.search(context, common, hop),
             OneRoute::No => self.look_up(context, common, cache),
         };
         clock.ended(Stage::Decide);
@@ -121,7 +121,7 @@ impl FastPath {
 
     /// Looks whether all packets go the route of the first. If it leads to the protected side, by
     /// one neighbour, neither tables nor cache have to be asked, and each packet has its path then.
-    /// If it leads outside, that is of use only where no cache is asked.
+    /// If the tables have to be asked, that is of use only where no cache is.
     #[inline(always)]
     fn one_route<F>(
         &mut self,
@@ -199,8 +199,8 @@ enum OneRoute {
     No,
     /// Yes, to the protected side: each has its path.
     Inside,
-    /// Yes, to the unprotected side by this next hop.
-    Outside(NextHopId),
+    /// Yes, by this next hop: to the unprotected side, or by ports with security groups.
+    Asked(NextHopId),
 }
 
 /// A route that all packets may go.
@@ -225,7 +225,10 @@ impl super::prepared_path::PreparedPaths {
         }
         let scope = context.snapshot.scope(ingress, Question::Through, family, None);
         let has_groups = context.snapshot.tables().asks(scope, context.snapshot.exit(hop));
-        if has_groups || context.snapshot.is_on_link(hop) {
+        if has_groups {
+            return cache.is_none().then_some(Route { hop, inside: None });
+        }
+        if context.snapshot.is_on_link(hop) {
             return None;
         }
         let path = self.place(context, PathTarget::Hop(hop, None), family)?;
@@ -253,7 +256,7 @@ fn give<const HEAD: usize>(
     match (all & mask == mask, route.inside) {
         (false, _) => OneRoute::No,
         (true, Some(_)) => OneRoute::Inside,
-        (true, None) => OneRoute::Outside(route.hop),
+        (true, None) => OneRoute::Asked(route.hop),
     }
 }
 

@@ -215,6 +215,7 @@ impl Learning {
         flows.clear();
         questions.clear();
         let (mut firsts, mut last_route) = (Firsts::default(), LastRoute::nothing());
+        let mut last_asked = None;
         for place in bits(missing) {
             let same = |other: usize| {
                 column.heads[other] == column.heads[place]
@@ -233,8 +234,12 @@ impl Learning {
                 firsts.forget_last();
                 continue;
             };
-            let (scope, exit) = (group.scopes.of(place), context.snapshot.exit(hop));
-            let is_asked = context.snapshot.tables().asks(scope, exit);
+            let question = (group.scopes.of(place), context.snapshot.exit(hop));
+            let is_asked = match last_asked {
+                Some((asked, is_asked)) if asked == question => is_asked,
+                _ => context.snapshot.tables().asks(question.0, question.1),
+            };
+            last_asked = Some((question, is_asked));
             pending.push(PendingLookup {
                 place,
                 hop,
@@ -243,7 +248,7 @@ impl Learning {
             });
             if is_asked {
                 flows.push(flow);
-                questions.push((scope, exit));
+                questions.push(question);
             }
         }
     }
