@@ -17,7 +17,7 @@ use dataplane::tap::{Layers, Outcome, TapId, TapReader, TapSettings, taps};
 use dataplane::{CacheUse, DropReason, FlowCache, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use ipsec::Suite;
-use scene::{Case, Flaw, Keys, OtherCipher, SceneError};
+use scene::{Case, Flaw, Keys, OtherCipher, SceneError, Shape};
 use wire::BATCH;
 
 use rows::{Cache, Capture, Row};
@@ -71,7 +71,8 @@ fn run(name: &str) -> Result<String, Failure> {
     let row = all.iter().find(|row| row.name() == name);
     let row = row.ok_or_else(|| Failure::NoRow(name.to_owned()))?;
     let keys = Keys::fresh(row.case.suite)?;
-    let snapshot = row.case.gateway(std::slice::from_ref(&keys))?;
+    let (rules, shape) = (row.rules, Shape::Uniform);
+    let snapshot = row.case.grouped_gateway(std::slice::from_ref(&keys), rules, shape)?;
     let mut counting = Counting::new(row, &snapshot, &keys)?;
     counting.walk(warm_up)?;
     counting.walk(counted)?;

@@ -10,10 +10,15 @@ use wire::Family;
 /// them after one pass.
 const FLOWS: usize = 1024;
 
+/// Rules of the groups of a row that has groups. The last one permits its packets.
+const RULES: usize = 100;
+
 /// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Row {
     pub(crate) case: Case,
+    /// Rules of the security groups of the port that packets come by; 0: it has no groups.
+    pub(crate) rules: usize,
     pub(crate) cache: Cache,
     pub(crate) capture: Capture,
     pub(crate) fast_path: FastPathUse,
@@ -52,6 +57,7 @@ impl Row {
             Cache::Hit => "hit",
         };
         let name = match direction {
+            Direction::Forward if self.rules > 0 => format!("groups {family} {size} {cache}"),
             Direction::Forward => format!("forward {family} {size}"),
             way => format!("{suite} {} {family} {size} {cache}", way.name()),
         };
@@ -91,15 +97,22 @@ pub(crate) fn all() -> Vec<Row> {
                 let (flows, backend, workers) = (FLOWS, Some(BackendKind::first(suite)), 1);
                 let case = Case { direction, suite, family, size, flows, backend, workers };
                 let (capture, fast_path) = (Capture::Off, FastPathUse::WherePossible);
-                rows.push(Row { case, cache, capture, fast_path });
+                rows.push(Row { case, rules: 0, cache, capture, fast_path });
             }
         }
     }
+    let without = rows.iter().filter(|row| row.case.direction == Direction::Forward).copied();
+    let grouped: Vec<Row> = without.map(|row| Row { rules: RULES, ..row }).collect();
+    rows.extend(
+        grouped
+            .iter()
+            .flat_map(|row| [Cache::Without, Cache::Hit].map(|cache| Row { cache, ..*row })),
+    );
     let row = rows.iter().find(|row| row.name() == "null out v4 64 hit");
     let row = *row.expect("one of the rows above");
     rows.extend([Capture::Elsewhere, Capture::On].map(|capture| Row { capture, ..row }));
     // The general walk takes what the fast path does not: it is counted with the same packets.
-    let of_both = ["forward v4 64", "null out v4 64 hit", "null in v4 64 hit"];
+    let of_both = ["forward v4 64", "groups v4 64 hit", "null out v4 64 hit", "null in v4 64 hit"];
     let of_both = rows.iter().filter(|row| of_both.contains(&&*row.name())).copied();
     let general = of_both.map(|row| Row { fast_path: FastPathUse::Never, ..row });
     let general: Vec<Row> = general.filter(|row| row.capture == Capture::Off).collect();

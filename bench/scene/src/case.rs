@@ -78,10 +78,14 @@ pub fn spi(worker: usize) -> Spi {
 
 /// The only set of SAs.
 const PEERS_SET: SaSetId = SaSetId(0);
-/// Priority of the policy where it is the only one.
-const PEERS_PRIORITY: u32 = 100;
+/// Priority of the policy where it is the only one of the SPD.
+pub(crate) const PEERS_PRIORITY: u32 = 100;
 /// Flows at most where each is to have hosts of its own: the host part of an address.
 pub const MAX_FLOWS: usize = 65_536;
+/// An odd number: flow n is between the nth near host and the far host n times as much.
+pub(crate) const FLOW_STEP: usize = 40_503;
+/// Destination port of the traffic.
+pub(crate) const TRAFFICS_PORT: u16 = 443;
 /// TTL or hop limit of what is sent to the gateway.
 pub const HOP_LIMIT: u8 = 64;
 /// Largest IP packet of the protected ports.
@@ -221,10 +225,10 @@ impl Case {
             Direction::In => (WAN, LAN),
             Direction::Forward => (LAN, DMZ),
         };
-        // An odd multiplier: every flow its own far address, in another order than its near one.
+        // Every flow has its own far address, in another order than its near one.
         // Flows beyond the hosts of a network meet at the near one, each at another far one.
         let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
-        let far = (near * 40_503 + round) % MAX_FLOWS;
+        let far = (near * FLOW_STEP + round) % MAX_FLOWS;
         let network = |netdev: NetdevId| address(plan(self.family).networks[usize::from(netdev.0)]);
         let host = |network: Address, host: usize| Address {
             value: network.value + host as u128,
@@ -235,7 +239,7 @@ impl Case {
             Family::V6 => 48,
         };
         PacketBuilder::new(host(network(from), near), host(network(to), far))
-            .udp(1024 + (flow % 32_768) as u16, 443)
+            .udp(1024 + (flow % 32_768) as u16, TRAFFICS_PORT)
             .hop_limit(hop_limit)
             .payload_of(self.size.saturating_sub(header))
     }

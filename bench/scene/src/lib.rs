@@ -7,6 +7,7 @@
 mod case;
 mod check;
 mod error;
+mod groups;
 mod other_cipher;
 mod packets;
 mod random;
@@ -16,6 +17,7 @@ pub use case::{
 };
 pub use check::{Flaw, check, same};
 pub use error::SceneError;
+pub use groups::{PERMIT, Shape};
 pub use other_cipher::{Opened, OtherCipher, OtherError};
 pub use packets::{arriving, drain, load, mix, other_cipher};
 pub use random::Random;
