@@ -17,7 +17,7 @@ use wire::{BATCH, Family, Flow, Upper, flow::protocol};
 
 use super::machine::{self, Seat};
 use super::measure::{self, Figure, Span, measure, overhead, rounds};
-use super::plot::{Chart, Curve, Scale};
+use super::plot::{Chart, Curve, Scale, add_point};
 use super::rows::{undisturbed, version};
 use super::{ArgumentError, BenchError, Report, publish};
 use scene::Random;
@@ -410,10 +410,7 @@ fn chart(figures: &[Figures]) -> Chart {
         let costs = [("hit", row.hit_ns), ("miss", row.miss_ns), ("stale", row.stale_ns)];
         for (what, ns) in costs {
             let (name, point) = (format!("{what}, IPv{}", row.family), (row.entries as f64, ns));
-            match curves.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => curves.push(Curve { name, points: vec![point] }),
-            }
+            add_point(&mut curves, &name, point);
         }
     }
     Chart {

@@ -19,6 +19,12 @@ pub(super) enum LapError {
     /// Frames are neither free nor with the port.
     #[error("{expected} frames should be in use, {held} are")]
     Frames { expected: usize, held: usize },
+    /// The policy that is to decide every packet counted others.
+    #[error("policy {name} counted {counted} packets, {expected} are right")]
+    Decider { name: String, expected: u64, counted: u64 },
+    /// Another tier answered than the row is about.
+    #[error("the cache answered {hits:.4} of the packets, the classifier {searches:.4}")]
+    Tier { hits: f64, searches: f64 },
     /// An output is wrong.
     #[error("output {packet}: {flaw}")]
     Output { packet: usize, flaw: Flaw },

@@ -15,11 +15,13 @@
 //! | `counted` | instructions a packet, of the committed table |
 //! | `targets` | what rows are meant to take |
 //! | `spd` | `bench spd`: its arguments, its rounds |
-//! | `spd/station` | one row's worker, its laps, and when they do not count |
 //! | `spd/fillers` | policies in front of the one that matches |
 //! | `draw` | which flow the next packet is of |
 //! | `spd/rows` | what laps come to: table, JSON, curves |
 //! | `spd/published` | VPP's table, ours beside it |
+//! | `station` | one row's worker of `spd`, its laps, and when they do not count |
+//! | `station/course` | options and rounds |
+//! | `station/measured` | the figures that it shows |
 //! | `cache` | `bench cache`: the table alone |
 //! | `churn` | `bench churn`: policies that change under load |
 //! | `churn/worker` | the worker, and how it is given snapshots |
@@ -69,6 +71,7 @@ mod rows;
 mod shares;
 mod spd;
 mod stages;
+mod station;
 mod subject;
 mod targets;
 mod yardstick;
@@ -249,6 +252,22 @@ pub(crate) enum ArgumentError {
         /// Largest value.
         most: usize,
     },
+}
+
+impl ArgumentError {
+    /// Checks that the values of an option are in its range.
+    fn check(
+        name: &'static str,
+        values: &[usize],
+        least: usize,
+        most: usize,
+    ) -> Result<(), ArgumentError> {
+        let is_out = |value: &&usize| !(least..=most).contains(*value);
+        match values.iter().find(is_out) {
+            Some(&found) => Err(ArgumentError::Range { name, found, least, most }),
+            None => Ok(()),
+        }
+    }
 }
 
 fn main() -> ExitCode {

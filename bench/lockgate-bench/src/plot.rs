@@ -48,6 +48,17 @@ pub(super) struct Curve {
     pub(super) points: Vec<(f64, f64)>,
 }
 
+/// Adds a point to the curve of a name, which is made if it is not there. Points may come in any
+/// order.
+pub(super) fn add_point(curves: &mut Vec<Curve>, name: &str, point: (f64, f64)) {
+    let place = curves.iter().position(|curve| curve.name == name).unwrap_or_else(|| {
+        curves.push(Curve { name: name.into(), points: Vec::new() });
+        curves.len() - 1
+    });
+    let points = &mut curves[place].points;
+    points.insert(points.partition_point(|other| other.0 <= point.0), point);
+}
+
 impl Chart {
     /// Draws it into a directory, which is made if it is not there. Returns the file; `None`: there
     /// was no point to draw.

@@ -7,40 +7,28 @@
 pub(super) mod fillers;
 mod published;
 mod rows;
-mod station;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use io::memory::MemoryFrames;
 use ipsec::Suite;
-use policy::Spd;
+use policy::{Search, Spd};
 use wire::{BATCH, Family};
 
 use super::draw::Distribution;
-use super::lap_error::LapError;
-use super::machine::{self, Seat};
-use super::measure::{self, rounds};
 use super::rows::version;
+use super::station::{Fate, RunArguments, Setting, Tier, each, refused};
 use super::subject::{Caching, WalkKind};
-use super::{ArgumentError, BenchError, LapRefused, publish};
+use super::{ArgumentError, BenchError};
 use fillers::{Matching, Rules};
-use scene::Random;
 use scene::{Case, Direction};
-use station::{LapFigures, Station};
 
-/// Laps at least.
-const LEAST_LAPS: usize = 7;
-/// Frames in flight at least.
-const LEAST_IN_FLIGHT: usize = 4096;
-/// Entries of the cache for each flow that it is made for.
-const ENTRIES_A_FLOW: usize = 4;
-/// Flows, policies and entries at most.
+/// Flows at most.
 const MOST: usize = 1 << 26;
 /// Policies at most.
 const MOST_POLICIES: usize = 1_000_000;
+/// Name of the peer's policy.
+const PEERS: &str = "peer";
 
 /// Method by which a packet's policy is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
@@ -114,30 +102,8 @@ pub(crate) struct SpdArguments {
     /// Largest number of packets in a burst.
     #[arg(long, value_delimiter = ',', default_values_t = [BATCH])]
     burst: Vec<usize>,
-    /// Flows that the cache is made for: it has four times as many entries.
-    #[arg(long, default_value_t = 1 << 20)]
-    cache_flows: usize,
-    /// Laps of every row at least; 7 is the least. There are as many as the time allows.
-    #[arg(long, default_value_t = 9)]
-    laps: usize,
-    /// Frames in flight, at least 4096.
-    #[arg(long, default_value_t = LEAST_IN_FLIGHT)]
-    in_flight: usize,
-    /// Seconds that the laps may take, about, if as many as asked for allow it.
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
-    /// Seed of the random order, from an earlier run.
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Core to measure on; without it the last one.
-    #[arg(long)]
-    core: Option<usize>,
-    /// Writes the figures as JSON; "-": to standard output, and the tables to standard error.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Draws the curves into this directory, as SVG.
-    #[arg(long, value_name = "DIR")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    run: RunArguments,
 }
 
 /// Parameters of one row of the bench.
@@ -166,6 +132,22 @@ impl Row {
              ({distribution}), IPv{version}, burst {burst}, {walk} walk"
         )
     }
+
+    /// The row's gateway with these policies, and its traffic.
+    fn setting(&self, spd: Arc<Spd>) -> Setting {
+        let Row { flows, distribution, burst, walk, .. } = *self;
+        let spd = match self.lookup {
+            Lookup::Linear => Spd::clone(&spd).searched(Search::Linear).into(),
+            Lookup::Compiled | Lookup::Cache | Lookup::Auto => spd,
+        };
+        let fate = match self.matching {
+            Matching::Last => Fate::Leaves(spd.named(PEERS)),
+            Matching::None => Fate::NoMatch,
+        };
+        let (label, traffic) = (self.label(), traffic(self.family));
+        let (caching, tier) = (self.lookup.caching(), Tier::Any);
+        Setting { label, spd, traffic, flows, distribution, burst, walk, caching, fate, tier }
+    }
 }
 
 /// The smallest UDP packets, sealed by nothing: of a frame of 60 bytes in IPv4, 62 in IPv6.
@@ -191,59 +173,17 @@ pub(super) fn traffic(family: Family) -> Case {
 /// [`BenchError`].
 pub(super) fn run(arguments: &SpdArguments) -> Result<(), BenchError> {
     let rows = arguments.rows().map_err(BenchError::Argument)?;
-    let seat = Seat::take(arguments.core)?;
-    let seed = measure::seed(arguments.seed)?;
-    let mut random = Random::new(seed);
-    let mut frames = MemoryFrames::new(arguments.in_flight as u32);
     let mut databases = Databases::default();
-    let mut stations = Vec::with_capacity(rows.len());
-    for row in &rows {
-        netlab::interrupt::check()?;
-        let spd = databases.of(row)?;
-        let (entries, in_flight) = (ENTRIES_A_FLOW * arguments.cache_flows, arguments.in_flight);
-        let station = Station::new(*row, &spd, entries, in_flight, &mut frames, &mut random);
-        stations.push(station.map_err(|error| refused(row, error))?);
-    }
-    let allowed = Duration::from_secs(arguments.seconds);
-    let laps = rounds(rows.len(), arguments.laps, allowed, &mut random, |place, random| {
-        stations[place].lap(&mut frames, random).map_err(|error| refused(&rows[place], error))
-    })?;
-    let entries = stations.iter().map(Station::cache_entries);
-    let figures: Vec<rows::Figures> = rows
-        .iter()
-        .zip(&laps)
-        .zip(entries)
-        .map(|((row, laps), entries)| rows::Figures::of(row, laps, entries, arguments.in_flight))
-        .collect();
-    report(arguments, &seat, seed, &figures)
-}
-
-/// Prints, writes and draws the results.
-fn report(
-    arguments: &SpdArguments,
-    seat: &Seat,
-    seed: u64,
-    figures: &[rows::Figures],
-) -> Result<(), BenchError> {
-    let (machine, commit) = (seat.machine(), machine::commit());
-    let heading = format!(
-        "bench spd, commit {commit}\n{machine}\nin memory, null ESP tunnel outbound, UDP packets \
-         of 46 (IPv6: 48) bytes\nseed {seed}"
-    );
-    let mut text = vec![heading, rows::table(figures, &machine)];
-    text.extend(published::table(figures));
-    if let Some(directory) = &arguments.plot {
-        for chart in rows::charts(figures) {
-            let drawn = chart.draw(directory)?;
-            text.extend(drawn.map(|file| format!("drawn: {}", file.display())));
-        }
-    }
-    let report = super::Report { bench: "spd", machine: &machine, commit: &commit, rows: figures };
-    publish(&report, &text.join("\n\n"), arguments.json.as_deref())
-}
-
-fn refused(row: &Row, error: LapError) -> BenchError {
-    BenchError::Lap { case: row.label(), error: LapRefused(error) }
+    let setting = |row: &Row| Ok(row.setting(databases.of(row)?));
+    let measurement = arguments.run.measure(&rows, setting)?;
+    let of = |(row, measured)| rows::Figures::of(row, measured);
+    let figures: Vec<rows::Figures> =
+        rows.iter().zip(measurement.rows.iter().cloned()).map(of).collect();
+    let mut tables = vec![rows::table(&figures, &measurement.machine)];
+    tables.extend(published::table(&figures));
+    let subject = "in memory, null ESP tunnel outbound, UDP packets of 46 (IPv6: 48) bytes";
+    let charts = rows::charts(&figures);
+    arguments.run.report(("spd", subject), &measurement, &figures, tables, &charts)
 }
 
 /// The databases of all rows, each made once.
@@ -258,7 +198,7 @@ impl Databases {
             return Ok(spd.clone());
         }
         let list = fillers::policies(&traffic(family), policies, rules, matching);
-        let spd = Spd::new(list).map_err(|error| refused(row, error.into()))?;
+        let spd = Spd::new(list).map_err(|error| refused(&row.label(), error.into()))?;
         Ok(self.0.entry(key).or_insert(spd.into()).clone())
     }
 }
@@ -266,19 +206,10 @@ impl Databases {
 impl SpdArguments {
     /// Rows to measure: every combination of the lists.
     fn rows(&self) -> Result<Vec<Row>, ArgumentError> {
-        let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
-            true => Ok(()),
-            false => Err(ArgumentError::Range { name, found, least, most }),
-        };
-        let all = |name, list: &[usize], least, most| {
-            list.iter().try_for_each(|found| range(name, *found, least, most))
-        };
-        all("--policies", &self.policies, 1, MOST_POLICIES)?;
-        all("--flows", &self.flows, 1, MOST)?;
-        all("--burst", &self.burst, 1, BATCH)?;
-        range("--laps", self.laps, LEAST_LAPS, MOST)?;
-        range("--cache-flows", self.cache_flows, 2, MOST)?;
-        range("--in-flight", self.in_flight, LEAST_IN_FLIGHT, MOST)?;
+        ArgumentError::check("--policies", &self.policies, 1, MOST_POLICIES)?;
+        ArgumentError::check("--flows", &self.flows, 1, MOST)?;
+        ArgumentError::check("--burst", &self.burst, 1, BATCH)?;
+        self.run.check()?;
         let mut rows = vec![Row {
             policies: 1,
             rules: Rules::Addr,
@@ -315,11 +246,6 @@ impl SpdArguments {
     }
 }
 
-/// Combines each of the rows with each of the values.
-fn each<V>(rows: &mut Vec<Row>, values: &[V], with: impl Fn(Row, &V) -> Row) {
-    *rows = rows.iter().flat_map(|row| values.iter().map(|value| with(*row, value))).collect();
-}
-
 /// The first row of a command line.
 #[cfg(test)]
 fn tests_row(line: &[&str]) -> Row {
@@ -328,8 +254,12 @@ fn tests_row(line: &[&str]) -> Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lap_error::LapError;
+    use super::super::station::Station;
     use super::*;
     use clap::Parser;
+    use io::memory::MemoryFrames;
+    use scene::Random;
 
     #[derive(Parser)]
     struct Line {
@@ -393,8 +323,8 @@ mod tests {
         let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
         let mut databases = Databases::default();
         for row in arguments(&[&line[..], &more].concat()).rows().unwrap() {
-            let spd = databases.of(&row).unwrap();
-            let mut station = Station::new(row, &spd, 4096, 256, &mut frames, &mut random).unwrap();
+            let setting = row.setting(databases.of(&row).unwrap());
+            let mut station = Station::new(setting, 4096, 256, &mut frames, &mut random).unwrap();
             station.shorten(300);
             let lap = station.lap(&mut frames, &mut random);
             let lap = lap.unwrap_or_else(|error| panic!("{}: {error}", row.label()));
@@ -415,8 +345,8 @@ mod tests {
         let mut random = Random::new(3);
         let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
         let none = Row { matching: Matching::None, ..row };
-        let spd = Databases::default().of(&none).unwrap();
-        let Err(error) = Station::new(row, &spd, 4096, 256, &mut frames, &mut random) else {
+        let setting = row.setting(Databases::default().of(&none).unwrap());
+        let Err(error) = Station::new(setting, 4096, 256, &mut frames, &mut random) else {
             panic!("the peer's policy is not there");
         };
         let reason = dataplane::DropReason::NoMatch;

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::super::measure::{Figure, quantile};
-use super::super::plot::{Chart, Curve, Scale};
+use super::super::plot::{Chart, Curve, Scale, add_point};
 use super::Turns;
 
 /// One row: a rate of changes with a number of policies.
@@ -149,10 +149,7 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
         for row in figures.iter().filter(|row| row.changes_per_s > 0) {
             let point = (f64::from(row.changes_per_s), of(row));
             let name = format!("{} policies", row.policies);
-            match curves.iter_mut().find(|curve| curve.name == name) {
-                Some(curve) => curve.points.push(point),
-                None => curves.push(Curve { name, points: vec![point] }),
-            }
+            add_point(&mut curves, &name, point);
         }
         let x = "policy changes a second";
         Chart { name: name.into(), title: title.into(), x, y, scale, curves }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::machine::Machine;
 use super::super::measure::Figure;
-use super::super::plot::{Chart, Curve, Scale};
+use super::super::plot::{Chart, Scale, add_point};
 use super::super::rows::{undisturbed, version};
 use super::{LapFigures, Row};
 
@@ -149,16 +149,9 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
             charts.push(Chart { name, title, x, y, scale, curves: Vec::new() });
             charts.len() - 1
         });
-        let curves = &mut charts[place].curves;
         let name = format!("{}, {}", row.set, row.form);
         let point = (row.rules as f64, row.ns_per_lookup);
-        match curves.iter_mut().find(|curve| curve.name == name) {
-            Some(curve) => curve.points.push(point),
-            None => curves.push(Curve { name, points: vec![point] }),
-        }
-    }
-    for curve in charts.iter_mut().flat_map(|chart| &mut chart.curves) {
-        curve.points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        add_point(&mut charts[place].curves, &name, point);
     }
     charts
 }

@@ -56,7 +56,7 @@ fn ours(figures: &[Figures]) -> Vec<(String, Line)> {
             let alike = |other: &&Figures| {
                 other.policies == index && other.lookup == lookup && other.differs_only_so(of)
             };
-            figures.iter().find(alike).map(|found| found.mpps)
+            figures.iter().find(alike).map(|found| found.measured.mpps)
         };
         let cells = INDICES.map(|index| Some((find(index, "linear")?, find(index, "cache")?)));
         if let [Some(a), Some(b), Some(c), Some(d)] = cells {
@@ -70,11 +70,13 @@ fn ours(figures: &[Figures]) -> Vec<(String, Line)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::station::Measured;
     use super::*;
 
     fn figures(policies: usize, lookup: &'static str, mpps: f64) -> Figures {
         let (rules, matching, dist, family) = ("addr", "last", "uniform", 4);
-        Figures { policies, lookup, mpps, rules, matching, dist, family, ..Figures::default() }
+        let measured = Measured { mpps, ..Measured::default() };
+        Figures { policies, lookup, measured, rules, matching, dist, family, ..Figures::default() }
     }
 
     // BM-1a, BM-1b, BM-1c, BM-1d

@@ -4,12 +4,12 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::super::machine::Machine;
-use super::super::measure::{Figure, Span};
-use super::super::plot::{Chart, Curve, Scale};
-use super::super::rows::{undisturbed, version};
+use super::super::plot::{Chart, Curve, Scale, add_point};
+use super::super::rows::version;
+use super::super::station::{LEGEND, Measured};
 use super::super::subject::WalkKind;
+use super::Row;
 use super::published;
-use super::{LapFigures, Row};
 
 /// One row: a case with its figures.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -30,48 +30,15 @@ pub(super) struct Figures {
     /// Packets that came at a time.
     pub(super) burst: usize,
     pub(super) workers: usize,
-    pub(super) mpps: f64,
-    /// Rate of inner IP packets.
-    pub(super) gbps: f64,
-    /// CPU time, median of the laps.
-    pub(super) ns_per_packet: f64,
-    /// The yardstick, median of the laps: a header line read, 66 bytes and a descriptor written for
-    /// each frame, in the order of the last walk of a lap. Nothing is ciphered here.
-    pub(super) touch_ns: f64,
-    /// Time a packet over the yardstick of the same lap, median of the laps.
-    pub(super) yardstick_ratio: f64,
-    /// Distance of the quartiles of `yardstick_ratio` as a part of its median.
-    pub(super) yardstick_ratio_spread: f64,
-    /// Part of the timed packets that the cache answered, mean of the laps.
-    pub(super) hit_rate: f64,
-    /// Distance of the quartiles of `ns_per_packet` as a part of its median.
-    pub(super) spread: f64,
-    pub(super) ns_best_quartile: f64,
-    pub(super) ns_min: f64,
-    pub(super) ns_max: f64,
-    /// Entries that the cache has room for; 0: there is none.
-    pub(super) cache_entries: usize,
-    pub(super) in_flight: usize,
-    pub(super) laps: usize,
-    /// Laps that are in no figure: the thread did not have its core.
-    pub(super) laps_discarded: usize,
-    pub(super) packets_per_lap: usize,
-    pub(super) share_of_core: f64,
+    #[serde(flatten)]
+    pub(super) measured: Measured,
     /// Target of `mpps` on the reference machine, if one is set.
     pub(super) target_mpps: Option<f64>,
 }
 
 impl Figures {
-    /// Computes the figures of a row from its laps.
-    pub(super) fn of(row: &Row, laps: &[LapFigures], entries: usize, in_flight: usize) -> Figures {
-        let (kept, discarded) = undisturbed(laps, |lap| lap.span);
-        let figure =
-            |of: fn(&LapFigures) -> f64| Figure::of(&kept.iter().map(of).collect::<Vec<f64>>());
-        let (ns, ratio) = (figure(|lap| lap.ns), figure(|lap| lap.ns / lap.touch_ns));
-        let mut span = Span::default();
-        kept.iter().for_each(|lap| span.add(lap.span));
-        let mpps = 1e3 / ns.median;
-        let size = super::traffic(row.family).size;
+    /// The figures of a row.
+    pub(super) fn of(row: &Row, measured: Measured) -> Figures {
         let figures = Figures {
             policies: row.policies,
             rules: row.rules.name(),
@@ -84,23 +51,7 @@ impl Figures {
             dist: row.distribution.name(),
             burst: row.burst,
             workers: 1,
-            mpps,
-            gbps: 8e-3 * size as f64 * mpps,
-            ns_per_packet: ns.median,
-            touch_ns: figure(|lap| lap.touch_ns).median,
-            yardstick_ratio: ratio.median,
-            yardstick_ratio_spread: ratio.spread,
-            hit_rate: kept.iter().map(|lap| lap.hit_rate).sum::<f64>() / kept.len() as f64,
-            spread: ns.spread,
-            ns_best_quartile: ns.first_quartile,
-            ns_min: ns.least,
-            ns_max: ns.most,
-            cache_entries: entries,
-            in_flight,
-            laps: kept.len(),
-            laps_discarded: discarded,
-            packets_per_lap: kept.first().map_or(0, |lap| lap.packets),
-            share_of_core: span.share_of_core(),
+            measured,
             target_mpps: None,
         };
         let target_mpps = figures.target();
@@ -147,35 +98,16 @@ impl Figures {
 pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header([
-        "lookup",
-        "cache",
-        "walk",
-        "rules",
-        "match",
-        "flows",
-        "IP",
-        "policies",
-        "burst",
-        "flows drawn",
-        "Mpps",
-        "target",
-        "ns/packet",
-        "± IQR",
-        "best quartile",
-        "touch ns",
-        "÷ yardstick",
-        "± IQR",
-        "hits",
-        "core",
-        "laps",
-    ]);
+    let heads = ["lookup", "cache", "walk", "rules", "match", "flows", "IP", "policies", "burst"];
+    let heads = heads.into_iter().chain(["flows drawn", "Mpps", "target"]);
+    table.set_header(heads.chain(Measured::HEADS));
     for row in figures {
+        let Figures { measured, .. } = row;
         let target = row.target_mpps.filter(|_| machine.is_reference);
         let target = target.map_or(String::new(), |target| {
-            format!("{target:.0} {}", if row.mpps >= target { "reached" } else { "missed" })
+            format!("{target:.0} {}", if measured.mpps >= target { "reached" } else { "missed" })
         });
-        table.add_row([
+        let cells = [
             row.lookup.to_owned(),
             row.cache.to_owned(),
             row.walk.to_owned(),
@@ -186,38 +118,16 @@ pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
             row.policies.to_string(),
             row.burst.to_string(),
             row.dist.to_owned(),
-            format!("{:.2}", row.mpps),
+            format!("{:.2}", measured.mpps),
             target,
-            format!("{:.1}", row.ns_per_packet),
-            format!("{:.1} %", row.spread * 100.0),
-            format!("{:.1}", row.ns_best_quartile),
-            format!("{:.1}", row.touch_ns),
-            format!("{:.2}", row.yardstick_ratio),
-            format!("{:.1} %", row.yardstick_ratio_spread * 100.0),
-            format!("{:.2} %", row.hit_rate * 100.0),
-            format!("{:.0} %", row.share_of_core * 100.0),
-            format!("{}-{}", row.laps + row.laps_discarded, row.laps_discarded),
-        ]);
+        ];
+        table.add_row(cells.into_iter().chain(measured.cells()));
     }
     table.column_iter_mut().skip(5).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
-    format!("{table}\n{}", legend(figures))
-}
-
-/// The meaning of the columns.
-fn legend(figures: &[Figures]) -> String {
-    let in_flight = figures.first().map_or(0, |row| row.in_flight);
     format!(
-        "ns/packet: CPU time of the thread, median of laps; {in_flight} frames in flight, one a \
-         packet, filled outside the timed span.\n\
-         ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps \
-         took less.\n\
-         touch ns: a line of each header read, 66 bytes written around the packet, and a \
-         descriptor, for the same frames in the same order.\n÷ yardstick: ns/packet over touch ns \
-         of the same lap; it compares machines, as ns do not.\n\
+        "{table}\n{LEGEND}\n\
          cache: auto, the daemon's default, which searches where that costs no more; always; off. \
-         walk: fast, the fast path where it takes\npackets; general, the general walk alone.\n\
-         hits: part of the packets that the cache answered. target: of one core of a Zen 5 with \
-         AVX-512, shown there alone."
+         target: of one core of a Zen 5 with AVX-512,\nshown there alone."
     )
 }
 
@@ -244,18 +154,13 @@ fn pictures(
             charts.push((row.clone(), empty_chart(row, over, fixed(row))));
             charts.len() - 1
         });
-        let curves = &mut charts[place].1.curves;
-        let point = (x(row) as f64, row.mpps);
-        match curves.iter_mut().find(|curve| curve.name == row.lookup) {
-            Some(curve) => curve.points.push(point),
-            None => curves.push(Curve { name: row.lookup.into(), points: vec![point] }),
-        }
+        let point = (x(row) as f64, row.measured.mpps);
+        add_point(&mut charts[place].1.curves, row.lookup, point);
     }
     let several = |chart: &Chart| chart.curves.iter().any(|curve| curve.points.len() > 1);
     let mut charts: Vec<Chart> =
         charts.into_iter().map(|(_, chart)| chart).filter(several).collect();
     for chart in &mut charts {
-        chart.curves.iter_mut().for_each(|c| c.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
         if over == "policies" {
             chart.curves.extend(published_curves());
         }
@@ -295,14 +200,19 @@ fn published_curves() -> [Curve; 2] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::measure::Span;
+    use super::super::super::station::LapFigures;
     use super::*;
     use std::time::Duration;
 
-    fn laps() -> Vec<LapFigures> {
+    fn measured() -> Measured {
         let wall = Duration::from_millis(1);
         let span = Span { cpu: wall, wall };
-        let lap = |ns| LapFigures { ns, touch_ns: 5.0, hit_rate: 0.5, span, packets: 4096 };
-        [24.0, 20.0, 30.0, 25.0, 26.0].map(lap).to_vec()
+        let lap = |ns| {
+            let (touch_ns, hit_rate, search_rate, packets) = (5.0, 0.5, 0.5, 4096);
+            LapFigures { ns, touch_ns, hit_rate, search_rate, span, packets }
+        };
+        Measured::of_laps(&[24.0, 20.0, 30.0, 25.0, 26.0].map(lap), 48)
     }
 
     fn row(line: &[&str]) -> Row {
@@ -312,7 +222,7 @@ mod tests {
     #[test]
     fn the_json_of_a_row_has_its_parameters_and_its_figures() {
         let row = row(&["--policies=100", "--lookup=cache", "--family=6"]);
-        let figures = Figures::of(&row, &laps(), 4_194_304, 4096);
+        let figures = Figures::of(&row, measured());
         let json = serde_json::to_value(&figures).unwrap();
         for (key, value) in [
             ("policies", "100"),
@@ -340,7 +250,7 @@ mod tests {
     #[test]
     fn targets_are_shown_on_the_machine_that_they_are_for_alone() {
         let row = row(&["--policies=100", "--lookup=cache", "--family=6"]);
-        let figures = [Figures::of(&row, &laps(), 4_194_304, 4096)];
+        let figures = [Figures::of(&row, measured())];
         let mut machine = Machine::look(None);
         machine.is_reference = true;
         assert!(table(&figures, &machine).contains("40 reached"));
@@ -353,7 +263,7 @@ mod tests {
     fn curves_are_drawn_over_policies_and_over_flows() {
         let figures = |line: &[&str], mpps: f64| {
             let row = row(line);
-            Figures { mpps, ..Figures::of(&row, &laps(), 0, 4096) }
+            Figures::of(&row, Measured { mpps, ..measured() })
         };
         let mut all = Vec::new();
         for policies in ["--policies=1000", "--policies=1"] {

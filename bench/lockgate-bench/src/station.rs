@@ -1,34 +1,38 @@
-//! One row's worker and its laps.
+//! One row's worker and its laps, of the benches that measure rules by the thousand.
 //!
 //! A lap is some packets that only warm up and some that are timed, in as many frames as are in
 //! flight; flows are drawn and frames filled outside the timed span. The span runs from the first
 //! header read to the last descriptor written. After each lap no packet may be missing, only
-//! expected packets may be dropped, the ledger must balance, and a sample of the outputs must
-//! decrypt with the other cipher library to the right bytes.
+//! expected packets may be dropped, the ledger must balance, the rule that decides must have counted
+//! every packet, and a sample of the outputs must be right: sealed ones are decrypted with the other
+//! cipher library.
 //!
 //! Worker and cache live as long as the bench. Before the first lap every flow passes once.
+
+mod course;
+mod measured;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use dataplane::{DropReason, FlowCache, Snapshot, Worker};
+use dataplane::{Counters, DropReason, FlowCache, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
-use policy::{Search, Spd};
+use policy::{PolicyIndex, Spd};
+use scene::{
+    Case, Keys, OtherCipher, Random, arriving, check, drain, load, mix, other_cipher, spi,
+};
 use wire::FrameId;
 
-use super::super::draw::Draw;
-use super::super::kits;
-use super::super::lap::SAMPLE;
-use super::super::lap_error::LapError;
-use super::super::measure::{Span, measure, overhead};
-use super::super::yardstick::Yardstick;
-use super::fillers::Matching;
-use super::{Lookup, Row, traffic};
-use scene::OtherCipher;
-use scene::Random;
-use scene::check;
-use scene::{Case, Keys, spi};
-use scene::{arriving, drain, load, mix, other_cipher};
+use super::draw::{Distribution, Draw};
+use super::kits;
+use super::lap::SAMPLE;
+use super::lap_error::LapError;
+use super::measure::{Span, measure, overhead};
+use super::subject::{Caching, WalkKind};
+use super::yardstick::Yardstick;
+
+pub(super) use course::{RunArguments, each, refused};
+pub(super) use measured::{LEGEND, Measured};
 
 /// Packets of a lap that are timed, unless each takes long.
 const PACKETS: usize = 32_768;
@@ -47,6 +51,48 @@ const TRIALS: usize = 4;
 /// SPI of the only worker's SA: its number.
 const WORKER: usize = 0;
 
+/// Part of the packets at least that the cache is to answer, where it is to answer them.
+const LEAST_HITS: f64 = 0.98;
+
+/// What becomes of every packet of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// It leaves. The policy of this slot decides and counts it; `None`: no policy is asked.
+    Leaves(Option<PolicyIndex>),
+    /// No policy matches: it is dropped.
+    NoMatch,
+}
+
+/// The tier that answers the packets of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tier {
+    /// Whichever the walk takes.
+    Any,
+    /// The flow cache, nearly all of them.
+    Cache,
+    /// The classifier, every one.
+    Classifier,
+    /// No policy is asked.
+    None,
+}
+
+/// Gateway, traffic and worker of a row, and what must be true of its packets.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    /// The row in an error message.
+    pub(super) label: String,
+    pub(super) spd: Arc<Spd>,
+    pub(super) traffic: Case,
+    pub(super) flows: usize,
+    pub(super) distribution: Distribution,
+    /// Packets of a turn at most.
+    pub(super) burst: usize,
+    pub(super) walk: WalkKind,
+    pub(super) caching: Caching,
+    pub(super) fate: Fate,
+    pub(super) tier: Tier,
+}
+
 /// Figures measured in a lap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LapFigures {
@@ -56,6 +102,8 @@ pub(super) struct LapFigures {
     pub(super) touch_ns: f64,
     /// Share of the timed packets that the cache answered.
     pub(super) hit_rate: f64,
+    /// Share of the timed packets whose policies were searched.
+    pub(super) search_rate: f64,
     /// The timed spans and the preparation before them.
     pub(super) span: Span,
     /// Packets timed.
@@ -64,8 +112,7 @@ pub(super) struct LapFigures {
 
 /// One row's gateway, worker and traffic.
 pub(super) struct Station {
-    row: Row,
-    traffic: Case,
+    setting: Setting,
     snapshot: Snapshot,
     worker: Worker<MemoryFrames, PreloadedPort>,
     other: OtherCipher,
@@ -86,34 +133,28 @@ impl Station {
     /// # Errors
     /// [`LapError`].
     pub(super) fn new(
-        row: Row,
-        spd: &Arc<Spd>,
+        setting: Setting,
         cache_entries: usize,
         in_flight: usize,
         frames: &mut MemoryFrames,
         random: &mut Random,
     ) -> Result<Station, LapError> {
-        let traffic = traffic(row.family);
+        let traffic = setting.traffic;
         let keys = Keys::fresh(traffic.suite)?;
-        let spd = match row.lookup {
-            Lookup::Linear => Spd::clone(spd).searched(Search::Linear).into(),
-            Lookup::Compiled | Lookup::Cache | Lookup::Auto => spd.clone(),
-        };
-        let parts = traffic.parts(std::slice::from_ref(&keys), spd)?;
+        let parts = traffic.parts(std::slice::from_ref(&keys), setting.spd.clone())?;
         let snapshot = Snapshot::new(parts)?;
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
         let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
-        worker.use_fast_path(row.walk.use_());
-        if let Some(use_) = row.lookup.caching().use_() {
+        worker.use_fast_path(setting.walk.use_());
+        if let Some(use_) = setting.caching.use_() {
             worker.take_cache(Some(kits::fresh(cache_entries, use_)?));
         }
         let mut station = Station {
-            row,
-            traffic,
+            other: other_cipher(&traffic, &keys),
+            draw: Draw::new(setting.flows, setting.distribution, random),
+            setting,
             snapshot,
             worker,
-            other: other_cipher(&traffic, &keys),
-            draw: Draw::new(row.flows, row.distribution, random),
             in_flight,
             carried: 0,
             packets: PACKETS,
@@ -137,19 +178,25 @@ impl Station {
             let warm_up = station.packets.min(WARM_UP);
             station.pass(warm_up, random)?;
             let figures = station.pass(station.packets, random)?;
+            station.check_tier(&figures)?;
             Ok(LapFigures { touch_ns: station.yardstick()?, ..figures })
         })
     }
 
     /// Runs the yardstick over the frames of the latest walk. Returns ns a packet.
     fn yardstick(&mut self) -> Result<f64, LapError> {
-        let length = arriving(&self.traffic, &self.other, WORKER, 0, 0).len();
+        let length = arriving(&self.setting.traffic, &self.other, WORKER, 0, 0).len();
         let (order, in_flight, passes) = (&self.order, self.in_flight, YARDSTICK_PASSES);
         Yardstick { order, in_flight, length, passes }.run(self.worker.frames_mut())
     }
 
+    /// The row in an error message.
+    fn label(&self) -> &str {
+        &self.setting.label
+    }
+
     /// Entries of the cache, in IPv4 entries; 0: there is none.
-    pub(super) fn cache_entries(&self) -> usize {
+    fn cache_entries(&self) -> usize {
         self.worker.cache().map_or(0, FlowCache::capacity)
     }
 
@@ -186,7 +233,8 @@ impl Station {
 
     /// Processes this number of packets, all timed.
     fn pass(&mut self, packets: usize, random: &mut Random) -> Result<LapFigures, LapError> {
-        let hits_before = self.worker.counters().cache.hits;
+        let answered = |counters: &Counters| (counters.cache.hits, counters.full_lookups);
+        let before = answered(self.worker.counters());
         let (mut walked, mut span) = (Span::default(), Span::default());
         let mut left = packets;
         while left > 0 {
@@ -197,10 +245,24 @@ impl Station {
             span.add(whole);
             left -= now;
         }
-        let hits = self.worker.counters().cache.hits - hits_before;
+        let after = answered(self.worker.counters());
+        let share = |before: u64, after: u64| (after - before) as f64 / packets as f64;
         let ns = walked.cpu.as_nanos() as f64 / packets as f64;
-        let hit_rate = hits as f64 / packets as f64;
-        Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, span, packets })
+        let hit_rate = share(before.0, after.0);
+        let search_rate = share(before.1, after.1);
+        Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, search_rate, span, packets })
+    }
+
+    /// Checks that the tier answered that the row is about.
+    fn check_tier(&self, figures: &LapFigures) -> Result<(), LapError> {
+        let LapFigures { hit_rate: hits, search_rate: searches, .. } = *figures;
+        let is_right = match self.setting.tier {
+            Tier::Any => true,
+            Tier::Cache => hits >= LEAST_HITS,
+            Tier::Classifier => (hits, searches) == (0.0, 1.0),
+            Tier::None => (hits, searches) == (0.0, 0.0),
+        };
+        if is_right { Ok(()) } else { Err(LapError::Tier { hits, searches }) }
     }
 
     /// Fills a frame with a packet for each of these flows, walks and checks them. Returns the span
@@ -209,16 +271,16 @@ impl Station {
         let overhead = overhead();
         let (mut walk, whole) = measure(|| {
             mix(self.worker.frames_mut(), random);
-            let (traffic, other) = (&self.traffic, &self.other);
+            let (traffic, other) = (&self.setting.traffic, &self.other);
             let packets = flows.iter().map(|flow| arriving(traffic, other, WORKER, *flow, 0));
             self.order = load(&mut self.worker, traffic.ingress(), packets);
             let (worker, snapshot, netdev) = (&mut self.worker, &self.snapshot, traffic.ingress());
-            measure(|| drain(worker, snapshot, netdev, self.begin, self.row.burst)).1
+            measure(|| drain(worker, snapshot, netdev, self.begin, self.setting.burst)).1
         });
         walk.cpu = walk.cpu.saturating_sub(overhead);
         self.check(flows, random)?;
         self.carried += flows.len();
-        let (frames, egress) = self.worker.parts_mut(self.traffic.egress());
+        let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
         egress.expect("all devices have ports").recycle(frames);
         Ok((walk, whole))
     }
@@ -228,9 +290,9 @@ impl Station {
     fn check(&mut self, flows: &[usize], random: &mut Random) -> Result<(), LapError> {
         let counters = self.worker.counters();
         let expected = (self.carried + flows.len()) as u64;
-        let (sent, unmatched) = match self.row.matching {
-            Matching::Last => (expected, 0),
-            Matching::None => (0, expected),
+        let (sent, unmatched) = match self.setting.fate {
+            Fate::Leaves(_) => (expected, 0),
+            Fate::NoMatch => (0, expected),
         };
         for reason in DropReason::ALL.iter().copied() {
             let packets = counters.dropped(reason);
@@ -246,10 +308,19 @@ impl Station {
             let (expected, left) = (sent as usize, total.sent as usize);
             return Err(LapError::Missing { expected, left });
         }
-        let (frames, egress) = self.worker.parts_mut(self.traffic.egress());
+        if let Fate::Leaves(Some(slot)) = self.setting.fate {
+            let of = slot.0 as usize;
+            let counted = [&counters.policy_outbound, &counters.policy_inbound];
+            let counted = counted.iter().map(|volumes| volumes[of].packets).sum();
+            if counted != expected {
+                let name = self.setting.spd.policy(slot).name.clone();
+                return Err(LapError::Decider { name, expected, counted });
+            }
+        }
+        let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
         let outputs = egress.map_or(&[][..], |port| port.sent());
         let (held, in_port) = (frames.conservation().held(), outputs.len());
-        let leaving = if self.row.matching == Matching::Last { flows.len() } else { 0 };
+        let leaving = if self.setting.fate == Fate::NoMatch { 0 } else { flows.len() };
         if (held, in_port) != (leaving, leaving) {
             return Err(LapError::Frames { expected: leaving, held });
         }
@@ -257,7 +328,7 @@ impl Station {
             let packet = random.below(leaving);
             let number = (self.carried + packet) as u32 + 1;
             let output = frames.packet(outputs[packet]).unwrap_or_default();
-            check(&self.traffic, &self.other, spi(WORKER), flows[packet], number, output)
+            check(&self.setting.traffic, &self.other, spi(WORKER), flows[packet], number, output)
                 .map_err(|flaw| LapError::Output { packet, flaw })?;
         }
         Ok(())
