@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::rows::Row;
-use super::subject::WalkKind;
+use super::subject::{Caching, WalkKind};
 
 /// The committed table.
 const TABLE: &str = include_str!("../../instructions/table.json");
@@ -38,6 +38,18 @@ impl Table {
             return None;
         }
         self.rows.get(&name(row)?).map(|counted| counted.instructions)
+    }
+
+    /// Returns the instructions of a packet of 64 bytes that is forwarded: without security groups,
+    /// or through groups with 100 rules and such a cache.
+    pub(super) fn forward(&self, ip: u8, walk: WalkKind, groups: Option<Caching>) -> Option<f64> {
+        let by = if walk == WalkKind::General { " general" } else { "" };
+        let name = match groups {
+            None => format!("forward v{ip} 64{by}"),
+            Some(Caching::Off) => format!("groups v{ip} 64 search{by}"),
+            Some(Caching::Auto | Caching::Always) => format!("groups v{ip} 64 hit{by}"),
+        };
+        self.rows.get(&name).map(|counted| counted.instructions)
     }
 }
 
@@ -78,6 +90,11 @@ mod tests {
         let hit = table.of(&row(gcm, "out", 1.0)).unwrap();
         assert!(hit > 100.0 && hit < table.of(&row(gcm, "out", 0.0)).unwrap());
         assert!(table.of(&row("none", "forward", 0.0)).is_some());
+        for ip in [4, 6] {
+            let forward = |groups| table.forward(ip, WalkKind::Fast, groups).unwrap();
+            assert!(forward(None) < forward(Some(Caching::Always)));
+            assert!(forward(Some(Caching::Always)) < forward(Some(Caching::Off)));
+        }
         let fast = table.of(&row("null", "in", 1.0)).unwrap();
         let general = table.of(&Row { walk: "general", ..row("null", "in", 1.0) }).unwrap();
         assert!(fast < general, "{fast} {general}");

@@ -19,9 +19,11 @@
 //! | `draw` | which flow the next packet is of |
 //! | `spd/rows` | what laps come to: table, JSON, curves |
 //! | `spd/published` | VPP's table, ours beside it |
-//! | `station` | one row's worker of `spd`, its laps, and when they do not count |
-//! | `station/course` | options and rounds |
-//! | `station/measured` | the figures that it shows |
+//! | `acl` | `bench acl`: security groups; its arguments |
+//! | `acl/rows` | what laps come to: table, goals, JSON, curves |
+//! | `station` | one row's worker of `spd` and `acl`, its laps, and when they do not count |
+//! | `station/course` | options and rounds of both |
+//! | `station/measured` | the figures that both show |
 //! | `cache` | `bench cache`: the table alone |
 //! | `churn` | `bench churn`: policies that change under load |
 //! | `churn/worker` | the worker, and how it is given snapshots |
@@ -50,6 +52,7 @@
 //! | `failure` | why there are none, and the exit code |
 #![forbid(unsafe_code)]
 
+mod acl;
 mod cache;
 mod churn;
 mod cipher_alone;
@@ -87,6 +90,7 @@ use console::line::{LineError, parsed};
 use ipsec::SelfTestError;
 use serde::Serialize;
 
+pub(crate) use acl::AclArguments;
 pub(crate) use cache::CacheArguments;
 pub(crate) use churn::ChurnArguments;
 pub(crate) use classify::ClassifyArguments;
@@ -111,6 +115,8 @@ enum Bench {
     Esp(Box<EspArguments>),
     /// Many policies: searched linearly, compiled, cached; Mpps over their number.
     Spd(Box<SpdArguments>),
+    /// Security groups between two ports: what they cost over none, over the number of rules.
+    Acl(Box<AclArguments>),
     /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
     Classify(Box<ClassifyArguments>),
     /// The flow cache's table alone: ns a hit, a miss, an overwrite, over its size.
@@ -240,6 +246,9 @@ pub(crate) enum ArgumentError {
         /// Largest size, bytes.
         most: usize,
     },
+    /// Laps of stateful groups were asked for.
+    #[error("--kind stateful: connections are not built yet; groups are measured stateless")]
+    Stateful,
     /// Number of laps or flows out of range.
     #[error("{name} {found}: from {least} to {most}")]
     Range {
@@ -292,6 +301,7 @@ fn run(
     match &arguments.bench {
         Bench::Esp(arguments) => esp::run(arguments),
         Bench::Spd(arguments) => spd::run(arguments),
+        Bench::Acl(arguments) => acl::run(arguments),
         Bench::Classify(arguments) => classify::run(arguments),
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),

@@ -1,0 +1,269 @@
+//! Presents the figures of the laps: table, goals, JSON, curves.
+
+use comfy_table::{CellAlignment, Table, presets};
+use scene::Shape;
+use serde::Serialize;
+
+use super::super::counted;
+use super::super::plot::{Chart, Scale, add_point};
+use super::super::rows::version;
+use super::super::station::{LEGEND, Measured};
+use super::Row;
+
+/// Nanoseconds over a packet without groups at most, where the cache answers.
+const CACHED_NS: f64 = 8.0;
+/// Instructions over a packet without groups at most, where the cache answers.
+const CACHED_INSTRUCTIONS: f64 = 90.0;
+/// Times that the slowest number of rules takes longer than the quickest at most, where the cache
+/// answers.
+const FLAT: f64 = 1.10;
+/// Nanoseconds over a packet without groups at most, where [`SEARCHED_RULES`] mixed rules are
+/// searched.
+const SEARCHED_NS: f64 = 45.0;
+const SEARCHED_RULES: usize = 10_000;
+/// Rules of the rows of the committed table of instructions, of [`Shape::Uniform`].
+const COUNTED_RULES: usize = 100;
+
+/// One row: a case with its figures.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Figures {
+    /// Rules of the groups; 0: no groups.
+    pub(super) rules: usize,
+    /// "uniform", "mixed", "none": no groups.
+    pub(super) shape: &'static str,
+    pub(super) kind: &'static str,
+    /// The flow cache: "on" or "off".
+    pub(super) cache: &'static str,
+    pub(super) family: u8,
+    pub(super) walk: &'static str,
+    /// Time over that of the row without groups.
+    pub(super) ns_over_none: f64,
+    /// Time as a multiple of that of the row without groups.
+    pub(super) ratio_to_none: f64,
+    /// Instructions of a packet, of 64 bytes, by the committed table.
+    pub(super) instructions: Option<f64>,
+    #[serde(flatten)]
+    pub(super) measured: Measured,
+}
+
+impl Figures {
+    /// The figures of all rows, each beside the one without groups.
+    pub(super) fn all(rows: &[Row], measured: &[Measured]) -> Vec<Figures> {
+        let counted = counted::Table::committed();
+        let figures = |(row, of): (&Row, &Measured)| {
+            let without = rows.iter().position(|other| other.rules == 0 && other.is_like(row));
+            let none = without.map_or(f64::NAN, |place| measured[place].ns_per_packet);
+            let (family, walk) = (version(row.family), row.walk);
+            let shape = if row.rules == 0 { "none" } else { row.shape.name() };
+            let instructions = match (row.rules, row.shape) {
+                (0, _) => counted.forward(family, walk, None),
+                (COUNTED_RULES, Shape::Uniform) => counted.forward(family, walk, Some(row.caching)),
+                _ => None,
+            };
+            Figures {
+                rules: row.rules,
+                shape,
+                kind: "stateless",
+                cache: row.cache(),
+                family,
+                walk: walk.name(),
+                ns_over_none: of.ns_per_packet - none,
+                ratio_to_none: of.ns_per_packet / none,
+                instructions,
+                measured: of.clone(),
+            }
+        };
+        rows.iter().zip(measured).map(figures).collect()
+    }
+
+    fn is_cached(&self) -> bool {
+        self.cache == "on"
+    }
+
+    /// Number of rules in a table.
+    fn rules_text(&self) -> String {
+        if self.rules == 0 { "none".into() } else { self.rules.to_string() }
+    }
+}
+
+/// Formats the rows as an aligned table with an explanation of the columns.
+pub(super) fn table(figures: &[Figures]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let heads = ["rules", "shape", "kind", "cache", "IP", "walk", "Mpps", "ns over none", "÷ none"];
+    table.set_header(heads.into_iter().chain(["instructions"]).chain(Measured::HEADS));
+    for row in figures {
+        let is_none = row.rules == 0;
+        let over = |text: String| if is_none { String::new() } else { text };
+        let cells = [
+            row.rules_text(),
+            row.shape.to_owned(),
+            row.kind.to_owned(),
+            row.cache.to_owned(),
+            row.family.to_string(),
+            row.walk.to_owned(),
+            format!("{:.2}", row.measured.mpps),
+            over(format!("{:.1}", row.ns_over_none)),
+            over(format!("{:.2}", row.ratio_to_none)),
+            row.instructions.map_or(String::new(), |count| format!("{count:.0}")),
+        ];
+        table.add_row(cells.into_iter().chain(row.measured.cells()));
+    }
+    table.column_iter_mut().skip(6).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    format!(
+        "{table}\n{LEGEND}\n\
+         rules: of the groups; the last permits every packet. none: no groups, in the same rounds; \
+         ns over none, ÷ none: against it, medians.\n\
+         instructions: of a packet of 64 bytes, of the committed table; empty: not counted."
+    )
+}
+
+/// The rows against their goals: a line for each IP version and walk.
+pub(super) fn goals(figures: &[Figures]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["goal", "IP", "walk", "found", "limit", ""]);
+    let mut kinds: Vec<(u8, &str)> = figures.iter().map(|row| (row.family, row.walk)).collect();
+    kinds.dedup();
+    for (family, walk) in kinds {
+        let alike = figures.iter().filter(|row| (row.family, row.walk) == (family, walk));
+        let (none, grouped): (Vec<_>, Vec<_>) = alike.partition(|row| row.rules == 0);
+        let cached = || grouped.iter().filter(|row| row.is_cached());
+        let ns = || cached().map(|row| row.measured.ns_per_packet);
+        let (least, most) = (ns().fold(f64::MAX, f64::min), ns().fold(0.0, f64::max));
+        let uncounted = none.iter().find_map(|row| row.instructions);
+        let counted = cached().find_map(|row| row.instructions);
+        let searched = grouped.iter().find(|row| {
+            !row.is_cached() && (row.rules, row.shape) == (SEARCHED_RULES, Shape::Mixed.name())
+        });
+        let flat = (most > 0.0).then_some(most / least);
+        let over = cached().map(|row| row.ns_over_none).reduce(f64::max);
+        let instructions = counted.zip(uncounted).map(|(with, without)| with - without);
+        for (goal, found, limit) in [
+            ("cached, ns over none at most", over, CACHED_NS),
+            ("cached, instructions over none", instructions, CACHED_INSTRUCTIONS),
+            ("cached, max/min over rules and shapes", flat, FLAT),
+            (
+                "10000 mixed, no cache, ns over none",
+                searched.map(|row| row.ns_over_none),
+                SEARCHED_NS,
+            ),
+        ] {
+            let Some(found) = found else { continue };
+            let word = if found <= limit { "reached" } else { "missed" };
+            let (family, found) = (family.to_string(), format!("{found:.2}"));
+            table.add_row([goal, &family, walk, &found, &limit.to_string(), word]);
+        }
+    }
+    let numbers = table.column_iter_mut().skip(3).take(2);
+    numbers.for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    table.to_string()
+}
+
+/// Time over the number of rules: a picture for each IP version and walk.
+pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
+    let mut charts: Vec<Chart> = Vec::new();
+    let counts = || figures.iter().map(|row| row.rules).filter(|rules| *rules > 0);
+    let ends = [counts().min(), counts().max()];
+    for row in figures {
+        let Figures { family, walk, shape, cache, .. } = row;
+        let name = format!("acl-ipv{family}-{walk}");
+        let place = charts.iter().position(|chart| chart.name == name).unwrap_or_else(|| {
+            let title = format!(
+                "Security groups, smallest packets, one core in memory: IPv{family}, {walk} walk"
+            );
+            let (x, y, scale) = ("rules", "ns a packet", Scale::Linear);
+            charts.push(Chart { name, title, x, y, scale, curves: Vec::new() });
+            charts.len() - 1
+        });
+        let curves = &mut charts[place].curves;
+        // No groups: a line from end to end.
+        let places = if row.rules == 0 { ends } else { [Some(row.rules), None] };
+        let curve = match row.rules {
+            0 => format!("no groups, cache {cache}"),
+            _ => format!("{shape}, cache {cache}"),
+        };
+        for x in places.into_iter().flatten() {
+            add_point(curves, &curve, (x as f64, row.measured.ns_per_packet));
+        }
+    }
+    charts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::subject::{Caching, WalkKind};
+    use super::*;
+    use wire::Family;
+
+    fn figures() -> Vec<Figures> {
+        let (family, walk) = (Family::V4, WalkKind::Fast);
+        let of = |(caching, rules, shape, ns): (Caching, usize, Shape, f64)| {
+            let measured = Measured { ns_per_packet: ns, mpps: 1e3 / ns, ..Measured::default() };
+            (Row { rules, shape, caching, family, walk }, measured)
+        };
+        let (on, off) = (Caching::Always, Caching::Off);
+        let rows = [
+            (on, 0, Shape::Uniform, 20.0),
+            (on, 1, Shape::Uniform, 26.0),
+            (on, 100, Shape::Uniform, 27.0),
+            (on, 10_000, Shape::Mixed, 29.0),
+            (off, 0, Shape::Uniform, 10.0),
+            (off, 10_000, Shape::Mixed, 50.0),
+        ];
+        let (rows, measured): (Vec<Row>, Vec<Measured>) = rows.into_iter().map(of).unzip();
+        Figures::all(&rows, &measured)
+    }
+
+    #[test]
+    fn every_row_is_compared_with_its_own_without_groups() {
+        let figures = figures();
+        let over: Vec<f64> = figures.iter().map(|row| row.ns_over_none).collect();
+        assert_eq!(over, [0.0, 6.0, 7.0, 9.0, 0.0, 40.0]);
+        assert_eq!(figures[5].ratio_to_none, 5.0);
+        let json = serde_json::to_value(&figures[2]).unwrap();
+        for (key, value) in [
+            ("rules", "100"),
+            ("shape", "\"uniform\""),
+            ("kind", "\"stateless\""),
+            ("cache", "\"on\""),
+            ("family", "4"),
+            ("walk", "\"fast\""),
+            ("ns_per_packet", "27.0"),
+            ("ns_over_none", "7.0"),
+            ("ratio_to_none", "1.35"),
+            ("hit_rate", "0.0"),
+            ("spread", "0.0"),
+        ] {
+            assert_eq!(json[key].to_string(), value, "{key}");
+        }
+        assert!(json["instructions"].is_number() && json["mpps"].is_number());
+        assert_eq!(figures[1].instructions, None, "only 100 rules were counted");
+    }
+
+    #[test]
+    fn the_goals_say_what_was_found_and_whether_that_is_enough() {
+        let text = goals(&figures());
+        for (goal, found, word) in [
+            ("ns over none at most", "9.00", "missed"),
+            ("max/min", "1.12", "missed"),
+            ("10000 mixed", "40.00", "reached"),
+        ] {
+            let line = text.lines().find(|line| line.contains(goal)).unwrap_or_default();
+            assert!(line.contains(found) && line.contains(word), "{goal} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn curves_are_drawn_over_rules_and_none_is_a_line() {
+        let charts = charts(&figures());
+        assert_eq!(charts.len(), 1);
+        let points = |name: &str| {
+            let curve = charts[0].curves.iter().find(|curve| curve.name == name);
+            curve.map(|curve| curve.points.clone()).unwrap_or_default()
+        };
+        assert_eq!(points("no groups, cache on"), [(1.0, 20.0), (10_000.0, 20.0)]);
+        assert_eq!(points("uniform, cache on"), [(1.0, 26.0), (100.0, 27.0)]);
+        assert_eq!(points("mixed, cache off"), [(10_000.0, 50.0)]);
+    }
+}
