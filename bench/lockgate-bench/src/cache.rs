@@ -131,11 +131,8 @@ pub(crate) struct WrongHits {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &CacheArguments) -> Result<(), BenchError> {
-    if arguments.laps < LEAST_LAPS {
-        let (found, most) = (arguments.laps, usize::MAX);
-        let error = ArgumentError::Range { name: "--laps", found, least: LEAST_LAPS, most };
-        return Err(BenchError::Argument(error));
-    }
+    let laps = ArgumentError::check("--laps", &[arguments.laps], LEAST_LAPS, usize::MAX);
+    laps.map_err(BenchError::Argument)?;
     let seat = Seat::take(arguments.core)?;
     let seed = measure::seed(arguments.seed)?;
     let mut random = Random::new(seed);

@@ -77,13 +77,11 @@ pub(crate) struct ChurnArguments {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
-    let range = |name, found: usize, least| match found >= least {
-        true => Ok(()),
-        false => Err(ArgumentError::Range { name, found, least, most: usize::MAX }),
+    let check = |name, values: &[usize], least| {
+        ArgumentError::check(name, values, least, usize::MAX).map_err(BenchError::Argument)
     };
-    range("--flows", arguments.flows, 64).map_err(BenchError::Argument)?;
-    let fewest = arguments.policies.iter().copied().min().unwrap_or(0);
-    range("--policies", fewest, 1).map_err(BenchError::Argument)?;
+    check("--flows", &[arguments.flows], 64)?;
+    check("--policies", &arguments.policies, 1)?;
     let seat = Seat::take(arguments.core)?;
     let [worker, control, ..] = seat.cores[..] else {
         return Err(BenchError::Cores { found: seat.cores.len() });

@@ -284,16 +284,9 @@ fn same(spd: &Spd, family: Family, flow: Flow, found: Decider) -> Result<(), Ben
 
 impl ClassifyArguments {
     fn check(&self) -> Result<(), ArgumentError> {
-        let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
-            true => Ok(()),
-            false => Err(ArgumentError::Range { name, found, least, most }),
-        };
-        range("--laps", self.laps, LEAST_LAPS, 1_000_000)?;
-        let sizes = |name, sizes: &[usize]| {
-            sizes.iter().try_for_each(|rules| range(name, *rules, 1, MOST_RULES))
-        };
-        sizes("--rules", &self.rules)?;
-        sizes("--scale-to", &self.scale_to)
+        ArgumentError::check("--laps", &[self.laps], LEAST_LAPS, 1_000_000)?;
+        ArgumentError::check("--rules", &self.rules, 1, MOST_RULES)?;
+        ArgumentError::check("--scale-to", &self.scale_to, 1, MOST_RULES)
     }
 
     /// All sets that are asked for.

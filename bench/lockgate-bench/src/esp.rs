@@ -230,21 +230,13 @@ fn subjects(arguments: &EspArguments, cores: usize) -> Result<Vec<Subject>, Argu
 /// # Errors
 /// The number that is out of its range.
 fn check_ranges(arguments: &EspArguments, cores: usize) -> Result<(), ArgumentError> {
-    let range = |name, found: usize, least, most| match (least..=most).contains(&found) {
-        true => Ok(()),
-        false => Err(ArgumentError::Range { name, found, least, most }),
-    };
-    range("--laps", arguments.laps, LEAST_LAPS, 10_000)?;
-    range("--flows", arguments.flows, LEAST_FLOWS, MAX_FLOWS)?;
-    range("--frame-bytes", arguments.frame_bytes, FRAME_SIZES[0], FRAME_SIZES[1])?;
-    range("--cache-flows", arguments.cache_flows, 2, MOST_CACHE_FLOWS)?;
-    for in_flight in &arguments.in_flight {
-        range("--in-flight", *in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
-    }
-    for workers in &arguments.workers {
-        range("--workers", *workers, 1, cores.min(MAX_WORKERS))?;
-    }
-    Ok(())
+    let check = ArgumentError::check;
+    check("--laps", &[arguments.laps], LEAST_LAPS, 10_000)?;
+    check("--flows", &[arguments.flows], LEAST_FLOWS, MAX_FLOWS)?;
+    check("--frame-bytes", &[arguments.frame_bytes], FRAME_SIZES[0], FRAME_SIZES[1])?;
+    check("--cache-flows", &[arguments.cache_flows], 2, MOST_CACHE_FLOWS)?;
+    check("--in-flight", &arguments.in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
+    check("--workers", &arguments.workers, 1, cores.min(MAX_WORKERS))
 }
 
 /// The rows of one case.
