@@ -166,7 +166,8 @@ pub(super) fn run(arguments: &AclArguments) -> Result<(), BenchError> {
     let figures = rows::Figures::all(&rows, &measurement.rows);
     let tables = vec![rows::table(&figures), rows::goals(&figures)];
     let subject = format!(
-        "in memory, from lan to dmz, groups_in on lan, {} UDP flows, packets of 46 (IPv6: 48) bytes",
+        "in memory, from lan to dmz, groups_in on lan, {} UDP flows of packets with 46 (IPv6: 48) \
+         bytes",
         arguments.flows
     );
     let charts = rows::charts(&figures);

@@ -11,6 +11,9 @@ use super::subject::{Caching, WalkKind};
 /// The committed table.
 const TABLE: &str = include_str!("../../instructions/table.json");
 
+/// Rules of the rows of packets that go through security groups.
+const GROUPED_RULES: usize = 100;
+
 /// Part of the table that is read here.
 #[derive(Deserialize)]
 pub(super) struct Table {
@@ -40,14 +43,23 @@ impl Table {
         self.rows.get(&name(row)?).map(|counted| counted.instructions)
     }
 
-    /// Returns the instructions of a packet of 64 bytes that is forwarded: without security groups,
-    /// or through groups with 100 rules and such a cache.
-    pub(super) fn forward(&self, ip: u8, walk: WalkKind, groups: Option<Caching>) -> Option<f64> {
+    /// Returns the instructions of a packet of 64 bytes that is forwarded through security groups
+    /// with so many rules, pairs of single addresses; `None`: such a packet was not counted.
+    pub(super) fn forward(
+        &self,
+        ip: u8,
+        walk: WalkKind,
+        cache: Caching,
+        rules: usize,
+    ) -> Option<f64> {
         let by = if walk == WalkKind::General { " general" } else { "" };
-        let name = match groups {
-            None => format!("forward v{ip} 64{by}"),
-            Some(Caching::Off) => format!("groups v{ip} 64 search{by}"),
-            Some(Caching::Auto | Caching::Always) => format!("groups v{ip} 64 hit{by}"),
+        let name = match (rules, walk, cache) {
+            // The general walk was counted without a cache.
+            (0, WalkKind::General, Caching::Auto | Caching::Always) => return None,
+            (0, ..) => format!("forward v{ip} 64{by}"),
+            (GROUPED_RULES, _, Caching::Off) => format!("groups v{ip} 64 search{by}"),
+            (GROUPED_RULES, ..) => format!("groups v{ip} 64 hit{by}"),
+            _ => return None,
         };
         self.rows.get(&name).map(|counted| counted.instructions)
     }
@@ -91,9 +103,11 @@ mod tests {
         assert!(hit > 100.0 && hit < table.of(&row(gcm, "out", 0.0)).unwrap());
         assert!(table.of(&row("none", "forward", 0.0)).is_some());
         for ip in [4, 6] {
-            let forward = |groups| table.forward(ip, WalkKind::Fast, groups).unwrap();
-            assert!(forward(None) < forward(Some(Caching::Always)));
-            assert!(forward(Some(Caching::Always)) < forward(Some(Caching::Off)));
+            let fast = |cache, rules| table.forward(ip, WalkKind::Fast, cache, rules);
+            let (on, off) = (Caching::Always, Caching::Off);
+            assert!(fast(on, 0).is_some() && fast(on, 0) == fast(off, 0));
+            assert!(fast(on, 0) < fast(on, 100) && fast(on, 100) < fast(off, 100));
+            assert_eq!((fast(on, 99), table.forward(ip, WalkKind::General, on, 0)), (None, None));
         }
         let fast = table.of(&row("null", "in", 1.0)).unwrap();
         let general = table.of(&Row { walk: "general", ..row("null", "in", 1.0) }).unwrap();

@@ -3,9 +3,9 @@
 //! A lap is some packets that only warm up and some that are timed, in as many frames as are in
 //! flight; flows are drawn and frames filled outside the timed span. The span runs from the first
 //! header read to the last descriptor written. After each lap no packet may be missing, only
-//! expected packets may be dropped, the ledger must balance, the rule that decides must have counted
-//! every packet, and a sample of the outputs must be right: sealed ones are decrypted with the other
-//! cipher library.
+//! expected packets may be dropped, the ledger must balance, the policy that decides must have
+//! counted every packet, and a sample of the outputs must be right: sealed ones are decrypted with
+//! the other cipher library.
 //!
 //! Worker and cache live as long as the bench. Before the first lap every flow passes once.
 
@@ -54,7 +54,7 @@ const WORKER: usize = 0;
 /// Part of the packets at least that the cache is to answer, where it is to answer them.
 const LEAST_HITS: f64 = 0.98;
 
-/// What becomes of every packet of a row.
+/// The fate of every packet of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fate {
     /// It leaves. The policy of this slot decides and counts it; `None`: no policy is asked.

@@ -79,7 +79,7 @@ impl Case {
         Ok(Snapshot::new(self.parts(keys, spd.into())?)?)
     }
 
-    /// What the last rule permits.
+    /// The packets that the last rule permits.
     fn permitted(&self, shape: Shape) -> Selector {
         let (local, remote) = (vec![self.network(LAN)], vec![self.network(DMZ)]);
         let (protocol, upper) = match shape {

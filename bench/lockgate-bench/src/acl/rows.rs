@@ -21,8 +21,6 @@ const FLAT: f64 = 1.10;
 /// searched.
 const SEARCHED_NS: f64 = 45.0;
 const SEARCHED_RULES: usize = 10_000;
-/// Rules of the rows of the committed table of instructions, of [`Shape::Uniform`].
-const COUNTED_RULES: usize = 100;
 
 /// One row: a case with its figures.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -55,11 +53,8 @@ impl Figures {
             let none = without.map_or(f64::NAN, |place| measured[place].ns_per_packet);
             let (family, walk) = (version(row.family), row.walk);
             let shape = if row.rules == 0 { "none" } else { row.shape.name() };
-            let instructions = match (row.rules, row.shape) {
-                (0, _) => counted.forward(family, walk, None),
-                (COUNTED_RULES, Shape::Uniform) => counted.forward(family, walk, Some(row.caching)),
-                _ => None,
-            };
+            let is_counted = row.rules == 0 || row.shape == Shape::Uniform;
+            let instructions = counted.forward(family, walk, row.caching, row.rules);
             Figures {
                 rules: row.rules,
                 shape,
@@ -69,7 +64,7 @@ impl Figures {
                 walk: walk.name(),
                 ns_over_none: of.ns_per_packet - none,
                 ratio_to_none: of.ns_per_packet / none,
-                instructions,
+                instructions: instructions.filter(|_| is_counted),
                 measured: of.clone(),
             }
         };
@@ -131,7 +126,7 @@ pub(super) fn goals(figures: &[Figures]) -> String {
         let cached = || grouped.iter().filter(|row| row.is_cached());
         let ns = || cached().map(|row| row.measured.ns_per_packet);
         let (least, most) = (ns().fold(f64::MAX, f64::min), ns().fold(0.0, f64::max));
-        let uncounted = none.iter().find_map(|row| row.instructions);
+        let uncounted = none.iter().find(|row| row.is_cached()).and_then(|row| row.instructions);
         let counted = cached().find_map(|row| row.instructions);
         let searched = grouped.iter().find(|row| {
             !row.is_cached() && (row.rules, row.shape) == (SEARCHED_RULES, Shape::Mixed.name())
@@ -177,11 +172,10 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
             charts.len() - 1
         });
         let curves = &mut charts[place].curves;
-        // No groups: a line from end to end.
-        let places = if row.rules == 0 { ends } else { [Some(row.rules), None] };
-        let curve = match row.rules {
-            0 => format!("no groups, cache {cache}"),
-            _ => format!("{shape}, cache {cache}"),
+        let (curve, places) = match row.rules {
+            // A line from end to end.
+            0 => (format!("no groups, cache {cache}"), ends),
+            rules => (format!("{shape}, cache {cache}"), [Some(rules), None]),
         };
         for x in places.into_iter().flatten() {
             add_point(curves, &curve, (x as f64, row.measured.ns_per_packet));

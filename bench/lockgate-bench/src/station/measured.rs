@@ -42,14 +42,15 @@ pub(in super::super) struct Measured {
 
 /// The meaning of the columns.
 pub(in super::super) const LEGEND: &str = "\
-ns/packet: CPU time of the thread, median of laps; each packet in a frame of its own, filled outside \
-the timed span.
-± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps took less.
-touch ns: a line of each header read, 66 bytes written around the packet, and a descriptor, for the \
-same frames in the same order.
-÷ yardstick: ns/packet over touch ns of the same lap; it compares machines, as ns do not.
-hits: part of the packets that the cache answered. walk: fast, the fast path where it takes packets; \
-general, the general walk alone.";
+    ns/packet: CPU time of the thread, median of laps; each packet in a frame of its own, filled \
+    outside the timed span.\n\
+    ± IQR: distance of the quartiles over the median. best quartile: a quarter of the laps took \
+    less.\n\
+    touch ns: a line of each header read, 66 bytes written around the packet, and a descriptor, \
+    for the same frames in the same order.\n\
+    ÷ yardstick: ns/packet over touch ns of the same lap; it compares machines, as ns do not.\n\
+    hits: part of the packets that the cache answered. walk: fast, the fast path where it takes \
+    packets; general, the general walk alone.";
 
 impl Measured {
     /// Heads of the [`cells`](Self::cells).
