@@ -10,6 +10,7 @@
 mod book;
 mod by_slot;
 pub mod classifier;
+pub mod connection;
 mod domain;
 mod exit;
 mod ids;
