@@ -9,6 +9,7 @@ mod addresses;
 mod batch_context;
 pub mod cache;
 pub mod carve_out;
+pub mod connections;
 pub mod counters;
 mod decapsulate;
 mod decide;

@@ -1,0 +1,590 @@
+//! The connections that `reflect` rules let through: one table that all workers share, of a size
+//! that is set when it is made.
+//!
+//! | module | what |
+//! |---|---|
+//! | `lines` | lines of 64 bytes that threads read, change, insert and remove at once |
+//! | `state_word` | the word of a line that is exchanged |
+//! | `key` | both directions of a connection as one key |
+//! | `tally` | counts and bounds |
+//!
+//! # Place
+//!
+//! A key has two buckets of four lines, by a keyed hash that no stranger can compute. A connection
+//! of IPv4 takes one line and one of IPv6 two. The table has twice as many lines as connections are
+//! allowed, so that a bucket hardly ever is full before the table is. An entry never moves: a
+//! [`Place`] may be remembered. It may pass to another connection, so that every use of it compares
+//! the key.
+//!
+//! # Who waits for whom
+//!
+//! Finding and observing wait for nobody. Insertions of one bucket wait for each other, so that the
+//! first packets of both directions make one connection. A removal waits for a thread that is just
+//! [renewing](Connections::renew) the entry.
+//!
+//! # What gives way
+//!
+//! Half-open connections have at most a quarter of the table and a share of each zone, unless the
+//! limits say otherwise. If a bound
+//! is reached, the oldest half-open one in the two buckets of the new key gives way (of the same
+//! zone, if it is the zone's bound). If there is none, the new one is refused and counted. An
+//! assured connection gives way to nobody before its time-out.
+//!
+//! # Time
+//!
+//! Seconds of any clock that goes forward, as an argument. A connection whose time-out has passed
+//! is not found any more; [`sweep`](Connections::sweep) removes it, or whoever needs its place.
+//!
+//! Not here: rules (they say what a first packet may do), packets, fragments.
+
+mod key;
+mod lines;
+#[cfg(test)]
+mod model;
+mod state_word;
+mod tally;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use cpu::aes::{KeyedHash, Secret};
+use policy::connection::{self, Event, Next, Segment, Shown, Side, Status, Timeouts};
+use policy::{Deciders, Generation, PolicyIndex, Scope};
+
+pub use key::{End, Key, Zone};
+pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
+
+use key::{KEY, Originator};
+use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals};
+use state_word::StateWord;
+use tally::{Share, Tally, ZoneSlot};
+
+/// Words of a value in a line: three of the judgement, one that stays.
+const VALUE: usize = 4;
+/// Lines of a bucket.
+const BUCKET: usize = 4;
+/// Lines a connection of IPv4 that is allowed: the table is at most half full.
+const LINES_A_CONNECTION: usize = 2;
+
+/// A connection's place in the table. It is good only together with the connection's key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Place(pub u32);
+
+/// The verdict that let a connection begin: its first packet's, in its own direction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Judgement {
+    /// The rules that decided.
+    pub deciders: Deciders,
+    /// The circumstances in which the first packet was judged.
+    pub scope: Scope,
+    /// The generation of the scope's domain under which the verdict was given. If the domain has
+    /// another one, the first packet's flow is judged again.
+    pub generation: Generation,
+}
+
+impl Judgement {
+    /// A judgement of no generation that a domain has.
+    const UNKNOWN: Judgement =
+        Judgement { deciders: Deciders::NONE, scope: Scope(0), generation: Generation(0) };
+
+    fn words(&self, constant: u64) -> [u64; VALUE] {
+        let mut slots = [u32::MAX; 3];
+        slots.iter_mut().zip(self.deciders.slots()).for_each(|(word, slot)| *word = slot.0);
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [pair(slots[0], slots[1]), pair(slots[2], self.generation.0), self.scope.0.into(), constant]
+    }
+
+    fn of_words(words: &[u64; VALUE]) -> Judgement {
+        let slots = [words[0] as u32, (words[0] >> 32) as u32, words[1] as u32].map(PolicyIndex);
+        Judgement {
+            deciders: Deciders::of(&slots),
+            scope: Scope(words[2] as u32),
+            generation: Generation((words[1] >> 32) as u32),
+        }
+    }
+}
+
+/// The last word of a value: `originator << 63 | zone's place << 32 | second in which it was made`.
+#[derive(Clone, Copy)]
+struct Constant(u64);
+
+impl Constant {
+    fn new(originator: Originator, zone: ZoneSlot, made_s: u32) -> Constant {
+        let originator = u64::from(originator == Originator::Second);
+        Constant(originator << 63 | u64::from(zone.0) << 32 | u64::from(made_s))
+    }
+
+    #[inline]
+    fn originator(self) -> Originator {
+        if self.0 >> 63 == 0 { Originator::First } else { Originator::Second }
+    }
+
+    #[inline]
+    fn zone(self) -> ZoneSlot {
+        ZoneSlot((self.0 >> 32) as u32 & (u32::MAX >> 1))
+    }
+
+    fn made_s(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// A connection that a packet is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Place.
+    pub place: Place,
+    /// The end that sent the packet.
+    pub from: Side,
+    /// Status, before the packet.
+    pub status: Status,
+    /// The judgement of its first packet. Of generation 0, which no domain has, while another
+    /// worker writes a new one.
+    pub judgement: Judgement,
+}
+
+/// Outcome of a packet for the connection in a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Observed {
+    /// The packet is of it.
+    Seen {
+        /// The end that sent the packet.
+        from: Side,
+        /// Status before the packet.
+        before: Status,
+        /// Status after it.
+        after: Status,
+    },
+    /// The packet is of no connection: it is judged as the first of another one, which takes the
+    /// place of this one if it is [inserted](Connections::insert).
+    IsNew,
+    /// The place has another connection or none, or the time-out has passed.
+    Gone,
+    /// The packet would begin the connection anew, and a bound on half-open ones is reached.
+    Refused(Refusal),
+}
+
+/// Outcome of an insertion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inserted {
+    /// The connection is there now.
+    New(Place),
+    /// Another worker was faster. The packet is now to be observed as one of that connection.
+    Raced(Found),
+    /// A bound is reached; it is counted.
+    Refused(Refusal),
+    /// No connection begins with such a packet.
+    MakesNone,
+}
+
+/// A connection, as operators see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connection {
+    /// Place.
+    pub place: Place,
+    /// Zone.
+    pub zone: Zone,
+    /// The end that sent the first packet.
+    pub originator: End,
+    /// The other end.
+    pub responder: End,
+    /// Protocol.
+    pub protocol: u8,
+    /// Status.
+    pub status: Status,
+    /// Seconds since it was last seen.
+    pub idle_s: u32,
+    /// Second in which its place was taken.
+    pub made_s: u32,
+    /// The judgement of its first packet.
+    pub judgement: Judgement,
+    /// Key of packets of the originator.
+    pub key: Key,
+}
+
+/// The part of the table that one worker sweeps, and how far it is.
+#[derive(Clone, Debug)]
+pub struct Stripe {
+    first: usize,
+    end: usize,
+    next: usize,
+}
+
+/// The table. Workers share it behind an `Arc`.
+pub struct Connections {
+    lines: Lines<AtomicU64, KEY, VALUE, BUCKET>,
+    hash: KeyedHash,
+    tally: Tally,
+    timeouts: Timeouts,
+}
+
+impl Connections {
+    /// An empty table, whose memory is taken at once: 128 bytes for each connection of
+    /// [`Limits::max`].
+    pub fn new(limits: Limits, timeouts: Timeouts, secret: &Secret) -> Connections {
+        let buckets = (limits.max as usize * LINES_A_CONNECTION).div_ceil(BUCKET).max(2);
+        Connections {
+            lines: Lines::new(buckets),
+            hash: KeyedHash::new(secret),
+            tally: Tally::new(limits),
+            timeouts,
+        }
+    }
+
+    /// Bytes of the lines.
+    pub fn bytes(&self) -> usize {
+        self.lines.len() * 64
+    }
+
+    /// Lines of the table.
+    pub fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    #[inline]
+    fn candidates(&self, key: &Key) -> Candidates {
+        let [address, identity, zone] = key.line.head;
+        let mut hash = [0];
+        match key.line.tail {
+            None => self.hash.hash(&[[address, identity, zone, 0]], &mut hash),
+            Some([high, low, other]) => {
+                self.hash.hash(&[[address, identity, zone, high, low, other]], &mut hash);
+            }
+        }
+        let buckets = self.lines.len() / BUCKET;
+        let bucket = |half: u64| ((half * buckets as u64) >> 32) as usize;
+        let first = bucket(hash[0] & u64::from(u32::MAX));
+        let second = bucket(hash[0] >> 32);
+        let second = if second == first { (first + 1) % buckets } else { second };
+        Candidates { buckets: [first, second], start: hash[0] as usize % BUCKET }
+    }
+
+    /// Asks for the memory in which a key is looked for first.
+    #[inline]
+    pub fn prefetch(&self, key: &Key) {
+        let Candidates { buckets: [first, _], start } = self.candidates(key);
+        self.lines.prefetch(first * BUCKET + start);
+    }
+
+    /// Asks for the memory of a place.
+    #[inline]
+    pub fn prefetch_place(&self, place: Place) {
+        self.lines.prefetch(place.0 as usize);
+    }
+
+    #[inline]
+    fn is_expired(&self, word: StateWord, now_s: u32) -> bool {
+        word.status().is_some_and(|status| word.age_s(now_s) >= self.timeouts.of(status))
+    }
+
+    fn found(key: &Key, entry: &Entry<VALUE>) -> Option<Found> {
+        Some(Found {
+            place: Place(entry.at as u32),
+            from: key.side(Constant(entry.constant).originator()),
+            status: entry.word.status()?,
+            judgement: entry.value.as_ref().map_or(Judgement::UNKNOWN, Judgement::of_words),
+        })
+    }
+
+    /// Finds the connection that a packet is of. It changes nothing.
+    #[inline]
+    pub fn find(&self, key: &Key, now_s: u32) -> Option<Found> {
+        let entry = self.lines.find(&key.line, self.candidates(key))?;
+        if self.is_expired(entry.word, now_s) { None } else { Self::found(key, &entry) }
+    }
+
+    /// Reads the connection in a place, if it still is the one that a packet is of.
+    #[inline]
+    pub fn at(&self, place: Place, key: &Key, now_s: u32) -> Option<Found> {
+        let entry = self.lines.entry_of(place.0 as usize, &key.line)?;
+        if self.is_expired(entry.word, now_s) { None } else { Self::found(key, &entry) }
+    }
+
+    /// Moves the connection in a place on by a packet of it. Writes only if its status changes, or
+    /// if it was last seen in another second.
+    #[inline]
+    pub fn observe(&self, place: Place, key: &Key, shown: Shown, now_s: u32) -> Observed {
+        let width = key.line.width() as u32;
+        // The last of what these say holds: others may interfere.
+        let (mut said, mut zone, mut reserved) = (Observed::Gone, None, None);
+        let changed = self.lines.update(place.0 as usize, &key.line, |word, constant| {
+            let constant = Constant(constant);
+            let (new, what) = self.observed(key, word, constant, shown, now_s);
+            (said, zone) = (what, Some(constant.zone()));
+            if new.is_half_open() && !word.is_half_open() && reserved.is_none() {
+                match self.tally.reserve_half_open(constant.zone(), width) {
+                    Ok(()) => reserved = zone,
+                    Err(refusal) => {
+                        said = Observed::Refused(refusal);
+                        return None;
+                    }
+                }
+            }
+            Some(new)
+        });
+        let was_and_is = changed.map(|(was, is)| (was.is_half_open(), is.is_half_open()));
+        let no_more = match was_and_is {
+            Some((true, false)) => zone,
+            Some((false, true)) => None,
+            _ => reserved,
+        };
+        if let Some(zone) = no_more {
+            self.tally.give_back_half_open(zone, width);
+        }
+        match (changed, said) {
+            (None, _) => Observed::Gone,
+            (_, Observed::Refused(refusal)) => {
+                self.tally.refuse(refusal);
+                said
+            }
+            _ => said,
+        }
+    }
+
+    /// The state word after a packet, and what to say of it.
+    #[inline]
+    fn observed(
+        &self,
+        key: &Key,
+        word: StateWord,
+        constant: Constant,
+        shown: Shown,
+        now_s: u32,
+    ) -> (StateWord, Observed) {
+        let before = match word.status() {
+            Some(before) if !self.is_expired(word, now_s) => before,
+            _ => return (word, Observed::Gone),
+        };
+        let from = key.side(constant.originator());
+        let (after, seen_s) = match connection::next(Some(before), Event { from, shown }) {
+            Next::Begins(after) | Next::Continues(after) | Next::Resets(after) => {
+                (after, word.seen_s(now_s))
+            }
+            Next::Keeps(after) => (after, word.last_seen_s()),
+            Next::IsNew => return (word, Observed::IsNew),
+            Next::MakesNone => (before, word.last_seen_s()),
+        };
+        (word.with(after, seen_s), Observed::Seen { from, before, after })
+    }
+
+    /// Makes a connection of a packet that is of none, and that a rule permits in its own
+    /// direction: the packet's sender is its originator.
+    pub fn insert(&self, key: &Key, shown: Shown, judgement: Judgement, now_s: u32) -> Inserted {
+        let event = Event { from: Side::Originator, shown };
+        let Next::Begins(status) = connection::next(None, event) else {
+            return Inserted::MakesNone;
+        };
+        let is_syn = shown == Shown::Tcp(Segment::Syn);
+        let closed = if is_syn { Closed::GivesWay } else { Closed::Stays };
+        self.insert_as(key, status, judgement, (now_s, now_s), closed)
+    }
+
+    /// Makes a connection that another table had, as if it was last seen `idle_s` ago. The key is
+    /// that of its originator.
+    pub fn restore(&self, connection: &Connection, now_s: u32) -> Inserted {
+        let Connection { key, status, judgement, idle_s, .. } = connection;
+        let seen_s = now_s.wrapping_sub(*idle_s);
+        self.insert_as(key, *status, *judgement, (seen_s, now_s), Closed::Stays)
+    }
+
+    fn insert_as(
+        &self,
+        key: &Key,
+        status: Status,
+        judgement: Judgement,
+        (seen_s, now_s): (u32, u32),
+        closed: Closed,
+    ) -> Inserted {
+        let Some(zone) = self.tally.slot(key.zone()) else {
+            self.tally.refuse(Refusal::TooManyZones);
+            return Inserted::Refused(Refusal::TooManyZones);
+        };
+        let width = key.line.width() as u32;
+        let share = Share { zone, width, is_half_open: status.is_half_open() };
+        let admission = Admission { table: self, key, share, now_s, closed };
+        let constant = Constant::new(key.sender(), zone, now_s);
+        let (value, tenant) = (judgement.words(constant.0), StateWord::new(status, seen_s));
+        let candidates = self.candidates(key);
+        match self.lines.insert(candidates, &key.line, (&value, tenant), &admission) {
+            LineInserted::New(at) => {
+                self.tally.made.fetch_add(1, Relaxed);
+                Inserted::New(Place(at as u32))
+            }
+            LineInserted::Raced(entry) => {
+                Self::found(key, &entry).map_or(Inserted::MakesNone, Inserted::Raced)
+            }
+            LineInserted::Refused(refusal) => {
+                self.tally.refuse(refusal);
+                Inserted::Refused(refusal)
+            }
+        }
+    }
+
+    /// Writes a new judgement of the connection in a place, after its first packet's flow was
+    /// judged again. Returns whether it did: `false` if the connection is gone, or another worker
+    /// does the same.
+    pub fn renew(&self, place: Place, key: &Key, judgement: Judgement) -> bool {
+        self.lines.renew(place.0 as usize, &key.line, &judgement.words(0))
+    }
+
+    /// Removes the connection in a place. Returns whether it was there.
+    pub fn remove(&self, place: Place, key: &Key) -> bool {
+        self.lines.remove_key(place.0 as usize, &key.line, &Removal(self))
+    }
+
+    /// The part of one of `workers` workers.
+    ///
+    /// # Panics
+    /// If there are no workers.
+    pub fn stripe(&self, worker: usize, workers: usize) -> Stripe {
+        let [first, end] = [worker, worker + 1].map(|at| at * self.lines.len() / workers);
+        Stripe { first, end, next: first }
+    }
+
+    /// Looks at the next lines of a stripe, and removes connections whose time-out has passed.
+    /// Returns how many.
+    pub fn sweep(&self, stripe: &mut Stripe, lines: usize, now_s: u32) -> usize {
+        let mut removed = 0;
+        for _ in 0..lines.min(stripe.end - stripe.first) {
+            let at = stripe.next;
+            stripe.next = if at + 1 < stripe.end { at + 1 } else { stripe.first };
+            let word = self.lines.word(at);
+            let is_over = |word| self.is_expired(word, now_s);
+            if is_over(word) && self.lines.remove(at, word, &Removal(self), is_over) {
+                removed += 1;
+            }
+        }
+        self.tally.expired.fetch_add(removed as u64, Relaxed);
+        removed
+    }
+
+    /// Removes the connections that a filter names. Returns how many. A connection that is made
+    /// meanwhile may stay.
+    pub fn clear(&self, now_s: u32, filter: impl Fn(&Connection) -> bool) -> usize {
+        let lines = (0..self.lines.len()).filter(|at| {
+            let connection = self.connection(*at, now_s);
+            connection.is_some_and(|it| filter(&it) && self.remove(it.place, &it.key))
+        });
+        lines.count()
+    }
+
+    /// Appends the connections of some lines; returns the first line behind them, unless that is
+    /// the end. It only reads: no worker waits for it or notices it.
+    ///
+    /// A connection that is there all the time is in one page; of others none is in two, unless it
+    /// ended and began again.
+    pub fn page(
+        &self,
+        from: Place,
+        lines: usize,
+        now_s: u32,
+        page: &mut Vec<Connection>,
+    ) -> Option<Place> {
+        let from = from.0 as usize;
+        let end = from.saturating_add(lines).min(self.lines.len());
+        page.extend((from..end).filter_map(|at| self.connection(at, now_s)));
+        (end < self.lines.len()).then_some(Place(end as u32))
+    }
+
+    fn connection(&self, at: usize, now_s: u32) -> Option<Connection> {
+        let (entry, line) = self.lines.any_entry(at)?;
+        let constant = Constant(entry.constant);
+        let key = Key::of_line(line).sent_by(constant.originator());
+        let found = Self::found(&key, &entry).filter(|_| !self.is_expired(entry.word, now_s))?;
+        let [originator, responder] = key.ends(constant.originator());
+        Some(Connection {
+            place: found.place,
+            zone: key.zone(),
+            originator,
+            responder,
+            protocol: key.protocol(),
+            status: found.status,
+            idle_s: entry.word.age_s(now_s),
+            made_s: constant.made_s(),
+            judgement: found.judgement,
+            key,
+        })
+    }
+
+    /// Counts of the table. Those whose time-out has passed are counted until they are removed.
+    pub fn counts(&self) -> TableCounts {
+        self.tally.counts()
+    }
+
+    /// Counts of each zone that ever had a connection.
+    pub fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
+        self.tally.zones()
+    }
+}
+
+/// Fate of a connection of the same key that is closed, if its responder sends the packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    /// It stays: the packet begins nothing.
+    Stays,
+    /// It gives way: the packet is a SYN.
+    GivesWay,
+}
+
+/// Removals that nothing else is wanted for.
+struct Removal<'a>(&'a Connections);
+
+impl Removals for Removal<'_> {
+    fn removed(&self, word: StateWord, constant: u64, width: usize) {
+        let is_half_open = word.is_half_open();
+        let zone = Constant(constant).zone();
+        self.0.tally.give_back(Share { zone, width: width as u32, is_half_open });
+    }
+}
+
+/// The insertion of one connection.
+struct Admission<'a> {
+    table: &'a Connections,
+    key: &'a Key,
+    share: Share,
+    now_s: u32,
+    closed: Closed,
+}
+
+impl Removals for Admission<'_> {
+    fn removed(&self, word: StateWord, constant: u64, width: usize) {
+        Removal(self.table).removed(word, constant, width);
+        let tally = &self.table.tally;
+        let is_expired = self.table.is_expired(word, self.now_s);
+        let count = if is_expired { &tally.expired } else { &tally.replaced };
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+impl Bounds for Admission<'_> {
+    type Refusal = Refusal;
+    const FULL: Refusal = Refusal::TableFull;
+
+    fn reserve(&self) -> Result<(), Refusal> {
+        self.table.tally.reserve(self.share)
+    }
+
+    fn give_back(&self) {
+        self.table.tally.give_back(self.share);
+    }
+
+    fn readiness(&self, word: StateWord, constant: u64, cause: Refusal) -> Option<u32> {
+        if cause.is_of_zone() && Constant(constant).zone() != self.share.zone {
+            None
+        } else if self.table.is_expired(word, self.now_s) {
+            Some(u32::MAX)
+        } else {
+            word.is_half_open().then(|| word.age_s(self.now_s))
+        }
+    }
+
+    fn is_over(&self, word: StateWord, constant: u64) -> bool {
+        let originator = Constant(constant).originator();
+        let is_closed = self.closed == Closed::GivesWay
+            && self.key.side(originator) == Side::Responder
+            && word.status().is_some_and(Status::gives_way);
+        is_closed || self.table.is_expired(word, self.now_s)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The counts of the table, and what they may reach.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::key::Zone;
+
+/// The bound that refused a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Refusal {
+    /// No line is free, and none may be taken.
+    TableFull,
+    /// As many connections are half-open as may be.
+    HalfOpenLimit,
+    /// The zone has as many connections as it may have.
+    ZoneLimit,
+    /// The zone has as many half-open connections as it may have.
+    ZoneHalfOpenLimit,
+    /// There are more zones than the table was made for.
+    TooManyZones,
+}
+
+impl Refusal {
+    /// All bounds.
+    pub const ALL: [Refusal; 5] = [
+        Refusal::TableFull,
+        Refusal::HalfOpenLimit,
+        Refusal::ZoneLimit,
+        Refusal::ZoneHalfOpenLimit,
+        Refusal::TooManyZones,
+    ];
+
+    pub(super) fn is_of_zone(self) -> bool {
+        matches!(self, Refusal::ZoneLimit | Refusal::ZoneHalfOpenLimit)
+    }
+}
+
+/// Sizes of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Connections of IPv4 in all; one of IPv6 counts as two.
+    pub max: u32,
+    /// Half-open connections in all, counted likewise.
+    pub half_open: u32,
+    /// Connections of a zone.
+    pub per_zone: u32,
+    /// Half-open connections of a zone.
+    pub half_open_per_zone: u32,
+    /// Zones that are counted.
+    pub zones: u32,
+}
+
+impl Limits {
+    /// Limits of a table of this size: a quarter may be half-open; each zone may have all of it,
+    /// and half of what may be half-open. Room for one is always there.
+    pub fn of(max: u32) -> Limits {
+        let max = max.max(2);
+        let half_open = (max / 4).max(2);
+        Limits { max, half_open, per_zone: max, half_open_per_zone: half_open / 2, zones: 1024 }
+    }
+}
+
+/// Counts of a zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ZoneCounts {
+    /// The zone.
+    pub zone: Zone,
+    /// Connections, half-open ones among them.
+    pub live: u32,
+    /// Half-open connections.
+    pub half_open: u32,
+}
+
+/// Counts of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableCounts {
+    /// Lines of connections: one of IPv4, two of IPv6.
+    pub lines: u32,
+    /// Lines of half-open connections.
+    pub half_open_lines: u32,
+    /// Connections that were made.
+    pub made: u64,
+    /// Connections that ended by their time-out.
+    pub expired: u64,
+    /// Connections that gave way to others before their time-out: half-open or closed ones.
+    pub replaced: u64,
+    /// Connections that were refused, by bound, in the order of [`Refusal::ALL`].
+    pub refused: [u64; 5],
+}
+
+/// Place of a zone's counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ZoneSlot(pub(super) u32);
+
+/// Two counts in one word: all, and half-open ones.
+#[derive(Default)]
+struct Pair(AtomicU64);
+
+impl Pair {
+    fn word(all: u32, half_open: u32) -> u64 {
+        u64::from(all) | u64::from(half_open) << 32
+    }
+
+    fn read(&self) -> (u32, u32) {
+        let word = self.0.load(Relaxed);
+        (word as u32, (word >> 32) as u32)
+    }
+
+    /// Adds, unless one gets above its limit: `Err` names the first that does.
+    fn reserve(&self, add: (u32, u32), limits: (u32, u32)) -> Result<(), Exceeded> {
+        let add = Pair::word(add.0, add.1);
+        let mut seen = self.0.load(Relaxed);
+        loop {
+            let new = seen + add;
+            if new as u32 > limits.0 {
+                return Err(Exceeded::All);
+            }
+            // What is not half-open is not refused for what is.
+            if add >> 32 > 0 && (new >> 32) as u32 > limits.1 {
+                return Err(Exceeded::HalfOpen);
+            }
+            match self.0.compare_exchange_weak(seen, new, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => seen = other,
+            }
+        }
+    }
+
+    fn take(&self, all: u32, half_open: u32) {
+        self.0.fetch_sub(Pair::word(all, half_open), Relaxed);
+    }
+}
+
+enum Exceeded {
+    All,
+    HalfOpen,
+}
+
+#[derive(Default)]
+struct ZoneEntry {
+    /// The zone's word and [`TAKEN`]; 0 for none.
+    zone: AtomicU64,
+    counts: Pair,
+}
+
+/// Set in the word of a place that has a zone.
+const TAKEN: u64 = 1 << 63;
+
+/// The counts.
+pub(super) struct Tally {
+    limits: Limits,
+    lines: Pair,
+    pub(super) made: AtomicU64,
+    pub(super) expired: AtomicU64,
+    pub(super) replaced: AtomicU64,
+    refused: [AtomicU64; 5],
+    /// By open addressing; a zone keeps its place for ever.
+    zones: Box<[ZoneEntry]>,
+}
+
+/// A connection's part in the counts.
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    pub(super) zone: ZoneSlot,
+    /// Lines.
+    pub(super) width: u32,
+    pub(super) is_half_open: bool,
+}
+
+impl Tally {
+    pub(super) fn new(limits: Limits) -> Tally {
+        let zones = (limits.zones.max(1) as usize * 2).next_power_of_two();
+        Tally {
+            limits,
+            lines: Pair::default(),
+            made: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
+            replaced: AtomicU64::new(0),
+            refused: Default::default(),
+            zones: (0..zones).map(|_| ZoneEntry::default()).collect(),
+        }
+    }
+
+    /// The place of a zone, which is given to it now if it has none.
+    pub(super) fn slot(&self, zone: Zone) -> Option<ZoneSlot> {
+        let (word, mask) = (zone.word() | TAKEN, self.zones.len() - 1);
+        // Zones come from the configuration, not from packets: no secret is needed.
+        let start = (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        for step in 0..self.zones.len() {
+            let at = (start + step) & mask;
+            let place = &self.zones[at].zone;
+            let seen = match place.load(Relaxed) {
+                0 => place.compare_exchange(0, word, Relaxed, Relaxed).unwrap_or_else(|it| it),
+                seen => seen,
+            };
+            if seen == 0 || seen == word {
+                return Some(ZoneSlot(at as u32));
+            }
+        }
+        None
+    }
+
+    pub(super) fn reserve(&self, share: Share) -> Result<(), Refusal> {
+        let half_open = u32::from(share.is_half_open);
+        let zone = &self.zones[share.zone.0 as usize].counts;
+        let limits = (self.limits.per_zone, self.limits.half_open_per_zone);
+        zone.reserve((1, half_open), limits).map_err(|it| match it {
+            Exceeded::All => Refusal::ZoneLimit,
+            Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
+        })?;
+        let limits = (self.limits.max, self.limits.half_open);
+        let reserved = self.lines.reserve((share.width, half_open * share.width), limits);
+        reserved.map_err(|exceeded| {
+            zone.take(1, half_open);
+            match exceeded {
+                Exceeded::All => Refusal::TableFull,
+                Exceeded::HalfOpen => Refusal::HalfOpenLimit,
+            }
+        })
+    }
+
+    /// Counts a connection no more.
+    pub(super) fn give_back(&self, share: Share) {
+        let half_open = u32::from(share.is_half_open);
+        self.zones[share.zone.0 as usize].counts.take(1, half_open);
+        self.lines.take(share.width, half_open * share.width);
+    }
+
+    /// Counts a connection that is there as half-open.
+    pub(super) fn reserve_half_open(&self, zone: ZoneSlot, width: u32) -> Result<(), Refusal> {
+        let counts = &self.zones[zone.0 as usize].counts;
+        let limits = (u32::MAX, self.limits.half_open_per_zone);
+        counts.reserve((0, 1), limits).map_err(|_| Refusal::ZoneHalfOpenLimit)?;
+        let limits = (u32::MAX, self.limits.half_open);
+        self.lines.reserve((0, width), limits).map_err(|_| {
+            counts.take(0, 1);
+            Refusal::HalfOpenLimit
+        })
+    }
+
+    /// Counts a connection that is there as half-open no more.
+    pub(super) fn give_back_half_open(&self, zone: ZoneSlot, width: u32) {
+        self.zones[zone.0 as usize].counts.take(0, 1);
+        self.lines.take(0, width);
+    }
+
+    pub(super) fn refuse(&self, refusal: Refusal) {
+        self.refused[refusal as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn counts(&self) -> TableCounts {
+        let (lines, half_open_lines) = self.lines.read();
+        TableCounts {
+            lines,
+            half_open_lines,
+            made: self.made.load(Relaxed),
+            expired: self.expired.load(Relaxed),
+            replaced: self.replaced.load(Relaxed),
+            refused: std::array::from_fn(|at| self.refused[at].load(Relaxed)),
+        }
+    }
+
+    pub(super) fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
+        self.zones.iter().filter_map(|entry| {
+            let word = entry.zone.load(Relaxed);
+            let (live, half_open) = entry.counts.read();
+            (word != 0).then(|| ZoneCounts { zone: Zone::of_word(word), live, half_open })
+        })
+    }
+}
