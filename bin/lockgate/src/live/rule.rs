@@ -16,8 +16,8 @@ use crate::failure::Failure;
 /// Add and remove rules of security groups of the running gateway
 ///
 /// The whole configuration is compiled anew, as by `apply`; traffic goes on. Each change is a
-/// revision of its own (`lockgate show revisions`, `rollback`). Ends with 0 if the change runs, with
-/// 1 if it was refused: then nothing changed.
+/// revision of its own (`lockgate show revisions`, `rollback`). Ends with 0 if the change runs,
+/// with 1 if it was refused: then nothing changed.
 #[derive(clap::Args)]
 pub(crate) struct RuleArgs {
     #[command(subcommand)]
