@@ -38,6 +38,9 @@ enum Kind {
     Port,
     Peer,
     Policy,
+    Group,
+    /// Rules of groups: `GROUP/RULE`.
+    Rule,
 }
 
 /// An argument that takes names.
@@ -104,6 +107,8 @@ const PLACES: &[Place] = &[
     Place::new(&["policy", "add"], "ports", Some(Kind::Port)),
     Place::new(&["policy", "del"], "names", Some(Kind::Policy)),
     Place::new(&["policy", "change"], "del", Some(Kind::Policy)),
+    Place::new(&["rule", "add"], "group", Some(Kind::Group)),
+    Place::new(&["rule", "del"], "names", Some(Kind::Rule)),
 ];
 
 /// Answers a shell that asks how a line may go on; `None`: none asks, and the line is to be run.
@@ -204,6 +209,11 @@ fn names_of_file(kind: Kind, path: &Path) -> Option<Vec<String>> {
         Kind::Port => config.ports.into_iter().map(|port| port.name).collect(),
         Kind::Peer => config.peers.into_iter().map(|peer| peer.name).collect(),
         Kind::Policy => config.policies.into_iter().map(|policy| policy.name).collect(),
+        Kind::Group => config.groups.into_iter().map(|group| group.name).collect(),
+        Kind::Rule => {
+            let group = |rule: &config::groups::Rule| &config.groups[rule.group.0 as usize].name;
+            config.rules.iter().map(|rule| config::rule_name(group(rule), &rule.name)).collect()
+        }
     })
 }
 
@@ -231,6 +241,17 @@ async fn ask(kind: Kind, mut client: GatewayClient) -> Result<Vec<String>, tonic
         Kind::Policy => {
             let policies = client.show_policies(all).await?.into_inner().policies;
             policies.into_iter().map(|policy| policy.name).collect()
+        }
+        Kind::Group => {
+            let groups = client.show_groups(all).await?.into_inner().groups;
+            groups.into_iter().map(|group| group.name).collect()
+        }
+        Kind::Rule => {
+            let groups = client.show_groups(all).await?.into_inner().groups;
+            let rules = groups.iter().flat_map(|group| {
+                group.rules.iter().map(|rule| config::rule_name(&group.name, &rule.name))
+            });
+            rules.collect()
         }
     })
 }
@@ -277,6 +298,7 @@ impl Line {
             "port" => Some(Kind::Port),
             "peer" | "sa" => Some(Kind::Peer),
             "policy" => Some(Kind::Policy),
+            "group" => Some(Kind::Group),
             _ => None,
         }
     }
@@ -313,6 +335,7 @@ mod tests {
             ("lockgate show --wide peers b", Some(Kind::Peer)),
             ("lockgate show sa b", Some(Kind::Peer)),
             ("lockgate show policies b", Some(Kind::Policy)),
+            ("lockgate show group w", Some(Kind::Group)),
             ("lockgate show route 1", None),
             ("lockgate check port", None),
         ] {

@@ -51,6 +51,9 @@ fn names_of_the_running_gateway_complete_a_line() {
         (&["policy", "add", "--ports", "lan,w"], &["lan,wan"]),
         (&["policy", "del", "dns", "b"], &["berlin-net"]),
         (&["policy", "change", "--del", "dn"], &["dns"]),
+        (&["show", "group", "w"], &["web"]),
+        (&["rule", "add", "--group", "w"], &["web"]),
+        (&["rule", "del", "web/h"], &["web/https"]),
         // A shell would run the third policy's name.
         (&["policy", "del", "$"], &[]),
         // Commands and values complete as before.
