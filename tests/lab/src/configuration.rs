@@ -38,6 +38,8 @@ pub struct GatewayFile {
     pub node: String,
     /// Further lines of `[port.lan]`.
     pub lan: String,
+    /// Further lines of `[port.wan]`.
+    pub wan: String,
     /// `[metrics] listen`.
     pub metrics: String,
     /// Peers, each with one policy.
@@ -62,6 +64,7 @@ impl GatewayFile {
             workers: "1".to_owned(),
             node: String::new(),
             lan: String::new(),
+            wan: String::new(),
             metrics: "off".to_owned(),
             peers: Vec::new(),
             extra: String::new(),
@@ -103,7 +106,7 @@ impl GatewayFile {
 
     /// The file's text.
     pub fn text(&self) -> String {
-        let GatewayFile { name, workers, node, lan, metrics, extra, .. } = self;
+        let GatewayFile { name, workers, node, lan, wan, metrics, extra, .. } = self;
         let [run, state] =
             [self.run_dir(), self.state_dir()].map(|path| path.display().to_string());
         let keys = self.keys.display();
@@ -126,7 +129,7 @@ side = \"protected\"
 netdev = \"{WAN}\"
 side = \"unprotected\"
 allow_host = [\"udp/500\", \"udp/4500\", \"icmp\"]
-"
+{wan}"
         );
         for peer in &self.peers {
             let PeerEntry { name, local, remote, keys, ours, theirs } = peer;

@@ -1,10 +1,11 @@
 //! iperf3: TCP as fast as it goes, UDP at a rate.
 
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::process::{self, Running};
+use crate::process::{self, Finished, Running};
 use crate::{LabError, Namespace};
 
 /// Time that a client gets beyond its measurement.
@@ -54,6 +55,41 @@ pub fn tcp(from: &Namespace, to: &str, seconds: u32) -> Result<f64, LabError> {
     bits.map(|bits| bits / 1e9).ok_or_else(|| report.unexpected())
 }
 
+/// A TCP run at a bounded rate that is under way. Dropping it ends it.
+#[derive(Debug)]
+pub struct BoundedTcp {
+    running: Running,
+    seconds: u32,
+}
+
+/// Starts sending TCP for `seconds` at no more than a rate, and does not wait.
+///
+/// # Errors
+/// As [`Running::start`].
+pub fn start_bounded_tcp(
+    from: &Namespace,
+    to: &str,
+    seconds: u32,
+    bits_per_second: u64,
+) -> Result<BoundedTcp, LabError> {
+    let rate = bits_per_second.to_string();
+    let running = Running::start(command(from, to, seconds, &["--bitrate", &rate]))?;
+    Ok(BoundedTcp { running, seconds })
+}
+
+impl BoundedTcp {
+    /// Waits for its end and returns how many bytes arrived.
+    ///
+    /// # Errors
+    /// As [`tcp`].
+    pub fn finish(self) -> Result<u64, LabError> {
+        let finished = self.running.finish(limit(self.seconds), process::Interruption::Heed)?;
+        let report = Report::read(finished)?;
+        let received = report.value.pointer("/end/sum_received/bytes").and_then(Value::as_u64);
+        received.ok_or_else(|| report.unexpected())
+    }
+}
+
 /// Sends UDP of `bytes` bytes at `packets_per_second`.
 ///
 /// # Errors
@@ -100,23 +136,34 @@ struct Report {
 }
 
 impl Report {
+    /// Reads what a client printed.
+    fn read(finished: Finished) -> Result<Report, LabError> {
+        let Finished { command, stdout: answer, .. } = finished;
+        let value: Value = serde_json::from_str(&answer)
+            .map_err(|_| LabError::Answer { command: command.clone(), answer })?;
+        match value.get("error") {
+            Some(error) => Err(LabError::Answer { command, answer: error.to_string() }),
+            None => Ok(Report { command, value }),
+        }
+    }
+
     fn unexpected(&self) -> LabError {
         LabError::Answer { command: self.command.clone(), answer: self.value.to_string() }
     }
 }
 
-fn client(from: &Namespace, to: &str, seconds: u32, more: &[&str]) -> Result<Report, LabError> {
+fn command(from: &Namespace, to: &str, seconds: u32, more: &[&str]) -> Command {
     let mut command = from.command("iperf3");
     command.args(["--client", to, "--json", "--connect-timeout", "3000"]);
     command.args(["--time", &seconds.to_string()]).args(more);
-    let text = process::display(&command);
-    let limit = Duration::from_secs(u64::from(seconds) + 1) + MARGIN;
-    let finished = process::run(command, limit)?;
-    let answer = finished.stdout;
-    let value: Value = serde_json::from_str(&answer)
-        .map_err(|_| LabError::Answer { command: text.clone(), answer: answer.clone() })?;
-    match value.get("error") {
-        Some(_) => Err(LabError::Answer { command: text, answer: value["error"].to_string() }),
-        None => Ok(Report { command: text, value }),
-    }
+    command
+}
+
+/// Time for a client that measures for `seconds`.
+fn limit(seconds: u32) -> Duration {
+    Duration::from_secs(u64::from(seconds) + 1) + MARGIN
+}
+
+fn client(from: &Namespace, to: &str, seconds: u32, more: &[&str]) -> Result<Report, LabError> {
+    Report::read(process::run(command(from, to, seconds, more), limit(seconds))?)
 }
