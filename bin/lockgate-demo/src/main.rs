@@ -6,6 +6,7 @@ mod compare;
 mod failure;
 mod gateways;
 mod laboratory;
+mod progress;
 mod replay;
 mod report;
 mod traffic;

@@ -18,6 +18,24 @@ pub(crate) struct Check {
     pub(crate) detail: String,
 }
 
+/// Formats checks for a terminal.
+pub(crate) fn checks_text(checks: &[Check]) -> String {
+    let rows = checks.iter().map(|check| {
+        let verdict = if check.ok { "ok" } else { "FAILED" };
+        vec![verdict.into(), check.name.into(), check.detail.clone()]
+    });
+    table("Checks", &["", "what", "found"], rows, Numbers::NONE)
+}
+
+/// Formats the drops of the reasons that have a count, with their help.
+pub(crate) fn drops_by_reason(count: impl Fn(&str) -> Option<u64>) -> String {
+    let lines = DropReason::ALL.iter().filter_map(|reason| {
+        let packets = count(reason.name())?;
+        Some(DropLine { reason: reason.name(), packets, help: reason.help() })
+    });
+    drops_text(&lines.collect::<Vec<_>>())
+}
+
 /// Packets on the unprotected link.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct WireCounts {
@@ -81,21 +99,10 @@ impl DemoReport {
 
     /// Formats the report for a terminal.
     pub(crate) fn text(&self) -> String {
-        let checks = self.checks.iter().map(|check| {
-            let verdict = if check.ok { "ok" } else { "FAILED" };
-            vec![verdict.into(), check.name.into(), check.detail.clone()]
-        });
-        let mut text = table("Checks", &["", "what", "found"], checks, Numbers::NONE);
+        let mut text = checks_text(&self.checks);
         let tiers = self.tiers.iter().map(|(tier, count)| vec![(*tier).into(), count.to_string()]);
         text += &table("Decisions by tier", &["tier", "decisions"], tiers, Numbers(1..=1));
-        let drops: Vec<DropLine> = DropReason::ALL
-            .iter()
-            .filter_map(|reason| {
-                let packets = *self.drops.get(reason.name())?;
-                Some(DropLine { reason: reason.name(), packets, help: reason.help() })
-            })
-            .collect();
-        text += &drops_text(&drops);
+        text += &drops_by_reason(|reason| self.drops.get(reason).copied());
         text += &ledger_text("replay", &self.ledger);
         let WireCounts { esp, bypassed, clear } = self.wire;
         text += &format!(

@@ -21,7 +21,7 @@ use netlab::{LabError, interrupt};
 use crate::failure::Failure;
 
 use scenes::Seconds;
-use stage::{Progress, Stage};
+use stage::Stage;
 
 /// Seconds of each throughput measurement where the command line says nothing.
 const DEFAULT_SECONDS: u32 = 4;
@@ -48,16 +48,12 @@ impl std::str::FromStr for Rival {
 /// Runs the demonstration.
 pub(crate) fn run(seconds: u64, rival: Option<&Rival>, form: Form) -> Result<(), Failure> {
     interrupt::listen()?;
-    let progress = match form {
-        Form::Json => Progress::Stderr,
-        Form::Text => Progress::Stdout,
-    };
     let seconds = match seconds {
         0 => DEFAULT_SECONDS,
         // At most MAX_SECONDS: it fits.
         seconds => seconds.min(MAX_SECONDS) as u32,
     };
-    let mut stage = Stage::build(progress)?;
+    let mut stage = Stage::build(form)?;
     let outcome = play(&mut stage, Seconds(seconds), rival.map(|rival| rival.program.as_path()));
     let report = stage.close(outcome)?;
     match form {

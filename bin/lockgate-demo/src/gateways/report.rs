@@ -4,11 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use console::output::{Numbers, table};
-use dataplane::DropReason;
-use replay::{DropLine, drops_text};
 use serde::Serialize;
 
-use crate::report::Check;
+use crate::report::{Check, checks_text, drops_by_reason};
 
 /// Characters of the longest bar of the ladder.
 const BAR: u64 = 44;
@@ -145,24 +143,13 @@ impl GatewaysReport {
 
     /// Formats the report for a terminal.
     pub(super) fn text(&self) -> String {
-        let checks = self.checks.iter().map(|check| {
-            let verdict = if check.ok { "ok" } else { "FAILED" };
-            vec![verdict.into(), check.name.into(), check.detail.clone()]
-        });
-        let mut text = table("Checks", &["", "what", "found"], checks, Numbers::NONE);
+        let mut text = checks_text(&self.checks);
         text +=
             &table("Figures", &["", "p50", "p99", "TCP", "UDP"], self.figures(), Numbers(1..=4));
         let times = self.times.iter().map(TimeFigure::row);
         text += &table("Times", &["", "slowest", "target", ""], times, Numbers(1..=2));
         text += &self.ladder();
-        let drops: Vec<DropLine> = DropReason::ALL
-            .iter()
-            .filter_map(|reason| {
-                let packets = *self.drops.get(reason.name())?;
-                Some(DropLine { reason: reason.name(), packets, help: reason.help() })
-            })
-            .collect();
-        text += &drops_text(&drops);
+        text += &drops_by_reason(|reason| self.drops.get(reason).copied());
         let WireCounts { esp, clear } = self.wire;
         text += &format!("On the wire: {esp} ESP packets captured, {clear} in clear\n");
         text += &match self.ledger_imbalance {

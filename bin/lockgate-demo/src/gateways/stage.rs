@@ -1,22 +1,16 @@
 //! The stage of the demonstration: the laboratory, the results so far, and the progress lines.
 
-use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use console::failure::Form;
 use netlab::capture::{Capture, Tally};
 use netlab::daemon::Counters;
 use netlab::sites::Plan;
 use netlab::{Gateways, LabError};
 
 use super::report::{GatewaysReport, TimeFigure};
+use crate::progress::Progress;
 use crate::report::Check;
-
-/// Stream to which progress is printed, apart from the report and never into JSON.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Progress {
-    Stdout,
-    Stderr,
-}
 
 /// Gateway A, and the site behind it.
 pub(super) const A: u8 = 1;
@@ -35,20 +29,18 @@ pub(super) struct Stage {
     /// Counters of daemons that have ended.
     pub(super) counted: Counters,
     progress: Progress,
-    start: Instant,
 }
 
 impl Stage {
     /// Builds the namespaces and writes both configurations.
-    pub(super) fn build(progress: Progress) -> Result<Stage, LabError> {
-        let start = Instant::now();
+    pub(super) fn build(form: Form) -> Result<Stage, LabError> {
+        let progress = Progress::start(form);
         let stage = Stage {
             gateways: Gateways::build(Plan::default())?,
             report: GatewaysReport::new(),
             tally: Tally::default(),
             counted: Counters::default(),
             progress,
-            start,
         };
         stage.say("", "host-a, gw-a, wire, gw-b, host-b: five namespaces");
         Ok(stage)
@@ -56,13 +48,7 @@ impl Stage {
 
     /// Prints a line of progress.
     pub(super) fn say(&self, verdict: &str, text: &str) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let line = format!("{seconds:6.1} s  {verdict:<6} {text}\n");
-        // A reader that has gone away is no error.
-        let _ = match self.progress {
-            Progress::Stdout => std::io::stdout().write_all(line.as_bytes()),
-            Progress::Stderr => std::io::stderr().write_all(line.as_bytes()),
-        };
+        self.progress.say(verdict, text);
     }
 
     /// Notes whether something holds.
