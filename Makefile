@@ -10,7 +10,7 @@ build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated \
 		--package lockgate-bench --package lockgate-demo
 
-# NAME=replay is the one that needs no privileges.
+# Two gateways. NAME=replay is the one that needs no privileges, NAME=acl shows security groups.
 demo: setup-demo
 	$(XTASK) demo $(NAME)
 

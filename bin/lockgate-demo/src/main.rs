@@ -2,6 +2,7 @@
 //! check it.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod compare;
 mod failure;
 mod gateways;
@@ -32,8 +33,8 @@ struct Args {
     /// Demonstration to run
     #[arg(value_enum, default_value = "replay")]
     name: Name,
-    /// replay: repeat with new keys and new traffic for this many seconds; gateways: measure each
-    /// throughput for this many seconds
+    /// replay: repeat with new keys and new traffic for this many seconds; gateways, acl: measure
+    /// each throughput for this many seconds
     #[arg(long, value_name = "N", default_value_t = 0)]
     seconds: u64,
     /// replay: keep configurations, keys and captures of the last round in this directory
@@ -42,13 +43,22 @@ struct Args {
     /// gateways: run this program too, between the same hosts, and show its figures for comparison
     #[arg(long, value_name = "wireguard-go=PATH")]
     peer: Option<gateways::Rival>,
+    /// acl: play only the first N scenes; the last one compares rates
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SCENES))]
+    scenes: Option<u32>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
 }
 
+/// The number of scenes of `acl`.
+const SCENES: i64 = acl::LAST_SCENE as i64;
+
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
+    /// Security groups between a client and a server, in six namespaces: stateless rules; needs
+    /// root
+    Acl,
     /// Two gateways with their hosts in five namespaces, real traffic over AF_XDP; needs root
     Gateways,
     /// Three gateways, a hub and two spokes, as replays of captures; needs no privileges
@@ -73,15 +83,37 @@ fn run(
     let args = Args::from_arg_matches(&matches).map_err(LineError::Refused)?;
     self_test()?;
     let form = if args.json { Form::Json } else { Form::Text };
+    args.check()?;
     match args.name {
-        Name::Gateways if args.keep.is_some() => {
-            Err(Usage::OtherDemo { option: "--keep", demo: "replay" }.into())
-        }
+        Name::Acl => acl::run(args.seconds, args.scenes.unwrap_or(acl::LAST_SCENE), form),
         Name::Gateways => gateways::run(args.seconds, args.peer.as_ref(), form),
-        Name::Replay if args.peer.is_some() => {
-            Err(Usage::OtherDemo { option: "--peer", demo: "gateways" }.into())
-        }
         Name::Replay => replay::run(args.seconds, args.keep.as_deref(), form),
+    }
+}
+
+impl Args {
+    /// Checks that no option of another demonstration is given.
+    fn check(&self) -> Result<(), Usage> {
+        let options = [
+            (self.keep.is_some(), "--keep", Name::Replay),
+            (self.peer.is_some(), "--peer", Name::Gateways),
+            (self.scenes.is_some(), "--scenes", Name::Acl),
+        ];
+        let other = options.into_iter().find(|(given, _, of)| *given && *of != self.name);
+        match other {
+            Some((_, option, of)) => Err(Usage::OtherDemo { option, demo: of.text() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Name {
+    fn text(self) -> &'static str {
+        match self {
+            Name::Acl => "acl",
+            Name::Gateways => "gateways",
+            Name::Replay => "replay",
+        }
     }
 }
 

@@ -87,7 +87,7 @@ fn the_demonstration_stays_out_of_directories_that_others_can_write_to() {
 #[test]
 fn help_shows_the_command_that_people_type() {
     let place = tempfile::tempdir().unwrap();
-    for args in [&["--help"][..], &["gateways", "--help"]] {
+    for args in [&["--help"][..], &["gateways", "--help"], &["acl", "--help"]] {
         let ran = run(&place, args);
         let help = text(&ran.stdout);
         assert_eq!(ran.status.code(), Some(0), "{args:?}");
@@ -100,7 +100,14 @@ fn help_shows_the_command_that_people_type() {
 #[test]
 fn with_json_a_mistake_is_one_object_on_standard_output() {
     let place = tempfile::tempdir().unwrap();
-    for args in [&["replya", "--json"][..], &["gateways", "--keep", "x", "--json"]] {
+    for args in [
+        &["replya", "--json"][..],
+        &["gateways", "--keep", "x", "--json"],
+        &["acl", "--peer", "wireguard-go=x", "--json"],
+        &["gateways", "--scenes", "5", "--json"],
+        &["acl", "--scenes", "0", "--json"],
+        &["acl", "--scenes", "10", "--json"],
+    ] {
         let ran = run(&place, args);
         assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(2), ""), "{args:?}");
         let answer: Value = serde_json::from_slice(&ran.stdout).unwrap();

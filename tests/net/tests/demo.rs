@@ -1,0 +1,79 @@
+//! The demonstrations that need namespaces, as people run them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use netlab::process::{self, Running};
+use netlab::{Laboratory, Programs};
+use serde_json::Value;
+
+/// Time for a demonstration, and for its end.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The command `lockgate demo` with its words; `None`: no laboratory can be built here.
+fn demo(test: &str, words: &[&str]) -> Option<Command> {
+    if let Err(error) = Laboratory::new() {
+        println!("SKIPPED: {test}: {error}");
+        return None;
+    }
+    let mut command = Command::new(Programs::find().unwrap().lockgate);
+    command.arg("demo").args(words);
+    Some(command)
+}
+
+#[test]
+fn groups_hold_in_the_first_scenes_of_their_demonstration() {
+    let test = "groups_hold";
+    let Some(command) = demo(test, &["acl", "--scenes", "5", "--json"]) else { return };
+    let ran = process::run(command, PATIENCE).unwrap();
+    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
+        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
+        return;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let told = [&answer["demo"], &answer["rules"], &answer["scenes"], &answer["ok"]];
+    assert_eq!(told, [&"acl".into(), &"stateless".into(), &5.into(), &Value::Bool(true)]);
+    // Each scene but the first asks again without its rule.
+    let checks = answer["checks"].as_array().unwrap();
+    let names = checks.iter().map(|check| check["name"].as_str().unwrap());
+    let controls = names.filter(|name| name.starts_with("control: "));
+    assert!(controls.count() >= 6, "{checks:?}");
+    for reason in ["group_deny", "group_no_match"] {
+        assert!(answer["drops"][reason].as_u64().unwrap() > 0, "{reason}: {answer}");
+    }
+    let counters = answer["counters"].as_array().unwrap();
+    for name in ["web/http", "lan (in)", "dmz (out)", "would_deny", "group_no_match"] {
+        let rows: Vec<_> = counters.iter().filter(|row| row["counter"] == name).collect();
+        assert!(!rows.is_empty(), "no {name}: {counters:?}");
+        assert!(rows.iter().all(|row| row["counted"] == row["sent"]), "{name}: {rows:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_demonstration_of_groups_leaves_nothing() {
+    let Some(command) = demo("interrupted", &["acl"]) else { return };
+    let mut running = Running::start(command).unwrap();
+    // `lockgate` becomes the program that it executes.
+    let prefix = format!("lg{}-", running.pid());
+    let namespaces = || left(Path::new("/run/netns"), &prefix);
+    if let Err(error) = running.wait_until("a check", PATIENCE, |it| it.stdout().contains(" ok ")) {
+        assert!(net::lacks_a_feature(&error.to_string()), "{error}");
+        println!("SKIPPED: interrupted: {error}");
+        return;
+    }
+    assert_eq!(namespaces().len(), 6, "{:?}", namespaces());
+    let ended = running.interrupt(PATIENCE).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);
+    let directories = left(&std::env::temp_dir(), &prefix);
+    assert_eq!([namespaces(), directories], [Vec::<String>::new(), Vec::new()]);
+}
+
+/// Names in a directory that begin with `prefix`.
+fn left(directory: &Path, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(prefix)).collect()
+}
