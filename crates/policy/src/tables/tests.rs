@@ -330,6 +330,9 @@ fn read(
     (action, deciders)
 }
 
+/// Port of arrival, question, SA set, way out.
+type Asking = (u16, Question, Option<SetIndex>, Exit);
+
 fn some_flow() -> impl Strategy<Value = Flow> {
     let upper = prop_oneof![
         3 => (79u16..=82).prop_map(|destination| Upper::Ports { source: 1, destination }),
@@ -362,19 +365,19 @@ proptest! {
         let berlin = Some(SetIndex(0));
         let all_out = vec![(into, LAN), spd(Book::SpdOut), (out, WAN)];
         // Port of arrival, question, SA set, way out; and the books that are then asked.
-        let rows: [(u16, Question, Option<SetIndex>, Exit, Vec<(Book, u16)>); 9] = [
-            (WAN, Question::Enter, berlin, inside, vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
-            (WAN, Question::Enter, None, inside, vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
-            (WAN, Question::Enter, None, outside, vec![(into, WAN), spd(Book::SpdIn)]),
-            (WAN, Question::Enter, berlin, Exit::Other, vec![(into, WAN), spd(Book::SpdIn)]),
-            (WAN, Question::Leave, None, outside, vec![spd(Book::SpdOut), (out, WAN)]),
-            (WAN, Question::Leave, None, inside, vec![(out, LAN)]),
-            (LAN, Question::Through, None, inside, vec![(into, LAN), (out, LAN)]),
-            (LAN, Question::Through, None, outside, all_out),
-            (LAN, Question::Through, None, Exit::Inside(wan), vec![(into, LAN), (out, WAN)]),
+        let rows: [(Asking, Vec<(Book, u16)>); 9] = [
+            ((WAN, Question::Enter, berlin, inside), vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
+            ((WAN, Question::Enter, None, inside), vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
+            ((WAN, Question::Enter, None, outside), vec![(into, WAN), spd(Book::SpdIn)]),
+            ((WAN, Question::Enter, berlin, Exit::Other), vec![(into, WAN), spd(Book::SpdIn)]),
+            ((WAN, Question::Leave, None, outside), vec![spd(Book::SpdOut), (out, WAN)]),
+            ((WAN, Question::Leave, None, inside), vec![(out, LAN)]),
+            ((LAN, Question::Through, None, inside), vec![(into, LAN), (out, LAN)]),
+            ((LAN, Question::Through, None, outside), all_out),
+            ((LAN, Question::Through, None, Exit::Inside(wan)), vec![(into, LAN), (out, WAN)]),
         ];
         let mut by_class = std::collections::HashMap::new();
-        for (port, question, opened_by, exit, books) in rows {
+        for ((port, question, opened_by, exit), books) in rows {
             let class = tables.spd().class(port);
             let scope = tables.scope(class, question, Family::V4, opened_by);
             let mut verdicts = vec![FlowVerdict::NOT_ASKED; flows.len()];
