@@ -363,11 +363,12 @@ proptest! {
         let (inside, outside) = (Exit::Inside(lan), Exit::Outside(wan));
         let (into, out) = (Book::GroupIn, Book::GroupOut);
         let berlin = Some(SetIndex(0));
+        let all_in = vec![(into, WAN), spd(Book::SpdIn), (out, LAN)];
         let all_out = vec![(into, LAN), spd(Book::SpdOut), (out, WAN)];
         // Port of arrival, question, SA set, way out; and the books that are then asked.
         let rows: [(Asking, Vec<(Book, u16)>); 9] = [
-            ((WAN, Question::Enter, berlin, inside), vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
-            ((WAN, Question::Enter, None, inside), vec![(into, WAN), spd(Book::SpdIn), (out, LAN)]),
+            ((WAN, Question::Enter, berlin, inside), all_in.clone()),
+            ((WAN, Question::Enter, None, inside), all_in),
             ((WAN, Question::Enter, None, outside), vec![(into, WAN), spd(Book::SpdIn)]),
             ((WAN, Question::Enter, berlin, Exit::Other), vec![(into, WAN), spd(Book::SpdIn)]),
             ((WAN, Question::Leave, None, outside), vec![spd(Book::SpdOut), (out, WAN)]),
