@@ -191,7 +191,7 @@ fn available_in(text: &str) -> Option<u64> {
 mod tests {
     use dataplane::cache::{Batch, CachedRoute, FIRST_ENTRIES, Key};
     use dataplane::{Snapshot, SnapshotParts};
-    use policy::{FlowAction, FlowVerdict, IngressClass, Question, Refusal};
+    use policy::{FlowAction, FlowVerdict, PortClass, Question, Refusal};
     use wire::{Family, Flow, Upper};
 
     use super::*;
@@ -251,7 +251,7 @@ mod tests {
     fn places(cache: &mut FlowCache) -> Vec<Upper> {
         let snapshot = Snapshot::new(SnapshotParts::default()).unwrap();
         let tables = snapshot.tables();
-        let scope = tables.scope(IngressClass(0), Question::Leave, Family::V4, None);
+        let scope = tables.scope(PortClass(0), Question::Leave, Family::V4, None);
         let key = |source: u16| {
             let upper = Upper::Ports { source, destination: 53 };
             let flow = Flow { family: Family::V4, source: 1, destination: 2, protocol: 17, upper };

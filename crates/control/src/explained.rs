@@ -12,7 +12,7 @@ use dataplane::{
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{AddressRange, Consultation, Decider, Exit, IngressClass, SaSetId};
+use policy::{AddressRange, Consultation, Decider, Exit, PortClass, SaSetId};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Flow, Upper};
@@ -254,7 +254,7 @@ fn consult(snapshot: &Snapshot, arrival: Arrival, flow: &Flow) -> Vec<Consultati
     };
     let (asked, exit) = match snapshot.port(port).side {
         // By an unprotected port that no policy names.
-        Side::Protected => (policy::Question::Through, Exit::Outside(IngressClass(0))),
+        Side::Protected => (policy::Question::Through, Exit::Outside(PortClass(0))),
         Side::Unprotected => (policy::Question::Enter, Exit::Other),
     };
     let scope = snapshot.scope(port, asked, flow.family, opened_by);

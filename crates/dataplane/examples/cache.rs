@@ -5,7 +5,7 @@
 
 use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{NextHopId, RouteGeneration, Snapshot, SnapshotParts};
-use policy::{Book, Deciders, DomainId, FlowVerdict, IngressClass, PolicyIndex, ScopeBits, Spd};
+use policy::{Book, Deciders, DomainId, FlowVerdict, PolicyIndex, PortClass, ScopeBits, Spd};
 use wire::{BATCH, Family, Flow, Upper};
 
 const ROUNDS: usize = 9;
@@ -86,7 +86,7 @@ fn key(number: u32, family: Family) -> Key {
     };
     let upper = Upper::Ports { source: number as u16 & 0xfff, destination: 443 };
     let flow = Flow { family, source, destination, protocol: 17, upper };
-    let domain = DomainId::new(IngressClass(0), Book::SpdOut, family);
+    let domain = DomainId::new(PortClass(0), Book::SpdOut, family);
     let scope = ScopeBits::of(4).scope(domain, None);
     Key { scope, flow }
 }

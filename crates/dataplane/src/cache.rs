@@ -6,11 +6,12 @@
 //! are made and hashed and their lines asked for, then all are compared, then those that are
 //! missing are searched together, equal ones once, and written.
 //!
-//! **Key**: scope (book, family, class of the ingress port, and of an opened packet the set of the
-//! SA that opened it), addresses, protocol, upper layer. The set does for the SPI: all SAs of a set
-//! are judged alike, and it stays when they are rekeyed. **Value**: the number of a verdict, under
-//! its domain's generation; and the next hop, under a number that this worker gives each routing
-//! table it sees. A route that is stale is looked up again, and the verdict stands.
+//! **Key**: scope (question, family, class of the ingress port, and of an opened packet the set of
+//! the SA that opened it), addresses, protocol, upper layer. The set does for the SPI: all SAs of a
+//! set are judged alike, and it stays when they are rekeyed. **Value**: the number of a verdict,
+//! under its domain's generation; and the next hop, under a number that this worker gives each
+//! routing table it sees. A stale route is looked up again; the verdict stands if the new route
+//! leads to a port of the same class, with the same groups.
 //!
 //! Invalidation is in the numbers: nothing is ever cleared. An entry is of no use as soon as its
 //! domain has another generation. Where generations begin anew after their highest, entries from

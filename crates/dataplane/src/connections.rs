@@ -1,5 +1,5 @@
-//! The connections that `reflect` rules let through: one table that all workers share, of a size
-//! that is set when it is made.
+//! The connections that `reflect` rules will let through: one table that all workers share, of a
+//! size that is set when it is made. Nothing uses it yet.
 //!
 //! | module | what |
 //! |---|---|

@@ -7,7 +7,7 @@ use dataplane::cache::{
     Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FIRST_ENTRIES, FlowCache, Key, Usage,
 };
 use dataplane::{Snapshot, SnapshotParts};
-use policy::{Deciders, FlowAction, FlowVerdict, IngressClass, PolicyIndex, Question};
+use policy::{Deciders, FlowAction, FlowVerdict, PolicyIndex, PortClass, Question};
 use wire::{BATCH, Family, Flow, Upper};
 
 /// The configured size: a million flows.
@@ -52,7 +52,7 @@ impl Traffic {
     /// One packet of each of so many flows, under one policy.
     fn carry(&mut self, cache: &mut FlowCache, flows: usize) {
         let scopes = self.snapshot.tables();
-        let scope = scopes.scope(IngressClass(0), Question::Leave, Family::V4, None);
+        let scope = scopes.scope(PortClass(0), Question::Leave, Family::V4, None);
         let deciders = Deciders::one(PolicyIndex(0));
         let said = FlowVerdict { action: FlowAction::Permit, deciders, ..FlowVerdict::NOT_ASKED };
         for first in (0..flows).step_by(BATCH) {

@@ -2,7 +2,7 @@
 
 use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{Snapshot, SnapshotParts};
-use policy::{Deciders, FlowAction, FlowVerdict, IngressClass, PolicyIndex, Question, Refusal};
+use policy::{Deciders, FlowAction, FlowVerdict, PolicyIndex, PortClass, Question, Refusal};
 use wire::{BATCH, Family, Flow, Upper};
 
 /// Pages of this process in memory, bytes.
@@ -19,7 +19,7 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     const MIB: usize = 1 << 20;
     let snapshot = Snapshot::new(SnapshotParts::default()).expect("nothing");
     let tables = snapshot.tables();
-    let scope = tables.scope(IngressClass(0), Question::Leave, Family::V4, None);
+    let scope = tables.scope(PortClass(0), Question::Leave, Family::V4, None);
     let mut batch = Batch::default();
     let key = |number: usize| {
         let upper = Upper::Ports { source: number as u16, destination: 53 };

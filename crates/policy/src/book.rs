@@ -127,8 +127,8 @@ impl Question {
     /// All of them.
     pub const ALL: [Question; 3] = [Question::Enter, Question::Leave, Question::Through];
 
-    /// The book whose domains stand for the question in a [`Scope`](crate::Scope): one that it
-    /// always asks, and no other question does.
+    /// The book whose domains stand for the question in a [`Scope`](crate::Scope): another one for
+    /// each question.
     pub(crate) const fn book(self) -> Book {
         match self {
             Question::Enter => Book::SpdIn,

@@ -10,9 +10,9 @@ use crate::policy::Policy;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct DomainId(pub u16);
 
-/// Ports of one class are spoken of by the same policies.
+/// Class of a port: ports of one class have the same policies and the same groups.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct IngressClass(pub u16);
+pub struct PortClass(pub u16);
 
 /// The number of changes of a domain's policies; an answer holds while its domain has the
 /// generation that it had before the search began (DESIGN I2).
@@ -36,7 +36,7 @@ pub(crate) const DOMAINS_A_CLASS: usize = 2 * Book::ALL.len();
 impl DomainId {
     /// The rules of a book for packets of this family that came by a port of this class.
     #[inline]
-    pub const fn new(class: IngressClass, book: Book, family: Family) -> DomainId {
+    pub const fn new(class: PortClass, book: Book, family: Family) -> DomainId {
         DomainId(class.0 * DOMAINS_A_CLASS as u16 + book as u16 * 2 + family as u16)
     }
 
@@ -54,8 +54,8 @@ impl DomainId {
     }
 
     /// The class of the ports that its packets come by.
-    pub const fn class(self) -> IngressClass {
-        IngressClass(self.0 / DOMAINS_A_CLASS as u16)
+    pub const fn class(self) -> PortClass {
+        PortClass(self.0 / DOMAINS_A_CLASS as u16)
     }
 }
 
@@ -86,8 +86,8 @@ impl Classes {
         self.named.len() + 1
     }
 
-    pub(crate) fn of_port(&self, port: u16) -> IngressClass {
-        IngressClass(self.named.binary_search(&port).map_or(0, |place| place as u16 + 1))
+    pub(crate) fn of_port(&self, port: u16) -> PortClass {
+        PortClass(self.named.binary_search(&port).map_or(0, |place| place as u16 + 1))
     }
 
     /// Returns whether each port that the policy names has a class of its own.
@@ -97,13 +97,13 @@ impl Classes {
     }
 
     /// The classes whose packets a policy speaks of.
-    pub(crate) fn of_policy(&self, policy: &Policy) -> impl Iterator<Item = IngressClass> {
+    pub(crate) fn of_policy(&self, policy: &Policy) -> impl Iterator<Item = PortClass> {
         let speaks_of = move |class: &u16| match (&policy.ingress, class.checked_sub(1)) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(ports), Some(place)) => ports.contains(&self.named[usize::from(place)]),
         };
-        (0..self.count() as u16).filter(speaks_of).map(IngressClass)
+        (0..self.count() as u16).filter(speaks_of).map(PortClass)
     }
 
     /// The domains that a policy has rules in.

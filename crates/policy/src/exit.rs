@@ -1,6 +1,6 @@
 //! The way out of the gateway, as far as verdicts depend on it.
 
-use crate::domain::IngressClass;
+use crate::domain::PortClass;
 
 /// The way out of the gateway that a packet is to take, as far as verdicts depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -9,7 +9,7 @@ pub enum Exit {
     /// is asked.
     Other,
     /// By a protected port of this class.
-    Inside(IngressClass),
+    Inside(PortClass),
     /// By an unprotected port of this class.
-    Outside(IngressClass),
+    Outside(PortClass),
 }

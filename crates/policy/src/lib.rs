@@ -1,6 +1,6 @@
-//! Policies and who wins among them (RFC 4301 §4.4.1): selectors, the security policy database, how
-//! one database is made from another, the classifier that searches it, and the [`Tables`] that are
-//! asked about a flow.
+//! Policies, the rules of security groups, and who wins among them (RFC 4301 §4.4.1): selectors,
+//! the database of both, how one database is made from another, the classifier that searches it,
+//! and the [`Tables`] that are asked about a flow.
 //!
 //! The linear search is the authority: the oracle of every faster structure, and it stays for ever.
 //!
@@ -30,7 +30,7 @@ mod verdict;
 
 pub use book::{Book, Direction, GroupSide, Question};
 pub use classifier::Classifier;
-pub use domain::{DomainId, Generation, IngressClass};
+pub use domain::{DomainId, Generation, PortClass};
 pub use exit::Exit;
 pub use ids::{PolicyIndex, SetIndex};
 pub use policy::{Action, GroupMode, Policy, PolicyId, SaSetId};

@@ -1,9 +1,9 @@
-//! Scopes: all that a verdict depends on besides the flow, as one number.
+//! Scopes: all that a verdict depends on besides the flow and its way out, as one number.
 
 use crate::domain::DomainId;
 use crate::policy::SaSetId;
 
-/// The circumstances in which a flow is judged: its domain (book, family, class of the ingress
+/// The circumstances in which a flow is judged: its domain (question, family, class of the ingress
 /// port) and, if the packet was opened, the set of the SA that opened it. [`Tables`] make and read
 /// these numbers:
 ///

@@ -8,8 +8,10 @@
 //! **Change.** What was compiled as a whole (the base) is never touched. A change makes a database
 //! that shares the base, with a list in front of what came and went since; a base with the list
 //! folded in is made beside it ([`Spd::rebuilt`]) and takes its place ([`Spd::on`]). Through all of
-//! that a policy keeps its slot, and a domain's generation rises with each change of its policies
-//! and with nothing else.
+//! that a policy keeps its slot. A domain's generation rises with each change of its policies, and
+//! of those that its question asks besides ([`Question`]), and with nothing else.
+//!
+//! The rules of security groups are policies of two more books: all of this holds for them too.
 
 mod change;
 
@@ -22,7 +24,7 @@ use wire::{Family, Flow};
 use crate::book::{Book, Question};
 use crate::by_slot::BySlot;
 use crate::classifier::{Cost, Shape};
-use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, IngressClass};
+use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, PortClass};
 use crate::ids::PolicyIndex;
 use crate::policy::{Policy, PolicyId};
 use crate::table::{Gathered, Refused, Table};
@@ -358,7 +360,7 @@ impl Spd {
     }
 
     /// The class of a port, by its place.
-    pub fn class(&self, port: u16) -> IngressClass {
+    pub fn class(&self, port: u16) -> PortClass {
         self.base.classes.of_port(port)
     }
 
@@ -627,7 +629,7 @@ fn too_costly(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refus
 
 /// The domain of packets that came by a port that no policy names.
 pub const fn common(book: Book, family: Family) -> DomainId {
-    DomainId::new(IngressClass(0), book, family)
+    DomainId::new(PortClass(0), book, family)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The tables: everything that is asked about a flow, and the one function that answers.
 //!
-//! Walk, `explain`, flow cache and planners of lower tiers all ask [`Tables::classify`] and nothing
-//! else, so that no two of them can say different things of a flow.
+//! Walk, `explain`, flow cache and planners of lower tiers all ask [`Tables::classify`], so that no
+//! two of them can say different things of a flow. An ICMP error that an SA opened is asked about
+//! with [`Tables::judge_quoting`]: there two flows are judged.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use wire::{Family, Flow};
 
 use crate::book::{Book, GroupSide, Question};
 use crate::by_slot::BySlot;
-use crate::domain::{DomainId, Generation, IngressClass};
+use crate::domain::{DomainId, Generation, PortClass};
 use crate::exit::Exit;
 use crate::ids::{PolicyIndex, SetIndex};
 use crate::policy::{Action, GroupMode, Policy, SaSetId};
@@ -147,7 +148,7 @@ impl Tables {
     #[inline]
     pub fn scope(
         &self,
-        class: IngressClass,
+        class: PortClass,
         question: Question,
         family: Family,
         opened_by: Option<SetIndex>,
@@ -159,7 +160,7 @@ impl Tables {
     /// Returns whether the groups of ports of a class have a rule on this side: ports without
     /// groups have none, ports with groups one at least.
     #[inline]
-    pub fn has_groups(&self, class: IngressClass, side: GroupSide, family: Family) -> bool {
+    pub fn has_groups(&self, class: PortClass, side: GroupSide, family: Family) -> bool {
         self.spd.rules(DomainId::new(class, side.book(), family)) > 0
     }
 
@@ -169,7 +170,7 @@ impl Tables {
     pub fn egress_class(&self, scope: Scope, exit: Exit) -> u16 {
         let domain = self.scopes.domain(scope);
         let has_groups = |class, side| self.has_groups(class, side, domain.family());
-        let of_groups = |class: IngressClass| match has_groups(class, GroupSide::Out) {
+        let of_groups = |class: PortClass| match has_groups(class, GroupSide::Out) {
             true => class.0 << 1,
             false => 0,
         };

@@ -48,7 +48,6 @@ fn packets(of: &Value) -> u64 {
 
 #[test]
 fn rules_and_members_of_sets_come_and_go() {
-    // HA-01
     let Some(mut lab) = lab("rules_and_members", Plan::default()) else { return };
     let file = lab.gateways.file_mut(1);
     file.lan = "groups_in = [\"lan-in\"]".into();

@@ -114,6 +114,21 @@ pub(crate) struct ExportArgs {
     json: bool,
 }
 
+/// Options of commands that change parts of the running configuration.
+#[derive(clap::Args)]
+pub(super) struct ChangeOptions {
+    /// Check it and show what would change; change nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Write the resulting configuration to the file that lockgated starts with, too; its comments
+    /// are lost
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(super) save: bool,
+    /// Answer in JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
 /// Applies a configuration and prints the result.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
     let Document { text, file, base_directory } = Document::read(&args.file.input())?;

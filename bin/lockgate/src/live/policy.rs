@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use api::v1;
 use clap::Subcommand;
 
-use super::change::{Document, answer};
+use super::change::{ChangeOptions, Document, answer};
 use super::{Ask, Socket};
 use crate::failure::Failure;
 use crate::input::Input;
@@ -79,20 +79,12 @@ struct ChangeArgs {
 
 #[derive(clap::Args)]
 struct How {
-    /// Check it and show what would change; change nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Write the resulting configuration to the file that lockgated starts with, too; its comments
-    /// are lost
-    #[arg(long, conflicts_with = "dry_run")]
-    save: bool,
+    #[command(flatten)]
+    options: ChangeOptions,
     /// Change it even if packets of a PROTECT policy would then leave in cleartext or with another
     /// peer
     #[arg(long)]
     yes: bool,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// One policy; its options are named and written as the keys of `[[policy]]` are. A list may be
@@ -162,12 +154,12 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         add,
         remove,
         file,
-        dry_run: how.dry_run,
-        save: how.save,
+        dry_run: how.options.dry_run,
+        save: how.options.save,
         yes: how.yes,
     };
     let applied = Ask::new(socket)?.call(async |client| client.change_policies(request).await)?;
-    answer(&applied, how.json)
+    answer(&applied, how.options.json)
 }
 
 impl PolicyOptions {

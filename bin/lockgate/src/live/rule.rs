@@ -8,7 +8,7 @@ use api::v1;
 use clap::Subcommand;
 use config::{GroupEdit, with_group_edit};
 
-use super::change::answer;
+use super::change::{ChangeOptions, answer};
 use super::policy::{quoted, string_list};
 use super::{Ask, Socket};
 use crate::failure::Failure;
@@ -67,7 +67,7 @@ struct AddRuleArgs {
     #[arg(long, value_name = "RULE")]
     before: Option<String>,
     #[command(flatten)]
-    how: How,
+    how: ChangeOptions,
 }
 
 /// Remove rules
@@ -77,7 +77,7 @@ struct DelRuleArgs {
     #[arg(value_name = "GROUP/RULE", required = true)]
     names: Vec<String>,
     #[command(flatten)]
-    how: How,
+    how: ChangeOptions,
 }
 
 /// Add and remove members of the sets that rules name
@@ -107,21 +107,7 @@ struct MemberArgs {
     #[arg(value_name = "ADDRESSES", required = true)]
     members: Vec<String>,
     #[command(flatten)]
-    how: How,
-}
-
-#[derive(clap::Args)]
-struct How {
-    /// Check it and show what would change; change nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Write the resulting configuration to the file that lockgated starts with, too; its comments
-    /// are lost
-    #[arg(long, conflicts_with = "dry_run")]
-    save: bool,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
+    how: ChangeOptions,
 }
 
 /// Changes rules and prints the result.
@@ -159,7 +145,7 @@ pub(crate) fn run_set(args: &SetArgs, socket: &Socket) -> Result<(), Failure> {
 }
 
 /// Makes a change in what runs.
-fn change(edit: &GroupEdit, how: &How, socket: &Socket) -> Result<(), Failure> {
+fn change(edit: &GroupEdit, how: &ChangeOptions, socket: &Socket) -> Result<(), Failure> {
     let mut ask = Ask::new(socket)?;
     let request = v1::ExportRequest::default();
     let running = ask.call(async |client| client.export(request).await)?;

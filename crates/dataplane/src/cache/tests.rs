@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use policy::{
-    Action, Book, Deciders, Direction, FlowAction, IngressClass, Policy, PolicyId, PolicyIndex,
+    Action, Book, Deciders, Direction, FlowAction, Policy, PolicyId, PolicyIndex, PortClass,
     Refusal, SaSetId, ScopeBits, Selector, Spd, UpperSelector,
 };
 use proptest::prelude::*;
@@ -16,11 +16,11 @@ use crate::{NextHopId, SnapshotParts};
 const SECRET: Secret = [7; 32];
 
 fn domain(direction: Direction, family: Family) -> DomainId {
-    DomainId::new(IngressClass(0), direction.book(), family)
+    DomainId::new(PortClass(0), direction.book(), family)
 }
 
-const OUT: DomainId = DomainId::new(IngressClass(0), Book::SpdOut, Family::V4);
-const OUT6: DomainId = DomainId::new(IngressClass(0), Book::SpdOut, Family::V6);
+const OUT: DomainId = DomainId::new(PortClass(0), Book::SpdOut, Family::V4);
+const OUT6: DomainId = DomainId::new(PortClass(0), Book::SpdOut, Family::V6);
 
 /// The scope of a domain; no policy of these tests names a port.
 fn scope(domain: DomainId, opened_by: Option<SaSetId>) -> Scope {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use persistent::Slotted;
-use policy::{IngressClass, Spd};
+use policy::{PortClass, Spd};
 use wire::{Address, LinkAddress};
 
 use crate::error::SnapshotError;
@@ -43,7 +43,7 @@ pub(crate) struct PathPort {
     pub(crate) vlan: Option<u16>,
     pub(crate) side: Side,
     pub(crate) medium: Medium,
-    pub(crate) class: IngressClass,
+    pub(crate) class: PortClass,
     pub(crate) completes_checksums: bool,
 }
 
@@ -57,7 +57,7 @@ impl PathPort {
             vlan: None,
             side: Side::Unprotected,
             medium: Medium::Ip,
-            class: IngressClass(0),
+            class: PortClass(0),
             completes_checksums: false,
         }
     }

@@ -10,7 +10,7 @@ use crate::selector::{PortRange, Selector, UpperSelector};
 
 const BERLIN: SaSetId = SaSetId(7);
 const CARLA: SaSetId = SaSetId(9);
-const CLASS: IngressClass = IngressClass(0);
+const CLASS: PortClass = PortClass(0);
 
 fn sets() -> SetPlaces {
     [BERLIN, CARLA].into_iter().collect()

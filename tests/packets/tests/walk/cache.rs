@@ -5,8 +5,8 @@ use dataplane::{CacheCounters, DropReason, FastPathUse, PortId, RouteGeneration,
 use packets::In;
 use packets::lab::{BERLIN, CARLA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy};
 use policy::{
-    Action, Book, Direction, DomainId, Exit, IngressClass, Policy, PolicyId, PolicyIndex,
-    PortRange, SaSetId, Slots, Spd, UpperSelector,
+    Action, Book, Direction, DomainId, Exit, Policy, PolicyId, PolicyIndex, PortClass, PortRange,
+    SaSetId, Slots, Spd, UpperSelector,
 };
 use wire::Family;
 use wire::build::PacketBuilder;
@@ -124,7 +124,7 @@ impl Scene {
     }
 
     fn domain(&self) -> DomainId {
-        DomainId::new(IngressClass(0), self.direction.book(), self.family)
+        DomainId::new(PortClass(0), self.direction.book(), self.family)
     }
 
     /// The domain that the question about its packets stands under in the cache.
@@ -133,7 +133,7 @@ impl Scene {
             Direction::Outbound => Book::GroupIn,
             Direction::Inbound => Book::SpdIn,
         };
-        DomainId::new(IngressClass(0), book, self.family)
+        DomainId::new(PortClass(0), book, self.family)
     }
 
     fn domain_of(&self, entry: &CacheEntry) -> DomainId {
@@ -281,8 +281,8 @@ fn entries_show_what_the_full_search_says() {
             let linear = scene.spd.search_linear(scene.domain(), &entry.key.flow);
             assert_eq!(entry.verdict.deciders.first(), linear.slot());
             let exit = match scene.direction {
-                Direction::Inbound => Exit::Inside(IngressClass(0)),
-                Direction::Outbound => Exit::Outside(IngressClass(0)),
+                Direction::Inbound => Exit::Inside(PortClass(0)),
+                Direction::Outbound => Exit::Outside(PortClass(0)),
             };
             let (tables, key) = (scene.lab.snapshot.tables(), &entry.key);
             let judged = tables.judge(key.scope, exit, &key.flow, &mut |_| {});

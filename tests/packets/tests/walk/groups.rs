@@ -16,7 +16,6 @@ const DENY: Action = Action::Deny(GroupMode::Enforce);
 
 #[test]
 fn groups_judge_in_turn_with_the_policies() {
-    // HA-01
     run(&rows());
 }
 
