@@ -313,7 +313,10 @@ impl Policy {
                 policy::Action::Protect(set) => Action::Protect(peer_of(set)),
                 policy::Action::Bypass => Action::Bypass,
                 policy::Action::Discard => Action::Discard,
-                policy::Action::Permit(_) | policy::Action::Deny(_) | policy::Action::NoRule(_) => {
+                policy::Action::Permit(_)
+                | policy::Action::Reflect(_)
+                | policy::Action::Deny(_)
+                | policy::Action::NoRule(_) => {
                     unreachable!("a rule of a group is no policy of the SPD")
                 }
             },

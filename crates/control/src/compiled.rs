@@ -91,6 +91,7 @@ impl Compiled {
             neighbours: live.neighbours.clone(),
             spd: self.spd.clone(),
             sad: self.sad.clone(),
+            connections: None,
         };
         Ok(Snapshot::after(sources, running)?.into())
     }

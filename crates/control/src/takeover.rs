@@ -121,6 +121,7 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
         Action::Bypass => "bypass".to_owned(),
         Action::Discard => "discard".to_owned(),
         Action::Permit(_) => "permit".to_owned(),
+        Action::Reflect(_) => "reflect".to_owned(),
         Action::Deny(_) | Action::NoRule(_) => "deny".to_owned(),
         Action::Protect(id) => {
             let set = running.sets().find(|set| set.id == id);

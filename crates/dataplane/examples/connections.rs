@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use dataplane::connections::{Connections, Inserted, Judgement, Key, Limits, Place, Zone};
 use policy::connection::{Segment, Shown, Timeouts};
-use policy::{Deciders, Generation, PolicyIndex, Scope};
+use policy::{DomainId, Generation, PolicyIndex};
 use wire::{BATCH, Family, Flow, Upper};
 
 const ROUNDS: usize = 5;
@@ -74,11 +74,8 @@ fn measure(max: u32, family: Family, load: u32) {
 
 /// Inserts a connection and establishes it.
 fn open(table: &Connections, key: &Key) -> Option<Place> {
-    let judgement = Judgement {
-        deciders: Deciders::one(PolicyIndex(1)),
-        scope: Scope(1),
-        generation: Generation(1),
-    };
+    let judgement =
+        Judgement { rule: PolicyIndex(1), domain: DomainId(1), generation: Generation(1) };
     let syn = Shown::Tcp(Segment::Syn);
     let Inserted::New(place) = table.insert(key, syn, judgement, NOW_S) else { return None };
     table.observe(place, &key.reversed(), Shown::Tcp(Segment::SynAck), NOW_S);

@@ -48,7 +48,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use cpu::aes::{KeyedHash, Secret};
 use policy::connection::{self, Event, Next, Segment, Shown, Side, Status, Timeouts};
-use policy::{Deciders, Generation, PolicyIndex, Scope};
+use policy::{DomainId, Generation, PolicyIndex};
 
 pub use key::{End, Key, Zone};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
@@ -58,8 +58,8 @@ use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals};
 use state_word::StateWord;
 use tally::{Share, Tally, ZoneSlot};
 
-/// Words of a value in a line: three of the judgement, one that stays.
-const VALUE: usize = 4;
+/// Words of a value in a line: two of the judgement, one that stays.
+const VALUE: usize = 3;
 /// Lines of a bucket.
 const BUCKET: usize = 4;
 /// Lines a connection of IPv4 that is allowed: the table is at most half full.
@@ -69,36 +69,35 @@ const LINES_A_CONNECTION: usize = 2;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place(pub u32);
 
-/// The verdict that let a connection begin: its first packet's, in its own direction.
+/// The rule that let a connection begin.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Judgement {
-    /// The rules that decided.
-    pub deciders: Deciders,
-    /// The circumstances in which the first packet was judged.
-    pub scope: Scope,
-    /// The generation of the scope's domain under which the verdict was given. If the domain has
-    /// another one, the first packet's flow is judged again.
+    /// The `reflect` rule that decided.
+    pub rule: PolicyIndex,
+    /// The groups that it is of: those of one side of the ports of the zone's class.
+    pub domain: DomainId,
+    /// The generation of the domain when it was asked. If the domain has another one, the first
+    /// packet's flow is judged again.
     pub generation: Generation,
 }
 
 impl Judgement {
     /// A judgement of no generation that a domain has.
-    const UNKNOWN: Judgement =
-        Judgement { deciders: Deciders::NONE, scope: Scope(0), generation: Generation(0) };
+    pub const UNKNOWN: Judgement =
+        Judgement { rule: PolicyIndex(u32::MAX), domain: DomainId(0), generation: Generation(0) };
 
+    #[inline]
     fn words(&self, constant: u64) -> [u64; VALUE] {
-        let mut slots = [u32::MAX; 3];
-        slots.iter_mut().zip(self.deciders.slots()).for_each(|(word, slot)| *word = slot.0);
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        [pair(slots[0], slots[1]), pair(slots[2], self.generation.0), self.scope.0.into(), constant]
+        let generation = u64::from(self.generation.0);
+        [u64::from(self.rule.0) | generation << 32, self.domain.0.into(), constant]
     }
 
+    #[inline]
     fn of_words(words: &[u64; VALUE]) -> Judgement {
-        let slots = [words[0] as u32, (words[0] >> 32) as u32, words[1] as u32].map(PolicyIndex);
         Judgement {
-            deciders: Deciders::of(&slots),
-            scope: Scope(words[2] as u32),
-            generation: Generation((words[1] >> 32) as u32),
+            rule: PolicyIndex(words[0] as u32),
+            domain: DomainId(words[1] as u16),
+            generation: Generation((words[0] >> 32) as u32),
         }
     }
 }

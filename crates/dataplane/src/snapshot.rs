@@ -21,6 +21,7 @@ use wire::{Address, Family, LinkAddress};
 
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
+use crate::connections::Connections;
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Adjacency, Medium, PortInfo, Side};
@@ -65,6 +66,8 @@ pub struct Sources {
     pub spd: Arc<Spd>,
     /// SA sets and SAs.
     pub sad: Sad,
+    /// The connections that `reflect` rules let through. `None`: there is no room for any.
+    pub connections: Option<Arc<Connections>>,
 }
 
 /// The parts that a [`Snapshot`] is made of, as plain lists.
@@ -88,6 +91,8 @@ pub struct SnapshotParts {
     pub neighbours: Vec<Neighbour>,
     /// The policies.
     pub spd: Arc<Spd>,
+    /// The connections that `reflect` rules let through. `None`: there is no room for any.
+    pub connections: Option<Arc<Connections>>,
     /// The SA sets; [`SetIndex`] counts into this list.
     pub sets: Vec<SaSet>,
     /// SAs that seal; [`SaId`] counts into this list.
@@ -102,7 +107,7 @@ impl TryFrom<SnapshotParts> for Sources {
     fn try_from(parts: SnapshotParts) -> Result<Sources, SnapshotError> {
         let SnapshotParts { generation, workers, host, spd, .. } = parts;
         let SnapshotParts { ports, routes, next_hops, neighbours, .. } = parts;
-        let SnapshotParts { sets, outbound, inbound, .. } = parts;
+        let SnapshotParts { sets, outbound, inbound, connections, .. } = parts;
         let hop = |entry: &RouteEntry| -> Result<_, SnapshotError> {
             let target = match entry.target {
                 RouteTarget::Via(hop) => {
@@ -137,6 +142,7 @@ impl TryFrom<SnapshotParts> for Sources {
             neighbours: neighbours.iter().map(|n| ((n.port, n.address), n.mac)).collect(),
             spd,
             sad,
+            connections,
         })
     }
 }
@@ -318,6 +324,12 @@ impl Snapshot {
     /// The parts that it is made of.
     pub fn sources(&self) -> &Sources {
         &self.sources
+    }
+
+    /// The connections that `reflect` rules let through.
+    #[inline]
+    pub fn connections(&self) -> Option<&Connections> {
+        self.sources.connections.as_deref()
     }
 
     /// Generation of ports, routes and next hops.

@@ -140,6 +140,10 @@ drop_reasons! {
     GroupNoMatch "group_no_match"
         "no rule of the port's security groups matches, and what matches nothing is denied; add a \
          permit rule to one of the groups (lockgate show group; lockgate explain)"
+    ConnectionLimit "connection_limit"
+        "a reflect rule permits it, and the table has no room for another connection, of its port \
+         or at all; if it is no flood, raise `max` or `per_port` in [connections] (lockgate show \
+         connection)"
     FragmentPorts "fragment_ports"
         "a non-first fragment under a policy that matches ports, ICMP types or (IPv6) a protocol, \
          which only the first fragment has; let the sender send smaller packets, or use a policy \
@@ -193,6 +197,7 @@ impl From<Refusal> for DropReason {
             Refusal::SelectorMismatch => DropReason::SelectorMismatch,
             Refusal::GroupDeny => DropReason::GroupDeny,
             Refusal::GroupNoMatch => DropReason::GroupNoMatch,
+            Refusal::ConnectionLimit => DropReason::ConnectionLimit,
         }
     }
 }

@@ -38,5 +38,5 @@ pub use scope::{Scope, ScopeBits};
 pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
 pub use set_places::SetPlaces;
 pub use spd::{Names, NeedsRenewal, Search, Slots, Spd, SpdError, common};
-pub use tables::{Consultation, Tables, TablesError};
+pub use tables::{Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks};
 pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};

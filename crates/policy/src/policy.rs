@@ -28,6 +28,9 @@ pub enum Action {
     Discard,
     /// A group's rule lets the packet pass to the next question.
     Permit(GroupMode),
+    /// A group's rule lets the packet pass, and with it all packets of its connection, in both
+    /// directions.
+    Reflect(GroupMode),
     /// A group's rule denies the packet.
     Deny(GroupMode),
     /// No rule of a port's groups matched: the packet is denied.
@@ -45,7 +48,7 @@ impl Action {
             Action::Protect(_) => 0,
             Action::Bypass => 1,
             Action::Discard => 2,
-            Action::Permit(_) => 3,
+            Action::Permit(_) | Action::Reflect(_) => 3,
             Action::Deny(GroupMode::Enforce) => 4,
             Action::NoRule(GroupMode::Enforce) => 5,
             Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => 6,

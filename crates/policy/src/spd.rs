@@ -26,7 +26,7 @@ use crate::by_slot::BySlot;
 use crate::classifier::{Cost, Shape};
 use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, PortClass};
 use crate::ids::PolicyIndex;
-use crate::policy::{Policy, PolicyId};
+use crate::policy::{Action, Policy, PolicyId};
 use crate::table::{Gathered, Refused, Table};
 use crate::tree::AddressTree;
 use crate::verdict::Decider;
@@ -125,6 +125,8 @@ pub struct Spd {
     tables: Box<[Table]>,
     /// The most that a search of the groups of an egress port costs, a family.
     groups_out: [Cost; 2],
+    /// Classes with a `reflect` rule among their groups: two entries a class, by family.
+    tracked: Box<[bool]>,
     /// One entry a domain.
     generations: Box<[Generation]>,
     /// Number of times that a generation began anew.
@@ -221,7 +223,36 @@ impl Spd {
         let slots = BySlot::new(slots, Vec::new());
         let search = Search::default();
         let (log, groups_out) = (Vec::new(), cost_of_groups_out(&tables));
-        Ok(Spd { search, base, slots, log, tables, groups_out, generations, wraps: 0 })
+        let tracked = Box::default();
+        let mut spd =
+            Spd { search, base, slots, log, tables, groups_out, tracked, generations, wraps: 0 };
+        spd.tracked = spd.find_tracked();
+        Ok(spd)
+    }
+
+    /// Looks which classes have a `reflect` rule.
+    fn find_tracked(&self) -> Box<[bool]> {
+        let mut tracked = vec![false; 2 * self.base.classes.count()];
+        let reflects = |policy: &&Policy| matches!(policy.action, Action::Reflect(_));
+        for policy in self.holding().map(|(_, policy)| policy).filter(reflects) {
+            for domain in self.base.classes.domains_of(policy) {
+                tracked[2 * usize::from(domain.class().0) + domain.family() as usize] = true;
+            }
+        }
+        tracked.into()
+    }
+
+    /// Returns whether the groups of ports of a class, on either side, have a `reflect` rule for
+    /// packets of a family: then the connections of these packets are tracked.
+    #[inline]
+    pub fn tracks(&self, class: PortClass, family: Family) -> bool {
+        let at = 2 * usize::from(class.0) + family as usize;
+        self.tracked.get(at).is_some_and(|tracks| *tracks)
+    }
+
+    /// Returns whether any port's connections of a family are tracked.
+    pub fn tracks_any(&self, family: Family) -> bool {
+        self.tracked.iter().skip(family as usize).step_by(2).any(|tracks| *tracks)
     }
 
     /// The policies of the SPD that hold, the highest precedence first. Cost: they are sorted.

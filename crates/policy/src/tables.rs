@@ -4,6 +4,8 @@
 //! two of them can say different things of a flow. An ICMP error that an SA opened is asked about
 //! with [`Tables::judge_quoting`]: there two flows are judged.
 
+mod tracked;
+
 use std::sync::Arc;
 
 use wire::{Family, Flow};
@@ -18,6 +20,8 @@ use crate::scope::{Scope, ScopeBits};
 use crate::set_places::SetPlaces;
 use crate::spd::Spd;
 use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
+
+pub use tracked::{KnownConnections, TrackedVerdict, Tracks};
 
 /// Flows that are judged together.
 const AT_ONCE: usize = 64;
@@ -169,11 +173,11 @@ impl Tables {
     #[inline]
     pub fn egress_class(&self, scope: Scope, exit: Exit) -> u16 {
         let domain = self.scopes.domain(scope);
-        let has_groups = |class, side| self.has_groups(class, side, domain.family());
-        let of_groups = |class: PortClass| match has_groups(class, GroupSide::Out) {
-            true => class.0 << 1,
-            false => 0,
+        let family = domain.family();
+        let matters = |class| {
+            self.has_groups(class, GroupSide::Out, family) || self.spd.tracks(class, family)
         };
+        let of_groups = |class: PortClass| if matters(class) { class.0 << 1 } else { 0 };
         match (Question::of(domain.book()), exit) {
             (Question::Enter, Exit::Outside(_)) | (_, Exit::Other) => 0,
             (_, Exit::Inside(class)) => of_groups(class),
@@ -267,11 +271,13 @@ impl Tables {
         }
     }
 
-    /// Returns whether a book is asked in a scope, for a way out: else every packet passes.
+    /// Returns whether a book is asked in a scope, for a way out, or connections are: else every
+    /// packet passes.
     #[inline]
     pub fn asks(&self, scope: Scope, exit: Exit) -> bool {
         let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
-        groups_in.is_some() || spd.is_some() || groups_out.is_some()
+        let tracks = self.tracks(scope, exit) != Tracks::default();
+        groups_in.is_some() || spd.is_some() || groups_out.is_some() || tracks
     }
 
     /// The question of a scope.
@@ -381,6 +387,7 @@ impl Tables {
             matches!(
                 action,
                 Action::Permit(GroupMode::Audit)
+                    | Action::Reflect(GroupMode::Audit)
                     | Action::Deny(GroupMode::Audit)
                     | Action::NoRule(GroupMode::Audit)
             )
@@ -452,6 +459,7 @@ fn resolve(sets: &SetPlaces, action: Action) -> Result<FlowAction, TablesError> 
         },
         Action::Bypass
         | Action::Permit(_)
+        | Action::Reflect(_)
         | Action::Deny(GroupMode::Audit)
         | Action::NoRule(GroupMode::Audit) => Ok(FlowAction::Permit),
         Action::Discard => Ok(FlowAction::Refuse(Refusal::Discard)),

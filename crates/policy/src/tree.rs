@@ -66,7 +66,7 @@ impl Kinds {
     pub(crate) const fn of(action: Action) -> Kinds {
         match action {
             Action::Protect(_) => Kinds(1),
-            Action::Bypass | Action::Permit(_) => Kinds(2),
+            Action::Bypass | Action::Permit(_) | Action::Reflect(_) => Kinds(2),
             Action::Discard | Action::Deny(_) | Action::NoRule(_) => Kinds(4),
         }
     }

@@ -118,6 +118,8 @@ pub enum Refusal {
     GroupDeny,
     /// The port has security groups, and no rule of theirs matches.
     GroupNoMatch,
+    /// A `reflect` rule matches, and there is no room for another connection.
+    ConnectionLimit,
 }
 
 /// The ways out that a verdict holds for.

@@ -375,6 +375,7 @@ fn policies(snapshot: &Snapshot, outcome: &Outcome) -> Vec<PolicyLine> {
             Action::Bypass => "bypass".into(),
             Action::Discard => "discard".into(),
             Action::Permit(_) => "permit".into(),
+            Action::Reflect(_) => "reflect".into(),
             Action::Deny(_) | Action::NoRule(_) => "deny".into(),
             Action::Protect(id) => match set_of(snapshot, id) {
                 Some(set) => format!("protect {}", set.peer),

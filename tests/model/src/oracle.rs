@@ -435,7 +435,10 @@ impl<'w> Oracle<'w> {
     fn refused_by_groups(&self, side: GroupSide, port: PortId, flow: &Flow) -> Option<DropReason> {
         let policies = &self.world.policies;
         let mode = |id| match policies.iter().find(|rule| rule.id == id)?.action {
-            Action::Permit(mode) | Action::Deny(mode) | Action::NoRule(mode) => Some(mode),
+            Action::Permit(mode)
+            | Action::Reflect(mode)
+            | Action::Deny(mode)
+            | Action::NoRule(mode) => Some(mode),
             Action::Protect(_) | Action::Bypass | Action::Discard => None,
         };
         match spd::judge_groups(policies, side, port.0, flow)? {

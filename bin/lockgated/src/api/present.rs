@@ -46,6 +46,7 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
             Action::Bypass => ("BYPASS", None),
             Action::Discard => ("DISCARD", None),
             Action::Permit(_) => ("PERMIT", None),
+            Action::Reflect(_) => ("REFLECT", None),
             Action::Deny(_) | Action::NoRule(_) => ("DENY", None),
         };
         let direction = match policy.only {

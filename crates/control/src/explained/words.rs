@@ -23,6 +23,7 @@ pub(super) fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
         Action::Bypass => "bypass".into(),
         Action::Discard => "discard".into(),
         Action::Permit(_) => "permit".into(),
+        Action::Reflect(_) => "reflect".into(),
         Action::Deny(GroupMode::Enforce) | Action::NoRule(GroupMode::Enforce) => "deny".into(),
         Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit) => {
             "deny, in audit mode: it passes".into()

@@ -52,8 +52,8 @@ impl Pair {
 }
 
 fn judgement(number: u32) -> Judgement {
-    let deciders = Deciders::of(&[PolicyIndex(number), PolicyIndex(number + 1)]);
-    Judgement { deciders, scope: Scope(number), generation: Generation(number + 1) }
+    let domain = DomainId(number as u16);
+    Judgement { rule: PolicyIndex(number), domain, generation: Generation(number + 1) }
 }
 
 /// An entry of the model.

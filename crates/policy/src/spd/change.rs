@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::{
     Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError, cost_of_groups_out, mark_dependents,
 };
+use crate::book::Book;
 use crate::by_slot::BySlot;
 use crate::classifier::Budget;
 use crate::domain::DomainId;
 use crate::ids::PolicyIndex;
-use crate::policy::{Policy, PolicyId};
+use crate::policy::{Action, Policy, PolicyId};
 use crate::table::{Gathered, Table};
 
 impl Spd {
@@ -70,8 +71,14 @@ impl Spd {
             next.slots.push(Slot { policy: Arc::new(policy), holds: true });
         }
         next.overlay(&touched, self.log.len())?;
+        let reflects = |policy: &Policy| matches!(policy.action, Action::Reflect(_));
+        let changed = next.log[self.log.len()..].iter().map(Change::slot);
+        if changed.map(|slot| next.policy(slot)).any(reflects) {
+            next.tracked = next.find_tracked();
+        }
         let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
-        let domains: Vec<DomainId> = domains.map(|(domain, _)| domain).collect();
+        let mut domains: Vec<DomainId> = domains.map(|(domain, _)| domain).collect();
+        domains.extend(next.domains_tracked_anew(self));
         next.raise(&domains);
         Ok(next)
     }
@@ -173,8 +180,20 @@ impl Spd {
             return Ok((next, Slots::Kept));
         }
         next.continue_from(self);
+        domains.extend(next.domains_tracked_anew(self));
         next.raise(&domains);
         Ok((next, Slots::Kept))
+    }
+
+    /// Domains of groups out whose ports' connections are tracked now and were not before, or the
+    /// other way: what was said of packets that leave by them holds no more.
+    fn domains_tracked_anew(&self, before: &Spd) -> impl Iterator<Item = DomainId> {
+        let all = (0..self.tables.len() as u16).map(DomainId);
+        let is_anew = |domain: &DomainId| {
+            let tracks = |spd: &Spd| spd.tracks(domain.class(), domain.family());
+            domain.book() == Book::GroupOut && tracks(self) != tracks(before)
+        };
+        all.filter(is_anew)
     }
 
     /// All slots ever given; those of the base hold as they did when it was made.
