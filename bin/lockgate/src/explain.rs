@@ -103,7 +103,9 @@ fn of_file(
     let Loaded { validated, snapshot, spis } = load(input, keys)?;
     let prefixes = validated.prefixes();
     let (snapshot, prefixes, routing) = (&snapshot, &prefixes, Routing::of(&validated));
-    let picture = Picture { snapshot, prefixes, spis, routing, dead_ports: &[], recalled: &[] };
+    // Without a daemon there are no connections, so the time does not matter.
+    let (now_ns, dead_ports, recalled) = (0, &[], &[]);
+    let picture = Picture { snapshot, now_ns, prefixes, spis, routing, dead_ports, recalled };
     Ok(control::explain(picture, question)?)
 }
 

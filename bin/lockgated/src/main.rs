@@ -32,6 +32,7 @@ mod captures;
 mod change;
 mod changer;
 mod checksums;
+mod clock;
 mod config_file;
 mod confirm;
 mod control_loop;

@@ -404,7 +404,7 @@ impl Thread {
         let mut worker = worker.live().beside(handovers);
         worker.take_cache(cache);
         worker.adopt(&snapshot, 0);
-        let (start, sleeps, host_in) = (Instant::now(), 0, 0);
+        let (start, sleeps, host_in) = (crate::clock::start(), 0, 0);
         Thread {
             worker,
             quota,

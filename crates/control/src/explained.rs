@@ -5,7 +5,7 @@ mod nearest;
 mod words;
 
 use dataplane::cache::{Key, Recall};
-use dataplane::explain::{Arrival, Explanation};
+use dataplane::explain::{Arrival, Explanation, SeenConnection};
 use dataplane::{
     DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
     Side, Snapshot, Verdict,
@@ -68,6 +68,8 @@ pub struct DeadPort {
 pub struct Picture<'a> {
     /// The snapshot that the walk looks things up in.
     pub snapshot: &'a Snapshot,
+    /// Time, by the walk's clock; it says which connections are still known.
+    pub now_ns: u64,
     /// Destinations of the routes that it was made from; bits behind the length may be set.
     pub prefixes: &'a [Prefix],
     /// Origin of its SPIs: only those of the key files are shown.
@@ -145,6 +147,8 @@ pub struct Explained {
     pub text: String,
     /// The policies, as far as they were asked.
     pub policies: Vec<PolicyLookup>,
+    /// The connections that it is of or would begin: one sentence each.
+    pub connections: Vec<String>,
     /// The rule that let a cleartext packet from outside through to this machine, if no policy did.
     pub let_through: Option<String>,
     /// The route to its destination.
@@ -201,12 +205,15 @@ pub struct TunnelEnds {
 ///
 /// # Errors
 /// [`QuestionError`].
-pub fn questions(snapshot: &Snapshot, question: Question<'_>) -> Result<Vec<Key>, QuestionError> {
+pub fn questions(
+    (snapshot, now_ns): (&Snapshot, u64),
+    question: Question<'_>,
+) -> Result<Vec<Key>, QuestionError> {
     let arrival = arrival(snapshot, question)?;
     if arrival == Arrival::Clear(snapshot.host().unwrap_or(PortId(u16::MAX))) {
         return Ok(Vec::new());
     }
-    let told = dataplane::explain::explain(snapshot, arrival, question.flow);
+    let told = dataplane::explain::explain((snapshot, now_ns), arrival, question.flow);
     let asked = told.consultations.iter();
     Ok(asked.map(|asked| Key { scope: asked.scope, flow: asked.flow }).collect())
 }
@@ -226,9 +233,9 @@ fn arrival(snapshot: &Snapshot, question: Question<'_>) -> Result<Arrival, Quest
 /// # Errors
 /// [`QuestionError`].
 pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained, QuestionError> {
-    let Picture { snapshot, .. } = picture;
+    let Picture { snapshot, now_ns, .. } = picture;
     let (arrival, flow) = (arrival(snapshot, question)?, question.flow);
-    let mut told = dataplane::explain::explain(snapshot, arrival, flow);
+    let mut told = dataplane::explain::explain((snapshot, now_ns), arrival, flow);
     let depends_on_routing = matches!(
         told.verdict,
         Verdict::Drop(
@@ -365,9 +372,12 @@ impl Story<'_> {
             let (tier, reason) = self.tier(place);
             lines.push(("", format!("looked up in the {tier}: {reason}")));
         }
+        for seen in &self.told.connections {
+            lines.push(("connection", self.connection(seen)));
+        }
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
-            None if self.told.consultations.is_empty() => {
+            None if self.told.consultations.is_empty() && self.told.connections.is_empty() => {
                 lines.push(("policies", "none applies".into()));
             }
             None => {}
@@ -378,6 +388,19 @@ impl Story<'_> {
         }
         lines.extend(self.notes().into_iter().map(|note| ("note", note)));
         lines
+    }
+
+    /// A connection at a port of the packet's way.
+    fn connection(&self, seen: &SeenConnection) -> String {
+        let port = self.port_name(seen.port);
+        let rule = &self.snapshot.spd().policy(seen.rule).name;
+        match &seen.is {
+            Some(found) => format!(
+                "port {port} knows it ({}), by rule {rule}: its groups are not asked",
+                found.status.state.name()
+            ),
+            None => format!("would be new at port {port}, by rule {rule}"),
+        }
     }
 
     fn ingress(&self) -> PortId {
@@ -651,6 +674,7 @@ impl Story<'_> {
             help: reason.map(DropReason::help),
             text: self.verdict(),
             policies: (0..).zip(&told.consultations).map(|of| self.consulted(of)).collect(),
+            connections: told.connections.iter().map(|seen| self.connection(seen)).collect(),
             let_through: self.let_through(),
             route: told.route.map(|_| self.route()),
             egress: told.egress.map(|port| self.port_name(port).to_owned()),

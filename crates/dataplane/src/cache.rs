@@ -29,7 +29,7 @@ mod table;
 mod verdicts;
 
 use cpu::aes::{KeyedHash, Secret};
-use policy::{DomainId, FlowVerdict, Generation, Scope};
+use policy::{DomainId, FlowVerdict, Generation, Scope, TrackedVerdict};
 use wire::{Family, Flow};
 
 use crate::ids::RouteGeneration;
@@ -41,6 +41,7 @@ pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
 use table::{Domain, Domains, Table, WriteOutcome};
+pub(crate) use verdicts::Said;
 use verdicts::Verdicts;
 
 /// Size of an IPv4 entry in bytes. An IPv6 entry is twice as large.
@@ -324,10 +325,21 @@ impl FlowCache {
         &mut self,
         lane: &Lane<WORDS>,
         at: usize,
-        said: (FlowVerdict, CachedRoute),
+        said: (Said<'_>, CachedRoute),
         counters: &mut CacheCounters,
     ) {
         self.write(lane.hash(at), lane.key(at), said, counters);
+    }
+
+    /// Returns what each book said by itself of a packet of a lane, if that was found.
+    #[inline(always)]
+    pub(crate) fn found_tracked<const WORDS: usize>(
+        &self,
+        lane: &Lane<WORDS>,
+        at: usize,
+    ) -> Option<&TrackedVerdict> {
+        let value = lane.value(at);
+        if value.is_nothing() { None } else { self.verdicts.tracked(value.verdict()) }
     }
 
     /// Writes an entry for a key with its generation.
@@ -335,11 +347,11 @@ impl FlowCache {
         &mut self,
         hash: u64,
         key: &[u64; WORDS],
-        (verdict, route): (FlowVerdict, CachedRoute),
+        (said, route): (Said<'_>, CachedRoute),
         counters: &mut CacheCounters,
     ) {
         let route = if self.epoch == u16::MAX { CachedRoute::Unknown } else { route };
-        let Some(number) = self.verdicts.number(verdict) else {
+        let Some(number) = self.verdicts.number_of(said) else {
             counters.refused += 1;
             return;
         };
@@ -419,8 +431,8 @@ fn run_lane<const WORDS: usize>(
         misses += usize::from(is_missing);
         let same = |other: usize| lane.key(other) == lane.key(at);
         if is_missing && firsts.find(lane.hash(at), at, same).is_none() {
-            let said = answer(&keys[lane.row(at)]);
-            cache.remember(lane, at, said, counters);
+            let (verdict, route) = answer(&keys[lane.row(at)]);
+            cache.remember(lane, at, (Said::Verdict(&verdict), route), counters);
         }
     }
     counters.count(lane.len(), misses);

@@ -22,23 +22,24 @@
 mod lookup_batch;
 
 use policy::{
-    Consultation, Direction, EgressClass, Exit, FlowAction, FlowVerdict, Question, Refusal, Scope,
-    Tables,
+    Consultation, Direction, EgressClass, Exit, FlowAction, FlowVerdict, KnownConnections,
+    Question, Refusal, Scope, Tables, TrackedVerdict, Tracks,
 };
 use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
 
 use crate::addresses::is_inside;
 use crate::batch_context::BatchContext;
-use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
+use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Said, Words};
 use crate::carve_out::{CarveOut, carve_out};
 use crate::ids::NextHopId;
 use crate::port::Side;
 use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
+use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
 pub(crate) use lookup_batch::LookupLists;
-use lookup_batch::{Entry, LookupBatch};
+use lookup_batch::{Answer, Entry, LookupBatch};
 
 /// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with
 /// the snapshot.
@@ -84,7 +85,8 @@ fn decide_inbound<F: Frames>(
             }
             InboundCheck::LookupQuoted(quoted) => {
                 let asked = Asked::quoting(context.snapshot, row, &quoted);
-                let verdict = asked.classify(context.snapshot.tables());
+                let (verdict, tracked) = asked.classify(context.snapshot.tables());
+                let verdict = settle(context, row, (&verdict, tracked.as_ref()), None);
                 context.counters.full_lookups += 1;
                 count(context, row, Direction::Inbound, &verdict);
                 let bytes = || row.bytes(context.frames);
@@ -102,17 +104,19 @@ fn decide_inbound<F: Frames>(
         recall_inbound(context, rows, v6, batch, cache);
     }
     batch.run(context.snapshot, context.counters);
-    for (pending, verdict) in batch.answers() {
+    for Answer { pending, verdict, tracked } in batch.answers() {
         let row = &mut rows[pending.row()];
-        count(context, row, Direction::Inbound, verdict);
-        let refused = may_enter(context.snapshot, row, verdict, || row.bytes(context.frames)).err();
+        let settled = settle(context, row, (verdict, tracked), pending.hop());
+        count(context, row, Direction::Inbound, &settled);
+        let bytes = || row.bytes(context.frames);
+        let refused = may_enter(context.snapshot, row, &settled, bytes).err();
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
             let route = match (refused, verdict.egress, pending.hop()) {
                 (Some(_), EgressClass::Any, _) => CachedRoute::Unknown,
                 (_, _, Some(hop)) => CachedRoute::Via(hop),
                 (_, _, None) => CachedRoute::Other,
             };
-            remember(lanes, entry, (*verdict, route), cache, context);
+            remember(lanes, entry, (said(verdict, tracked, &settled), route), cache, context);
         }
         match (refused, pending.hop()) {
             (Some(reason), _) => context.drop(row, reason),
@@ -156,14 +160,17 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             misses += usize::from(batch.enqueue_unique(lane, at, (flow, exit), now.hop()));
             continue;
         };
+        let tracked = cache.found_tracked(lane, at).copied();
+        let settled = settle(context, row, (&verdict, tracked.as_ref()), now.hop());
         if now != route {
             let counters = &mut context.counters.cache;
             counters.routes += 1;
-            cache.remember(lane, at, (verdict, now), counters);
+            let said = said(&verdict, tracked.as_ref(), &settled);
+            cache.remember(lane, at, (said, now), counters);
         }
-        count(context, row, Direction::Inbound, &verdict);
+        count(context, row, Direction::Inbound, &settled);
         let bytes = || row.bytes(context.frames);
-        if let Err(reason) = may_enter(context.snapshot, row, &verdict, bytes) {
+        if let Err(reason) = may_enter(context.snapshot, row, &settled, bytes) {
             context.drop(row, reason);
             continue;
         }
@@ -217,12 +224,15 @@ fn decide_outbound<F: Frames>(
         recall_outbound(context, rows, v6, batch, cache);
     }
     batch.run(context.snapshot, context.counters);
-    for (pending, verdict) in batch.answers() {
-        let hop = pending.hop().expect("what asks has a next hop");
+    for Answer { pending, verdict, tracked } in batch.answers() {
+        let (hop, row) =
+            (pending.hop().expect("what asks has a next hop"), &mut rows[pending.row()]);
+        let settled = settle(context, row, (verdict, tracked), Some(hop));
         if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
-            remember(lanes, entry, (*verdict, CachedRoute::Via(hop)), cache, context);
+            let said = said(verdict, tracked, &settled);
+            remember(lanes, entry, (said, CachedRoute::Via(hop)), cache, context);
         }
-        apply_verdict(context, &mut rows[pending.row()], hop, verdict);
+        apply_verdict(context, row, hop, &settled);
     }
 }
 
@@ -243,29 +253,41 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
-            Some((verdict, CachedRoute::Via(hop))) => apply_verdict(context, row, hop, verdict),
+            Some((verdict, CachedRoute::Via(hop))) => match cache.found_tracked(lane, at) {
+                None => apply_verdict(context, row, hop, verdict),
+                tracked => {
+                    let settled = settle(context, row, (verdict, tracked), Some(hop));
+                    apply_verdict(context, row, hop, &settled);
+                }
+            },
             found => {
                 let found = found.map(|(verdict, _)| *verdict);
+                let tracked = cache.found_tracked(lane, at).copied();
                 let (scope, routed) = (lane.scope(at), route(context.snapshot, row));
                 let Some((hop, exit)) = settle_or_ask(context, row, scope, routed) else {
                     if let Ok(Routed::Inside(hop)) = routed {
-                        let said = (FlowVerdict::NOT_ASKED, CachedRoute::Via(hop));
-                        cache.remember(lane, at, said, &mut context.counters.cache);
+                        let said = Said::Verdict(&FlowVerdict::NOT_ASKED);
+                        let route = CachedRoute::Via(hop);
+                        cache.remember(lane, at, (said, route), &mut context.counters.cache);
                     }
                     misses += usize::from(found.is_none());
                     continue;
                 };
                 let egress = context.snapshot.tables().egress_class(scope, exit);
+                let is_asked = |verdict: &FlowVerdict| verdict.is_asked() || tracked.is_some();
                 let still_holds =
-                    |verdict: &FlowVerdict| verdict.is_asked() && verdict.egress.admits(egress);
+                    |verdict: &FlowVerdict| is_asked(verdict) && verdict.egress.admits(egress);
                 match found.filter(still_holds) {
                     // The routes have changed, and the packet leaves on the same side, by a port
                     // with the same groups.
                     Some(verdict) => {
+                        let tracked = tracked.as_ref();
+                        let settled = settle(context, row, (&verdict, tracked), Some(hop));
+                        let said = said(&verdict, tracked, &settled);
                         let counters = &mut context.counters.cache;
                         counters.routes += 1;
-                        cache.remember(lane, at, (verdict, CachedRoute::Via(hop)), counters);
-                        apply_verdict(context, row, hop, &verdict);
+                        cache.remember(lane, at, (said, CachedRoute::Via(hop)), counters);
+                        apply_verdict(context, row, hop, &settled);
                     }
                     None => {
                         let asked = (row.packet.flow, exit);
@@ -282,7 +304,7 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
 fn remember<F>(
     lanes: &Lanes,
     entry: Entry,
-    said: (FlowVerdict, CachedRoute),
+    said: (Said<'_>, CachedRoute),
     cache: &mut FlowCache,
     context: &mut BatchContext<'_, F>,
 ) {
@@ -326,6 +348,43 @@ fn apply_verdict<F: Frames>(
         Ok(state) => row.state = state,
         Err(reason) => context.drop(row, reason),
     }
+}
+
+/// What is to be remembered of a flow: the verdict, or what each book says by itself.
+fn said<'a>(
+    verdict: &'a FlowVerdict,
+    tracked: Option<&'a TrackedVerdict>,
+    settled: &'a FlowVerdict,
+) -> Said<'a> {
+    tracked.map_or(Said::Verdict(verdict), |tracked| Said::Tracked(tracked, settled))
+}
+
+/// Settles the verdict on a packet that is to leave by a next hop, or of which that is not asked:
+/// where connections are tracked it is of one, or begins one.
+#[inline]
+fn settle<F: Frames>(
+    context: &BatchContext<'_, F>,
+    row: &Row,
+    (verdict, tracked): (&FlowVerdict, Option<&TrackedVerdict>),
+    hop: Option<NextHopId>,
+) -> FlowVerdict {
+    match tracked {
+        None => *verdict,
+        Some(tracked) => settle_tracked(context, row, tracked, hop),
+    }
+}
+
+#[inline(never)]
+fn settle_tracked<F: Frames>(
+    context: &BatchContext<'_, F>,
+    row: &Row,
+    tracked: &TrackedVerdict,
+    hop: Option<NextHopId>,
+) -> FlowVerdict {
+    let appearance = Appearance::of(&row.packet, row.bytes(context.frames));
+    let egress = hop.map(|hop| context.snapshot.egress(hop));
+    let tracker = Tracker::new(context.snapshot, context.now_ns);
+    tracker.settle(tracked, appearance.as_ref(), (row.ingress, egress))
 }
 
 fn forward<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, hop: NextHopId) {
@@ -380,6 +439,9 @@ fn outbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     snapshot.scope(row.ingress, question, row.packet.flow.family, None)
 }
 
+/// The tables' verdict, and where connections are tracked what each book says by itself.
+type Replied = (FlowVerdict, Option<TrackedVerdict>);
+
 /// A question to the tables about one packet.
 pub(crate) struct Asked<'a> {
     scope: Scope,
@@ -395,30 +457,39 @@ impl<'a> Asked<'a> {
         Asked { scope, exit: Exit::Other, flow, quoted: Some(quoted) }
     }
 
-    /// Asks the tables, and says of each book that was asked why it said so.
-    pub(crate) fn judge(
+    /// Says of each book that is asked about a packet of these connections why it says so.
+    pub(crate) fn explain(
         &self,
         tables: &Tables,
+        known: KnownConnections,
         told: &mut impl FnMut(Consultation),
-    ) -> FlowVerdict {
-        match self.quoted {
-            Some(quoted) => {
-                tables.explain_quoting(self.scope, self.flow, quoted, told);
-                tables.judge_quoting(self.scope, self.flow, quoted)
-            }
-            None => tables.judge(self.scope, self.exit, self.flow, told),
+    ) {
+        let Asked { scope, exit, flow, quoted } = *self;
+        match quoted {
+            Some(quoted) => tables.explain_quoting(scope, (flow, quoted), known, told),
+            None => tables.explain(scope, exit, flow, known, told),
         }
     }
 
     /// Asks the tables.
-    pub(crate) fn classify(&self, tables: &Tables) -> FlowVerdict {
+    fn classify(&self, tables: &Tables) -> Replied {
+        if tables.tracks(self.scope, self.exit) != Tracks::default() {
+            let mut tracked = [TrackedVerdict::NOT_ASKED];
+            match self.quoted {
+                Some(quoted) => tracked[0] = tables.track_quoting(self.scope, self.flow, quoted),
+                None => {
+                    let flow = std::slice::from_ref(self.flow);
+                    tables.classify_tracked(self.scope, self.exit, flow, &mut tracked);
+                }
+            }
+            return (*tracked[0].plain(), Some(tracked[0]));
+        }
         if let Some(quoted) = self.quoted {
-            return tables.judge_quoting(self.scope, self.flow, quoted);
+            return (tables.judge_quoting(self.scope, self.flow, quoted), None);
         }
         let mut verdict = [FlowVerdict::NOT_ASKED];
         tables.classify(self.scope, self.exit, std::slice::from_ref(self.flow), &mut verdict);
-        let [verdict] = verdict;
-        verdict
+        (verdict[0], None)
     }
 
     /// The question that is asked.
@@ -427,31 +498,43 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Decides about one packet as [`decide`] does; `bytes` is the packet. `ask` answers the questions
-/// to the policy tables, and may note them. Counts nothing.
+/// Decides about one packet as [`decide`] does; `bytes` is the packet, and `now_ns` the time by the
+/// walk's clock. `told` hears each question to the policy tables, and what follows from the answer.
+/// Counts nothing, and changes no connection.
 ///
 /// # Errors
 /// The reason why it is dropped.
 pub(crate) fn decide_one(
-    snapshot: &Snapshot,
+    (snapshot, now_ns): (&Snapshot, u64),
     row: &Row,
     bytes: &[u8],
-    mut ask: impl FnMut(&Asked<'_>) -> FlowVerdict,
+    mut told: impl FnMut(&Asked<'_>, &Foreseen),
 ) -> Result<State, DropReason> {
     let flow = &row.packet.flow;
+    let tables = snapshot.tables();
+    let mut verdict_on = |asked: &Asked<'_>, hop: Option<NextHopId>| {
+        let (verdict, tracked) = asked.classify(tables);
+        let foreseen = tracked.map_or(Foreseen::of(verdict), |tracked| {
+            let appearance = Appearance::of(&row.packet, bytes);
+            let ports = (row.ingress, hop.map(|hop| snapshot.egress(hop)));
+            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), ports)
+        });
+        told(asked, &foreseen);
+        foreseen.verdict
+    };
     match inbound_check(snapshot, row, bytes) {
         InboundCheck::Skip => {}
         InboundCheck::Lookup => {
             let route = inbound_route(snapshot, row);
             let (scope, exit) = (inbound_scope(snapshot, row), inbound_exit(snapshot, route));
-            let verdict = ask(&Asked { scope, exit, flow, quoted: None });
+            let verdict = verdict_on(&Asked { scope, exit, flow, quoted: None }, route.hop());
             may_enter(snapshot, row, &verdict, || bytes)?;
             if let CachedRoute::Via(hop) = route {
                 return Ok(forwarded(snapshot, row, hop));
             }
         }
         InboundCheck::LookupQuoted(quoted) => {
-            let verdict = ask(&Asked::quoting(snapshot, row, &quoted));
+            let verdict = verdict_on(&Asked::quoting(snapshot, row, &quoted), None);
             may_enter(snapshot, row, &verdict, || bytes)?;
         }
         InboundCheck::Host => return Ok(State::Host),
@@ -461,10 +544,10 @@ pub(crate) fn decide_one(
         Routed::Host => Ok(State::Host),
         Routed::Inside(hop) | Routed::Outside(hop) => {
             let (scope, exit) = (outbound_scope(snapshot, row), snapshot.exit(hop));
-            if !snapshot.tables().asks(scope, exit) {
+            if !tables.asks(scope, exit) {
                 return Ok(forwarded(snapshot, row, hop));
             }
-            let verdict = ask(&Asked { scope, exit, flow, quoted: None });
+            let verdict = verdict_on(&Asked { scope, exit, flow, quoted: None }, Some(hop));
             may_leave(snapshot, row, hop, &verdict)
         }
     }

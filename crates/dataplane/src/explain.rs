@@ -11,6 +11,7 @@ use crate::ids::{PortId, SetIndex};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
+pub use crate::tracking::SeenConnection;
 use crate::verdict::{DropReason, Verdict};
 use crate::worker_share::{WorkerShare, sealing_sa};
 
@@ -30,6 +31,8 @@ pub struct Explanation {
     pub verdict: Verdict,
     /// The books, as far as they were asked.
     pub consultations: Vec<Consultation>,
+    /// The connections that it is of, or would begin, at the ports of its way.
+    pub connections: Vec<SeenConnection>,
     /// The route of its destination; `None`: no route, or dropped before.
     pub route: Option<RouteTarget>,
     /// The port it leaves by, sealed or not.
@@ -45,16 +48,20 @@ pub struct Explanation {
 /// always refused), and whether the neighbour and the transmit ring are ready. ESP from outside to
 /// one of our addresses is judged as if it could not be opened; UDP 4500 as IKE. Of several workers
 /// it is the first that seals.
-pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation {
+///
+/// `now_ns` is the time by the walk's clock. A TCP segment is taken for the SYN of its connection,
+/// whether that is known or not.
+pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flow) -> Explanation {
     let row = row_of(snapshot, arrival, flow);
     let mut told = Explanation {
         verdict: Verdict::Host,
         consultations: Vec::new(),
+        connections: Vec::new(),
         route: None,
         egress: None,
         mtu: None,
     };
-    told.verdict = match judge(snapshot, &row, &mut told) {
+    told.verdict = match judge((snapshot, now_ns), &row, &mut told) {
         Ok(State::Forward(adjacency)) => {
             told.egress = Some(adjacency.port);
             told.mtu = Some(snapshot.port(adjacency.port).mtu);
@@ -74,14 +81,20 @@ pub fn explain(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Explanation
     told
 }
 
-fn judge(snapshot: &Snapshot, row: &Row, told: &mut Explanation) -> Result<State, DropReason> {
+fn judge(
+    (snapshot, now_ns): (&Snapshot, u64),
+    row: &Row,
+    told: &mut Explanation,
+) -> Result<State, DropReason> {
     if let Some(reason) = wire_check(&row.packet.flow) {
         return Err(reason);
     }
     told.route = snapshot.routes().lookup(row.packet.flow.destination_address());
     let tables = snapshot.tables();
-    decide_one(snapshot, row, &IKE, |asked| {
-        asked.judge(tables, &mut |book| told.consultations.push(book))
+    let bytes: &[u8] = if row.packet.flow.protocol == protocol::TCP { &SYN } else { &IKE };
+    decide_one((snapshot, now_ns), row, bytes, |asked, foreseen| {
+        asked.explain(tables, foreseen.known, &mut |book| told.consultations.push(book));
+        told.connections.extend(foreseen.connections.iter().flatten());
     })
 }
 
@@ -119,6 +132,8 @@ fn fits_transport(sa: &OutboundSa, packet: &Packet) -> bool {
 /// The bytes that a UDP packet is taken to have: behind its header the zero marker of IKE on port
 /// 4500 (RFC 3948 §2.2). ESP in UDP is another question than one about a flow.
 const IKE: [u8; 12] = [0; 12];
+/// The bytes that a TCP segment is taken to have: its flags say SYN.
+const SYN: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
 /// Returns the reason why the parser refuses a flow's addresses, if it does.
 fn wire_check(flow: &Flow) -> Option<DropReason> {

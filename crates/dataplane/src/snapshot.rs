@@ -621,6 +621,12 @@ impl Snapshot {
         self.hop(hop).side
     }
 
+    /// The port that a next hop is behind.
+    #[inline]
+    pub(crate) fn egress(&self, hop: NextHopId) -> PortId {
+        self.hop(hop).adjacency.port
+    }
+
     /// The way out by a next hop, as verdicts depend on it.
     #[inline]
     pub(crate) fn exit(&self, hop: NextHopId) -> Exit {

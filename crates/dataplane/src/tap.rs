@@ -444,12 +444,12 @@ impl Tap {
     }
 
     /// Returns the policies that decided the row at a place in `known`.
-    fn rule(&mut self, snapshot: &Snapshot, known: usize) -> Rule {
+    fn rule(&mut self, (snapshot, now_ns): (&Snapshot, u64), known: usize) -> Rule {
         if let Some(Some(rule)) = self.rules.get(known) {
             return *rule;
         }
         let KnownRow { row, head } = self.known[known];
-        let rule = Rule::of(snapshot, &row, self.part(head));
+        let rule = Rule::of((snapshot, now_ns), &row, self.part(head));
         self.rules.resize(self.rules.len().max(known + 1), None);
         self.rules[known] = Some(rule);
         rule
@@ -463,7 +463,7 @@ impl Tap {
         known: Option<usize>,
         verdict: Option<Verdict>,
     ) {
-        let rule = known.map(|known| self.rule(snapshot, known));
+        let rule = known.map(|known| self.rule((snapshot, now_ns), known));
         let Rule { inbound, outbound } = rule.unwrap_or_default();
         let policy = |index| snapshot.spd().policy(index).name.as_str();
         let peer = |set| snapshot.set(set).peer.as_str();

@@ -16,6 +16,7 @@ use crate::outputs::{AddressUpdate, HeldPacket, Outputs, ToHost};
 use crate::port::Medium;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
+use crate::sweep::Sweep;
 use crate::tap::{self, Tap, TapId};
 use crate::tx_batch::{TxBatch, TxRun};
 use crate::verdict::{DropReason, Verdict};
@@ -80,6 +81,7 @@ pub struct Worker<F, P> {
     released_ns: u64,
     handovers: Handovers,
     keepalives: Keepalives,
+    sweep: Sweep,
     /// Captures that look on; mostly none.
     #[expect(clippy::vec_box, reason = "taps come and go in the boxes that commands carry")]
     taps: Vec<Box<Tap>>,
@@ -106,6 +108,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             released_ns: 0,
             handovers,
             keepalives,
+            sweep: Sweep::default(),
             taps: Vec::new(),
         }
     }
@@ -204,6 +207,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     ///
     /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
     /// 2. sends NAT keepalives of the sets that this worker sees to
+    /// 3. removes connections whose time-out has passed from its part of their table
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if self.neighbour_queues.waiting() > 0
@@ -212,6 +216,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             self.release(snapshot, now_ns);
         }
         self.keep_alive(snapshot, now_ns);
+        if let Some(connections) = snapshot.connections() {
+            self.sweep.step(connections, self.walk.share(), now_ns);
+        }
     }
 
     /// Puts a netdev's port in its place, and returns the one that was there.

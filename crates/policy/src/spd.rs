@@ -127,6 +127,8 @@ pub struct Spd {
     groups_out: [Cost; 2],
     /// Classes with a `reflect` rule among their groups: two entries a class, by family.
     tracked: Box<[bool]>,
+    /// Whether any class of a family has one.
+    tracks_any: [bool; 2],
     /// One entry a domain.
     generations: Box<[Generation]>,
     /// Number of times that a generation began anew.
@@ -223,15 +225,25 @@ impl Spd {
         let slots = BySlot::new(slots, Vec::new());
         let search = Search::default();
         let (log, groups_out) = (Vec::new(), cost_of_groups_out(&tables));
-        let tracked = Box::default();
-        let mut spd =
-            Spd { search, base, slots, log, tables, groups_out, tracked, generations, wraps: 0 };
-        spd.tracked = spd.find_tracked();
+        let (tracked, tracks_any, wraps) = (Box::default(), [false; 2], 0);
+        let mut spd = Spd {
+            search,
+            base,
+            slots,
+            log,
+            tables,
+            groups_out,
+            tracked,
+            tracks_any,
+            generations,
+            wraps,
+        };
+        spd.find_tracked();
         Ok(spd)
     }
 
     /// Looks which classes have a `reflect` rule.
-    fn find_tracked(&self) -> Box<[bool]> {
+    fn find_tracked(&mut self) {
         let mut tracked = vec![false; 2 * self.base.classes.count()];
         let reflects = |policy: &&Policy| matches!(policy.action, Action::Reflect(_));
         for policy in self.holding().map(|(_, policy)| policy).filter(reflects) {
@@ -239,7 +251,9 @@ impl Spd {
                 tracked[2 * usize::from(domain.class().0) + domain.family() as usize] = true;
             }
         }
-        tracked.into()
+        let any = |family: usize| tracked.iter().skip(family).step_by(2).any(|tracks| *tracks);
+        self.tracks_any = [any(0), any(1)];
+        self.tracked = tracked.into();
     }
 
     /// Returns whether the groups of ports of a class, on either side, have a `reflect` rule for
@@ -251,8 +265,9 @@ impl Spd {
     }
 
     /// Returns whether any port's connections of a family are tracked.
+    #[inline(always)]
     pub fn tracks_any(&self, family: Family) -> bool {
-        self.tracked.iter().skip(family as usize).step_by(2).any(|tracks| *tracks)
+        self.tracks_any[family as usize]
     }
 
     /// The policies of the SPD that hold, the highest precedence first. Cost: they are sorted.

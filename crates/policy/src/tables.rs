@@ -228,11 +228,15 @@ impl Tables {
     pub fn explain_quoting(
         &self,
         scope: Scope,
-        flow: &Flow,
-        quoted: &Flow,
+        (flow, quoted): (&Flow, &Flow),
+        known: KnownConnections,
         told: &mut impl FnMut(Consultation),
     ) {
-        self.explain_each(scope, self.books_of_quoting(scope, flow, quoted), told);
+        let is_asked = |(domain, _): &(DomainId, &Flow)| {
+            domain.book() != Book::GroupIn || known.ingress.is_none()
+        };
+        let books = self.books_of_quoting(scope, flow, quoted).filter(is_asked);
+        self.explain_each(scope, books, told);
     }
 
     fn books_of_quoting<'f>(
@@ -372,11 +376,28 @@ impl Tables {
     ) -> FlowVerdict {
         let mut verdict = [FlowVerdict::NOT_ASKED];
         self.classify(scope, exit, std::slice::from_ref(flow), &mut verdict);
-        let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
-        let books = [groups_in, spd, groups_out].into_iter().flatten();
-        self.explain_each(scope, books.map(|domain| (domain, flow)), told);
+        self.explain(scope, exit, flow, KnownConnections::default(), told);
         let [verdict] = verdict;
         verdict
+    }
+
+    /// Says of each book that is consulted about a packet of these connections why it says so.
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    pub fn explain(
+        &self,
+        scope: Scope,
+        exit: Exit,
+        flow: &Flow,
+        known: KnownConnections,
+        told: &mut impl FnMut(Consultation),
+    ) {
+        let Asked { groups_in, spd, groups_out, .. } = self.books(scope, exit);
+        let groups_in = groups_in.filter(|_| known.ingress.is_none());
+        let groups_out = groups_out.filter(|_| known.egress.is_none());
+        let books = [groups_in, spd, groups_out].into_iter().flatten();
+        self.explain_each(scope, books.map(|domain| (domain, flow)), told);
     }
 
     /// The verdict of a group's rule.

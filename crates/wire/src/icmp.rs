@@ -2,7 +2,7 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, Flow, Upper, protocol};
-use crate::packet::{IPV4_BYTES, IPV6_BYTES, Packet, parse_quoted};
+use crate::packet::{self, Fragment, IPV4_BYTES, IPV6_BYTES, Packet};
 
 /// Bytes of an ICMP error's own header, both families.
 pub const HEADER_BYTES: usize = 8;
@@ -48,19 +48,42 @@ pub fn is_from_routers(flow: &Flow) -> bool {
 /// The flow of the packet that an ICMP error quotes; `None`: no error, or the quote is too short or
 /// of the other family. `bytes` begins with the IP header of the parsed `packet`.
 pub fn quoted_flow(bytes: &[u8], packet: &Packet) -> Option<Flow> {
+    quoted(bytes, packet).map(|(flow, _)| flow)
+}
+
+/// The flow of the packet that an ICMP error quotes, as [`quoted_flow`] says it, and the identifier
+/// if that packet is an ICMP echo.
+pub fn quoted(bytes: &[u8], packet: &Packet) -> Option<(Flow, Option<u16>)> {
     if !is_error(&packet.flow) {
         return None;
     }
-    let quote = usize::from(packet.upper_offset) + HEADER_BYTES;
-    let flow = parse_quoted(bytes.get(quote..packet.length as usize)?)?;
-    (flow.family == packet.flow.family).then_some(flow)
+    let start = usize::from(packet.upper_offset) + HEADER_BYTES;
+    let quote = bytes.get(start..packet.length as usize)?;
+    let quoted = packet::quoted(quote)?;
+    let is_same_family = quoted.flow.family == packet.flow.family;
+    is_same_family.then(|| (quoted.flow, echo_identifier(&quoted, quote)))
+}
+
+/// The identifier of an ICMP echo request or reply (RFC 792, RFC 4443 §4). `None`: another message,
+/// or a fragment that does not hold it. `bytes` begins with the IP header of the parsed `packet`.
+pub fn echo_identifier(packet: &Packet, bytes: &[u8]) -> Option<u16> {
+    let Upper::Icmp { kind, code: 0 } = packet.flow.upper else { return None };
+    let is_echo = match packet.flow.family {
+        Family::V4 => matches!(kind, 0 | 8),
+        Family::V6 => matches!(kind, 128 | 129),
+    };
+    if !is_echo || packet.fragment == Fragment::Later {
+        return None;
+    }
+    let identifier = bytes.get(usize::from(packet.upper_offset) + 4..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*identifier))
 }
 
 /// Returns whether a packet may be answered by an ICMP error at all: not an ICMP error itself, nor
 /// a later fragment (RFC 1812 §4.3.2.7, RFC 4443 §2.4 e). Packets to group addresses never get
 /// here: the parser drops them.
 pub fn may_answer(packet: &Packet) -> bool {
-    packet.fragment != crate::Fragment::Later && !is_error(&packet.flow)
+    packet.fragment != Fragment::Later && !is_error(&packet.flow)
 }
 
 /// Writes an ICMP error about `original` (which begins with its IP header) into `into`, from

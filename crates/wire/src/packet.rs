@@ -79,12 +79,17 @@ pub fn parse(bytes: &[u8]) -> Result<Packet, ParseError> {
 /// first 8 bytes of the upper layer and its header may have been changed on the way, so neither
 /// lengths nor checksum nor hop limit are judged.
 pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
+    quoted(bytes).map(|packet| packet.flow)
+}
+
+/// The packet that an ICMP error quotes, as far as the quote goes; judged as by [`parse_quoted`].
+pub(crate) fn quoted(bytes: &[u8]) -> Option<Packet> {
     let packet = match bytes.first()? >> 4 {
         4 => ipv4(bytes, Extent::Quoted),
         6 => ipv6(bytes, Extent::Quoted),
         _ => return None,
     };
-    packet.ok().map(|packet| packet.flow)
+    packet.ok()
 }
 
 /// The flow of a packet to a group or broadcast address, which [`parse`] refuses: only for asking

@@ -185,6 +185,7 @@ impl Gateway for Fake {
         let dead = self.dead.lock().unwrap().clone();
         let picture = Picture {
             snapshot: &snapshot,
+            now_ns: 0,
             prefixes: &prefixes,
             spis: Spis::Configured,
             routing: control::Routing::Known,

@@ -280,6 +280,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         help: told.help.map(Into::into),
         text: told.text,
         policies: told.policies.into_iter().map(consultation).collect(),
+        connections: told.connections,
         let_through: told.let_through,
         route: told.route,
         egress: told.egress,

@@ -203,10 +203,12 @@ impl<B: Backend> Gateway for Service<B> {
         let from_peer = request.from_peer.as_deref();
         let question = Question { port: &request.port, from_peer, flow };
         let refused = |error: QuestionError| Status::invalid_argument(error.to_string());
-        let questions = control::questions(snapshot, question).map_err(refused)?;
+        let now_ns = crate::clock::now_ns();
+        let questions = control::questions((snapshot, now_ns), question).map_err(refused)?;
         let recalled = self.backend.recall(questions).await;
         let picture = Picture {
             snapshot,
+            now_ns,
             prefixes: &prefixes,
             spis,
             routing: Routing::Known,

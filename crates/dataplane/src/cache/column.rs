@@ -4,11 +4,11 @@
 
 use std::ops::Range;
 
-use policy::{FlowVerdict, Scope};
+use policy::{FlowVerdict, Scope, TrackedVerdict};
 use wire::{BATCH, Flow};
 
 use super::entry::{self, Value};
-use super::{CacheCounters, CachedRoute, FlowCache};
+use super::{CacheCounters, CachedRoute, FlowCache, Said};
 
 /// Keys by the place of their packet in the batch, and what the cache said. Places whose packets
 /// are not of the family hold what was there before: what is found of it means nothing.
@@ -156,13 +156,19 @@ impl FlowCache {
         (self.verdicts.get(value.verdict()), value.route(self.epoch))
     }
 
+    /// Returns what each book says by itself, if a value stands for that.
+    #[inline(always)]
+    pub(crate) fn said_tracked(&self, value: Value) -> Option<&TrackedVerdict> {
+        self.verdicts.tracked(value.verdict())
+    }
+
     /// Remembers what was said of a key of a column, which was looked up in this scope.
     pub(crate) fn remember_head<const HEAD: usize, const WORDS: usize>(
         &mut self,
         column: &Column<HEAD>,
         place: usize,
         scope: Scope,
-        said: (FlowVerdict, CachedRoute),
+        said: (Said<'_>, CachedRoute),
         counters: &mut CacheCounters,
     ) {
         let word = entry::scope_word(scope, self.domains.generation(scope));

@@ -1,10 +1,11 @@
 //! Verdicts by number: an entry has 32 bits for what it says.
 //!
-//! A number stands for one verdict as long as the table lives; numbers are never given again.
+//! A number stands for one verdict as long as the table lives; numbers are never given again. Where
+//! connections are tracked it stands for what each book says by itself.
 
 use std::collections::HashMap;
 
-use policy::{Deciders, FlowVerdict, PolicyIndex};
+use policy::{Deciders, FlowVerdict, PolicyIndex, TrackedVerdict};
 
 use super::ENTRIES_A_FLOW;
 
@@ -16,8 +17,10 @@ pub(super) struct VerdictNumber(pub(super) u32);
 const NEGATIVE: u32 = 1 << 31;
 /// Set in the number of a verdict of which no book was asked.
 const NOT_ASKED: u32 = 1 << 30;
+/// Set in the number of what each book says by itself.
+const TRACKED: u32 = 1 << 29;
 /// The bits of the number itself.
-const PLACE: u32 = NOT_ASKED - 1;
+const PLACE: u32 = TRACKED - 1;
 /// Verdicts at most: one for each of 100,000 policies in either direction, and a seventh of that.
 const MOST: usize = 7 << 15;
 /// Verdicts that there is always room for.
@@ -36,8 +39,52 @@ impl VerdictNumber {
         self.0 & NOT_ASKED == 0
     }
 
+    /// Returns whether it stands for what each book says by itself.
+    #[inline(always)]
+    pub(super) fn is_tracked(self) -> bool {
+        self.0 & TRACKED != 0
+    }
+
     fn place(self) -> usize {
         (self.0 & PLACE) as usize
+    }
+}
+
+/// What is remembered of a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Said<'a> {
+    /// The verdict.
+    Verdict(&'a FlowVerdict),
+    /// What each book says by itself, and the verdict on the packet from which it is known.
+    Tracked(&'a TrackedVerdict, &'a FlowVerdict),
+}
+
+/// What each book says by itself, by number.
+#[derive(Default)]
+struct TrackedVerdicts {
+    list: Vec<TrackedVerdict>,
+    places: HashMap<TrackedVerdict, u32, foldhash::quality::RandomState>,
+    last: u32,
+}
+
+impl TrackedVerdicts {
+    /// The place of a verdict; `None`: it has none, and there are `most` already.
+    fn place(&mut self, verdict: &TrackedVerdict, most: usize) -> Option<u32> {
+        if self.list.get(self.last as usize) == Some(verdict) {
+            return Some(self.last);
+        }
+        let place = match self.places.get(verdict) {
+            Some(place) => *place,
+            None if self.list.len() < most => {
+                let place = self.list.len() as u32;
+                self.list.push(*verdict);
+                self.places.insert(*verdict, place);
+                place
+            }
+            None => return None,
+        };
+        self.last = place;
+        Some(place)
     }
 }
 
@@ -47,6 +94,7 @@ pub(super) struct Verdicts {
     list: Vec<FlowVerdict>,
     numbers: HashMap<FlowVerdict, VerdictNumber, foldhash::quality::RandomState>,
     recent: [VerdictNumber; RECENT],
+    tracked: TrackedVerdicts,
     room: usize,
 }
 
@@ -58,7 +106,8 @@ impl Verdicts {
         let mut list = Vec::with_capacity(room);
         list.push(FlowVerdict::NOT_ASKED);
         let numbers = HashMap::with_capacity_and_hasher(room, Default::default());
-        Verdicts { list, numbers, recent: [VerdictNumber(0); RECENT], room }
+        let (recent, tracked) = ([VerdictNumber(0); RECENT], TrackedVerdicts::default());
+        Verdicts { list, numbers, recent, tracked, room }
     }
 
     /// Touches all memory, so that the kernel provides it now.
@@ -79,12 +128,34 @@ impl Verdicts {
     /// The verdict with a number.
     #[inline(always)]
     pub(super) fn get(&self, number: VerdictNumber) -> &FlowVerdict {
-        &self.list[number.place()]
+        match number.is_tracked() {
+            false => &self.list[number.place()],
+            true => self.tracked.list[number.place()].plain(),
+        }
+    }
+
+    /// What each book says by itself, if the number stands for that.
+    #[inline(always)]
+    pub(super) fn tracked(&self, number: VerdictNumber) -> Option<&TrackedVerdict> {
+        number.is_tracked().then(|| &self.tracked.list[number.place()])
     }
 
     /// Returns whether no number is left.
     pub(super) fn is_full(&self) -> bool {
-        self.list.len() >= self.room
+        self.list.len() >= self.room || self.tracked.list.len() >= self.room
+    }
+
+    /// The number of what is remembered; `None`: none is left.
+    #[inline]
+    pub(super) fn number_of(&mut self, said: Said<'_>) -> Option<VerdictNumber> {
+        match said {
+            Said::Verdict(verdict) => self.number(*verdict),
+            Said::Tracked(verdict, of_packet) => {
+                let place = self.tracked.place(verdict, self.room)?;
+                let negative = if of_packet.is_negative() { NEGATIVE } else { 0 };
+                Some(VerdictNumber(place | TRACKED | negative))
+            }
+        }
     }
 
     /// The number of a verdict; `None`: none is left.
@@ -105,7 +176,7 @@ impl Verdicts {
         if let Some(number) = self.numbers.get(&verdict) {
             return Some(*number);
         }
-        if self.is_full() {
+        if self.list.len() >= self.room {
             return None;
         }
         let negative = if verdict.is_negative() { NEGATIVE } else { 0 };

@@ -14,6 +14,7 @@
 
 use policy::connection::Side;
 use wire::flow::protocol;
+use wire::glance::{self, UpperKind};
 use wire::{Address, Family, Flow, Upper};
 
 use super::lines::LineKey;
@@ -158,6 +159,33 @@ impl Key {
         let first = End { address: first, port: identity as u16 };
         let second = End { address: second, port: (identity >> 16) as u16 };
         if originator == Originator::First { [first, second] } else { [second, first] }
+    }
+
+    /// The family.
+    #[inline]
+    pub fn family(&self) -> Family {
+        if self.line.tail.is_none() { Family::V4 } else { Family::V6 }
+    }
+
+    /// The flow of the first packet of the key's connection, whose packet `from` sent.
+    pub fn first_flow(&self, from: Side) -> Flow {
+        let is_from_second = self.is_from_second == (from == Side::Originator);
+        let originator = if is_from_second { Originator::Second } else { Originator::First };
+        let [source, destination] = self.ends(originator);
+        let (family, protocol) = (self.family(), self.protocol());
+        let is_echo = (self.line.head[1] >> KIND_SHIFT) as u8 & IS_ECHO != 0;
+        let has_ports = match family {
+            Family::V4 => glance::kind_v4(protocol) == UpperKind::Ports,
+            Family::V6 => glance::kind_v6(protocol) == UpperKind::Ports,
+        };
+        let upper = match (is_echo, family) {
+            (true, Family::V4) => Upper::Icmp { kind: 8, code: 0 },
+            (true, Family::V6) => Upper::Icmp { kind: 128, code: 0 },
+            _ if has_ports => Upper::Ports { source: source.port, destination: destination.port },
+            _ => Upper::None,
+        };
+        let (source, destination) = (source.address.value, destination.address.value);
+        Flow { family, source, destination, protocol, upper }
     }
 
     /// The protocol.

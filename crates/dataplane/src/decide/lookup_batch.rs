@@ -1,7 +1,7 @@
 //! The lookups of a batch: those in the cache, and those in the tables.
 
-use policy::{Exit, FlowVerdict, Scope};
-use wire::Flow;
+use policy::{Exit, FlowVerdict, Scope, TrackedVerdict, Tracks};
+use wire::{BATCH, Flow};
 
 use crate::cache::{Firsts, Lane, Lanes, Words};
 use crate::counters::Counters;
@@ -25,6 +25,8 @@ pub(super) struct LookupBatch {
     questions: Vec<(Scope, Exit)>,
     /// One entry a flow, once it is looked up; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
+    /// What each book says by itself, by the place of the flow, where connections are tracked.
+    tracked: Vec<(u16, TrackedVerdict)>,
     /// The first of the packets of a lane that have one key and wait, by their places in `pending`.
     firsts: Firsts,
 }
@@ -124,7 +126,8 @@ impl LookupBatch {
     /// Looks up all flows, together where they are of one question.
     #[inline]
     pub(super) fn run(&mut self, snapshot: &Snapshot, counters: &mut Counters) {
-        let LookupBatch { flows, questions, verdicts, .. } = self;
+        let LookupBatch { flows, questions, verdicts, tracked, .. } = self;
+        tracked.clear();
         if flows.is_empty() {
             return;
         }
@@ -137,15 +140,58 @@ impl LookupBatch {
             let others = questions[start..].iter().position(|question| *question != of);
             let end = others.map_or(flows.len(), |others| start + others);
             let (flows, verdicts) = (&flows[start..end], &mut verdicts[start..end]);
-            snapshot.tables().classify(of.0, of.1, flows, verdicts);
+            if snapshot.tables().tracks(of.0, of.1) == Tracks::default() {
+                snapshot.tables().classify(of.0, of.1, flows, verdicts);
+            } else {
+                track(snapshot, of, (start, flows), verdicts, tracked);
+            }
             start = end;
         }
         counters.full_lookups += flows.len() as u64;
     }
 
-    /// Each row that waited, with the verdict.
+    /// Each row that waited, with the verdict and, where connections are tracked, what each book
+    /// says by itself.
     #[inline]
-    pub(super) fn answers(&self) -> impl Iterator<Item = (&PendingLookup, &FlowVerdict)> {
-        self.pending.iter().map(|pending| (pending, &self.verdicts[usize::from(pending.flow)]))
+    pub(super) fn answers(&self) -> impl Iterator<Item = Answer<'_>> {
+        self.pending.iter().map(|pending| Answer {
+            pending,
+            verdict: &self.verdicts[usize::from(pending.flow)],
+            tracked: match self.tracked.is_empty() {
+                true => None,
+                false => self.tracked_of(pending.flow),
+            },
+        })
+    }
+
+    fn tracked_of(&self, flow: u16) -> Option<&TrackedVerdict> {
+        let place = self.tracked.binary_search_by_key(&flow, |(flow, _)| *flow).ok()?;
+        Some(&self.tracked[place].1)
+    }
+}
+
+/// The answer to a row that waited.
+pub(super) struct Answer<'a> {
+    pub(super) pending: &'a PendingLookup,
+    pub(super) verdict: &'a FlowVerdict,
+    pub(super) tracked: Option<&'a TrackedVerdict>,
+}
+
+/// Asks each book by itself about flows of one question, the first of which has the place `start`.
+#[inline(never)]
+fn track(
+    snapshot: &Snapshot,
+    (scope, exit): (Scope, Exit),
+    (start, flows): (usize, &[Flow]),
+    verdicts: &mut [FlowVerdict],
+    tracked: &mut Vec<(u16, TrackedVerdict)>,
+) {
+    let mut said = [TrackedVerdict::NOT_ASKED; BATCH];
+    for (at, (flows, verdicts)) in flows.chunks(BATCH).zip(verdicts.chunks_mut(BATCH)).enumerate() {
+        let said = &mut said[..flows.len()];
+        snapshot.tables().classify_tracked(scope, exit, flows, said);
+        let places = (start + at * BATCH) as u16..;
+        tracked.extend(places.zip(said.iter().copied()));
+        verdicts.iter_mut().zip(&*said).for_each(|(of, said)| *of = *said.plain());
     }
 }

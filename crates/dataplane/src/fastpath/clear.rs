@@ -1,14 +1,14 @@
 //! A look at packets from a protected port.
 
 use ipsec::template::{MOST_FRONT, TAIL_BYTES};
-use policy::Question;
+use policy::{Question, Tracks};
 use wire::glance::{self, Glance, V4_SEEN, V6_SEEN, double};
 use wire::link::{Entrance, TAGGED_BYTES, ethertype};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received, packet};
 
-use super::judge::{Judge, PacketGroup};
+use super::judge::{FramesOf, Judge, PacketGroup};
 use super::prepared_path::{Heading, PathId, PathTarget};
-use super::{Columns, FastPath, Row, TOO_MANY_RUNS};
+use super::{Columns, FastPath, Row, TOO_MANY_RUNS, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::{Column, FlowCache, Scopes, bits, v4_head, v6_head};
 use crate::ids::{NextHopId, PortId};
@@ -31,6 +31,15 @@ struct Common {
     syn: u64,
 }
 
+impl Common {
+    /// The packets before the first that does not look common.
+    #[cold]
+    fn first(self) -> Common {
+        let run = mask_of(&(0..(self.v4 | self.v6).trailing_ones() as usize));
+        Common { v4: self.v4 & run, v6: self.v6 & run, syn: self.syn & run }
+    }
+}
+
 impl FastPath {
     /// Looks at packets that came in clear, by link headers of `LINK` bytes.
     #[inline]
@@ -44,6 +53,12 @@ impl FastPath {
         let common =
             parse::<LINK, F>(&mut self.columns, context.frames, packets, self.gate.entrance);
         clock.ended(Stage::Receive);
+        let common = match context.snapshot.spd().tracks_any(Family::V4)
+            || context.snapshot.spd().tracks_any(Family::V6)
+        {
+            true => common.first(),
+            false => common,
+        };
         let all = common.v4 | common.v6;
         self.syn = common.syn;
         // Before anything is hashed: what is common may not be taken for all that.
@@ -53,7 +68,7 @@ impl FastPath {
         let fit = match self.one_route(context, common, cache.as_deref()) {
             OneRoute::Inside => all,
             OneRoute::Asked(hop) => self.search(context, common, hop),
-            OneRoute::No => self.look_up(context, common, cache),
+            OneRoute::No => self.look_up(context, packets, common, cache),
         };
         clock.ended(Stage::Decide);
         self.taken(fit)
@@ -61,9 +76,10 @@ impl FastPath {
 
     /// Judges packets by the cache, and by routes and tables what it does not know.
     #[inline(always)]
-    fn look_up<F>(
+    fn look_up<F: Frames>(
         &mut self,
         context: &mut BatchContext<'_, F>,
+        packets: &[Received],
         common: Common,
         mut cache: Option<&mut FlowCache>,
     ) -> u64 {
@@ -72,15 +88,17 @@ impl FastPath {
         let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
-        let mut fit = 0;
+        let (mut fit, frames) = (0, FramesOf::Received(packets));
         if common.v4 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V4, common.v4);
-            let group = PacketGroup { scopes: Scopes::One(of_v4), heading, family, mask };
+            let scopes = Scopes::One(of_v4);
+            let group = PacketGroup { ingress, frames, scopes, heading, family, mask };
             fit |= judge.judge::<2, 4, F>(context, cache.as_deref_mut(), v4, &group);
         }
         if common.v6 != 0 {
             let (heading, family, mask) = (Heading::Out, Family::V6, common.v6);
-            let group = PacketGroup { scopes: Scopes::One(of_v6), heading, family, mask };
+            let scopes = Scopes::One(of_v6);
+            let group = PacketGroup { ingress, frames, scopes, heading, family, mask };
             fit |= judge.judge::<6, 8, F>(context, cache, v6, &group);
         }
         fit
@@ -98,15 +116,16 @@ impl FastPath {
         let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
         let (mut judge, v4, v6) = self.judge();
+        let frames = FramesOf::Received(&[]);
         match (common.v4, common.v6) {
             (mask, 0) => {
                 let (family, scopes) = (Family::V4, Scopes::One(of_v4));
-                let group = PacketGroup { scopes, heading, family, mask };
+                let group = PacketGroup { ingress, frames, scopes, heading, family, mask };
                 judge.search::<2, 4, F>(context, hop, v4, &group)
             }
             (_, mask) => {
                 let (family, scopes) = (Family::V6, Scopes::One(of_v6));
-                let group = PacketGroup { scopes, heading, family, mask };
+                let group = PacketGroup { ingress, frames, scopes, heading, family, mask };
                 judge.search::<6, 8, F>(context, hop, v6, &group)
             }
         }
@@ -220,11 +239,17 @@ impl super::prepared_path::PreparedPaths {
         family: Family,
         cache: Option<&FlowCache>,
     ) -> Option<Route> {
+        let (scope, exit) = (
+            context.snapshot.scope(ingress, Question::Through, family, None),
+            context.snapshot.exit(hop),
+        );
+        if context.snapshot.tables().tracks(scope, exit) != Tracks::default() {
+            return None;
+        }
         if context.snapshot.side_of(hop) == Side::Unprotected {
             return cache.is_none().then_some(Route { hop, inside: None });
         }
-        let scope = context.snapshot.scope(ingress, Question::Through, family, None);
-        let has_groups = context.snapshot.tables().asks(scope, context.snapshot.exit(hop));
+        let has_groups = context.snapshot.tables().asks(scope, exit);
         if has_groups {
             return cache.is_none().then_some(Route { hop, inside: None });
         }

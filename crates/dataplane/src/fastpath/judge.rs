@@ -6,42 +6,56 @@
 //! at before it remembers a flow; what is remembered here is looked at likewise
 //! (see [`leads_on`]).
 
-use policy::{EgressClass, Exit, FlowVerdict, Scope};
-use wire::{BATCH, Family, Flow};
+use ipsec::OpenJob;
+use policy::{EgressClass, Exit, FlowVerdict, Scope, TrackedVerdict};
+use wire::{BATCH, Family, Flow, Frames, Received};
 
 use super::Row;
 use super::prepared_path::{Decision, Heading, PreparedPaths};
 use crate::batch_context::BatchContext;
-use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Scopes, Value, bits};
+use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Said, Scopes, Value, bits};
 use crate::decide::{Routed, route_flow};
-use crate::ids::NextHopId;
+use crate::ids::{NextHopId, PortId};
 use crate::routes::LastRoute;
 use crate::snapshot::Snapshot;
 
 /// Lists for flows that the cache does not know, kept over batches.
 #[derive(Default)]
 pub(super) struct Learning {
-    pending: Vec<PendingLookup>,
+    pub(super) pending: Vec<PendingLookup>,
     /// Flows that the tables are asked about, with their scopes and ways out.
-    flows: Vec<Flow>,
-    questions: Vec<(Scope, Exit)>,
+    pub(super) flows: Vec<Flow>,
+    pub(super) questions: Vec<(Scope, Exit)>,
     /// Verdicts of the tables; behind them what is left of larger batches.
-    verdicts: Vec<FlowVerdict>,
+    pub(super) verdicts: Vec<FlowVerdict>,
+    /// What each book says by itself of the flows whose connections are tracked.
+    pub(super) tracked: Vec<Option<TrackedVerdict>>,
 }
 
 /// A packet whose flow is not known.
 #[derive(Clone, Copy)]
-struct PendingLookup {
-    place: usize,
-    hop: NextHopId,
+pub(super) struct PendingLookup {
+    pub(super) place: usize,
+    pub(super) hop: NextHopId,
     /// The place of its flow among those that the tables are asked about; `None`: none has to be.
-    flow: Option<usize>,
+    pub(super) flow: Option<usize>,
     /// True if no packet of the batch before it has its flow.
-    is_first: bool,
+    pub(super) is_first: bool,
+}
+
+/// The frames of packets, by place.
+#[derive(Clone, Copy)]
+pub(super) enum FramesOf<'a> {
+    /// Of packets as they were received.
+    Received(&'a [Received]),
+    /// Of packets that were opened.
+    Opened(&'a [OpenJob; BATCH]),
 }
 
 /// The packets that are decided together.
 pub(super) struct PacketGroup<'a> {
+    pub(super) ingress: PortId,
+    pub(super) frames: FramesOf<'a>,
     pub(super) scopes: Scopes<'a>,
     pub(super) heading: Heading,
     pub(super) family: Family,
@@ -62,7 +76,7 @@ impl Judge<'_> {
     /// Writes path and decision of each packet into its row, and returns which packets have a path
     /// and fit: the others are for the general walk.
     #[inline(always)]
-    pub(super) fn judge<const HEAD: usize, const WORDS: usize, F>(
+    pub(super) fn judge<const HEAD: usize, const WORDS: usize, F: Frames>(
         &mut self,
         context: &mut BatchContext<'_, F>,
         cache: Option<&mut FlowCache>,
@@ -70,6 +84,9 @@ impl Judge<'_> {
         group: &PacketGroup<'_>,
     ) -> u64 {
         let PacketGroup { scopes, mask, .. } = *group;
+        if context.snapshot.spd().tracks_any(group.family) {
+            return self.judge_tracked::<HEAD, WORDS, F>(context, cache, column, group);
+        }
         let Some(cache) = cache.filter(|cache| cache.serves(scopes.of(first(mask)))) else {
             return self.learn::<HEAD, WORDS, F>(context, None, column, group, mask);
         };
@@ -131,7 +148,7 @@ impl Judge<'_> {
         group: &PacketGroup<'_>,
     ) -> u64 {
         let Judge { rows, paths, learning, .. } = self;
-        let PacketGroup { scopes, heading, family, mask } = *group;
+        let PacketGroup { scopes, heading, family, mask, .. } = *group;
         let Learning { flows, verdicts, .. } = &mut **learning;
         flows.clear();
         flows.extend(bits(mask).map(|place| column.flow::<WORDS>(place)));
@@ -182,7 +199,7 @@ impl Judge<'_> {
                     true => CachedRoute::Unknown,
                     false => CachedRoute::Via(hop),
                 };
-                let told = (verdict, route);
+                let told = (Said::Verdict(&verdict), route);
                 cache.remember_head::<HEAD, WORDS>(column, place, scope, told, counters);
                 **misses |= 1 << place;
             }
@@ -202,7 +219,7 @@ impl Judge<'_> {
 impl Learning {
     /// Collects the flows that are to be asked about; with a cache, equal ones once. What has no
     /// route that the fast path goes is left out.
-    fn collect<const HEAD: usize, const WORDS: usize, F>(
+    pub(super) fn collect<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
         context: &BatchContext<'_, F>,
         cache: Option<&FlowCache>,
@@ -295,6 +312,6 @@ fn leads_on(
 
 /// The place of the lowest bit.
 #[inline(always)]
-fn first(mask: u64) -> usize {
+pub(super) fn first(mask: u64) -> usize {
     mask.trailing_zeros() as usize
 }

@@ -13,7 +13,7 @@ use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
 
 use super::clear::{head_v4, head_v6};
-use super::judge::{Judge, PacketGroup};
+use super::judge::{FramesOf, Judge, PacketGroup};
 use super::prepared_path::Heading;
 use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
 use crate::batch_context::BatchContext;
@@ -228,7 +228,7 @@ impl FastPath {
 
     /// Judges what was opened, in the scopes of the sets whose SAs opened it.
     #[inline]
-    fn judge_inner<F>(
+    fn judge_inner<F: Frames>(
         &mut self,
         context: &mut BatchContext<'_, F>,
         run: Range<usize>,
@@ -236,15 +236,27 @@ impl FastPath {
         mut cache: Option<&mut FlowCache>,
     ) -> u64 {
         let mut fit = 0;
+        let tracks = |family| context.snapshot.spd().tracks_any(family);
+        let inner = match tracks(Family::V4) || tracks(Family::V6) {
+            false => inner,
+            // Each connection sees its packets in order: those up to the first of the general walk.
+            true => {
+                let taken = (inner[0] | inner[1]) >> run.start;
+                let first = mask_of(&(run.start..run.start + taken.trailing_ones() as usize));
+                inner.map(|mask| mask & first)
+            }
+        };
         for (family, mask) in [(Family::V4, inner[0]), (Family::V6, inner[1])] {
             if mask == 0 {
                 continue;
             }
-            let FastPath { columns, opening, paths, learning, misses, .. } = self;
-            let Columns { rows, v4, v6, scopes, .. } = &mut **columns;
+            let FastPath { columns, opening, paths, learning, misses, gate, .. } = self;
+            let Columns { rows, v4, v6, scopes, open_jobs, .. } = &mut **columns;
             let scopes = opening.scopes(run.clone(), family, scopes);
             let mut judge = Judge { rows, paths, learning, misses };
-            let group = PacketGroup { scopes, heading: Heading::In, family, mask };
+            let (ingress, frames) = (gate.ingress, FramesOf::Opened(open_jobs));
+            let heading = Heading::In;
+            let group = PacketGroup { ingress, frames, scopes, heading, family, mask };
             let cache = cache.as_deref_mut();
             fit |= match family {
                 Family::V4 => judge.judge::<2, 4, F>(context, cache, v4, &group),

@@ -3,9 +3,10 @@
 
 use policy::{PolicyIndex, Question};
 
-use crate::decide::decide_one;
+use crate::decide::{Asked, decide_one};
 use crate::row::Row;
 use crate::snapshot::Snapshot;
+use crate::tracking::Foreseen;
 
 /// Policies, or rules of groups, that decided about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -18,21 +19,20 @@ pub(super) struct Rule {
 
 impl Rule {
     /// Asks about a row; `bytes` is the beginning of its IP packet.
-    pub(super) fn of(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Rule {
+    pub(super) fn of((snapshot, now_ns): (&Snapshot, u64), row: &Row, bytes: &[u8]) -> Rule {
         let mut row = *row;
         // What is cut off is not there to be quoted.
         row.packet.length = row.packet.length.min(bytes.len() as u32);
         let (tables, mut rule) = (snapshot.tables(), Rule::default());
         // Where it goes is known: only who said so is asked for.
-        let _ = decide_one(snapshot, &row, bytes, |asked| {
-            let verdict = asked.classify(tables);
-            let decider = verdict.deciders.slots().last();
+        let note = |asked: &Asked<'_>, foreseen: &Foreseen| {
+            let decider = foreseen.verdict.deciders.slots().last();
             match asked.question(tables) {
                 Question::Enter => rule.inbound = decider,
                 Question::Leave | Question::Through => rule.outbound = decider,
             }
-            verdict
-        });
+        };
+        let _ = decide_one((snapshot, now_ns), &row, bytes, note);
         rule
     }
 }

@@ -74,7 +74,7 @@ impl Spd {
         let reflects = |policy: &Policy| matches!(policy.action, Action::Reflect(_));
         let changed = next.log[self.log.len()..].iter().map(Change::slot);
         if changed.map(|slot| next.policy(slot)).any(reflects) {
-            next.tracked = next.find_tracked();
+            next.find_tracked();
         }
         let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
         let mut domains: Vec<DomainId> = domains.map(|(domain, _)| domain).collect();

@@ -253,6 +253,7 @@ fn line() -> impl Strategy<Value = Line> {
     let mode = || prop_oneof![3 => Just(GroupMode::Enforce), 1 => Just(GroupMode::Audit)];
     let of_group = prop_oneof![
         mode().prop_map(Action::Permit),
+        mode().prop_map(Action::Reflect),
         mode().prop_map(Action::Deny),
         mode().prop_map(Action::NoRule),
     ];
@@ -306,13 +307,20 @@ fn read(
         use GroupMode::{Audit, Enforce};
         action = match (book, said) {
             (Book::GroupIn | Book::GroupOut, None) => refuse(Refusal::GroupNoMatch),
-            (_, Some((Action::Permit(Audit) | Action::Deny(Audit) | Action::NoRule(Audit), _))) => {
-                action
-            }
+            (
+                _,
+                Some((
+                    Action::Permit(Audit)
+                    | Action::Reflect(Audit)
+                    | Action::Deny(Audit)
+                    | Action::NoRule(Audit),
+                    _,
+                )),
+            ) => action,
             (Book::SpdIn, Some((_, false))) | (_, Some((_, false))) => {
                 refuse(Refusal::FragmentPorts)
             }
-            (_, Some((Action::Permit(Enforce), _))) => action,
+            (_, Some((Action::Permit(Enforce) | Action::Reflect(Enforce), _))) => action,
             (_, Some((Action::Deny(Enforce), _))) => refuse(Refusal::GroupDeny),
             (_, Some((Action::NoRule(Enforce), _))) => refuse(Refusal::GroupNoMatch),
             (Book::SpdIn, Some((Action::Protect(set), _))) if by == Some(set) => FlowAction::Permit,
@@ -409,6 +417,90 @@ proptest! {
                 prop_assert_eq!(again, *verdict);
                 let decided: Vec<_> = asked.iter().filter_map(|told| told.decider.slot()).collect();
                 prop_assert_eq!(decided, verdict.deciders.slots().collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn a_port_that_knows_the_connection_does_not_ask_its_groups(
+        lines in proptest::collection::vec(line(), 0..14),
+        flows in proptest::collection::vec(some_flow(), 1..80),
+        knows: [bool; 2],
+    ) {
+        let policies = lines.iter().enumerate().map(|(place, line)| line.policy(place)).collect();
+        let tables = Tables::new(Spd::new(policies).unwrap().into(), &sets(), None).unwrap();
+        let [lan, wan] = [LAN, WAN].map(|port| tables.spd().class(port));
+        let (into, out) = (Book::GroupIn, Book::GroupOut);
+        let reflects = |port: u16, line: &Line| {
+            line.port == port && matches!(line.action, Action::Reflect(_))
+        };
+        let is_tracked = |port| lines.iter().any(|line| reflects(port, line));
+        let rows = [
+            (WAN, Question::Enter, Exit::Inside(lan), [true, true], Some(Book::SpdIn)),
+            (WAN, Question::Enter, Exit::Outside(wan), [true, false], Some(Book::SpdIn)),
+            (WAN, Question::Leave, Exit::Outside(wan), [false, true], Some(Book::SpdOut)),
+            (LAN, Question::Through, Exit::Outside(wan), [true, true], Some(Book::SpdOut)),
+            (LAN, Question::Through, Exit::Inside(lan), [true, true], None),
+        ];
+        for (port, question, exit, sides, spd) in rows {
+            let scope = tables.scope(tables.spd().class(port), question, Family::V4, None);
+            let egress = match exit {
+                Exit::Inside(class) | Exit::Outside(class) if class == lan => LAN,
+                _ => WAN,
+            };
+            let tracks = Tracks {
+                ingress: sides[0] && is_tracked(port),
+                egress: sides[1] && is_tracked(egress),
+            };
+            prop_assert_eq!(tables.tracks(scope, exit), tracks);
+            let mut said = vec![TrackedVerdict::NOT_ASKED; flows.len()];
+            tables.classify_tracked(scope, exit, &flows, &mut said);
+            let mut plain = vec![FlowVerdict::NOT_ASKED; flows.len()];
+            tables.classify(scope, exit, &flows, &mut plain);
+            for ((flow, said), plain) in flows.iter().zip(&said).zip(&plain) {
+                let (action, deciders) = (plain.action, plain.deciders);
+                prop_assert_eq!((said.plain().action, said.plain().deciders), (action, deciders));
+                prop_assert_eq!(said.tracks, tracks);
+                // A rule that every other test would notice.
+                let rule = |knows: bool, tracks: bool| (knows && tracks).then_some(PolicyIndex(99));
+                let known = KnownConnections {
+                    ingress: rule(knows[0], tracks.ingress),
+                    egress: rule(knows[1], tracks.egress),
+                };
+                let mut books: Vec<(Book, u16)> = Vec::new();
+                books.extend((sides[0] && known.ingress.is_none()).then_some((into, port)));
+                books.extend(spd.map(|book| (book, u16::MAX)));
+                books.extend((sides[1] && known.egress.is_none()).then_some((out, egress)));
+                let (action, _) = read(&lines, &books, None, flow);
+                let with = said.with(known);
+                prop_assert_eq!(with.action, action);
+                let named = with.deciders.slots().filter(|slot| *slot == PolicyIndex(99)).count();
+                let asked = [known.ingress, known.egress].iter().flatten().count();
+                prop_assert!(named == asked || !with.passes() && named <= asked);
+                // What reflects is a reflect rule, and the first that matches.
+                let books = [(GroupSide::In, into, port), (GroupSide::Out, out, egress)];
+                for ((side, book, port), is_asked) in books.into_iter().zip(sides) {
+                    let first = lines.iter().position(|line| {
+                        line.book == book && line.port == port && line.matches(flow).is_some()
+                    });
+                    let reflects = first.filter(|first| {
+                        let line = &lines[*first];
+                        is_asked
+                            && match line.action {
+                                // No connection is known by a fragment: it makes none either.
+                                Action::Reflect(GroupMode::Audit) => true,
+                                Action::Reflect(_) => line.matches(flow) == Some(true),
+                                _ => false,
+                            }
+                    });
+                    let name = |slot: PolicyIndex| tables.spd().policy(slot).id.0 as usize;
+                    let said = said.reflects(side).map(name);
+                    if is_asked && lines.iter().any(|line| line.book == book && line.port == port) {
+                        let by_book = DomainId::new(tables.spd().class(port), book, Family::V4);
+                        prop_assert_eq!(tables.reflects(by_book, flow).map(name), reflects);
+                    }
+                    prop_assert_eq!(said, reflects);
+                }
             }
         }
     }

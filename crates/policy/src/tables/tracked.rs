@@ -5,7 +5,7 @@
 use wire::Flow;
 
 use super::{AT_ONCE, Asked, Tables};
-use crate::book::{GroupSide, Question};
+use crate::book::{Book, GroupSide, Question};
 use crate::domain::DomainId;
 use crate::exit::Exit;
 use crate::ids::PolicyIndex;
@@ -48,7 +48,8 @@ pub struct TrackedVerdict {
 }
 
 impl TrackedVerdict {
-    const NOT_ASKED: TrackedVerdict = TrackedVerdict {
+    /// The verdict where no book is asked, and nothing is tracked.
+    pub const NOT_ASKED: TrackedVerdict = TrackedVerdict {
         plain: FlowVerdict::NOT_ASKED,
         groups_in: FlowVerdict::NOT_ASKED,
         spd: FlowVerdict::NOT_ASKED,
@@ -140,6 +141,26 @@ impl Tables {
             verdict.plain = verdict.compose(verdict.groups_in, verdict.groups_out);
             verdict.plain.egress = EgressClass::Only(class);
         }
+    }
+
+    /// Judges an ICMP error that an SA opened as [`judge_quoting`](Self::judge_quoting) does, and
+    /// keeps what each book says.
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    pub fn track_quoting(&self, scope: Scope, flow: &Flow, quoted: &Flow) -> TrackedVerdict {
+        let tracks = self.tracks(scope, Exit::Other);
+        let mut verdict = TrackedVerdict { tracks, ..TrackedVerdict::NOT_ASKED };
+        for (domain, flow) in self.books_of_quoting(scope, flow, quoted) {
+            let mut said = [FlowVerdict::NOT_ASKED];
+            self.ask_book(domain, scope, std::slice::from_ref(flow), &mut said);
+            match domain.book() {
+                Book::GroupIn => verdict.groups_in = said[0],
+                _ => verdict.spd = said[0],
+            }
+        }
+        verdict.plain = verdict.compose(verdict.groups_in, verdict.groups_out);
+        verdict
     }
 
     /// The `reflect` rule that a group's verdict comes of.

@@ -213,7 +213,7 @@ fn disagreement(
                 expected(&observed)
             }
         };
-        let told = explain(snapshot, by, flow);
+        let told = explain((snapshot, 0), by, flow);
         if (Expected { verdict: told.verdict, egress: told.egress }) != expected {
             let asked = format!("{by:?} {flow:?}\nfrom {seed:?}");
             let came = format!("came to {verdict:?}, excused by {excuse:?}");

@@ -54,7 +54,10 @@ pub(crate) const DIFFERENCES: [Difference; 24] = [
     ("audit", |world| {
         for policy in &mut world.policies {
             match &mut policy.action {
-                Action::Permit(mode) | Action::Deny(mode) | Action::NoRule(mode) => {
+                Action::Permit(mode)
+                | Action::Reflect(mode)
+                | Action::Deny(mode)
+                | Action::NoRule(mode) => {
                     *mode = GroupMode::Audit;
                 }
                 Action::Protect(_) | Action::Bypass | Action::Discard => {}

@@ -24,7 +24,13 @@ pub(crate) fn rows() -> Vec<Row> {
 }
 
 /// A rule of the groups of a port, for source and destination networks of the laboratory.
-fn rule(side: GroupSide, port: PortId, action: Action, from: &[u32], to: &[u32]) -> Policy {
+pub(crate) fn rule(
+    side: GroupSide,
+    port: PortId,
+    action: Action,
+    from: &[u32],
+    to: &[u32],
+) -> Policy {
     let networks = |of: &[u32]| -> Vec<String> {
         let both = |n: &u32| [format!("10.{n}.0.0/16"), format!("2001:db8:{n}::/48")];
         match of {
@@ -40,7 +46,12 @@ fn rule(side: GroupSide, port: PortId, action: Action, from: &[u32], to: &[u32])
 }
 
 /// The rules of a port's side in order, and the last one behind them.
-fn group(side: GroupSide, port: PortId, rules: Vec<Policy>, mode: GroupMode) -> Vec<Policy> {
+pub(crate) fn group(
+    side: GroupSide,
+    port: PortId,
+    rules: Vec<Policy>,
+    mode: GroupMode,
+) -> Vec<Policy> {
     let last = Policy { name: "none".into(), ..rule(side, port, Action::NoRule(mode), &[], &[]) };
     let rules = rules.into_iter().zip((1..=1000).rev());
     let rules = rules.map(|(rule, priority)| Policy { priority, ..rule });
@@ -48,7 +59,7 @@ fn group(side: GroupSide, port: PortId, rules: Vec<Policy>, mode: GroupMode) -> 
 }
 
 /// Adds the rules of ports to the gateway's policies.
-fn with(groups: Vec<Policy>) -> impl Fn(&mut Hub) {
+pub(crate) fn with(groups: Vec<Policy>) -> impl Fn(&mut Hub) {
     move |hub| {
         let first = hub.policies.len() as u32 + 1;
         let groups = (first..).map(PolicyId).zip(groups.clone());

@@ -6,6 +6,7 @@ mod attacks;
 mod cache;
 mod capture;
 mod checksum;
+mod connections;
 mod esp;
 mod fragmented;
 mod groups;
@@ -48,6 +49,7 @@ fn all_rows() -> Vec<Row> {
     let tables = [
         attacks::rows(),
         checksum::rows(),
+        connections::rows(),
         esp::rows(),
         groups::rows(),
         headers::rows(),

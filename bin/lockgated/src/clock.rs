@@ -1,0 +1,17 @@
+//! The clock of the packet path: nanoseconds since the process first asked for it, the same for all
+//! workers and for the control thread. It never goes back.
+
+use std::sync::LazyLock;
+use std::time::Instant;
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The moment from which the clock counts.
+pub(crate) fn start() -> Instant {
+    *START
+}
+
+/// Nanoseconds since the start.
+pub(crate) fn now_ns() -> u64 {
+    START.elapsed().as_nanos() as u64
+}
