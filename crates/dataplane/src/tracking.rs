@@ -15,6 +15,9 @@
 //!
 //! An ICMP error is of the connection whose packet it quotes; it begins none and refreshes none.
 //! The walk, the fast path and `explain` all ask here.
+//!
+//! **Order.** Packets of one flow are judged in the order in which they came. In a batch an ICMP
+//! error may overtake packets of the flow that it quotes, as it may on the network.
 
 use policy::connection::{self, Event, Next, Segment, Shown, Side};
 use policy::{

@@ -21,6 +21,7 @@ mod ports;
 mod prefixes;
 mod size;
 mod suites;
+mod tracking;
 mod transmit;
 mod transport;
 
