@@ -71,8 +71,8 @@ fn run(name: &str) -> Result<String, Failure> {
     let row = all.iter().find(|row| row.name() == name);
     let row = row.ok_or_else(|| Failure::NoRow(name.to_owned()))?;
     let keys = Keys::fresh(row.case.suite)?;
-    let (rules, shape) = (row.rules, Shape::Uniform);
-    let snapshot = row.case.grouped_gateway(std::slice::from_ref(&keys), rules, shape)?;
+    let rules = (row.rules, Shape::Uniform);
+    let snapshot = row.case.grouped_gateway(std::slice::from_ref(&keys), rules, row.treatment)?;
     let mut counting = Counting::new(row, &snapshot, &keys)?;
     counting.walk(warm_up)?;
     counting.walk(counted)?;

@@ -3,7 +3,7 @@
 use dataplane::FastPathUse;
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
-use scene::{Case, Direction};
+use scene::{Case, Direction, Treatment};
 use wire::Family;
 
 /// Flows of a row, each with one packet: more than a batch, and the table of the cache is full of
@@ -19,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) case: Case,
     /// Rules of the security groups of the port that packets come by; 0: it has no groups.
     pub(crate) rules: usize,
+    /// What the last of them does: `permit`, or `reflect`.
+    pub(crate) treatment: Treatment,
     pub(crate) cache: Cache,
     pub(crate) capture: Capture,
     pub(crate) fast_path: FastPathUse,
@@ -57,7 +59,10 @@ impl Row {
             Cache::Hit => "hit",
         };
         let name = match direction {
-            Direction::Forward if self.rules > 0 => format!("groups {family} {size} {cache}"),
+            Direction::Forward if self.rules > 0 => match self.treatment {
+                Treatment::Stateless => format!("groups {family} {size} {cache}"),
+                Treatment::Stateful => format!("connections {family} {size} {cache}"),
+            },
             Direction::Forward => format!("forward {family} {size}"),
             way => format!("{suite} {} {family} {size} {cache}", way.name()),
         };
@@ -97,12 +102,21 @@ pub(crate) fn all() -> Vec<Row> {
                 let (flows, backend, workers) = (FLOWS, Some(BackendKind::first(suite)), 1);
                 let case = Case { direction, suite, family, size, flows, backend, workers };
                 let (capture, fast_path) = (Capture::Off, FastPathUse::WherePossible);
-                rows.push(Row { case, rules: 0, cache, capture, fast_path });
+                let (rules, treatment) = (0, Treatment::Stateless);
+                rows.push(Row { case, rules, treatment, cache, capture, fast_path });
             }
         }
     }
     let without = rows.iter().filter(|row| row.case.direction == Direction::Forward).copied();
-    let grouped: Vec<Row> = without.map(|row| Row { rules: RULES, ..row }).collect();
+    let grouped: Vec<Row> = without
+        .flat_map(|row| {
+            [Treatment::Stateless, Treatment::Stateful].map(|treatment| Row {
+                rules: RULES,
+                treatment,
+                ..row
+            })
+        })
+        .collect();
     rows.extend(
         grouped
             .iter()
@@ -112,7 +126,13 @@ pub(crate) fn all() -> Vec<Row> {
     let row = *row.expect("one of the rows above");
     rows.extend([Capture::Elsewhere, Capture::On].map(|capture| Row { capture, ..row }));
     // The general walk takes what the fast path does not: it is counted with the same packets.
-    let of_both = ["forward v4 64", "groups v4 64 hit", "null out v4 64 hit", "null in v4 64 hit"];
+    let of_both = [
+        "forward v4 64",
+        "groups v4 64 hit",
+        "connections v4 64 hit",
+        "null out v4 64 hit",
+        "null in v4 64 hit",
+    ];
     let of_both = rows.iter().filter(|row| of_both.contains(&&*row.name())).copied();
     let general = of_both.map(|row| Row { fast_path: FastPathUse::Never, ..row });
     let general: Vec<Row> = general.filter(|row| row.capture == Capture::Off).collect();

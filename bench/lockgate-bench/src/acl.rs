@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use policy::Spd;
-use scene::{Case, Direction, MAX_FLOWS, Shape};
+use scene::{Case, Direction, MAX_FLOWS, Shape, Treatment};
 use wire::{BATCH, Family};
 
 use super::draw::Distribution;
@@ -25,15 +25,6 @@ use super::{ArgumentError, BenchError};
 
 /// Rules at most.
 const MOST_RULES: usize = 1_000_000;
-
-/// Treatment of the packets that a rule permits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-enum Kind {
-    /// Every packet is judged by itself.
-    Stateless,
-    /// The answers to a permitted packet are permitted: not built yet.
-    Stateful,
-}
 
 /// Arguments of `lockgate bench acl`.
 #[derive(clap::Args, Clone, Debug)]
@@ -47,9 +38,10 @@ pub(crate) struct AclArguments {
     #[arg(long, value_delimiter = ',', value_parser = shapes(),
           default_values = Shape::ALL.map(Shape::name))]
     shape: Vec<Shape>,
-    /// Groups that permit packets, or connections.
-    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Kind::Stateless])]
-    kind: Vec<Kind>,
+    /// Groups whose last rule is `permit`, or `reflect`: it tracks connections.
+    #[arg(long, value_delimiter = ',', value_parser = kinds(),
+          default_values = ["stateless", "stateful"])]
+    kind: Vec<Treatment>,
     /// Flow cache in front of the classifier, or the classifier alone.
     #[arg(long, value_delimiter = ',', value_parser = caches(), default_values = ["on", "off"])]
     cache: Vec<Caching>,
@@ -83,6 +75,12 @@ fn shapes() -> impl TypedValueParser<Value = Shape> {
     })
 }
 
+fn kinds() -> impl TypedValueParser<Value = Treatment> {
+    let (without, with) = (Treatment::Stateless, Treatment::Stateful);
+    let kind = move |name: String| if name == with.name() { with } else { without };
+    PossibleValuesParser::new([without.name(), with.name()]).map(kind)
+}
+
 fn caches() -> impl TypedValueParser<Value = Caching> {
     let caching = |name: String| if name == "on" { Caching::Always } else { Caching::Off };
     PossibleValuesParser::new(["on", "off"]).map(caching)
@@ -94,6 +92,7 @@ struct Row {
     /// 0: no groups.
     rules: usize,
     shape: Shape,
+    kind: Treatment,
     caching: Caching,
     family: Family,
     walk: WalkKind,
@@ -104,7 +103,7 @@ impl Row {
         let (version, walk, cache) = (version(self.family), self.walk.name(), self.cache());
         let groups = match self.rules {
             0 => "no groups".to_owned(),
-            rules => format!("{rules} rules ({})", self.shape.name()),
+            rules => format!("{rules} rules ({}, {})", self.shape.name(), self.kind.name()),
         };
         format!("{groups}, cache {cache}, IPv{version}, {walk} walk")
     }
@@ -117,9 +116,10 @@ impl Row {
         }
     }
 
-    /// Returns whether another row differs at most by rules and their shape.
+    /// Returns whether another row differs at most by rules, their shape and kind.
     fn is_like(&self, other: &Row) -> bool {
-        Row { rules: other.rules, shape: other.shape, ..*self } == *other
+        let Row { rules, shape, kind, .. } = *other;
+        Row { rules, shape, kind, ..*self } == *other
     }
 
     /// The row's gateway with these policies, and its traffic.
@@ -145,6 +145,8 @@ impl Row {
             caching,
             fate,
             tier,
+            connections: (self.rules > 0 && self.kind == Treatment::Stateful)
+                .then(scene::connections),
         }
     }
 }
@@ -176,43 +178,43 @@ pub(super) fn run(arguments: &AclArguments) -> Result<(), BenchError> {
 
 /// The databases of all rows, each made once.
 #[derive(Default)]
-struct Databases(HashMap<(usize, Shape, Family), Arc<Spd>>);
+struct Databases(HashMap<(usize, Shape, Treatment, Family), Arc<Spd>>);
 
 impl Databases {
     fn of(&mut self, row: &Row) -> Result<Arc<Spd>, BenchError> {
-        let Row { rules, shape, family, .. } = *row;
-        if let Some(spd) = self.0.get(&(rules, shape, family)) {
+        let Row { rules, shape, kind, family, .. } = *row;
+        if let Some(spd) = self.0.get(&(rules, shape, kind, family)) {
             return Ok(spd.clone());
         }
-        let spd = Spd::new(traffic(family).grouped_policies(rules, shape));
+        let spd = Spd::new(traffic(family).grouped_policies(rules, shape, kind));
         let spd = spd.map_err(|error| refused(&row.label(), error.into()))?;
-        Ok(self.0.entry((rules, shape, family)).or_insert(spd.into()).clone())
+        Ok(self.0.entry((rules, shape, kind, family)).or_insert(spd.into()).clone())
     }
 }
 
 impl AclArguments {
     /// Rows to measure: every combination of the lists, and of each first the one without groups.
     fn rows(&self) -> Result<Vec<Row>, ArgumentError> {
-        if self.kind.contains(&Kind::Stateful) {
-            return Err(ArgumentError::Stateful);
-        }
         ArgumentError::check("--rules", &self.rules, 0, MOST_RULES)?;
         ArgumentError::check("--flows", &[self.flows], 1, MAX_FLOWS)?;
         self.run.check()?;
         let (caching, family, walk) = (Caching::Off, Family::V4, WalkKind::Fast);
-        let mut rows = vec![Row { rules: 0, shape: Shape::Uniform, caching, family, walk }];
+        let (shape, kind) = (Shape::Uniform, Treatment::Stateless);
+        let mut rows = vec![Row { rules: 0, shape, kind, caching, family, walk }];
         each(&mut rows, &self.family, |row, version| Row {
             family: if *version == 4 { Family::V4 } else { Family::V6 },
             ..row
         });
         each(&mut rows, &self.walk, |row, walk| Row { walk: *walk, ..row });
         each(&mut rows, &self.cache, |row, caching| Row { caching: *caching, ..row });
-        let mut groups = vec![(0, Shape::Uniform)];
-        for shape in &self.shape {
-            let counts = self.rules.iter().filter(|rules| **rules > 0);
-            groups.extend(counts.map(|rules| (*rules, *shape)));
+        let mut groups = vec![(0, shape, kind)];
+        for kind in &self.kind {
+            for shape in &self.shape {
+                let counts = self.rules.iter().filter(|rules| **rules > 0);
+                groups.extend(counts.map(|rules| (*rules, *shape, *kind)));
+            }
         }
-        each(&mut rows, &groups, |row, &(rules, shape)| Row { rules, shape, ..row });
+        each(&mut rows, &groups, |row, &(rules, shape, kind)| Row { rules, shape, kind, ..row });
         Ok(rows)
     }
 }
@@ -239,12 +241,13 @@ mod tests {
     #[test]
     fn rows_are_every_combination_beside_one_without_groups() {
         let rows = arguments(&[]).rows().unwrap();
-        assert_eq!(rows.len(), 2 * 2 * 2 * (1 + 6 * 2));
+        assert_eq!(rows.len(), 2 * 2 * 2 * (1 + 6 * 2 * 2));
         let mut labels: Vec<String> = rows.iter().map(Row::label).collect();
         labels.sort();
         labels.dedup();
         assert_eq!(labels.len(), rows.len());
         let line = ["--rules=7", "--shape=mixed", "--cache=on", "--family=6", "--walk=fast"];
+        let line = [&line[..], &["--kind=stateful"]].concat();
         let rows: Vec<usize> =
             arguments(&line).rows().unwrap().iter().map(|row| row.rules).collect();
         assert_eq!(rows, [0, 7], "what it is compared with is not left out");
@@ -253,7 +256,6 @@ mod tests {
     #[test]
     fn what_cannot_be_measured_is_refused_by_name() {
         for (line, name) in [
-            (["--kind=stateful"], "--kind stateful: connections are not built yet"),
             (["--rules=1000001"], "--rules"),
             (["--flows=65537"], "--flows"),
             (["--laps=6"], "--laps"),

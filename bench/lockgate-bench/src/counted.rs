@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use scene::Treatment;
 use serde::Deserialize;
 
 use super::rows::Row;
@@ -50,15 +51,19 @@ impl Table {
         ip: u8,
         walk: WalkKind,
         cache: Caching,
-        rules: usize,
+        (rules, kind): (usize, Treatment),
     ) -> Option<f64> {
         let by = if walk == WalkKind::General { " general" } else { "" };
+        let groups = match kind {
+            Treatment::Stateless => "groups",
+            Treatment::Stateful => "connections",
+        };
         let name = match (rules, walk, cache) {
             // The general walk was counted without a cache.
             (0, WalkKind::General, Caching::Auto | Caching::Always) => return None,
             (0, ..) => format!("forward v{ip} 64{by}"),
-            (GROUPED_RULES, _, Caching::Off) => format!("groups v{ip} 64 search{by}"),
-            (GROUPED_RULES, ..) => format!("groups v{ip} 64 hit{by}"),
+            (GROUPED_RULES, _, Caching::Off) => format!("{groups} v{ip} 64 search{by}"),
+            (GROUPED_RULES, ..) => format!("{groups} v{ip} 64 hit{by}"),
             _ => return None,
         };
         self.rows.get(&name).map(|counted| counted.instructions)
@@ -103,11 +108,16 @@ mod tests {
         assert!(hit > 100.0 && hit < table.of(&row(gcm, "out", 0.0)).unwrap());
         assert!(table.of(&row("none", "forward", 0.0)).is_some());
         for ip in [4, 6] {
-            let fast = |cache, rules| table.forward(ip, WalkKind::Fast, cache, rules);
+            let fast = |cache, rules| {
+                table.forward(ip, WalkKind::Fast, cache, (rules, Treatment::Stateless))
+            };
             let (on, off) = (Caching::Always, Caching::Off);
             assert!(fast(on, 0).is_some() && fast(on, 0) == fast(off, 0));
             assert!(fast(on, 0) < fast(on, 100) && fast(on, 100) < fast(off, 100));
-            assert_eq!((fast(on, 99), table.forward(ip, WalkKind::General, on, 0)), (None, None));
+            assert_eq!(
+                (fast(on, 99), table.forward(ip, WalkKind::General, on, (0, Treatment::Stateless))),
+                (None, None)
+            );
         }
         let fast = table.of(&row("null", "in", 1.0)).unwrap();
         let general = table.of(&Row { walk: "general", ..row("null", "in", 1.0) }).unwrap();

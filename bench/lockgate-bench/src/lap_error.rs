@@ -25,6 +25,9 @@ pub(super) enum LapError {
     /// Another tier answered than the row is about.
     #[error("the cache answered {hits:.4} of the packets, the classifier {searches:.4}")]
     Tier { hits: f64, searches: f64 },
+    /// Not every flow is a connection, or others are.
+    #[error("{expected} connections should be live, {found} are")]
+    Connections { expected: usize, found: usize },
     /// An output is wrong.
     #[error("output {packet}: {flaw}")]
     Output { packet: usize, flaw: Flaw },

@@ -246,9 +246,6 @@ pub(crate) enum ArgumentError {
         /// Largest size, bytes.
         most: usize,
     },
-    /// Laps of stateful groups were asked for.
-    #[error("--kind stateful: connections are not built yet; groups are measured stateless")]
-    Stateful,
     /// Number of laps or flows out of range.
     #[error("{name} {found}: from {least} to {most}")]
     Range {

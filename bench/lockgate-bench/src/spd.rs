@@ -146,7 +146,20 @@ impl Row {
         };
         let (label, traffic) = (self.label(), traffic(self.family));
         let (caching, tier) = (self.lookup.caching(), Tier::Any);
-        Setting { label, spd, traffic, flows, distribution, burst, walk, caching, fate, tier }
+        let connections = None;
+        Setting {
+            label,
+            spd,
+            traffic,
+            flows,
+            distribution,
+            burst,
+            walk,
+            caching,
+            fate,
+            tier,
+            connections,
+        }
     }
 }
 

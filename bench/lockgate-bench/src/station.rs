@@ -15,13 +15,14 @@ mod measured;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dataplane::{Counters, DropReason, FlowCache, Snapshot, Worker};
+use dataplane::connections::Connections;
+use dataplane::{Counters, DropReason, FlowCache, Snapshot, SnapshotParts, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{PolicyIndex, Spd};
 use scene::{
     Case, Keys, OtherCipher, Random, arriving, check, drain, load, mix, other_cipher, spi,
 };
-use wire::FrameId;
+use wire::{Family, FrameId};
 
 use super::draw::{Distribution, Draw};
 use super::kits;
@@ -91,6 +92,8 @@ pub(super) struct Setting {
     pub(super) caching: Caching,
     pub(super) fate: Fate,
     pub(super) tier: Tier,
+    /// The table of connections, if the row's rules track them: each flow is one.
+    pub(super) connections: Option<Arc<Connections>>,
 }
 
 /// Figures measured in a lap.
@@ -142,7 +145,8 @@ impl Station {
         let traffic = setting.traffic;
         let keys = Keys::fresh(traffic.suite)?;
         let parts = traffic.parts(std::slice::from_ref(&keys), setting.spd.clone())?;
-        let snapshot = Snapshot::new(parts)?;
+        let connections = setting.connections.clone();
+        let snapshot = Snapshot::new(SnapshotParts { connections, ..parts })?;
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
         let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
         worker.use_fast_path(setting.walk.use_());
@@ -179,6 +183,7 @@ impl Station {
             station.pass(warm_up, random)?;
             let figures = station.pass(station.packets, random)?;
             station.check_tier(&figures)?;
+            station.check_connections()?;
             Ok(LapFigures { touch_ns: station.yardstick()?, ..figures })
         })
     }
@@ -215,14 +220,14 @@ impl Station {
     }
 
     /// Measures how many packets a lap can have, and sends every flow through once if there is a
-    /// cache to fill.
+    /// cache or a table of connections to fill.
     fn settle(&mut self, random: &mut Random) -> Result<(), LapError> {
         let mut ns = f64::MAX;
         for _ in 0..TRIALS {
             ns = self.pass(TRIAL, random)?.ns.min(ns);
         }
         self.packets = ((LAP_NS / ns) as usize).clamp(LEAST_PACKETS, PACKETS);
-        if self.worker.cache().is_some() {
+        if self.worker.cache().is_some() || self.setting.connections.is_some() {
             let all: Vec<usize> = self.draw.all().iter().map(|flow| *flow as usize).collect();
             for flows in all.chunks(self.in_flight) {
                 self.walk(flows, random)?;
@@ -251,6 +256,20 @@ impl Station {
         let hit_rate = share(before.0, after.0);
         let search_rate = share(before.1, after.1);
         Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, search_rate, span, packets })
+    }
+
+    /// Live connections.
+    fn connections(&self) -> usize {
+        let counts = self.setting.connections.as_ref().map(|connections| connections.counts());
+        let width = if self.setting.traffic.family == Family::V4 { 1 } else { 2 };
+        counts.map_or(0, |counts| counts.lines as usize / width)
+    }
+
+    /// Checks that each flow is a connection, where they are tracked.
+    fn check_connections(&self) -> Result<(), LapError> {
+        let expected = self.setting.connections.as_ref().map_or(0, |_| self.setting.flows);
+        let found = self.connections();
+        if found == expected { Ok(()) } else { Err(LapError::Connections { expected, found }) }
     }
 
     /// Checks that the tier answered that the row is about.

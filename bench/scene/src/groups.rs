@@ -1,8 +1,11 @@
 //! Security groups of lan: the last rule permits what goes to dmz, those in front match nothing.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use dataplane::Snapshot;
+use dataplane::connections::{Connections, Limits};
+use dataplane::{Snapshot, SnapshotParts};
+use policy::connection::Timeouts;
 use policy::{
     Action, AddressRange, GroupMode, GroupSide, Policy, PolicyId, PortRange, Selector, Spd,
     UpperSelector,
@@ -38,11 +41,52 @@ impl Shape {
     }
 }
 
+/// Treatment of the packets that the last rule lets pass.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Treatment {
+    /// `permit`: every packet is judged by itself.
+    Stateless,
+    /// `reflect`: connections are tracked.
+    Stateful,
+}
+
+impl Treatment {
+    /// The treatment's name in a table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Treatment::Stateless => "stateless",
+            Treatment::Stateful => "stateful",
+        }
+    }
+
+    const fn action(self) -> Action {
+        match self {
+            Treatment::Stateless => Action::Permit(GroupMode::Enforce),
+            Treatment::Stateful => Action::Reflect(GroupMode::Enforce),
+        }
+    }
+}
+
+/// An empty table of connections, with room for four times [`MAX_FLOWS`]: all of them may be
+/// half-open.
+pub fn connections() -> Arc<Connections> {
+    let max = 4 * MAX_FLOWS as u32;
+    let limits = Limits { half_open: max, half_open_per_zone: max, ..Limits::of(max) };
+    // A run takes minutes, and nobody answers.
+    let timeouts = Timeouts { udp_unreplied_s: 86_400, ..Timeouts::default() };
+    Arc::new(Connections::new(limits, timeouts, &[11; 32]))
+}
+
 impl Case {
     /// Returns the policies of a gateway whose port lan has groups with so many rules; 0: it has no
     /// groups. Packets of [`Direction::Forward`](crate::Direction::Forward) with up to
     /// [`MAX_FLOWS`] flows match the last rule alone, [`PERMIT`]. No rule covers a later one.
-    pub fn grouped_policies(&self, rules: usize, shape: Shape) -> Vec<Policy> {
+    pub fn grouped_policies(
+        &self,
+        rules: usize,
+        shape: Shape,
+        treatment: Treatment,
+    ) -> Vec<Policy> {
         let rule = |(number, (name, action, selector)): (usize, (&str, Action, Selector))| Policy {
             id: PolicyId(number as u32 + 1),
             name: name.into(),
@@ -58,7 +102,7 @@ impl Case {
             let enforced = GroupMode::Enforce;
             let in_front = self.in_front(in_front, shape).into_iter();
             let in_front = in_front.map(|selector| ("deny", Action::Deny(enforced), selector));
-            let permit = (PERMIT, Action::Permit(enforced), self.permitted(shape));
+            let permit = (PERMIT, treatment.action(), self.permitted(shape));
             let no_rule = ("no-rule", Action::NoRule(enforced), self.everything());
             policies.extend(in_front.chain([permit, no_rule]).enumerate().map(rule));
         }
@@ -72,11 +116,12 @@ impl Case {
     pub fn grouped_gateway(
         &self,
         keys: &[Keys],
-        rules: usize,
-        shape: Shape,
+        (rules, shape): (usize, Shape),
+        treatment: Treatment,
     ) -> Result<Snapshot, SceneError> {
-        let spd = Spd::new(self.grouped_policies(rules, shape))?;
-        Ok(Snapshot::new(self.parts(keys, spd.into())?)?)
+        let spd = Spd::new(self.grouped_policies(rules, shape, treatment))?;
+        let connections = (treatment == Treatment::Stateful).then(connections);
+        Ok(Snapshot::new(SnapshotParts { connections, ..self.parts(keys, spd.into())? })?)
     }
 
     /// The packets that the last rule permits.
@@ -204,7 +249,7 @@ mod tests {
     fn no_rule_is_another_again_or_covered_by_an_earlier_one() {
         for case in cases() {
             for shape in Shape::ALL {
-                let policies = case.grouped_policies(1000, shape);
+                let policies = case.grouped_policies(1000, shape, Treatment::Stateless);
                 assert_eq!(policies.len(), 1 + 1000 + 1, "the SPD's, and what matches all");
                 let rules: Vec<&Selector> = policies[1..].iter().map(|p| &p.selector).collect();
                 for (place, rule) in rules.iter().enumerate() {
@@ -219,7 +264,8 @@ mod tests {
     fn the_traffic_matches_the_last_rule_and_only_that() {
         for case in cases() {
             for (shape, rules) in Shape::ALL.into_iter().flat_map(|of| [(of, 1), (of, 500)]) {
-                let spd = Spd::new(case.grouped_policies(rules, shape)).unwrap();
+                let spd =
+                    Spd::new(case.grouped_policies(rules, shape, Treatment::Stateful)).unwrap();
                 let class = spd.class(LAN.0);
                 let domain = DomainId::new(class, Book::GroupIn, case.family);
                 let names = |index: &Decider| match index {
@@ -241,7 +287,8 @@ mod tests {
     #[test]
     fn without_rules_lan_has_no_groups() {
         for case in cases() {
-            let spd = Spd::new(case.grouped_policies(0, Shape::Uniform)).unwrap();
+            let spd =
+                Spd::new(case.grouped_policies(0, Shape::Uniform, Treatment::Stateless)).unwrap();
             for netdev in [LAN, NetdevId(9)] {
                 let domain = DomainId::new(spd.class(netdev.0), Book::GroupIn, case.family);
                 assert_eq!(spd.rules(domain), 0);

@@ -17,7 +17,7 @@ pub use case::{
 };
 pub use check::{Flaw, check, same};
 pub use error::SceneError;
-pub use groups::{PERMIT, Shape};
+pub use groups::{PERMIT, Shape, Treatment, connections};
 pub use other_cipher::{Opened, OtherCipher, OtherError};
 pub use packets::{arriving, drain, load, mix, other_cipher};
 pub use random::Random;

@@ -42,6 +42,7 @@ mod lines;
 #[cfg(test)]
 mod model;
 mod state_word;
+mod steady;
 mod tally;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -56,6 +57,8 @@ pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 use key::{KEY, Originator};
 use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals};
 use state_word::StateWord;
+use steady::Steady;
+pub(crate) use steady::{EventClass, FlowHead, KeyColumn, KeyWords};
 use tally::{Share, Tally, ZoneSlot};
 
 /// Words of a value in a line: two of the judgement, one that stays.
@@ -85,6 +88,12 @@ impl Judgement {
     /// A judgement of no generation that a domain has.
     pub const UNKNOWN: Judgement =
         Judgement { rule: PolicyIndex(u32::MAX), domain: DomainId(0), generation: Generation(0) };
+
+    /// The groups and their generation as one number.
+    #[inline]
+    pub(crate) fn by(&self) -> u64 {
+        u64::from(self.generation.0) << 32 | u64::from(self.domain.0)
+    }
 
     #[inline]
     fn words(&self, constant: u64) -> [u64; VALUE] {
@@ -214,6 +223,7 @@ pub struct Connections {
     hash: KeyedHash,
     tally: Tally,
     timeouts: Timeouts,
+    steady: Steady,
 }
 
 impl Connections {
@@ -225,6 +235,7 @@ impl Connections {
             lines: Lines::new(buckets),
             hash: KeyedHash::new(secret),
             tally: Tally::new(limits),
+            steady: Steady::new(&timeouts),
             timeouts,
         }
     }
@@ -249,12 +260,7 @@ impl Connections {
                 self.hash.hash(&[[address, identity, zone, high, low, other]], &mut hash);
             }
         }
-        let buckets = self.lines.len() / BUCKET;
-        let bucket = |half: u64| ((half * buckets as u64) >> 32) as usize;
-        let first = bucket(hash[0] & u64::from(u32::MAX));
-        let second = bucket(hash[0] >> 32);
-        let second = if second == first { (first + 1) % buckets } else { second };
-        Candidates { buckets: [first, second], start: hash[0] as usize % BUCKET }
+        Candidates { buckets: self.buckets(hash[0]), start: hash[0] as usize % BUCKET }
     }
 
     /// Asks for the memory in which a key is looked for first.
@@ -512,6 +518,12 @@ impl Connections {
     /// Counts of each zone that ever had a connection.
     pub fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
         self.tally.zones()
+    }
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connections").field("counts", &self.counts()).finish_non_exhaustive()
     }
 }
 

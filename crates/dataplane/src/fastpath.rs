@@ -43,6 +43,7 @@ use crate::stage::StageClock;
 use judge::Learning;
 use prepared_path::{PathId, PreparedPaths};
 use sealed::Opening;
+use tracked::TrackingColumns;
 
 /// Runs of a batch that the fast path takes at most; what is behind them is the general walk's.
 const MOST_RUNS: u32 = 4;
@@ -81,6 +82,7 @@ pub(crate) struct FastPath {
     columns: Box<Columns>,
     paths: PreparedPaths,
     learning: Learning,
+    tracking: Box<TrackingColumns>,
     opening: Opening,
     /// The port of the batch.
     gate: Gate,
@@ -152,6 +154,7 @@ impl Default for FastPath {
             columns: Box::new(columns),
             paths: PreparedPaths::default(),
             learning: Learning::default(),
+            tracking: Box::default(),
             opening: Opening::default(),
             gate,
             syn: 0,

@@ -54,11 +54,11 @@ impl Figures {
             let (family, walk) = (version(row.family), row.walk);
             let shape = if row.rules == 0 { "none" } else { row.shape.name() };
             let is_counted = row.rules == 0 || row.shape == Shape::Uniform;
-            let instructions = counted.forward(family, walk, row.caching, row.rules);
+            let instructions = counted.forward(family, walk, row.caching, (row.rules, row.kind));
             Figures {
                 rules: row.rules,
                 shape,
-                kind: "stateless",
+                kind: row.kind.name(),
                 cache: row.cache(),
                 family,
                 walk: walk.name(),
@@ -85,8 +85,9 @@ impl Figures {
 pub(super) fn table(figures: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    let heads = ["rules", "shape", "kind", "cache", "IP", "walk", "Mpps", "ns over none", "÷ none"];
-    table.set_header(heads.into_iter().chain(["instructions"]).chain(Measured::HEADS));
+    let heads = ["rules", "shape", "kind", "cache", "IP", "walk", "connections", "Mpps"];
+    let over_none = ["ns over none", "÷ none", "instructions"];
+    table.set_header(heads.into_iter().chain(over_none).chain(Measured::HEADS));
     for row in figures {
         let is_none = row.rules == 0;
         let over = |text: String| if is_none { String::new() } else { text };
@@ -97,6 +98,7 @@ pub(super) fn table(figures: &[Figures]) -> String {
             row.cache.to_owned(),
             row.family.to_string(),
             row.walk.to_owned(),
+            row.measured.connections.to_string(),
             format!("{:.2}", row.measured.mpps),
             over(format!("{:.1}", row.ns_over_none)),
             over(format!("{:.2}", row.ratio_to_none)),
@@ -109,6 +111,7 @@ pub(super) fn table(figures: &[Figures]) -> String {
         "{table}\n{LEGEND}\n\
          rules: of the groups; the last permits every packet. none: no groups, in the same rounds; \
          ns over none, ÷ none: against it, medians.\n\
+         connections: live ones, one a flow.\n\
          instructions: of a packet of 64 bytes, of the committed table; empty: not counted."
     )
 }
@@ -117,11 +120,14 @@ pub(super) fn table(figures: &[Figures]) -> String {
 pub(super) fn goals(figures: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["goal", "IP", "walk", "found", "limit", ""]);
-    let mut kinds: Vec<(u8, &str)> = figures.iter().map(|row| (row.family, row.walk)).collect();
+    table.set_header(["goal", "kind", "IP", "walk", "found", "limit", ""]);
+    let kind_of = |row: &Figures| (row.family, row.walk, row.kind);
+    let mut kinds: Vec<_> = figures.iter().filter(|row| row.rules > 0).map(kind_of).collect();
+    kinds.sort_unstable();
     kinds.dedup();
-    for (family, walk) in kinds {
+    for (family, walk, kind) in kinds {
         let alike = figures.iter().filter(|row| (row.family, row.walk) == (family, walk));
+        let alike = alike.filter(|row| row.rules == 0 || row.kind == kind);
         let (none, grouped): (Vec<_>, Vec<_>) = alike.partition(|row| row.rules == 0);
         let cached = || grouped.iter().filter(|row| row.is_cached());
         let ns = || cached().map(|row| row.measured.ns_per_packet);
@@ -147,10 +153,10 @@ pub(super) fn goals(figures: &[Figures]) -> String {
             let Some(found) = found else { continue };
             let word = if found <= limit { "reached" } else { "missed" };
             let (family, found) = (family.to_string(), format!("{found:.2}"));
-            table.add_row([goal, &family, walk, &found, &limit.to_string(), word]);
+            table.add_row([goal, kind, &family, walk, &found, &limit.to_string(), word]);
         }
     }
-    let numbers = table.column_iter_mut().skip(3).take(2);
+    let numbers = table.column_iter_mut().skip(4).take(2);
     numbers.for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     table.to_string()
 }
@@ -161,7 +167,7 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
     let counts = || figures.iter().map(|row| row.rules).filter(|rules| *rules > 0);
     let ends = [counts().min(), counts().max()];
     for row in figures {
-        let Figures { family, walk, shape, cache, .. } = row;
+        let Figures { family, walk, shape, kind, cache, .. } = row;
         let name = format!("acl-ipv{family}-{walk}");
         let place = charts.iter().position(|chart| chart.name == name).unwrap_or_else(|| {
             let title = format!(
@@ -175,7 +181,7 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
         let (curve, places) = match row.rules {
             // A line from end to end.
             0 => (format!("no groups, cache {cache}"), ends),
-            rules => (format!("{shape}, cache {cache}"), [Some(rules), None]),
+            rules => (format!("{kind}, {shape}, cache {cache}"), [Some(rules), None]),
         };
         for x in places.into_iter().flatten() {
             add_point(curves, &curve, (x as f64, row.measured.ns_per_packet));
@@ -188,13 +194,15 @@ pub(super) fn charts(figures: &[Figures]) -> Vec<Chart> {
 mod tests {
     use super::super::super::subject::{Caching, WalkKind};
     use super::*;
+    use scene::Treatment;
     use wire::Family;
 
     fn figures() -> Vec<Figures> {
         let (family, walk) = (Family::V4, WalkKind::Fast);
         let of = |(caching, rules, shape, ns): (Caching, usize, Shape, f64)| {
             let measured = Measured { ns_per_packet: ns, mpps: 1e3 / ns, ..Measured::default() };
-            (Row { rules, shape, caching, family, walk }, measured)
+            let kind = Treatment::Stateless;
+            (Row { rules, shape, kind, caching, family, walk }, measured)
         };
         let (on, off) = (Caching::Always, Caching::Off);
         let rows = [
@@ -257,7 +265,7 @@ mod tests {
             curve.map(|curve| curve.points.clone()).unwrap_or_default()
         };
         assert_eq!(points("no groups, cache on"), [(1.0, 20.0), (10_000.0, 20.0)]);
-        assert_eq!(points("uniform, cache on"), [(1.0, 26.0), (100.0, 27.0)]);
-        assert_eq!(points("mixed, cache off"), [(10_000.0, 50.0)]);
+        assert_eq!(points("stateless, uniform, cache on"), [(1.0, 26.0), (100.0, 27.0)]);
+        assert_eq!(points("stateless, mixed, cache off"), [(10_000.0, 50.0)]);
     }
 }

@@ -32,6 +32,8 @@ pub(in super::super) struct Measured {
     pub(in super::super) ns_max: f64,
     /// Entries that the cache has room for; 0: there is none.
     pub(in super::super) cache_entries: usize,
+    /// Live connections; 0: none are tracked.
+    pub(in super::super) connections: usize,
     pub(in super::super) in_flight: usize,
     pub(in super::super) laps: usize,
     /// Laps that are in no figure: the thread did not have its core.
@@ -70,7 +72,8 @@ impl Measured {
     pub(in super::super) fn of(station: &Station, laps: &[LapFigures]) -> Measured {
         let measured = Measured::of_laps(laps, station.setting.traffic.size);
         let (cache_entries, in_flight) = (station.cache_entries(), station.in_flight);
-        Measured { cache_entries, in_flight, ..measured }
+        let connections = station.connections();
+        Measured { cache_entries, connections, in_flight, ..measured }
     }
 
     /// Computes the figures of laps with IP packets of this size, in bytes.
@@ -98,6 +101,7 @@ impl Measured {
             ns_min: ns.least,
             ns_max: ns.most,
             cache_entries: 0,
+            connections: 0,
             in_flight: 0,
             laps: kept.len(),
             laps_discarded: discarded,

@@ -61,7 +61,7 @@ impl Scopes<'_> {
 impl FlowCache {
     /// Looks up the keys of a range of places, and returns which were not found: a bit a place.
     /// Counts nothing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn look_up_column<const HEAD: usize, const WORDS: usize>(
         &self,
         scopes: Scopes<'_>,
@@ -72,6 +72,17 @@ impl FlowCache {
             Scopes::One(scope) => self.look_up_scope::<HEAD, WORDS>(scope, column, range),
             Scopes::Each(scopes) => self.look_up_each::<HEAD, WORDS>(scopes, column, range),
         }
+    }
+
+    /// Looks up keys as [`look_up_column`](Self::look_up_column) does, in code of its own.
+    #[inline(never)]
+    pub(crate) fn look_up_column_apart<const HEAD: usize, const WORDS: usize>(
+        &self,
+        scopes: Scopes<'_>,
+        column: &mut Column<HEAD>,
+        range: Range<usize>,
+    ) -> u64 {
+        self.look_up_column::<HEAD, WORDS>(scopes, column, range)
     }
 
     #[inline(always)]

@@ -228,6 +228,32 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             .find_map(|at| self.entry_of(at, key))
     }
 
+    /// Reads the state word and the value of a key in a line. `None`: the key is not there, or
+    /// somebody changes the line. The line need not be live.
+    #[inline(always)]
+    pub(super) fn read(
+        &self,
+        at: usize,
+        head: &[u64; KEY],
+        tail: Option<&[u64; KEY]>,
+    ) -> Option<(StateWord, [u64; VALUE])> {
+        let line = self.lines.get(at)?;
+        let before = line.state.load();
+        let differs = |line: &Line<W, KEY, VALUE>, words: &[u64; KEY]| {
+            line.key.iter().zip(words).fold(0, |all, (word, key)| all | word.load() ^ key)
+        };
+        if differs(line, head) != 0 {
+            return None;
+        }
+        if let Some(tail) = tail
+            && differs(self.lines.get(at + 1)?, tail) != 0
+        {
+            return None;
+        }
+        let value = std::array::from_fn(|word| line.value[word].load());
+        (line.state.load() == before).then_some((StateWord(before), value))
+    }
+
     /// The entry in a line, if it is of this key.
     #[inline]
     pub(super) fn entry_of(&self, at: usize, key: &LineKey<KEY>) -> Option<Entry<VALUE>> {
@@ -442,13 +468,16 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
         Locked { state }
     }
 
-    /// Takes free lines for an entry, of the bucket that has more of them.
+    /// Takes free lines for an entry: of the first bucket while half of that is free, so that most
+    /// are found where they are looked for first; then of the one that has more of them.
     fn claim(&self, candidates: Candidates, width: usize) -> Option<usize> {
         let free = |bucket| {
             let lines = Self::places(candidates, bucket, 1);
             lines.filter(|at| self.word(*at).is(Vacant::Free)).count()
         };
-        let order = if free(1) > free(0) { [1, 0] } else { [0, 1] };
+        let of_first = free(0);
+        let is_crowded = of_first < BUCKET / 2 && free(1) > of_first;
+        let order = if is_crowded { [1, 0] } else { [0, 1] };
         let mut places = order.iter().flat_map(|bucket| Self::places(candidates, *bucket, width));
         places.find(|at| self.try_claim(*at, width))
     }

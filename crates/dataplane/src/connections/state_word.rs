@@ -19,7 +19,7 @@ const VERSION_SHIFT: u32 = 36;
 const CODE: u64 = 0xf << CODE_SHIFT;
 const CODE_SHIFT: u32 = 32;
 const FLAGS_SHIFT: u32 = 28;
-const SECONDS: u32 = (1 << 28) - 1;
+pub(super) const SECONDS: u32 = (1 << 28) - 1;
 /// All that belongs to a tenant.
 const TENANT: u64 = CODE | u32::MAX as u64;
 
@@ -95,6 +95,12 @@ impl StateWord {
     pub(super) fn status(self) -> Option<Status> {
         let state = State::of_number(self.code())?;
         Some(Status { state, flags: Flags::of_bits((self.0 >> FLAGS_SHIFT) as u8) })
+    }
+
+    /// State and flags, as a number below 256.
+    #[inline(always)]
+    pub(super) fn status_bits(self) -> usize {
+        usize::from((self.0 >> FLAGS_SHIFT) as u8)
     }
 
     /// Returns whether a connection has the line.

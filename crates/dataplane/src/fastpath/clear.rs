@@ -53,12 +53,6 @@ impl FastPath {
         let common =
             parse::<LINK, F>(&mut self.columns, context.frames, packets, self.gate.entrance);
         clock.ended(Stage::Receive);
-        let common = match context.snapshot.spd().tracks_any(Family::V4)
-            || context.snapshot.spd().tracks_any(Family::V6)
-        {
-            true => common.first(),
-            false => common,
-        };
         let all = common.v4 | common.v6;
         self.syn = common.syn;
         // Before anything is hashed: what is common may not be taken for all that.
@@ -84,6 +78,10 @@ impl FastPath {
         mut cache: Option<&mut FlowCache>,
     ) -> u64 {
         self.counts_lookups = cache.is_some();
+        let tracks = |family| context.snapshot.spd().tracks_any(family);
+        // Each connection sees its packets in order: those up to the first of the general walk.
+        let is_tracked = tracks(Family::V4) || tracks(Family::V6);
+        let common = if is_tracked { common.first() } else { common };
         let ingress = self.gate.ingress;
         let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
         let (of_v4, of_v6) = (scope(Family::V4), scope(Family::V6));
@@ -135,7 +133,8 @@ impl FastPath {
     fn judge(&mut self) -> (Judge<'_>, &mut Column<2>, &mut Column<6>) {
         let Columns { rows, v4, v6, .. } = &mut *self.columns;
         let (paths, learning, misses) = (&mut self.paths, &mut self.learning, &mut self.misses);
-        (Judge { rows, paths, learning, misses }, v4, v6)
+        let tracking = &mut *self.tracking;
+        (Judge { rows, paths, learning, tracking, misses }, v4, v6)
     }
 
     /// Looks whether all packets go the route of the first. If it leads to the protected side, by
@@ -316,7 +315,7 @@ const PLAIN: [bool; 256] = {
 /// Writes place, length and key of each packet that looks common: whole, to this station, with a
 /// hop left to go, and with room around it for all headers. First those of the first packet's
 /// family: mostly there are no others.
-#[inline(always)]
+#[inline(never)]
 fn parse<const LINK: usize, F: Frames>(
     columns: &mut Columns,
     frames: &F,

@@ -12,6 +12,7 @@ use wire::{BATCH, Family, Flow, Frames, Received};
 
 use super::Row;
 use super::prepared_path::{Decision, Heading, PreparedPaths};
+use super::tracked::{TrackedHead, TrackingColumns};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Said, Scopes, Value, bits};
 use crate::decide::{Routed, route_flow};
@@ -68,6 +69,7 @@ pub(super) struct Judge<'a> {
     pub(super) rows: &'a mut [Row; BATCH],
     pub(super) paths: &'a mut PreparedPaths,
     pub(super) learning: &'a mut Learning,
+    pub(super) tracking: &'a mut TrackingColumns,
     /// A bit for each packet whose flow had no entry.
     pub(super) misses: &'a mut u64,
 }
@@ -82,7 +84,10 @@ impl Judge<'_> {
         cache: Option<&mut FlowCache>,
         column: &mut Column<HEAD>,
         group: &PacketGroup<'_>,
-    ) -> u64 {
+    ) -> u64
+    where
+        [u64; HEAD]: TrackedHead,
+    {
         let PacketGroup { scopes, mask, .. } = *group;
         if context.snapshot.spd().tracks_any(group.family) {
             return self.judge_tracked::<HEAD, WORDS, F>(context, cache, column, group);
@@ -114,8 +119,7 @@ impl Judge<'_> {
         let mut one = |place: usize, row: &mut Row, value: Value| {
             if value != last {
                 let destination = || column.flow::<WORDS>(place).destination_address();
-                let entry = (value, cache.said(value));
-                said = paths.by_entry(context, entry, (heading, family), destination);
+                said = paths.by_entry(context, (value, cache), (heading, family), destination);
                 // A decision for one destination says nothing of the next packet.
                 last = if said.is_on_link { Value::OF_NO_ENTRY } else { value };
             }
@@ -188,7 +192,7 @@ impl Judge<'_> {
         let of = cache.as_deref();
         self.learning.collect::<HEAD, WORDS, F>(context, of, column, group, missing);
         self.learning.look_up(context);
-        let Judge { rows, paths, learning, misses } = self;
+        let Judge { rows, paths, learning, misses, .. } = self;
         let (mut last, mut said, mut fit) = (None, Decision::NONE, 0u64);
         for PendingLookup { place, hop, flow, is_first } in learning.pending.drain(..) {
             let verdict = flow.map_or(FlowVerdict::NOT_ASKED, |flow| learning.verdicts[flow]);

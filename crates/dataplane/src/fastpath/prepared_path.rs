@@ -8,7 +8,7 @@ use wire::link::LinkTemplate;
 use wire::{Address, Family};
 
 use crate::batch_context::BatchContext;
-use crate::cache::{CachedRoute, Value};
+use crate::cache::{CachedRoute, FlowCache, Value};
 use crate::ids::{NextHopId, PortId, SetIndex};
 use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
@@ -161,11 +161,11 @@ impl PreparedPaths {
     pub(super) fn by_entry<F>(
         &mut self,
         context: &BatchContext<'_, F>,
-        (value, said): (Value, (&FlowVerdict, CachedRoute)),
+        (value, cache): (Value, &FlowCache),
         (heading, family): (Heading, Family),
         destination: impl FnOnce() -> Address,
     ) -> Decision {
-        let (verdict, route) = said;
+        let (verdict, route) = cache.said(value);
         let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
         let hop = match route {
             _ if value.is_nothing() => return self.push(Decision::NONE),

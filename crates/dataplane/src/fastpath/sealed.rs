@@ -250,10 +250,10 @@ impl FastPath {
             if mask == 0 {
                 continue;
             }
-            let FastPath { columns, opening, paths, learning, misses, gate, .. } = self;
+            let FastPath { columns, opening, paths, learning, tracking, misses, gate, .. } = self;
             let Columns { rows, v4, v6, scopes, open_jobs, .. } = &mut **columns;
             let scopes = opening.scopes(run.clone(), family, scopes);
-            let mut judge = Judge { rows, paths, learning, misses };
+            let mut judge = Judge { rows, paths, learning, tracking, misses };
             let (ingress, frames) = (gate.ingress, FramesOf::Opened(open_jobs));
             let heading = Heading::In;
             let group = PacketGroup { ingress, frames, scopes, heading, family, mask };

@@ -3,27 +3,130 @@
 //!
 //! Packets are taken in order, up to the first that is the general walk's: what is behind that one
 //! goes there, too, so that each connection sees its packets in the order in which they came.
+//!
+//! Most packets change nothing of their connection. Those of which the cache says the same are
+//! looked up together, and [`steady`](Judge::steady) decides about each by a few compares. All
+//! others are asked about one by one.
 
-use policy::{FlowVerdict, TrackedVerdict, Tracks};
+use std::ops::Range;
+
+use policy::{
+    DomainId, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, TrackedVerdict, Tracks,
+};
 use wire::flow::protocol;
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{BATCH, Family, Frames};
 
 use super::judge::{FramesOf, Judge, Learning, PacketGroup, PendingLookup, first};
-use super::prepared_path::{Decision, PreparedPaths};
+use super::prepared_path::{Decision, PathId, PreparedPaths};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Column, FlowCache, Said, bits};
-use crate::ids::NextHopId;
+use crate::connections::{Connections, EventClass, FlowHead, Judgement, KeyColumn, KeyWords, Zone};
+use crate::ids::{NextHopId, PortId};
+use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Tracker};
 
 /// Offset of the flags in a TCP header (RFC 9293 §3.1).
 const TCP_FLAGS: usize = 13;
+/// Set in the identity of a flow that has no ports ([`UpperKind`](wire::glance::UpperKind)).
+const WITHOUT_PORTS: u64 = 0x03 << 40;
+
+/// Keys of a batch's connections, of the two ports of its way.
+pub(super) struct TrackingColumns {
+    v4: [KeyColumn<[u64; 4]>; 2],
+    v6: [KeyColumn<[u64; 6]>; 2],
+}
+
+impl Default for TrackingColumns {
+    fn default() -> TrackingColumns {
+        let (v4, v6) = (|| KeyColumn::new(), || KeyColumn::new());
+        TrackingColumns { v4: [v4(), v4()], v6: [v6(), v6()] }
+    }
+}
+
+/// The head of a family's cache keys.
+pub(super) trait TrackedHead: FlowHead + Copy {
+    /// The keys of the family's connections.
+    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<Self::Key>; 2];
+}
+
+impl TrackedHead for [u64; 2] {
+    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<[u64; 4]>; 2] {
+        &mut columns.v4
+    }
+}
+
+impl TrackedHead for [u64; 6] {
+    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<[u64; 6]>; 2] {
+        &mut columns.v6
+    }
+}
 
 /// The answer about a flow: from the cache, or from the tables.
 struct Answer<'a> {
     verdict: &'a FlowVerdict,
     tracked: Option<&'a TrackedVerdict>,
     hop: NextHopId,
+}
+
+/// A port that tracks connections, and the judgements of its groups that still hold.
+#[derive(Clone, Copy)]
+struct TrackingPort {
+    zone: u64,
+    /// [`Judgement::by`] of both sides' groups as they are now.
+    holds: [u64; 2],
+}
+
+impl TrackingPort {
+    fn new(snapshot: &Snapshot, port: PortId, family: Family) -> TrackingPort {
+        let class = snapshot.path_port(port).class;
+        let holds = GroupSide::ALL.map(|side| {
+            let domain = DomainId::new(class, side.book(), family);
+            let generation = snapshot.spd().generation(domain);
+            Judgement { domain, generation, ..Judgement::UNKNOWN }.by()
+        });
+        TrackingPort { zone: Zone { attachment: port.0, vni: 0 }.key_word(), holds }
+    }
+
+    /// The rule of a connection whose packet changes nothing, if its judgement still holds.
+    #[inline(always)]
+    fn rule<K: KeyWords>(
+        &self,
+        connections: &Connections,
+        keys: &KeyColumn<K>,
+        packet: (usize, EventClass),
+        now_s: u32,
+    ) -> Option<PolicyIndex> {
+        let (rule, by) = connections.steady(keys, packet, now_s)?;
+        ((self.holds[0] == by) | (self.holds[1] == by)).then_some(rule)
+    }
+}
+
+/// Packets that follow each other, and of which the cache says the same.
+struct Alike<'a> {
+    places: Range<usize>,
+    connections: &'a Connections,
+    now_s: u32,
+    tracked: TrackedVerdict,
+    hop: NextHopId,
+    /// The port by which they came, and the one by which they leave, where these track.
+    ports: [Option<TrackingPort>; 2],
+    /// The decision on packets of connections that these rules let begin.
+    last: Option<(KnownConnections, GivenDecision)>,
+}
+
+/// The part of a decision that a packet's row takes.
+#[derive(Clone, Copy)]
+struct GivenDecision {
+    path: PathId,
+    place: u16,
+    mtu: u32,
+}
+
+impl From<Decision> for GivenDecision {
+    fn from(said: Decision) -> GivenDecision {
+        GivenDecision { path: said.path, place: said.place, mtu: said.mtu }
+    }
 }
 
 impl Judge<'_> {
@@ -36,20 +139,41 @@ impl Judge<'_> {
         cache: Option<&mut FlowCache>,
         column: &mut Column<HEAD>,
         group: &PacketGroup<'_>,
-    ) -> u64 {
+    ) -> u64
+    where
+        [u64; HEAD]: TrackedHead,
+    {
         let PacketGroup { scopes, mask, .. } = *group;
         let mut cache = cache.filter(|cache| cache.serves(scopes.of(first(mask))));
         let missing = match &cache {
             None => mask,
             Some(cache) => {
                 let range = first(mask)..64 - mask.leading_zeros() as usize;
-                cache.look_up_column::<HEAD, WORDS>(scopes, column, range) & mask
+                cache.look_up_column_apart::<HEAD, WORDS>(scopes, column, range) & mask
             }
         };
-        self.learning.collect::<HEAD, WORDS, F>(context, cache.as_deref(), column, group, missing);
-        self.learning.look_up_tracked(context);
-        let (mut learned, mut fit) = (0, 0);
+        self.learning.pending.clear();
+        if missing != 0 {
+            let of = cache.as_deref();
+            self.learning.collect::<HEAD, WORDS, F>(context, of, column, group, missing);
+            self.learning.look_up_tracked(context);
+        }
+        let (mut learned, mut fit, mut behind, mut alike) = (0, 0, 0, None);
         for place in bits(mask) {
+            if place >= behind {
+                let known = mask & !missing;
+                alike = cache.as_ref().and_then(|cache| {
+                    self.alike::<HEAD, F>(context, cache, (column, group), (place, known))
+                });
+                behind = alike.as_ref().map_or(place + 1, |alike| alike.places.end);
+            }
+            let is_steady = alike.as_mut().is_some_and(|alike| {
+                self.steady::<HEAD, WORDS, F>(context, (column, group), alike, place)
+            });
+            if is_steady {
+                fit |= 1 << place;
+                continue;
+            }
             let pending =
                 self.learning.pending.get(learned).filter(|it| it.place == place).copied();
             if pending.is_none() && missing >> place & 1 != 0 {
@@ -70,6 +194,116 @@ impl Judge<'_> {
         fit
     }
 
+    /// Finds the packets from a place on of which the cache says the same, and writes the keys of
+    /// their connections. `None`: no connections are tracked there.
+    #[inline(never)]
+    fn alike<'s, const HEAD: usize, F>(
+        &mut self,
+        context: &BatchContext<'s, F>,
+        cache: &FlowCache,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        (place, known): (usize, u64),
+    ) -> Option<Alike<'s>>
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let value = column.values[place];
+        if known >> place & 1 == 0 {
+            return None;
+        }
+        let tracked = *cache.said_tracked(value)?;
+        let CachedRoute::Via(hop) = cache.said(value).1 else { return None };
+        let snapshot: &'s Snapshot = context.snapshot;
+        let connections = snapshot.connections()?;
+        let run = (known >> place).trailing_ones() as usize;
+        let values = &column.values[place..place + run];
+        let same = values.iter().take_while(|other| **other == value).count();
+        let places = place..place + same;
+        let port = |port| TrackingPort::new(snapshot, port, group.family);
+        let Tracks { ingress, egress } = tracked.tracks;
+        let ports =
+            [ingress.then(|| port(group.ingress)), egress.then(|| port(snapshot.egress(hop)))];
+        let keys = <[u64; HEAD]>::columns(self.tracking);
+        for (port, keys) in ports.iter().zip(keys) {
+            let Some(port) = port else { continue };
+            connections.prepare(keys, &column.heads[places.clone()], (place, port.zone));
+        }
+        let now_s = (context.now_ns / 1_000_000_000) as u32;
+        Some(Alike { places, connections, now_s, tracked, hop, ports, last: None })
+    }
+
+    /// Decides about a packet that changes nothing of its connections, and returns whether it is
+    /// one, and fits.
+    #[inline(always)]
+    fn steady<const HEAD: usize, const WORDS: usize, F: Frames>(
+        &mut self,
+        context: &BatchContext<'_, F>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        alike: &mut Alike<'_>,
+        place: usize,
+    ) -> bool
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let identity = column.heads[place][1];
+        if identity & WITHOUT_PORTS != 0 {
+            return false;
+        }
+        let class = match (identity >> 32) as u8 {
+            protocol::TCP => EventClass::of_flags(self.tcp_flags(context, group, place)),
+            _ => EventClass::OTHER,
+        };
+        let [of_ingress, of_egress] = <[u64; HEAD]>::columns(self.tracking);
+        let (packet, now_s) = ((place, class), alike.now_s);
+        let mut known = KnownConnections::default();
+        if let Some(port) = &alike.ports[0] {
+            let Some(rule) = port.rule(alike.connections, of_ingress, packet, now_s) else {
+                return false;
+            };
+            known.ingress = Some(rule);
+        }
+        if let Some(port) = &alike.ports[1] {
+            let Some(rule) = port.rule(alike.connections, of_egress, packet, now_s) else {
+                return false;
+            };
+            known.egress = Some(rule);
+        }
+        let said = match alike.last {
+            Some((last, said)) if last == known => said,
+            _ => {
+                let of = (column, group);
+                let said =
+                    self.steady_decision::<HEAD, WORDS, F>(context, of, alike, (place, known));
+                let Some(said) = said else { return false };
+                said
+            }
+        };
+        self.give(place, said)
+    }
+
+    /// Decides about packets of these connections. `None`: they do not pass.
+    #[inline(never)]
+    fn steady_decision<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        context: &BatchContext<'_, F>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        alike: &mut Alike<'_>,
+        (place, known): (usize, KnownConnections),
+    ) -> Option<GivenDecision> {
+        let verdict = alike.tracked.with(known);
+        if !verdict.passes() {
+            return None;
+        }
+        let by = (group.heading, group.family);
+        let said = self.paths.by_verdict(context, (&verdict, alike.hop), by, || {
+            column.flow::<WORDS>(place).destination_address()
+        });
+        // A decision for one destination says nothing of the next packet.
+        let given = GivenDecision::from(said);
+        alike.last = (!said.is_on_link).then_some((known, given));
+        Some(given)
+    }
+
     /// Decides about a packet, and returns whether it has a path and fits.
     fn one_tracked<const HEAD: usize, const WORDS: usize, F: Frames>(
         &mut self,
@@ -86,8 +320,8 @@ impl Judge<'_> {
                 let (verdict, route) = cache.said(value);
                 let Some(tracked) = cache.said_tracked(value) else {
                     let destination = || column.flow::<WORDS>(place).destination_address();
-                    let entry = (value, (verdict, route));
-                    let said = self.paths.by_entry(context, entry, (heading, family), destination);
+                    let (entry, by) = ((value, &**cache), (heading, family));
+                    let said = self.paths.by_entry(context, entry, by, destination);
                     return self.give(place, said);
                 };
                 let CachedRoute::Via(hop) = route else { return false };
@@ -138,8 +372,9 @@ impl Judge<'_> {
     }
 
     /// Gives a packet its path, and returns whether it has one and fits.
-    fn give(&mut self, place: usize, said: Decision) -> bool {
-        let row = &mut self.rows[place];
+    #[inline(always)]
+    fn give(&mut self, place: usize, said: impl Into<GivenDecision>) -> bool {
+        let (said, row): (GivenDecision, _) = (said.into(), &mut self.rows[place]);
         (row.path, row.decision) = (said.path, said.place);
         row.length <= said.mtu
     }
@@ -164,6 +399,7 @@ impl Judge<'_> {
     }
 
     /// The flags of a TCP segment; of another packet something else.
+    #[inline(always)]
     fn tcp_flags<F: Frames>(
         &self,
         context: &BatchContext<'_, F>,

@@ -206,7 +206,7 @@ impl Model {
     }
 
     /// The first rule that matches, of a side of a port.
-    fn first_match<'r>(rules: &'r Rules, at: (usize, GroupSide), of: Flow) -> Option<&'r Rule> {
+    fn first_match(rules: &Rules, at: (usize, GroupSide), of: Flow) -> Option<&Rule> {
         let rules = rules[at.0][at.1 as usize].as_ref()?;
         rules.iter().find(|rule| rule.matches(of.ends, of.service))
     }

@@ -1,0 +1,405 @@
+//! Packets that change nothing of their connection: neither its status nor the second in which it
+//! was last seen. That is nearly every packet of a busy connection, so it is found out by as few
+//! steps as can be, for many packets together. Whatever it is not sure of it leaves to
+//! [`find`](Connections::find) and [`observe`](Connections::observe).
+
+use cpu::aes::KeyedHash;
+use policy::PolicyIndex;
+use policy::connection::{self, Event, Flags, Next, Segment, Shown, Side, State, Status, Timeouts};
+use wire::BATCH;
+
+use super::key::Zone;
+use super::state_word::StateWord;
+use super::{BUCKET, Connections, Constant, Originator, VALUE};
+
+/// What a packet shows, as a number: a TCP segment by its flags, or a packet of another protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EventClass(u8);
+
+const SEGMENTS: [Segment; 6] =
+    [Segment::Syn, Segment::SynAck, Segment::Ack, Segment::Fin, Segment::Rst, Segment::Odd];
+
+/// Classes by the low 5 bits of TCP's flags: `ACK PSH RST SYN FIN`.
+const OF_FLAGS: [u8; 32] = {
+    let (mut classes, mut flags) = ([0; 32], 0);
+    while flags < 32 {
+        classes[flags] = match Segment::of_flags(flags as u8) {
+            Segment::Syn => 0,
+            Segment::SynAck => 1,
+            Segment::Ack => 2,
+            Segment::Fin => 3,
+            Segment::Rst => 4,
+            Segment::Odd => 5,
+        };
+        flags += 1;
+    }
+    classes
+};
+
+impl EventClass {
+    /// A packet of another protocol than TCP and ICMP.
+    pub(crate) const OTHER: EventClass = EventClass(6);
+
+    /// A TCP segment with these flags.
+    #[inline(always)]
+    pub(crate) fn of_flags(flags: u8) -> EventClass {
+        EventClass(OF_FLAGS[usize::from(flags & 0x1f)])
+    }
+}
+
+/// Tables by a state word's status: [`StateWord::status_bits`].
+pub(super) struct Steady {
+    /// A bit for each class and sender whose packet leaves the status as it is, and refreshes it.
+    keeps: [u16; 256],
+    /// Seconds that a connection of this status lasts; 0 for none.
+    lasts_s: [u32; 256],
+}
+
+impl Steady {
+    pub(super) fn new(timeouts: &Timeouts) -> Steady {
+        let mut steady = Steady { keeps: [0; 256], lasts_s: [0; 256] };
+        for state in State::ALL {
+            for flags in 0..16 {
+                let status = Status { state, flags: Flags::of_bits(flags) };
+                let bits = StateWord::new(status, 0).status_bits();
+                steady.lasts_s[bits] = timeouts.of(status);
+                for class in 0..=EventClass::OTHER.0 {
+                    for from in [Side::Originator, Side::Responder] {
+                        // Datagrams and packets of other protocols do the same.
+                        let segment = SEGMENTS.get(usize::from(class)).copied();
+                        let shown = segment.map_or(Shown::Udp, Shown::Tcp);
+                        let next = connection::next(Some(status), Event { from, shown });
+                        let keeps = next == Next::Continues(status);
+                        steady.keeps[bits] |= u16::from(keeps) << bit(class, from);
+                    }
+                }
+            }
+        }
+        steady
+    }
+}
+
+#[inline(always)]
+fn bit(class: u8, from: Side) -> u32 {
+    u32::from(class) << 1 | u32::from(from == Side::Responder)
+}
+
+/// The words of a key with the side that sent the packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HotKey<K> {
+    pub(crate) words: K,
+    pub(crate) is_from_second: bool,
+}
+
+/// The words of a key: those of the first line, then those of the second.
+pub(crate) trait KeyWords: Copy {
+    const NOTHING: Self;
+    fn head(&self) -> &[u64; 3];
+    fn tail(&self) -> Option<&[u64; 3]>;
+    fn hash(hash: &KeyedHash, keys: &[Self], out: &mut [u64]);
+}
+
+impl KeyWords for [u64; 4] {
+    const NOTHING: Self = [0; 4];
+
+    #[inline(always)]
+    fn head(&self) -> &[u64; 3] {
+        self.first_chunk().expect("four words")
+    }
+
+    #[inline(always)]
+    fn tail(&self) -> Option<&[u64; 3]> {
+        None
+    }
+
+    #[inline(always)]
+    fn hash(hash: &KeyedHash, keys: &[Self], out: &mut [u64]) {
+        hash.hash(keys, out);
+    }
+}
+
+impl KeyWords for [u64; 6] {
+    const NOTHING: Self = [0; 6];
+
+    #[inline(always)]
+    fn head(&self) -> &[u64; 3] {
+        self.first_chunk().expect("six words")
+    }
+
+    #[inline(always)]
+    fn tail(&self) -> Option<&[u64; 3]> {
+        self.last_chunk()
+    }
+
+    #[inline(always)]
+    fn hash(hash: &KeyedHash, keys: &[Self], out: &mut [u64]) {
+        hash.hash(keys, out);
+    }
+}
+
+/// The head of a flow's key in the flow cache ([`v4_head`](crate::cache::v4_head)), whose flow has
+/// ports: the same words, in the order of the packet.
+pub(crate) trait FlowHead {
+    type Key: KeyWords;
+
+    /// The key of the flow in a zone.
+    fn connection(&self, zone: u64) -> HotKey<Self::Key>;
+}
+
+/// The identity of a connection by that of a flow, `source << 16 | destination` port below.
+#[inline(always)]
+fn identity(of_flow: u64, is_from_second: bool) -> u64 {
+    let upper = of_flow as u32;
+    let ports = if is_from_second { upper } else { upper.rotate_left(16) };
+    of_flow & !u64::from(u32::MAX) | u64::from(ports)
+}
+
+/// Whether the source port is the higher one.
+#[inline(always)]
+fn source_port_is_higher(identity: u64) -> bool {
+    (identity as u32) >> 16 > identity as u32 & 0xffff
+}
+
+impl FlowHead for [u64; 2] {
+    type Key = [u64; 4];
+
+    #[inline(always)]
+    fn connection(&self, zone: u64) -> HotKey<[u64; 4]> {
+        let [addresses, of_flow] = *self;
+        let (source, destination) = (addresses as u32, (addresses >> 32) as u32);
+        let is_from_second =
+            (source > destination) | (source == destination) & source_port_is_higher(of_flow);
+        let ends = if is_from_second { addresses.rotate_left(32) } else { addresses };
+        let words = [ends, identity(of_flow, is_from_second), zone, 0];
+        HotKey { words, is_from_second }
+    }
+}
+
+impl FlowHead for [u64; 6] {
+    type Key = [u64; 6];
+
+    #[inline(always)]
+    fn connection(&self, zone: u64) -> HotKey<[u64; 6]> {
+        let [source_low, of_flow, source_high, low, high, _] = *self;
+        let source = u128::from(source_high) << 64 | u128::from(source_low);
+        let destination = u128::from(high) << 64 | u128::from(low);
+        let is_from_second =
+            (source > destination) | (source == destination) & source_port_is_higher(of_flow);
+        let identity = identity(of_flow, is_from_second);
+        let words = match is_from_second {
+            false => [source_low, identity, zone, source_high, low, high],
+            true => [low, identity, zone, high, source_low, source_high],
+        };
+        HotKey { words, is_from_second }
+    }
+}
+
+/// Keys of a batch in one zone, with their hashes, by the places of their packets.
+pub(crate) struct KeyColumn<K> {
+    words: [K; BATCH],
+    hashes: [u64; BATCH],
+    is_from_second: [bool; BATCH],
+}
+
+impl<K: KeyWords> KeyColumn<K> {
+    pub(crate) fn new() -> KeyColumn<K> {
+        KeyColumn { words: [K::NOTHING; BATCH], hashes: [0; BATCH], is_from_second: [false; BATCH] }
+    }
+}
+
+impl Zone {
+    /// The zone as a word of a key.
+    pub(crate) fn key_word(self) -> u64 {
+        self.word()
+    }
+}
+
+impl Connections {
+    /// Writes the keys of flows in a zone and their hashes, for the places from `first` on, and
+    /// asks for the memory where they are looked for first.
+    #[inline(always)]
+    pub(crate) fn prepare<H: FlowHead>(
+        &self,
+        column: &mut KeyColumn<H::Key>,
+        heads: &[H],
+        (first, zone): (usize, u64),
+    ) {
+        let places = first..first + heads.len();
+        let (words, hashes) =
+            (&mut column.words[places.clone()], &mut column.hashes[places.clone()]);
+        let seconds = &mut column.is_from_second[places];
+        for ((head, words), is_second) in heads.iter().zip(&mut *words).zip(seconds) {
+            let key = head.connection(zone);
+            (*words, *is_second) = (key.words, key.is_from_second);
+        }
+        H::Key::hash(&self.hash, words, hashes);
+        for hash in hashes {
+            self.lines.prefetch(self.bucket(*hash & u64::from(u32::MAX)) * BUCKET + start(*hash));
+        }
+    }
+
+    #[inline(always)]
+    fn bucket(&self, half: u64) -> usize {
+        let buckets = self.lines.len() / BUCKET;
+        ((half * buckets as u64) >> 32) as usize
+    }
+
+    /// Returns the rule of the connection that the packet at a place is of, and what it was judged
+    /// by ([`Judgement::by`]), if the packet changes nothing of it. `None`: it may, or nobody knows.
+    #[inline(always)]
+    pub(crate) fn steady<K: KeyWords>(
+        &self,
+        column: &KeyColumn<K>,
+        (place, class): (usize, EventClass),
+        now_s: u32,
+    ) -> Option<(PolicyIndex, u64)> {
+        let (key, hash) = (&column.words[place], column.hashes[place]);
+        let first = self.bucket(hash & u64::from(u32::MAX)) * BUCKET + start(hash);
+        let (word, value) = match self.lines.read(first, key.head(), key.tail()) {
+            Some(read) => read,
+            None => self.look_further(key, hash)?,
+        };
+        let bits = word.status_bits();
+        let originator = Constant(value[2]).originator();
+        let is_from_originator = column.is_from_second[place] == (originator == Originator::Second);
+        let from = if is_from_originator { Side::Originator } else { Side::Responder };
+        let keeps = self.steady.keeps[bits] >> bit(class.0, from) & 1 != 0;
+        let is_now = word.last_seen_s() == now_s & super::state_word::SECONDS;
+        let is_steady = keeps & is_now & !word.is_renewing() & (self.steady.lasts_s[bits] > 0);
+        let by = value[0] & !u64::from(u32::MAX) | value[1];
+        is_steady.then_some((PolicyIndex(value[0] as u32), by))
+    }
+}
+
+impl Connections {
+    /// Reads a key in the other lines where it may be.
+    #[inline(never)]
+    fn look_further<K: KeyWords>(&self, key: &K, hash: u64) -> Option<(StateWord, [u64; VALUE])> {
+        let [first, second] = self.buckets(hash);
+        let lines = |bucket: usize| {
+            (0..BUCKET).map(move |step| bucket * BUCKET + (start(hash) + step) % BUCKET)
+        };
+        let mut lines = lines(first).skip(1).chain(lines(second));
+        lines.find_map(|at| self.lines.read(at, key.head(), key.tail()))
+    }
+
+    /// The two buckets of a hash.
+    #[inline]
+    pub(super) fn buckets(&self, hash: u64) -> [usize; 2] {
+        let (first, second) = (self.bucket(hash & u64::from(u32::MAX)), self.bucket(hash >> 32));
+        let buckets = self.lines.len() / BUCKET;
+        [first, if second == first { (first + 1) % buckets } else { second }]
+    }
+}
+
+/// The line of a bucket that is looked at first.
+#[inline(always)]
+fn start(hash: u64) -> usize {
+    hash as usize % BUCKET
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::{DomainId, Generation};
+    use proptest::prelude::*;
+    use wire::{Family, Flow, Upper};
+
+    use super::super::key::Key;
+    use super::*;
+    use crate::cache::{v4_head, v6_head};
+    use crate::connections::{Judgement, Limits};
+
+    const NOW_S: u32 = 1000;
+
+    fn flow(is_v6: bool, ends: (u8, u8), ports: (u8, u8), protocol: u8) -> Flow {
+        let address = |number: u8| match is_v6 {
+            false => 0x0a00_0000 + u128::from(number),
+            true => u128::from(number >> 1) << 64 | u128::from(number),
+        };
+        Flow {
+            family: if is_v6 { Family::V6 } else { Family::V4 },
+            source: address(ends.0),
+            destination: address(ends.1),
+            protocol,
+            upper: Upper::Ports { source: ports.0.into(), destination: ports.1.into() },
+        }
+    }
+
+    fn glance(flow: &Flow) -> wire::glance::Glance {
+        let Upper::Ports { source, destination } = flow.upper else { unreachable!() };
+        let upper = u32::from(source) << 16 | u32::from(destination);
+        wire::glance::Glance { length: 0, protocol: flow.protocol, upper, is_syn: false }
+    }
+
+    fn column(table: &Connections, flow: &Flow, zone: Zone) -> (KeyColumn4, KeyColumn6) {
+        let (mut v4, mut v6) = (KeyColumn::new(), KeyColumn::new());
+        let glance = glance(flow);
+        let halves = |of: u128| [(of >> 64) as u64, of as u64];
+        let at = (5, zone.key_word());
+        match flow.family {
+            Family::V4 => {
+                let addresses = flow.source as u64 | (flow.destination as u64) << 32;
+                table.prepare(&mut v4, &[v4_head(addresses, &glance)], at);
+            }
+            Family::V6 => {
+                let ends = (halves(flow.source), halves(flow.destination));
+                table.prepare(&mut v6, &[v6_head(ends, &glance)], at);
+            }
+        }
+        (v4, v6)
+    }
+
+    type KeyColumn4 = KeyColumn<[u64; 4]>;
+    type KeyColumn6 = KeyColumn<[u64; 6]>;
+
+    proptest! {
+        /// What is steady is what `find` finds and `observe` leaves as it is.
+        #[test]
+        fn a_steady_packet_is_one_that_changes_nothing(
+            is_v6: bool,
+            ends in (0u8..4, 0u8..4),
+            ports in (0u8..3, 0u8..3),
+            is_tcp: bool,
+            before in proptest::collection::vec((any::<bool>(), 0u8..32), 0..6),
+            (turned, flags, later_s) in (any::<bool>(), 0u8..=255, 0u32..2),
+        ) {
+            let table = Connections::new(Limits::of(64), Timeouts::default(), &[3; 32]);
+            let zone = Zone { attachment: 7, vni: 0 };
+            let protocol = if is_tcp { 6 } else { 17 };
+            let of = |turned: bool| match turned {
+                false => flow(is_v6, ends, ports, protocol),
+                true => flow(is_v6, (ends.1, ends.0), (ports.1, ports.0), protocol),
+            };
+            let shown = |flags: u8| match is_tcp {
+                true => Shown::Tcp(Segment::of_flags(flags)),
+                false => Shown::Udp,
+            };
+            let judgement = Judgement {
+                rule: PolicyIndex(3), domain: DomainId(9), generation: Generation(4),
+            };
+            for (turned, flags) in before {
+                let key = Key::of(&of(turned), zone).unwrap();
+                match table.find(&key, NOW_S) {
+                    Some(found) => drop(table.observe(found.place, &key, shown(flags), NOW_S)),
+                    None => drop(table.insert(&key, shown(flags), judgement, NOW_S)),
+                }
+            }
+            let (now_s, flow) = (NOW_S + later_s, of(turned));
+            let (v4, v6) = column(&table, &flow, zone);
+            let class = if is_tcp { EventClass::of_flags(flags) } else { EventClass::OTHER };
+            let said = match is_v6 {
+                false => table.steady(&v4, (5, class), now_s),
+                true => table.steady(&v6, (5, class), now_s),
+            };
+            let key = Key::of(&flow, zone).unwrap();
+            let expected = table.find(&key, now_s).filter(|found| {
+                let event = Event { from: found.from, shown: shown(flags) };
+                later_s == 0
+                    && connection::next(Some(found.status), event)
+                        == Next::Continues(found.status)
+            });
+            let expected = expected.map(|found| (found.judgement.rule, found.judgement.by()));
+            prop_assert_eq!(said, expected);
+        }
+    }
+}
