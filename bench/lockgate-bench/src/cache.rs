@@ -358,7 +358,7 @@ fn key(number: u32, family: Family) -> Key {
         Family::V6 => (0xfd << 120 | u128::from(number >> 12), 0xfd << 120 | 2),
     };
     let upper = Upper::Ports { source: number as u16 & 0xfff, destination: 443 };
-    let flow = Flow { family, source, destination, protocol: protocol::UDP, upper };
+    let flow = Flow { family, source, destination, protocol: protocol::UDP, upper, opens: false };
     // No policy of the snapshots names a port.
     Key { scope: ScopeBits::of(4).scope(common(Book::SpdOut, family), None), flow }
 }

@@ -220,7 +220,7 @@ fn range(network: AddressRange, random: &mut Random) -> AddressRange {
 fn extent(selector: &Selector) -> u128 {
     let hosts = |ranges: &[AddressRange]| ranges.iter().map(|of| of.hi - of.lo + 1).sum::<u128>();
     let ports = match &selector.upper {
-        UpperSelector::Ports { remote, .. } => {
+        UpperSelector::Ports { remote, .. } | UpperSelector::Tcp { remote, .. } => {
             remote.iter().map(|of| u128::from(of.hi - of.lo) + 1).sum()
         }
         UpperSelector::Any | UpperSelector::Icmp(_) => 1 << 16,

@@ -9,6 +9,7 @@ use config::{ReplayKeys, Severity, Validated};
 use console::output::{complain, print, print_json};
 use control::{Explained, Picture, Question, Routing, Spis, compile};
 use dataplane::{Generation, Snapshot};
+use policy::TcpSegments;
 
 use crate::failure::{Failure, Usage};
 use crate::input::Input;
@@ -42,6 +43,9 @@ pub(crate) struct Args {
     /// The packet is a later fragment: its ports are in another one
     #[arg(long)]
     fragment: bool,
+    /// Of TCP, the segments: "new" (SYN without ACK) or "established" (all others) [default: new]
+    #[arg(long, value_name = "KIND", value_parser = segments, conflicts_with = "fragment")]
+    tcp: Option<TcpSegments>,
     /// tcp, udp, icmp/8/0, icmpv6/128/0, esp, … or a number
     #[arg(value_name = "PROTO")]
     protocol: String,
@@ -66,7 +70,11 @@ Examples:
 
 /// Prints the explanation; succeeds whatever the verdict is.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
-    let asked = if args.fragment { flow::Asked::LaterFragment } else { flow::Asked::Whole };
+    let asked = match (args.fragment, args.tcp) {
+        (true, _) => flow::Asked::LaterFragment,
+        (false, Some(segments)) => flow::Asked::Segments(segments),
+        (false, None) => flow::Asked::Whole,
+    };
     let flow =
         flow::parse(&args.protocol, &args.source, &args.destination, asked).map_err(Usage::from)?;
     let question = Question { port: &args.port, from_peer: args.from_peer.as_deref(), flow };
@@ -89,6 +97,12 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Reads a kind of TCP segments.
+fn segments(text: &str) -> Result<TcpSegments, &'static str> {
+    let named = TcpSegments::ALL.into_iter().find(|segments| segments.name() == text);
+    named.ok_or("write new or established")
 }
 
 fn text<'a>(lines: impl Iterator<Item = (&'a str, &'a str)>) -> String {

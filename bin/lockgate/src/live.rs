@@ -12,6 +12,7 @@ pub(crate) mod status;
 
 use std::path::PathBuf;
 
+use ::policy::TcpSegments;
 use api::{GatewayClient, SocketPath, v1};
 use control::Question;
 use tokio::runtime::Runtime;
@@ -163,6 +164,10 @@ pub(crate) fn explain_request(question: Question<'_>) -> v1::ExplainRequest {
         Upper::Ports { source, destination } => {
             let (source, destination) = (source.into(), destination.into());
             request.ports = Some(v1::PortPair { source, destination });
+            if flow.protocol == wire::flow::protocol::TCP {
+                let segments = if flow.opens { TcpSegments::New } else { TcpSegments::Established };
+                request.tcp = Some(segments.name().into());
+            }
         }
         Upper::Icmp { kind, code } => {
             request.icmp = Some(v1::IcmpMessage { r#type: kind.into(), code: code.into() });

@@ -254,7 +254,14 @@ mod tests {
         let scope = tables.scope(PortClass(0), Question::Leave, Family::V4, None);
         let key = |source: u16| {
             let upper = Upper::Ports { source, destination: 53 };
-            let flow = Flow { family: Family::V4, source: 1, destination: 2, protocol: 17, upper };
+            let flow = Flow {
+                family: Family::V4,
+                source: 1,
+                destination: 2,
+                protocol: 17,
+                upper,
+                opens: false,
+            };
             Key { scope, flow }
         };
         let keys: Vec<Key> = (0..32).map(key).collect();

@@ -205,7 +205,7 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
     let Key { scope, flow } = key;
     let scopes = snapshot.tables().scopes();
     let (domain, opened_by) = (scopes.domain(scope), scopes.opened_by(scope));
-    let Flow { family, source, destination, protocol, upper } = flow;
+    let Flow { family, source, destination, protocol, upper, opens } = flow;
     let address = |value| IpAddr::from(Address { family, value }).to_string();
     let answer = match verdict.action {
         _ if !verdict.is_asked() => "not_asked",
@@ -232,6 +232,9 @@ fn flow(snapshot: &Snapshot, worker: usize, entry: &CacheEntry) -> v1::CachedFlo
         destination: address(destination),
         protocol: protocol_text(Some(protocol)),
         upper: match upper {
+            Upper::Ports { source, destination } if opens => {
+                format!("ports {source} to {destination}, new")
+            }
             Upper::Ports { source, destination } => format!("ports {source} to {destination}"),
             Upper::Icmp { kind, code } => format!("{kind}/{code}"),
             Upper::Fragment => "fragment".into(),

@@ -81,7 +81,7 @@ fn passes_all(policy: &Policy, service: &HostService, own: &[Address]) -> bool {
             let holds = |range: &policy::PortRange| range.contains_range(&listed);
             remote.is_empty() && (local.is_empty() || local.iter().any(holds))
         }
-        UpperSelector::Icmp(_) => false,
+        UpperSelector::Icmp(_) | UpperSelector::Tcp { .. } => false,
     };
     policy.action == Action::Bypass
         && policy.only != Some(Direction::Outbound)

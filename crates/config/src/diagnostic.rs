@@ -283,6 +283,8 @@ pub enum DiagnosticKind {
     PortsOfAny { key: &'static str, what: &'static str },
     #[error("`icmp` needs protocol \"icmp\" or \"icmpv6\"")]
     IcmpWithoutProtocol,
+    #[error("`tcp` needs protocol \"tcp\"")]
+    TcpWithoutProtocol,
     #[error("the addresses are of the other IP version than the ICMP")]
     IcmpOfOtherFamily { right: &'static str },
     #[error("`{one}` and `{other}` have no IP version in common: the {what} never matches")]

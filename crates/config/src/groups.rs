@@ -51,7 +51,7 @@ pub struct Rule {
     pub to: Vec<RuleAddresses>,
     /// Upper-layer protocol, or any.
     pub protocol: Option<u8>,
-    /// Ports or ICMP types; of ports `local` are those of the source.
+    /// Ports, kind of TCP segments or ICMP types; of ports `local` are those of the source.
     pub upper: UpperSelector,
 }
 
@@ -171,7 +171,7 @@ impl Rule {
         writeln!(out, "protocol = \"{}\"", protocol_text(self.protocol))?;
         match &self.upper {
             UpperSelector::Any => {}
-            UpperSelector::Ports { local, remote } => {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
                 for (key, ports) in [("from_ports", local), ("to_ports", remote)] {
                     if !ports.is_empty() {
                         writeln!(out, "{key} = {}", list(ports.iter().map(PortRange::to_string)))?;
@@ -182,6 +182,9 @@ impl Rule {
             UpperSelector::Icmp(messages) => {
                 writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
             }
+        }
+        if let Some(segments) = self.upper.segments() {
+            writeln!(out, "tcp = \"{}\"", segments.name())?;
         }
         Ok(())
     }

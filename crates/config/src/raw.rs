@@ -153,6 +153,7 @@ pub(crate) struct RawRule {
     pub(crate) protocol: Either,
     pub(crate) from_ports: Texts,
     pub(crate) to_ports: Texts,
+    pub(crate) tcp: Text,
     pub(crate) icmp: Texts,
 }
 
@@ -405,6 +406,7 @@ fn rule(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawRule {
         protocol: section.scalar(problems, "protocol"),
         from_ports: section.texts(problems, "from_ports"),
         to_ports: section.texts(problems, "to_ports"),
+        tcp: section.text(problems, "tcp"),
         icmp: section.texts(problems, "icmp"),
     }
 }

@@ -273,6 +273,8 @@ sections! {
             "source ports: `[\"443\", \"8000-8999\"]`"
         "to_ports" Texts Words("any"),
             "destination ports, likewise"
+        "tcp" Text Words("any"),
+            "`\"new\"`: TCP segments with SYN and without ACK; `\"established\"`: all others of TCP"
         "icmp" Texts Words("any"),
             "ICMP messages, as in `[[policy]]`"
     ]

@@ -478,7 +478,8 @@ impl Validated {
         writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
         match &selector.upper {
             UpperSelector::Any => {}
-            UpperSelector::Ports { local, remote } => {
+            // A policy asks for no kind of TCP segments.
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
                 // An empty list is a mistake; any port is what is not written.
                 for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
                     if !ports.is_empty() {

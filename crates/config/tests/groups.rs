@@ -7,7 +7,9 @@ use config::groups::{GroupId, Rule, RuleAction, RuleAddresses, SetId};
 use config::{
     Diagnostic, Parsed, Severity, Validated, differences, edited, parse, parse_in, parse_policies,
 };
-use policy::{Action, AddressRange, GroupMode, GroupSide, Policy, UpperSelector};
+use policy::{
+    Action, AddressRange, GroupMode, GroupSide, Policy, PortRange, TcpSegments, UpperSelector,
+};
 use wire::Family;
 
 const GOOD: &str = r#"[node]
@@ -121,6 +123,48 @@ fn effective_text_parses_back_to_the_same_sets_groups_and_rules() {
     assert_eq!(meaning(&meaning(&all).effective()), meaning(&all));
 }
 
+#[test]
+fn rules_ask_for_tcp_segments_that_open_a_connection_or_for_the_others() {
+    for segments in TcpSegments::ALL {
+        let (name, ports) = (segments.name(), vec![PortRange { lo: 443, hi: 443 }]);
+        for (key, remote) in [("", vec![]), ("to_ports = [\"443\"]\n", ports)] {
+            let asks = format!("protocol = \"tcp\"\ntcp = \"{name}\"\n{key}");
+            let text = GOOD.replace("protocol = \"icmp\"\nicmp = [\"8\"]\n", &asks);
+            let validated = meaning(&text);
+            let upper = UpperSelector::Tcp { segments, local: vec![], remote };
+            assert_eq!((validated.rules[1].protocol, &validated.rules[1].upper), (Some(6), &upper));
+            let effective = validated.effective();
+            assert!(effective.contains(&format!("tcp = \"{name}\"\n")), "{effective}");
+            assert_eq!(meaning(&effective), validated);
+            assert!(validated.group_policies().iter().any(|rule| rule.selector.upper == upper));
+        }
+    }
+}
+
+#[test]
+fn a_rule_for_new_segments_does_not_cover_one_for_the_others() {
+    let rules = |first: &str, second: &str| {
+        let rule = |tcp: &str| {
+            format!(
+                "[[rule]]\ngroup = \"web\"\naction = \"permit\"\nfrom = [\"10.3.0.0/16\"]\n\
+                 to = [\"10.4.0.0/16\"]\nprotocol = \"tcp\"\n{tcp}"
+            )
+        };
+        parsed(&format!("{GOOD}{}{}", rule(first), rule(second))).warnings.len()
+    };
+    let (new, established, any) = ("tcp = \"new\"\n", "tcp = \"established\"\n", "");
+    for (first, second, covered) in [
+        (new, established, 0),
+        (established, new, 0),
+        (new, any, 0),
+        (any, new, 1),
+        (new, new, 1),
+        (any, established, 1),
+    ] {
+        assert_eq!(rules(first, second), covered, "{first} {second}");
+    }
+}
+
 /// One row: what is replaced in [`GOOD`], by what, the place, a part of the message, and of the
 /// advice.
 type Row = (&'static str, &'static str, &'static str, &'static str, &'static str);
@@ -207,9 +251,52 @@ const ERRORS: &[Row] = &[
     (
         "protocol = \"icmp\"\n",
         "protocol = \"icmp\"\ntcp = \"new\"\n",
-        "35:1",
-        "by TCP flags are not supported yet",
-        "leave it out",
+        "35:7",
+        "`tcp` needs protocol \"tcp\"",
+        "",
+    ),
+    ("protocol = \"tcp\"\n", "tcp = \"new\"\n", "26:7", "`tcp` needs protocol \"tcp\"", ""),
+    (
+        "protocol = \"tcp\"\n",
+        "protocol = \"tcp\"\ntcp = \"establishd\"\n",
+        "27:7",
+        "`tcp` cannot be \"establishd\"",
+        "did you mean `established`?",
+    ),
+    (
+        "protocol = \"tcp\"\n",
+        "protocol = \"tcp\"\ntcp = \"SYN/SYN,ACK\"\n",
+        "27:7",
+        "masks and values of TCP flags are not supported",
+        "a verdict is remembered for a flow, and flags differ from packet to packet",
+    ),
+    (
+        "protocol = \"tcp\"\n",
+        "protocol = \"tcp\"\ntcp = \"0x2/0x12\"\n",
+        "27:7",
+        "masks and values of TCP flags are not supported",
+        "tcp = \"new\" (SYN without ACK)",
+    ),
+    (
+        "protocol = \"tcp\"\n",
+        "protocol = \"tcp\"\ntcp = [\"new\"]\n",
+        "27:7",
+        "`tcp` must be a string",
+        "",
+    ),
+    (
+        "protocol = \"tcp\"\n",
+        "protocol = \"tcp\"\ntcp_flags = \"syn\"\n",
+        "27:1",
+        "masks and values of TCP flags are not supported",
+        "tcp = \"new\" (SYN without ACK)",
+    ),
+    (
+        "action = \"bypass\"\n",
+        "action = \"bypass\"\nprotocol = \"tcp\"\ntcp = \"new\"\n",
+        "45:1",
+        "masks and values of TCP flags are not supported",
+        "a [[policy]] matches all segments",
     ),
     (
         "mode = \"audit\"",

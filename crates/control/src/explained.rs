@@ -487,11 +487,22 @@ impl Story<'_> {
         })
     }
 
+    /// The kind of a TCP segment, if a rule that was asked tells them apart.
+    fn segments(&self) -> &'static str {
+        let spd = self.snapshot.spd();
+        let tells = self.told.consultations.iter().any(|asked| spd.tells_segments(asked.domain));
+        match (tells && self.flow.protocol == protocol::TCP, self.flow.opens) {
+            (false, _) => "",
+            (true, true) => " (new: SYN without ACK)",
+            (true, false) => " (established: not SYN alone)",
+        }
+    }
+
     fn packet(&self) -> String {
         let flow = flow_text(&self.flow);
         let (port, how) = match self.arrival {
             Arrival::Clear(port) if self.snapshot.host() == Some(port) => {
-                return format!("{flow}, from this machine itself");
+                return format!("{flow}{}, from this machine itself", self.segments());
             }
             Arrival::Clear(port) => (port, "in cleartext".to_owned()),
             Arrival::Opened(port, set) => {
@@ -499,6 +510,7 @@ impl Story<'_> {
             }
         };
         let side = side_text(self.snapshot.port(port).side);
+        let flow = format!("{flow}{}", self.segments());
         format!("{flow}, received by {side} port {} {how}", self.port_name(port))
     }
 

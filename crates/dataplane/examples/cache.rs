@@ -85,7 +85,7 @@ fn key(number: u32, family: Family) -> Key {
         Family::V6 => (0xfd << 120 | u128::from(number >> 12), 0xfd << 120 | 2),
     };
     let upper = Upper::Ports { source: number as u16 & 0xfff, destination: 443 };
-    let flow = Flow { family, source, destination, protocol: 17, upper };
+    let flow = Flow { family, source, destination, protocol: 17, upper, opens: false };
     let domain = DomainId::new(PortClass(0), Book::SpdOut, family);
     let scope = ScopeBits::of(4).scope(domain, None);
     Key { scope, flow }

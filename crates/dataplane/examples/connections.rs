@@ -126,7 +126,7 @@ fn key(number: u32, family: Family) -> Key {
     let high = if family == Family::V6 { 0xfd << 120 } else { 10 << 24 };
     let (source, destination) = (high | u128::from(number >> 12), high | 2 << 16);
     let upper = Upper::Ports { source: 1024 + (number as u16 & 0xfff), destination: 443 };
-    let flow = Flow { family, source, destination, protocol: 6, upper };
+    let flow = Flow { family, source, destination, protocol: 6, upper, opens: false };
     Key::of(&flow, Zone { attachment: 1, vni: 0 }).expect("ports")
 }
 

@@ -7,7 +7,8 @@
 //! missing are searched together, equal ones once, and written.
 //!
 //! **Key**: scope (question, family, class of the ingress port, and of an opened packet the set of
-//! the SA that opened it), addresses, protocol, upper layer. The set does for the SPI: all SAs of a
+//! the SA that opened it), addresses, protocol, upper layer, and where a rule asks whether a TCP
+//! segment opens a connection, that. The set does for the SPI: all SAs of a
 //! set are judged alike, and it stays when they are rekeyed. **Value**: the number of a verdict,
 //! under its domain's generation; and the next hop, under a number that this worker gives each
 //! routing table it sees. A stale route is looked up again; the verdict stands if the new route
@@ -36,7 +37,7 @@ use crate::ids::RouteGeneration;
 use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{CachedRoute, Key};
-pub(crate) use entry::{Value, Words, v4_head, v6_head};
+pub(crate) use entry::{OPENS_BIT, Value, Words, set_opens, v4_head, v6_head};
 pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
@@ -235,6 +236,7 @@ impl FlowCache {
         Flow: Words<WORDS>,
     {
         let (mut words, mut hash) = (key.flow.words(key.scope), [0]);
+        self.domains.narrow(&mut words);
         self.hash.hash(&[words], &mut hash);
         entry::set_generation(&mut words, self.domains.generation(key.scope));
         let [hash] = hash;
@@ -288,7 +290,8 @@ impl FlowCache {
                 self.is_invalid |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
                     && (..=BREAK_EVEN_STEPS).contains(&spd.question_cost(domain).steps());
-                *known = Domain { generation, is_bypassed, entries: 0 };
+                let tells_segments = spd.tells_segments(domain);
+                *known = Domain { generation, is_bypassed, tells_segments, entries: 0 };
             }
         }
     }

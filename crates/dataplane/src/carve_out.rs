@@ -392,7 +392,7 @@ fn wanted(policy: &Policy, service: &HostService, reaches: Packets) -> Packets {
     let asks_upper = match &selector.upper {
         UpperSelector::Any => false,
         UpperSelector::Ports { local, remote } => !local.is_empty() || !remote.is_empty(),
-        UpperSelector::Icmp(_) => true,
+        UpperSelector::Icmp(_) | UpperSelector::Tcp { .. } => true,
     };
     let upper_meets = match &selector.upper {
         UpperSelector::Any => true,
@@ -403,6 +403,10 @@ fn wanted(policy: &Policy, service: &HostService, reaches: Packets) -> Packets {
         }
         UpperSelector::Icmp(_) => {
             matches!(service.protocol, protocol::ICMP | protocol::ICMPV6)
+        }
+        UpperSelector::Tcp { local, .. } => {
+            service.protocol == protocol::TCP
+                && (local.is_empty() || local.iter().any(|range| meets_ports(range, service)))
         }
     };
     let mut packets = Packets::default();

@@ -26,6 +26,7 @@ mod finish;
 mod judge;
 mod prepared_path;
 mod sealed;
+mod segments;
 mod tracked;
 
 use std::ops::Range;

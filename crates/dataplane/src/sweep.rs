@@ -59,7 +59,7 @@ mod tests {
         for source in 0..500 {
             let upper = Upper::Ports { source: 1000, destination: 80 };
             let (family, protocol, destination) = (Family::V4, 6, 0x0a00_0001);
-            let flow = Flow { family, source, destination, protocol, upper };
+            let flow = Flow { family, source, destination, protocol, upper, opens: true };
             let key = Key::of(&flow, Zone { attachment: 1, vni: 0 }).unwrap();
             connections.insert(&key, syn, Judgement::UNKNOWN, 100);
         }

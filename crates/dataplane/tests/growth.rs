@@ -45,7 +45,7 @@ struct Traffic {
 fn flow(number: usize) -> Flow {
     let upper = Upper::Ports { source: number as u16, destination: 53 };
     let (source, destination) = (number as u128 >> 16, 1);
-    Flow { family: Family::V4, source, destination, protocol: 17, upper }
+    Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false }
 }
 
 impl Traffic {

@@ -24,7 +24,8 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     let key = |number: usize| {
         let upper = Upper::Ports { source: number as u16, destination: 53 };
         let (source, destination) = (number as u128 >> 16, 1);
-        let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper };
+        let flow =
+            Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
         Key { scope, flow }
     };
     let without = resident();

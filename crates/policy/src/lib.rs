@@ -35,7 +35,9 @@ pub use exit::Exit;
 pub use ids::{PolicyIndex, SetIndex};
 pub use policy::{Action, GroupMode, Policy, PolicyId, SaSetId};
 pub use scope::{Scope, ScopeBits};
-pub use selector::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
+pub use selector::{
+    AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
+};
 pub use set_places::SetPlaces;
 pub use spd::{Names, NeedsRenewal, Search, Slots, Spd, SpdError, common};
 pub use tables::{Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks};

@@ -122,7 +122,8 @@ impl Policy {
         family: Family,
         rules: &mut Vec<Rule>,
     ) {
-        let Selector { local, remote, protocol, upper } = &self.selector;
+        let Selector { local, remote, upper, .. } = &self.selector;
+        let Some(protocol) = self.selector.asked_protocol() else { return };
         let (sources, destinations) = match direction {
             Direction::Outbound => (local, remote),
             Direction::Inbound => (remote, local),
@@ -133,7 +134,7 @@ impl Policy {
                 rules.extend(uppers.iter().map(|&upper| Rule {
                     source: (source.lo, source.hi),
                     destination: (destination.lo, destination.hi),
-                    protocol: *protocol,
+                    protocol,
                     upper,
                     index,
                 }));
@@ -151,11 +152,12 @@ impl Selector {
         let addresses = of_family(&self.local).saturating_mul(of_family(&self.remote));
         let uppers = match &self.upper {
             UpperSelector::Any => 1,
-            UpperSelector::Ports { local, remote } => {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
                 local.len().max(1).saturating_mul(remote.len().max(1))
             }
             UpperSelector::Icmp(messages) => messages.len().max(1),
         };
+        let uppers = if self.asked_protocol().is_some() { uppers } else { 0 };
         addresses.saturating_mul(uppers)
     }
 }
@@ -169,16 +171,12 @@ impl UpperSelector {
                 vec![UpperRule::Any]
             }
             UpperSelector::Ports { local, remote } => {
-                let (sources, destinations) = match direction {
-                    Direction::Outbound => (local, remote),
-                    Direction::Inbound => (remote, local),
-                };
-                let (sources, destinations) = (ports_or_any(sources), ports_or_any(destinations));
-                let pairs = |&source| {
-                    let with = move |&destination| UpperRule::Ports { source, destination };
-                    destinations.iter().map(with)
-                };
-                sources.iter().flat_map(pairs).collect()
+                let rule = |(source, destination)| UpperRule::Ports { source, destination };
+                port_pairs(local, remote, direction).map(rule).collect()
+            }
+            &UpperSelector::Tcp { segments, ref local, ref remote } => {
+                let rule = |(source, destination)| UpperRule::Tcp { segments, source, destination };
+                port_pairs(local, remote, direction).map(rule).collect()
             }
             UpperSelector::Icmp(messages) if messages.is_empty() => {
                 vec![UpperRule::Icmp(IcmpRange::ANY)]
@@ -188,6 +186,21 @@ impl UpperSelector {
             }
         }
     }
+}
+
+/// The combinations of source and destination ports of packets of a direction.
+fn port_pairs<'p>(
+    local: &'p [PortRange],
+    remote: &'p [PortRange],
+    direction: Direction,
+) -> impl Iterator<Item = (PortRange, PortRange)> + 'p {
+    let (sources, destinations) = match direction {
+        Direction::Outbound => (local, remote),
+        Direction::Inbound => (remote, local),
+    };
+    let destinations = ports_or_any(destinations);
+    let pairs = |&source| destinations.iter().map(move |&destination| (source, destination));
+    ports_or_any(sources).iter().flat_map(pairs)
 }
 
 /// An empty list of ports means any.

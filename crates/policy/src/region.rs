@@ -11,14 +11,25 @@ use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
 use crate::book::Direction;
-use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, TcpSegments, UpperSelector};
 use crate::steps::{Exhausted, Steps};
 
-/// Protocols with ports: bit `i` of a set of them is entry `i`.
-const WITH_PORTS: [u8; 5] =
-    [protocol::TCP, protocol::UDP, protocol::SCTP, protocol::DCCP, protocol::UDP_LITE];
+/// Protocols with ports: bit `i` of a set of them is entry `i`. TCP is there twice, by what its
+/// segments are: as two protocols, none of whose packets is of both.
+const WITH_PORTS: [u8; 6] = [
+    protocol::TCP,
+    protocol::TCP,
+    protocol::UDP,
+    protocol::SCTP,
+    protocol::DCCP,
+    protocol::UDP_LITE,
+];
 /// All of [`WITH_PORTS`].
-const ALL_WITH_PORTS: u8 = 0b1_1111;
+const ALL_WITH_PORTS: u8 = 0b11_1111;
+/// The bit of TCP segments that open no connection.
+const TCP_ESTABLISHED: u8 = 0b01;
+/// The bit of those that do.
+const TCP_NEW: u8 = 0b10;
 
 /// Lowest and highest address.
 pub(crate) type Addresses = (u128, u128);
@@ -118,9 +129,11 @@ impl Region {
         // The second address of a network is a host's, where the first is not.
         let host = |(lo, hi): Addresses| if hi - lo > 1 { lo + 1 } else { lo };
         let (local, remote) = (host(self.local), host(self.remote));
+        let mut opens = false;
         let (protocol, upper) = match self.upper {
             UpperRegion::Ports { protocols, local, remote } => {
                 let protocol = WITH_PORTS[protocols.trailing_zeros() as usize];
+                opens = protocol == protocol::TCP && protocols & TCP_ESTABLISHED == 0;
                 let (source, destination) = (likely(local), likely(remote));
                 (protocol, Upper::Ports { source, destination })
             }
@@ -134,10 +147,10 @@ impl Region {
                 (lowest as u8, Upper::None)
             }
         };
-        let outbound = Flow { family, source: local, destination: remote, protocol, upper };
+        let outbound = Flow { family, source: local, destination: remote, protocol, upper, opens };
         match direction {
             Direction::Outbound => outbound,
-            Direction::Inbound => outbound.reversed(),
+            Direction::Inbound => Flow { opens, ..outbound.reversed() },
         }
     }
 }
@@ -212,14 +225,16 @@ impl<'s> Sides<'s> {
         let asked = self.selector.protocol;
         let icmp = icmp_of(self.family);
         let asks_icmp = asked.is_none_or(|asked| asked == icmp);
-        let protocols = with_ports(asked);
+        let protocols = with_ports(asked) & of_segments(&self.selector.upper);
         let ports = |local: &PortRange, remote: &PortRange| UpperRegion::Ports {
             protocols,
             local: (local.lo, local.hi),
             remote: (remote.lo, remote.hi),
         };
         match &self.selector.upper {
-            UpperSelector::Ports { local, remote } if !local.is_empty() || !remote.is_empty() => {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. }
+                if asks_ports(&self.selector.upper) =>
+            {
                 if protocols == 0 {
                     return ControlFlow::Continue(());
                 }
@@ -232,7 +247,7 @@ impl<'s> Sides<'s> {
                     }
                 }
             }
-            UpperSelector::Any | UpperSelector::Ports { .. } => {
+            UpperSelector::Any | UpperSelector::Ports { .. } | UpperSelector::Tcp { .. } => {
                 if protocols != 0 {
                     visit(ports(&PortRange::ANY, &PortRange::ANY))?;
                 }
@@ -390,11 +405,26 @@ fn pairs(
     Ok(found)
 }
 
+/// Returns whether a condition can be met by packets with ports only.
+fn asks_ports(upper: &UpperSelector) -> bool {
+    upper.segments().is_some()
+        || upper.ports().is_some_and(|ports| ports.iter().any(|ports| !ports.is_empty()))
+}
+
+/// The protocols with ports that have segments of the kind that a selector asks for.
+fn of_segments(upper: &UpperSelector) -> u8 {
+    match upper.segments() {
+        None => ALL_WITH_PORTS,
+        Some(TcpSegments::New) => TCP_NEW,
+        Some(TcpSegments::Established) => TCP_ESTABLISHED,
+    }
+}
+
 /// The protocols with ports that a selector asks for.
 fn with_ports(asked: Option<u8>) -> u8 {
     let Some(asked) = asked else { return ALL_WITH_PORTS };
-    let place = WITH_PORTS.iter().position(|protocol| *protocol == asked);
-    place.map_or(0, |place| 1 << place)
+    let places = WITH_PORTS.iter().enumerate().filter(|(_, protocol)| **protocol == asked);
+    places.fold(0, |set, (place, _)| set | 1 << place)
 }
 
 /// The protocols that have neither ports nor the family's ICMP messages, of those asked for.

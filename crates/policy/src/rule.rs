@@ -5,7 +5,7 @@ use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
 use crate::ids::PolicyIndex;
-use crate::selector::{IcmpRange, PortRange};
+use crate::selector::{IcmpRange, PortRange, TcpSegments};
 use crate::verdict::Decider;
 
 /// One combination of the entries of a policy's lists, as a packet of one direction shows them.
@@ -28,11 +28,25 @@ pub(crate) struct Rule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum UpperRule {
     Any,
-    Ports { source: PortRange, destination: PortRange },
+    Ports {
+        source: PortRange,
+        destination: PortRange,
+    },
     Icmp(IcmpRange),
+    /// The rule's protocol is TCP.
+    Tcp {
+        segments: TcpSegments,
+        source: PortRange,
+        destination: PortRange,
+    },
 }
 
 impl Rule {
+    /// Returns whether the rule tells TCP segments that open a connection from others.
+    pub(crate) fn tells_segments(&self) -> bool {
+        matches!(self.upper, UpperRule::Tcp { .. })
+    }
+
     /// Returns the rule's verdict on a flow of its family: [`Decider::None`] if it does not concern
     /// it.
     pub(crate) fn judge(&self, flow: &Flow) -> Decider {
@@ -67,25 +81,31 @@ impl Rule {
         };
         match (self.upper, flow.upper) {
             (UpperRule::Any, _) => Decider::Policy(self.index),
-            (
-                UpperRule::Ports { source, destination },
-                Upper::Ports { source: s, destination: d },
-            ) => decides_if(
-                (source.lo..=source.hi).contains(&s)
-                    && (destination.lo..=destination.hi).contains(&d),
-            ),
+            (UpperRule::Ports { source, destination }, Upper::Ports { .. }) => {
+                decides_if(has_ports(flow, source, destination))
+            }
+            (UpperRule::Tcp { segments, source, destination }, Upper::Ports { .. }) => {
+                decides_if(segments.has(flow) && has_ports(flow, source, destination))
+            }
             (UpperRule::Icmp(range), Upper::Icmp { kind, code }) => {
                 let message = u16::from_be_bytes([kind, code]);
                 decides_if(is_icmp(flow) && (range.lo..=range.hi).contains(&message))
             }
-            (UpperRule::Ports { .. }, Upper::Fragment) => {
+            (UpperRule::Ports { .. } | UpperRule::Tcp { .. }, Upper::Fragment) => {
                 lacking_if(protocol::has_ports(flow.protocol))
             }
             (UpperRule::Icmp(_), Upper::Fragment) => lacking_if(is_icmp(flow)),
-            (UpperRule::Ports { .. }, Upper::Icmp { .. } | Upper::None)
+            (UpperRule::Ports { .. } | UpperRule::Tcp { .. }, Upper::Icmp { .. } | Upper::None)
             | (UpperRule::Icmp(_), Upper::Ports { .. } | Upper::None) => Decider::None,
         }
     }
+}
+
+/// Returns whether a flow has ports, and they lie in these ranges.
+fn has_ports(flow: &Flow, sources: PortRange, destinations: PortRange) -> bool {
+    let Upper::Ports { source, destination } = flow.upper else { return false };
+    (sources.lo..=sources.hi).contains(&source)
+        && (destinations.lo..=destinations.hi).contains(&destination)
 }
 
 /// Returns whether the flow's protocol is its family's ICMP.

@@ -15,7 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use wire::{Address, Family};
+use wire::{Address, Family, Flow};
 
 /// Protocols that have a name here. All others are written as numbers.
 pub const PROTOCOL_NAMES: [(&str, u8); 9] = [
@@ -365,6 +365,72 @@ pub enum UpperSelector {
     /// ICMP type and code. Matches only ICMP packets: protocol 1 in IPv4, 58 in IPv6. A list that
     /// is empty means any message.
     Icmp(Vec<IcmpRange>),
+    /// TCP segments of a kind. Matches only TCP, and no later fragment; a list of ports that is
+    /// empty means any port.
+    Tcp {
+        /// The kind of segments.
+        segments: TcpSegments,
+        /// Ports at the local end.
+        local: Vec<PortRange>,
+        /// Ports at the remote end.
+        remote: Vec<PortRange>,
+    },
+}
+
+/// The kind of TCP segments that a selector matches. Each segment is of one kind, so that one bit
+/// of a flow says which: a mask and a value of flags would need all eight.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TcpSegments {
+    /// Segments with SYN and without ACK, which open a connection (RFC 9293 §3.5).
+    New,
+    /// All others.
+    Established,
+}
+
+impl TcpSegments {
+    /// Both kinds.
+    pub const ALL: [TcpSegments; 2] = [TcpSegments::New, TcpSegments::Established];
+
+    /// `new` or `established`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TcpSegments::New => "new",
+            TcpSegments::Established => "established",
+        }
+    }
+
+    /// Returns whether a TCP segment of this flow is of this kind.
+    pub const fn has(self, flow: &Flow) -> bool {
+        matches!(self, TcpSegments::New) == flow.opens
+    }
+}
+
+impl UpperSelector {
+    /// The lists of ports at the local and the remote end.
+    pub fn ports(&self) -> Option<[&[PortRange]; 2]> {
+        match self {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
+                Some([local, remote])
+            }
+            UpperSelector::Any | UpperSelector::Icmp(_) => None,
+        }
+    }
+
+    /// The ICMP messages; none where there are no such messages or any matches.
+    pub fn messages(&self) -> &[IcmpRange] {
+        match self {
+            UpperSelector::Icmp(messages) => messages,
+            UpperSelector::Any | UpperSelector::Ports { .. } | UpperSelector::Tcp { .. } => &[],
+        }
+    }
+
+    /// The kind of TCP segments that it asks for.
+    pub const fn segments(&self) -> Option<TcpSegments> {
+        match self {
+            UpperSelector::Tcp { segments, .. } => Some(*segments),
+            UpperSelector::Any | UpperSelector::Ports { .. } | UpperSelector::Icmp(_) => None,
+        }
+    }
 }
 
 /// The flows that a policy matches, seen from this gateway: `local` is the gateway's side.

@@ -123,8 +123,8 @@ pub struct Spd {
     log: Vec<Change>,
     /// One entry a domain.
     tables: Box<[Table]>,
-    /// The most that a search of the groups of an egress port costs, a family.
-    groups_out: [Cost; 2],
+    /// The groups of egress ports, a family.
+    groups_out: [GroupsOut; 2],
     /// Classes with a `reflect` rule among their groups: two entries a class, by family.
     tracked: Box<[bool]>,
     /// Whether any class of a family has one.
@@ -224,7 +224,7 @@ impl Spd {
         let base = Arc::new(Base { capacity, classes, addresses, names });
         let slots = BySlot::new(slots, Vec::new());
         let search = Search::default();
-        let (log, groups_out) = (Vec::new(), cost_of_groups_out(&tables));
+        let (log, groups_out) = (Vec::new(), groups_out(&tables));
         let (tracked, tracks_any, wraps) = (Box::default(), [false; 2], 0);
         let mut spd = Spd {
             search,
@@ -477,7 +477,27 @@ impl Spd {
             Question::Leave => of(Book::SpdOut),
             Question::Through => of(Book::GroupIn).and(of(Book::SpdOut)),
         };
-        cost.and(self.groups_out[domain.family() as usize])
+        cost.and(self.groups_out[domain.family() as usize].cost)
+    }
+
+    /// Returns whether the answer to a domain's question ([`Question`]) may be another for a TCP
+    /// segment that opens a connection than for the others of its flow: a book that it asks has a
+    /// rule with [`UpperSelector::Tcp`](crate::UpperSelector::Tcp). It changes only with the
+    /// domain's generation.
+    ///
+    /// # Panics
+    /// If `domain` is from another database.
+    pub fn tells_segments(&self, domain: DomainId) -> bool {
+        let of = |book| {
+            let asked = DomainId::new(domain.class(), book, domain.family());
+            self.tables[usize::from(asked.0)].tells_segments()
+        };
+        let inside = match Question::of(domain.book()) {
+            Question::Enter => of(Book::GroupIn) || of(Book::SpdIn),
+            Question::Leave => of(Book::SpdOut),
+            Question::Through => of(Book::GroupIn) || of(Book::SpdOut),
+        };
+        inside || self.groups_out[domain.family() as usize].tells_segments
     }
 
     /// Classifies each flow: `out[i]` is the decider of `flows[i]` in the domain.
@@ -628,16 +648,27 @@ fn mark_dependents(changed: &[DomainId], domains: usize) -> Vec<bool> {
     marked
 }
 
-/// The most that a search of the groups of an egress port costs, a family.
-fn cost_of_groups_out(tables: &[Table]) -> [Cost; 2] {
-    let mut most = [Cost::default(); 2];
-    for (domain, table) in (0..).map(DomainId).zip(tables) {
-        let most = &mut most[domain.family() as usize];
-        if domain.book() == Book::GroupOut && table.cost().steps() > most.steps() {
-            *most = table.cost();
+/// The groups of all egress ports together.
+#[derive(Clone, Copy, Default, Debug)]
+struct GroupsOut {
+    /// The most that a search of those of one port costs.
+    cost: Cost,
+    /// True if a rule tells TCP segments apart.
+    tells_segments: bool,
+}
+
+/// The groups of egress ports, a family.
+fn groups_out(tables: &[Table]) -> [GroupsOut; 2] {
+    let mut all = [GroupsOut::default(); 2];
+    let tables = (0..).map(DomainId).zip(tables);
+    for (domain, table) in tables.filter(|(domain, _)| domain.book() == Book::GroupOut) {
+        let all = &mut all[domain.family() as usize];
+        all.tells_segments |= table.tells_segments();
+        if table.cost().steps() > all.cost.steps() {
+            all.cost = table.cost();
         }
     }
-    most
+    all
 }
 
 /// Rules of each domain.

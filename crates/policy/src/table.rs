@@ -23,6 +23,8 @@ pub(crate) struct Rules {
     /// One entry a rule: the slot of its policy.
     slots: Box<[PolicyIndex]>,
     search: Classifier,
+    /// Number of rules that tell TCP segments apart.
+    telling: usize,
 }
 
 /// The rules of a domain. Cheap to copy: what is large in it is shared.
@@ -41,6 +43,8 @@ struct Changes {
     dead: Dead,
     /// Number of positions in `dead`.
     gone: usize,
+    /// Number of rules among them that tell TCP segments apart.
+    telling_gone: usize,
     /// The most that the changes add to a search: by rules that came, and by rules of the base that
     /// those gone had hidden.
     cost: Cost,
@@ -101,12 +105,19 @@ impl Table {
         removed: impl Iterator<Item = Precedence>,
     ) -> Table {
         let before = self.changes.as_ref();
-        let (mut dead, mut gone) =
-            before.map_or_else(Default::default, |changes| (changes.dead.clone(), changes.gone));
+        let (mut dead, mut gone, mut telling_gone) = before
+            .map_or_else(Default::default, |before| {
+                (before.dead.clone(), before.gone, before.telling_gone)
+            });
         // A policy that came back with the precedence of one that went may go once more: what went
         // of the base is counted once.
         let places = removed.flat_map(|precedence| self.base.of_policy(precedence));
-        gone += places.filter(|place| dead.insert(*place as u32)).count();
+        for place in places {
+            if dead.insert(place as u32) {
+                gone += 1;
+                telling_gone += usize::from(self.base.rules[place].tells_segments());
+            }
+        }
         let search = &self.base.search;
         let (as_made, now) = (search.worst_case_cost(), search.cost_without(&dead));
         let cost = Cost {
@@ -114,7 +125,7 @@ impl Table {
             blocks: now.blocks.saturating_sub(as_made.blocks),
         };
         let cost = cost.and(added.search.worst_case_cost());
-        let changes = Changes { added, dead, gone, cost };
+        let changes = Changes { added, dead, gone, telling_gone, cost };
         let changes = (gone > 0 || changes.added.len() > 0).then(|| Arc::new(changes));
         Table { base: self.base.clone(), changes }
     }
@@ -136,6 +147,13 @@ impl Table {
     pub(crate) fn len(&self) -> usize {
         let (came, went) = self.changes.as_ref().map_or((0, 0), |c| (c.added.len(), c.gone));
         self.base.len() - went + came
+    }
+
+    /// Returns whether a rule that holds tells TCP segments that open a connection from others.
+    pub(crate) fn tells_segments(&self) -> bool {
+        let (came, went) =
+            self.changes.as_ref().map_or((0, 0), |c| (c.added.telling, c.telling_gone));
+        self.base.telling - went + came > 0
     }
 
     /// Returns the verdict of each rule that concerns the flow, highest precedence first: the
@@ -267,7 +285,9 @@ impl Gathered {
         match Classifier::new(family, &rules, Budget::default()) {
             Ok(search) => {
                 let slots = rules.iter().map(|rule| rule.index).collect();
-                Ok(Rules { rules: rules.into(), precedence: precedence.into(), slots, search })
+                let telling = rules.iter().filter(|rule| rule.tells_segments()).count();
+                let (rules, precedence) = (rules.into(), precedence.into());
+                Ok(Rules { rules, precedence, slots, search, telling })
             }
             Err(error) => {
                 let mut slots: Vec<PolicyIndex> = Vec::new();

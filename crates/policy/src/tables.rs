@@ -168,6 +168,16 @@ impl Tables {
         self.spd.rules(DomainId::new(class, side.book(), family)) > 0
     }
 
+    /// Returns whether the verdict in a scope may be another for a TCP segment that opens a
+    /// connection ([`Spd::tells_segments`]).
+    ///
+    /// # Panics
+    /// If the scope is from other tables.
+    #[inline]
+    pub fn tells_segments(&self, scope: Scope) -> bool {
+        self.spd.tells_segments(self.scopes.domain(scope))
+    }
+
     /// The class of a way out for packets of a family: verdicts that were given for one way out
     /// hold for all of its class, under one generation of the scope.
     #[inline]

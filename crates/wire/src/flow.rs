@@ -157,6 +157,10 @@ pub struct Flow {
     pub protocol: u8,
     /// Ports, ICMP type and code, or why there are none.
     pub upper: Upper,
+    /// True for a TCP segment with SYN and without ACK, which opens a connection (RFC 9293 §3.5).
+    /// False where the flags are not there: in a short first fragment, and in what an ICMP error
+    /// quotes.
+    pub opens: bool,
 }
 
 impl Flow {
@@ -170,7 +174,8 @@ impl Flow {
         Address { family: self.family, value: self.destination }
     }
 
-    /// The flow of the answers: addresses and ports swapped, ICMP type and code kept.
+    /// The flow of the answers: addresses and ports swapped, ICMP type and code kept. What answers
+    /// a segment that opens a connection opens none.
     pub const fn reversed(&self) -> Flow {
         let upper = match self.upper {
             Upper::Ports { source, destination } => {
@@ -178,7 +183,8 @@ impl Flow {
             }
             other => other,
         };
-        Flow { source: self.destination, destination: self.source, upper, ..*self }
+        let (source, destination) = (self.destination, self.source);
+        Flow { source, destination, upper, opens: false, ..*self }
     }
 }
 

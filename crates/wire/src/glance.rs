@@ -42,6 +42,8 @@ pub struct Glance {
     pub upper: u32,
     /// True for a segment of TCP with SYN.
     pub is_syn: bool,
+    /// True for a segment of TCP with SYN and without ACK, which opens a connection.
+    pub opens: bool,
 }
 
 /// Properties of an upper layer's protocol, on 4 bytes.
@@ -52,8 +54,8 @@ struct Layer {
     /// Bits by which its first 4 bytes are shifted to become what a selector sees.
     shift: u8,
     kind: UpperKind,
-    /// Bits of byte 13 that say that a segment opens a connection.
-    opens: u8,
+    /// Bits of byte 13 that say that a segment has SYN.
+    syn: u8,
 }
 
 /// A mark for IPv6 extension headers, which are not common.
@@ -61,15 +63,15 @@ const EXTENSION: u8 = u8::MAX;
 
 const fn layer(number: u8, icmp: u8) -> Layer {
     match number {
-        protocol::TCP => Layer { least: 20, shift: 0, kind: UpperKind::Ports, opens: 0x02 },
+        protocol::TCP => Layer { least: 20, shift: 0, kind: UpperKind::Ports, syn: 0x02 },
         protocol::SCTP | protocol::DCCP => {
-            Layer { least: 12, shift: 0, kind: UpperKind::Ports, opens: 0 }
+            Layer { least: 12, shift: 0, kind: UpperKind::Ports, syn: 0 }
         }
         protocol::UDP | protocol::UDP_LITE => {
-            Layer { least: 8, shift: 0, kind: UpperKind::Ports, opens: 0 }
+            Layer { least: 8, shift: 0, kind: UpperKind::Ports, syn: 0 }
         }
-        _ if number == icmp => Layer { least: 8, shift: 16, kind: UpperKind::Icmp, opens: 0 },
-        _ => Layer { least: 0, shift: 32, kind: UpperKind::None, opens: 0 },
+        _ if number == icmp => Layer { least: 8, shift: 16, kind: UpperKind::Icmp, syn: 0 },
+        _ => Layer { least: 0, shift: 32, kind: UpperKind::None, syn: 0 },
     }
 }
 
@@ -127,11 +129,14 @@ pub fn v6(ip: &[u8; V6_SEEN]) -> Option<Glance> {
 
 #[inline(always)]
 fn glance(layer: Layer, protocol: u8, length: u32, upper: u32, flags: u8) -> Glance {
+    // ACK lies three bits above SYN.
+    let without_ack = !(flags >> 3);
     Glance {
         length,
         protocol,
         upper: (u64::from(u32::from_be(upper)) >> layer.shift) as u32,
-        is_syn: flags & layer.opens != 0,
+        is_syn: flags & layer.syn != 0,
+        opens: flags & layer.syn & without_ack != 0,
     }
 }
 
@@ -297,6 +302,7 @@ mod tests {
         let start = usize::from(parsed.upper_offset);
         let is_syn = parsed.flow.protocol == protocol::TCP && bytes[start + 13] & 2 != 0;
         prop_assert_eq!(seen.is_syn, is_syn);
+        prop_assert_eq!(seen.opens, parsed.flow.opens);
         Ok(())
     }
 

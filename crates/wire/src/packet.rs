@@ -84,12 +84,11 @@ pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
 
 /// The packet that an ICMP error quotes, as far as the quote goes; judged as by [`parse_quoted`].
 pub(crate) fn quoted(bytes: &[u8]) -> Option<Packet> {
-    let packet = match bytes.first()? >> 4 {
-        4 => ipv4(bytes, Extent::Quoted),
-        6 => ipv6(bytes, Extent::Quoted),
-        _ => return None,
-    };
-    packet.ok()
+    match bytes.first()? >> 4 {
+        4 => ipv4(bytes, Extent::Quoted).ok(),
+        6 => ipv6(bytes, Extent::Quoted).ok(),
+        _ => None,
+    }
 }
 
 /// The flow of a packet to a group or broadcast address, which [`parse`] refuses: only for asking
@@ -100,7 +99,10 @@ pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
         6 => usize::from(u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?])) + IPV6_BYTES,
         _ => return None,
     };
-    parse_quoted(bytes.get(..length)?)
+    let bytes = bytes.get(..length)?;
+    let Packet { flow, upper_offset, fragment, .. } = quoted(bytes)?;
+    let data = bytes.get(usize::from(upper_offset)..)?;
+    Some(Flow { opens: opens(flow.protocol, data, fragment, Extent::Received), ..flow })
 }
 
 /// Returns the offset of the byte that names the upper-layer protocol of a checked packet: in the
@@ -202,6 +204,7 @@ fn ipv4(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
             destination: destination.into(),
             protocol,
             upper,
+            opens: opens(protocol, data, fragment, extent),
         },
         length: total as u32,
         upper_offset: header_length as u16,
@@ -240,9 +243,11 @@ fn ipv6(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
     // 3. Extension headers, up to the upper layer.
     let chain = ipv6_extensions(there, fixed[6], extent)?;
     let data = there.get(chain.upper_offset..).ok_or(Malformed)?;
-    let upper = upper(chain.protocol, data, chain.fragment, extent, Family::V6)?;
+    let Chain { protocol, fragment, .. } = chain;
+    let upper = upper(protocol, data, fragment, extent, Family::V6)?;
+    let opens = opens(protocol, data, fragment, extent);
     Ok(Packet {
-        flow: Flow { family: Family::V6, source, destination, protocol: chain.protocol, upper },
+        flow: Flow { family: Family::V6, source, destination, protocol, upper, opens },
         length: total as u32,
         upper_offset: chain.upper_offset as u16,
         hop_limit: fixed[7],
@@ -383,6 +388,17 @@ fn upper(
         }),
         _ => Err(ParseError::Malformed),
     }
+}
+
+/// Returns whether the packet is a TCP segment with SYN and without ACK. A quote is none: it may be
+/// cut short before the flags.
+fn opens(number: u8, data: &[u8], fragment: Fragment, extent: Extent) -> bool {
+    const SYN: u8 = 0x02;
+    const ACK: u8 = 0x10;
+    let has_flags = fragment != Fragment::Later && extent == Extent::Received;
+    number == protocol::TCP
+        && has_flags
+        && data.get(13).is_some_and(|flags| flags & (SYN | ACK) == SYN)
 }
 
 /// Neither "this network" 0/8, loopback 127/8, multicast, class E nor broadcast

@@ -187,7 +187,7 @@ fn packet_to_seal(ends: &Ends, input: &mut Bytes<'_>) -> (Vec<u8>, Packet) {
         let bytes = input.take(MAX_PAYLOAD_BYTES).to_vec();
         let upper = Upper::None;
         let packet = Packet {
-            flow: Flow { family, source: 1, destination: 2, protocol: 253, upper },
+            flow: Flow { family, source: 1, destination: 2, protocol: 253, upper, opens: false },
             length: bytes.len() as u32,
             upper_offset: 0,
             hop_limit: 1,

@@ -175,6 +175,7 @@ fn ipv4(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             destination: header.destination_addr().to_bits().into(),
             protocol,
             upper: upper(protocol, Family::V4, &packet[header_bytes..], part, reading)?,
+            opens: opens(protocol, &packet[header_bytes..], part, reading),
         },
         bytes: packet.to_vec(),
         upper: header_bytes,
@@ -249,6 +250,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             destination: destination.to_bits(),
             protocol: next,
             upper: upper(next, Family::V6, &packet[at..], part, reading)?,
+            opens: opens(next, &packet[at..], part, reading),
         },
         bytes: packet.to_vec(),
         upper: at,
@@ -301,6 +303,15 @@ fn upper(
     }
     let number = |at: usize| u16::from_be_bytes([data[at], data[at + 1]]);
     Ok(Upper::Ports { source: number(0), destination: number(2) })
+}
+
+/// Returns whether a packet is a TCP segment with SYN and without ACK (RFC 9293 §3.1), as far as it
+/// is there; what an ICMP error quotes says nothing of flags.
+fn opens(protocol: u8, data: &[u8], part: Part, reading: Reading) -> bool {
+    let has_flags = protocol == 6 && part != Part::Later && reading != Reading::Quote;
+    let Some(flags) = data.get(13).filter(|_| has_flags) else { return false };
+    let (ack, syn) = (flags >> 4 & 1, flags >> 1 & 1);
+    (syn, ack) == (1, 0)
 }
 
 /// Returns whether options hold LSRR (131) or SSRR (137); `None`: their lengths lie.

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use policy::{Action, Direction, GroupSide, Policy, PolicyId, UpperSelector};
+use policy::{Action, Direction, GroupSide, Policy, PolicyId, TcpSegments, UpperSelector};
 use wire::{Family, Flow, Upper};
 
 /// The database's answer for a packet.
@@ -53,6 +53,8 @@ struct Packet {
     remote_port: Value,
     /// Type in the most significant 8 bits, code in the least.
     icmp_type_code: Value,
+    /// Beyond the RFC: true for a TCP segment with SYN and without ACK.
+    opens: bool,
 }
 
 /// Judges a packet that crosses the boundary in `direction`.
@@ -126,6 +128,7 @@ fn compare(entry: &Policy, packet: &Packet) -> Answer {
         local_ports(entry, packet),
         remote_ports(entry, packet),
         icmp(entry, packet),
+        tcp_segments(entry, packet),
     ];
     if answers.contains(&Answer::Differs) {
         return Answer::Differs;
@@ -174,7 +177,7 @@ fn next_layer_protocol(entry: &Policy, packet: &Packet) -> Answer {
 /// "If the Next Layer Protocol uses two ports, there are selectors for Local and Remote Ports.
 /// Each has a list of ranges of values." An empty list is ANY, which asks nothing.
 fn local_ports(entry: &Policy, packet: &Packet) -> Answer {
-    let UpperSelector::Ports { local, .. } = &entry.selector.upper else { return Answer::Matches };
+    let Some([local, _]) = entry.selector.upper.ports() else { return Answer::Matches };
     if local.is_empty() {
         return Answer::Matches;
     }
@@ -183,7 +186,7 @@ fn local_ports(entry: &Policy, packet: &Packet) -> Answer {
 
 /// Compares the ports of the other end, as [`local_ports`] does.
 fn remote_ports(entry: &Policy, packet: &Packet) -> Answer {
-    let UpperSelector::Ports { remote, .. } = &entry.selector.upper else { return Answer::Matches };
+    let Some([_, remote]) = entry.selector.upper.ports() else { return Answer::Matches };
     if remote.is_empty() {
         return Answer::Matches;
     }
@@ -198,6 +201,20 @@ fn icmp(entry: &Policy, packet: &Packet) -> Answer {
         return within(packet.icmp_type_code, [(0, 0xffff)].into_iter());
     }
     within(packet.icmp_type_code, messages.iter().map(|range| (range.lo, range.hi)))
+}
+
+/// Beyond the RFC: a rule of a group may ask for TCP segments with SYN and without ACK, or for all
+/// others. Later fragments show no flags.
+fn tcp_segments(entry: &Policy, packet: &Packet) -> Answer {
+    let Some(asked) = entry.selector.upper.segments() else { return Answer::Matches };
+    if entry.selector.protocol.is_some_and(|protocol| protocol != 6) {
+        return Answer::Differs;
+    }
+    match (packet.next_layer_protocol, packet.local_port) {
+        (None, _) | (Some(6), Value::Opaque) => Answer::Opaque,
+        (Some(6), Value::Is(_)) if (asked == TcpSegments::New) == packet.opens => Answer::Matches,
+        _ => Answer::Differs,
+    }
 }
 
 /// Returns whether a value lies in one of the ranges of a list.
@@ -231,6 +248,7 @@ fn read(direction: Direction, flow: &Flow) -> Packet {
             local_port: source_port,
             remote_port: destination_port,
             icmp_type_code,
+            opens: flow.opens,
         },
         Direction::Inbound => Packet {
             family: flow.family,
@@ -240,6 +258,7 @@ fn read(direction: Direction, flow: &Flow) -> Packet {
             local_port: destination_port,
             remote_port: source_port,
             icmp_type_code,
+            opens: flow.opens,
         },
     }
 }

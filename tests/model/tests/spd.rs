@@ -11,7 +11,7 @@ use std::cell::Cell;
 use model::spd::{Judgement, judge};
 use policy::{
     Action, AddressRange, Decider, Direction, IcmpRange, Policy, PolicyId, PortRange, SaSetId,
-    Selector, Spd, UpperSelector, common,
+    Selector, Spd, TcpSegments, UpperSelector, common,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
@@ -211,6 +211,9 @@ fn an_upper() -> impl Strategy<Value = UpperSelector> {
         2 => Just(UpperSelector::Any),
         4 => (ports(), ports()).prop_map(|(local, remote)| UpperSelector::Ports { local, remote }),
         2 => messages.prop_map(UpperSelector::Icmp),
+        2 => (select(&TcpSegments::ALL[..]), ports(), ports()).prop_map(
+            |(segments, local, remote)| UpperSelector::Tcp { segments, local, remote }
+        ),
     ]
 }
 
@@ -239,6 +242,8 @@ struct FlowSeed {
     /// The protocol unless the policy names one.
     protocol: u8,
     kind: UpperKind,
+    /// A TCP segment opens a connection.
+    opens: bool,
     /// Ignore the protocol that the policy names.
     stray: bool,
 }
@@ -295,17 +300,21 @@ fn a_flow() -> impl Strategy<Value = FlowSeed> {
         places,
         protocol,
         kind,
+        any::<bool>(),
         prop::bool::weighted(0.1),
     )
-        .prop_map(|(policy, mirrored, family, [a, b, c, d], protocol, kind, stray)| FlowSeed {
-            policy,
-            mirrored,
-            family,
-            addresses: [a, b],
-            numbers: [c, d],
-            protocol,
-            kind,
-            stray,
+        .prop_map(|(policy, mirrored, family, [a, b, c, d], protocol, kind, opens, stray)| {
+            FlowSeed {
+                policy,
+                mirrored,
+                family,
+                addresses: [a, b],
+                numbers: [c, d],
+                protocol,
+                kind,
+                opens,
+                stray,
+            }
         })
 }
 
@@ -367,15 +376,16 @@ impl FlowSeed {
             destination: address(&self.addresses[1], &selector.remote),
             protocol,
             upper,
+            opens: self.opens && protocol == 6 && matches!(upper, Upper::Ports { .. }),
         };
-        if self.mirrored { flow.reversed() } else { flow }
+        if self.mirrored { Flow { opens: flow.opens, ..flow.reversed() } } else { flow }
     }
 
     /// Local and remote port, or twice a type and code.
     fn numbers_of(&self, upper: &UpperSelector) -> [u16; 2] {
         let [local, remote]: [Vec<(u16, u16)>; 2] = match upper {
             UpperSelector::Any => Default::default(),
-            UpperSelector::Ports { local, remote } => {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
                 [local, remote].map(|list| list.iter().map(|range| (range.lo, range.hi)).collect())
             }
             UpperSelector::Icmp(messages) => {

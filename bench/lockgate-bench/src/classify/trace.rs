@@ -72,7 +72,9 @@ fn corner(family: Family, policy: &Policy, random: &mut Random) -> Flow {
         |range: &AddressRange| end(range.lo, range.hi, family.highest_address(), random);
     let (source, destination) = (address(&selector.local[0]), address(&selector.remote[0]));
     let (near, far) = match &selector.upper {
-        UpperSelector::Ports { local, remote } => (local.first(), remote.first()),
+        UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
+            (local.first(), remote.first())
+        }
         UpperSelector::Any | UpperSelector::Icmp(_) => (None, None),
     };
     let mut port = |range: Option<&PortRange>| {
@@ -81,7 +83,8 @@ fn corner(family: Family, policy: &Policy, random: &mut Random) -> Flow {
     };
     let ports = [port(near), port(far)];
     let protocol = selector.protocol.unwrap_or_else(|| any_protocol(family, random));
-    Flow { family, source, destination, protocol, upper: upper(family, protocol, ports) }
+    let upper = upper(family, protocol, ports);
+    Flow { family, source, destination, protocol, upper, opens: false }
 }
 
 fn anything(family: Family, random: &mut Random) -> Flow {
@@ -92,7 +95,8 @@ fn anything(family: Family, random: &mut Random) -> Flow {
     let (source, destination) = (address(), address());
     let protocol = any_protocol(family, random);
     let ports = [random.below(1 << 16) as u16, random.below(1 << 16) as u16];
-    Flow { family, source, destination, protocol, upper: upper(family, protocol, ports) }
+    let upper = upper(family, protocol, ports);
+    Flow { family, source, destination, protocol, upper, opens: false }
 }
 
 fn any_protocol(family: Family, random: &mut Random) -> u8 {

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use policy::TcpSegments;
 use policy::selector::{parse_protocol, protocol_text};
 use wire::flow::protocol;
 use wire::{Address, Flow, Upper};
@@ -40,6 +41,9 @@ pub(crate) enum FlowError {
     /// A port for a protocol that has none.
     #[error("{0} has no ports")]
     NoPorts(String),
+    /// A kind of TCP segments for another protocol.
+    #[error("--tcp is for TCP: {0} has no such segments")]
+    NotTcp(String),
     /// A protocol with ports and none written.
     #[error("{0} has ports: write the destination's, {1}:PORT")]
     PortMissing(String, String),
@@ -62,8 +66,10 @@ pub(crate) enum FlowError {
 /// The packets asked about. Later fragments have neither ports nor ICMP types.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
-    /// Whole packets or first fragments.
+    /// Whole packets or first fragments; of TCP those that open a connection.
     Whole,
+    /// Whole TCP segments of this kind.
+    Segments(TcpSegments),
     /// A packet's later fragments.
     LaterFragment,
 }
@@ -104,17 +110,23 @@ pub(crate) fn parse(
     if message.is_some() && !is_icmp {
         return Err(FlowError::NoMessages(name()));
     }
+    let opens = match asked {
+        Asked::Segments(_) if number != protocol::TCP => return Err(FlowError::NotTcp(name())),
+        Asked::Segments(segments) => segments == TcpSegments::New,
+        Asked::Whole => number == protocol::TCP,
+        Asked::LaterFragment => false,
+    };
     let upper = match asked {
         Asked::LaterFragment => Upper::Fragment,
-        Asked::Whole if is_icmp => icmp(message)?.ok_or_else(|| FlowError::IcmpMessage(name()))?,
-        Asked::Whole if protocol::has_ports(number) => Upper::Ports {
+        _ if is_icmp => icmp(message)?.ok_or_else(|| FlowError::IcmpMessage(name()))?,
+        _ if protocol::has_ports(number) => Upper::Ports {
             source: source_port.unwrap_or(EPHEMERAL_PORT),
             destination: destination_port.ok_or_else(|| {
                 let ip = if ipv6 { format!("[{destination_ip}]") } else { destination.to_owned() };
                 FlowError::PortMissing(name(), ip)
             })?,
         },
-        Asked::Whole => Upper::None,
+        Asked::Whole | Asked::Segments(_) => Upper::None,
     };
     if !protocol::has_ports(number) && (source_port.is_some() || destination_port.is_some()) {
         return Err(FlowError::NoPorts(name()));
@@ -126,6 +138,7 @@ pub(crate) fn parse(
         destination: destination.value,
         protocol: number,
         upper,
+        opens,
     })
 }
 
@@ -187,6 +200,24 @@ mod tests {
         ] {
             assert_eq!(ask(proto, source, destination).as_deref(), Ok(expected));
         }
+    }
+
+    #[test]
+    fn segments_of_tcp_open_a_connection_unless_another_kind_is_asked_about() {
+        let opens = |proto: &str, asked| {
+            parse(proto, "10.1.0.5:1", "10.2.0.9:443", asked).map(|flow| flow.opens)
+        };
+        for (proto, asked, expected) in [
+            ("tcp", Asked::Whole, true),
+            ("tcp", Asked::Segments(TcpSegments::New), true),
+            ("tcp", Asked::Segments(TcpSegments::Established), false),
+            ("tcp", Asked::LaterFragment, false),
+            ("udp", Asked::Whole, false),
+        ] {
+            assert_eq!(opens(proto, asked), Ok(expected), "{proto} {asked:?}");
+        }
+        let error = opens("udp", Asked::Segments(TcpSegments::New)).unwrap_err().to_string();
+        assert_eq!(error, "--tcp is for TCP: udp has no such segments");
     }
 
     #[test]

@@ -60,6 +60,9 @@ struct AddRuleArgs {
     /// Destination ports
     #[arg(long, value_delimiter = ',', value_name = "PORTS")]
     to_ports: Vec<String>,
+    /// TCP segments: new (SYN without ACK) or established (all others)
+    #[arg(long, value_name = "KIND")]
+    tcp: Option<String>,
     /// ICMP messages: TYPE or TYPE/CODE
     #[arg(long, value_delimiter = ',', value_name = "MESSAGES")]
     icmp: Vec<String>,
@@ -177,6 +180,9 @@ impl AddRuleArgs {
         if let Some(protocol) = &self.protocol {
             add("protocol", quoted(protocol));
         }
+        if let Some(segments) = &self.tcp {
+            add("tcp", quoted(segments));
+        }
         let lists = [
             ("from", &self.from),
             ("to", &self.to),
@@ -206,10 +212,11 @@ mod tests {
     #[test]
     fn options_are_the_section_that_a_file_would_have() {
         let line = "rule --group web --name https --action permit --from any --to 10.1.0.0/16,@dmz \
-                    --protocol tcp --to-ports 443,8443";
+                    --protocol tcp --to-ports 443,8443 --tcp new";
         let written = Line::parse_from(line.split_whitespace()).args;
         let text = "[[rule]]\ngroup = \"web\"\nname = \"https\"\naction = \"permit\"\n\
-                    protocol = \"tcp\"\nfrom = [\"any\"]\nto = [\"10.1.0.0/16\", \"@dmz\"]\n\
+                    protocol = \"tcp\"\ntcp = \"new\"\nfrom = [\"any\"]\n\
+                    to = [\"10.1.0.0/16\", \"@dmz\"]\n\
                     to_ports = [\"443\", \"8443\"]\n";
         assert_eq!(written.section(), text);
     }

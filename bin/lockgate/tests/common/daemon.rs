@@ -208,6 +208,7 @@ impl Gateway for Fake {
             destination: destination.value,
             protocol: request.protocol as u8,
             upper,
+            opens: false,
         };
         let from_peer = request.from_peer.as_deref();
         let told = control::explain(picture, Question { port: &request.port, from_peer, flow });

@@ -5,7 +5,7 @@ use config::groups::{Group, GroupId, Rule};
 use config::validated::{Port, Validated};
 use config::{last_rule_name, rule_name};
 use policy::selector::protocol_text;
-use policy::{Action, GroupMode, GroupSide, PortRange, UpperSelector};
+use policy::{Action, GroupMode, GroupSide, PortRange, TcpSegments};
 
 use super::present::{action_volumes, volume};
 use crate::backend::Running;
@@ -43,13 +43,8 @@ fn group(running: &Running, id: GroupId, group: &Group) -> v1::Group {
 
 fn rule(running: &Running, group: &Group, rule: &Rule) -> v1::GroupRule {
     let texts = |ports: &[PortRange]| ports.iter().map(PortRange::to_string).collect();
-    let (from_ports, to_ports, icmp) = match &rule.upper {
-        UpperSelector::Any => Default::default(),
-        UpperSelector::Ports { local, remote } => (texts(local), texts(remote), Vec::new()),
-        UpperSelector::Icmp(messages) => {
-            (Vec::new(), Vec::new(), messages.iter().map(ToString::to_string).collect())
-        }
-    };
+    let [from_ports, to_ports] = rule.upper.ports().unwrap_or_default().map(texts);
+    let icmp = rule.upper.messages().iter().map(ToString::to_string).collect();
     let [from, to] = rule.ends_text(&running.settings.sets);
     v1::GroupRule {
         number: rule.number,
@@ -61,6 +56,7 @@ fn rule(running: &Running, group: &Group, rule: &Rule) -> v1::GroupRule {
         from_ports,
         to_ports,
         icmp,
+        tcp: rule.upper.segments().map_or("", TcpSegments::name).into(),
         decided: Some(decided(running, &rule_name(&group.name, &rule.name))),
     }
 }

@@ -12,7 +12,7 @@ use dataplane::counters::Volume;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, SequenceNumbers};
 use policy::selector::protocol_text;
-use policy::{Action, Direction, Policy, PortRange, SaSetId, UpperSelector};
+use policy::{Action, Direction, Policy, PortRange, SaSetId};
 use wire::{Address, Flow, Upper};
 
 use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingChange};
@@ -58,13 +58,8 @@ pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
         let texts = |ports: &[PortRange]| -> Vec<String> {
             ports.iter().map(PortRange::to_string).collect()
         };
-        let (local_ports, remote_ports, icmp) = match &selector.upper {
-            UpperSelector::Any => Default::default(),
-            UpperSelector::Ports { local, remote } => (texts(local), texts(remote), Vec::new()),
-            UpperSelector::Icmp(messages) => {
-                (Vec::new(), Vec::new(), messages.iter().map(ToString::to_string).collect())
-            }
-        };
+        let [local_ports, remote_ports] = selector.upper.ports().unwrap_or_default().map(texts);
+        let icmp = selector.upper.messages().iter().map(ToString::to_string).collect();
         v1::Policy {
             id: policy.id.0,
             name: policy.name.clone(),
@@ -248,12 +243,20 @@ pub(super) fn flow(request: &v1::ExplainRequest) -> Option<Flow> {
         (false, None, None) => Upper::None,
         _ => return None,
     };
+    let is_tcp =
+        request.ports.is_some() && request.protocol == u32::from(wire::flow::protocol::TCP);
+    let opens = match (is_tcp, request.tcp.as_deref()) {
+        (true, None | Some("new")) => true,
+        (true, Some("established")) | (false, None) => false,
+        _ => return None,
+    };
     (source.family == destination.family).then_some(Flow {
         family: source.family,
         source: source.value,
         destination: destination.value,
         protocol: request.protocol.try_into().ok()?,
         upper,
+        opens,
     })
 }
 

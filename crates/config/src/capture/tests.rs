@@ -160,6 +160,7 @@ fn a_subject() -> impl Strategy<Value = Subject> {
             destination,
             protocol,
             upper,
+            opens: false,
         })
     });
     let verdict = prop_oneof![

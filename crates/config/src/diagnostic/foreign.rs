@@ -18,7 +18,7 @@ pub enum Refusal {
     Lifetimes,
     /// Rules that let answers of a connection back: later, with connections.
     Reflect,
-    /// Rules by TCP flags: later, with connections.
+    /// Rules by TCP flags other than `tcp = "new"` and `"established"`.
     TcpFlags,
 }
 
@@ -36,7 +36,7 @@ impl Refusal {
             "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
                 Some(Refusal::Lifetimes)
             }
-            "tcp" | "tcp_flags" => Some(Refusal::TcpFlags),
+            "tcp" | "tcp_flags" | "tcpflags" | "flags" => Some(Refusal::TcpFlags),
             _ => None,
         }
     }
@@ -50,7 +50,7 @@ impl Refusal {
             Refusal::Multicast => "multicast SAs are not supported",
             Refusal::Lifetimes => "lifetimes and rekeying are not supported yet",
             Refusal::Reflect => "connections are not supported yet",
-            Refusal::TcpFlags => "rules by TCP flags are not supported yet",
+            Refusal::TcpFlags => "masks and values of TCP flags are not supported",
         }
     }
 
@@ -63,7 +63,11 @@ impl Refusal {
             Refusal::Multicast => "name one peer per gateway, each with its own address",
             Refusal::Lifetimes => "manual keys have no lifetime",
             Refusal::Reflect => "write action = \"permit\", and a rule for each direction",
-            Refusal::TcpFlags => "leave it out: a rule matches packets of TCP whatever their flags",
+            Refusal::TcpFlags => {
+                "a verdict is remembered for a flow, and flags differ from packet to packet: in \
+                 [[rule]] write tcp = \"new\" (SYN without ACK) or tcp = \"established\" (all \
+                 other segments); a [[policy]] matches all segments"
+            }
         }
     }
 }

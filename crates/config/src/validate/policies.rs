@@ -269,6 +269,7 @@ impl RawPolicy {
             ends: [("local", &self.local), ("remote", &self.remote)],
             protocol: &self.protocol,
             ports: [("local_ports", &self.local_ports), ("remote_ports", &self.remote_ports)],
+            tcp: &None,
             icmp: &self.icmp,
         }
     }

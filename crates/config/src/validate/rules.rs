@@ -286,6 +286,7 @@ impl RawRule {
             ends: [("from", &self.from), ("to", &self.to)],
             protocol: &self.protocol,
             ports: [("from_ports", &self.from_ports), ("to_ports", &self.to_ports)],
+            tcp: &self.tcp,
             icmp: &self.icmp,
         }
     }

@@ -1,16 +1,19 @@
 //! Selectors as policies and rules of groups write them: addresses, protocol, ports, ICMP messages.
 
 use policy::selector::parse_protocol;
-use policy::{AddressRange, IcmpRange, PortRange, Selector, SelectorError, UpperSelector};
+use policy::{
+    AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
+};
 use toml::Spanned;
 use wire::flow::protocol;
 use wire::{Address, Family};
 
 use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
 use crate::errors::Diagnostics;
-use crate::raw::{Either, Texts};
+use crate::raw::{Either, Text, Texts};
 use crate::read::Scalar;
 use crate::source::Span;
+use crate::values::word;
 
 /// Entries of one list at most.
 pub(super) const MAX_ENTRIES: usize = 4096;
@@ -33,6 +36,8 @@ pub(super) struct Matched<'r> {
     pub(super) protocol: &'r Either,
     /// Ports at both ends, with their keys.
     pub(super) ports: [(&'static str, &'r Texts); 2],
+    /// The kind of TCP segments; policies have no such key.
+    pub(super) tcp: &'r Text,
     pub(super) icmp: &'r Texts,
 }
 
@@ -52,11 +57,12 @@ impl Matched<'_> {
         let protocol = self.protocol(problems);
         let ports = self.ports.map(|(key, written)| list::<PortRange>(problems, key, written));
         let messages = list::<IcmpRange>(problems, "icmp", self.icmp);
+        let segments = self.segments(problems);
         let [local_ports, remote_ports] = ports;
         let upper = match protocol {
             Some(protocol) => {
                 let ports = [local_ports?, remote_ports?];
-                self.upper(protocol, ports, messages?, problems)
+                self.upper(protocol, ports, (messages?, segments?), problems)
             }
             None => None,
         };
@@ -97,7 +103,7 @@ impl Matched<'_> {
         &self,
         protocol: Option<u8>,
         [local, remote]: [Vec<PortRange>; 2],
-        messages: Vec<IcmpRange>,
+        (messages, segments): (Vec<IcmpRange>, Option<TcpSegments>),
         problems: &mut Diagnostics<'_>,
     ) -> Option<UpperSelector> {
         let (mut sound, what) = (true, self.what);
@@ -117,6 +123,11 @@ impl Matched<'_> {
                 Some(_) => {}
             }
         }
+        let asks_segments = self.tcp.as_ref().filter(|_| segments.is_some());
+        if let Some(written) = asks_segments.filter(|_| protocol != Some(protocol::TCP)) {
+            problems.error(&written.span(), DiagnosticKind::TcpWithoutProtocol);
+            sound = false;
+        }
         if let Some(written) = self.icmp.as_ref().filter(|_| !messages.is_empty()) {
             if !matches!(protocol, Some(protocol::ICMP | protocol::ICMPV6)) {
                 problems.error(&written.span(), DiagnosticKind::IcmpWithoutProtocol);
@@ -125,8 +136,24 @@ impl Matched<'_> {
             return sound.then_some(UpperSelector::Icmp(messages));
         }
         let ports = !local.is_empty() || !remote.is_empty();
-        let upper = if ports { UpperSelector::Ports { local, remote } } else { UpperSelector::Any };
+        let upper = match segments {
+            Some(segments) => UpperSelector::Tcp { segments, local, remote },
+            None if ports => UpperSelector::Ports { local, remote },
+            None => UpperSelector::Any,
+        };
         sound.then_some(upper)
+    }
+
+    /// Reads `tcp`.
+    fn segments(&self, problems: &mut Diagnostics<'_>) -> Option<Option<TcpSegments>> {
+        let Some(written) = self.tcp else { return Some(None) };
+        if names_flags(written.get_ref()) {
+            let (key, refusal) = (written.get_ref().clone(), Refusal::TcpFlags);
+            problems.error(&written.span(), DiagnosticKind::Refused { key, refusal });
+            return None;
+        }
+        let choices = TcpSegments::ALL.map(|segments| (segments.name(), segments));
+        word(problems, "tcp", self.tcp, TcpSegments::New, &choices).map(Some)
     }
 
     fn protocol(&self, problems: &mut Diagnostics<'_>) -> Option<Option<u8>> {
@@ -160,6 +187,17 @@ impl Matched<'_> {
         problems.error(&written.span(), mistake);
         None
     }
+}
+
+/// Returns whether a value of `tcp` is meant as flags: `syn`, `syn,ack`, `SYN/SYN,ACK`, `0x2/0x12`.
+fn names_flags(text: &str) -> bool {
+    let is_flag = |part: &str| {
+        let part = part.trim().trim_start_matches(['!', '~', '+', '-']);
+        let name = part.to_ascii_lowercase();
+        matches!(&*name, "syn" | "ack" | "fin" | "rst" | "psh" | "urg" | "ece" | "cwr")
+            || part.starts_with(|first: char| first.is_ascii_digit())
+    };
+    text.split(['/', ',', '|', '&', ' ']).any(is_flag)
 }
 
 pub(super) fn addresses(

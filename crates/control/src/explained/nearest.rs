@@ -84,7 +84,7 @@ impl DifferingFields {
         };
         match &selector.upper {
             UpperSelector::Any => {}
-            UpperSelector::Ports { local, remote } => {
+            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
                 differing.local_ports = lacks_port(local, 0);
                 differing.remote_ports = lacks_port(remote, 1);
             }
@@ -138,7 +138,7 @@ impl DifferingFields {
                 (protocol_text(Some(flow.protocol)), protocol_text(selector.protocol));
             words.push(format!("protocol {found} (it has {wanted})"));
         }
-        if let UpperSelector::Ports { local, remote } = &selector.upper {
+        if let Some([local, remote]) = selector.upper.ports() {
             let port = |place: usize| {
                 ports.map_or_else(|| "of a packet without".to_owned(), |of| of[place].to_string())
             };

@@ -2,7 +2,7 @@
 
 use dataplane::Snapshot;
 use policy::selector::protocol_text;
-use policy::{Action, AddressRange, Book, GroupMode, Policy, UpperSelector};
+use policy::{Action, AddressRange, Book, GroupMode, Policy, TcpSegments, UpperSelector};
 use wire::Family;
 
 use super::set_of;
@@ -45,6 +45,8 @@ pub(super) fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
         UpperSelector::Any => "",
         UpperSelector::Ports { .. } => " with ports",
         UpperSelector::Icmp(_) => " with types",
+        UpperSelector::Tcp { segments: TcpSegments::New, .. } => " new",
+        UpperSelector::Tcp { segments: TcpSegments::Established, .. } => " established",
     };
     if matches!(policy.action, Action::NoRule(_)) {
         return format!("no rule of the groups of port {} ({action})", policy.name);

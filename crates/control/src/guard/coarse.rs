@@ -224,6 +224,7 @@ mod tests {
                     destination: 0x1400_0000 + u128::from(random(8)),
                     protocol: [6, 17, 1][random(3) as usize],
                     upper: Upper::Ports { source: 1, destination: 1 + random(3) as u16 },
+                    opens: false,
                 };
                 let says = |spd: &Spd| {
                     let mut out = [Decider::None];

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use policy::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+use policy::{AddressRange, IcmpRange, PortRange, Selector, TcpSegments, UpperSelector};
 use wire::Family;
 use wire::flow::protocol;
 
@@ -130,6 +130,13 @@ fn merged_ports(ports: &[PortRange]) -> Vec<PortRange> {
     merged
 }
 
+/// The matches of ports; an empty list matches any.
+fn ports(local: &[PortRange], remote: &[PortRange]) -> Vec<AnyOf> {
+    let named = [("th sport", local), ("th dport", remote)].into_iter();
+    let listed = named.filter(|(_, ports)| !ports.is_empty());
+    listed.map(|(which, ports)| AnyOf::of(which, &merged_ports(ports))).collect()
+}
+
 /// The matches of the upper layer.
 fn upper(selector: &Selector, family: Family) -> Vec<AnyOf> {
     let protocol = selector.protocol;
@@ -144,11 +151,20 @@ fn upper(selector: &Selector, family: Family) -> Vec<AnyOf> {
                     vec![AnyOf::one(format!("meta l4proto {{ {numbers} }} "))]
                 }
             };
-            for (which, ports) in [("th sport", local), ("th dport", remote)] {
-                if !ports.is_empty() {
-                    all.push(AnyOf::of(which, &merged_ports(ports)));
-                }
+            all.extend(ports(local, remote));
+            all
+        }
+        UpperSelector::Tcp { segments, local, remote } => {
+            if protocol.is_some_and(|named| named != protocol::TCP) {
+                return vec![AnyOf::none()];
             }
+            let is = match segments {
+                TcpSegments::New => "==",
+                TcpSegments::Established => "!=",
+            };
+            let mut all = vec![named(protocol::TCP)];
+            all.push(AnyOf::one(format!("tcp flags & (syn | ack) {is} syn ")));
+            all.extend(ports(local, remote));
             all
         }
         UpperSelector::Icmp(messages) => {

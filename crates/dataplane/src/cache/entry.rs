@@ -17,6 +17,9 @@
 //! read as an identity of the other family: words 1 and 5 of a line are made by us in every case,
 //! and their kind says the family. Zeros are no entry, because no kind is 0.
 //!
+//! A bit of the kind says that a TCP segment opens a connection. It is set only where a rule of the
+//! scope's books asks for it: elsewhere all segments of a flow share an entry.
+//!
 //! Numbers are as the parser left them; nothing here turns bytes around.
 
 use policy::{Generation, Scope};
@@ -35,6 +38,8 @@ pub(super) const V6: usize = 8;
 const OCCUPIED: u8 = 0x80;
 /// The entry is of IPv6, and of the whole line.
 const IS_V6: u8 = 0x40;
+/// The packets of the entry open a connection ([`Flow::opens`]).
+const OPENS: u8 = 0x10;
 /// Mask of the upper layer's kind: the low bits.
 const UPPER: u8 = 0x03;
 const LOW: u64 = u32::MAX as u64;
@@ -163,12 +168,36 @@ fn identity(flow: &Flow, family: u8) -> u64 {
         Upper::None => (0, UpperKind::None as u8),
         Upper::Fragment => (0, LATER_FRAGMENT),
     };
-    identity_of(upper, flow.protocol, kind | family)
+    let opens = if flow.opens { OPENS } else { 0 };
+    identity_of(upper, flow.protocol, kind | family | opens)
 }
 
 #[inline(always)]
 const fn identity_of(upper: u32, protocol: u8, kind: u8) -> u64 {
     upper as u64 | (protocol as u64) << 32 | ((OCCUPIED | kind) as u64) << 40
+}
+
+/// The word of a key or of its head that is its identity.
+const IDENTITY: usize = 1;
+/// [`OPENS`] in an identity.
+pub(crate) const OPENS_BIT: u64 = (OPENS as u64) << 40;
+
+/// Marks a key or its head as one of packets that open a connection.
+#[inline(always)]
+pub(crate) fn set_opens<const N: usize>(words: &mut [u64; N]) {
+    words[IDENTITY] |= OPENS_BIT;
+}
+
+/// Returns whether the packets of a key open a connection.
+#[inline(always)]
+pub(super) fn opens<const N: usize>(words: &[u64; N]) -> bool {
+    words[IDENTITY] & OPENS_BIT != 0
+}
+
+/// Makes the key of packets that open a connection that of the others of their flow.
+#[inline(always)]
+pub(super) fn clear_opens<const N: usize>(words: &mut [u64; N]) {
+    words[IDENTITY] &= !OPENS_BIT;
 }
 
 /// Number of words of an IPv4 key before its scope.
@@ -197,13 +226,14 @@ const V6_IDENTITIES: [u64; 256] = {
     identities
 };
 
-/// The head of an IPv4 flow's key; `addresses` are `source | destination << 32`.
+/// The head of an IPv4 flow's key, which does not say whether its packets open a connection: see
+/// [`set_opens`]. `addresses` are `source | destination << 32`.
 #[inline(always)]
 pub(crate) fn v4_head(addresses: u64, glance: &Glance) -> [u64; V4_HEAD] {
     [addresses, V4_IDENTITIES[usize::from(glance.protocol)] | u64::from(glance.upper)]
 }
 
-/// The head of an IPv6 flow's key; addresses as high and low half.
+/// The head of an IPv6 flow's key, likewise; addresses as high and low half.
 #[inline(always)]
 pub(crate) fn v6_head(
     (source, destination): ([u64; 2], [u64; 2]),
@@ -349,7 +379,7 @@ pub(super) fn tenant<const WORDS: usize>(entry: &[u64; WORDS]) -> Tenant {
 
 /// The key in the words of an entry.
 pub(super) fn key<const WORDS: usize>(entry: &[u64; WORDS]) -> Key {
-    let identity = entry[1];
+    let identity = entry[IDENTITY];
     let (upper, kind) = (identity as u32, (identity >> 40) as u8);
     let upper = match kind & UPPER {
         0 => Upper::Ports { source: (upper >> 16) as u16, destination: upper as u16 },
@@ -366,6 +396,7 @@ pub(super) fn key<const WORDS: usize>(entry: &[u64; WORDS]) -> Key {
         ),
     };
     let protocol = (identity >> 32) as u8;
-    let flow = Flow { family, source, destination, protocol, upper };
+    let opens = kind & OPENS != 0;
+    let flow = Flow { family, source, destination, protocol, upper, opens };
     Key { scope: scope_of(entry), flow }
 }

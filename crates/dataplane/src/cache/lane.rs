@@ -118,6 +118,7 @@ impl<const WORDS: usize> Lane<WORDS> {
         let len = self.len.min(BATCH);
         let Columns { keys, hashes, values, missing, .. } = &mut *self.columns;
         let (keys, hashes, values) = (&mut keys[..len], &mut hashes[..len], &mut values[..len]);
+        keys.iter_mut().for_each(|key| domains.narrow(key));
         hash.hash(keys, hashes);
         for at in 0..len {
             table.prefetch::<WORDS>(hashes[at]);

@@ -14,6 +14,8 @@ pub(super) struct Domain {
     pub(super) generation: Generation,
     /// True if its packets are not looked up here.
     pub(super) is_bypassed: bool,
+    /// True if its answer may be another for TCP segments that open a connection.
+    pub(super) tells_segments: bool,
     /// Entries of this generation that say what its policies said.
     pub(super) entries: u64,
 }
@@ -37,6 +39,16 @@ impl Domains {
     #[inline(always)]
     pub(super) fn generation(&self, scope: Scope) -> Generation {
         self.of(scope).map_or(Generation(0), |domain| domain.generation)
+    }
+
+    /// Leaves of a key, which has no generation yet, what makes a difference in its domain.
+    #[inline(always)]
+    pub(super) fn narrow<const WORDS: usize>(&self, key: &mut [u64; WORDS]) {
+        if entry::opens(key)
+            && !self.of(entry::scope_of(key)).is_some_and(|domain| domain.tells_segments)
+        {
+            entry::clear_opens(key);
+        }
     }
 
     /// The domain of an entry, if the entry is of its generation.

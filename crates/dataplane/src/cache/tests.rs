@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use policy::{
-    Action, Book, Deciders, Direction, FlowAction, Policy, PolicyId, PolicyIndex, PortClass,
-    Refusal, SaSetId, ScopeBits, Selector, Spd, UpperSelector,
+    Action, Book, Deciders, Direction, FlowAction, GroupMode, GroupSide, Policy, PolicyId,
+    PolicyIndex, PortClass, Question, Refusal, SaSetId, ScopeBits, Selector, Spd, TcpSegments,
+    UpperSelector,
 };
 use proptest::prelude::*;
 use wire::{Address, Family, Flow, Upper};
@@ -115,7 +116,7 @@ impl Bench {
 }
 
 fn flow(family: Family, source: u128, destination: u128, upper: Upper) -> Flow {
-    Flow { family, source, destination, protocol: 17, upper }
+    Flow { family, source, destination, protocol: 17, upper, opens: false }
 }
 
 /// A flow of either family by number.
@@ -184,7 +185,14 @@ fn zeros_are_no_entry() {
     // FC-33: the flow of zeros, at generation 1 and where generations are zero.
     for family in [Family::V4, Family::V6] {
         for direction in [Direction::Inbound, Direction::Outbound] {
-            let flow = Flow { family, source: 0, destination: 0, protocol: 0, upper: Upper::None };
+            let flow = Flow {
+                family,
+                source: 0,
+                destination: 0,
+                protocol: 0,
+                upper: Upper::None,
+                opens: false,
+            };
             let domain = domain(direction, family);
             let key = Key { scope: scope(domain, None), flow };
             let mut bench = Bench::new(64);
@@ -215,7 +223,8 @@ fn whatever_a_selector_sees_is_in_the_key() {
                 for opened_by in [None, Some(SaSetId(0)), Some(SaSetId(1))] {
                     for direction in [Direction::Inbound, Direction::Outbound] {
                         let domain = domain(direction, family);
-                        let flow = Flow { family, source, destination, protocol, upper };
+                        let flow =
+                            Flow { family, source, destination, protocol, upper, opens: false };
                         keys.push(Key { scope: scope(domain, opened_by), flow });
                     }
                 }
@@ -229,6 +238,65 @@ fn whatever_a_selector_sees_is_in_the_key() {
     }
     for (at, key) in keys.iter().enumerate() {
         assert_eq!(bench.find(*key), Some((says(at as u32), CachedRoute::Unknown)), "{key:?}");
+    }
+}
+
+/// A database whose rule for each segment of a kind is in one book.
+fn telling(book: Book) -> Spd {
+    let (group, only) = match book {
+        Book::SpdIn => (None, Some(Direction::Inbound)),
+        Book::SpdOut => (None, Some(Direction::Outbound)),
+        Book::GroupIn => (Some(GroupSide::In), None),
+        Book::GroupOut => (Some(GroupSide::Out), None),
+    };
+    let upper =
+        UpperSelector::Tcp { segments: TcpSegments::New, local: Vec::new(), remote: Vec::new() };
+    let action = if group.is_some() { Action::Permit(GroupMode::Enforce) } else { Action::Bypass };
+    let rule = policy(2, only);
+    let selector = Selector { protocol: Some(6), upper, ..rule.selector.clone() };
+    let ingress = group.map(|_| [0u16].into());
+    let rule = Policy { action, group, ingress, selector, ..rule };
+    Spd::with_room(vec![policy(1, None), rule], 64).unwrap()
+}
+
+#[test]
+fn segments_that_open_a_connection_have_entries_of_their_own_where_a_book_that_is_asked_tells() {
+    // FC-02: groups are of the port of class 1; out-groups are part of every question.
+    let asks = |class: u16, question: Question, book: Book| match book {
+        Book::SpdIn => question == Question::Enter,
+        Book::SpdOut => question != Question::Enter,
+        Book::GroupIn => class == 1 && question != Question::Leave,
+        Book::GroupOut => true,
+    };
+    for book in Book::ALL {
+        let snapshot = snapshot(telling(book));
+        let classes = snapshot.spd().domains().count() / 8;
+        for (class, question) in (0..classes as u16).flat_map(|class| {
+            [Question::Enter, Question::Leave, Question::Through].map(|it| (class, it))
+        }) {
+            for family in [Family::V4, Family::V6] {
+                let class = PortClass(class);
+                let scope = snapshot.tables().scope(class, question, family, None);
+                let flow = Flow { protocol: 6, ..numbered(family, 1).flow };
+                let [new, other] =
+                    [true, false].map(|opens| Key { scope, flow: Flow { opens, ..flow } });
+                let mut cache = FlowCache::new(64, &SECRET, CacheUse::Always).unwrap();
+                let mut batch = Batch::default();
+                let mut told = Vec::new();
+                let answer = |key: &Key| (says(u32::from(key.flow.opens)), CachedRoute::Unknown);
+                batch.run(&mut cache, &snapshot, &[new], answer, |_, said| told.push(said));
+                batch.run(&mut cache, &snapshot, &[other], answer, |_, said| told.push(said));
+                let tells = told[1].is_none();
+                let expected = asks(class.0, question, book);
+                assert_eq!(tells, expected, "{book:?} {class:?} {question:?} {family:?}");
+                let recalled = [new, other].map(|key| cache.recall(&key));
+                assert_eq!(recalled, [Recall::Known; 2]);
+                let entries = cache.entries(0, usize::MAX).0;
+                let mut shown: Vec<bool> = entries.iter().map(|it| it.key.flow.opens).collect();
+                shown.sort_unstable();
+                assert_eq!(shown, if tells { vec![false, true] } else { vec![false] });
+            }
+        }
     }
 }
 

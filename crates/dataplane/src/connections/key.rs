@@ -167,16 +167,17 @@ impl Key {
         if self.line.tail.is_none() { Family::V4 } else { Family::V6 }
     }
 
-    /// The flow of the first packet of the key's connection, whose packet `from` sent.
+    /// The flow of the first packet of the key's connection, whose packet `from` sent. Of TCP that
+    /// is a segment that opens it.
     pub fn first_flow(&self, from: Side) -> Flow {
         let is_from_second = self.is_from_second == (from == Side::Originator);
         let originator = if is_from_second { Originator::Second } else { Originator::First };
         let [source, destination] = self.ends(originator);
-        let (family, protocol) = (self.family(), self.protocol());
+        let (family, number) = (self.family(), self.protocol());
         let is_echo = (self.line.head[1] >> KIND_SHIFT) as u8 & IS_ECHO != 0;
         let has_ports = match family {
-            Family::V4 => glance::kind_v4(protocol) == UpperKind::Ports,
-            Family::V6 => glance::kind_v6(protocol) == UpperKind::Ports,
+            Family::V4 => glance::kind_v4(number) == UpperKind::Ports,
+            Family::V6 => glance::kind_v6(number) == UpperKind::Ports,
         };
         let upper = match (is_echo, family) {
             (true, Family::V4) => Upper::Icmp { kind: 8, code: 0 },
@@ -185,7 +186,8 @@ impl Key {
             _ => Upper::None,
         };
         let (source, destination) = (source.address.value, destination.address.value);
-        Flow { family, source, destination, protocol, upper }
+        let opens = number == protocol::TCP;
+        Flow { family, source, destination, protocol: number, upper, opens }
     }
 
     /// The protocol.

@@ -11,6 +11,7 @@ use wire::BATCH;
 use super::key::Zone;
 use super::state_word::StateWord;
 use super::{BUCKET, Connections, Constant, Originator, VALUE};
+use crate::cache::OPENS_BIT;
 
 /// What a packet shows, as a number: a TCP segment by its flags, or a packet of another protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +152,7 @@ pub(crate) trait FlowHead {
 fn identity(of_flow: u64, is_from_second: bool) -> u64 {
     let upper = of_flow as u32;
     let ports = if is_from_second { upper } else { upper.rotate_left(16) };
-    of_flow & !u64::from(u32::MAX) | u64::from(ports)
+    of_flow & !(u64::from(u32::MAX) | OPENS_BIT) | u64::from(ports)
 }
 
 /// Whether the source port is the higher one.
@@ -322,13 +323,15 @@ mod tests {
             destination: address(ends.1),
             protocol,
             upper: Upper::Ports { source: ports.0.into(), destination: ports.1.into() },
+            opens: false,
         }
     }
 
     fn glance(flow: &Flow) -> wire::glance::Glance {
         let Upper::Ports { source, destination } = flow.upper else { unreachable!() };
         let upper = u32::from(source) << 16 | u32::from(destination);
-        wire::glance::Glance { length: 0, protocol: flow.protocol, upper, is_syn: false }
+        let (length, protocol) = (0, flow.protocol);
+        wire::glance::Glance { length, protocol, upper, is_syn: false, opens: false }
     }
 
     fn column(table: &Connections, flow: &Flow, zone: Zone) -> (KeyColumn4, KeyColumn6) {

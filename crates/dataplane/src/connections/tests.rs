@@ -29,7 +29,7 @@ fn flow(number: u8, is_v6: bool) -> Flow {
     let (source, destination) = if number.is_multiple_of(2) { (1, 2) } else { (2, 1) };
     let upper = Upper::Ports { source: 1000 + u16::from(number), destination: 80 };
     let (source, destination) = (high | source, high | destination);
-    Flow { family, source, destination, protocol: 6, upper }
+    Flow { family, source, destination, protocol: 6, upper, opens: false }
 }
 
 fn turned(flow: &Flow) -> Flow {
@@ -389,7 +389,7 @@ proptest! {
         let family = if is_v6 { Family::V6 } else { Family::V4 };
         let [source, destination] = [source, destination].map(|it| it & family.highest_address());
         let upper = Upper::Ports { source: ports.0, destination: ports.1 };
-        let flow = Flow { family, source, destination, protocol, upper };
+        let flow = Flow { family, source, destination, protocol, upper, opens: false };
         let zone = |(attachment, vni): (u16, u32)| Zone { attachment, vni: vni >> 8 };
         let key = Key::of(&flow, zone(zones.0)).expect("ports");
         let answer = Key::of(&turned(&flow), zone(zones.0)).expect("ports");

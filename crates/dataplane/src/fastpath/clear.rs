@@ -59,6 +59,8 @@ impl FastPath {
         if all == 0 || (all & !(all << 1)).count_ones() >= TOO_MANY_RUNS {
             return self.taken(all);
         }
+        let frame = |_: &_, place: usize| packets[place].packet.frame;
+        self.tell_segments(context, Question::Through, [common.v4, common.v6], frame);
         let fit = match self.one_route(context, common, cache.as_deref()) {
             OneRoute::Inside => all,
             OneRoute::Asked(hop) => self.search(context, common, hop),

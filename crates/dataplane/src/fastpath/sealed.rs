@@ -132,6 +132,7 @@ impl FastPath {
         context.counters.ledger(Some(self.gate.ingress)).received += run.len() as u64;
         let accepted = self.decipher(context, run.clone(), clock);
         let inner = self.look_inside(context, run.clone(), accepted);
+        self.tell_segments(context, Question::Enter, inner, |jobs, place| jobs[place].frame);
         clock.ended(Stage::OpenFinish);
         self.counts_lookups = cache.is_some();
         let mut fit = self.judge_inner(context, run.clone(), inner, cache);

@@ -20,7 +20,7 @@ fn noise(size: usize, seed: u8) -> Vec<u8> {
 fn invented(family: Family, length: usize) -> Packet {
     let (upper_offset, upper) = (0, Upper::None);
     Packet {
-        flow: Flow { family, source: 1, destination: 2, protocol: 253, upper },
+        flow: Flow { family, source: 1, destination: 2, protocol: 253, upper, opens: false },
         length: length as u32,
         upper_offset,
         hop_limit: 64,

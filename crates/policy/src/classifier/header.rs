@@ -1,8 +1,8 @@
 //! Flows and rules as the search sees them: five ranges of 32-bit numbers and a class.
 //!
 //! An IPv4 address is itself, an IPv6 address its [rank](super::rank). The *class* is what is left
-//! of the upper layer once ports are numbers: `kind << 8 | protocol`. ICMP type and code lie where
-//! the destination port does.
+//! of the upper layer once ports are numbers: `opens << 15 | kind << 8 | protocol`. ICMP type and
+//! code lie where the destination port does.
 //!
 //! Rules see a whole packet and a non-first fragment so differently (RFC 4301 §4.4.1.1, and
 //! [`Rule::judge`]) that they become two sets of [`Area`]s.
@@ -11,6 +11,7 @@ use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
 use crate::rule::{Rule, UpperRule, is_icmp};
+use crate::selector::{PortRange, TcpSegments};
 
 /// Dimensions of an area: source, destination, source port, destination port, protocol.
 pub(super) const DIMENSIONS: usize = 5;
@@ -26,7 +27,9 @@ const PORTS: u32 = 1 << 8;
 /// Kind of a packet of the family's ICMP.
 const ICMP: u32 = 2 << 8;
 /// The bits of a class that are its kind.
-const KIND: u32 = 0xff00;
+const KIND: u32 = 0x7f00;
+/// The bit of a class for a TCP segment that opens a connection ([`Flow::opens`]).
+const OPENS: u32 = 0x8000;
 /// The bits of a class that are its protocol.
 const PROTOCOL: u32 = 0xff;
 
@@ -46,7 +49,8 @@ pub(super) fn upper(flow: &Flow) -> (u32, u32) {
     let protocol = u32::from(flow.protocol);
     match flow.upper {
         Upper::Ports { source, destination } => {
-            (u32::from(destination) << 16 | u32::from(source), PORTS | protocol)
+            let opens = u32::from(flow.opens) << OPENS.trailing_zeros();
+            (u32::from(destination) << 16 | u32::from(source), opens | PORTS | protocol)
         }
         Upper::Icmp { kind, code } if is_icmp(flow) => {
             (u32::from(kind) << 24 | u32::from(code) << 16, ICMP | protocol)
@@ -103,22 +107,30 @@ impl Area {
             };
         }
         let protocol = rule.protocol.map(u32::from);
+        let wide = |range: PortRange| (u32::from(range.lo), u32::from(range.hi));
         let (kind, source_port, destination_port) = match rule.upper {
             UpperRule::Any => (None, any_port, any_port),
-            UpperRule::Ports { source, destination } => {
-                let wide = |lo: u16, hi: u16| (u32::from(lo), u32::from(hi));
-                (Some(PORTS), wide(source.lo, source.hi), wide(destination.lo, destination.hi))
+            UpperRule::Ports { source, destination }
+            | UpperRule::Tcp { source, destination, .. } => {
+                (Some(PORTS), wide(source), wide(destination))
             }
             UpperRule::Icmp(range) => {
                 (Some(ICMP), any_port, (u32::from(range.lo), u32::from(range.hi)))
             }
         };
-        let (source_port, destination_port) = match sees {
-            Sees::Whole => (source_port, destination_port),
-            Sees::Fragment => (any_port, any_port),
+        let segments = match rule.upper {
+            UpperRule::Tcp { segments, .. } => Some(segments),
+            UpperRule::Any | UpperRule::Ports { .. } | UpperRule::Icmp(_) => None,
         };
-        let want = kind.unwrap_or(0) | protocol.unwrap_or(0);
-        let mask = kind.map_or(0, |_| KIND) | protocol.map_or(0, |_| PROTOCOL);
+        let (source_port, destination_port, segments) = match sees {
+            Sees::Whole => (source_port, destination_port, segments),
+            Sees::Fragment => (any_port, any_port, None),
+        };
+        let opens = if segments == Some(TcpSegments::New) { OPENS } else { 0 };
+        let want = opens | kind.unwrap_or(0) | protocol.unwrap_or(0);
+        let mask = segments.map_or(0, |_| OPENS)
+            | kind.map_or(0, |_| KIND)
+            | protocol.map_or(0, |_| PROTOCOL);
         let protocols = protocol.map_or(any_protocol, |protocol| (protocol, protocol));
         Area {
             ranges: [source, destination, source_port, destination_port, protocols],

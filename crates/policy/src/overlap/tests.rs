@@ -9,7 +9,8 @@ use wire::{Family, Flow, Upper};
 
 use super::*;
 use crate::{
-    AddressRange, Decider, IcmpRange, PolicyId, PortRange, SaSetId, Selector, UpperSelector,
+    AddressRange, Decider, IcmpRange, PolicyId, PortRange, SaSetId, Selector, TcpSegments,
+    UpperSelector,
 };
 
 /// Ports that packets come by; policies name some of the first three.
@@ -49,6 +50,10 @@ fn upper() -> impl Strategy<Value = (Option<u8>, UpperSelector)> {
         2 => (protocol(), ports(), ports())
             .prop_map(|(protocol, local, remote)| {
                 (protocol, UpperSelector::Ports { local, remote })
+            }),
+        1 => (proptest::sample::select(&TcpSegments::ALL[..]), protocol(), ports(), ports())
+            .prop_map(|(segments, protocol, local, remote)| {
+                (protocol, UpperSelector::Tcp { segments, local, remote })
             }),
         1 => (0u16..3, 0u16..600).prop_map(|(lo, more)| {
             let messages = IcmpRange { lo: lo << 8, hi: (lo << 8) + more };
@@ -162,8 +167,8 @@ impl Case {
         bounds.into_iter().collect()
     }
 
-    /// One upper-layer header of every cell.
-    fn uppers(&self, family: Family) -> Vec<(u8, Upper)> {
+    /// One upper-layer header of every cell, and whether it opens a connection.
+    fn uppers(&self, family: Family) -> Vec<(u8, Upper, bool)> {
         let (mut ports, mut messages) = (BTreeSet::from([0]), BTreeSet::from([0]));
         let cut = |of: &mut BTreeSet<u16>, lo: u16, hi: u16| {
             of.insert(lo);
@@ -172,7 +177,8 @@ impl Case {
         for policy in self.policies() {
             match &policy.selector.upper {
                 UpperSelector::Any => {}
-                UpperSelector::Ports { local, remote } => {
+                UpperSelector::Ports { local, remote }
+                | UpperSelector::Tcp { local, remote, .. } => {
                     local.iter().chain(remote).for_each(|r| cut(&mut ports, r.lo, r.hi));
                 }
                 UpperSelector::Icmp(list) => {
@@ -195,7 +201,12 @@ impl Case {
             let [kind, code] = message.to_be_bytes();
             (icmp, Upper::Icmp { kind, code })
         }));
-        uppers
+        let opens = |(protocol, upper)| (protocol, upper, true);
+        let is_tcp =
+            |(protocol, upper): &(u8, Upper)| *protocol == TCP && *upper != Upper::Fragment;
+        let opening: Vec<_> = uppers.iter().copied().filter(is_tcp).map(opens).collect();
+        let others = uppers.into_iter().map(|(protocol, upper)| (protocol, upper, false));
+        others.chain(opening).collect()
     }
 }
 
@@ -220,11 +231,13 @@ fn moved(case: &Case, after: &Spd) -> BTreeMap<(PolicyId, PolicyId), usize> {
         let (addresses, uppers) = (case.addresses(family), case.uppers(family));
         for direction in DIRECTIONS {
             for ingress in 0..PORTS {
-                for (&source, &destination, &(protocol, upper)) in addresses.iter().flat_map(|s| {
-                    let uppers = &uppers;
-                    addresses.iter().flat_map(move |d| uppers.iter().map(move |u| (s, d, u)))
-                }) {
-                    let flow = Flow { family, source, destination, protocol, upper };
+                for (&source, &destination, &(protocol, upper, opens)) in
+                    addresses.iter().flat_map(|s| {
+                        let uppers = &uppers;
+                        addresses.iter().flat_map(move |d| uppers.iter().map(move |u| (s, d, u)))
+                    })
+                {
+                    let flow = Flow { family, source, destination, protocol, upper, opens };
                     let packet = Example { direction, ingress: Some(ingress), flow };
                     let Some((from, Action::Protect(set))) = decider(&case.before, &packet) else {
                         continue;
@@ -295,8 +308,8 @@ fn packets(case: &Case) -> Vec<Example> {
             for ingress in (0..PORTS).map(Some) {
                 for &source in &addresses {
                     for &destination in &addresses {
-                        packets.extend(uppers.iter().map(|&(protocol, upper)| {
-                            let flow = Flow { family, source, destination, protocol, upper };
+                        packets.extend(uppers.iter().map(|&(protocol, upper, opens)| {
+                            let flow = Flow { family, source, destination, protocol, upper, opens };
                             Example { direction, ingress, flow }
                         }));
                     }

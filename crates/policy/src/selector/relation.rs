@@ -4,7 +4,7 @@
 use wire::Family;
 use wire::flow::protocol;
 
-use super::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
+use super::{AddressRange, IcmpRange, PortRange, Selector, TcpSegments, UpperSelector};
 
 /// Pairs of entries that are compared to find out whether one list holds another.
 const MOST_PAIRS: usize = 4096;
@@ -47,8 +47,9 @@ impl IcmpRange {
 enum Upper<'s> {
     /// Nothing.
     Any,
-    /// Ports, of a protocol that has them; an empty list means any.
-    Ports(&'s [PortRange], &'s [PortRange]),
+    /// Ports, of a protocol that has them; an empty list means any. Perhaps a kind of TCP segments,
+    /// which no other protocol has.
+    Ports(&'s [PortRange], &'s [PortRange], Option<TcpSegments>),
     /// Messages of the family's ICMP; an empty list means any.
     Icmp(&'s [IcmpRange]),
 }
@@ -73,7 +74,11 @@ impl Selector {
                 || (all_within(&self.local, &other.local, family)
                     && all_within(&self.remote, &other.remote, family))
         };
-        let protocols = self.protocol.is_none() || self.protocol == other.protocol;
+        let protocols = match (self.asked_protocol(), other.asked_protocol()) {
+            (_, None) => return true,
+            (None, _) => return false,
+            (Some(wide), Some(narrow)) => wide.is_none() || wide == narrow,
+        };
         protocols && self.upper_covers(other) && FAMILIES.into_iter().all(addresses)
     }
 
@@ -83,21 +88,34 @@ impl Selector {
         has(&self.local) && has(&self.remote)
     }
 
+    /// The protocol that it asks for, if it asks for one; `None`: no packet matches.
+    pub(crate) fn asked_protocol(&self) -> Option<Option<u8>> {
+        match (self.upper.segments(), self.protocol) {
+            (Some(_), None | Some(protocol::TCP)) => Some(Some(protocol::TCP)),
+            (Some(_), Some(_)) => None,
+            (None, protocol) => Some(protocol),
+        }
+    }
+
     fn asks(&self) -> Upper<'_> {
         match &self.upper {
             UpperSelector::Any => Upper::Any,
             UpperSelector::Ports { local, remote } if local.is_empty() && remote.is_empty() => {
                 Upper::Any
             }
-            UpperSelector::Ports { local, remote } => Upper::Ports(local, remote),
+            UpperSelector::Ports { local, remote } => Upper::Ports(local, remote, None),
+            UpperSelector::Tcp { segments, local, remote } => {
+                Upper::Ports(local, remote, Some(*segments))
+            }
             UpperSelector::Icmp(messages) => Upper::Icmp(messages),
         }
     }
 
     fn upper_overlaps(&self, other: &Selector, family: Family) -> bool {
-        let protocol = match (self.protocol, other.protocol) {
-            (Some(one), Some(other)) if one != other => return false,
-            (one, other) => one.or(other),
+        let protocol = match (self.asked_protocol(), other.asked_protocol()) {
+            (None, _) | (_, None) => return false,
+            (Some(Some(one)), Some(Some(other))) if one != other => return false,
+            (Some(one), Some(other)) => one.or(other),
         };
         let icmp = match family {
             Family::V4 => protocol::ICMP,
@@ -109,11 +127,13 @@ impl Selector {
             (Upper::Any, Upper::Any) => true,
             (Upper::Any, Upper::Ports(..)) | (Upper::Ports(..), Upper::Any) => has_ports(),
             (Upper::Any, Upper::Icmp(_)) | (Upper::Icmp(_), Upper::Any) => is_icmp(),
-            (Upper::Ports(local, remote), Upper::Ports(other_local, other_remote)) => {
+            (Upper::Ports(local, remote, one), Upper::Ports(other_local, other_remote, other)) => {
                 let meet = |one: &[PortRange], other: &[PortRange]| {
                     in_common(one, other, PortRange::overlaps)
                 };
-                has_ports() && meet(local, other_local) && meet(remote, other_remote)
+                let segments = one.is_none() || other.is_none() || one == other;
+                let ports = meet(local, other_local) && meet(remote, other_remote);
+                has_ports() && segments && ports
             }
             (Upper::Icmp(one), Upper::Icmp(other)) => {
                 is_icmp() && in_common(one, other, IcmpRange::overlaps)
@@ -125,11 +145,15 @@ impl Selector {
     fn upper_covers(&self, other: &Selector) -> bool {
         match (self.asks(), other.asks()) {
             (Upper::Any, _) => true,
-            (Upper::Ports(local, remote), Upper::Ports(other_local, other_remote)) => {
+            (
+                Upper::Ports(local, remote, wide),
+                Upper::Ports(other_local, other_remote, narrow),
+            ) => {
                 let hold = |wide: &[PortRange], narrow: &[PortRange]| {
                     holds_all(wide, narrow, &PortRange::ANY, PortRange::contains_range)
                 };
-                hold(local, other_local) && hold(remote, other_remote)
+                let segments = wide.is_none() || wide == narrow;
+                segments && hold(local, other_local) && hold(remote, other_remote)
             }
             (Upper::Icmp(wide), Upper::Icmp(narrow)) => {
                 holds_all(wide, narrow, &IcmpRange::ANY, IcmpRange::contains_range)

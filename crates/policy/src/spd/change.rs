@@ -3,9 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{
-    Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError, cost_of_groups_out, mark_dependents,
-};
+use super::{Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError, groups_out, mark_dependents};
 use crate::book::Book;
 use crate::by_slot::BySlot;
 use crate::classifier::Budget;
@@ -291,7 +289,7 @@ impl Spd {
         if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
             return Err(NeedsRenewal::Rules);
         }
-        self.groups_out = cost_of_groups_out(&tables);
+        self.groups_out = groups_out(&tables);
         self.tables = tables;
         Ok(())
     }

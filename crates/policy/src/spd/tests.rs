@@ -54,6 +54,7 @@ fn flow(source: &str, destination: &str, protocol: u8, upper: Upper) -> Flow {
         destination: destination.value,
         protocol,
         upper,
+        opens: false,
     }
 }
 

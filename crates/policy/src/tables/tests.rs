@@ -6,7 +6,7 @@ use wire::Upper;
 
 use crate::book::Direction;
 use crate::policy::PolicyId;
-use crate::selector::{PortRange, Selector, UpperSelector};
+use crate::selector::{PortRange, Selector, TcpSegments, UpperSelector};
 
 const BERLIN: SaSetId = SaSetId(7);
 const CARLA: SaSetId = SaSetId(9);
@@ -59,7 +59,7 @@ fn flow(book: Book, network: u128, upper: Upper) -> Flow {
         Direction::Outbound => (local, remote),
         Direction::Inbound => (remote, local),
     };
-    Flow { family: Family::V4, source, destination, protocol: 6, upper }
+    Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: false }
 }
 
 fn judge(tables: &Tables, book: Book, by: Option<SetIndex>, flow: Flow) -> FlowVerdict {
@@ -196,6 +196,8 @@ struct Line {
     source: (u8, u8),
     destination: (u8, u8),
     ports: Option<(u16, u16)>,
+    /// Only of a line with ports.
+    segments: Option<TcpSegments>,
 }
 
 impl Line {
@@ -207,12 +209,17 @@ impl Line {
             _ => (source, destination),
         };
         let ports = |(lo, hi)| vec![PortRange { lo, hi }];
-        let upper = match (self.ports, self.book) {
-            (None, _) => UpperSelector::Any,
-            (Some(range), Book::SpdIn) => {
-                UpperSelector::Ports { local: ports(range), remote: vec![] }
+        let [local_ports, remote_ports] = match (self.ports, self.book) {
+            (None, _) => [vec![], vec![]],
+            (Some(range), Book::SpdIn) => [ports(range), vec![]],
+            (Some(range), _) => [vec![], ports(range)],
+        };
+        let upper = match self.segments {
+            _ if self.ports.is_none() => UpperSelector::Any,
+            None => UpperSelector::Ports { local: local_ports, remote: remote_ports },
+            Some(segments) => {
+                UpperSelector::Tcp { segments, local: local_ports, remote: remote_ports }
             }
-            (Some(range), _) => UpperSelector::Ports { local: vec![], remote: ports(range) },
         };
         let group = match self.book {
             Book::SpdIn | Book::SpdOut => None,
@@ -242,7 +249,8 @@ impl Line {
         match (self.ports, flow.upper) {
             (None, _) => Some(true),
             (Some((lo, hi)), Upper::Ports { destination, .. }) => {
-                (lo..=hi).contains(&destination).then_some(true)
+                let is_kind = self.segments.is_none_or(|kind| kind.has(flow));
+                (is_kind && (lo..=hi).contains(&destination)).then_some(true)
             }
             (Some(_), _) => Some(false),
         }
@@ -269,14 +277,17 @@ fn line() -> impl Strategy<Value = Line> {
     ];
     let range = || (0u8..4, 0u8..4).prop_map(|(one, other)| (one.min(other), one.max(other)));
     let ports = prop_oneof![Just(None), Just(Some((80u16, 81u16)))];
-    (kind, 0u16..2, range(), range(), ports).prop_map(
-        |((book, action), port, source, destination, ports)| Line {
+    let kinds = proptest::sample::select(&TcpSegments::ALL[..]);
+    let segments = proptest::option::weighted(0.3, kinds);
+    (kind, 0u16..2, range(), range(), ports, segments).prop_map(
+        |((book, action), port, source, destination, ports, segments)| Line {
             book,
             port,
             action,
             source,
             destination,
             ports,
+            segments,
         },
     )
 }
@@ -346,12 +357,15 @@ fn some_flow() -> impl Strategy<Value = Flow> {
         3 => (79u16..=82).prop_map(|destination| Upper::Ports { source: 1, destination }),
         1 => Just(Upper::Fragment),
     ];
-    (0u128..5, 0u128..5, upper).prop_map(|(source, destination, upper)| Flow {
-        family: Family::V4,
-        source: 0x0a00_0000 + source,
-        destination: 0x0a00_0000 + destination,
-        protocol: 6,
-        upper,
+    (0u128..5, 0u128..5, upper, any::<bool>()).prop_map(|(source, destination, upper, opens)| {
+        Flow {
+            family: Family::V4,
+            source: 0x0a00_0000 + source,
+            destination: 0x0a00_0000 + destination,
+            protocol: 6,
+            upper,
+            opens: opens && upper != Upper::Fragment,
+        }
     })
 }
 
@@ -401,7 +415,10 @@ proptest! {
                 prop_assert_eq!(&told, &deciders, "{:?} {:?} {}", question, exit, flow);
                 // A verdict that admits a way out is the one that is given for it.
                 prop_assert!(verdict.egress.admits(egress));
-                for (other, of_other) in by_class.entry((scope, *flow)).or_insert(Vec::new()) {
+                // As a cache remembers it: where no rule asks, all segments of a flow are alike.
+                let opens = flow.opens && tables.tells_segments(scope);
+                let remembered = (scope, Flow { opens, ..*flow });
+                for (other, of_other) in by_class.entry(remembered).or_insert(Vec::new()) {
                     let (other, of_other): (&FlowVerdict, &u16) = (other, of_other);
                     if other.egress.admits(egress) && other.is_asked() {
                         prop_assert_eq!(other.action, verdict.action);
@@ -411,7 +428,7 @@ proptest! {
                         prop_assert_eq!(other.action, verdict.action);
                     }
                 }
-                by_class.get_mut(&(scope, *flow)).unwrap().push((*verdict, egress));
+                by_class.get_mut(&remembered).unwrap().push((*verdict, egress));
                 let mut asked = Vec::new();
                 let again = tables.judge(scope, exit, flow, &mut |told| asked.push(told));
                 prop_assert_eq!(again, *verdict);

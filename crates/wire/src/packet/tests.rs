@@ -112,7 +112,8 @@ proptest! {
         let least = usize::from(packet.upper_offset) + 8;
         let cut = bytes.len().min(least + keep);
         if cut >= least {
-            prop_assert_eq!(parse_quoted(&bytes[..cut]), Some(packet.flow));
+            let quoted = Flow { opens: false, ..packet.flow };
+            prop_assert_eq!(parse_quoted(&bytes[..cut]), Some(quoted));
         }
     }
 
@@ -285,5 +286,31 @@ fn martians_are_bad_addresses() {
     }
     for good in ["1.0.0.0", "126.255.255.255", "128.0.0.0", "223.255.255.255", "10.0.0.0"] {
         assert!(parse(&PacketBuilder::v4(good, "10.0.0.1").udp(1, 2).ip()).is_ok(), "{good}");
+    }
+}
+
+#[test]
+fn a_segment_with_syn_and_without_ack_opens_a_connection() {
+    use crate::build::tcp_flags::{ACK, SYN};
+    const FIN_RST_PSH_URG: u8 = 0x2d;
+    for v4_or_v6 in [v4, v6] {
+        let opens = |bytes: &[u8]| parse(bytes).unwrap().flow.opens;
+        for (flags, expected) in [
+            (SYN, true),
+            (SYN | FIN_RST_PSH_URG, true),
+            (SYN | 0xc0, true),
+            (SYN | ACK, false),
+            (ACK, false),
+            (FIN_RST_PSH_URG, false),
+            (0, false),
+        ] {
+            let bytes = v4_or_v6().tcp_with(1, 2, flags, None).ip();
+            assert_eq!(opens(&bytes), expected, "{flags:#04x}");
+            assert!(!parse_quoted(&bytes).unwrap().opens, "a quote may lack the flags");
+            assert_eq!(parse_group(&bytes).unwrap().opens, expected, "{flags:#04x}");
+        }
+        assert!(!opens(&v4_or_v6().protocol(132).payload(&[SYN; 20]).ip()), "SCTP has no SYN");
+        let reversed = parse(&v4_or_v6().tcp_with(1, 2, SYN, None).ip()).unwrap().flow.reversed();
+        assert!(!reversed.opens, "its answer has ACK");
     }
 }

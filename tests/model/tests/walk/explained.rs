@@ -409,5 +409,8 @@ fn plain(flow: &Flow) -> Vec<u8> {
         Upper::Fragment => packet.fragment(100, false),
     };
     payload.resize(40, 0);
+    if flow.opens {
+        payload[13] = 0x02;
+    }
     packet.payload(&payload).ip()
 }

@@ -288,6 +288,7 @@ fn packet(
     let base = with_extra(base, seed.extra, family);
     let builder = match protocol {
         6 if seed.traffic_class == 0 => base.tcp_with(from, to, 2, Some(1460)),
+        6 if seed.traffic_class & 4 != 0 => base.tcp_with(from, to, 0x12, Some(1460)),
         6 => base.tcp(from, to),
         17 => base.udp(from, to),
         _ if protocol == icmp => {
@@ -435,10 +436,7 @@ fn pick(world: &World, end: End, ranges: &[AddressRange], family: Family) -> Add
 
 /// Local and remote port.
 fn numbers(seed: &InnerSeed, upper: &UpperSelector) -> [u16; 2] {
-    let [local, remote] = match upper {
-        UpperSelector::Ports { local, remote } => [&local[..], &remote[..]],
-        _ => [&[][..], &[][..]],
-    };
+    let [local, remote] = upper.ports().unwrap_or_default();
     let number = |ranges: &[policy::PortRange], index: Index| match ranges {
         [] => *index.get(&PORTS),
         _ => {

@@ -9,7 +9,7 @@ use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tun
 use model::world::{Keys, Peer, Supply, World, set_id};
 use policy::{
     Action, AddressRange, Direction, GroupMode, GroupSide, IcmpRange, Policy, PolicyId, PortRange,
-    Selector, UpperSelector,
+    Selector, TcpSegments, UpperSelector,
 };
 use proptest::prelude::*;
 use proptest::sample::{Index, select, subsequence};
@@ -179,11 +179,23 @@ fn groups() -> impl Strategy<Value = Vec<Policy>> {
     let mode = || prop_oneof![4 => Just(GroupMode::Enforce), 1 => Just(GroupMode::Audit)];
     let action =
         prop_oneof![3 => mode().prop_map(Action::Permit), 1 => mode().prop_map(Action::Deny)];
-    let rule = (a_policy(), action, 0..3u32, any::<bool>()).prop_map(
-        |(policy, action, priority, is_turned)| {
+    let segments = prop::option::weighted(0.3, select(&TcpSegments::ALL[..]));
+    let rule = (a_policy(), action, 0..3u32, any::<bool>(), segments).prop_map(
+        |(policy, action, priority, is_turned, segments)| {
             // The other way round the addresses are those of answers.
             let Selector { local, remote, protocol, upper } = policy.selector;
             let (local, remote) = if is_turned { (remote, local) } else { (local, remote) };
+            let (protocol, upper) = match (segments, upper.ports()) {
+                (Some(segments), Some([local, remote])) => {
+                    let (local, remote) = (local.to_vec(), remote.to_vec());
+                    (Some(6), UpperSelector::Tcp { segments, local, remote })
+                }
+                (Some(segments), None) => {
+                    let (local, remote) = (Vec::new(), Vec::new());
+                    (Some(6), UpperSelector::Tcp { segments, local, remote })
+                }
+                (None, _) => (protocol, upper),
+            };
             let selector = Selector { local, remote, protocol, upper };
             Policy { action, priority: 1 + priority, only: None, selector, ..policy }
         },

@@ -1,12 +1,16 @@
 //! Security groups: what comes by a port, what leaves by it, in turn with the policies.
 
-use dataplane::{CacheCounters, DropReason, PortId, RouteGeneration, RouteTarget, Verdict};
+use dataplane::{
+    CacheCounters, DropReason, FastPathUse, PortId, RouteGeneration, RouteTarget, Verdict,
+};
 use packets::lab::{BERLIN, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own, policy, with_ports};
 use packets::table::{forwarded, run};
 use packets::{In, Out, Row};
-use policy::{Action, GroupMode, GroupSide, Policy, PolicyId, UpperSelector};
+use policy::{
+    Action, GroupMode, GroupSide, Policy, PolicyId, Selector, TcpSegments, UpperSelector,
+};
 use wire::Family::{self, V4, V6};
-use wire::build::PacketBuilder;
+use wire::build::{PacketBuilder, tcp_flags};
 use wire::flow::protocol::{TCP, UDP};
 
 use crate::{FAMILIES, between, datagram};
@@ -20,7 +24,10 @@ fn groups_judge_in_turn_with_the_policies() {
 }
 
 pub(crate) fn rows() -> Vec<Row> {
-    FAMILIES.into_iter().flat_map(of_family).collect()
+    FAMILIES
+        .into_iter()
+        .flat_map(|family| [of_family(family), by_segments(family)].concat())
+        .collect()
 }
 
 /// A rule of the groups of a port, for source and destination networks of the laboratory.
@@ -234,6 +241,85 @@ fn of_family(family: Family) -> Vec<Row> {
     ]
 }
 
+/// A rule for TCP segments of a kind to port 80.
+fn of_kind(segments: TcpSegments, side: GroupSide, port: PortId, action: Action) -> Policy {
+    let web = with_ports(rule(side, port, action, &[], &[]), TCP, &["80"]);
+    let [local, remote] = web.selector.upper.ports().expect("ports").map(<[_]>::to_vec);
+    let upper = UpperSelector::Tcp { segments, local, remote };
+    Policy { selector: Selector { upper, ..web.selector }, ..web }
+}
+
+const SYN: u8 = tcp_flags::SYN;
+const ACK: u8 = tcp_flags::ACK;
+const FIN_AND_RST: u8 = 0x05;
+
+/// Rules that tell segments that open a connection from others: in by a port, out of it, and of
+/// what was decrypted.
+fn by_segments(family: Family) -> Vec<Row> {
+    use GroupSide::{In as Into, Out as OutOf};
+    use TcpSegments::{Established, New};
+    let (deny, no_match) = (DropReason::GroupDeny, DropReason::GroupNoMatch);
+    let kinds = [
+        ("SYN", SYN, New),
+        ("SYN and ACK", SYN | ACK, Established),
+        ("ACK", ACK, Established),
+        ("no flags", 0, Established),
+        ("FIN and RST", FIN_AND_RST, Established),
+        ("SYN, FIN and RST", SYN | FIN_AND_RST, New),
+    ];
+    let mut rows = Vec::new();
+    for (name, flags, kind) in kinds {
+        let inside = between(family, 1, 12).tcp_with(4000, 80, flags, None).ip();
+        let opened = between(family, 2, 1).tcp_with(4000, 80, flags, None).ip();
+        let on_link = Out::Clear(LAN2, forwarded(&inside));
+        for asked in TcpSegments::ALL {
+            let text = |what: &str| format!("{name} where {what} is for {}", asked.name());
+            let permit =
+                |side, port| enforced(side, port, vec![of_kind(asked, side, port, PERMIT)]);
+            for (place, side, port) in [("in", Into, LAN), ("out", OutOf, LAN2)] {
+                let (text, packet) =
+                    (text(&format!("permit {place}")), In::Clear(LAN, inside.clone()));
+                let row = match kind == asked {
+                    true => Row::passes(text, packet, on_link.clone()),
+                    false => Row::drops(text, packet, no_match),
+                };
+                rows.push(row.with(permit(side, port)));
+            }
+            let (denies, packet) = (text("deny"), In::Clear(LAN, inside.clone()));
+            let row = match kind == asked {
+                true => Row::drops(denies, packet, deny),
+                false => Row::passes(denies, packet, on_link.clone()),
+            };
+            let all = rule(Into, LAN, PERMIT, &[], &[]);
+            rows.push(row.with(enforced(Into, LAN, vec![of_kind(asked, Into, LAN, DENY), all])));
+            let (permits, packet) = (text("permit after ESP"), In::Sealed(BERLIN, opened.clone()));
+            let row = match kind == asked {
+                true => Row::passes(permits, packet, Out::Clear(LAN, forwarded(&opened))),
+                false => Row::drops(permits, packet, no_match),
+            };
+            rows.push(row.with(permit(Into, WAN)));
+        }
+    }
+    let fragment = |offset, more| {
+        between(family, 1, 12).protocol(TCP).payload_of(64).fragment(offset, more).ip()
+    };
+    for asked in TcpSegments::ALL {
+        let later = In::Clear(LAN, fragment(64, false));
+        let row = Row::drops("a later fragment shows no flags", later, DropReason::FragmentPorts);
+        rows.push(row.with(enforced(Into, LAN, vec![of_kind(asked, Into, LAN, PERMIT)])));
+    }
+    // SCTP has ports, and no segments.
+    let sctp = between(family, 1, 12)
+        .protocol(132)
+        .payload(&[0, 1, 0, 80, SYN, SYN, SYN, SYN, 0, 0, 0, 0])
+        .ip();
+    let of_all = TcpSegments::ALL.map(|asked| of_kind(asked, Into, LAN, PERMIT)).to_vec();
+    rows.push(
+        Row::drops("no TCP", In::Clear(LAN, sctp), no_match).with(enforced(Into, LAN, of_all)),
+    );
+    rows
+}
+
 /// A gateway with a cache and groups.
 fn laboratory(groups: Vec<Policy>) -> Laboratory {
     let mut hub = Hub::default();
@@ -371,6 +457,39 @@ fn icmp_types_are_told_apart() {
             assert_eq!(lab.send(LAN, &message(echo)).verdicts, [Verdict::Forward(LAN2)]);
             let denied = Verdict::Drop(DropReason::GroupNoMatch);
             assert_eq!(lab.send(LAN, &message(other)).verdicts, [denied]);
+        }
+    }
+}
+
+#[test]
+fn segments_that_open_a_connection_are_remembered_apart_where_a_rule_asks() {
+    // FC-02: one flow, three kinds of segments, in one batch and one after the other.
+    let rules = |asked: Option<TcpSegments>| {
+        let own = asked.map(|asked| of_kind(asked, GroupSide::Out, LAN2, DENY));
+        let permit = rule(GroupSide::Out, LAN2, PERMIT, &[], &[]);
+        group(GroupSide::Out, LAN2, own.into_iter().chain([permit]).collect(), GroupMode::Enforce)
+    };
+    let (passes, denied) = (Verdict::Forward(LAN2), Verdict::Drop(DropReason::GroupDeny));
+    for (asked, expected, entries) in [
+        (None, [passes; 3], 1),
+        (Some(TcpSegments::New), [denied, passes, passes], 2),
+        (Some(TcpSegments::Established), [passes, denied, denied], 2),
+    ] {
+        for (family, fast_path) in FAMILIES
+            .into_iter()
+            .flat_map(|family| [FastPathUse::Eager, FastPathUse::Never].map(|use_| (family, use_)))
+        {
+            let mut lab = laboratory(rules(asked)).with_fast_path(fast_path);
+            let segment = |flags| between(family, 1, 12).tcp_with(4000, 80, flags, None).ip();
+            let segments = [SYN, SYN | ACK, ACK].map(segment);
+            for _ in 0..3 {
+                for (segment, expected) in segments.iter().zip(expected) {
+                    assert_eq!(lab.send(LAN, segment).verdicts, [expected], "{asked:?}");
+                }
+                assert_eq!(lab.send_all(LAN, &segments).verdicts, expected, "{asked:?}");
+            }
+            let counters = cache(&lab);
+            assert_eq!((counters.inserts, counters.hits), (entries, 18 - entries), "{asked:?}");
         }
     }
 }

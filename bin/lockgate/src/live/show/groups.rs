@@ -47,7 +47,8 @@ fn one(group: &v1::Group) -> String {
             _ => rule.action.clone(),
         };
         let protocol = match rule.icmp.as_slice() {
-            [] => rule.protocol.clone(),
+            [] if rule.tcp.is_empty() => rule.protocol.clone(),
+            [] => format!("{} {}", rule.protocol, rule.tcp),
             messages => format!("{} {}", rule.protocol, messages.join(" ")),
         };
         let words = vec![
@@ -87,6 +88,7 @@ mod tests {
             to: vec!["10.1.0.0/16".into(), "@admins".into()],
             protocol: "tcp".into(),
             to_ports: vec!["443".into()],
+            tcp: "new".into(),
             decided: Some(v1::Volume { packets: 4711, bytes: 5 }),
             ..Default::default()
         };
@@ -110,6 +112,7 @@ mod tests {
             "Group web (audit); in: lan; out: -",
             "10.1.0.0/16 @admins port 443",
             "would deny",
+            "tcp new",
             "passes (audit)",
         ] {
             assert!(text.contains(words), "{words}: {text}");

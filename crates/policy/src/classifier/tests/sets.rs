@@ -5,7 +5,7 @@ use wire::{Family, Flow, Upper};
 
 use super::super::{self as classifier, Dead};
 use crate::rule::{Rule, UpperRule};
-use crate::{Decider, IcmpRange, PolicyIndex, PortRange};
+use crate::{Decider, IcmpRange, PolicyIndex, PortRange, TcpSegments};
 
 /// A small generator of numbers: what a seed says is the same on every machine (SplitMix64).
 pub(super) struct Random(pub(super) u64);
@@ -147,9 +147,14 @@ fn port_range(random: &mut Random) -> PortRange {
 }
 
 fn upper_rule(random: &mut Random) -> UpperRule {
-    match random.below(6) {
+    match random.below(7) {
         0..=2 => UpperRule::Any,
         3 | 4 => UpperRule::Ports { source: port_range(random), destination: port_range(random) },
+        5 => UpperRule::Tcp {
+            segments: random.one(&TcpSegments::ALL),
+            source: port_range(random),
+            destination: port_range(random),
+        },
         _ => {
             let lo = random.one(&[0, 0, 0x0300, 0x0800, 0x8000, u16::MAX]);
             let hi = random.one(&[lo, lo | 0xff, u16::MAX]);
@@ -179,7 +184,9 @@ pub(super) fn random_rules(
                 false => {
                     let any = random.below(3) == 0;
                     let protocol = (!any).then(|| random.one(&PROTOCOLS));
-                    Rule { protocol, upper: upper_rule(random), ..base }
+                    let upper = upper_rule(random);
+                    let is_tcp = matches!(upper, UpperRule::Tcp { .. });
+                    Rule { protocol: if is_tcp { Some(TCP) } else { protocol }, upper, ..base }
                 }
             }
         })
@@ -210,7 +217,10 @@ pub(super) fn edge_flow(random: &mut Random, family: Family, rules: &[Rule]) -> 
         (0, _) => Upper::Fragment,
         (1, _) => Upper::None,
         (2, _) => Upper::Icmp { kind: random.next() as u8, code: random.next() as u8 },
-        (_, UpperRule::Ports { source, destination }) => {
+        (
+            _,
+            UpperRule::Ports { source, destination } | UpperRule::Tcp { source, destination, .. },
+        ) => {
             let source = number(random, source);
             Upper::Ports { source, destination: number(random, destination) }
         }
@@ -228,8 +238,16 @@ pub(super) fn edge_flow(random: &mut Random, family: Family, rules: &[Rule]) -> 
     };
     let source = edge(random, rule.source, highest);
     let destination = edge(random, destination, highest);
+    let opens = matches!(upper, Upper::Ports { .. }) && protocol == TCP && random.below(2) == 0;
     match random.below(50) {
-        0 => Flow { family, source: highest, destination: highest, protocol: 255, upper },
-        _ => Flow { family, source, destination, protocol, upper },
+        0 => Flow {
+            family,
+            source: highest,
+            destination: highest,
+            protocol: 255,
+            upper,
+            opens: false,
+        },
+        _ => Flow { family, source, destination, protocol, upper, opens },
     }
 }

@@ -111,7 +111,14 @@ fn flow_in(random: &mut Random, family: Family, rule: &Rule) -> Flow {
         _ => Upper::Ports { source: port(PortRange::ANY), destination: port(PortRange::ANY) },
     };
     let (source, destination) = (random.within(rule.source), random.within(rule.destination));
-    Flow { family, source, destination, protocol: rule.protocol.unwrap_or(TCP), upper }
+    Flow {
+        family,
+        source,
+        destination,
+        protocol: rule.protocol.unwrap_or(TCP),
+        upper,
+        opens: false,
+    }
 }
 
 /// Returns the processor time that this thread has used.

@@ -41,6 +41,8 @@ fn selector() -> impl Strategy<Value = Selector> {
         Just(UpperSelector::Any),
         (ports(), ports()).prop_map(|(local, remote)| UpperSelector::Ports { local, remote }),
         proptest::collection::vec(messages, 0..3).prop_map(UpperSelector::Icmp),
+        (proptest::sample::select(&TcpSegments::ALL[..]), ports(), ports())
+            .prop_map(|(segments, local, remote)| UpperSelector::Tcp { segments, local, remote }),
     ];
     let protocol = prop::option::of(proptest::sample::select(&PROTOCOLS[..]));
     (addresses(), addresses(), protocol, upper)
@@ -68,16 +70,23 @@ fn flows() -> Vec<Flow> {
     for family in FAMILIES {
         for source in ENDS {
             for destination in ENDS {
-                flows.extend(uppers.iter().map(|&(protocol, upper)| Flow {
+                let opens = false;
+                let flow = |&(protocol, upper): &(u8, Header)| Flow {
                     family,
                     source,
                     destination,
                     protocol,
                     upper,
-                }));
+                    opens,
+                };
+                flows.extend(uppers.iter().map(flow));
             }
         }
     }
+    let is_whole_tcp =
+        |flow: &&Flow| flow.protocol == TCP && matches!(flow.upper, Header::Ports { .. });
+    let opening: Vec<Flow> = flows.iter().filter(is_whole_tcp).copied().collect();
+    flows.extend(opening.into_iter().map(|flow| Flow { opens: true, ..flow }));
     flows
 }
 

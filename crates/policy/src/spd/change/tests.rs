@@ -8,7 +8,7 @@ use wire::{Family, Flow, Upper};
 
 use super::*;
 use crate::{Action, AddressRange, Book, Decider, Direction, Generation, GroupMode, GroupSide};
-use crate::{PortRange, Selector, SpdError, UpperSelector, common};
+use crate::{PortRange, Selector, SpdError, TcpSegments, UpperSelector, common};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Inbound, Direction::Outbound];
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -43,6 +43,12 @@ fn upper() -> impl Strategy<Value = (Option<u8>, UpperSelector)> {
         2 => port().prop_map(|port| {
             (Some(TCP), UpperSelector::Ports { local: Vec::new(), remote: vec![port] })
         }),
+        1 => (proptest::sample::select(&TcpSegments::ALL[..]), port()).prop_map(
+            |(segments, port)| {
+                let (local, remote) = (Vec::new(), vec![port]);
+                (Some(TCP), UpperSelector::Tcp { segments, local, remote })
+            },
+        ),
     ]
 }
 
@@ -318,6 +324,7 @@ impl Life {
             assert_eq!(says, linear, "port {port}, {book:?} {flow}");
         }
         assert_eq!(self.spd.rules(domain), fresh.rules(of_fresh));
+        assert_eq!(self.spd.tells_segments(domain), fresh.tells_segments(of_fresh));
     }
 }
 
@@ -334,14 +341,15 @@ fn id(spd: &Spd, says: Decider) -> Option<Result<PolicyId, PolicyId>> {
 fn flows(family: Family) -> Vec<Flow> {
     let mut flows = Vec::new();
     let uppers = [
-        (TCP, Upper::Ports { source: 1, destination: 80 }),
-        (UDP, Upper::Ports { source: 82, destination: 1 }),
-        (TCP, Upper::Fragment),
+        (TCP, Upper::Ports { source: 1, destination: 80 }, false),
+        (UDP, Upper::Ports { source: 82, destination: 1 }, false),
+        (TCP, Upper::Fragment, false),
+        (TCP, Upper::Ports { source: 1, destination: 80 }, true),
     ];
     for (place, source) in BOUNDS.into_iter().chain([11, 22]).enumerate() {
         for (other, destination) in BOUNDS.into_iter().chain([8, 19]).enumerate() {
-            let (protocol, upper) = uppers[(place + other) % uppers.len()];
-            flows.push(Flow { family, source, destination, protocol, upper });
+            let (protocol, upper, opens) = uppers[(place + other) % uppers.len()];
+            flows.push(Flow { family, source, destination, protocol, upper, opens });
         }
     }
     flows
@@ -508,6 +516,7 @@ fn says(spd: &Spd) -> Vec<Decider> {
         destination: (network * 37) << 8 | 3,
         protocol: TCP,
         upper,
+        opens: false,
     };
     let flows: Vec<Flow> = (0..300).map(to).collect();
     let mut says = vec![Decider::None; flows.len()];
