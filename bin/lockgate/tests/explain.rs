@@ -46,6 +46,41 @@ fn every_verdict_is_explained_by_what_decided_it() {
 }
 
 #[test]
+fn tcp_segments_that_open_a_connection_are_asked_about_apart() {
+    let place = Place::with_gateways();
+    let text = place.text("a.toml").replace(
+        "[port.lan]\n",
+        "[group.web]\n[[rule]]\ngroup = \"web\"\nname = \"no-new\"\naction = \"deny\"\n\
+         from = [\"any\"]\nto = [\"any\"]\nprotocol = \"tcp\"\ntcp = \"new\"\n[[rule]]\n\
+         group = \"web\"\nname = \"rest\"\naction = \"permit\"\nfrom = [\"any\"]\nto = [\"any\"]\n\
+         [port.lan]\ngroups_in = [\"web\"]\n",
+    );
+    place.write("groups.toml", &text);
+    let flow = ["tcp", "10.1.0.10:1", "10.2.0.10:443"];
+    let args = |more: &'static [&'static str], flow: &[&'static str]| {
+        [&["explain", "--config", "groups.toml", "--in", "lan"], more, flow].concat()
+    };
+    let new: &[&str] = &["web/no-new"];
+    let (denied, sealed) = (("drop", new), ("protect", &["web/rest", "b-net"][..]));
+    for (more, (verdict, rules), words) in [
+        (&[][..], denied, "(new: SYN without ACK)"),
+        (&["--tcp", "new"], denied, "(new: SYN without ACK)"),
+        (&["--tcp", "established"], sealed, "(established: not SYN alone)"),
+    ] {
+        let json = place.json(&args(more, &flow));
+        assert_eq!((json["verdict"].as_str(), deciding(&json)), (Some(verdict), rules.to_vec()));
+        let text = place.succeeds(&args(more, &flow));
+        assert!(text.contains(words), "{text}");
+    }
+    let text = place.succeeds(&args(&[], &["udp", "10.1.0.10:1", "10.2.0.10:443"]));
+    assert!(!text.contains("SYN"), "{text}");
+    place.fails(2, &args(&["--tcp", "syn"], &flow), &["write new or established"]);
+    let udp = ["udp", "10.1.0.10:1", "10.2.0.10:443"];
+    place.fails(2, &args(&["--tcp", "new"], &udp), &["udp has no such segments"]);
+    place.fails(2, &args(&["--tcp", "new", "--fragment"], &flow), &["cannot be used with"]);
+}
+
+#[test]
 fn the_way_out_is_told_with_tunnel_spi_and_mtu() {
     let place = Place::with_gateways();
     let ask =
