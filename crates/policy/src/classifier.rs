@@ -10,6 +10,8 @@
 //! | `header` | flows and rules as ranges of 32-bit numbers, and a class |
 //! | `rank` | IPv6 addresses as such numbers |
 //! | `forest` | cut trees over blocks of 16 rules, and the search of a batch |
+//! | `forests` | both forests of some rules: for whole packets and for fragments |
+//! | `labels`, `listed` | rules with long lists of addresses, over the labels of addresses |
 //! | `build` | how the trees are made, within bounds |
 //! | `cost` | what a search costs at most, and the bound on it |
 //! | `dead` | rules deleted since the classifier was made |
@@ -23,22 +25,25 @@ mod build;
 mod cost;
 mod dead;
 mod forest;
+mod forests;
 mod header;
+mod labels;
+mod listed;
 mod rank;
-
-use std::collections::HashMap;
 
 use cpu::lanes::{Form, Kernel, Lanes};
 use wire::{Family, Flow, Upper};
 
 use crate::rule::Rule;
-use build::Built;
-use forest::{AllCount, BATCH, Forest, Living};
+use forest::{BATCH, Forest};
+use forests::{Forests, Sizes};
 use header::{Area, Header, Sees};
+use listed::Listed;
 use rank::Ranks;
 
 pub use cost::{Budget, Cost, Shape, TooCostly};
 pub use dead::Dead;
+pub use labels::TooManyLists;
 
 /// The answer of `Classifier::classify` for a flow that no rule concerns.
 pub const NONE: u32 = u32::MAX;
@@ -51,23 +56,30 @@ pub struct Classifier {
     ranks: Option<[Ranks; 2]>,
     /// Nodes that a search visits to find those ranks.
     rank_nodes: u32,
-    /// The forest for packets that show their upper-layer header.
-    whole: Forest,
-    /// The forest for non-first fragments; `None` if it equals `whole`.
-    fragments: Option<Forest>,
+    /// The forests of the rules without long lists.
+    plain: Forests,
+    /// The search over those with them, if there are any.
+    listed: Option<Listed>,
     shape: Shape,
+}
+
+/// Reason why rules cannot become a classifier.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unfit {
+    /// Some flow would cost more than the budget.
+    #[error(transparent)]
+    TooCostly(TooCostly),
+    /// The long lists of rules are too many, or overlap too much.
+    #[error(transparent)]
+    TooManyLists(TooManyLists),
 }
 
 impl Classifier {
     /// Makes the search over `rules`, all of `family`, the highest precedence first.
     ///
     /// # Errors
-    /// [`TooCostly`] if a search could cost more than `budget`; it names the rules to blame.
-    pub(crate) fn new(
-        family: Family,
-        rules: &[Rule],
-        budget: Budget,
-    ) -> Result<Classifier, TooCostly> {
+    /// [`Unfit`]; if a search could cost more than `budget` it names the rules to blame.
+    pub(crate) fn new(family: Family, rules: &[Rule], budget: Budget) -> Result<Classifier, Unfit> {
         let form = Form::best();
         let sides: [Side; 2] = [|rule| rule.source, |rule| rule.destination];
         let ranks =
@@ -76,48 +88,36 @@ impl Classifier {
             std::array::from_fn(|i| form.run(RanksOf { ranks: &ranks[i], rules, side: sides[i] }))
         });
         let ranges: Option<[Vec<(u32, u32)>; 2]> = ranges;
+        let numbers = |position: usize| match &ranges {
+            None => sides.map(|side| narrow(side(&rules[position]))),
+            Some([sources, destinations]) => [sources[position], destinations[position]],
+        };
         let areas = |sees: Sees| -> Vec<Area> {
             let area = |(position, rule): (usize, &Rule)| {
-                let (source, destination) = match &ranges {
-                    None => (narrow(rule.source), narrow(rule.destination)),
-                    Some([sources, destinations]) => (sources[position], destinations[position]),
-                };
+                let [source, destination] = numbers(position);
                 Area::new(rule, family, source, destination, sees)
             };
             rules.iter().enumerate().map(area).collect()
         };
-        let below = ranks.iter().flatten().map(|ranks| ranks.depth() as u32).sum();
-        let (seen_whole, seen_as_fragments) = (areas(Sees::Whole), areas(Sees::Fragment));
-        let every: Vec<u32> = (0..rules.len() as u32).collect();
-        let whole = build::build(&seen_whole, every, &[], Dead::default(), budget)?;
-        let fragments = match seen_whole == seen_as_fragments {
-            true => None,
-            false => {
-                let (listed, hidden, hiders) = distinct(&seen_as_fragments);
-                Some(build::build(&seen_as_fragments, listed, &hidden, hiders, budget)?)
+        let rank_nodes = ranks.iter().flatten().map(|ranks| ranks.depth() as u32).sum();
+        let is_plain = |position: &u32| rules[*position as usize].lists == [None, None];
+        let every: Vec<u32> = (0..rules.len() as u32).filter(is_plain).collect();
+        let made = Forests::new(&areas(Sees::Whole), &areas(Sees::Fragment), every, budget);
+        let (plain, mut sizes) = made.map_err(Unfit::TooCostly)?;
+        let cost = plain.cost_of(|forest| forest.cost);
+        let left = Budget { steps: budget.steps.saturating_sub(cost.steps()), ..budget };
+        let listed = match Listed::new(family, rules, numbers, left)? {
+            None => None,
+            Some((listed, more)) => {
+                sizes.trees += more.trees;
+                sizes.depth = sizes.depth.max(more.depth);
+                sizes.copies += more.copies;
+                Some(listed)
             }
         };
-        Ok(Classifier::of(form, ranks, below, whole, fragments, rules.len()))
-    }
-
-    /// Puts together what has been made.
-    fn of(
-        form: Form,
-        ranks: Option<[Ranks; 2]>,
-        rank_nodes: u32,
-        whole: Built,
-        fragments: Option<Built>,
-        rules: usize,
-    ) -> Classifier {
-        let is_list = whole.depth == 0;
-        let shape = Shape {
-            rules,
-            trees: if is_list { 0 } else { whole.forest.trees.len() },
-            depth: whole.depth,
-            copies: whole.stored,
-        };
-        let fragments = fragments.map(|built| built.forest);
-        Classifier { form, ranks, rank_nodes, whole: whole.forest, fragments, shape }
+        let Sizes { trees, depth, copies } = sizes;
+        let shape = Shape { rules: rules.len(), trees, depth, copies };
+        Ok(Classifier { form, ranks, rank_nodes, plain, listed, shape })
     }
 
     /// Returns this search in another of the processor's forms.
@@ -164,16 +164,15 @@ impl Classifier {
     }
 
     fn cost_of(&self, cost: impl Fn(&Forest) -> Cost) -> Cost {
-        let whole = cost(&self.whole);
-        let fragments = self.fragments.as_ref().map_or(whole, cost);
-        let most = if fragments.steps() > whole.steps() { fragments } else { whole };
-        most.and(Cost { nodes: self.rank_nodes, blocks: 0 })
+        let of = |forests: &Forests| forests.cost_of(&cost);
+        let listed = self.listed.as_ref().map_or_else(Cost::default, |listed| listed.cost_of(of));
+        of(&self.plain).and(listed).and(Cost { nodes: self.rank_nodes, blocks: 0 })
     }
 
     /// Memory of the structure.
     pub fn bytes(&self) -> usize {
         let ranks: usize = self.ranks.iter().flatten().map(Ranks::bytes).sum();
-        ranks + self.whole.bytes() + self.fragments.as_ref().map_or(0, Forest::bytes)
+        ranks + self.plain.bytes() + self.listed.as_ref().map_or(0, Listed::bytes)
     }
 
     /// Returns the sizes of the structure.
@@ -191,12 +190,12 @@ impl Classifier {
         out: &mut [u32],
     ) {
         let mut headers = [Header::default(); BATCH];
-        let mut best = [NONE; BATCH];
         let fragments = self.headers(lanes, flows, &mut headers);
-        self.search_forest(lanes, &self.whole, dead, &headers, flows.len(), &mut best);
-        out.copy_from_slice(&best[..out.len()]);
-        if let (Some(forest), true) = (&self.fragments, fragments) {
-            self.search_fragments(lanes, forest, dead, flows, &mut headers, out);
+        let listed = self.listed.as_ref();
+        let listed = listed.map(|listed| listed.search(lanes, dead, flows, &headers, fragments));
+        self.plain.search(lanes, dead, flows, (&mut headers, fragments), out);
+        if let Some(listed) = listed {
+            out.iter_mut().zip(listed).for_each(|(out, listed)| *out = listed.min(*out));
         }
     }
 
@@ -221,71 +220,6 @@ impl Classifier {
             }
         }
         fragments
-    }
-
-    #[inline(always)]
-    fn search_forest<L: Lanes>(
-        &self,
-        lanes: L,
-        forest: &Forest,
-        dead: Option<&Dead>,
-        headers: &[Header; BATCH],
-        rows: usize,
-        best: &mut [u32; BATCH],
-    ) {
-        let Some(dead) = dead else {
-            forest.search(lanes, AllCount, headers, rows, best);
-            return;
-        };
-        let living = Living { dead, hiders: &forest.hiders };
-        let mut misses = forest.search(lanes, living, headers, rows, best);
-        let mut reserve = forest.reserve.as_deref();
-        while let (Some(forest), true) = (reserve, misses != 0) {
-            let mut asked = [Header::default(); BATCH];
-            let mut rows = [0usize; BATCH];
-            let mut count = 0;
-            while misses != 0 {
-                rows[count] = misses.trailing_zeros() as usize % BATCH;
-                asked[count] = headers[rows[count]];
-                misses &= misses - 1;
-                count += 1;
-            }
-            let mut found = [NONE; BATCH];
-            let living = Living { dead, hiders: &forest.hiders };
-            let again = forest.search(lanes, living, &asked, count, &mut found);
-            for (at, &row) in rows[..count].iter().enumerate() {
-                best[row] = best[row].min(found[at]);
-                misses |= (again >> at & 1) << row;
-            }
-            reserve = forest.reserve.as_deref();
-        }
-    }
-
-    /// Searches the fragments of a batch in the forest that is theirs.
-    #[inline(always)]
-    fn search_fragments<L: Lanes>(
-        &self,
-        lanes: L,
-        forest: &Forest,
-        dead: Option<&Dead>,
-        flows: &[Flow],
-        headers: &mut [Header; BATCH],
-        out: &mut [u32],
-    ) {
-        let mut rows = [0usize; BATCH];
-        let mut found = [NONE; BATCH];
-        let mut count = 0;
-        for (row, flow) in flows.iter().enumerate() {
-            if flow.upper == Upper::Fragment {
-                headers[count] = headers[row];
-                rows[count] = row;
-                count += 1;
-            }
-        }
-        self.search_forest(lanes, forest, dead, headers, count, &mut found);
-        for (&row, &found) in rows.iter().zip(&found[..count]) {
-            out[row] = found;
-        }
     }
 }
 
@@ -343,22 +277,6 @@ impl Kernel for RanksOf<'_> {
 /// An IPv4 range.
 fn narrow((lo, hi): (u128, u128)) -> (u32, u32) {
     (lo as u32, hi as u32)
-}
-
-/// The areas that are the first of their like, the others, and those that others are like.
-fn distinct(areas: &[Area]) -> (Vec<u32>, Vec<u32>, Dead) {
-    let mut seen: HashMap<Area, u32> = HashMap::with_capacity(areas.len());
-    let (mut listed, mut hidden, mut hiders) = (Vec::new(), Vec::new(), Dead::default());
-    for (position, area) in (0..).zip(areas) {
-        let first = *seen.entry(*area).or_insert(position);
-        if first == position {
-            listed.push(position);
-        } else {
-            hidden.push(position);
-            hiders.insert(first);
-        }
-    }
-    (listed, hidden, hiders)
 }
 
 #[cfg(test)]

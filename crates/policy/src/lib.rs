@@ -14,6 +14,7 @@ pub mod connection;
 mod domain;
 mod exit;
 mod ids;
+mod list;
 pub mod overlap;
 mod policy;
 mod region;

@@ -6,6 +6,7 @@ use wire::Family;
 
 use crate::book::{Book, Direction, GroupSide};
 use crate::ids::PolicyIndex;
+use crate::list::{self, List};
 use crate::rule::{Rule, UpperRule};
 use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
 
@@ -129,11 +130,14 @@ impl Policy {
             Direction::Inbound => (remote, local),
         };
         let uppers = upper.rules(direction);
-        for source in sources.iter().filter(|range| range.family == family) {
-            for destination in destinations.iter().filter(|range| range.family == family) {
+        let [sources, destinations] =
+            [sources, destinations].map(|ranges| list::sides(ranges, family, self.most_expanded()));
+        for (source, of_source) in &sources {
+            for (destination, of_destination) in &destinations {
                 rules.extend(uppers.iter().map(|&upper| Rule {
-                    source: (source.lo, source.hi),
-                    destination: (destination.lo, destination.hi),
+                    source: *source,
+                    destination: *destination,
+                    lists: [of_source.clone(), of_destination.clone()],
                     protocol,
                     upper,
                     index,
@@ -141,14 +145,36 @@ impl Policy {
             }
         }
     }
+
+    /// Returns the number of rules that the policy becomes in one direction of a family.
+    pub(crate) fn rules(&self, family: Family) -> usize {
+        self.selector.rules_of_at_most(family, self.most_expanded())
+    }
+
+    /// Ranges of a side up to which each becomes a rule.
+    fn most_expanded(&self) -> usize {
+        if self.group.is_some() { List::FEW } else { usize::MAX }
+    }
 }
 
 impl Selector {
-    /// Returns the number of rules that the selector becomes in one direction of a family, without
-    /// making them.
+    /// Returns the number of rules that a policy with this selector becomes in one direction of a
+    /// family, without making them.
     pub fn rules(&self, family: Family) -> usize {
-        let of_family =
-            |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();
+        self.rules_of_at_most(family, usize::MAX)
+    }
+
+    /// Returns the number of rules that a rule of a group with this selector becomes in a family: a
+    /// side of many ranges counts once.
+    pub fn rules_of_group(&self, family: Family) -> usize {
+        self.rules_of_at_most(family, List::FEW)
+    }
+
+    fn rules_of_at_most(&self, family: Family, most: usize) -> usize {
+        let of_family = |ranges: &[AddressRange]| {
+            let count = ranges.iter().filter(|range| range.family == family).count();
+            if count > most { 1 } else { count }
+        };
         let addresses = of_family(&self.local).saturating_mul(of_family(&self.remote));
         let uppers = match &self.upper {
             UpperSelector::Any => 1,

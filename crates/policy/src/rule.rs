@@ -1,10 +1,13 @@
 //! A rule: one combination of the entries of a policy's lists, and what it says of a flow. The
 //! linear search over rules is the authority.
 
+use std::sync::Arc;
+
 use wire::flow::protocol;
 use wire::{Family, Flow, Upper};
 
 use crate::ids::PolicyIndex;
+use crate::list::List;
 use crate::selector::{IcmpRange, PortRange, TcpSegments};
 use crate::verdict::Decider;
 
@@ -16,6 +19,8 @@ pub(crate) struct Rule {
     pub(crate) source: (u128, u128),
     /// Lowest and highest destination address.
     pub(crate) destination: (u128, u128),
+    /// The source and destination addresses between those, where they are many ranges.
+    pub(crate) lists: [Option<Arc<List>>; 2],
     /// Upper-layer protocol, or any.
     pub(crate) protocol: Option<u8>,
     /// The condition on the upper-layer header.
@@ -52,6 +57,13 @@ impl Rule {
     pub(crate) fn judge(&self, flow: &Flow) -> Decider {
         let within = |value: u128, (lo, hi): (u128, u128)| lo <= value && value <= hi;
         if !within(flow.source, self.source) || !within(flow.destination, self.destination) {
+            return Decider::None;
+        }
+        let is_listed = |list: &Option<Arc<List>>, address| {
+            list.as_ref().is_none_or(|list| list.contains(address))
+        };
+        let [sources, destinations] = &self.lists;
+        if !is_listed(sources, flow.source) || !is_listed(destinations, flow.destination) {
             return Decider::None;
         }
         // A later IPv6 fragment says a protocol, but only the first one's counts (RFC 8200 §4.5):

@@ -23,7 +23,7 @@ use wire::{Family, Flow};
 
 use crate::book::{Book, Question};
 use crate::by_slot::BySlot;
-use crate::classifier::{Cost, Shape};
+use crate::classifier::{Cost, Shape, TooManyLists, Unfit};
 use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, PortClass};
 use crate::ids::PolicyIndex;
 use crate::policy::{Action, Policy, PolicyId};
@@ -61,6 +61,16 @@ pub enum SpdError {
         /// Names of policies that cost most, the worst first, at most
         /// [`SpdError::MAX_NAMED`].
         policies: Vec<String>,
+    },
+    /// Rules name too many long lists of addresses.
+    #[error("the {} {} of a port: {error}", name_of(.family), book.rules_text())]
+    TooManyLists {
+        /// Book of the rules.
+        book: Book,
+        /// Their family.
+        family: Family,
+        /// The bound that is passed.
+        error: TooManyLists,
     },
 }
 
@@ -618,7 +628,7 @@ fn compile(
         (None, gathered) => {
             let (domain, gathered) = (DomainId(place), gathered.unwrap_or_default());
             let rules = gathered.finish(domain.family());
-            rules.map(Table::of).map_err(|refused| too_costly(order, domain, refused))
+            rules.map(Table::of).map_err(|refused| unfit(order, domain, refused))
         }
     });
     finished.collect()
@@ -677,7 +687,7 @@ fn count(order: &[(PolicyIndex, &Policy)], classes: &Classes) -> Result<Vec<usiz
     let mut rules = 0usize;
     for (_, policy) in order {
         for domain in classes.domains_of(policy) {
-            let more = policy.selector.rules(domain.family());
+            let more = policy.rules(domain.family());
             counts[usize::from(domain.0)] += more.min(Spd::MAX_RULES);
             rules = rules.saturating_add(more);
         }
@@ -689,15 +699,20 @@ fn count(order: &[(PolicyIndex, &Policy)], classes: &Classes) -> Result<Vec<usiz
     Ok(counts)
 }
 
-fn too_costly(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refused) -> SpdError {
+fn unfit(order: &[(PolicyIndex, &Policy)], domain: DomainId, refused: Refused) -> SpdError {
     let Refused { error, slots } = refused;
+    let (book, family) = (domain.book(), domain.family());
+    let error = match error {
+        Unfit::TooCostly(error) => error,
+        Unfit::TooManyLists(error) => return SpdError::TooManyLists { book, family, error },
+    };
     let name = |slot: &PolicyIndex| {
         let found = order.iter().find(|(index, _)| index == slot);
         found.map(|(_, policy)| policy.name.clone())
     };
     SpdError::TooCostly {
-        book: domain.book(),
-        family: domain.family(),
+        book,
+        family,
         steps: error.cost.steps(),
         limit: error.limit,
         policies: slots.iter().filter_map(name).take(SpdError::MAX_NAMED).collect(),

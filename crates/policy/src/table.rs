@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wire::{Family, Flow, Upper};
 
-use crate::classifier::{Budget, Classifier, Cost, Dead, NONE, Shape, TooCostly};
+use crate::classifier::{Budget, Classifier, Cost, Dead, NONE, Shape, Unfit};
 use crate::ids::PolicyIndex;
 use crate::policy::Precedence;
 use crate::rule::Rule;
@@ -257,8 +257,8 @@ pub(crate) struct Gathered {
 
 /// Rules that cannot be compiled, and why.
 pub(crate) struct Refused {
-    /// The cost that is too high.
-    pub(crate) error: TooCostly,
+    /// The reason.
+    pub(crate) error: Unfit,
     /// Slots of the policies that cost most, the worst first, each once.
     pub(crate) slots: Vec<PolicyIndex>,
 }
@@ -291,7 +291,11 @@ impl Gathered {
             }
             Err(error) => {
                 let mut slots: Vec<PolicyIndex> = Vec::new();
-                for position in &error.positions {
+                let positions = match &error {
+                    Unfit::TooCostly(error) => &error.positions[..],
+                    Unfit::TooManyLists(_) => &[],
+                };
+                for position in positions {
                     let Some(rule) = rules.get(*position as usize) else { continue };
                     if !slots.contains(&rule.index) {
                         slots.push(rule.index);

@@ -292,6 +292,25 @@ impl Forest {
         self.reserve.as_ref().map_or(0, |reserve| reserve.blocks.len() + reserve.reserve_blocks())
     }
 
+    /// Replaces the positions that the forest answers with by the entries of `owners` at those
+    /// positions, which rise.
+    pub(super) fn renumber(&mut self, owners: &[u32]) {
+        let renumber = |position: &mut u32| {
+            *position = owners.get(*position as usize).copied().unwrap_or(NONE);
+        };
+        self.trees.iter_mut().for_each(|tree| renumber(&mut tree.first));
+        self.nodes.iter_mut().flat_map(|node| &mut node.firsts).for_each(renumber);
+        self.blocks.iter_mut().flat_map(|block| &mut block.positions).for_each(renumber);
+        let mut hiders = Dead::default();
+        for (area, owner) in (0..).zip(owners) {
+            if self.hiders.contains(area) {
+                hiders.insert(*owner);
+            }
+        }
+        self.hiders = hiders;
+        self.reserve.iter_mut().for_each(|reserve| reserve.renumber(owners));
+    }
+
     /// Searches the first `rows` of some headers: `best[i]` is the first position that counts and
     /// speaks of `headers[i]`, or [`NONE`]. Yields the rows for which the reserve must be searched
     /// too, a bit each.

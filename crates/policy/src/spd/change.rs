@@ -270,7 +270,7 @@ impl Spd {
             let domain = DomainId(place as u16);
             let in_domain = |policy: &Policy| classes.domains_of(policy).any(|of| of == domain);
             let came = standing.iter().filter(|(_, policy)| in_domain(policy));
-            let rules = came.clone().map(|(_, policy)| policy.selector.rules(domain.family()));
+            let rules = came.clone().map(|(_, policy)| policy.rules(domain.family()));
             if rules.fold(0, usize::saturating_add) > Spd::MAX_RULES_IN_FRONT {
                 return Err(NeedsRenewal::Changes);
             }

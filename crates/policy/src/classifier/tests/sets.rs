@@ -1,9 +1,12 @@
 //! Sets of rules, and flows that lie at their edges.
 
+use std::sync::Arc;
+
 use wire::flow::protocol::*;
 use wire::{Family, Flow, Upper};
 
 use super::super::{self as classifier, Dead};
+use crate::list::{List, Side};
 use crate::rule::{Rule, UpperRule};
 use crate::{Decider, IcmpRange, PolicyIndex, PortRange, TcpSegments};
 
@@ -51,7 +54,8 @@ pub(super) fn linear(rules: &[Rule], dead: &Dead, flow: &Flow) -> u32 {
 /// A rule for all of some addresses.
 pub(super) fn rule(source: (u128, u128), destination: (u128, u128)) -> Rule {
     let index = PolicyIndex(0);
-    Rule { source, destination, protocol: None, upper: UpperRule::Any, index }
+    let lists = [None, None];
+    Rule { source, destination, lists, protocol: None, upper: UpperRule::Any, index }
 }
 
 /// The arrangement of the ranges of a set.
@@ -165,6 +169,50 @@ fn upper_rule(random: &mut Random) -> UpperRule {
 
 const PROTOCOLS: [u8; 10] = [TCP, UDP, ICMP, ICMPV6, SCTP, ESP, 0, 255, NONE, 47];
 
+/// A few long lists, in most sets none; some hold others, share ranges or are equal.
+fn lists(random: &mut Random, family: Family, lie: Lie) -> Vec<Arc<List>> {
+    let count = random.one(&[0, 0, 1, 3, 9]);
+    let mut lists: Vec<Arc<List>> = Vec::new();
+    for _ in 0..count {
+        let most = random.one(&[2, 20, 300]);
+        let ranges = 1 + random.below(most);
+        let side = random.below(2);
+        let mut ranges: Vec<(u128, u128)> = (0..ranges)
+            .map(|_| match addresses(random, lie, family, side) {
+                (lo, hi) if random.below(2) == 0 => (lo, hi),
+                // Most are narrow: else a list is soon everything.
+                (lo, hi) => (lo, hi.min(lo.saturating_add(random.below(3).into()))),
+            })
+            .collect();
+        if let (Some(other), 0) = (lists.last(), random.below(3)) {
+            ranges.extend(other.ranges().iter().take(random.below(40) as usize));
+        }
+        lists.push(Arc::new(List::new(ranges)));
+    }
+    lists
+}
+
+/// A side of a rule: a range, or one of the lists.
+fn some_side(
+    random: &mut Random,
+    (lie, family, side): (Lie, Family, u64),
+    lists: &[Arc<List>],
+) -> Side {
+    if lists.is_empty() || random.below(3) != 0 {
+        return (addresses(random, lie, family, side), None);
+    }
+    let list = &lists[random.below(lists.len() as u64) as usize];
+    (list.around(), Some(list.clone()))
+}
+
+/// A range of one side of a rule.
+fn range_of(random: &mut Random, rule: &Rule, side: usize) -> (u128, u128) {
+    match &rule.lists[side] {
+        Some(list) => random.one(list.ranges()),
+        None => [rule.source, rule.destination][side],
+    }
+}
+
 /// Rules whose ranges lie in one of the ways.
 pub(super) fn random_rules(
     random: &mut Random,
@@ -173,12 +221,16 @@ pub(super) fn random_rules(
     count: usize,
 ) -> Vec<Rule> {
     let plain = random.below(4) == 0;
+    let lists = lists(random, family, lie);
     (0..count)
         .map(|index| {
             let side = random.below(2);
-            let source = addresses(random, lie, family, side);
-            let destination = addresses(random, lie, family, side + 1);
-            let base = Rule { index: PolicyIndex(index as u32), ..rule(source, destination) };
+            let source = some_side(random, (lie, family, side), &lists);
+            let destination = some_side(random, (lie, family, side + 1), &lists);
+            let ((source, of_source), (destination, of_destination)) = (source, destination);
+            let lists = [of_source, of_destination];
+            let base =
+                Rule { index: PolicyIndex(index as u32), lists, ..rule(source, destination) };
             match plain {
                 true => base,
                 false => {
@@ -209,7 +261,8 @@ pub(super) fn edge_flow(random: &mut Random, family: Family, rules: &[Rule]) -> 
     let rule = &rules[random.below(rules.len() as u64) as usize];
     let highest = family.highest_address();
     let other = &rules[random.below(rules.len() as u64) as usize];
-    let destination = if random.below(4) == 0 { other } else { rule }.destination;
+    let destination = if random.below(4) == 0 { other } else { rule };
+    let destination = range_of(random, destination, 1);
     let number = |random: &mut Random, range: PortRange| {
         edge(random, (range.lo.into(), range.hi.into()), 0xffff) as u16
     };
@@ -236,7 +289,8 @@ pub(super) fn edge_flow(random: &mut Random, family: Family, rules: &[Rule]) -> 
         0 => random.one(&PROTOCOLS),
         _ => rule.protocol.unwrap_or(TCP),
     };
-    let source = edge(random, rule.source, highest);
+    let source = range_of(random, rule, 0);
+    let source = edge(random, source, highest);
     let destination = edge(random, destination, highest);
     let opens = matches!(upper, Upper::Ports { .. }) && protocol == TCP && random.below(2) == 0;
     match random.below(50) {

@@ -71,7 +71,7 @@ fn ten_times(rules: &[Rule]) -> Vec<Rule> {
             };
             let (source, destination) =
                 (moved(rule.source, source), moved(rule.destination, destination));
-            all.push(Rule { source, destination, ..*rule });
+            all.push(Rule { source, destination, lists: [None, None], ..*rule });
         }
     }
     all
@@ -96,6 +96,7 @@ fn in_ipv6(rules: &[Rule]) -> Vec<Rule> {
     let wide = |rule: &Rule| Rule {
         source: wide(rule.source),
         destination: wide(rule.destination),
+        lists: [None, None],
         ..*rule
     };
     rules.iter().map(wide).collect()
@@ -186,7 +187,7 @@ fn show(family: Family, set: &Set) {
         shape.copies as f64 / shape.rules as f64,
         cost.nodes,
         cost.blocks,
-        classifier.whole.reserve_blocks(),
+        classifier.plain.reserve_blocks(),
     );
 }
 

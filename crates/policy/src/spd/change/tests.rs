@@ -7,6 +7,7 @@ use wire::flow::protocol::{TCP, UDP};
 use wire::{Family, Flow, Upper};
 
 use super::*;
+use crate::list::List;
 use crate::{Action, AddressRange, Book, Decider, Direction, Generation, GroupMode, GroupSide};
 use crate::{PortRange, Selector, SpdError, TcpSegments, UpperSelector, common};
 
@@ -63,10 +64,17 @@ fn policy() -> impl Strategy<Value = Policy> {
         1 => proptest::sample::subsequence(vec![0u16, 1, 2], 1..3).prop_map(Some),
     ];
     let group = prop_oneof![
-        5 => Just(None),
+        3 => Just(None),
         1 => proptest::sample::select(&GroupSide::ALL[..]).prop_map(Some),
     ];
-    (ranges(), ranges(), upper(), 0u32..3, only, ingress, group).prop_map(
+    // A side of so many ranges is a list, of which a rule of a group is not expanded.
+    let side = || {
+        (ranges(), proptest::bool::weighted(0.2)).prop_map(|(ranges, is_long)| match is_long {
+            true => ranges.iter().cycle().take(List::FEW + 3).copied().collect(),
+            false => ranges,
+        })
+    };
+    (side(), side(), upper(), 0u32..3, only, ingress, group).prop_map(
         |(local, remote, (protocol, upper), priority, only, ingress, group)| Policy {
             id: PolicyId(0),
             name: String::new(),
