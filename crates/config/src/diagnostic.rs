@@ -123,7 +123,7 @@ pub enum DiagnosticKind {
     #[error("\"{text}\" is not the MAC address of an interface")]
     ZeroLinkAddress { text: String },
 
-    // [node], [cache]
+    // [node], [cache], [connections]
     #[error("`workers` cannot be \"{text}\"")]
     BadWorkers { text: String },
     #[error("when the daemon ends, Linux will forward in cleartext")]
@@ -144,6 +144,13 @@ pub enum DiagnosticKind {
     CacheTooLarge { limit: u64 },
     #[error("the flow cache would take {bytes} bytes, more than half of this machine's memory")]
     CacheBeyondMemory { bytes: u64, limit: u64, fits: u64 },
+    #[error("`{key}` cannot be \"{text}\"")]
+    BadSize { key: &'static str, text: String },
+    #[error(
+        "the table of connections would take {bytes} bytes, more than a quarter of this machine's \
+         memory"
+    )]
+    ConnectionsBeyondMemory { bytes: u64, limit: u64, fits: u64 },
     #[error("`use` has no effect: the flow cache is off")]
     UseWithoutCache,
 

@@ -134,6 +134,7 @@ fn judge(
     let around = Validated {
         node: running.node.clone(),
         cache: running.cache,
+        connections: running.connections,
         metrics: running.metrics,
         // Policies name no groups.
         ports: running.ports.iter().map(without_groups).collect(),

@@ -103,6 +103,7 @@ impl Validated {
                 action: match rule.action {
                     RuleAction::Permit => Action::Permit(group.mode),
                     RuleAction::Deny => Action::Deny(group.mode),
+                    RuleAction::Reflect => Action::Reflect(group.mode),
                 },
                 priority: priority(position, rule.number),
                 only: None,

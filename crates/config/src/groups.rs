@@ -62,6 +62,8 @@ pub enum RuleAction {
     Permit,
     /// The packet is denied.
     Deny,
+    /// The packet passes to the next question, and the answers of its connection pass too.
+    Reflect,
 }
 
 /// An entry of a rule's `from` or `to`.
@@ -74,11 +76,15 @@ pub enum RuleAddresses {
 }
 
 impl RuleAction {
-    /// `permit` or `deny`.
+    /// All actions.
+    pub const ALL: [RuleAction; 3] = [RuleAction::Permit, RuleAction::Deny, RuleAction::Reflect];
+
+    /// `permit`, `deny` or `reflect`.
     pub const fn name(self) -> &'static str {
         match self {
             RuleAction::Permit => "permit",
             RuleAction::Deny => "deny",
+            RuleAction::Reflect => "reflect",
         }
     }
 }

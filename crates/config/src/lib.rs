@@ -14,6 +14,7 @@
 pub mod allow_host;
 mod capture;
 mod chunked;
+mod connections;
 mod diagnostic;
 mod difference;
 mod errors;
@@ -46,6 +47,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
+pub use connections::{ConnectionSettings, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, MAX_TIMEOUT_S};
 pub use diagnostic::{DiagnosticKind, Foreign, Refusal, nearest};
 pub use difference::{Change, Difference, differences};
 pub use errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity, render};
@@ -90,6 +92,8 @@ pub struct Parsed {
     key_places: Vec<Location>,
     /// The place where the size of the flow cache is named, or the begin of the file.
     flows_place: Location,
+    /// The place where the size of the table of connections is named, or the begin of the file.
+    connections_place: Location,
 }
 
 /// A configuration with its keys. No `Debug`: it holds key bytes.
@@ -132,14 +136,23 @@ fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigE
     let (validated, problems) =
         in_pieces(&source, files).unwrap_or_else(|Whole| as_a_whole(&source, files));
     let warnings = problems.finish()?;
-    let Some(Outcome { validated, keys, flows, names_relative_files }) = validated else {
+    let Some(Outcome { validated, keys, flows, max_connections, names_relative_files }) = validated
+    else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
         let mistake = DiagnosticKind::Unexplained;
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
     };
     let key_places = keys.iter().map(|span| source.place(span)).collect();
     let flows_place = source.place(&flows);
-    Ok(Parsed { validated, warnings, names_relative_files, key_places, flows_place })
+    let connections_place = source.place(&max_connections);
+    Ok(Parsed {
+        validated,
+        warnings,
+        names_relative_files,
+        key_places,
+        flows_place,
+        connections_place,
+    })
 }
 
 /// A text's configuration, and the problems that it has.
@@ -208,22 +221,36 @@ pub fn base_of(path: &Path) -> &Path {
 
 impl Parsed {
     /// Checks the configuration against a machine's memory in bytes. The flow cache may take half
-    /// of it: a table that the machine cannot back would end the daemon when traffic fills it.
+    /// of it, and the table of connections a quarter: a table that the machine cannot back would
+    /// end the daemon when traffic fills it.
     ///
     /// # Errors
-    /// The flow cache is too large, with the warnings of the configuration (FC-11).
+    /// The flow cache or the table of connections is too large, with the warnings of the
+    /// configuration (FC-11).
     pub fn within(self, memory: Option<u64>) -> Result<Parsed, ConfigErrors> {
-        let (cache, limit) = (self.validated.cache, memory.unwrap_or(u64::MAX) / 2);
-        let bytes = cache.size(1).map_or(0, |all| all.bytes);
-        if bytes <= limit {
-            return Ok(self);
-        }
-        let fits = validated::Cache::flows_within(limit);
-        let mistake = DiagnosticKind::CacheBeyondMemory { bytes, limit, fits };
-        let mut errors = ConfigErrors::of(self.flows_place, mistake);
+        let memory = memory.unwrap_or(u64::MAX);
+        let mut errors = match (self.cache_beyond(memory / 2), self.connections_beyond(memory / 4))
+        {
+            (None, None) => return Ok(self),
+            (Some(mistake), _) => ConfigErrors::of(self.flows_place, mistake),
+            (None, Some(mistake)) => ConfigErrors::of(self.connections_place, mistake),
+        };
         errors.problems.extend(self.warnings);
         errors.problems.sort_by(|a, b| a.place.cmp(&b.place));
         Err(errors)
+    }
+
+    fn cache_beyond(&self, limit: u64) -> Option<DiagnosticKind> {
+        let bytes = self.validated.cache.size(1).map_or(0, |all| all.bytes);
+        let fits = validated::Cache::flows_within(limit);
+        (bytes > limit).then_some(DiagnosticKind::CacheBeyondMemory { bytes, limit, fits })
+    }
+
+    fn connections_beyond(&self, limit: u64) -> Option<DiagnosticKind> {
+        let bytes = self.validated.connections.bytes();
+        let fits = ConnectionSettings::connections_within(limit);
+        let is_beyond = bytes > limit && self.validated.tracks_connections();
+        is_beyond.then_some(DiagnosticKind::ConnectionsBeyondMemory { bytes, limit, fits })
     }
 
     /// Returns the directory of the key files. A relative `keys_dir` starts at `base`, the

@@ -4,6 +4,7 @@
 use toml::Spanned;
 use toml::de::DeTable;
 
+use crate::connections::TIMEOUT_KEYS;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::read::{Scalar, Section};
@@ -30,6 +31,7 @@ pub(crate) type Either = Option<Spanned<Scalar>>;
 pub(crate) struct Raw {
     pub(crate) node: Option<RawNode>,
     pub(crate) cache: Option<RawCache>,
+    pub(crate) connections: Option<RawConnections>,
     pub(crate) metrics: Option<RawMetrics>,
     pub(crate) ports: Vec<RawPort>,
     pub(crate) peers: Vec<RawPeer>,
@@ -57,6 +59,17 @@ pub(crate) struct RawNode {
 pub(crate) struct RawCache {
     pub(crate) flows: Either,
     pub(crate) usage: Text,
+}
+
+/// `[connections]`.
+#[derive(Debug)]
+pub(crate) struct RawConnections {
+    pub(crate) max: Either,
+    pub(crate) per_port: Either,
+    pub(crate) half_open: Either,
+    pub(crate) half_open_per_port: Either,
+    /// In the order of [`TIMEOUT_KEYS`].
+    pub(crate) timeouts: [Number; TIMEOUT_KEYS.len()],
 }
 
 /// `[metrics]`.
@@ -192,6 +205,7 @@ const SECTIONS: &[&str] = &[
     "route",
     "neighbour",
     "metrics",
+    "connections",
     "set",
     "group",
     "rule",
@@ -266,6 +280,9 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
                 usage: section.text(problems, "use"),
             }
         }),
+        connections: top
+            .table(problems, "connections")
+            .map(|section| connections(&section, problems)),
         metrics: top.table(problems, "metrics").map(|section| {
             section.check_keys(problems, &schema::METRICS);
             RawMetrics { listen: section.text(problems, "listen") }
@@ -309,6 +326,17 @@ fn node(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawNode {
         run_dir: section.text(problems, "run_dir"),
         state_dir: section.text(problems, "state_dir"),
         poll: section.text(problems, "poll"),
+    }
+}
+
+fn connections(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawConnections {
+    section.check_keys(problems, &schema::CONNECTIONS);
+    RawConnections {
+        max: section.scalar(problems, "max"),
+        per_port: section.scalar(problems, "per_port"),
+        half_open: section.scalar(problems, "half_open"),
+        half_open_per_port: section.scalar(problems, "half_open_per_port"),
+        timeouts: TIMEOUT_KEYS.map(|key| section.number(problems, key)),
     }
 }
 

@@ -262,7 +262,7 @@ sections! {
             "name of the rule, unique in its group: 1 to 64 letters, digits, `.`, `_`, `-`; not \
              first `.` or `-`"
         "action" Text Required,
-            "`\"permit\"` or `\"deny\"`"
+            "`\"permit\"`, `\"deny\"`, or `\"reflect\"`: permits, and lets the answers back"
         "from" Texts Required,
             "sources: prefixes, ranges, addresses, sets as `\"@NAME\"`, or `\"any\"`"
         "to" Texts Required,
@@ -307,6 +307,39 @@ sections! {
              `\"always\"`: everywhere, for tests"
     ]
 
+    CONNECTIONS "[connections]" "The table of the connections that `reflect` rules let begin. It \
+        is made for the first such rule; all keys are read then." [
+        "max" Either Value("\"256K\""),
+            "connections in all, 2 … `\"16M\"` (K and M are binary), 128 bytes each; one of IPv6 \
+             counts as two"
+        "per_port" Either Words("`max`"),
+            "connections that the rules of one port let begin, 1 … `max`"
+        "half_open" Either Words("a quarter of `max`"),
+            "connections in all that only one end has shown to want, 2 … `max`"
+        "half_open_per_port" Either Words("half of `half_open`"),
+            "such connections that the rules of one port let begin, 1 … `half_open`"
+        "tcp_syn_s" Number Value("30"),
+            "seconds without a packet after which a TCP connection is over that is not established"
+        "tcp_established_s" Number Value("86400"),
+            "likewise, established"
+        "tcp_closing_s" Number Value("120"),
+            "likewise, after the FIN of one end"
+        "tcp_time_wait_s" Number Value("120"),
+            "likewise, after the FINs of both ends"
+        "tcp_reset_s" Number Value("10"),
+            "likewise, after an RST"
+        "udp_unreplied_s" Number Value("30"),
+            "likewise, UDP without an answer"
+        "udp_replied_s" Number Value("180"),
+            "likewise, UDP with answers"
+        "icmp_echo_s" Number Value("30"),
+            "likewise, ICMP echo"
+        "other_unreplied_s" Number Value("60"),
+            "likewise, other protocols without an answer"
+        "other_replied_s" Number Value("180"),
+            "likewise, other protocols with answers"
+    ]
+
     METRICS "[metrics]" "The HTTP listener for metrics." [
         "listen" Text Value("\"127.0.0.1:9617\""),
             "address and port where `/metrics` and `/healthz` are served; `\"off\"`: nowhere. \
@@ -348,6 +381,7 @@ mod tests {
         ("[group.NAME]", ""),
         ("[[rule]]", "group = \"NAME\"\naction = \"permit\"\nfrom = [\"@NAME\"]\nto = [\"any\"]"),
         ("[cache]", ""),
+        ("[connections]", ""),
         ("[metrics]", ""),
     ];
 

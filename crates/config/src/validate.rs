@@ -27,6 +27,7 @@ use crate::source::Span;
 use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
+mod connections;
 mod doubts;
 mod encapsulation;
 mod groups;
@@ -53,6 +54,8 @@ pub(crate) struct Outcome {
     pub(crate) keys: Vec<Span>,
     /// The place where the size of the flow cache is named.
     pub(crate) flows: Span,
+    /// The place where the size of the table of connections is named.
+    pub(crate) max_connections: Span,
     /// True if a set is in a file with a relative name.
     pub(crate) names_relative_files: bool,
 }
@@ -70,6 +73,7 @@ pub(crate) fn validate<E>(
 ) -> Result<Option<Outcome>, E> {
     let node = raw.node.as_ref().and_then(|raw| node::node(raw, problems));
     let cache = node::cache(raw.cache.as_ref(), problems);
+    let connections = connections::validate(raw.connections.as_ref(), problems);
     let metrics = node::metrics(raw.metrics.as_ref(), problems);
     let groups = groups::validate(&raw.groups, problems);
     let sets = sets::validate(&raw.sets, files, problems);
@@ -92,9 +96,11 @@ pub(crate) fn validate<E>(
         return Ok(None);
     }
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
+    let Some(connections) = connections else { return Ok(None) };
     let validated = Validated {
         node,
         cache,
+        connections,
         metrics,
         ports: ports.list,
         peers: peers.list,
@@ -110,9 +116,11 @@ pub(crate) fn validate<E>(
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
     let flows = flows.unwrap_or_default();
+    let max_connections = raw.connections.as_ref().and_then(|raw| Some(raw.max.as_ref()?.span()));
+    let max_connections = max_connections.unwrap_or_default();
     let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
     let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
-    Ok(Some(Outcome { validated, keys, flows, names_relative_files }))
+    Ok(Some(Outcome { validated, keys, flows, max_connections, names_relative_files }))
 }
 
 /// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.

@@ -12,7 +12,8 @@ use policy::selector::protocol_text;
 use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::Address;
 
-use crate::groups::{Group, GroupId, Rule, Set};
+use crate::connections::ConnectionSettings;
+use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
 use crate::written::{count_text, list, mac_text, quoted, service_text};
@@ -30,6 +31,8 @@ pub struct Validated {
     pub node: Node,
     /// `[cache]`.
     pub cache: Cache,
+    /// `[connections]`.
+    pub connections: ConnectionSettings,
     /// `[metrics]`.
     pub metrics: Metrics,
     /// `[port.NAME]`, in the order of the file; [`PortId`] counts into it. Without the host port.
@@ -373,8 +376,8 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
-    /// Kind of the section: node, port, cache, metrics, peer, set, group, policy, rule, route,
-    /// neighbour.
+    /// Kind of the section: node, port, cache, connections, metrics, peer, set, group, policy,
+    /// rule, route, neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -388,6 +391,11 @@ impl Validated {
     pub fn effective(&self) -> String {
         let texts: Vec<String> = self.sections().into_iter().map(|section| section.text).collect();
         texts.join("\n")
+    }
+
+    /// Returns whether a rule makes connections. A group that no port lists counts too.
+    pub fn tracks_connections(&self) -> bool {
+        self.rules.iter().any(|rule| rule.action == RuleAction::Reflect)
     }
 
     /// [`Self::effective`], section by section.
@@ -410,6 +418,7 @@ impl Validated {
                 writeln!(out, "[cache]\nflows = \"{flows}\"\nuse = \"{usage}\"")
             }
         });
+        add("connections", "", &|out| self.connections.write(out));
         add("metrics", "", &|out| match self.metrics {
             Metrics::Off => writeln!(out, "[metrics]\nlisten = \"off\""),
             Metrics::Listen(address) => writeln!(out, "[metrics]\nlisten = \"{address}\""),

@@ -235,10 +235,10 @@ const ERRORS: &[Row] = &[
     ("protocol = \"icmp\"\n", "", "34:8", "`icmp` needs protocol", ""),
     (
         "action = \"deny\"",
-        "action = \"reflect\"",
+        "action = \"reflct\"",
         "31:10",
-        "connections are not supported yet",
-        "each direction",
+        "cannot be \"reflct\"",
+        "did you mean `reflect`?",
     ),
     (
         "action = \"deny\"",

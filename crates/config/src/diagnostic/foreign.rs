@@ -16,8 +16,6 @@ pub enum Refusal {
     Multicast,
     /// Lifetimes and rekeying: later, with IKE.
     Lifetimes,
-    /// Rules that let answers of a connection back: later, with connections.
-    Reflect,
     /// Rules by TCP flags other than `tcp = "new"` and `"established"`.
     TcpFlags,
 }
@@ -49,7 +47,6 @@ impl Refusal {
             Refusal::Names => "selectors by name are not supported",
             Refusal::Multicast => "multicast SAs are not supported",
             Refusal::Lifetimes => "lifetimes and rekeying are not supported yet",
-            Refusal::Reflect => "connections are not supported yet",
             Refusal::TcpFlags => "masks and values of TCP flags are not supported",
         }
     }
@@ -62,7 +59,6 @@ impl Refusal {
             Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
             Refusal::Multicast => "name one peer per gateway, each with its own address",
             Refusal::Lifetimes => "manual keys have no lifetime",
-            Refusal::Reflect => "write action = \"permit\", and a rule for each direction",
             Refusal::TcpFlags => {
                 "a verdict is remembered for a flow, and flags differ from packet to packet: in \
                  [[rule]] write tcp = \"new\" (SYN without ACK) or tcp = \"established\" (all \

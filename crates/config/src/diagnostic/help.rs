@@ -53,6 +53,10 @@ impl DiagnosticKind {
                 let flows = crate::written::count_text(*fits);
                 Some(format!("flows = \"{flows}\" takes no more than that, {limit} bytes"))
             }
+            Self::ConnectionsBeyondMemory { limit, fits, .. } => {
+                let max = crate::written::count_text(*fits);
+                Some(format!("max = \"{max}\" takes no more than that, {limit} bytes"))
+            }
             Self::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
             Self::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
             Self::TunnelBelowV6 { port, least, .. } => Some(format!(
@@ -145,6 +149,9 @@ impl DiagnosticKind {
             DiagnosticKind::ListenAddress { .. } => "name one of this machine's own addresses",
             DiagnosticKind::OpensOnExit => "on_exit = \"closed\" keeps the ports shut",
             DiagnosticKind::BadFlows { .. } => "write \"off\", 1000, \"64K\" or \"1M\"",
+            DiagnosticKind::BadSize { .. } => {
+                "write a number of connections: 1000, \"64K\", \"1M\""
+            }
             DiagnosticKind::CacheTooSmall => "write flows = \"off\" to have none, or 2 at least",
             DiagnosticKind::UseWithoutCache => {
                 "write flows = \"1M\" to have one, or leave `use` out"

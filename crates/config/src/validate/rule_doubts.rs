@@ -54,7 +54,7 @@ impl RuleReview<'_> {
             id: PolicyId(place),
             name: String::new(),
             action: match rule.action {
-                RuleAction::Permit => Action::Bypass,
+                RuleAction::Permit | RuleAction::Reflect => Action::Bypass,
                 RuleAction::Deny => Action::Discard,
             },
             priority: u32::MAX - place,

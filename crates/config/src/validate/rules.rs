@@ -12,7 +12,7 @@ use super::NamedSections;
 use super::ports::Ports;
 use super::rule_doubts::RuleReview;
 use super::selectors::{MAX_ENTRIES, Matched, bounded_list, warn_of_overlaps};
-use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
+use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::group_policies::{MAX_RULES_A_GROUP, attachments};
 use crate::groups::{Group, GroupId, Rule, RuleAction, RuleAddresses, Set, ranges};
@@ -267,13 +267,8 @@ impl<'a> RuleJudge<'a> {
 }
 
 fn action(written: &Text, problems: &mut Diagnostics<'_>) -> Option<RuleAction> {
-    let written_word = written.as_ref()?;
-    if written_word.get_ref() == "reflect" {
-        let (key, refusal) = ("reflect".to_owned(), Refusal::Reflect);
-        problems.error(&written_word.span(), DiagnosticKind::Refused { key, refusal });
-        return None;
-    }
-    let actions = [("permit", RuleAction::Permit), ("deny", RuleAction::Deny)];
+    written.as_ref()?;
+    let actions = RuleAction::ALL.map(|action| (action.name(), action));
     word(problems, "action", written, RuleAction::Deny, &actions)
 }
 

@@ -155,6 +155,45 @@ pub(crate) const ERRORS: &[Row] = &[
         "`use` cannot be \"allways\"",
         "did you mean `always`?",
     ),
+    // [connections]
+    row(
+        "[cache]",
+        "[conections]\n[cache]",
+        "13:2",
+        "unknown section `conections`",
+        "did you mean `connections`?",
+    ),
+    row(
+        "[cache]",
+        "[connections]\nmax = \"1G\"\n[cache]",
+        "14:7",
+        "`max` cannot be \"1G\"",
+        "\"64K\"",
+    ),
+    row("[cache]", "[connections]\nmax = 1\n[cache]", "14:7", "2 to 16777216", ""),
+    row("[cache]", "[connections]\nmax = \"32M\"\n[cache]", "14:7", "2 to 16777216", ""),
+    row(
+        "[cache]",
+        "[connections]\nmax = \"1K\"\nper_port = \"2K\"\n[cache]",
+        "15:12",
+        "1 to 1024",
+        "",
+    ),
+    row(
+        "[cache]",
+        "[connections]\nhalf_open = 8\nhalf_open_per_port = 9\n[cache]",
+        "15:22",
+        "1 to 8",
+        "",
+    ),
+    row("[cache]", "[connections]\ntcp_reset_s = 0\n[cache]", "14:15", "1 to 2592000", ""),
+    row(
+        "[cache]",
+        "[connections]\ntcp_establised_s = 9\n[cache]",
+        "14:1",
+        "unknown key `tcp_establised_s`",
+        "did you mean `tcp_established_s`?",
+    ),
     // FC-15
     row(
         "flows = \"1M\"",
