@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use config::validated::{Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
+use dataplane::connections::Connections;
 use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
 use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
@@ -26,6 +27,9 @@ pub enum CompileError {
     /// No id is left: too many policies were made, or too many configurations with ports are kept.
     #[error("no id is left for another policy or port: restart lockgated")]
     OutOfNumbers,
+    /// There is no random number for the table of connections: the kernel refuses one.
+    #[error("no random number for the table of connections: {0}")]
+    NoSecret(getrandom::Error),
     /// Another configuration was compiled since this one was prepared: the caller is at fault.
     #[error("another configuration was compiled in between: apply this one again")]
     Overtaken,
@@ -78,10 +82,18 @@ pub fn compile(
         next_hops,
         neighbours: config.neighbours.clone(),
         spd: Spd::new(policies.chain(rules).collect())?.into(),
+        connections: connections_by_itself(config),
         ..SnapshotParts::default()
     };
     add_security_associations(&config.peers, keys, &mut parts)?;
     Ok(Snapshot::new(parts)?)
+}
+
+/// The table of a configuration that runs nowhere. Nobody attacks its hash, and the results are the
+/// same each time.
+fn connections_by_itself(config: &Validated) -> Option<Arc<Connections>> {
+    let config::ConnectionSettings { limits, timeouts } = config.connections;
+    config.tracks_connections().then(|| Connections::new(limits, timeouts, &[0; 32]).into())
 }
 
 fn add_security_associations(

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
+use dataplane::connections::Connections;
 use dataplane::{Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
@@ -53,6 +54,8 @@ pub struct Compiled {
     pub(crate) validated: OnceLock<Arc<Validated>>,
     pub(crate) kept: Arc<PreviousSas>,
     pub(crate) workers: u32,
+    /// The connections, from the first configuration on that tracks some.
+    pub(crate) connections: Option<Arc<Connections>>,
 }
 
 impl Compiled {
@@ -91,9 +94,14 @@ impl Compiled {
             neighbours: live.neighbours.clone(),
             spd: self.spd.clone(),
             sad: self.sad.clone(),
-            connections: None,
+            connections: self.connections.clone(),
         };
         Ok(Snapshot::after(sources, running)?.into())
+    }
+
+    /// Returns the table of connections; `None`: no configuration up to this one tracks any.
+    pub fn connections(&self) -> Option<&Arc<Connections>> {
+        self.connections.as_ref()
     }
 
     /// Returns the slots of its ports and netdevs.
@@ -169,6 +177,7 @@ impl Compiled {
             validated: OnceLock::new(),
             kept: self.kept.clone(),
             workers: self.workers,
+            connections: self.connections.clone(),
         }
     }
 }

@@ -17,6 +17,7 @@ mod associations;
 mod change;
 mod compile;
 mod compiled;
+mod connections;
 mod explained;
 pub mod guard;
 mod host_routes;

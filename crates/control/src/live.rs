@@ -13,6 +13,7 @@
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
 //! | port's slot | its name, netdev and VLAN id are |
+//! | table of connections | the daemon runs, from the first rule on that makes connections |
 //! | route generation | ports, routes and next hops are the same |
 //!
 //! Ids and generations are never used twice while the process lives.
@@ -28,6 +29,7 @@ use policy::{PolicyId, SaSetId, Slots, Spd};
 use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
+use crate::connections::SharedConnections;
 use crate::listing::Listing;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::{HeldSlots, PortSlots};
@@ -45,6 +47,7 @@ pub struct Compiler {
     /// Number of compiles that were finished, and of changes made.
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
+    connections: SharedConnections,
 }
 
 /// The last result of a compile.
@@ -76,6 +79,7 @@ impl Compiler {
             held: HeldSlots::default(),
             compiles: 0,
             last: None,
+            connections: SharedConnections::default(),
         }
     }
 
@@ -146,6 +150,7 @@ impl Compiler {
             return Err(CompileError::Overtaken);
         }
         check_associations(&config, read)?;
+        let connections = self.connections.for_configuration(&config)?;
         let nothing = PreviousSas::default();
         let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
         let mut made = Associations::after(last);
@@ -176,6 +181,7 @@ impl Compiler {
             validated: OnceLock::new(),
             kept,
             workers: self.workers,
+            connections,
         })
     }
 

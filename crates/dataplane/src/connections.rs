@@ -515,7 +515,20 @@ impl Connections {
         self.tally.counts()
     }
 
-    /// Counts of each zone that ever had a connection.
+    /// Removes the connections of the zone of a port. Returns how many. For a port that no
+    /// worker knows any more: nobody makes another meanwhile. Cost: a look at the whole table,
+    /// unless the zone has no connection.
+    pub fn clear_port(&self, attachment: u16, now_s: u32) -> usize {
+        let zone = Zone { attachment, vni: 0 };
+        match self.tally.of_zone(zone) {
+            Some(counts) if counts.live > 0 => {
+                self.clear(now_s, |connection| connection.zone == zone)
+            }
+            _ => 0,
+        }
+    }
+
+    /// Counts of each zone that has a connection.
     pub fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
         self.tally.zones()
     }

@@ -46,7 +46,7 @@ pub struct Limits {
     pub per_zone: u32,
     /// Half-open connections of a zone.
     pub half_open_per_zone: u32,
-    /// Zones that are counted.
+    /// Zones of virtual networks that are counted. Each port has a place for its zone.
     pub zones: u32,
 }
 
@@ -88,7 +88,10 @@ pub struct TableCounts {
     pub refused: [u64; 5],
 }
 
-/// Place of a zone's counts.
+/// Zones of ports: a port has a number of 16 bits.
+const PORTS: usize = 1 << 16;
+
+/// Place of a zone's counts: a port, or behind all ports a place in the list of other zones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ZoneSlot(pub(super) u32);
 
@@ -154,7 +157,9 @@ pub(super) struct Tally {
     pub(super) expired: AtomicU64,
     pub(super) replaced: AtomicU64,
     refused: [AtomicU64; 5],
-    /// By open addressing; a zone keeps its place for ever.
+    /// Of the zones of ports, by port.
+    ports: Box<[Pair]>,
+    /// Of other zones, by open addressing; a zone keeps its place for ever.
     zones: Box<[ZoneEntry]>,
 }
 
@@ -177,12 +182,16 @@ impl Tally {
             expired: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
             refused: Default::default(),
+            ports: (0..PORTS).map(|_| Pair::default()).collect(),
             zones: (0..zones).map(|_| ZoneEntry::default()).collect(),
         }
     }
 
     /// The place of a zone, which is given to it now if it has none.
     pub(super) fn slot(&self, zone: Zone) -> Option<ZoneSlot> {
+        if zone.vni == 0 {
+            return Some(ZoneSlot(zone.attachment.into()));
+        }
         let (word, mask) = (zone.word() | TAKEN, self.zones.len() - 1);
         // Zones come from the configuration, not from packets: no secret is needed.
         let start = (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
@@ -194,15 +203,20 @@ impl Tally {
                 seen => seen,
             };
             if seen == 0 || seen == word {
-                return Some(ZoneSlot(at as u32));
+                return Some(ZoneSlot((PORTS + at) as u32));
             }
         }
         None
     }
 
+    fn pair(&self, slot: ZoneSlot) -> &Pair {
+        let at = slot.0 as usize;
+        self.ports.get(at).unwrap_or_else(|| &self.zones[at - PORTS].counts)
+    }
+
     pub(super) fn reserve(&self, share: Share) -> Result<(), Refusal> {
         let half_open = u32::from(share.is_half_open);
-        let zone = &self.zones[share.zone.0 as usize].counts;
+        let zone = self.pair(share.zone);
         let limits = (self.limits.per_zone, self.limits.half_open_per_zone);
         zone.reserve((1, half_open), limits).map_err(|it| match it {
             Exceeded::All => Refusal::ZoneLimit,
@@ -222,13 +236,13 @@ impl Tally {
     /// Counts a connection no more.
     pub(super) fn give_back(&self, share: Share) {
         let half_open = u32::from(share.is_half_open);
-        self.zones[share.zone.0 as usize].counts.take(1, half_open);
+        self.pair(share.zone).take(1, half_open);
         self.lines.take(share.width, half_open * share.width);
     }
 
     /// Counts a connection that is there as half-open.
     pub(super) fn reserve_half_open(&self, zone: ZoneSlot, width: u32) -> Result<(), Refusal> {
-        let counts = &self.zones[zone.0 as usize].counts;
+        let counts = self.pair(zone);
         let limits = (u32::MAX, self.limits.half_open_per_zone);
         counts.reserve((0, 1), limits).map_err(|_| Refusal::ZoneHalfOpenLimit)?;
         let limits = (u32::MAX, self.limits.half_open);
@@ -240,7 +254,7 @@ impl Tally {
 
     /// Counts a connection that is there as half-open no more.
     pub(super) fn give_back_half_open(&self, zone: ZoneSlot, width: u32) {
-        self.zones[zone.0 as usize].counts.take(0, 1);
+        self.pair(zone).take(0, 1);
         self.lines.take(0, width);
     }
 
@@ -260,11 +274,20 @@ impl Tally {
         }
     }
 
+    /// Counts of a zone.
+    pub(super) fn of_zone(&self, zone: Zone) -> Option<ZoneCounts> {
+        let (live, half_open) = self.pair(self.slot(zone)?).read();
+        Some(ZoneCounts { zone, live, half_open })
+    }
+
     pub(super) fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
-        self.zones.iter().filter_map(|entry| {
-            let word = entry.zone.load(Relaxed);
-            let (live, half_open) = entry.counts.read();
-            (word != 0).then(|| ZoneCounts { zone: Zone::of_word(word), live, half_open })
+        let ports = (0..=u16::MAX).zip(&self.ports);
+        let ports = ports.map(|(attachment, counts)| (Zone { attachment, vni: 0 }, counts));
+        let others =
+            self.zones.iter().map(|entry| (Zone::of_word(entry.zone.load(Relaxed)), &entry.counts));
+        ports.chain(others).filter_map(|(zone, counts)| {
+            let (live, half_open) = counts.read();
+            (live > 0).then_some(ZoneCounts { zone, live, half_open })
         })
     }
 }
