@@ -2,6 +2,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod change;
+pub(crate) mod connection;
 pub(crate) mod detach;
 pub(crate) mod events;
 pub(crate) mod policy;
@@ -73,6 +74,9 @@ pub(crate) enum LiveError {
         /// Name of the part.
         what: &'static str,
     },
+    /// Several names of what has one.
+    #[error("`lockgate show` takes one name, and a filter for `connection` only")]
+    ManyNames,
     /// `--entries` beside something that has none.
     #[error("--entries is for `lockgate show cache`")]
     NoEntries,

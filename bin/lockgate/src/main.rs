@@ -31,7 +31,9 @@ use ipsec::SelfTestError;
 
 use elsewhere::Program;
 use failure::{Failure, Usage};
-use live::{Socket, capture, change, detach, events, policy, probe, rule, show, status};
+use live::{
+    Socket, capture, change, connection, detach, events, policy, probe, rule, show, status,
+};
 
 /// Lockgate: an IPsec gateway in user space.
 #[derive(Parser)]
@@ -75,6 +77,7 @@ enum Command {
     Policy(policy::Args),
     Rule(rule::RuleArgs),
     Set(rule::SetArgs),
+    Connection(connection::Args),
     Status(status::Args),
     #[command(alias = "sh")]
     Show(show::Args),
@@ -191,6 +194,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Policy(args) => policy::run(&args, &socket),
         Command::Rule(args) => rule::run_rule(&args, &socket),
         Command::Set(args) => rule::run_set(&args, &socket),
+        Command::Connection(args) => connection::run(&args, &socket),
         Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),

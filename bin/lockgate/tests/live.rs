@@ -72,9 +72,25 @@ fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
         assert!(json.pointer(pointer).is_some(), "{what}: no {pointer} in {json}");
     }
     lab.fails(2, &["show", "port", "lan"], &["there is no port \"lan\""]);
-    for later in ["connection", "placement"] {
-        lab.fails(2, &["show", later], &["is not in this version"]);
-    }
+    lab.fails(2, &["show", "port", "lan", "wan"], &["takes one name"]);
+    lab.fails(2, &["show", "placement"], &["is not in this version"]);
+}
+
+#[test]
+fn connections_come_page_by_page_and_go_by_the_same_filter() {
+    let lab = Lab::new();
+    let text = lab.succeeds(&["show", "connection", "host", "10.1.0.7"]);
+    let row = " tcp       10.1.0.7:4000  10.2.0.9\\n:443  established       0  host 10.1.0.7  -";
+    assert_eq!(text.lines().filter(|line| *line == row).count(), 2, "{text}");
+    assert_eq!(text.lines().filter(|line| line.contains("originator")).count(), 1, "{text}");
+    assert!(text.contains("2 connections, 0 of them half-open; 0 of 64 places"), "{text}");
+    let json = lab.json(&["show", "connections"]);
+    assert_eq!(json["connections"][1]["originator"]["port"], 4000);
+    assert_eq!(json["table"]["max"], 64);
+    lab.fails(2, &["show", "connection", "hots", "10.1.0.7"], &["no word of a filter"]);
+    assert_eq!(lab.succeeds(&["connection", "clear", "tcp", "on"]), "removed 6 connections\n");
+    assert_eq!(lab.json(&["connection", "clear"])["removed"], 0);
+    lab.fails(2, &["show", "connection", "--entries", "3"], &["--entries is for"]);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod admission;
 mod capture;
+mod connections;
 mod groups;
 mod limit;
 mod listen;
@@ -27,6 +28,7 @@ use crate::backend::Backend;
 // Every configuration that is read from a file is taken from a request too.
 const _: () = assert!(MAX_REQUEST_BYTES as u64 >= config::MAX_BYTES + (1 << 20));
 
+pub(crate) use connections::{port_name, totals};
 pub(crate) use groups::groups;
 pub(crate) use listen::{BoundSocket, ListenError, bind};
 pub(crate) use present::{peers, waiting};

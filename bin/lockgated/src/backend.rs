@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{MAX_CAPTURES, v1};
-use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyNames, Validated};
+use config::{
+    ConfigErrors, ConnectionFilter, Diagnostic, Difference, KeyChange, KeyNames, Validated,
+};
 use control::{QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
@@ -349,6 +351,14 @@ pub(crate) enum ConfirmError {
     Stopping,
 }
 
+/// Connections that someone wants removed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct ConnectionClearing {
+    /// The filter, and its text.
+    pub(crate) filter: ConnectionFilter,
+    pub(crate) filter_text: String,
+}
+
 /// A capture that someone wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct CaptureOrder {
@@ -382,6 +392,11 @@ pub(crate) enum CaptureError {
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns a consistent picture of what runs.
     async fn running(&self) -> Running;
+    /// Returns the snapshot that the workers run on; asks no worker.
+    async fn snapshot(&self) -> Arc<Snapshot>;
+    /// Removes the connections that pass a filter and returns how many. No worker acts any more
+    /// on one that it read before. `None`: the daemon is ending. It is an event.
+    async fn clear_connections(&self, clearing: ConnectionClearing, by: Uid) -> Option<u64>;
     /// The configuration that runs, policies and all: of very many, it takes a while.
     async fn configuration(&self) -> Arc<Validated>;
     /// Names of the keys that the peers use.

@@ -6,17 +6,21 @@ use std::time::{Duration, SystemTime};
 use api::v1;
 use config::Validated;
 use config::validated::OnExit;
+use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
+use dataplane::connections::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, Intent, Now, PolicyChange, Running, Save,
+    ConfirmError, ConnectionClearing, Intent, Now, PolicyChange, Running, Save,
 };
 use crate::cache_report;
 use crate::captures::Captures;
 use crate::change::{body_of, machine};
 use crate::changer::Ask;
+use crate::clock;
 use crate::config_file::Target;
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply};
@@ -256,6 +260,29 @@ impl Daemon {
 impl Backend for Daemon {
     async fn running(&self) -> Running {
         running(self.counted().await)
+    }
+
+    async fn snapshot(&self) -> Arc<Snapshot> {
+        self.picture().snapshot.clone()
+    }
+
+    async fn clear_connections(&self, clearing: ConnectionClearing, by: Uid) -> Option<u64> {
+        let ConnectionClearing { filter, filter_text } = clearing;
+        let snapshot = self.picture().snapshot.clone();
+        // A look at a large table takes a while, and this thread has other things to do.
+        let clear = tokio::task::spawn_blocking(move || {
+            let Some(connections) = snapshot.connections() else { return 0 };
+            let passes = |it: &Connection| filter.passes(it, port_name(&snapshot, it));
+            connections.clear(clock::now_s(), passes) as u64
+        });
+        let removed = clear.await.ok()?;
+        self.order(|reply| Order::Exchange { reply }).await?;
+        let message = format!("uid {} removed {removed} connections", by.0);
+        let filter = if filter_text.is_empty() { "none" } else { &filter_text };
+        let details: crate::events::Details<'_> =
+            &[("filter", &filter), ("removed", &removed), ("uid", &by.0)];
+        self.events.record(Kind::ConnectionsCleared, "", message, details);
+        Some(removed)
     }
 
     async fn configuration(&self) -> Arc<Validated> {

@@ -177,7 +177,7 @@ fn cores_near(core: usize) -> Vec<usize> {
 }
 
 /// `MemAvailable` of /proc/meminfo.
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     available_in(&std::fs::read_to_string("/proc/meminfo").ok()?)
 }
 

@@ -33,14 +33,14 @@ pub(crate) fn restart_note(file: &Path) -> String {
     format!("{RESTART_NOTE}{} again; `lockgate save` writes what runs there", file.display())
 }
 
-/// Keys of `[node]` and `[metrics]` that are read at the start only.
+/// Keys of `[node]`, `[metrics]` and `[connections]` that are read at the start only.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{key} is read when lockgated starts: write it into {} and restart it",
     file.display()
 )]
 struct NeedsRestart {
-    key: &'static str,
+    key: String,
     file: PathBuf,
 }
 
@@ -177,6 +177,10 @@ impl State {
         if new.cache != before {
             let freed = cache_memory::bytes(before, workers);
             cache_memory::check(new.cache, workers, freed).map_err(machine)?;
+        }
+        let has_table = self.gateway.compiled.connections().is_some();
+        if !has_table && new.tracks_connections() {
+            crate::connections::check_memory(&new.connections).map_err(machine)?;
         }
         check_netdevs(new, &self.gateway.view).map_err(|mut all| machine(all.remove(0)))
     }
@@ -392,8 +396,12 @@ impl State {
             (old.node.poll != new.node.poll, "node.poll"),
             (old.metrics != new.metrics, "metrics.listen"),
         ];
-        match changed.iter().find(|(changed, _)| *changed) {
-            Some((_, key)) => Err(machine(NeedsRestart { key, file })),
+        let changed = changed.iter().find(|(changed, _)| *changed).map(|(_, key)| (*key).into());
+        // The table of connections is made by the configuration that first needs one.
+        let has_table = self.gateway.compiled.connections().is_some();
+        let of_table = || old.connections.changed_key(&new.connections).filter(|_| has_table);
+        match changed.or_else(of_table) {
+            Some(key) => Err(machine(NeedsRestart { key, file })),
             None => Ok(()),
         }
     }

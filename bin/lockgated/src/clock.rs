@@ -11,6 +11,11 @@ pub(crate) fn start() -> Instant {
     *START
 }
 
+/// Seconds since the start, which the time-outs of connections go by.
+pub(crate) fn now_s() -> u32 {
+    START.elapsed().as_secs() as u32
+}
+
 /// Nanoseconds since the start.
 pub(crate) fn now_ns() -> u64 {
     START.elapsed().as_nanos() as u64

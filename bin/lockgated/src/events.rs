@@ -166,6 +166,11 @@ kinds! {
     CacheNotGrown "cache_not_grown" Warning PerSecond
         "a larger flow cache could not be allocated: the one in use stays, and the classifier \
          decides more packets"
+    ConnectionsRefused "connections_refused" Warning PerSecond
+        "new connections were refused because the table of connections or a bound was full; \
+         established ones are not affected; subject and message name the bound, details the number"
+    ConnectionsCleared "connections_cleared" Notice Unlimited
+        "somebody removed connections; details name the filter and the number"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
@@ -276,6 +281,7 @@ impl Kind {
             Kind::PoliciesChanged | Kind::PoliciesRefused | Kind::FoldRefused => "policies",
             Kind::RevisionRefused | Kind::RolledBack | Kind::RollbackRefused => "revisions",
             Kind::CacheRefused | Kind::CacheGrown | Kind::CacheNotGrown => "cache",
+            Kind::ConnectionsRefused | Kind::ConnectionsCleared => "connections",
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",

@@ -13,8 +13,10 @@
 //! | `roaming` | peers that are elsewhere now |
 //! | `netdevs` | which netdevs are attached, and what their programs know |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
+//! | `connections` | connections that must not outlast a change |
 //! | `publish` | snapshots to the workers, with counters and flow caches |
 
+mod connections;
 mod guarding;
 mod machine;
 

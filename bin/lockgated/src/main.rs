@@ -35,6 +35,7 @@ mod checksums;
 mod clock;
 mod config_file;
 mod confirm;
+mod connections;
 mod control_loop;
 mod events;
 mod failure;

@@ -82,6 +82,7 @@ pub(crate) struct Report {
     pub(crate) actions: Vec<(&'static str, v1::Volume)>,
     pub(crate) counters: v1::Counters,
     pub(crate) cache: v1::Cache,
+    pub(crate) connections: v1::ConnectionTable,
     /// Number of events of each kind.
     pub(crate) events: Vec<(&'static str, u64)>,
 }
@@ -141,6 +142,7 @@ impl Report {
             actions: Action::NAMES.into_iter().zip(sums).collect(),
             counters: backend.counters().await,
             cache: backend.cache().await,
+            connections: running.snapshot.connections().map(crate::api::totals).unwrap_or_default(),
             events: backend.event_counts().await,
         }
     }
@@ -324,6 +326,13 @@ pub(crate) mod tests {
                 full_lookups: count,
                 ..Default::default()
             },
+            connections: v1::ConnectionTable {
+                max: count,
+                live: count,
+                made: count,
+                refused: vec![v1::RefusedConnections { bound: "max".into(), count }],
+                ..Default::default()
+            },
             cache: v1::Cache {
                 counters: Some(v1::CacheCounters { hits: count, ..Default::default() }),
                 entries: vec![v1::CacheEntries {
@@ -496,6 +505,10 @@ pub(crate) mod tests {
             ("lockgate_cache_hits_total", 3),
             ("lockgate_full_lookups_total", 3),
             ("lockgate_cache_entries{family=\"ipv4\",direction=\"outbound\"}", 3),
+            ("lockgate_connections", 3),
+            ("lockgate_connections_max", 3),
+            ("lockgate_connections_made_total", 3),
+            ("lockgate_connections_refused_total{bound=\"max\"}", 3),
             ("lockgate_peer_moves_total{peer=\"berlin\"}", 3),
             ("lockgate_guard_intact", 1),
             ("lockgate_ledger_imbalance_packets", 0),

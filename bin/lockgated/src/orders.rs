@@ -48,6 +48,8 @@ pub(crate) enum Order {
     Written { number: u64, written: Result<(), RevisionError>, reply: Reply<Option<String>> },
     /// Notes how the daemon's file differs from what runs.
     Compared { known: Arc<KnownDrift>, reply: Reply<()> },
+    /// Lets every worker begin a turn.
+    Exchange { reply: Reply<()> },
     /// Asks what the workers counted, while nothing else is done.
     Count { reply: Reply<Vec<Report>> },
 }
@@ -122,6 +124,12 @@ impl State {
             }
             Order::Compared { known, reply } => {
                 self.drift = Some(known);
+                self.answer(reply, ());
+            }
+            Order::Exchange { reply } => {
+                if !self.stopping {
+                    self.gateway.exchange_snapshots().await?;
+                }
                 self.answer(reply, ());
             }
             Order::Count { reply } => {

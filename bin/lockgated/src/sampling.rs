@@ -31,6 +31,9 @@ impl State {
         let ports = &self.gateway.live.ports;
         let counts = (ports, &totals.l4_checksums);
         checksums::report_bad(&mut self.checksum_events, counts, &self.events);
+        if let Some(connections) = self.gateway.snapshot.connections() {
+            self.refused_connections.report(connections, &self.events);
+        }
         let mut sample = sample_of(&totals, Instant::now());
         sample.inbound = self.inbound_numbers(&totals);
         let queues = reports.iter().flat_map(|report| report.queues.iter().flatten());

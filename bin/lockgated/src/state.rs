@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, watch};
 use crate::cache_memory;
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
+use crate::connections::RefusedSoFar;
 use crate::events::{Events, Kind};
 use crate::gateway::Gateway;
 use crate::growth::Growth;
@@ -71,6 +72,8 @@ pub(crate) struct State {
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
+    /// Connections that were refused, as far as events say so.
+    pub(crate) refused_connections: RefusedSoFar,
     pub(crate) netlink_resyncs: u64,
     pub(crate) stopping: bool,
     /// The time at which flow caches last were to be replaced because they were full of verdicts.
@@ -122,6 +125,7 @@ impl State {
             moves: Arc::default(),
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
+            refused_connections: RefusedSoFar::default(),
             netlink_resyncs: 0,
             stopping: false,
             cache_filled: None,

@@ -33,6 +33,14 @@ impl Default for ConnectionSettings {
     }
 }
 
+/// The keys of sizes, in the order of [`sizes`].
+const SIZE_KEYS: [&str; 4] = ["max", "per_port", "half_open", "half_open_per_port"];
+
+/// The sizes in the order of [`SIZE_KEYS`].
+fn sizes(limits: &Limits) -> [u32; 4] {
+    [limits.max, limits.per_zone, limits.half_open, limits.half_open_per_zone]
+}
+
 /// The keys of time-outs, in the order of [`timeout_fields`].
 pub(crate) const TIMEOUT_KEYS: [&str; 10] = [
     "tcp_syn_s",
@@ -78,16 +86,22 @@ impl ConnectionSettings {
         connections.checked_ilog2().map_or(0, |bits| 1 << bits)
     }
 
+    /// Returns the first key whose value is another one in other settings: `connections.max`.
+    pub fn changed_key(&self, other: &ConnectionSettings) -> Option<String> {
+        let (mut ours, mut theirs) = (*self, *other);
+        let sizes = SIZE_KEYS.iter().zip(sizes(&self.limits)).zip(sizes(&other.limits));
+        let sizes = sizes.map(|((key, ours), theirs)| (*key, ours, theirs));
+        let timeouts = timeout_fields(&mut ours.timeouts);
+        let timeouts = TIMEOUT_KEYS.iter().zip(timeouts).zip(timeout_fields(&mut theirs.timeouts));
+        let timeouts = timeouts.map(|((key, ours), theirs)| (*key, *ours, *theirs));
+        let changed = sizes.chain(timeouts).find(|(_, ours, theirs)| ours != theirs);
+        changed.map(|(key, ..)| format!("connections.{key}"))
+    }
+
     /// Writes the section.
     pub(crate) fn write(&self, out: &mut String) -> std::fmt::Result {
-        let Limits { max, per_zone, half_open, half_open_per_zone, .. } = self.limits;
         writeln!(out, "[connections]")?;
-        for (key, count) in [
-            ("max", max),
-            ("per_port", per_zone),
-            ("half_open", half_open),
-            ("half_open_per_port", half_open_per_zone),
-        ] {
+        for (key, count) in SIZE_KEYS.iter().zip(sizes(&self.limits)) {
             writeln!(out, "{key} = \"{}\"", count_text(count.into()))?;
         }
         let mut timeouts = self.timeouts;

@@ -52,6 +52,19 @@ fn all_that_is_written_means_itself() {
 }
 
 #[test]
+fn the_first_key_that_changed_is_named() {
+    let of = |section: &str| settings(&format!("[connections]\n{section}"));
+    for (changed, key) in [
+        ("", None),
+        ("max = \"256K\"\n", None),
+        ("per_port = 1\n", Some("connections.per_port")),
+        ("tcp_reset_s = 9\n", Some("connections.tcp_reset_s")),
+    ] {
+        assert_eq!(of("").changed_key(&of(changed)).as_deref(), key);
+    }
+}
+
+#[test]
 fn more_than_a_quarter_of_the_memory_is_refused_with_what_fits() {
     let gibibyte = Some(1 << 30);
     let section = "[connections]\ntcp_syn_s = 9\nmax = \"4M\"\n[cache]\nflows = \"off\"\n";

@@ -510,6 +510,11 @@ impl Connections {
         })
     }
 
+    /// Sizes.
+    pub fn limits(&self) -> Limits {
+        self.tally.limits
+    }
+
     /// Counts of the table. Those whose time-out has passed are counted until they are removed.
     pub fn counts(&self) -> TableCounts {
         self.tally.counts()

@@ -393,6 +393,11 @@ impl Snapshot {
         changes.filter(|(_, _, now)| now.is_none()).map(|(slot, ..)| PortId(slot as u16))
     }
 
+    /// Returns the port of a slot; `None`: the slot is vacant.
+    pub fn find_port(&self, port: PortId) -> Option<&PortInfo> {
+        self.ports.infos.get(usize::from(port.0))
+    }
+
     /// Returns whether a slot has a port.
     pub(crate) fn has_port(&self, port: PortId) -> bool {
         self.ports.infos.get(usize::from(port.0)).is_some()

@@ -435,6 +435,11 @@ impl Spd {
         self.generations[usize::from(domain.0)]
     }
 
+    /// Returns the generation of a domain that may be of another database; `None`: there is none.
+    pub fn find_generation(&self, domain: DomainId) -> Option<Generation> {
+        self.generations.get(usize::from(domain.0)).copied()
+    }
+
     /// Returns the number of times that a generation began anew: all that was remembered before
     /// must then be forgotten.
     pub fn wraps(&self) -> u32 {

@@ -233,6 +233,23 @@ const PAGES: &[(&str, Sections)] = &[
     ("lockgate-set-add", change(&[("lockgate set add admins 10.9.0.7", "Add a member")])),
     ("lockgate-set-del", change(&[("lockgate set del admins 10.9.0.7", "Remove a member")])),
     (
+        "lockgate-connection",
+        live(&[
+            ("lockgate show connection host 10.1.0.7", "Show the connections of a host"),
+            ("lockgate connection clear host 10.1.0.7", "Remove them"),
+        ]),
+    ),
+    (
+        "lockgate-connection-clear",
+        live(&[
+            (
+                "lockgate connection clear net 10.1.0.0/16 and tcp and port 22",
+                "Remove connections by either end",
+            ),
+            ("lockgate connection clear on lan", "Remove those that rules of a port let begin"),
+        ]),
+    ),
+    (
         "lockgate-status",
         live(&[
             ("lockgate status", "Show the gateway on one screen"),
@@ -246,6 +263,7 @@ const PAGES: &[(&str, Sections)] = &[
             ("lockgate show peer berlin", "Show one peer"),
             ("lockgate show policy --json", "Print the policies and their counters as JSON"),
             ("lockgate show group web", "Show the rules of a security group and their counters"),
+            ("lockgate show connection tcp state established", "Show connections by state"),
             ("lockgate show cache --entries 20", "Show flows of the cache"),
         ]),
     ),

@@ -42,7 +42,7 @@ struct AddRuleArgs {
     /// Name of the rule
     #[arg(long)]
     name: String,
-    /// permit or deny
+    /// permit, deny or reflect
     #[arg(long)]
     action: String,
     /// Sources: prefixes, ranges, @SET or any

@@ -13,6 +13,7 @@ use console::terminal::Terminal;
 use serde::Serialize;
 use tonic::{Response, Status};
 
+use super::connection::{self, Form};
 use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
 
@@ -25,9 +26,10 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     /// Show only this one: a port, a peer (also for its SAs), a policy, a security group, a
-    /// neighbour's address, a route's prefix, a drop reason
+    /// neighbour's address, a route's prefix, a drop reason. Of connections those that a filter
+    /// names: host, net, port, proto, state, on (`lockgate connection clear --help`)
     #[arg(value_name = "NAME")]
-    name: Option<String>,
+    name: Vec<String>,
     /// Show this many entries of the flow cache, at most 10000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=MOST_ENTRIES))]
     entries: Option<u32>,
@@ -58,7 +60,7 @@ impl Args {
         let what = What::Status;
         Args {
             what,
-            name: None,
+            name: Vec::new(),
             entries: None,
             worker: None,
             stale: false,
@@ -96,8 +98,8 @@ enum What {
     /// Routes
     #[value(alias = "routes")]
     Route,
-    /// Connections: not in this version
-    #[value(alias = "connections", hide = true)]
+    /// Connections that reflect rules let begin, with the totals of their table
+    #[value(alias = "connections")]
     Connection,
     /// Rules placed on devices: not in this version
     #[value(hide = true)]
@@ -113,23 +115,38 @@ enum What {
 /// Asks and prints, again and again if asked to.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let Some(seconds) = args.watch else {
-        return Ok(print(&text(args, socket)?)?);
+        return once(args, socket, || {}).map(drop);
     };
-    loop {
-        let text = text(args, socket)?;
+    let clear = || {
         if Terminal::stdout().is_terminal() {
             clear_screen();
         }
-        if print_on(&text)? == Reader::Gone {
+    };
+    loop {
+        if once(args, socket, clear)? == Reader::Gone {
             return Ok(());
         }
         std::thread::sleep(Duration::from_secs(seconds.into()));
     }
 }
 
+/// Asks and prints the answer; `before` it what is to be done then.
+fn once(args: &Args, socket: &Socket, before: impl FnOnce()) -> Result<Reader, Failure> {
+    if args.what == What::Connection && args.entries.is_none() {
+        let form = if args.json { Form::Json } else { Form::Table };
+        before();
+        return connection::show(&args.name.join(" "), form, socket);
+    }
+    if args.name.len() > 1 {
+        return Err(LiveError::ManyNames.into());
+    }
+    let text = text(args, socket)?;
+    before();
+    Ok(print_on(&text)?)
+}
+
 /// Asks, and returns the answer as it is printed.
 fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
-    let not_yet = |what| Err(LiveError::NotYet { what }.into());
     let show = Show { args, socket };
     let columns = match args.wide {
         true => Columns::All,
@@ -139,8 +156,9 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         return show.cache_entries(limit);
     }
     match args.what {
-        What::Connection => not_yet("connection"),
-        What::Placement => not_yet("placement"),
+        // Printed page by page, and has no entries of the cache.
+        What::Connection => Err(LiveError::NoEntries.into()),
+        What::Placement => Err(LiveError::NotYet { what: "placement" }.into()),
         What::Status => show.overview(),
         What::Port => {
             show.answer(async |c, r| c.show_ports(r).await, |ports| tables::ports(ports, columns))
@@ -188,7 +206,7 @@ impl Show<'_> {
         call: impl AsyncFnOnce(&mut GatewayClient, ShowRequest) -> Result<Response<T>, Status>,
         text: impl Fn(&T) -> String,
     ) -> Result<String, Failure> {
-        let request = ShowRequest { name: self.args.name.clone() };
+        let request = ShowRequest { name: self.args.name.first().cloned() };
         let answer = Ask::new(self.socket)?.call(async |client| call(client, request).await)?;
         Ok(self.written(&answer, text))
     }

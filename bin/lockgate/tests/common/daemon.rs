@@ -106,6 +106,40 @@ impl Gateway for Fake {
         answer(v1::Groups { groups: vec![group], ..v1::Groups::default() })
     }
 
+    type ShowConnectionsStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ConnectionPage, Status>> + Send>>;
+
+    async fn show_connections(
+        &self,
+        request: Request<v1::ConnectionsRequest>,
+    ) -> Answer<Self::ShowConnectionsStream> {
+        let filter = request.into_inner().filter;
+        if filter.starts_with("hots") {
+            return Err(Status::invalid_argument("filter: \"hots\" is no word of a filter"));
+        }
+        let end = |address: &str, port| Some(v1::ConnectionEnd { address: address.into(), port });
+        let connection = v1::Connection {
+            protocol: "tcp".into(),
+            originator: end("10.1.0.7", 4000),
+            responder: end("10.2.0.9\n", 443),
+            state: "established".into(),
+            port: Some(filter),
+            ..v1::Connection::default()
+        };
+        let table = Some(v1::ConnectionTable { max: 64, live: 2, ..Default::default() });
+        let pages = [(vec![connection.clone()], None), (vec![connection], table)];
+        let pages = pages.map(|(connections, table)| v1::ConnectionPage { connections, table });
+        answer(Box::pin(tokio_stream::iter(pages.map(Ok))))
+    }
+
+    async fn clear_connections(
+        &self,
+        request: Request<v1::ConnectionsRequest>,
+    ) -> Answer<v1::ConnectionsCleared> {
+        let removed = request.into_inner().filter.len() as u64;
+        answer(v1::ConnectionsCleared { removed })
+    }
+
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {
         let size = Some(v1::CacheSize { entries: 65_536, bytes: 2_097_152 });
         let max_size = Some(v1::CacheSize { entries: 4_194_304, bytes: 134_217_728 });

@@ -15,9 +15,10 @@ use tonic::{Request, Response, Status};
 
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
-use super::{capture, groups, present};
+use super::{capture, connections, groups, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureError, Change, Consent, Intent, PolicyChange, Save, ToConfirm,
+    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
+    PolicyChange, Save, ToConfirm,
 };
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
@@ -131,6 +132,33 @@ impl<B: Backend> Gateway for Service<B> {
             ports.retain(|port| port.groups.contains(&name));
         }
         Ok(Response::new(v1::Groups { groups, ports, sums }))
+    }
+
+    type ShowConnectionsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::ConnectionPage, Status>> + Send>>;
+
+    async fn show_connections(
+        &self,
+        request: Request<v1::ConnectionsRequest>,
+    ) -> Answer<Self::ShowConnectionsStream> {
+        let filter = connections::filter(&request.into_inner().filter)?;
+        let stream = ReceiverStream::new(connections::stream(self.backend.clone(), filter));
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
+    async fn clear_connections(
+        &self,
+        request: Request<v1::ConnectionsRequest>,
+    ) -> Answer<v1::ConnectionsCleared> {
+        let by = self.admin(&request, "clear connections").await?;
+        let filter_text = request.into_inner().filter;
+        let filter = connections::filter(&filter_text)?;
+        let (backend, clearing) =
+            (self.backend.clone(), ConnectionClearing { filter, filter_text });
+        let removed = to_its_end(async move { backend.clear_connections(clearing, by).await });
+        let stopping = || Status::failed_precondition("lockgated is stopping");
+        let removed = removed.await?.ok_or_else(stopping)?;
+        Ok(Response::new(v1::ConnectionsCleared { removed }))
     }
 
     async fn show_cache(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Cache> {

@@ -9,11 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{ConnectError, GatewayClient, v1};
+use dataplane::Snapshot;
+use dataplane::connections::{Inserted, Judgement, Key, Zone};
+use policy::connection::{Segment, Shown};
+use policy::{Book, DomainId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tonic::Code;
+use wire::{Family, Flow, Upper};
 
 use super::{BoundSocket, ListenError, bind, serve};
+use crate::backend::Backend;
 use fake::{CONFIG, Fake, entries, event};
 
 /// A directory that is removed at the end.
@@ -103,6 +109,81 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
         .map(|time| humantime::parse_rfc3339(time.as_ref().unwrap()).unwrap());
     let between = times[1].duration_since(times[0]).unwrap().as_secs();
     assert!((39..=41).contains(&between), "{berlin:?}");
+    server.stop().await;
+}
+
+/// Makes a connection in the table of the snapshot: a SYN of port `source`.
+fn connect(snapshot: &Snapshot, source: u16) {
+    let table = snapshot.connections().unwrap();
+    let spd = snapshot.spd();
+    let (rule, _) = spd.holding_rules().find(|(_, rule)| rule.name == "out/all").unwrap();
+    let domain = DomainId::new(spd.class(0), Book::GroupIn, Family::V4);
+    let judgement = Judgement { rule, domain, generation: spd.generation(domain) };
+    let upper = Upper::Ports { source, destination: 80 };
+    let (source, destination) = (0x0a01_0007, 0x0a02_0009);
+    let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper };
+    let key = Key::of(&flow, Zone { attachment: 0, vni: 0 }).unwrap();
+    let syn = Shown::Tcp(Segment::Syn);
+    assert!(matches!(table.insert(&key, syn, judgement, crate::clock::now_s()), Inserted::New(_)));
+}
+
+/// All that is shown by a filter.
+async fn shown(
+    client: &mut GatewayClient,
+    filter: &str,
+) -> (Vec<v1::Connection>, Option<v1::ConnectionTable>) {
+    let request = v1::ConnectionsRequest { filter: filter.into() };
+    let mut pages = client.show_connections(request).await.unwrap().into_inner();
+    let (mut connections, mut table) = (Vec::new(), None);
+    while let Some(page) = pages.message().await.unwrap() {
+        connections.extend(page.connections);
+        table = page.table;
+    }
+    (connections, table)
+}
+
+#[tokio::test]
+async fn connections_are_shown_with_their_port_and_rule_and_the_totals_behind_them() {
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let snapshot = fake.snapshot().await;
+    for source in 1000..1900 {
+        connect(&snapshot, source);
+    }
+    let (all, table) = shown(&mut client, "").await;
+    assert_eq!(all.len(), 900);
+    let table = table.unwrap();
+    assert_eq!((table.max, table.live, table.half_open, table.made), (4096, 900, 900, 900));
+    assert_eq!(table.refused.len(), 4, "{table:?}");
+    let (one, table) = shown(&mut client, "tcp host 10.1.0.7 port 1003 on lan").await;
+    assert!(table.is_some());
+    let end = |address: &str, port| Some(v1::ConnectionEnd { address: address.into(), port });
+    let expected = v1::Connection {
+        protocol: "tcp".into(),
+        originator: end("10.1.0.7", 1003),
+        responder: end("10.2.0.9", 80),
+        state: "syn_sent".into(),
+        half_open: true,
+        idle_s: one[0].idle_s,
+        port: Some("lan".into()),
+        rule: Some("out/all".into()),
+    };
+    assert_eq!(one, [expected]);
+    assert!(shown(&mut client, "state established").await.0.is_empty());
+    let wrong = v1::ConnectionsRequest { filter: "sate established".into() };
+    for error in [
+        client.show_connections(wrong.clone()).await.err().unwrap(),
+        client.clear_connections(wrong).await.unwrap_err(),
+    ] {
+        // Nobody but root may clear; the filter is looked at behind that.
+        let said = error.message().contains("did you mean \"state\"?");
+        assert!(said || error.code() == Code::PermissionDenied, "{error:?}");
+    }
+    if is_root("connections_are_shown") {
+        let request = v1::ConnectionsRequest { filter: "tcp".into() };
+        let cleared = client.clear_connections(request).await.unwrap().into_inner();
+        assert_eq!(cleared.removed, 3);
+        assert_eq!(fake.asked(), ["clear tcp by 0"]);
+    }
     server.stop().await;
 }
 

@@ -6,6 +6,7 @@ use config::validated::Cache;
 use dataplane::{CounterRoom, Counters, FlowCache, Snapshot, VacatedSlots};
 
 use super::Gateway;
+use super::connections::clear_outdated;
 use crate::cache_memory::{self, CacheError, Sizes};
 use crate::events::Kind;
 use crate::worker::{Next, NextCache, NextCounters, RetiredParts, ReturnedCounts, WorkerGone};
@@ -57,6 +58,7 @@ impl Gateway {
             dropped.push((counted, snapshot, cache));
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
+        clear_outdated(&old, self.snapshot.clone()).await;
         // Of very many policies that takes milliseconds.
         aside(move || drop((old, dropped)));
         Ok(())

@@ -9,10 +9,13 @@ use control::guard::Guard;
 use control::{Compiled, Compiler};
 use dataplane::cache::FIRST_ENTRIES;
 use dataplane::carve_out::Reserved;
+use dataplane::connections::{Judgement, Key, Zone};
 use keystate::KeyState;
 use linux::Link;
+use policy::connection::Shown;
 use proptest::prelude::*;
 use tempfile::TempDir;
+use wire::{Family, Flow, Upper};
 
 use super::netdevs::Retry;
 use super::simulated::{Simulated, SimulatedProgram, StartedGateway, Step, started, view};
@@ -101,8 +104,8 @@ impl Lab {
         lab
     }
 
-    fn compile(&mut self, config: &Config) -> (Compiled, Guard) {
-        let loaded = load(&config.text(), &self.folder);
+    fn compile(&mut self, text: &str) -> (Compiled, Guard) {
+        let loaded = load(text, &self.folder);
         let compiled = self.compiler.compile(&loaded, &mut self.keys).unwrap();
         let every = Reserved::default();
         let guard = Guard::new(compiled.validated(), &self.gateway.view, &every).unwrap();
@@ -111,7 +114,11 @@ impl Lab {
 
     /// Goes over to a configuration; the step of this number is refused.
     fn apply(&mut self, config: &Config, refuse: Option<usize>) -> Result<(), TransactionError> {
-        let (compiled, guard) = self.compile(config);
+        self.apply_text(&config.text(), refuse)
+    }
+
+    fn apply_text(&mut self, text: &str, refuse: Option<usize>) -> Result<(), TransactionError> {
+        let (compiled, guard) = self.compile(text);
         self.machine.world().refuse = refuse;
         let gateway = &mut self.gateway;
         let done = self.runtime.block_on(async {
@@ -181,6 +188,52 @@ impl Lab {
 fn load(text: &str, folder: &TempDir) -> Loaded {
     let parsed = parse(text, "test").unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     parsed.load_keys(folder.path()).unwrap()
+}
+
+#[test]
+fn connections_of_a_port_go_with_it_and_no_other_ones() {
+    let port = |number: u8| {
+        format!(
+            "[port.p{number}]\nnetdev = \"eth{number}\"\nside = \"protected\"\n\
+             groups_in = [\"web\"]\n"
+        )
+    };
+    let text = |ports: &[u8]| {
+        let ports: String = ports.iter().map(|number| port(*number)).collect();
+        format!(
+            "{}{ports}[group.web]\n[[rule]]\ngroup = \"web\"\naction = \"reflect\"\n\
+             from = [\"any\"]\nto = [\"any\"]\n[connections]\nmax = 256\n",
+            Config::small().text()
+        )
+    };
+    let mut lab = Lab::new(&Config::small());
+    lab.apply_text(&text(&[2, 3]), None).unwrap();
+    let connect = |lab: &Lab, number: u8| {
+        let (slot, _) =
+            lab.gateway.snapshot.ports().find(|(_, p)| p.name == format!("p{number}"))?;
+        let upper = Upper::Ports { source: 4000, destination: 80 };
+        let (source, destination) = (0x0a00_0001, 0x0a00_0002);
+        let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper };
+        let key = Key::of(&flow, Zone { attachment: slot.0, vni: 0 }).unwrap();
+        let table = lab.gateway.snapshot.connections().unwrap();
+        table.insert(&key, Shown::Udp, Judgement::UNKNOWN, 0);
+        Some(slot)
+    };
+    let live = |lab: &Lab| {
+        let table = lab.gateway.snapshot.connections().unwrap();
+        table.zones().map(|zone| zone.zone.attachment).collect::<Vec<_>>()
+    };
+    let [second, third] = [2, 3].map(|number| connect(&lab, number).unwrap());
+    assert_eq!(live(&lab), [second.0, third.0]);
+    lab.apply_text(&text(&[3]), None).unwrap();
+    assert_eq!(live(&lab), [third.0]);
+    // The slot of the port that went is another's now, and has nothing of it.
+    lab.apply_text(&text(&[3, 4]), None).unwrap();
+    assert_eq!(connect(&lab, 4), Some(second));
+    assert_eq!(live(&lab), [second.0, third.0]);
+    // A change that is refused costs the ports nothing that stay.
+    let _ = lab.apply_text(&text(&[3, 2]), Some(5));
+    assert!(live(&lab).contains(&third.0));
 }
 
 #[test]

@@ -19,6 +19,7 @@ impl Report {
         self.add_status(into);
         self.add_decisions(into);
         self.add_cache(into);
+        self.add_connections(into);
         self.add_ports(into);
         self.add_ledgers(into);
         self.add_checksums(into);
@@ -142,6 +143,32 @@ impl Report {
         let bytes = self.cache.max_size.unwrap_or_default().bytes;
         let help = "Memory that the flow caches of all workers may grow to";
         into.level("cache_max_bytes", help, bytes);
+    }
+
+    fn add_connections<'a>(&'a self, into: &mut Families<'a>) {
+        let table = &self.connections;
+        into.level("connections", "Connections that reflect rules let begin", table.live);
+        let help = "Connections that only one end has shown to want";
+        into.level("connections_half_open", help, table.half_open);
+        let help = "Places of the table of connections; a connection of IPv6 takes two";
+        into.level("connections_max", help, table.max);
+        let help = "Places of the table of connections that are taken";
+        into.level("connections_taken", help, table.taken);
+        for (name, help, count) in [
+            ("connections_made", "Connections that began", table.made),
+            ("connections_expired", "Connections that ended by their time-out", table.expired),
+            (
+                "connections_replaced",
+                "Half-open or closed connections that gave way to others",
+                table.replaced,
+            ),
+        ] {
+            into.count(name, help, count);
+        }
+        let refused = table.refused.iter();
+        let refused = refused.map(|of| ([("bound", of.bound.as_str().into())], of.count));
+        let help = "Connections that were refused, by the bound in [connections] that did it";
+        into.counter("connections_refused", help, refused);
     }
 
     fn add_ports<'a>(&'a self, into: &mut Families<'a>) {

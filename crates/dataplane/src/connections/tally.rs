@@ -30,6 +30,17 @@ impl Refusal {
         Refusal::TooManyZones,
     ];
 
+    /// The bound's name, as operators see it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Refusal::TableFull => "max",
+            Refusal::HalfOpenLimit => "half_open",
+            Refusal::ZoneLimit => "per_port",
+            Refusal::ZoneHalfOpenLimit => "half_open_per_port",
+            Refusal::TooManyZones => "zones",
+        }
+    }
+
     pub(super) fn is_of_zone(self) -> bool {
         matches!(self, Refusal::ZoneLimit | Refusal::ZoneHalfOpenLimit)
     }
@@ -151,7 +162,7 @@ const TAKEN: u64 = 1 << 63;
 
 /// The counts.
 pub(super) struct Tally {
-    limits: Limits,
+    pub(super) limits: Limits,
     lines: Pair,
     pub(super) made: AtomicU64,
     pub(super) expired: AtomicU64,

@@ -8,13 +8,13 @@ use config::ReplayKeys;
 use control::{Spis, Takeover, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
-use dataplane::{Generation, Routes};
+use dataplane::{Generation, Routes, Snapshot};
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
+    ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
 use crate::liveness::PeerLiveness;
 use crate::who::{ConnectionNumber, Uid};
@@ -28,6 +28,7 @@ side = "protected"
 mac = "02:00:00:00:0a:01"
 mtu = 1500
 addresses = ["10.1.0.1/16"]
+groups_in = ["out"]
 [port.wan]
 netdev = "eth0"
 side = "unprotected"
@@ -58,6 +59,16 @@ local = ["any"]
 remote = ["any"]
 protocol = "any"
 priority = 1
+[group.out]
+[[rule]]
+group = "out"
+name = "all"
+action = "reflect"
+from = ["any"]
+to = ["any"]
+[connections]
+max = 4096
+half_open_per_port = 1000
 [[route]]
 to = "10.2.0.0/16"
 via = "192.0.2.2"
@@ -130,6 +141,15 @@ pub(super) fn event(number: u64) -> v1::Event {
 impl Backend for Fake {
     async fn running(&self) -> Running {
         self.running.clone()
+    }
+
+    async fn snapshot(&self) -> Arc<Snapshot> {
+        self.running.snapshot.clone()
+    }
+
+    async fn clear_connections(&self, clearing: ConnectionClearing, by: Uid) -> Option<u64> {
+        self.note(format!("clear {} by {}", clearing.filter_text, by.0));
+        Some(3)
     }
 
     async fn configuration(&self) -> Arc<config::Validated> {
