@@ -125,24 +125,56 @@ pub fn upper_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
     None
 }
 
-/// The identification of the datagram that a checked packet is a fragment of (RFC 791 §3.1,
-/// RFC 8200 §4.5). `None`: it is whole, or `bytes` is not that packet.
-pub fn identification(bytes: &[u8], packet: &Packet) -> Option<u32> {
+/// The fields by which the fragments of a datagram are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FragmentFields {
+    /// Number of the datagram; IPv4 has 16 bits of it.
+    pub identification: u32,
+    /// Place of the fragment's data in the datagram, bytes.
+    pub offset: u32,
+    /// Bytes of data: of IPv6 all that lies behind the fragment header.
+    pub length: u32,
+    /// True if a later part of the datagram follows.
+    pub more: bool,
+}
+
+/// The fields of a checked packet that is a fragment (RFC 791 §3.1, RFC 8200 §4.5). `None`: it is
+/// whole, or `bytes` is not that packet.
+pub fn fragment_fields(bytes: &[u8], packet: &Packet) -> Option<FragmentFields> {
     if packet.fragment == Fragment::Whole {
         return None;
     }
     if packet.flow.family == Family::V4 {
-        return Some(u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]).into());
+        let fixed = bytes.first_chunk::<IPV4_BYTES>()?;
+        let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
+        return Some(FragmentFields {
+            identification: u16::from_be_bytes([fixed[4], fixed[5]]).into(),
+            offset: u32::from(flags & 0x1fff) * 8,
+            length: packet.length.checked_sub(packet.upper_offset.into())?,
+            more: flags & 0x2000 != 0,
+        });
     }
     let (mut at, mut next_header) = (IPV6_BYTES, *bytes.get(6)?);
     for _ in 0..=MAX_EXTENSION_HEADERS {
         let header = bytes.get(at..)?.first_chunk::<8>()?;
         if next_header == protocol::FRAGMENT {
-            return Some(u32::from_be_bytes([header[4], header[5], header[6], header[7]]));
+            let field = u16::from_be_bytes([header[2], header[3]]);
+            return Some(FragmentFields {
+                identification: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
+                offset: u32::from(field & 0xfff8),
+                length: packet.length.checked_sub(at as u32 + 8)?,
+                more: field & 1 != 0,
+            });
         }
         (at, next_header) = (at + (usize::from(header[1]) + 1) * 8, header[0]);
     }
     None
+}
+
+/// The identification of the datagram that a checked packet is a fragment of. `None`: as
+/// [`fragment_fields`].
+pub fn identification(bytes: &[u8], packet: &Packet) -> Option<u32> {
+    fragment_fields(bytes, packet).map(|fields| fields.identification)
 }
 
 /// The part of a packet that is there.

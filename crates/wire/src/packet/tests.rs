@@ -97,9 +97,16 @@ proptest! {
     ) {
         if let Ok(packet) = parse(&bytes) {
             let is_fragment = packet.fragment != Fragment::Whole;
-            prop_assert_eq!(identification(&bytes, &packet).is_some(), is_fragment);
+            let fields = fragment_fields(&bytes, &packet);
+            prop_assert_eq!(fields.is_some(), is_fragment);
+            if let Some(FragmentFields { offset, length, more, .. }) = fields {
+                let expected = if offset == 0 { Fragment::First } else { Fragment::Later };
+                prop_assert_eq!(packet.fragment, expected);
+                prop_assert!(offset % 8 == 0 && offset + length <= 65_535);
+                prop_assert!(!more || length % 8 == 0);
+            }
             // It may say anything, but looks at nothing that is not there.
-            identification(&foreign, &packet);
+            fragment_fields(&foreign, &packet);
         }
     }
 
@@ -188,6 +195,28 @@ fn fragments_say_their_datagrams_identification_wherever_their_headers_put_it() 
     let before = v6().extension(44, &header).extension(60, &[1, 2]).udp(1, 2).payload_of(8).ip();
     assert_eq!(parse(&before).unwrap().fragment, Fragment::First);
     assert_eq!(of(&before), Some(0x89ab_cdef));
+}
+
+#[test]
+fn fragments_say_where_their_data_lies() {
+    let of = |builder: PacketBuilder| {
+        let bytes = builder.ip();
+        let FragmentFields { offset, length, more, .. } =
+            fragment_fields(&bytes, &parse(&bytes).unwrap()).unwrap();
+        (offset, length, more)
+    };
+    for builder in [v4(), v6(), v4().options(&[1; 40]), v6().extension(0, &[1, 4])] {
+        let first = builder.clone().udp(1, 2).payload_of(16).fragment(0, true);
+        assert_eq!(of(first), (0, 24, true));
+        let later = builder.clone().protocol(17).fragment(8189, false);
+        assert_eq!(of(later.payload_of(0)), (65_512, 0, false));
+        let middle = builder.protocol(17).payload_of(16).fragment(3, true);
+        assert_eq!(of(middle), (24, 16, true));
+    }
+    // Headers behind the fragment header are data of the datagram (RFC 8200 §4.5).
+    let header = [0, 1, 0, 0, 0, 9];
+    let first = v6().extension(44, &header).extension(60, &[1, 2]).udp(1, 2).payload_of(8);
+    assert_eq!(of(first), (0, 24, true));
 }
 
 // FC-44
