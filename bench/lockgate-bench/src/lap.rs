@@ -143,7 +143,8 @@ pub(super) fn run(
     let idle = kits.workers.split_off(case.workers);
     let used = std::mem::take(&mut kits.workers);
     let seeds: Vec<u64> = (0..case.workers).map(|_| random.seed()).collect();
-    let stations = Handovers::among(case.workers as u32).into_iter().zip(used).enumerate();
+    let stations =
+        Handovers::among(case.workers as u32, &[0; 32]).into_iter().zip(used).enumerate();
     let stations = stations.map(|(number, (handovers, kit))| Station {
         subject,
         snapshot: &snapshot,

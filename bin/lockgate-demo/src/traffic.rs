@@ -289,8 +289,8 @@ impl Traffic {
         self.push("telnet", Site::A, telnet, drop(DropReason::PolicyDiscard));
         let payload = self.payload(80);
         let part = way.packet().tcp(20_009, 23).payload(&payload).fragment(40, false).ip();
-        // It might be telnet: its ports are elsewhere.
-        self.push("a later fragment of TCP", Site::A, part, drop(DropReason::FragmentPorts));
+        // It might be telnet: its ports are in a first fragment, which never comes.
+        self.push("a later fragment of TCP", Site::A, part, drop(DropReason::FragmentTimeout));
         let outside = |address: &str| {
             let ip: std::net::IpAddr = address.parse().expect("an address");
             PacketBuilder::new(Site::A.host_v4(), ip.into()).hop_limit(HOP_LIMIT)

@@ -87,7 +87,8 @@ mod tests {
         let insert = |source: u16| {
             let upper = Upper::Ports { source, destination: 80 };
             let (source, destination) = (0x0a00_0001, 0x0a00_0002);
-            let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper };
+            let flow =
+                Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: false };
             let key = Key::of(&flow, Zone { attachment: 3, vni: 0 }).unwrap();
             table.insert(&key, Shown::Tcp(Segment::SynAck), Judgement::UNKNOWN, 1);
         };

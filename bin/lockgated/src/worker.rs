@@ -260,7 +260,9 @@ impl Handle {
             .map(|_| Bell::new().map(Arc::new))
             .collect::<std::io::Result<Vec<_>>>()?
             .into();
-        let rings = Handovers::among(setups.len() as u32);
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
+        let rings = Handovers::among(setups.len() as u32, &secret);
         let start = |(setup, handovers)| {
             Handle::start(setup, WorkerLinks { handovers, bells: bells.clone() })
         };

@@ -542,7 +542,8 @@ impl Story<'_> {
             Decider::Policy(policy) => format!("decided by {}", text(policy)),
             Decider::FragmentPorts(policy) => {
                 format!(
-                    "stopped by {}, which matches fields that a later fragment lacks",
+                    "stopped by {}, which matches fields that only the first fragment has: a later \
+                     one waits for it, and is then treated as the whole packet",
                     text(policy)
                 )
             }

@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::esp_fragments::DroppedDatagrams;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::Outputs;
+use crate::reassembly::Reassembly;
 use crate::row::{Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
@@ -25,6 +26,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) sample: Option<u32>,
     /// Fragmented ESP in UDP that was dropped lately.
     pub(crate) dropped: &'a mut DroppedDatagrams,
+    /// The datagrams whose fragments come.
+    pub(crate) reassembly: &'a mut Reassembly,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,

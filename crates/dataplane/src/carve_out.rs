@@ -21,7 +21,7 @@ use policy::{
     UpperSelector,
 };
 use wire::flow::protocol;
-use wire::{Address, Family, Flow, Upper, packet::is_link_local};
+use wire::{Address, Family, Flow, Fragment, Upper, packet::is_link_local};
 
 use crate::ids::PortId;
 use crate::port::{HostService, PortInfo, Side};
@@ -58,7 +58,9 @@ pub(crate) fn carve_out(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> CarveOu
     if !is_ours(snapshot, flow) || !is_host_service(services, flow) {
         return CarveOut::No;
     }
+    // A later fragment shows no marker: its first one did, which was dropped if it was ESP.
     let is_nat_traversal = flow.protocol == protocol::UDP
+        && row.packet.fragment != Fragment::Later
         && matches!(flow.upper, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. });
     let payload = bytes.get(usize::from(row.packet.upper_offset) + 8..).unwrap_or_default();
     match () {

@@ -202,7 +202,8 @@ pub(crate) fn late<F: Frames>(
     };
     let carrier = esp::carrier(&packet);
     let (origin, state) = (Origin::Received, State::Outer(carrier));
-    let mut row = Row { place, frame: job.frame, ip, hint: 0, ingress, origin, state, packet };
+    let mut row =
+        Row { place, frame: job.frame, ip, hint: 0, echo: None, ingress, origin, state, packet };
     let finished = match job.authentic {
         true => finish(context, &mut row, (sa, set), job, committed),
         false => Err(DropReason::Integrity),

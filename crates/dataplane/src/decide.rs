@@ -1,4 +1,4 @@
-//! Stage 3: what the policies say (RFC 4301 §5.1 and §5.2 step 4) and where the route leads.
+//! Stage 4: what the policies say (RFC 4301 §5.1 and §5.2 step 4) and where the route leads.
 //!
 //! Three questions, each asked of the rows it concerns, together:
 //! 1. may it come in? — what was opened must match the inbound selectors of the SA that opened it;
@@ -381,7 +381,7 @@ fn settle_tracked<F: Frames>(
     tracked: &TrackedVerdict,
     hop: Option<NextHopId>,
 ) -> FlowVerdict {
-    let appearance = Appearance::of(&row.packet, row.bytes(context.frames));
+    let appearance = Appearance::of(row, row.bytes(context.frames));
     let egress = hop.map(|hop| context.snapshot.egress(hop));
     let tracker = Tracker::new(context.snapshot, context.now_ns);
     tracker.settle(tracked, appearance.as_ref(), (row.ingress, egress))
@@ -473,7 +473,7 @@ impl<'a> Asked<'a> {
 
     /// Asks the tables.
     fn classify(&self, tables: &Tables) -> Replied {
-        if tables.tracks(self.scope, self.exit) != Tracks::default() {
+        if self.is_tracked(tables) {
             let mut tracked = [TrackedVerdict::NOT_ASKED];
             match self.quoted {
                 Some(quoted) => tracked[0] = tables.track_quoting(self.scope, self.flow, quoted),
@@ -490,6 +490,11 @@ impl<'a> Asked<'a> {
         let mut verdict = [FlowVerdict::NOT_ASKED];
         tables.classify(self.scope, self.exit, std::slice::from_ref(self.flow), &mut verdict);
         (verdict[0], None)
+    }
+
+    /// Returns whether connections are tracked where the packet passes.
+    pub(crate) fn is_tracked(&self, tables: &Tables) -> bool {
+        tables.tracks(self.scope, self.exit) != Tracks::default()
     }
 
     /// The question that is asked.
@@ -515,7 +520,7 @@ pub(crate) fn decide_one(
     let mut verdict_on = |asked: &Asked<'_>, hop: Option<NextHopId>| {
         let (verdict, tracked) = asked.classify(tables);
         let foreseen = tracked.map_or(Foreseen::of(verdict), |tracked| {
-            let appearance = Appearance::of(&row.packet, bytes);
+            let appearance = Appearance::of(row, bytes);
             let ports = (row.ingress, hop.map(|hop| snapshot.egress(hop)));
             Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), ports)
         });

@@ -12,13 +12,15 @@ use crate::output_batch::OutputBatch;
 use crate::row::Row;
 use crate::stage::{Stage, StageClock};
 use crate::watch::{Beside, Point, Watch};
-use crate::{decapsulate, decide, l4_checksum, plan, receive, seal};
+use crate::{decapsulate, decide, follow, l4_checksum, plan, receive, seal};
 
 /// One worker's general walk: its rate limit, and lists that the stages fill anew for each batch,
 /// kept so that a batch allocates nothing.
 pub(crate) struct GeneralWalk {
     limiter: RateLimiter,
     rows: Vec<Row>,
+    /// Scratch memory for rows between two stages.
+    spare: Vec<Row>,
     made: Vec<Row>,
     /// Questions to the policies.
     lookups: decide::LookupLists,
@@ -33,6 +35,7 @@ impl GeneralWalk {
         GeneralWalk {
             limiter: RateLimiter::default(),
             rows: Vec::with_capacity(BATCH),
+            spare: Vec::with_capacity(BATCH),
             made: Vec::with_capacity(BATCH),
             lookups: decide::LookupLists::default(),
             opening: Opening::default(),
@@ -45,9 +48,10 @@ impl GeneralWalk {
     /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart; unfinished TCP and
     ///    UDP checksums are completed
     /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet
-    /// 3. decide: inbound selectors, route, outbound selectors
-    /// 4. plan: hop limit, path MTU, fragments, the SA and its numbers
-    /// 5. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
+    /// 3. follow: a later fragment gets the upper layer of its datagram's first one, or waits
+    /// 4. decide: inbound selectors, route, outbound selectors
+    /// 5. plan: hop limit, path MTU, fragments, the SA and its numbers
+    /// 6. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
     ///
     /// The ICMP that is made on the way waits for [`answer`](Self::answer).
     #[inline]
@@ -91,9 +95,11 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, made, lookups, output_batch, .. } = self;
+        let GeneralWalk { limiter, rows, spare, made, lookups, output_batch, .. } = self;
         let (clock, snapshot) = (&mut **clock, context.snapshot);
         watch.look(Point::Opened, snapshot, rows, context.frames);
+        follow::follow(context, rows, spare);
+        watch.look(Point::Followed, snapshot, rows, context.frames);
         decide::decide(context, rows, lookups, cache);
         l4_checksum::check_sample(context, rows);
         watch.look(Point::Decided, snapshot, rows, context.frames);
@@ -104,7 +110,7 @@ impl GeneralWalk {
         watch.look(Point::Sealed, snapshot, rows, context.frames);
     }
 
-    /// Sends the ICMP that was made about packets of a batch, behind all of them: from the third
+    /// Sends the ICMP that was made about packets of a batch, behind all of them: from the fourth
     /// stage on, as any packet.
     #[inline]
     pub(crate) fn answer<F: Frames, C: StageClock, W: Watch + ?Sized>(

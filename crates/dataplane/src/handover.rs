@@ -1,5 +1,6 @@
 //! Several workers: which of them opens and seals with an SA, and the rings by which packets that
-//! arrived at another reach it.
+//! arrived at another reach it. Fragments go the same way to the worker of their datagram
+//! (`follow`).
 //!
 //! An SA is opened by one worker, so its replay window stays in one core's cache and its packets
 //! stay in order. A packet that arrives at another worker is copied into that worker's ring and
@@ -9,6 +10,7 @@
 //!
 //! A packet in a ring is on no ledger. Who takes it counts it as received.
 
+use cpu::aes::Secret;
 use ipsec::SaId;
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Received};
@@ -78,6 +80,7 @@ struct Incoming {
 #[derive(Default)]
 pub struct Handovers {
     worker: u32,
+    secret: Secret,
     /// One entry a worker; `None`: itself.
     outgoing: Vec<Option<Outgoing>>,
     incoming: Vec<Incoming>,
@@ -89,11 +92,13 @@ pub struct Handovers {
 pub(crate) struct Full;
 
 impl Handovers {
-    /// The rings between `workers` workers; one entry a worker.
-    pub fn among(workers: u32) -> Vec<Handovers> {
+    /// The rings between `workers` workers; one entry a worker. By the secret they agree whose
+    /// each fragment is.
+    pub fn among(workers: u32, secret: &Secret) -> Vec<Handovers> {
         let mut all: Vec<Handovers> = (0..workers)
             .map(|worker| Handovers {
                 worker,
+                secret: *secret,
                 outgoing: (0..workers).map(|_| None).collect(),
                 given: Vec::with_capacity(workers as usize),
                 ..Handovers::default()
@@ -113,6 +118,11 @@ impl Handovers {
     /// Returns the number of the worker that has these ends.
     pub fn worker(&self) -> u32 {
         self.worker
+    }
+
+    /// Returns the secret by which fragments are hashed.
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
     }
 
     /// Workers that were given packets since this was last asked: they may sleep.

@@ -60,10 +60,10 @@ impl HeldPacket {
     }
 }
 
-/// A packet whose SA is another worker's. It is on no ledger yet.
+/// A packet whose SA, or whose datagram, is another worker's. It is on no ledger yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handover {
-    /// The worker that opens it.
+    /// The worker that it belongs to.
     pub worker: u32,
     /// The netdev it was received from.
     pub netdev: NetdevId,
@@ -86,8 +86,9 @@ pub struct Outputs {
     pub moved: Vec<AddressUpdate>,
     /// Packets that another worker is to walk.
     pub handovers: Vec<Handover>,
-    /// Verdicts: one per packet given in, in its order, then one per packet made. `None`: the
-    /// packet is among the handovers, and the other worker gives its verdict.
+    /// Verdicts: one per packet given in, in its order, then one per packet made, or that waited
+    /// and goes on. `None`: the packet is among the handovers, and the other worker gives its
+    /// verdict.
     pub verdicts: Vec<Option<Verdict>>,
 }
 

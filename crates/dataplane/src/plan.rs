@@ -1,4 +1,4 @@
-//! Stage 4: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each output
+//! Stage 5: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each output
 //! row gets its SA.
 
 use std::iter;
@@ -217,6 +217,7 @@ fn answer<F: Frames>(
         frame,
         ip: HEADROOM as u32,
         hint: 0,
+        echo: None,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,

@@ -11,6 +11,7 @@ use crate::batch_context::BatchContext;
 use crate::carve_out::{is_host_service, refused_group};
 use crate::esp;
 use crate::esp_fragments::Datagram;
+use crate::follow;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::ToHost;
 use crate::port::{Medium, Side};
@@ -41,7 +42,8 @@ pub(crate) fn receive<F: Frames>(
             Inspection::Packet(ingress, ip, packet) => {
                 let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
                 let (origin, state) = (origin_of(context.snapshot, ingress), State::Clear);
-                let row = Row { place, frame, ip, hint, ingress, origin, state, packet };
+                let echo = None;
+                let row = Row { place, frame, ip, hint, echo, ingress, origin, state, packet };
                 take_in(context, row, rows);
             }
             Inspection::LeftToLinux(ingress) => {
@@ -60,8 +62,14 @@ pub(crate) fn receive<F: Frames>(
     }
 }
 
-/// Adds the row of an IP packet, set apart if it is sealed, or drops it.
+/// Adds the row of an IP packet, set apart if it is sealed, or drops it. A fragment whose datagram
+/// is another worker's is handed over.
 fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
+    if row.packet.fragment != Fragment::Whole
+        && let Some(worker) = follow::owner(context, &row)
+    {
+        return context.hand_over(&mut row, worker);
+    }
     let state = state_of(context, &row);
     // A sealed packet is on the ledger of the worker that opens it: `decapsulate` counts it, or
     // hands it over.

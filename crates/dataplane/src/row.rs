@@ -74,6 +74,8 @@ pub(crate) struct Row {
     /// [`Received::hint`](wire::Received::hint). Nothing acts upon it yet; what is taken out of the
     /// packet, or made, has none.
     pub(crate) hint: u32,
+    /// Of a later fragment, the identifier of the ICMP echo that its datagram's first one shows.
+    pub(crate) echo: Option<u16>,
     pub(crate) ingress: PortId,
     pub(crate) origin: Origin,
     pub(crate) state: State,

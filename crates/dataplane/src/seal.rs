@@ -1,4 +1,4 @@
-//! Stage 5: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
+//! Stage 6: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
 //! SA: a nonce written just before it is used stalls the cipher.
 
 use ipsec::{Mode, OutboundSa, SealJob, SequenceError};

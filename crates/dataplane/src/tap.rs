@@ -312,10 +312,12 @@ impl Tap {
         for row in rows {
             match point {
                 Point::Opened if row.state == State::Clear => {
-                    self.know(row, row.bytes(frames));
                     if matches!(row.origin, Origin::Opened(_)) {
                         self.see_inner(Heading::In, Some(row.ingress), row, frames);
                     }
+                }
+                Point::Followed if row.state == State::Clear => {
+                    self.know(row, row.bytes(frames));
                 }
                 Point::Decided => {
                     if let State::Protect(set) = row.state {
@@ -328,7 +330,7 @@ impl Tap {
                 }
                 // Fragments; their bytes are finished and answer no question.
                 Point::Sealed if self.is_fragment_of_ours(row) => self.know(row, &[]),
-                Point::Opened | Point::Sealed => {}
+                Point::Opened | Point::Followed | Point::Sealed => {}
             }
         }
     }

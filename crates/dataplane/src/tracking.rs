@@ -25,10 +25,11 @@ use policy::{
     TrackedVerdict,
 };
 use wire::flow::protocol;
-use wire::{Flow, Fragment, Packet, icmp};
+use wire::{Flow, Fragment, icmp};
 
 use crate::connections::{Connections, Found, Inserted, Judgement, Key, Observed, Place, Zone};
 use crate::ids::PortId;
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 
 /// A packet as connections see it.
@@ -43,7 +44,8 @@ pub(crate) struct Appearance {
 
 impl Appearance {
     /// Returns how a packet appears; `bytes` is the packet. `None`: it is of no connection.
-    pub(crate) fn of(packet: &Packet, bytes: &[u8]) -> Option<Appearance> {
+    pub(crate) fn of(row: &Row, bytes: &[u8]) -> Option<Appearance> {
+        let packet = &row.packet;
         if icmp::is_error(&packet.flow) {
             // It goes to who sent what it quotes, or quotes nothing.
             let (flow, echo) = icmp::quoted(bytes, packet)
@@ -53,7 +55,11 @@ impl Appearance {
         let upper = bytes.get(usize::from(packet.upper_offset)..).unwrap_or(&[]);
         let is_later = packet.fragment == Fragment::Later;
         let flags = upper.get(13).copied().filter(|_| !is_later);
-        Appearance::of_flow(&packet.flow, flags.unwrap_or(0), icmp::echo_identifier(packet, bytes))
+        Appearance::of_flow(
+            &packet.flow,
+            flags.unwrap_or(0),
+            row.echo.or_else(|| icmp::echo_identifier(packet, bytes)),
+        )
     }
 
     /// Returns how a packet of a flow with these TCP flags, or this identifier of an ICMP echo,

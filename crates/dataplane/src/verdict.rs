@@ -27,6 +27,9 @@ pub enum Verdict {
 pub enum HoldKind {
     /// The link address of its next hop.
     Neighbour,
+    /// The first fragment of its datagram, which policies want to see. Once that comes the packet
+    /// has another verdict, behind those of the batch.
+    Fragment,
 }
 
 macro_rules! drop_reasons {
@@ -96,8 +99,8 @@ drop_reasons! {
         "ESP in UDP for an SA without it, or ESP alone for an SA in UDP; set the same \
          `encapsulation` on both gateways"
     HandoverFull "handover_full"
-        "the SA is another worker's, and the ring to that worker is full; one worker is \
-         overloaded: spread the traffic over more SAs"
+        "the SA, or the datagram of a fragment, is another worker's, and the ring to that worker \
+         is full; one worker is overloaded: spread the traffic over more SAs"
     Replayed "replayed"
         "an ESP sequence number that was already received; the network duplicates packets, or an \
          attacker replays them: nothing to do if they are few"
@@ -146,8 +149,23 @@ drop_reasons! {
          connection)"
     FragmentPorts "fragment_ports"
         "a non-first fragment under a policy that matches ports, ICMP types or (IPv6) a protocol, \
-         which only the first fragment has; let the sender send smaller packets, or use a policy \
-         without ports"
+         which its first fragment does not tell: an ICMP error, or IPv6 with more extension \
+         headers; let the sender send smaller packets, or use a policy without ports"
+    FragmentOverlap "fragment_overlap"
+        "a fragment of a datagram of which a part came twice, or lies behind its end (RFC 5722); \
+         all of that datagram is dropped: the network duplicates packets, or somebody tries to get \
+         past a policy; look at the sender"
+    FragmentTiny "fragment_tiny"
+        "a first fragment too small to show the flags of TCP (RFC 1858), or another fragment of \
+         its datagram; no sender needs such fragments: look at the sender"
+    FragmentTimeout "fragment_timeout"
+        "a non-first fragment that waited two seconds for its first one, which policies want to \
+         see; the network lost the first, or sends fragments of a datagram by several ports: look \
+         at its loss and its routes"
+    FragmentLimit "fragment_limit"
+        "a non-first fragment for which there was no room to wait for its first one, or one of a \
+         datagram in too many pieces; its sender or port sends too many fragments: let the sender \
+         send smaller packets"
     IcmpInClear "icmp_in_clear"
         "an ICMP message of this gateway that quotes a protected packet and would have left in \
          cleartext by a BYPASS policy; add a PROTECT policy between this gateway's address and the \

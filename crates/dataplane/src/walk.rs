@@ -15,6 +15,7 @@
 
 use std::ops::Range;
 
+use cpu::aes::Secret;
 use wire::{BATCH, Frames, Received};
 
 use crate::batch_context::BatchContext;
@@ -27,6 +28,7 @@ use crate::ids::NetdevId;
 use crate::input::{Entry, Input};
 use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
+use crate::reassembly::Reassembly;
 use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
@@ -43,6 +45,7 @@ pub struct Walk {
     cache: Option<FlowCache>,
     sampling: Sampling,
     dropped: DroppedDatagrams,
+    reassembly: Reassembly,
 }
 
 /// Use of the fast path.
@@ -70,6 +73,7 @@ impl Walk {
             cache: None,
             sampling: Sampling::new(snapshot),
             dropped: DroppedDatagrams::new(),
+            reassembly: Reassembly::new(&[0; 32]),
         }
     }
 
@@ -105,9 +109,34 @@ impl Walk {
         self.share
     }
 
+    /// Sets the secret by which fragments are hashed: the same one for all workers between which
+    /// they are handed over. Nothing may wait yet.
+    pub fn key_fragments(&mut self, secret: &Secret) {
+        debug_assert_eq!(self.fragments_waiting(), 0, "their frames would be lost");
+        self.reassembly = Reassembly::new(secret);
+    }
+
+    /// Fragments that wait for the first one of their datagram. Their frames are the walk's.
+    pub fn fragments_waiting(&self) -> usize {
+        self.reassembly.waiting()
+    }
+
+    /// Drops the fragments that have waited too long, by the clock of [`run`](Self::run). Each
+    /// batch does so too.
+    #[inline]
+    pub fn expire_fragments(&mut self, now_ns: u64, frames: &mut impl Frames) {
+        self.reassembly.expire(now_ns, frames, &mut self.counters);
+    }
+
+    /// Drops all fragments that wait: before the end.
+    pub fn drop_fragments(&mut self, frames: &mut impl Frames) {
+        self.reassembly.clear(frames, &mut self.counters);
+    }
+
     /// Forgets what it remembers of ports that a snapshot does not have.
-    pub(crate) fn leave_ports(&mut self, next: &Snapshot) {
+    pub(crate) fn leave_ports(&mut self, next: &Snapshot, frames: &mut impl Frames) {
         self.dropped.forget_gone(next);
+        self.reassembly.leave_ports(next, frames, &mut self.counters);
     }
 
     /// Returns the counters.
@@ -123,7 +152,8 @@ impl Walk {
 
     /// Walks a batch at `now_ns` (any epoch, never backwards).
     ///
-    /// Takes over the frames of its packets; each is afterwards in `out` or back in the pool.
+    /// Takes over the frames of its packets; each is afterwards in `out` or back in the pool, but
+    /// for [fragments that wait](Self::fragments_waiting).
     ///
     /// What the fast path takes leaves by it; everything else, at its place in the order, by the
     /// general walk: see `GeneralWalk`.
@@ -158,7 +188,8 @@ impl Walk {
         let hands_over = entry == Entry::Received && self.share.workers > 1;
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, general, fast, late, share, cache, sampling, dropped } = self;
+        let Walk { counters, general, fast, late, share, cache, sampling, dropped, reassembly } =
+            self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -172,6 +203,7 @@ impl Walk {
             first,
             sample,
             dropped,
+            reassembly,
             frames,
             counters,
             out,

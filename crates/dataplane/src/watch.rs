@@ -10,6 +10,9 @@ use crate::snapshot::Snapshot;
 pub(crate) enum Point {
     /// Everything for us has been opened.
     Opened,
+    /// Policies and routes are about to be asked: what waits is not among the rows, what waited and
+    /// goes on is.
+    Followed,
     /// Policies and routes have decided.
     Decided,
     /// All that leaves is finished.

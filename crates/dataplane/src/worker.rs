@@ -122,6 +122,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Puts the worker beside others, to which it can hand packets over. It does so as soon as
     /// [`walk_among`](Self::walk_among) sets how many walk.
     pub fn beside(mut self, handovers: Handovers) -> Worker<F, P> {
+        self.walk.key_fragments(handovers.secret());
         self.handovers = handovers;
         self
     }
@@ -153,7 +154,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// that come, and returns those that go, for the caller to close. Everything else goes on.
     pub fn leave_ports(&mut self, next: &Snapshot) -> Vec<P> {
         self.neighbour_queues.leave_ports(next, &mut self.frames, self.walk.counters_mut());
-        self.walk.leave_ports(next);
+        self.walk.leave_ports(next, &mut self.frames);
         let slots = next.netdev_slots().max(self.netdevs.len());
         self.netdevs.resize_with(slots, || None);
         self.queues.resize_with(slots, TxBatch::default);
@@ -206,8 +207,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// turn over all netdevs, with or without packets.
     ///
     /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
-    /// 2. sends NAT keepalives of the sets that this worker sees to
-    /// 3. removes connections whose time-out has passed from its part of their table
+    /// 2. drops fragments that waited too long for the first one of their datagram
+    /// 3. sends NAT keepalives of the sets that this worker sees to
+    /// 4. removes connections whose time-out has passed from its part of their table
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
         if self.neighbour_queues.waiting() > 0
@@ -215,6 +217,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         {
             self.release(snapshot, now_ns);
         }
+        self.walk.expire_fragments(now_ns, &mut self.frames);
         self.keep_alive(snapshot, now_ns);
         if let Some(connections) = snapshot.connections() {
             self.sweep.step(connections, self.walk.share(), now_ns);
@@ -244,9 +247,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &self.netdevs
     }
 
-    /// Packets that wait for a neighbour.
+    /// Packets that wait: for a neighbour, or for the first fragment of their datagram.
     pub fn waiting(&self) -> usize {
-        self.neighbour_queues.waiting()
+        self.neighbour_queues.waiting() + self.walk.fragments_waiting()
     }
 
     /// Neighbours whose link address is to be asked for now; each once a second while packets wait
@@ -314,8 +317,9 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
     }
 
-    /// Drops what waits for a neighbour: before the end.
+    /// Drops what waits: before the end.
     pub fn stop_waiting(&mut self) {
+        self.walk.drop_fragments(&mut self.frames);
         self.neighbour_queues.clear(&mut self.frames, self.walk.counters_mut());
     }
 

@@ -4,7 +4,9 @@
 
 use std::io::{Read, Sink};
 
-use dataplane::{Counters, FlowCache, Medium, NetdevId, PortId, Snapshot, Verdict, Worker};
+use dataplane::{
+    Counters, FlowCache, HoldKind, Ledger, Medium, NetdevId, PortId, Snapshot, Verdict, Worker,
+};
 use io::memory::FRAME_BYTES;
 use io::{CaptureError, CapturePort, CaptureReader, MemoryFrames, MemoryPort};
 use wire::link::{Link, Tag};
@@ -82,6 +84,8 @@ impl Verdicts {
 
     fn add(&mut self, verdict: Verdict) {
         *match verdict {
+            // Its last verdict comes with the first fragment, or never.
+            Verdict::Hold(HoldKind::Fragment) => return,
             Verdict::Forward(port) => &mut self.forward[usize::from(port.0)],
             Verdict::Protect(set) => &mut self.protect[set.0 as usize],
             Verdict::Host => &mut self.host,
@@ -89,6 +93,14 @@ impl Verdicts {
             Verdict::Consumed => &mut self.consumed,
             Verdict::Drop(_) => &mut self.dropped,
         } += 1;
+    }
+
+    /// Adds the fragments that waited in vain: of all packets they alone have no last verdict.
+    fn add_in_vain(&mut self, total: &Ledger) {
+        let Verdicts { forward, protect, host, hold, consumed, dropped } = self;
+        let left = forward.iter().chain(&*protect).sum::<u64>();
+        let judged = left + *host + *hold + *consumed + *dropped;
+        *dropped += (total.received + total.made).saturating_sub(judged);
     }
 }
 
@@ -176,7 +188,9 @@ pub(crate) fn replay<R: Read>(
             }
         }
     }
+    worker.stop_waiting();
     let (frames, netdevs, counters) = worker.into_parts();
+    verdicts.add_in_vain(&counters.total());
     debug_assert_eq!(frames.conservation().held(), 0, "a frame has no owner");
     let mut counts = vec![InputCount { packets: 0, cut: 0 }; count];
     let mut elsewhere = Vec::new();

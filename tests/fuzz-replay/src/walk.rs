@@ -61,6 +61,9 @@ struct Gateway {
     ivs: BTreeSet<(u32, u64)>,
     /// Numbers that peers sealed packets under, by set, as the gateway can tell them apart.
     sealed: BTreeSet<(u32, u64)>,
+    /// Flows that were allowed so far: later fragments have the ports of one of them, and may have
+    /// waited for it.
+    earlier: Vec<Allowed>,
 }
 
 impl Gateway {
@@ -69,7 +72,7 @@ impl Gateway {
         let (ivs, sealed) = (BTreeSet::new(), BTreeSet::new());
         let lab = |use_| hub().laboratory().remembering(64).with_fast_path(use_);
         let (fast, general) = (lab(FastPathUse::Eager), lab(FastPathUse::Never));
-        Gateway { lab: fast, general, policies, ivs, sealed }
+        Gateway { lab: fast, general, policies, ivs, sealed, earlier: vec![] }
     }
 
     /// Lets a batch arrive and judges all that leaves.
@@ -80,6 +83,7 @@ impl Gateway {
         self.is_what_the_general_walk_says(batch, &frames, &outcome);
         self.nothing_was_opened_twice(batch);
         let allowed = self.allowed(batch);
+        self.earlier.extend(&allowed);
         let fragments = outcome.verdicts.contains(&Verdict::Consumed);
         for sent in &outcome.sent {
             let (flow, set) = self.read(sent);
@@ -234,14 +238,27 @@ impl Gateway {
             return;
         }
         let asked = judge(&self.policies, Direction::Outbound, flow);
-        let right = match (asked, set) {
-            (Judgement::Entry(_, Action::Protect(id)), Some(set)) => id == self.id(set),
-            (Judgement::Entry(_, Action::Bypass), None) => true,
-            // A later piece of what the gateway judged when it was whole.
-            (Judgement::Opaque(_), _) => fragments && flow.upper == Upper::Fragment,
-            _ => false,
+        let is_later = flow.upper == Upper::Fragment;
+        let of_first = |known: &Allowed| {
+            let asked = judge(&self.policies, Direction::Outbound, &known.flow);
+            are_of_one_datagram(&known.flow, flow) && self.is_way(asked, set)
+        };
+        // A later piece of what the gateway judged when it was whole, or by its first one.
+        let follows = || is_later && (fragments || self.earlier.iter().any(of_first));
+        let right = match asked {
+            Judgement::Opaque(_) => follows(),
+            asked => self.is_way(asked, set),
         };
         assert!(right, "{flow:?} left for {set:?}, but {asked:?}");
+    }
+
+    /// Returns whether a packet may leave sealed for a set, or in clear, by this judgement.
+    fn is_way(&self, asked: Judgement, set: Option<SetIndex>) -> bool {
+        match (asked, set) {
+            (Judgement::Entry(_, Action::Protect(id)), Some(set)) => id == self.id(set),
+            (Judgement::Entry(_, Action::Bypass), None) => true,
+            _ => false,
+        }
     }
 
     /// Asserts that a packet that leaves came in and was allowed in, or is an ICMP error of ours.
@@ -252,7 +269,13 @@ impl Gateway {
             same && known.only_to.is_none_or(|port| port == sent.port)
         };
         let is_ours = icmp::is_error(flow) && self.is_own(flow.source_address());
-        assert!(is_ours || allowed.iter().any(is_it), "{flow:?} left, allowed: {allowed:?}");
+        // It waited, or its first one says what it is.
+        let follows = |known: &Allowed| {
+            let may_leave = known.only_to.is_none_or(|port| port == sent.port);
+            flow.upper == Upper::Fragment && are_of_one_datagram(&known.flow, flow) && may_leave
+        };
+        let came = allowed.iter().any(is_it) || self.earlier.iter().any(follows);
+        assert!(is_ours || came, "{flow:?} left, allowed: {allowed:?}");
     }
 
     fn is_own(&self, address: Address) -> bool {
@@ -269,6 +292,13 @@ impl Gateway {
 struct Allowed {
     flow: Flow,
     only_to: Option<PortId>,
+}
+
+/// Returns whether two flows may be of the fragments of one datagram: of IPv6 the first one alone
+/// says the protocol.
+fn are_of_one_datagram(one: &Flow, other: &Flow) -> bool {
+    let ends = |flow: &Flow| (flow.family, flow.source, flow.destination);
+    ends(one) == ends(other) && (one.family == Family::V6 || one.protocol == other.protocol)
 }
 
 /// The ports that packets arrive by.

@@ -82,6 +82,8 @@ pub struct Ip {
     pub part: Part,
     /// Number of a fragment's datagram; 0 if the packet is whole.
     pub identification: u32,
+    /// Offset and length of a fragment's data in the datagram, and whether more follows.
+    pub data: (usize, usize, bool),
     /// Set if routers may not fragment it.
     pub dont_fragment: bool,
 }
@@ -184,6 +186,7 @@ fn ipv4(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         traffic_class: header.dcp().value() << 2 | header.ecn().value(),
         part,
         identification: if part == Part::Whole { 0 } else { header.identification().into() },
+        data: (offset.into(), data_bytes, more),
         dont_fragment: header.dont_fragment(),
     })
 }
@@ -207,7 +210,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
     let packet = &bytes[..total.min(bytes.len())];
     let mut next = header.next_header().0;
     let (mut at, mut names_next) = (40, 6);
-    let (mut part, mut identification) = (Part::Whole, 0);
+    let (mut part, mut identification, mut data) = (Part::Whole, 0, (0, 0, false));
     while matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
         if part == Part::Later {
             // RFC 4301 §7: what this is a fragment of is told only by the first fragment.
@@ -218,14 +221,15 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             let fragment =
                 Ipv6FragmentHeaderSlice::from_slice(rest).map_err(|_| DropReason::Malformed)?;
             let offset = usize::from(fragment.fragment_offset().byte_offset());
-            let (more, data) = (fragment.more_fragments(), rest.len() - 8);
-            let torn = more && !data.is_multiple_of(8) && reading == Reading::Received;
-            if torn || offset + data > 65_535 || part != Part::Whole {
+            let (more, length) = (fragment.more_fragments(), rest.len() - 8);
+            let torn = more && !length.is_multiple_of(8) && reading == Reading::Received;
+            if torn || offset + length > 65_535 || part != Part::Whole {
                 return Err(DropReason::Malformed);
             }
             part = self::part(offset, more);
             if part != Part::Whole {
                 identification = fragment.identification();
+                data = (offset, length, more);
             }
             next = fragment.next_header().0;
             (names_next, at) = (at, at + 8);
@@ -259,6 +263,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
         traffic_class: header.traffic_class(),
         part,
         identification,
+        data,
         dont_fragment: true,
     })
 }

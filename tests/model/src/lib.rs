@@ -9,6 +9,7 @@
 //! | [`headers`] | what a frame is: Ethernet, IPv4, IPv6, upper layer, read by `etherparse` |
 //! | [`esp`] | ESP in every suite, RFC 4303 and its ciphers', and the replay window as a set |
 //! | [`carried`] | what a packet to us bears, the packet in ESP: RFC 3948, RFC 6040 |
+//! | [`fragments`] | fragments judged by their first one: RFC 4301 §7, RFC 5722, RFC 1858 |
 //! | [`checksum`] | the checksums of TCP and UDP, and unfinished ones completed |
 //! | [`icmp`] | which ICMP messages are errors, and the one that must be made |
 //! | [`oracle`] | the whole walk of one packet, RFC 4301 §5, RFC 3948 and RFC 1812 §5 |
@@ -18,6 +19,7 @@
 pub mod carried;
 pub mod checksum;
 pub mod esp;
+pub mod fragments;
 pub mod headers;
 pub mod icmp;
 pub mod oracle;

@@ -24,6 +24,7 @@ use wire::{Address, Family, Flow, Upper};
 use crate::carried::{self, Bearing, Carrier};
 use crate::checksum;
 use crate::esp::{self, Freshness, Numbers};
+use crate::fragments::{Answer, Fragments, Way};
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp::{self, Complaint};
 use crate::spd::{self, Judgement};
@@ -38,6 +39,8 @@ pub struct Course {
     pub messages: Vec<Vec<Course>>,
     /// The peer that has shown itself at another place by this packet.
     pub moved: Option<AddressUpdate>,
+    /// Fragments that waited for this one and follow it, each with its courses.
+    pub followers: Vec<Vec<Course>>,
 }
 
 /// Fate of a packet.
@@ -45,6 +48,8 @@ pub struct Course {
 pub enum Fate {
     /// Dropped.
     Dropped(DropReason),
+    /// Waits for the first fragment of its datagram.
+    Waits,
     /// Given to Linux: one of these byte strings.
     Host(Vec<Vec<u8>>),
     /// Leaves, in fragments if it is longer than `mtu`.
@@ -117,14 +122,15 @@ enum Certainty {
     Perhaps,
 }
 
-/// The oracle of one gateway. It remembers which sequence numbers were accepted and which first
-/// fragments came, nothing else.
+/// The oracle of one gateway. It remembers which sequence numbers were accepted and which fragments
+/// came, nothing else.
 pub struct Oracle<'w> {
     world: &'w World,
     /// By SPI.
     seen: HashMap<u32, Numbers>,
     /// All of them, in order.
     first_fragments: Vec<FirstFragment>,
+    fragments: Fragments,
     /// The peer that moved by the packet that is being judged.
     moved: Option<AddressUpdate>,
 }
@@ -132,7 +138,8 @@ pub struct Oracle<'w> {
 impl<'w> Oracle<'w> {
     /// An oracle that has seen no packet.
     pub fn new(world: &'w World) -> Oracle<'w> {
-        Oracle { world, seen: HashMap::new(), first_fragments: vec![], moved: None }
+        let (seen, fragments) = (HashMap::new(), Fragments::default());
+        Oracle { world, seen, first_fragments: vec![], fragments, moved: None }
     }
 
     /// Returns the courses that a frame may take that is received at this time.
@@ -140,6 +147,7 @@ impl<'w> Oracle<'w> {
     /// 1. the link header: which port, and is it for us
     /// 2. the IP header
     /// 3. ESP to us is opened, and its packet goes on as if received on that side
+    /// 4. a later fragment is judged as its first one shows the datagram to be
     pub fn judge(&mut self, now_ns: u64, netdev: NetdevId, frame: &[u8]) -> Vec<Course> {
         self.moved = None;
         let courses = self.courses(now_ns, netdev, frame);
@@ -159,32 +167,76 @@ impl<'w> Oracle<'w> {
             Err(defects) => return any_of(defects),
         };
         if port == self.world.host {
-            return self.onward(&packet, Came::FromHost(port));
+            return self.followed(now_ns, &packet, Came::FromHost(port), 0);
         }
         let unprotected = self.world.port(port).side == Side::Unprotected;
         if !unprotected && self.world.port(port).l4_checksum == L4Checksum::Complete {
             checksum::complete_unfinished(&mut packet);
         }
         let to_us = self.world.route(packet.flow.destination_address()) == Some(RouteTarget::Local);
+        let came = Came::Clear(port);
         if !(unprotected && to_us) {
-            return self.inbound_clear(&packet, port);
+            return self.followed(now_ns, &packet, came, 0);
         }
         let bearing = carried::bearing(&packet);
         match self.dropped_before(now_ns, &packet, port, bearing) {
             Some(Certainty::Sure) => return dropped(DropReason::EspFragment),
             Some(Certainty::Perhaps) => {
-                let other = self.inbound_clear(&packet, port);
+                let other = self.followed(now_ns, &packet, came, 0);
                 return [dropped(DropReason::EspFragment), other].concat();
             }
             None => {}
         }
         match bearing {
-            Bearing::Clear => self.inbound_clear(&packet, port),
+            Bearing::Clear => self.followed(now_ns, &packet, came, 0),
             Bearing::Keepalive => dropped(DropReason::Keepalive),
             Bearing::Esp(bytes, carrier) => match self.open(&packet, bytes, carrier) {
-                Ok((peer, inner)) => self.inbound_opened(&inner, port, peer),
+                Ok((peer, inner, worker)) => {
+                    self.followed(now_ns, &inner, Came::Sealed(port, peer), worker)
+                }
                 Err(defects) => any_of(defects),
             },
+        }
+    }
+
+    /// RFC 4301 §7 approach 3: a later fragment is judged by the upper layer of its first one.
+    /// Where policies want to see that and it has not come, the fragment waits for it. `worker`:
+    /// the one that opened the packet.
+    fn followed(&mut self, now_ns: u64, packet: &Ip, came: Came, worker: u32) -> Vec<Course> {
+        if packet.part == Part::Whole {
+            return self.judged(packet, came);
+        }
+        let way = match came {
+            Came::Sealed(port, peer) => Way { port, opened: Some((peer, worker)) },
+            Came::Clear(port) | Came::FromHost(port) => Way { port, opened: None },
+            Came::Made(port) | Came::MadeOfSecret(port) => Way { port, opened: None },
+        };
+        match self.fragments.take_in(now_ns, packet, way) {
+            Answer::Refused(reason) => dropped(reason),
+            Answer::Known(later) => self.judged(&later, came),
+            Answer::First(waited) => {
+                let followers: Vec<_> =
+                    waited.iter().map(|later| self.judged(later, came)).collect();
+                let courses = self.judged(packet, came).into_iter();
+                courses.map(|course| Course { followers: followers.clone(), ..course }).collect()
+            }
+            Answer::Unknown => {
+                let courses = self.judged(packet, came);
+                let wants_first = Fate::Dropped(DropReason::FragmentPorts);
+                if !courses.iter().any(|course| course.fate == wants_first) {
+                    return courses;
+                }
+                self.fragments.hold(now_ns, packet, way);
+                vec![sure(Fate::Waits)]
+            }
+        }
+    }
+
+    fn judged(&self, packet: &Ip, came: Came) -> Vec<Course> {
+        match came {
+            Came::Sealed(port, peer) => self.inbound_opened(packet, port, peer),
+            Came::Clear(port) => self.inbound_clear(packet, port),
+            Came::FromHost(_) | Came::Made(_) | Came::MadeOfSecret(_) => self.onward(packet, came),
         }
     }
 
@@ -266,8 +318,14 @@ impl<'w> Oracle<'w> {
         }
     }
 
-    /// RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3: the peer's place, and the packet inside.
-    fn open(&mut self, outer: &Ip, bytes: &[u8], carrier: Carrier) -> Result<(usize, Ip), Defects> {
+    /// RFC 4303 §3.4, RFC 4301 §5.2 steps 1 to 3: the peer's place, the packet inside, and the
+    /// worker that the SA belongs to.
+    fn open(
+        &mut self,
+        outer: &Ip,
+        bytes: &[u8],
+        carrier: Carrier,
+    ) -> Result<(usize, Ip, u32), Defects> {
         let only = |reason| Defects::from([reason]);
         if outer.part != Part::Whole {
             return Err(only(DropReason::EspFragment));
@@ -278,6 +336,7 @@ impl<'w> Oracle<'w> {
         if outer.flow.destination_address() != Address::from(carriage.tunnel.local) {
             return Err(only(DropReason::UnknownSpi));
         }
+        let worker = self.worker_of(spi);
         let mut defects = Defects::new();
         if carriage.udp.is_some() != matches!(carrier, Carrier::Udp(_)) {
             defects.insert(DropReason::Encapsulation);
@@ -305,8 +364,8 @@ impl<'w> Oracle<'w> {
             self.moved = self.elsewhere(peer, outer, carrier);
         }
         match carriage.mode {
-            Mode::Tunnel => Ok((peer, carried::whole(&text, outer.traffic_class)?)),
-            Mode::Transport => Ok((peer, carried::restored(outer, &text, carrier)?)),
+            Mode::Tunnel => Ok((peer, carried::whole(&text, outer.traffic_class)?, worker)),
+            Mode::Transport => Ok((peer, carried::restored(outer, &text, carrier)?, worker)),
         }
     }
 
@@ -321,6 +380,13 @@ impl<'w> Oracle<'w> {
         let is_elsewhere = (address, port) != (known, ports.remote);
         let may_move = self.world.peers[peer].may_move;
         (is_elsewhere && may_move).then_some(AddressUpdate { set: set_id(peer), address, port })
+    }
+
+    /// The worker that opens with an SA: by its place among all.
+    fn worker_of(&self, spi: u32) -> u32 {
+        let mut all = self.world.peers.iter().flat_map(|peer| &peer.inbound);
+        let place = all.position(|keys| keys.spi == spi).unwrap_or_default();
+        place as u32 % self.world.workers
     }
 
     fn inbound_sa(&self, spi: u32) -> Option<(usize, &'w Keys)> {
@@ -468,7 +534,9 @@ impl<'w> Oracle<'w> {
         if !(outside || on_link) || !listed {
             return false;
         }
+        // The first fragment shows the marker.
         if packet.flow.protocol == 17
+            && packet.part != Part::Later
             && let Upper::Ports { destination: 4500, .. } = packet.flow.upper
         {
             let payload = &packet.bytes[packet.upper + 8..];
@@ -716,12 +784,12 @@ impl<'w> Oracle<'w> {
                 self.onward(&message, came)
             })
             .collect();
-        vec![Course { fate: Fate::Dropped(reason), messages, moved: None }]
+        vec![Course { messages, ..sure(Fate::Dropped(reason)) }]
     }
 }
 
 fn sure(fate: Fate) -> Course {
-    Course { fate, messages: vec![], moved: None }
+    Course { fate, messages: vec![], moved: None, followers: vec![] }
 }
 
 fn dropped(reason: DropReason) -> Vec<Course> {

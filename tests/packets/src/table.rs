@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use dataplane::{DropReason, PortId, SetIndex, Verdict};
+use dataplane::{DropReason, HoldKind, PortId, SetIndex, Verdict};
 use wire::checksum;
 use wire::flow::protocol;
 
@@ -96,6 +96,11 @@ impl Row {
     /// A row whose packet is dropped.
     pub fn drops(description: impl Into<String>, packet: In, reason: DropReason) -> Row {
         Row::new(description, packet, Verdict::Drop(reason))
+    }
+
+    /// A row whose packet waits for the first fragment of its datagram.
+    pub fn waits(description: impl Into<String>, packet: In) -> Row {
+        Row::new(description, packet, Verdict::Hold(HoldKind::Fragment))
     }
 
     /// A row whose packet leaves, in clear or sealed.

@@ -121,7 +121,7 @@ fn connect(snapshot: &Snapshot, source: u16) {
     let judgement = Judgement { rule, domain, generation: spd.generation(domain) };
     let upper = Upper::Ports { source, destination: 80 };
     let (source, destination) = (0x0a01_0007, 0x0a02_0009);
-    let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper };
+    let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: false };
     let key = Key::of(&flow, Zone { attachment: 0, vni: 0 }).unwrap();
     let syn = Shown::Tcp(Segment::Syn);
     assert!(matches!(table.insert(&key, syn, judgement, crate::clock::now_s()), Inserted::New(_)));

@@ -213,7 +213,8 @@ fn connections_of_a_port_go_with_it_and_no_other_ones() {
             lab.gateway.snapshot.ports().find(|(_, p)| p.name == format!("p{number}"))?;
         let upper = Upper::Ports { source: 4000, destination: 80 };
         let (source, destination) = (0x0a00_0001, 0x0a00_0002);
-        let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper };
+        let flow =
+            Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
         let key = Key::of(&flow, Zone { attachment: slot.0, vni: 0 }).unwrap();
         let table = lab.gateway.snapshot.connections().unwrap();
         table.insert(&key, Shown::Udp, Judgement::UNKNOWN, 0);

@@ -168,6 +168,7 @@ impl FastPath {
                 frame: descriptor.frame,
                 ip: self.columns.rows[place].ip,
                 hint: if heading == Heading::Out { hint } else { 0 },
+                echo: None,
                 ingress: self.gate.ingress,
                 origin,
                 state: State::Clear,
@@ -175,6 +176,7 @@ impl FastPath {
             })
         }));
         watch.look(Point::Opened, context.snapshot, &shown, context.frames);
+        watch.look(Point::Followed, context.snapshot, &shown, context.frames);
         for row in &mut shown {
             row.state = self.state_of(context.snapshot, row);
         }

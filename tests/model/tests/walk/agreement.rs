@@ -1,6 +1,6 @@
 //! Compares what the walk did with the courses that the oracle allows.
 
-use dataplane::Verdict;
+use dataplane::{HoldKind, Verdict};
 use model::headers;
 use model::oracle::{Course, Departure, Fate};
 
@@ -14,7 +14,50 @@ pub(crate) fn agrees(courses: &[Course], observed: &Observed) -> bool {
 }
 
 fn any(courses: &[Course], verdicts: &[Verdict], emissions: &[Emission]) -> bool {
-    courses.iter().any(|course| one(course, verdicts, emissions))
+    courses.iter().any(|course| followed(course, verdicts, emissions))
+}
+
+/// Holds a packet and what follows it against their courses. Verdicts: its own, those of the
+/// followers, then of what is made. What is made about a packet leaves in its place, but for ICMP,
+/// which leaves behind all.
+fn followed(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
+    let count = course.followers.len();
+    if count == 0 || verdicts.len() <= count {
+        return count == 0 && one(course, verdicts, emissions);
+    }
+    let (own, made) = verdicts.split_at(1 + count);
+    let of_course = |verdict: Verdict, made: &[Verdict]| [&[verdict], made].concat();
+    let splits = (0..=made.len()).flat_map(|m| (0..=emissions.len()).map(move |e| (m, e)));
+    splits.into_iter().any(|(m, e)| {
+        let in_place = (made.split_at(m), emissions.split_at(e));
+        let (made_behind, made_own) = made.split_at(made.len() - m);
+        let (sent_behind, sent_own) = emissions.split_at(emissions.len() - e);
+        let behind = ((made_own, made_behind), (sent_own, sent_behind));
+        [in_place, behind].into_iter().any(|((made, others_made), (sent, others_sent))| {
+            one(course, &of_course(own[0], made), sent)
+                && all(&course.followers, &own[1..], others_made, others_sent)
+        })
+    })
+}
+
+/// Holds packets in their order against the courses of each.
+fn all(
+    packets: &[Vec<Course>],
+    verdicts: &[Verdict],
+    made: &[Verdict],
+    emissions: &[Emission],
+) -> bool {
+    let (Some((courses, others)), Some((verdict, verdicts))) =
+        (packets.split_first(), verdicts.split_first())
+    else {
+        return made.is_empty() && emissions.is_empty();
+    };
+    let splits = (0..=made.len()).flat_map(|m| (0..=emissions.len()).map(move |e| (m, e)));
+    splits.into_iter().any(|(m, e)| {
+        let ((made, others_made), (sent, others_sent)) = (made.split_at(m), emissions.split_at(e));
+        any(courses, &[&[*verdict], made].concat(), sent)
+            && all(others, verdicts, others_made, others_sent)
+    })
 }
 
 fn one(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
@@ -26,6 +69,9 @@ fn one(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
                 messages => messages.iter().any(|message| any(message, made, emissions)),
             };
             *verdict == Verdict::Drop(*reason) && told
+        }
+        Fate::Waits => {
+            *verdict == Verdict::Hold(HoldKind::Fragment) && made.is_empty() && emissions.is_empty()
         }
         Fate::Torn(reason) => {
             let is_refused = |verdict: &Verdict| *verdict == Verdict::Drop(*reason);

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use dataplane::explain::{Arrival as By, explain};
-use dataplane::{DropReason, PortId, RouteTarget, SetIndex, Side, Snapshot, Verdict};
+use dataplane::{DropReason, HoldKind, PortId, RouteTarget, SetIndex, Side, Snapshot, Verdict};
 use ipsec::Mode;
 use model::carried::{self, Bearing, Carrier};
 use model::esp::{self, Text};
@@ -59,7 +59,7 @@ const WITHOUT_FLOW: [DropReason; 16] = [
 ];
 
 /// Drop reasons that `explain` is there to tell apart.
-const JUDGED: [DropReason; 12] = [
+const JUDGED: [DropReason; 11] = [
     DropReason::BadAddress,
     DropReason::SelectorMismatch,
     DropReason::Unprotected,
@@ -67,7 +67,6 @@ const JUDGED: [DropReason; 12] = [
     DropReason::Blackhole,
     DropReason::NoMatch,
     DropReason::PolicyDiscard,
-    DropReason::FragmentPorts,
     DropReason::NoSa,
     DropReason::TransportMode,
     DropReason::SequenceExhausted,
@@ -85,11 +84,13 @@ enum Excuse {
     OpenedError,
     /// ESP to us, which has to say what it would be if it could not be opened.
     EspToUs,
+    /// A later fragment: judged as its first one.
+    Later,
     /// A first fragment, or a packet cut into fragments: none for transport mode.
     Fragment,
 }
 
-const EXCUSES: [Excuse; 8] = [
+const EXCUSES: [Excuse; 11] = [
     Excuse::Dropped(DropReason::HopLimit),
     Excuse::Dropped(DropReason::TooBig),
     Excuse::Dropped(DropReason::Checksum),
@@ -97,7 +98,10 @@ const EXCUSES: [Excuse; 8] = [
     Excuse::NatTraversal,
     Excuse::OpenedError,
     Excuse::EspToUs,
+    Excuse::Later,
     Excuse::Fragment,
+    Excuse::Dropped(DropReason::FragmentOverlap),
+    Excuse::Dropped(DropReason::FragmentTiny),
 ];
 
 /// The answer that `explain` has to give.
@@ -264,7 +268,12 @@ fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)
 }
 
 /// The packet in a sealed one, and whose SA opens it.
-fn opened(world: &World, outer: &Ip, body: &[u8], carrier: Carrier) -> Option<(SetIndex, Vec<u8>)> {
+pub(crate) fn opened(
+    world: &World,
+    outer: &Ip,
+    body: &[u8],
+    carrier: Carrier,
+) -> Option<(SetIndex, Vec<u8>)> {
     let (spi, low) = esp::header(body)?;
     let place = world.peers.iter().position(|peer| peer.inbound.iter().any(|k| k.spi == spi))?;
     let peer = &world.peers[place];
@@ -289,6 +298,7 @@ fn excuse(world: &World, by: By, packet: &Ip, observed: &Observed) -> Option<Exc
         (By::Clear(_), _) if nat_traversal && is_to_us_from_outside(world, by, flow) => {
             Some(Excuse::NatTraversal)
         }
+        _ if packet.part == Part::Later => Some(Excuse::Later),
         (_, Verdict::Consumed) if observed.emissions.is_empty() => Some(Excuse::Fragment),
         (_, verdict) if is_unfit(&verdict) && packet.part == Part::First => Some(Excuse::Fragment),
         (_, Verdict::Drop(reason)) => {
@@ -312,6 +322,10 @@ fn is_to_us_from_outside(world: &World, by: By, flow: &Flow) -> bool {
 /// cut into fragments goes where it goes all the same.
 fn expected(observed: &Observed) -> Expected {
     match observed.verdicts[0] {
+        // So it would be judged alone.
+        Verdict::Hold(HoldKind::Fragment) => {
+            Expected { verdict: Verdict::Drop(DropReason::FragmentPorts), egress: None }
+        }
         Verdict::Forward(_) | Verdict::Protect(_) | Verdict::Hold(_) | Verdict::Consumed => {
             let emission = &observed.emissions[0];
             let (Out::Sent(port, _) | Out::Held(port)) = emission.fate else {
@@ -339,9 +353,11 @@ impl<'w> Plain<'w> {
         Plain { world, gateway: Gateway::new(world), last: 0 }
     }
 
-    /// Returns the outcome of the plain packet of a flow.
+    /// Returns the outcome of the plain packet of a flow. Each is a datagram of its own.
     fn outcome(&mut self, by: By, flow: Flow) -> Expected {
         let world = self.world;
+        self.last += 1;
+        let plain = |flow: &Flow| plain(flow, self.last as u32);
         let frame = match by {
             By::Clear(port) if is_esp_to_us(world, by, &flow) => {
                 let flow = Flow { protocol: NOBODYS_PROTOCOL, ..flow };
@@ -362,11 +378,10 @@ impl<'w> Plain<'w> {
         outcome
     }
 
-    fn sealed(&mut self, set: SetIndex, flow: &Flow) -> Vec<u8> {
-        self.last += 1;
+    fn sealed(&self, set: SetIndex, flow: &Flow) -> Vec<u8> {
         let peer = &self.world.peers[set.0 as usize];
         let next_header = if flow.family == Family::V4 { 4 } else { 41 };
-        let packet = plain(flow);
+        let packet = plain(flow, self.last as u32);
         let header = if flow.family == Family::V4 { 20 } else { 40 };
         let (carried, next_header, ends) = match peer.carriage.mode {
             Mode::Tunnel => {
@@ -391,8 +406,8 @@ impl<'w> Plain<'w> {
 }
 
 /// The plain packet of a flow: behind ports, or type and code, all zeros, which is IKE's marker on
-/// port 4500 and quotes nothing.
-fn plain(flow: &Flow) -> Vec<u8> {
+/// port 4500 and quotes nothing. `number`: that of its datagram.
+fn plain(flow: &Flow, number: u32) -> Vec<u8> {
     let (source, destination) = (flow.source_address(), flow.destination_address());
     let packet = PacketBuilder::new(source, destination).protocol(flow.protocol);
     let mut payload = vec![];
@@ -406,7 +421,7 @@ fn plain(flow: &Flow) -> Vec<u8> {
             packet
         }
         Upper::None => packet,
-        Upper::Fragment => packet.fragment(100, false),
+        Upper::Fragment => packet.identification(number).fragment(100, false),
     };
     payload.resize(40, 0);
     if flow.opens {

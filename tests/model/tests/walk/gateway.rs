@@ -100,6 +100,11 @@ impl<'w> Gateway<'w> {
         self
     }
 
+    /// Sets the time at which the next batch is walked.
+    pub(crate) fn set_next_ns(&mut self, next_ns: u64) {
+        self.now_ns = next_ns - self.pace_ns;
+    }
+
     /// The time at which the next batch is walked.
     pub(crate) fn next_ns(&self) -> u64 {
         self.now_ns + self.pace_ns
@@ -215,7 +220,8 @@ impl<'w> Gateway<'w> {
         for ledger in self.walks.iter().flat_map(|walk| &walk.counters().ledgers) {
             assert_eq!(ledger.imbalance(), 0, "{ledger:?}");
         }
-        assert_eq!(self.frames.conservation().held(), 0);
+        let waiting: usize = self.walks.iter().map(Walk::fragments_waiting).sum();
+        assert_eq!(self.frames.conservation().held(), waiting);
         (observed, on_the_wire)
     }
 

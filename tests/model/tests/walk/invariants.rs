@@ -4,12 +4,16 @@ use std::cell::Cell;
 use std::collections::HashSet;
 
 use dataplane::Side;
+use model::carried::{self, Bearing};
 use model::headers::{self, Ip, Part};
+use model::oracle::Oracle;
 use model::spd::{Judgement, judge};
 use model::world::World;
 use policy::{Action, Direction};
 use proptest::prelude::*;
+use wire::Family;
 
+use crate::explained::opened;
 use crate::gateway::{Emission, Gateway, Out};
 use crate::packets::{Arrival, Builder};
 use crate::seeds::a_seed;
@@ -44,10 +48,12 @@ fn no_number_is_sealed_with_twice_by_any_worker() {
 #[test]
 fn what_leaves_unprotected_is_what_the_policies_say() {
     // I1: in clear only under BYPASS, sealed only by an SA of the set that PROTECT names.
-    let (clear, sealed) = (Cell::new(0), Cell::new(0));
+    let (clear, sealed, later) = (Cell::new(0), Cell::new(0), Cell::new(0));
     histories(|gateways, batches, world| {
+        let mut firsts: Vec<Ip> = vec![];
         for batch in batches {
             let frames: Vec<&[u8]> = batch.iter().map(|arrival| &arrival.bytes[..]).collect();
+            firsts.extend(batch.iter().filter_map(|arrival| first_fragment(world, arrival)));
             let (observed, _) = gateways[0].run(batch[0].netdev, &frames);
             let mut before: Option<(&Emission, Ip)> = None;
             for emission in &observed.emissions {
@@ -61,14 +67,35 @@ fn what_leaves_unprotected_is_what_the_policies_say() {
                 let follows = before.is_some_and(|(first, ip)| {
                     first.sealed == emission.sealed && are_of_one_datagram(&ip, &packet)
                 });
-                prop_assert!(follows || is_allowed(world, emission, &packet), "{:02x?}", emission);
+                // A later fragment has the protocol and ports of a first one that came.
+                let as_of = |first: &Ip| Ip { flow: first.flow, ..packet.clone() };
+                let of_datagram = firsts.iter().filter(|first| are_of_one_datagram(first, &packet));
+                let is_allowed = |packet: &Ip| is_allowed(world, emission, packet);
+                let followed = of_datagram.map(as_of).any(|packet| is_allowed(&packet));
+                later.set(later.get() + usize::from(followed && !is_allowed(&packet)));
+                prop_assert!(follows || is_allowed(&packet) || followed, "{:02x?}", emission);
                 before = Some((emission, packet));
             }
         }
         Ok(())
     });
-    println!("{} packets left in clear, {} sealed", clear.get(), sealed.get());
-    assert!(clear.get() > 0 && sealed.get() > 0);
+    let counts = [clear, sealed, later].map(|count| count.get());
+    let [clear, sealed, later] = counts;
+    println!("{clear} packets left in clear, {sealed} sealed, {later} by the ports of a first one");
+    assert!(counts.iter().all(|count| *count > 0));
+}
+
+/// The first fragment that a frame bears, in clear or sealed.
+fn first_fragment(world: &World, arrival: &Arrival) -> Option<Ip> {
+    let (_, bytes) = Oracle::new(world).link(arrival.netdev, &arrival.bytes).ok()?;
+    let packet = headers::group(&bytes)?;
+    let inner = match carried::bearing(&packet) {
+        Bearing::Esp(bytes, carrier) if packet.part == Part::Whole => {
+            opened(world, &packet, bytes, carrier).and_then(|(_, inner)| headers::group(&inner))
+        }
+        _ => None,
+    };
+    [Some(packet), inner].into_iter().flatten().find(|packet| packet.part == Part::First)
 }
 
 fn is_allowed(world: &World, emission: &Emission, packet: &Ip) -> bool {
@@ -82,14 +109,14 @@ fn is_allowed(world: &World, emission: &Emission, packet: &Ip) -> bool {
 }
 
 /// Returns whether the second is a later fragment of the datagram that the first is a fragment of:
-/// the packet was judged before it was cut, when it had its ports.
+/// where we cut it, it was judged before that, when it had its ports.
 fn are_of_one_datagram(first: &Ip, second: &Ip) -> bool {
     first.part != Part::Whole
         && second.part == Part::Later
         && first.flow.source_address() == second.flow.source_address()
         && first.flow.destination_address() == second.flow.destination_address()
-        && first.flow.protocol == second.flow.protocol
-        && first.bytes[4..6] == second.bytes[4..6]
+        && (first.flow.family == Family::V6 || first.flow.protocol == second.flow.protocol)
+        && first.identification == second.identification
 }
 
 /// Runs a property over histories of batches through the workers of random gateways.
@@ -116,8 +143,9 @@ fn histories(
             room[netdev] -= 1;
             batches[open[netdev].unwrap()].push(arrival);
         }
-        let first = Gateway::new(&world);
-        let mut gateways: Vec<Gateway<'_>> = (1..WORKERS).map(|_| first.beside()).collect();
+        let first = Gateway::new(&world).at_pace(100);
+        let beside = || first.beside().at_pace(100);
+        let mut gateways: Vec<Gateway<'_>> = (1..WORKERS).map(|_| beside()).collect();
         gateways.push(first);
         property(&mut gateways, &batches, &world)
     });

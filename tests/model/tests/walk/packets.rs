@@ -31,14 +31,20 @@ pub(crate) struct Builder<'w> {
     world: &'w World,
     /// By SPI: the number that was last used.
     last: HashMap<u32, u64>,
+    /// Fragments that were built.
+    fragments: Vec<Seed>,
 }
 
 impl<'w> Builder<'w> {
     pub(crate) fn new(world: &'w World) -> Self {
-        Builder { world, last: HashMap::new() }
+        Builder { world, last: HashMap::new(), fragments: vec![] }
     }
 
     pub(crate) fn build(&mut self, seed: &Seed) -> Arrival {
+        let seed = &self.of_earlier_datagram(seed);
+        if !matches!(seed.inner.part, PartSeed::Whole) {
+            self.fragments.push(seed.clone());
+        }
         match seed.entry {
             Entry::Clear(port) => {
                 let inwards = self.world.port(port).side == Side::Unprotected;
@@ -59,6 +65,21 @@ impl<'w> Builder<'w> {
                 frame(self.world, port, seed.link, bytes)
             }
         }
+    }
+
+    /// The seed of another part of a datagram that a part was built of, if it is to be one.
+    fn of_earlier_datagram(&self, seed: &Seed) -> Seed {
+        let Some((index, part)) = seed.again.filter(|_| !self.fragments.is_empty()) else {
+            return seed.clone();
+        };
+        // One of the last: it is not forgotten yet.
+        let last = self.fragments.len().saturating_sub(2);
+        let earlier = index.get(&self.fragments[last..]);
+        let InnerSeed { size, hop_limit, dont_fragment, .. } = seed.inner;
+        // A small first one does not lie over those that came before it.
+        let size = if matches!(part, PartSeed::First) { Size::Payload(4) } else { size };
+        let inner = InnerSeed { part, size, hop_limit, dont_fragment, ..earlier.inner.clone() };
+        Seed { entry: earlier.entry, inner, ..seed.clone() }
     }
 
     fn sealed(&mut self, place: usize, keys: &Keys, seed: &Seed) -> Vec<u8> {
@@ -95,7 +116,9 @@ impl<'w> Builder<'w> {
             .payload(&bytes);
         match seed.sealing.outer_part {
             PartSeed::Whole => outer.ip(),
-            PartSeed::First => outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip(),
+            PartSeed::First | PartSeed::Tiny => {
+                outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip()
+            }
             PartSeed::Later(offset, more) => outer.fragment(offset, more).ip(),
         }
     }
@@ -326,6 +349,13 @@ fn finish(builder: PacketBuilder, seed: &InnerSeed, head: Option<Vec<u8>>) -> Ve
     let builder = match seed.part {
         PartSeed::Whole => builder,
         PartSeed::First => builder.fragment(0, true),
+        PartSeed::Tiny => {
+            return builder.protocol(6).payload(&[0, 80, 0, 80, 0, 0, 0, 0]).fragment(0, true).ip();
+        }
+        // In IPv6 it says that more headers are in the first one.
+        PartSeed::Later(offset, more) if matches!(seed.extra, Extra::Extension(60, _)) => {
+            builder.protocol(60).fragment(offset, more)
+        }
         PartSeed::Later(offset, more) => builder.fragment(offset, more),
     };
     let mut payload = head.unwrap_or_default();

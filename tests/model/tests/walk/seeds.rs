@@ -13,6 +13,8 @@ pub(crate) struct Seed {
     pub(crate) inner: InnerSeed,
     pub(crate) link: LinkSeed,
     pub(crate) sealing: Sealing,
+    /// A part of the datagram that a fragment before it is of, if there was one.
+    pub(crate) again: Option<(Index, PartSeed)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,8 @@ pub(crate) enum Place {
 pub(crate) enum PartSeed {
     Whole,
     First,
+    /// A first one of TCP that is too small.
+    Tiny,
     /// Offset in units of 8 bytes, and whether more follow.
     Later(u16, bool),
 }
@@ -234,12 +238,15 @@ pub(crate) fn a_seed() -> impl Strategy<Value = Seed> {
         8 => (select(&[WAN, WAN, WAN_TAGGED][..]), any::<Index>(), any::<Index>())
             .prop_map(|(port, peer, sa)| Entry::Sealed(port, peer, sa)),
     ];
-    (entry, an_inner(), a_link(), a_sealing()).prop_map(|(entry, inner, link, sealing)| Seed {
-        entry,
-        inner,
-        link,
-        sealing,
-    })
+    let part = prop_oneof![
+        14 => Just(PartSeed::First), 1 => Just(PartSeed::Tiny),
+        8 => (select(&[1u16, 3, 5, 20, 100, 200][..]), prop::bool::weighted(0.7))
+            .prop_map(|(offset, more)| PartSeed::Later(offset, more)),
+    ];
+    let again = prop::option::weighted(0.5, (any::<Index>(), part));
+    (entry, an_inner(), a_link(), a_sealing(), again).prop_map(
+        |(entry, inner, link, sealing, again)| Seed { entry, inner, link, sealing, again },
+    )
 }
 
 fn an_inner() -> impl Strategy<Value = InnerSeed> {
@@ -395,10 +402,19 @@ impl Seed {
     pub(crate) fn common(mut self) -> Seed {
         let (part, extra, defect) = (PartSeed::Whole, Extra::Nothing, Defect::Nothing);
         self.inner = InnerSeed { part, extra, defect, hop_limit: 64, ..self.inner };
+        self.again = None;
         self.link = LinkSeed::Right;
         let (defect, carriage) = (SealDefect::Nothing, CarriageSeed::Right);
         let outer_part = PartSeed::Whole;
         self.sealing = Sealing { defect, carriage, outer_part, stranger: false, ..self.sealing };
+        self
+    }
+
+    /// No fragment inside ESP.
+    pub(crate) fn without_sealed_fragments(mut self) -> Seed {
+        if matches!(self.entry, Entry::Sealed(..)) {
+            self.inner.part = PartSeed::Whole;
+        }
         self
     }
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use dataplane::{DropReason, NetdevId, Verdict};
+use dataplane::{DropReason, HoldKind, NetdevId, Verdict};
 use ipsec::{SequenceNumbers, Suite};
 use model::headers::{self, Ip, Part};
 use model::oracle::Oracle;
@@ -22,7 +22,9 @@ const WORLDS: u32 = 700;
 const PACKETS: usize = 60;
 
 /// Reasons that cannot come about here, and why.
-const OUT_OF_REACH: [(DropReason, &str); 7] = [
+const OUT_OF_REACH: [(DropReason, &str); 9] = [
+    (DropReason::FragmentTimeout, "behind the walk: of what waited, which has no verdict then"),
+    (DropReason::FragmentLimit, "there are few datagrams, of few fragments"),
     (DropReason::IcmpInClear, "of what we make, not of what is received: `made: icmp_in_clear`"),
     (DropReason::CipherRefused, "a cipher library in health refuses nothing"),
     (DropReason::NoFrame, "there are more frames than a packet has fragments"),
@@ -33,7 +35,7 @@ const OUT_OF_REACH: [(DropReason, &str); 7] = [
 ];
 
 /// Kinds of packets, besides those of drop reasons, that the generator must bring about.
-const KINDS: [&str; 24] = [
+const KINDS: [&str; 26] = [
     "forward",
     "protect",
     "host",
@@ -58,14 +60,17 @@ const KINDS: [&str; 24] = [
     "sealed in transport mode over IPv6 in UDP",
     "a peer moved",
     "a later fragment of ESP in UDP",
+    "a fragment waits",
+    "a fragment waited",
 ];
 
 #[test]
 fn the_walk_does_what_the_oracle_allows() {
     let seen: RefCell<BTreeMap<String, u64>> = RefCell::default();
     let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    // Slow enough now and then that fragmented datagrams are forgotten.
-    let pace = select(&[1000u64, 1000, 20_000, 60_000, 120_000][..]);
+    // Fast enough that fragments meet, and slow enough now and then that fragmented datagrams are
+    // forgotten.
+    let pace = select(&[100u64, 100, 100, 100, 1000, 20_000, 60_000, 120_000][..]);
     let strategy = (a_world(), prop::collection::vec(a_seed(), PACKETS), pace);
     crate::check(WORLDS, strategy, |(world, seeds, pace)| {
         let mut builder = Builder::new(&world);
@@ -91,6 +96,12 @@ fn the_walk_does_what_the_oracle_allows() {
             }
             if is_later_fragment_of_udp(&world, &arrival, &observed.verdicts) {
                 *seen.entry("a later fragment of ESP in UDP".into()).or_default() += 1;
+            }
+            if observed.verdicts[0] == Verdict::Hold(HoldKind::Fragment) {
+                *seen.entry("a fragment waits".into()).or_default() += 1;
+            }
+            if courses.iter().any(|course| !course.followers.is_empty()) {
+                *seen.entry("a fragment waited".into()).or_default() += 1;
             }
             if !observed.moved.is_empty() {
                 *seen.entry("a peer moved".into()).or_default() += 1;

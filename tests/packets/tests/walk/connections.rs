@@ -377,3 +377,40 @@ fn a_batch_of_packets_is_judged_in_its_order() {
         assert_eq!(lab.send_all(LAN2, &answers).verdicts, [Verdict::Forward(LAN); 64]);
     });
 }
+
+// FRAG
+#[test]
+fn fragments_are_of_the_connection_of_their_datagram() {
+    let groups = closed(&[LAN], &[(GroupSide::In, LAN, from_lan())]);
+    each(&groups, |lab, family| {
+        let (request, reply) = if family == V4 { (8, 0) } else { (128, 129) };
+        let ping = |from, to, kind| between(family, from, to).icmp(kind, 0, [0, 5, 0, 1]);
+        let udp = |from, to, ports: (u16, u16)| between(family, from, to).udp(ports.0, ports.1);
+        let next = if family == V4 { 1 } else { 58 };
+        let rest = |from, to, protocol: u8, id: u32| {
+            let rest = between(family, from, to).protocol(protocol).payload_of(32);
+            rest.identification(id).fragment(64, false).ip()
+        };
+        let first = |packet: PacketBuilder, id: u32| {
+            packet.payload_of(56).identification(id).fragment(0, true).ip()
+        };
+        for (number, protocol, there, back) in [
+            (1, next, ping(1, 12, request), ping(12, 1, reply)),
+            (2, 17, udp(1, 12, (4000, 53)), udp(12, 1, (53, 4000))),
+        ] {
+            // Nobody has asked yet.
+            let answers = [first(back.clone(), number), rest(12, 1, protocol, number)];
+            assert_eq!(lab.send_all(LAN2, &answers).verdicts, [NO_MATCH; 2]);
+            let questions = [first(there, number), rest(1, 12, protocol, number)];
+            assert_eq!(lab.send_all(LAN, &questions).verdicts, [Verdict::Forward(LAN2); 2]);
+            let answers = [first(back.clone(), 10 + number), rest(12, 1, protocol, 10 + number)];
+            assert_eq!(lab.send_all(LAN2, &answers).verdicts, [Verdict::Forward(LAN); 2]);
+            // The later one first: it waits.
+            let late = lab.send(LAN2, &rest(12, 1, protocol, 20 + number)).verdicts;
+            assert_eq!(late, [Verdict::Hold(dataplane::HoldKind::Fragment)]);
+            let both = lab.send(LAN2, &first(back, 20 + number)).verdicts;
+            assert_eq!(both, [Verdict::Forward(LAN); 2]);
+        }
+        assert_eq!(states(lab).len(), 2);
+    });
+}

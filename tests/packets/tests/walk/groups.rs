@@ -91,6 +91,7 @@ fn of_family(family: Family) -> Vec<Row> {
     let came = datagram(family, 8, 1).ip();
     let web = between(family, 1, 12).tcp(4000, 80).ip();
     let dns = between(family, 1, 12).udp(4000, 53).ip();
+    let first_of_web = between(family, 1, 12).tcp(4000, 80).payload_of(44).fragment(0, true).ip();
     let later = between(family, 1, 12).protocol(TCP).payload_of(64).fragment(64, false).ip();
     let to_web = |side, port, action| with_ports(rule(side, port, action, &[], &[]), TCP, &["80"]);
     let in_clear = |packet: &[u8], port| Out::Clear(port, forwarded(packet));
@@ -149,8 +150,21 @@ fn of_family(family: Family) -> Vec<Row> {
             LAN,
             vec![to_web(Into, LAN, PERMIT)],
         )),
-        Row::drops("a later fragment shows no ports", lan(&later), DropReason::FragmentPorts)
-            .with(enforced(Into, LAN, vec![to_web(Into, LAN, PERMIT)])),
+        Row::waits("a later fragment shows no ports", lan(&later)).with(enforced(
+            Into,
+            LAN,
+            vec![to_web(Into, LAN, PERMIT)],
+        )),
+        Row::passes("it has those of its first", lan(&later), in_clear(&later, LAN2))
+            .with(enforced(Into, LAN, vec![to_web(Into, LAN, PERMIT)]))
+            .after(lan(&first_of_web)),
+        Row::drops("denied by those of its first", lan(&later), deny)
+            .with(enforced(
+                Into,
+                LAN,
+                vec![to_web(Into, LAN, DENY), rule(Into, LAN, PERMIT, &[], &[])],
+            ))
+            .after(lan(&first_of_web)),
         // Audit.
         Row::passes("nothing matches, in audit", lan(&inside), in_clear(&inside, LAN2))
             .with(audit(vec![])),
@@ -305,7 +319,7 @@ fn by_segments(family: Family) -> Vec<Row> {
     };
     for asked in TcpSegments::ALL {
         let later = In::Clear(LAN, fragment(64, false));
-        let row = Row::drops("a later fragment shows no flags", later, DropReason::FragmentPorts);
+        let row = Row::waits("a later fragment shows no flags", later);
         rows.push(row.with(enforced(Into, LAN, vec![of_kind(asked, Into, LAN, PERMIT)])));
     }
     // SCTP has ports, and no segments.

@@ -9,6 +9,7 @@ mod checksum;
 mod connections;
 mod esp;
 mod fragmented;
+mod fragments;
 mod groups;
 mod headers;
 mod holding;
@@ -52,6 +53,7 @@ fn all_rows() -> Vec<Row> {
         checksum::rows(),
         connections::rows(),
         esp::rows(),
+        fragments::rows(),
         groups::rows(),
         headers::rows(),
         icmp::rows(),

@@ -368,9 +368,9 @@ fn hairpin(family: Family) -> Vec<Row> {
     rows
 }
 
-/// FC-44: a later fragment never falls past a policy with ports (or ICMP types).
+/// FC-44: a later fragment never falls past a policy with ports (or ICMP types): it waits for its
+/// first one.
 fn fragments(family: Family) -> Vec<Row> {
-    use DropReason::FragmentPorts;
     let icmp = if family == V4 { ICMP } else { ICMPV6 };
     let later = |from, to, protocol| {
         // Its first bytes look like the ports that the policy names.
@@ -380,31 +380,22 @@ fn fragments(family: Family) -> Vec<Row> {
     // What protocol a later fragment says counts in IPv4 only (RFC 8200 §4.5).
     let another_protocol = |what: &str, packet, out| match family {
         V4 => Row::passes(what, packet, out),
-        V6 => Row::drops(what, packet, FragmentPorts),
+        V6 => Row::waits(what, packet),
     };
     let first = |from, to, source, destination| {
         between(family, from, to).tcp(source, destination).payload_of(12).fragment(0, true).ip()
     };
     vec![
-        Row::drops(
-            "later TCP fragment under a policy with ports",
-            lan(&later(1, 9, TCP)),
-            FragmentPorts,
-        ),
+        Row::waits("later TCP fragment under a policy with ports", lan(&later(1, 9, TCP))),
         another_protocol(
             "later UDP fragment: that policy is about TCP",
             lan(&later(1, 9, UDP)),
             Out::Clear(WAN, forwarded(&later(1, 9, UDP))),
         ),
-        Row::drops(
-            "later ICMP fragment under a policy with types",
-            lan(&later(1, 10, icmp)),
-            FragmentPorts,
-        ),
-        Row::drops(
+        Row::waits("later ICMP fragment under a policy with types", lan(&later(1, 10, icmp))),
+        Row::waits(
             "later UDP fragment to the name server",
             lan(&to_dns(family).protocol(UDP).payload_of(8).fragment(7, false).ip()),
-            FragmentPorts,
         ),
         Row::passes(
             "first TCP fragment, port 443",
@@ -416,18 +407,14 @@ fn fragments(family: Family) -> Vec<Row> {
             lan(&first(1, 9, 5, 80)),
             Out::Clear(WAN, forwarded(&first(1, 9, 5, 80))),
         ),
-        Row::drops("later TCP fragment in clear", wan(&later(9, 1, TCP)), FragmentPorts),
+        Row::waits("later TCP fragment in clear", wan(&later(9, 1, TCP))),
         another_protocol(
             "later UDP fragment in clear",
             wan(&later(9, 1, UDP)),
             Out::Clear(LAN, forwarded(&later(9, 1, UDP))),
         ),
-        Row::drops("later TCP fragment, opened", sealed(BERLIN, &later(9, 1, TCP)), FragmentPorts),
-        Row::drops(
-            "later TCP fragment, opened, then out",
-            sealed(BERLIN, &later(2, 9, TCP)),
-            FragmentPorts,
-        ),
+        Row::waits("later TCP fragment, opened", sealed(BERLIN, &later(9, 1, TCP))),
+        Row::waits("later TCP fragment, opened, then out", sealed(BERLIN, &later(2, 9, TCP))),
         Row::passes(
             "later TCP fragment under a policy without ports",
             lan(&later(1, 2, TCP)),

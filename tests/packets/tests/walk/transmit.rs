@@ -19,7 +19,9 @@ use crate::{FAMILIES, between, datagram};
 /// ([`whatever_memory_fails_nothing_leaves_in_clear`]); only among live ports is anything unsteered
 /// (`holding`); only the daemon's counters have reservations (`esp`); and one worker hands nothing
 /// over (the program `workers`).
-pub(crate) const SEEN_ELSEWHERE: [DropReason; 4] = [
+pub(crate) const SEEN_ELSEWHERE: [DropReason; 5] = [
+    // `fragments`
+    DropReason::FragmentTimeout,
     DropReason::CipherRefused,
     DropReason::Unsteered,
     DropReason::SequenceNotReserved,

@@ -73,7 +73,7 @@ impl Stage {
             worker.walk_among(WORKERS);
             worker
         };
-        let workers = Handovers::among(WORKERS).into_iter().map(worker).collect();
+        let workers = Handovers::among(WORKERS, &[7; 32]).into_iter().map(worker).collect();
         let peers = [Peer::new(berlin), Peer::new(second())];
         Stage { snapshot: Arc::new(snapshot), workers, peers, now_ns: 1_000_000_000 }
     }
@@ -96,8 +96,14 @@ impl Stage {
 
     /// A packet for berlin's network lies at a worker's queue.
     pub(crate) fn arrive_in_clear(&mut self, worker: usize, number: u32) {
+        self.arrive_inside(worker, &to_berlin(number));
+    }
+
+    /// An IP packet from our network lies at a worker's queue.
+    pub(crate) fn arrive_inside(&mut self, worker: usize, packet: &[u8]) {
         let netdev = self.netdev(LAN);
-        let frame = lab::frame(lab::LAN_MAC, HOST_MAC, None, ethertype::IPV4, &to_berlin(number));
+        let ethertype = if packet[0] >> 4 == 6 { ethertype::IPV6 } else { ethertype::IPV4 };
+        let frame = lab::frame(lab::LAN_MAC, HOST_MAC, None, ethertype, packet);
         self.workers[worker].netdev_mut(netdev).unwrap().push(frame);
     }
 

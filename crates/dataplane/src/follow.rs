@@ -1,0 +1,187 @@
+//! Stage 3: a later fragment is judged by the upper layer of its datagram's first one (RFC 4301 §7
+//! approach 3, RFC 8200 §4.5).
+//!
+//! **Who.** All fragments of a datagram that come in clear go to one worker, by a keyed hash of
+//! source, destination, identification and (IPv4) protocol: [`owner`]. They are handed over as they
+//! were received, before anything else is done with them. A fragment that an SA opened stays with
+//! the worker that opened it.
+//!
+//! **When.** [`follow`] runs before the policies are asked. It gives a later fragment the upper
+//! layer of the first; from then on the fragment is a packet like any other of that flow. One that
+//! comes before its first waits for it, but only if policies want to know its upper layer: if they
+//! can judge it without, it goes on at once.
+
+use wire::flow::protocol;
+use wire::packet::FragmentFields;
+use wire::{Fragment, Frames, Upper, icmp};
+
+use crate::batch_context::BatchContext;
+use crate::decide::decide_one;
+use crate::reassembly::{Answer, Datagram, Part, Piece, UpperLayer, Way};
+use crate::row::{Origin, Row, State};
+use crate::snapshot::Snapshot;
+use crate::verdict::{DropReason, HoldKind, Verdict};
+
+/// Bytes of TCP's header that a first fragment shows at least: its flags among them (RFC 1858 §3).
+const LEAST_TCP_BYTES: u32 = 16;
+
+/// The worker that a fragment belongs to, if it is another one and packets go over to it.
+#[cold]
+pub(crate) fn owner<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<u32> {
+    context.handing?;
+    let fields = wire::packet::fragment_fields(row.bytes(context.frames), &row.packet)?;
+    let datagram = Datagram::of(&row.packet, &fields, way(context.snapshot, row));
+    let owner = context.reassembly.owner(&datagram, context.share.workers);
+    (owner != context.share.worker).then_some(owner)
+}
+
+/// Gives the later fragments among rows of IP packets the upper layer of their first ones, which
+/// policies are to see.
+///
+/// 1. drops what has waited too long
+/// 2. each fragment: an overlap, or a first one that is too small, makes its datagram invalid
+/// 3. a first one: those that waited for it follow it, as rows behind it
+/// 4. a later one whose first is known goes on, one whose first is not waits, if policies want
+///    to see the first
+///
+/// `spare` is scratch memory.
+#[inline]
+pub(crate) fn follow<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    rows: &mut Vec<Row>,
+    spare: &mut Vec<Row>,
+) {
+    context.reassembly.expire(context.now_ns, context.frames, context.counters);
+    if rows.iter().any(is_fragment) {
+        follow_fragments(context, rows, spare);
+    }
+}
+
+fn is_fragment(row: &Row) -> bool {
+    row.packet.fragment != Fragment::Whole && row.state == State::Clear
+}
+
+#[cold]
+fn follow_fragments<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    rows: &mut Vec<Row>,
+    spare: &mut Vec<Row>,
+) {
+    std::mem::swap(rows, spare);
+    rows.clear();
+    for mut row in spare.drain(..) {
+        if is_fragment(&row) {
+            take_in(context, &mut row, rows);
+            context.reassembly.drop_waiting(context.frames, context.counters);
+        } else {
+            rows.push(row);
+        }
+    }
+}
+
+/// Takes a fragment in: it goes on, as a row and with those that waited for it, or waits, or is
+/// dropped.
+fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &mut Vec<Row>) {
+    let bytes = row.bytes(context.frames);
+    let Some(piece) = piece(context.snapshot, row, bytes) else {
+        return context.drop(row, DropReason::Malformed);
+    };
+    match context.reassembly.take_in(context.now_ns, &piece) {
+        Answer::First => {
+            let upper_layer = upper_layer(row, bytes);
+            rows.push(*row);
+            release(context, (row, upper_layer), rows);
+        }
+        Answer::Known(upper_layer) => rows.push(of_flow(*row, upper_layer)),
+        Answer::Unknown(_) if !wants_first((context.snapshot, context.now_ns), row, bytes) => {
+            rows.push(*row);
+        }
+        Answer::Unknown(waiting) => match context.reassembly.hold(waiting, *row) {
+            Ok(()) => {
+                context.end(row, Verdict::Hold(HoldKind::Fragment));
+                context.counters.ledger(Some(row.ingress)).held += 1;
+            }
+            Err(reason) => context.drop(row, reason),
+        },
+        Answer::Refused(reason) => context.drop(row, reason),
+    }
+}
+
+/// Adds the fragments that waited for a first one, as rows with verdicts of their own.
+fn release<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    (first, upper_layer): (&Row, UpperLayer),
+    rows: &mut Vec<Row>,
+) {
+    let BatchContext { reassembly, counters, out, .. } = context;
+    for waited in reassembly.released() {
+        counters.ledger(Some(waited.ingress)).held -= 1;
+        out.verdicts.push(None);
+        let place = out.verdicts.len() as u32 - 1;
+        // Of the same set as then, wherever this snapshot has it.
+        let row = Row { place, origin: first.origin, ..waited };
+        rows.push(of_flow(row, upper_layer));
+    }
+}
+
+/// The row of a later fragment as one of its datagram's flow.
+fn of_flow(mut row: Row, upper_layer: UpperLayer) -> Row {
+    let UpperLayer { protocol, upper, opens, echo } = upper_layer;
+    let flow = &mut row.packet.flow;
+    (flow.protocol, flow.upper, flow.opens) = (protocol, upper, opens);
+    Row { echo, ..row }
+}
+
+/// Returns whether policies want to see the first fragment to judge this later one, or a connection
+/// may be known by it. A packet that is dropped for another reason does not wait for that.
+fn wants_first((snapshot, now_ns): (&Snapshot, u64), row: &Row, bytes: &[u8]) -> bool {
+    let mut is_tracked = false;
+    let decided = decide_one((snapshot, now_ns), row, bytes, |asked, _| {
+        is_tracked |= asked.is_tracked(snapshot.tables());
+    });
+    match decided {
+        Err(DropReason::FragmentPorts) => true,
+        Err(DropReason::GroupNoMatch | DropReason::GroupDeny) => is_tracked,
+        _ => false,
+    }
+}
+
+/// The fragment that a row is; `bytes` is the packet. `None`: it carries nothing.
+fn piece(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Piece> {
+    let fields = wire::packet::fragment_fields(bytes, &row.packet)?;
+    let datagram = Datagram::of(&row.packet, &fields, way(snapshot, row));
+    let FragmentFields { offset, length, more, .. } = fields;
+    let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
+    let first = (row.packet.fragment == Fragment::First).then(|| first(row, bytes));
+    let part = Part { start, end, is_last: !more };
+    (start < end).then_some(Piece { datagram, part, first })
+}
+
+/// The upper layer that a first fragment shows.
+///
+/// # Errors
+/// It shows too little of it.
+fn first(row: &Row, bytes: &[u8]) -> Result<UpperLayer, DropReason> {
+    let shown = row.packet.length.saturating_sub(row.packet.upper_offset.into());
+    match row.packet.flow.protocol == protocol::TCP && shown < LEAST_TCP_BYTES {
+        true => Err(DropReason::FragmentTiny),
+        false => Ok(upper_layer(row, bytes)),
+    }
+}
+
+/// The upper layer that later fragments have of a first one. ICMP errors are judged by what they
+/// quote, which later fragments do not: these are fragments of something.
+fn upper_layer(first: &Row, bytes: &[u8]) -> UpperLayer {
+    let flow = &first.packet.flow;
+    let upper = if icmp::is_error(flow) { Upper::Fragment } else { flow.upper };
+    let echo = icmp::echo_identifier(&first.packet, bytes);
+    UpperLayer { protocol: flow.protocol, upper, opens: flow.opens, echo }
+}
+
+fn way(snapshot: &Snapshot, row: &Row) -> Way {
+    let opened_by = match row.origin {
+        Origin::Opened(set) => Some(snapshot.set(set).id),
+        Origin::Received | Origin::Host | Origin::Made(_) => None,
+    };
+    Way { ingress: row.ingress, opened_by }
+}

@@ -1,0 +1,173 @@
+//! Lists through the slots of a slab: by age, and by hash. They allocate nothing.
+
+/// Place in a slab.
+pub(super) type Slot = u16;
+/// No place.
+pub(super) const NONE: Slot = Slot::MAX;
+
+/// The neighbours of a slot in a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    older: Slot,
+    newer: Slot,
+}
+
+impl Link {
+    /// In no list.
+    pub(super) const NONE: Link = Link { older: NONE, newer: NONE };
+}
+
+/// Slots in the order in which they came. Their links lie at the same slots of another slab, which
+/// belongs to the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AgeList {
+    oldest: Slot,
+    newest: Slot,
+    len: usize,
+}
+
+impl Default for AgeList {
+    fn default() -> AgeList {
+        AgeList { oldest: NONE, newest: NONE, len: 0 }
+    }
+}
+
+impl AgeList {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn oldest(&self) -> Option<Slot> {
+        (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// Adds a slot that is in no list, as the newest.
+    pub(super) fn push(&mut self, links: &mut [Link], slot: Slot) {
+        links[usize::from(slot)] = Link { older: self.newest, newer: NONE };
+        match self.newest {
+            NONE => self.oldest = slot,
+            newest => links[usize::from(newest)].newer = slot,
+        }
+        self.newest = slot;
+        self.len += 1;
+    }
+
+    /// Takes a slot of this list out.
+    pub(super) fn remove(&mut self, links: &mut [Link], slot: Slot) {
+        let Link { older, newer } = links[usize::from(slot)];
+        match older {
+            NONE => self.oldest = newer,
+            older => links[usize::from(older)].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => links[usize::from(newer)].older = older,
+        }
+        links[usize::from(slot)] = Link::NONE;
+        self.len -= 1;
+    }
+}
+
+/// Slots by hash: one chain a bucket.
+#[derive(Debug)]
+pub(super) struct Index {
+    /// First slots of the chains; a power of two.
+    heads: Vec<Slot>,
+    /// One entry a slot: the next of its chain.
+    next: Vec<Slot>,
+}
+
+impl Index {
+    /// An empty index for so many slots.
+    pub(super) fn new(slots: usize) -> Index {
+        Index {
+            heads: vec![NONE; (2 * slots).next_power_of_two()],
+            next: Vec::with_capacity(slots),
+        }
+    }
+
+    fn bucket(&self, hash: u64) -> usize {
+        hash as usize & (self.heads.len() - 1)
+    }
+
+    /// Finds a slot of this hash.
+    pub(super) fn find(&self, hash: u64, is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
+        let mut slot = self.heads[self.bucket(hash)];
+        while slot != NONE && !is_it(slot) {
+            slot = self.next[usize::from(slot)];
+        }
+        (slot != NONE).then_some(slot)
+    }
+
+    /// Adds a slot that is not in it.
+    pub(super) fn insert(&mut self, hash: u64, slot: Slot) {
+        let (bucket, place) = (self.bucket(hash), usize::from(slot));
+        if self.next.len() <= place {
+            self.next.resize(place + 1, NONE);
+        }
+        self.next[place] = std::mem::replace(&mut self.heads[bucket], slot);
+    }
+
+    /// Takes out a slot that was added with this hash.
+    pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
+        let (bucket, next) = (self.bucket(hash), self.next[usize::from(slot)]);
+        if self.heads[bucket] == slot {
+            self.heads[bucket] = next;
+            return;
+        }
+        let mut before = self.heads[bucket];
+        while before != NONE && self.next[usize::from(before)] != slot {
+            before = self.next[usize::from(before)];
+        }
+        if before != NONE {
+            self.next[usize::from(before)] = next;
+        }
+    }
+}
+
+/// A slab of bounded size: its memory is taken once and filled as it is needed.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    values: Vec<T>,
+    free: Vec<Slot>,
+    most: usize,
+}
+
+impl<T> Slab<T> {
+    /// A slab of so many slots, fewer than 65,535.
+    pub(super) fn new(most: usize) -> Slab<T> {
+        Slab { values: Vec::with_capacity(most), free: Vec::with_capacity(most), most }
+    }
+
+    /// Puts a value into a free slot. `None`: there is none.
+    pub(super) fn insert(&mut self, value: T) -> Option<Slot> {
+        if let Some(slot) = self.free.pop() {
+            self.values[usize::from(slot)] = value;
+            return Some(slot);
+        }
+        let slot = self.values.len();
+        (slot < self.most).then(|| {
+            self.values.push(value);
+            slot as Slot
+        })
+    }
+
+    /// Frees a slot. Its value stays until another takes its place.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        self.free.push(slot);
+    }
+}
+
+impl<T> std::ops::Index<Slot> for Slab<T> {
+    type Output = T;
+
+    fn index(&self, slot: Slot) -> &T {
+        &self.values[usize::from(slot)]
+    }
+}
+
+impl<T> std::ops::IndexMut<Slot> for Slab<T> {
+    fn index_mut(&mut self, slot: Slot) -> &mut T {
+        &mut self.values[usize::from(slot)]
+    }
+}

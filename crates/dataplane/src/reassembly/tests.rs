@@ -1,0 +1,253 @@
+use policy::SaSetId;
+use proptest::prelude::*;
+use wire::{Address, Upper};
+
+use super::datagram::{Datagram, Way};
+use super::model::{Model, Told};
+use super::ranges::Part;
+use super::table::{Answer, Bounds, Limits, Piece, Table, UpperLayer};
+use super::{LIMITS, PATIENCE_NS};
+use crate::ids::PortId;
+use crate::verdict::DropReason;
+
+const SECRET: [u8; 32] = [7; 32];
+
+/// Limits that few fragments reach.
+const NARROW: Limits = Limits {
+    datagrams: Bounds { all: 9, port: 6, sender: 3 },
+    held: Bounds { all: 8, port: 6, sender: 4 },
+    held_a_datagram: 3,
+    patience_ns: 10,
+};
+
+fn ports(source: u16) -> UpperLayer {
+    let upper = Upper::Ports { source, destination: 53 };
+    UpperLayer { protocol: 17, upper, opens: false, echo: None }
+}
+
+fn datagram(port: u16, sender: u32, identification: u32) -> Datagram {
+    Datagram {
+        way: Way { ingress: PortId(port), opened_by: None },
+        source: Address::v4(sender),
+        destination: Address::v4(1),
+        identification,
+        protocol: 17,
+    }
+}
+
+fn first(datagram: Datagram) -> Piece {
+    let part = Part { start: 0, end: 3, is_last: false };
+    Piece { datagram, part, first: Some(Ok(ports(datagram.identification as u16))) }
+}
+
+/// Unit `number` of a datagram whose first fragment has 3.
+fn later(datagram: Datagram, number: u16) -> Piece {
+    let part = Part { start: 3 + number, end: 4 + number, is_last: false };
+    Piece { datagram, part, first: None }
+}
+
+fn last(datagram: Datagram, number: u16) -> Piece {
+    let later = later(datagram, number);
+    Piece { part: Part { is_last: true, ..later.part }, ..later }
+}
+
+/// A table, asked as the model is.
+fn ask(table: &mut Table<u32>, now_ns: u64, piece: &Piece, waits_as: Option<u32>) -> Told {
+    match (table.take_in(now_ns, piece), waits_as) {
+        (Answer::First, _) => Told::First,
+        (Answer::Known(upper_layer), _) => Told::Known(upper_layer),
+        (Answer::Unknown(_), None) => Told::Unknown,
+        (Answer::Unknown(waiting), Some(fragment)) => match table.hold(waiting, fragment) {
+            Ok(()) => Told::Held,
+            Err(reason) => Told::Dropped(reason),
+        },
+        (Answer::Refused(reason), _) => Told::Dropped(reason),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Fragment { piece: Piece, waits: bool },
+    Pass(u64),
+    Expire,
+    Forget(u16),
+}
+
+fn a_datagram() -> impl Strategy<Value = Datagram> {
+    (0..3u16, 0..4u32, 0..3u32, any::<bool>(), prop::bool::weighted(0.2), any::<bool>()).prop_map(
+        |(port, sender, identification, is_v6, is_opened, is_low)| {
+            let mut datagram = datagram(port, sender, identification);
+            if is_v6 {
+                // Two senders of each prefix.
+                let prefix = u128::from(sender) << 64 | u128::from(is_low);
+                (datagram.source, datagram.protocol) = (Address::v6(prefix), 0);
+            }
+            datagram.way.opened_by = is_opened.then_some(SaSetId(sender));
+            datagram
+        },
+    )
+}
+
+fn a_step() -> impl Strategy<Value = Step> {
+    let start = prop_oneof![8 => 1..12u16, 1 => 1..8200u16];
+    let length = prop_oneof![6 => Just(1), 2 => 1..4u16];
+    let part = (start, length, prop::bool::weighted(0.25))
+        .prop_map(|(start, length, is_last)| Part { start, end: start + length, is_last });
+    let first = prop_oneof![
+        5 => (0..3u16).prop_map(|source| Ok(ports(source))),
+        1 => Just(Err(DropReason::FragmentTiny)),
+    ];
+    let first = (1..4u16, first)
+        .prop_map(|(end, first)| (Part { start: 0, end, is_last: false }, Some(first)));
+    let piece = prop_oneof![1 => first, 3 => part.prop_map(|part| (part, None))];
+    prop_oneof![
+        20 => (a_datagram(), piece, prop::bool::weighted(0.8)).prop_map(
+            |(datagram, (part, first), waits)| {
+                Step::Fragment { piece: Piece { datagram, part, first }, waits }
+            }
+        ),
+        2 => prop_oneof![0..3u64, Just(9), Just(10), Just(11)].prop_map(Step::Pass),
+        1 => Just(Step::Expire),
+        1 => (0..3u16).prop_map(Step::Forget),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_table_does_what_its_model_does(steps in prop::collection::vec(a_step(), 0..300)) {
+        let (mut table, mut model) = (Table::new(NARROW, &SECRET), Model::new(NARROW));
+        let mut now_ns = 0;
+        for (number, step) in (0..).zip(steps) {
+            match &step {
+                Step::Fragment { piece, waits } => {
+                    let waits_as = waits.then_some(number);
+                    let told = ask(&mut table, now_ns, piece, waits_as);
+                    prop_assert_eq!(told, model.take_in(now_ns, piece, waits_as), "{:?}", step);
+                }
+                Step::Pass(time) => now_ns += time,
+                Step::Expire => {
+                    table.expire(now_ns);
+                    model.expire(now_ns);
+                    prop_assert!(!table.is_due(now_ns));
+                }
+                Step::Forget(port) => {
+                    table.forget_ports(|other| other == PortId(*port));
+                    model.forget_port(PortId(*port));
+                }
+            }
+            prop_assert_eq!(table.waiting(), model.waiting());
+            let released: Vec<u32> = table.released().collect();
+            prop_assert_eq!(released, std::mem::take(&mut model.released), "{:?}", step);
+            let dropped: Vec<(u32, DropReason)> = table.dropped().collect();
+            prop_assert_eq!(dropped, std::mem::take(&mut model.dropped), "{:?}", step);
+        }
+    }
+}
+
+fn table() -> Table<u32> {
+    Table::new(LIMITS, &SECRET)
+}
+
+#[test]
+fn fragments_before_their_first_go_on_behind_it_in_their_order() {
+    let mut table = table();
+    let datagram = datagram(0, 1, 9);
+    for (number, place) in [(0, 2), (1, 0), (2, 1)] {
+        assert_eq!(ask(&mut table, 0, &later(datagram, place), Some(number)), Told::Held);
+    }
+    assert_eq!(ask(&mut table, PATIENCE_NS - 1, &first(datagram), None), Told::First);
+    assert_eq!(table.released().collect::<Vec<_>>(), [0, 1, 2]);
+    let known = Told::Known(ports(9));
+    assert_eq!(ask(&mut table, PATIENCE_NS - 1, &last(datagram, 3), Some(3)), known);
+    // All of it has come: what comes now is of another datagram.
+    assert_eq!(ask(&mut table, PATIENCE_NS - 1, &last(datagram, 3), None), Told::Unknown);
+}
+
+#[test]
+fn a_datagram_is_forgotten_after_its_time() {
+    let mut table = table();
+    let datagram = datagram(0, 1, 9);
+    assert_eq!(ask(&mut table, 5, &later(datagram, 0), Some(0)), Told::Held);
+    table.expire(5 + PATIENCE_NS - 1);
+    assert_eq!((table.waiting(), table.dropped().len()), (1, 0));
+    table.expire(5 + PATIENCE_NS);
+    let dropped: Vec<_> = table.dropped().collect();
+    assert_eq!((table.waiting(), dropped), (0, vec![(0, DropReason::FragmentTimeout)]));
+    // The end of time is no overflow.
+    assert_eq!(ask(&mut table, u64::MAX - 1, &later(datagram, 0), Some(1)), Told::Held);
+}
+
+#[test]
+fn an_overlap_drops_the_whole_datagram_until_its_time_is_over() {
+    let mut table = table();
+    let (datagram, overlap) = (datagram(0, 1, 9), Told::Dropped(DropReason::FragmentOverlap));
+    assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(0)), Told::Held);
+    assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(1)), overlap);
+    let dropped: Vec<_> = table.dropped().collect();
+    assert_eq!(dropped, [(0, DropReason::FragmentOverlap)]);
+    for piece in [first(datagram), later(datagram, 7), last(datagram, 9)] {
+        assert_eq!(ask(&mut table, PATIENCE_NS - 1, &piece, Some(2)), overlap);
+    }
+    assert_eq!(ask(&mut table, PATIENCE_NS, &first(datagram), None), Told::First);
+}
+
+/// FRAG: one source sends fragments without end, of datagrams whose first never comes; whatever
+/// others send meanwhile goes on, in any order.
+#[test]
+fn a_flood_from_one_source_keeps_no_others_out() {
+    let mut table = table();
+    let (mut flood, mut refused) = (0, 0);
+    for round in 0..200u32 {
+        for sender in 10..14 {
+            let datagram = datagram(0, sender, round);
+            assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(sender)), Told::Held);
+        }
+        for _ in 0..100 {
+            flood += 1;
+            let fragment = later(datagram(0, 1, flood), 0);
+            let told = ask(&mut table, 0, &fragment, Some(0));
+            refused += usize::from(told != Told::Held);
+        }
+        for sender in 10..14 {
+            let datagram = datagram(0, sender, round);
+            assert_eq!(ask(&mut table, 0, &first(datagram), None), Told::First);
+            assert_eq!(table.released().collect::<Vec<_>>(), [sender]);
+            let known = Told::Known(ports(round as u16));
+            assert_eq!(ask(&mut table, 0, &last(datagram, 1), None), known);
+        }
+        assert!(table.dropped().all(|(fragment, _)| fragment == 0), "another's was dropped");
+        assert!(table.waiting() <= LIMITS.held.sender);
+    }
+    assert!(refused > 0, "the flood reached its bound");
+}
+
+/// Any number of sources by one port leave the other ports their room.
+#[test]
+fn a_flood_by_one_port_keeps_no_other_port_out() {
+    let mut table = table();
+    let other = datagram(1, 5, 5);
+    assert_eq!(ask(&mut table, 0, &later(other, 0), Some(1)), Told::Held);
+    for sender in 0..20_000 {
+        ask(&mut table, 0, &later(datagram(0, 100 + sender, 1), 0), Some(0));
+        assert!(table.dropped().all(|(fragment, _)| fragment == 0));
+    }
+    assert!(table.waiting() <= LIMITS.held.port + 1);
+    assert_eq!(ask(&mut table, 0, &first(other), None), Told::First);
+    assert_eq!(table.released().collect::<Vec<_>>(), [1]);
+}
+
+/// All senders of a port together: the newest of each still meet.
+#[test]
+fn under_a_flood_from_everywhere_fragments_that_come_together_still_meet() {
+    let mut table = table();
+    for sender in 0..20_000 {
+        ask(&mut table, 0, &later(datagram(0, 100 + sender, 1), 0), Some(0));
+        if sender % 100 == 0 {
+            let datagram = datagram(0, 7, sender);
+            assert_eq!(ask(&mut table, 0, &first(datagram), None), Told::First);
+            let known = Told::Known(ports(sender as u16));
+            assert_eq!(ask(&mut table, 0, &later(datagram, 0), None), known);
+        }
+        table.dropped();
+    }
+}
