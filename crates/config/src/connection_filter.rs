@@ -173,7 +173,8 @@ mod tests {
         let table = Connections::new(Limits::of(4), Timeouts::default(), &[1; 32]);
         let upper = Upper::Ports { source: 4000, destination: 80 };
         let (source, destination) = (0x0a00_0001, 0x0a00_0002);
-        let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper };
+        let flow =
+            Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: false };
         let key = Key::of(&flow, Zone { attachment: 0, vni: 0 }).unwrap();
         table.insert(&key, Shown::Tcp(Segment::Syn), Judgement::UNKNOWN, 1);
         let mut page = Vec::new();
