@@ -41,7 +41,7 @@ const BETWEEN: Duration = Duration::from_millis(400);
 /// Segments at most in what TCP hands to a device at once, where nobody sets it.
 const MOST_SEGMENTS: u32 = 65_535;
 
-/// Scene 6: a member of a set opens the door while it is one, and changes nothing else.
+/// Scene 9: a member of a set opens the door while it is one, and changes nothing else.
 pub(super) fn set_of_a_file(stage: &mut Stage) -> Result<(), LabError> {
     write_members(stage, STRANGER)?;
     stage.apply(&door())?;
@@ -134,7 +134,7 @@ fn answer_times(printed: &str) -> Vec<SystemTime> {
     seconds.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(seconds)).collect()
 }
 
-/// Scene 7: groups change around a rule under a stream, and none of the stream is dropped.
+/// Scene 10: groups change around a rule under a stream, and none of the stream is dropped.
 pub(super) fn under_a_stream(stage: &mut Stage) -> Result<(), LabError> {
     let stays = Rule::permit("iperf", tcp_to(IPERF_PORT));
     let alone =

@@ -2,10 +2,14 @@
 
 use std::fmt::Write;
 
+/// Connections that the first gateway has room for: few, so that a flood meets its bounds.
+pub(super) const MOST_CONNECTIONS: u32 = 8192;
+
 /// Groups and the ports of the first gateway that list them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Groups {
     lan_in: Vec<&'static str>,
+    lan_out: Vec<&'static str>,
     dmz_in: Vec<&'static str>,
     dmz_out: Vec<&'static str>,
     /// Sets, groups and rules as they stand in the file.
@@ -28,6 +32,12 @@ impl Groups {
     /// Lists groups for what comes by port `lan`.
     pub(super) fn lan_in(mut self, groups: &[&'static str]) -> Groups {
         self.lan_in = groups.to_vec();
+        self
+    }
+
+    /// Lists groups for what leaves by port `lan`.
+    pub(super) fn lan_out(mut self, groups: &[&'static str]) -> Groups {
+        self.lan_out = groups.to_vec();
         self
     }
 
@@ -58,7 +68,7 @@ impl Groups {
 
     /// Further lines of `[port.lan]`.
     pub(super) fn lan_lines(&self) -> String {
-        format!("groups_in = {:?}\n", self.lan_in)
+        format!("groups_in = {:?}\ngroups_out = {:?}\n", self.lan_in, self.lan_out)
     }
 
     /// Section `[port.dmz]`, and the groups.
@@ -71,6 +81,9 @@ netdev = \"dmz\"
 side = \"protected\"
 groups_in = {dmz_in:?}
 groups_out = {dmz_out:?}
+
+[connections]
+max = \"{MOST_CONNECTIONS}\"
 {text}"
         )
     }
@@ -107,6 +120,11 @@ impl Rule {
     /// A rule that denies what `what` describes.
     pub(super) fn deny(name: impl Into<String>, what: impl Into<String>) -> Rule {
         Rule { action: "deny", ..Rule::permit(name, what) }
+    }
+
+    /// Makes it a rule that reflects: it lets the answers back, too.
+    pub(super) fn reflect(self) -> Rule {
+        Rule { action: "reflect", ..self }
     }
 
     /// Names the sources.
@@ -167,9 +185,10 @@ mod tests {
 
     #[test]
     fn the_lines_are_a_configuration_that_is_accepted() {
-        let rules = [Rule::deny("no-http", tcp_to(80)).to("10.3.0.0/16"), http()];
+        let rules = [Rule::deny("no-http", tcp_to(80)).to("10.3.0.0/16"), http().reflect()];
         let groups = Groups::none()
             .lan_in(&["web"])
+            .lan_out(&["answers"])
             .dmz_in(&["answers"])
             .dmz_out(&["web"])
             .group("web", Mode::Audit, &[rules.as_slice(), &ping()].concat())

@@ -2,9 +2,10 @@
 //!
 //! A rule is shown by what becomes of packets with it and without it: each scene asks the same
 //! services both times, and compares Lockgate's counters with the kernel's counts of what was
-//! sent. Rules are stateless. Needs root.
+//! sent. Needs root.
 
 mod changes;
+mod connections;
 mod groups;
 mod rates;
 mod report;
@@ -28,14 +29,18 @@ const MAX_SECONDS: u64 = 600;
 type Scene = fn(&mut Stage) -> Result<(), LabError>;
 
 /// The scenes in their order, before [`rates::compare`].
-const SCENES: [Scene; 8] = [
+const SCENES: [Scene; 12] = [
     scenes::no_groups,
     scenes::permit_some,
     scenes::order,
     scenes::audit,
     scenes::groups_out,
+    connections::reflect,
+    connections::rule_goes,
+    connections::port_reuse,
     changes::set_of_a_file,
     changes::under_a_stream,
+    connections::flood,
     scenes::tunnel,
 ];
 /// The number of scenes.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use console::output::{Numbers, table};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::report::{Check, checks_text, drops_by_reason};
 
@@ -30,18 +31,46 @@ pub(super) struct Rate {
     pub(super) ping_p50_us: Option<f64>,
 }
 
+/// A table of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(super) struct ConnectionsReport {
+    pub(super) max: u64,
+    pub(super) live: u64,
+    pub(super) half_open: u64,
+    pub(super) half_open_max: u64,
+    /// By all bounds together.
+    pub(super) refused: u64,
+}
+
+impl ConnectionsReport {
+    /// Reads what `lockgate show connection --json` says of the table.
+    pub(super) fn of(table: &Value) -> ConnectionsReport {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let refused = table["refused"].as_array().map(Vec::as_slice).unwrap_or_default();
+        ConnectionsReport {
+            max: number(&table["max"]),
+            live: number(&table["live"]),
+            half_open: number(&table["half_open"]),
+            half_open_max: number(&table["half_open_max"]),
+            refused: refused.iter().map(|bound| number(&bound["count"])).sum(),
+        }
+    }
+}
+
 /// Results of a demonstration.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct AclReport {
     pub(super) demo: &'static str,
     pub(super) ok: bool,
-    /// The kind of rules that was shown.
+    /// The kinds of rules that were shown.
     pub(super) rules: &'static str,
     /// Scenes that were played.
     pub(super) scenes: u32,
     pub(super) checks: Vec<Check>,
     pub(super) counters: Vec<CounterRow>,
     pub(super) rates: Vec<Rate>,
+    /// The table of connections of the first gateway in the flood.
+    pub(super) connections: ConnectionsReport,
     /// Drops of both gateways.
     pub(super) drops: BTreeMap<String, u64>,
     /// Imbalance of all ledgers; `None`: no daemon answered.
@@ -54,11 +83,12 @@ impl AclReport {
         AclReport {
             demo: "acl",
             ok: false,
-            rules: "stateless",
+            rules: "stateless and stateful",
             scenes: 0,
             checks: Vec::new(),
             counters: Vec::new(),
             rates: Vec::new(),
+            connections: ConnectionsReport::default(),
             drops: BTreeMap::new(),
             ledger_imbalance: None,
         }
@@ -81,7 +111,11 @@ impl AclReport {
             Some(packets) => format!("Ledgers: out of balance by {packets}\n"),
             None => "Ledgers: unknown, no daemon could be asked\n".to_owned(),
         };
-        text += "Stateless rules: each packet is judged alone, answers need rules of their own.\n";
+        let ConnectionsReport { max, live, half_open, half_open_max, refused } = self.connections;
+        text += &format!(
+            "Connections in the flood: {live} of {max}, half-open {half_open} of {half_open_max}, \
+             {refused} refused\n"
+        );
         text += match self.ok {
             true => "All checks hold.\n",
             false => "NOT ALL CHECKS HOLD.\n",
@@ -126,7 +160,7 @@ mod tests {
         };
         assert_eq!(
             keys(&json),
-            "checks counters demo drops ledger_imbalance ok rates rules scenes"
+            "checks connections counters demo drops ledger_imbalance ok rates rules scenes"
         );
         assert_eq!(keys(&json["rates"][0]), "ping_p50_us rules tcp_gbps tcp_gbps_range");
         assert_eq!(keys(&json["counters"][0]), "check counted counter sent");
@@ -134,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_which_rules_these_are() {
+    fn the_text_shows_figures_and_connections() {
         let mut report = AclReport::new();
         assert!(!report.text().contains("Figures"), "no figures, no table");
         report.rates.push(rate(Some(1000)));
         let text = report.text();
         for words in
-            ["Stateless rules", "1000, the last permits", "1.25 Gbit/s", "1.00 to 1.50", "NOT"]
+            ["half-open 0 of 0", "1000, the last permits", "1.25 Gbit/s", "1.00 to 1.50", "NOT"]
         {
             assert!(text.contains(words), "{words}: {text}");
         }

@@ -204,7 +204,7 @@ pub(super) fn groups_out(stage: &mut Stage) -> Result<(), LabError> {
     stage.expect("control: a group that no port lists denies nothing", &expected)
 }
 
-/// Scene 8: groups of an unprotected port judge what came through the tunnel, decrypted.
+/// Scene 12: groups of an unprotected port judge what came through the tunnel, decrypted.
 pub(super) fn tunnel(stage: &mut Stage) -> Result<(), LabError> {
     stage.apply(&Groups::none())?;
     stage.start(B)?;

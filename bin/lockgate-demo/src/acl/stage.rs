@@ -179,6 +179,8 @@ impl Stage {
         }
         stage.say("", "client, gw-a, server, and wire, gw-b, far server: six namespaces");
         stage.set(&Groups::none());
+        // Questions come by other queues than answers: by those of another worker.
+        stage.gateways.file_mut(A).workers = "2".to_owned();
         stage.start(A)?;
         Ok(stage)
     }
@@ -244,12 +246,20 @@ impl Stage {
     /// Reads the counters of the gateway whose groups judge, and those of the hosts.
     pub(super) fn reading(&self, target: Target) -> Result<Reading, LabError> {
         let mut sent = traffic::counted(self.client())?;
-        let is_of_server = |what: &Sent| matches!(what, Sent::Answers(_) | Sent::StreamArrived);
+        let is_of_server = |what: &Sent| {
+            matches!(what, Sent::Answers(_) | Sent::StreamArrived | Sent::FloodArrived)
+        };
         sent.retain(|what, _| !is_of_server(what));
         let of_server = traffic::counted(self.host_of(target))?;
         sent.extend(of_server.into_iter().filter(|(what, _)| is_of_server(what)));
         let daemon = self.gateways.daemon(target.gateway())?;
         Ok(Reading { counted: counted(daemon)?, sent })
+    }
+
+    /// The table of connections of gateway A.
+    pub(super) fn table(&self) -> Result<Value, LabError> {
+        let mut shown = self.gateways.daemon(A)?.ask(&["show", "connection", "port", "1"])?;
+        Ok(shown["table"].take())
     }
 
     /// Asks services and notes whether they answered as they must, and whether the counters are

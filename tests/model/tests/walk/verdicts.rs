@@ -22,7 +22,8 @@ const WORLDS: u32 = 700;
 const PACKETS: usize = 60;
 
 /// Reasons that cannot come about here, and why.
-const OUT_OF_REACH: [(DropReason, &str); 9] = [
+const OUT_OF_REACH: [(DropReason, &str); 10] = [
+    (DropReason::ConnectionLimit, "no world has `reflect` rules: `tracking` of the packet tables"),
     (DropReason::FragmentTimeout, "behind the walk: of what waited, which has no verdict then"),
     (DropReason::FragmentLimit, "there are few datagrams, of few fragments"),
     (DropReason::IcmpInClear, "of what we make, not of what is received: `made: icmp_in_clear`"),

@@ -1,0 +1,294 @@
+//! The scenes with `reflect` rules: what they let begin is answered, whoever speaks, until the rule
+//! goes. Two workers walk the packets: those of the client come by other queues than the answers.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use dataplane::DropReason;
+use netlab::{LabError, interrupt, iperf};
+use serde_json::Value;
+use socket2::{Domain, Socket, Type};
+use wire::Family;
+
+use super::groups::{Groups, Mode, Rule, http, ping, tcp_to};
+use super::report::ConnectionsReport;
+use super::stage::{A, Equal, Expected, Stage, Target, answers, questions};
+use super::traffic::Sent;
+use super::traffic::Service::{Dns, Http, Https, Ping};
+use crate::report::Check;
+
+/// Counters of the rules of group `web`, and of packets that no rule matched.
+const WEB_HTTP: &[&str] = &["web/http"];
+const WEB_DNS: &[&str] = &["web/dns"];
+const WEB_PING: &[&str] = &["web/ping", "web/ping6"];
+const LAN_LAST: &[&str] = &["lan (in)"];
+const LAN_OUT_LAST: &[&str] = &["lan (out)"];
+const NO_MATCH: &[&str] = &["group_no_match"];
+/// Port of the conversation whose rule goes, and of the connections that follow each other.
+const TALK_PORT: u16 = 7100;
+/// The client's port of the connections that follow each other.
+const ONE_PORT: u16 = 40_000;
+/// Connections from that port.
+const REUSES: u32 = 5000;
+/// Time for words that must come, and for words that must not.
+const PATIENCE: Duration = Duration::from_secs(8);
+const BRIEF: Duration = Duration::from_millis(700);
+/// Ports of the server that the flood goes to.
+const FLOODED: std::ops::Range<u16> = 10_000..30_000;
+/// Datagrams after which the flood pauses, and how long: it lasts while the stream does.
+const BURST: usize = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+/// Bounds of the TCP stream beside the flood.
+const TCP_SECONDS: u32 = 4;
+const TCP_BITS_PER_SECOND: u64 = 50_000_000;
+
+/// Rules that reflect HTTP, DNS and pings.
+fn web() -> Vec<Rule> {
+    let dns = Rule::permit("dns", "protocol = \"udp\"\nto_ports = [\"53\"]");
+    [&[http(), dns], ping().as_slice()].concat()
+}
+
+fn reflected(rules: Vec<Rule>) -> Vec<Rule> {
+    rules.into_iter().map(Rule::reflect).collect()
+}
+
+/// A group for what comes by `lan`; nothing leaves by it that no rule matches.
+fn from_lan(rules: &[Rule]) -> Groups {
+    Groups::none().lan_in(&["web"]).lan_out(&["closed"]).group("web", Mode::Enforce, rules).group(
+        "closed",
+        Mode::Enforce,
+        &[],
+    )
+}
+
+/// What a rule that reflects must have counted: questions and answers.
+fn both(counters: &'static [&'static str], services: &[super::traffic::Service]) -> Equal {
+    let sent = services.iter().flat_map(|it| [Sent::Questions(*it), Sent::Answers(*it)]);
+    Equal { counters, sent: sent.collect() }
+}
+
+/// Scene 6: answers to what a reflect rule let pass need no rule, in whichever direction it reads.
+pub(super) fn reflect(stage: &mut Stage) -> Result<(), LabError> {
+    stage.apply(&from_lan(&reflected(web())))?;
+    let equal = || {
+        vec![
+            both(WEB_HTTP, &[Http]),
+            both(WEB_DNS, &[Dns]),
+            both(WEB_PING, &[Ping]),
+            questions(NO_MATCH, &[Https]),
+        ]
+    };
+    let at_lan = [equal(), vec![questions(LAN_LAST, &[Https])]].concat();
+    let expected = Expected::answered(&[Http, Dns, Ping], at_lan);
+    stage.expect("reflect rules of lan: their answers leave by it", &expected)?;
+
+    stage.apply(&from_lan(&web()))?;
+    let equal_without = vec![
+        questions(WEB_PING, &[Ping]),
+        answers(LAN_OUT_LAST, &[Ping]),
+        answers(NO_MATCH, &[Ping]),
+    ];
+    let expected = Expected { asked: &[Ping], ..Expected::answered(&[], equal_without) };
+    stage.expect("control: with permit rules no answer leaves by lan", &expected)?;
+
+    let of_dmz = Groups::none()
+        .dmz_out(&["web"])
+        .dmz_in(&["closed"])
+        .group("web", Mode::Enforce, &reflected(web()))
+        .group("closed", Mode::Enforce, &[]);
+    stage.apply(&of_dmz)?;
+    let expected = Expected::answered(&[Http, Dns, Ping], equal());
+    stage.expect("reflect rules out of dmz: their answers come by it", &expected)
+}
+
+/// Scene 7: a rule that goes takes its connections with it; the server that speaks first afterwards
+/// gets nothing through.
+pub(super) fn rule_goes(stage: &mut Stage) -> Result<(), LabError> {
+    let talk = Rule::permit("talk", tcp_to(TALK_PORT)).reflect();
+    let with = from_lan(std::slice::from_ref(&talk));
+    let with_more = from_lan(&[talk, http().reflect()]);
+    let without = from_lan(&[http().reflect()]);
+    stage.apply(&with)?;
+    let to = SocketAddr::new(Target::Dmz.addresses().of(Family::V4), TALK_PORT);
+    let failed = |error| LabError::socket("the conversation cannot begin")(error);
+    let listener = stage.server.enter(|| TcpListener::bind(to))?.map_err(failed)?;
+    let client = stage.client().enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    let mut client = client.map_err(failed)?;
+    let (mut server, _) = listener.accept().map_err(failed)?;
+    let asked = says(&mut client, &mut server, PATIENCE)?;
+    let told = says(&mut server, &mut client, PATIENCE)?;
+    let known = known_as(stage, TALK_PORT)?;
+    let ok = asked && told && known == ["established"];
+    let detail = format!("both ends speak; shown as {}", known.join(", "));
+    stage.note(Check { name: "a connection that a reflect rule let begin", ok, detail });
+
+    stage.apply(&with_more)?;
+    let still = says(&mut server, &mut client, PATIENCE)?;
+    let detail = if still { "the server is heard" } else { "the server is not heard" };
+    let name = "control: another rule comes, and the connection goes on";
+    stage.note(Check { name, ok: still, detail: detail.to_owned() });
+
+    stage.apply(&without)?;
+    let before = stage.reading(Target::Dmz)?;
+    let heard = says(&mut server, &mut client, BRIEF)?;
+    let after = stage.reading(Target::Dmz)?;
+    let dropped = after.counted_since(&before, NO_MATCH);
+    let known = known_as(stage, TALK_PORT)?;
+    let ok = !heard && dropped > 0 && known.is_empty();
+    let detail = format!(
+        "the server speaks first: {}; {dropped} packets dropped, {} connections left",
+        if heard { "heard" } else { "0 bytes" },
+        known.len()
+    );
+    stage.note(Check { name: "the rule goes: so does its connection, both ways", ok, detail });
+
+    stage.apply(&Groups::none())?;
+    // TCP sends it again.
+    let heard = hears(&mut client, PATIENCE)?;
+    let detail = if heard { "it arrives" } else { "it does not arrive" };
+    let name = "control: without groups what the server said arrives";
+    stage.note(Check { name, ok: heard, detail: detail.to_owned() });
+    Ok(())
+}
+
+/// Scene 8: connections from one port that follow each other.
+pub(super) fn port_reuse(stage: &mut Stage) -> Result<(), LabError> {
+    stage.apply(&from_lan(&[Rule::permit("talk", tcp_to(TALK_PORT)).reflect()]))?;
+    let addresses = Target::Dmz.addresses();
+    let to = SocketAddr::new(addresses.of(Family::V4), TALK_PORT);
+    let failed = LabError::socket("cannot listen");
+    let listener = stage.server.enter(|| TcpListener::bind(to))?.map_err(failed)?;
+    let accepting = std::thread::spawn(move || {
+        let mut accepted = 0;
+        // Ends with the connection that says so.
+        while let Ok((mut connection, _)) = listener.accept() {
+            let mut word = [0];
+            match connection.read(&mut word) {
+                Ok(1) if word == *b"." => break,
+                _ => accepted += 1,
+            }
+        }
+        accepted
+    });
+    let begun = Instant::now();
+    let opened = stage.client().enter(|| (0..REUSES).filter(|_| reuse(to).is_ok()).count())?;
+    let took = begun.elapsed();
+    let last = stage.client().enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    last.and_then(|mut last| last.write_all(b".")).map_err(LabError::socket("cannot end"))?;
+    let accepted: u32 = accepting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    stage.note(Check {
+        name: "one port of the client, one connection after the other",
+        ok: opened == REUSES as usize && accepted == REUSES,
+        detail: format!(
+            "{opened} of {REUSES} opened, {accepted} accepted, in {:.1} s",
+            took.as_secs_f64()
+        ),
+    });
+    Ok(())
+}
+
+/// Opens a connection from the one port, and resets it.
+fn reuse(to: SocketAddr) -> std::io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    let any: IpAddr = std::net::Ipv4Addr::UNSPECIFIED.into();
+    socket.bind(&SocketAddr::new(any, ONE_PORT).into())?;
+    socket.connect_timeout(&to.into(), PATIENCE)?;
+    socket.set_linger(Some(Duration::ZERO))
+}
+
+/// Scene 11: a flood of new connections fills its share of the table, and an established stream
+/// loses nothing.
+pub(super) fn flood(stage: &mut Stage) -> Result<(), LabError> {
+    let any_udp = Rule::permit("udp", "protocol = \"udp\"").reflect();
+    let stream = Rule::permit("iperf", tcp_to(5201)).reflect();
+    stage.apply(&from_lan(&[stream, any_udp]))?;
+    let server = iperf::Server::start(&stage.server)?;
+    let before = stage.reading(Target::Dmz)?;
+    let to = Target::Dmz.addresses().of(Family::V4);
+    let (seconds, rate) = (TCP_SECONDS, TCP_BITS_PER_SECOND);
+    let tcp = iperf::start_bounded_tcp(stage.client(), &to.to_string(), seconds, rate)?;
+    interrupt::sleep(Duration::from_millis(500))?;
+    let sent = stage.client().enter(|| send_flood(to))?;
+    let sent = sent.map_err(LabError::socket("cannot flood"))?;
+    let table = ConnectionsReport::of(&stage.table()?);
+    let bytes = tcp.finish()?;
+    drop(server);
+    let reasons = DropReason::ALL.iter().filter(|reason| {
+        // Hosts announce their multicast groups whenever they like.
+        !matches!(reason, DropReason::BadAddress | DropReason::LinkMulticast)
+    });
+    let end = Instant::now() + PATIENCE;
+    let (limit, others, lost) = loop {
+        let after = stage.reading(Target::Dmz)?;
+        let counted = |reason: &DropReason| after.counted_since(&before, &[reason.name()]);
+        let limit = counted(&DropReason::ConnectionLimit);
+        let dropped: u64 = reasons.clone().map(counted).sum();
+        let of = |what| after.sent_since(&before, &[what]);
+        let lost = of(Sent::Flood) - of(Sent::FloodArrived).min(of(Sent::Flood));
+        if lost == limit || Instant::now() > end {
+            break (limit, dropped - limit, lost);
+        }
+        interrupt::sleep(Duration::from_millis(50))?;
+    };
+    let ok = bytes > 0
+        && others == 0
+        && limit > 0
+        && lost == limit
+        && table.half_open <= table.half_open_max
+        && table.refused > 0;
+    let detail = format!(
+        "{sent} datagrams, {limit} refused, as many as did not arrive; {} of {} half-open; beside \
+         it a stream of {:.1} MB, of which none was dropped",
+        table.half_open,
+        table.half_open_max,
+        bytes as f64 / 1e6
+    );
+    stage.report.connections = table;
+    let name = "a flood of new connections is bounded, an established stream goes on";
+    stage.note(Check { name, ok, detail });
+    Ok(())
+}
+
+/// Sends a datagram to each of the flooded ports. Returns how many.
+fn send_flood(to: IpAddr) -> std::io::Result<usize> {
+    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut sent = 0;
+    for (number, port) in FLOODED.enumerate() {
+        match socket.send_to(b"?", (to, port)) {
+            Ok(_) => sent += 1,
+            // An ICMP error about an earlier one.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+            Err(error) => return Err(error),
+        }
+        if number % BURST == BURST - 1 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(sent)
+}
+
+/// Returns whether the other end hears a word in time.
+fn says(from: &mut TcpStream, to: &mut TcpStream, patience: Duration) -> Result<bool, LabError> {
+    let failed = |error| LabError::socket("a conversation failed")(error);
+    from.write_all(b"word").map_err(failed)?;
+    hears(to, patience)
+}
+
+/// Returns whether an end hears a word in time.
+fn hears(end: &mut TcpStream, patience: Duration) -> Result<bool, LabError> {
+    let failed = LabError::socket("a conversation failed");
+    end.set_read_timeout(Some(patience)).map_err(failed)?;
+    let mut word = [0; 4];
+    Ok(end.read_exact(&mut word).is_ok())
+}
+
+/// The states of the connections to a port, as gateway A shows them.
+fn known_as(stage: &Stage, port: u16) -> Result<Vec<String>, LabError> {
+    let port = port.to_string();
+    let shown = stage.gateways.daemon(A)?.ask(&["show", "connection", "port", &port])?;
+    let list = shown["connections"].as_array().cloned().unwrap_or_default();
+    let state = |it: &Value| it["state"].as_str().unwrap_or_default().to_owned();
+    Ok(list.iter().map(state).collect())
+}
