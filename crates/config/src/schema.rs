@@ -244,9 +244,9 @@ sections! {
 
     SET "[set.NAME]" "A set of addresses, which rules of security groups name as `\"@NAME\"`." [
         "addresses" Texts Words("those of `file`"),
-            "prefixes, ranges and addresses of both IP versions, at most 4096"
+            "prefixes, ranges and addresses of both IP versions, at most 100,000"
         "file" Text Words("none"),
-            "file with a prefix, range or address a line, at most 4096; `#` begins a comment. A \
+            "file with a prefix, range or address a line, at most 100,000; `#` begins a comment. A \
              relative name starts at the directory of the configuration file"
     ]
 

@@ -9,7 +9,7 @@ use crate::errors::Diagnostics;
 use crate::text_file;
 
 /// Largest file of a set that is read, bytes.
-const MAX_SET_FILE_BYTES: u64 = 1 << 20;
+const MAX_SET_FILE_BYTES: u64 = 16 << 20;
 
 /// The treatment of sets that are in files.
 #[derive(Clone, Copy)]

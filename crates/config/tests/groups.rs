@@ -491,12 +491,13 @@ fn bounds_are_told_by_name() {
         errors.problems[0].mistake.to_string()
     };
     let members = |count: u32| {
-        let members: Vec<String> =
-            (0..count).map(|n| format!("\"11.{}.{}.0/25\"", n >> 8, n & 255)).collect();
+        let members: Vec<String> = (0..count)
+            .map(|n| format!("\"11.{}.{}.{}\"", n >> 15, n >> 7 & 255, n % 128 * 2))
+            .collect();
         GOOD.replace("\"10.9.0.0/24\"", &members.join(", "))
     };
-    assert_eq!(meaning(&members(4094)).sets[0].addresses.len(), 4096);
-    assert_eq!(told(&members(4095)), "more than 4096 members of a set");
+    assert_eq!(meaning(&members(99_998)).sets[0].addresses.len(), 100_000);
+    assert_eq!(told(&members(99_999)), "more than 100000 members of a set");
     let groups = |count: u32| {
         let names: Vec<String> = (0..count).map(|n| format!("\"g{n}\"")).collect();
         let sections: String = (0..count).map(|n| format!("[group.g{n}]\n")).collect();
@@ -505,11 +506,20 @@ fn bounds_are_told_by_name() {
     };
     assert_eq!(meaning(&groups(64)).ports[0].groups_in.len(), 64);
     assert_eq!(told(&groups(65)), "more than 64 groups in `groups_in`");
-    // Two lists of 2048 ranges that do not adjoin are 4,194,304 rules on each side of a port.
-    let ranges: Vec<String> =
-        (0..2048).map(|n| format!("\"10.{}.{}.0/25\"", n >> 8, n & 255)).collect();
-    let ranges = ranges.join(", ");
-    let rule = format!("action = \"deny\"\nfrom = [{ranges}]\nto = [{ranges}]\n");
+    // Two lists of 64 ranges that do not adjoin and two of 32 ports are 4,194,304 rules on each
+    // side of a port; a list of more ranges counts once.
+    let list = |texts: Vec<String>| format!("[{}]", texts.join(", "));
+    let ranges = |count: u32| list((0..count).map(|n| format!("\"10.1.{n}.0/25\"")).collect());
+    let ports = list((0..32).map(|n| format!("\"{}\"", 2 * n)).collect());
+    let rule = |count: u32| {
+        let ranges = ranges(count);
+        format!(
+            "action = \"deny\"\nprotocol = \"udp\"\nfrom = {ranges}\nto = {ranges}\n\
+             from_ports = {ports}\nto_ports = {ports}\n"
+        )
+    };
+    meaning(&with_rules(&["a"], &[("a", &rule(65))]));
+    let rule = rule(64);
     let text = with_rules(&["a"], &[("a", &rule)]);
     let expected = "policies and rules of groups compile to 4194304 rules with this one; the limit \
                     is 4000000";
@@ -651,8 +661,8 @@ fn a_set_in_a_file_means_its_members_and_is_relative_to_the_configuration() {
 #[test]
 fn mistakes_in_a_set_file_are_told_with_its_name_and_line() {
     let mut long = String::new();
-    for n in 0..4097 {
-        writeln!(long, "10.{}.{}.0/25", n >> 8, n & 255).unwrap();
+    for n in 0..100_001 {
+        writeln!(long, "11.{}.{}.{}", n >> 15, n >> 7 & 255, n % 128 * 2).unwrap();
     }
     let digits = "0123456789abcdef0123456789abcdef\n10.0.0.0/33\n";
     for (content, place, message) in [
@@ -660,7 +670,7 @@ fn mistakes_in_a_set_file_are_told_with_its_name_and_line() {
         ("any\n", "admins.txt:1:1: error: ", "\"any\" is not an address"),
         ("@other\n", "admins.txt:1:1: error: ", "\"@other\" is not an address"),
         ("# nothing\n", "groups.toml:16:8: error: ", "set file admins.txt has no member"),
-        (&long, "admins.txt:4097:1: error: ", "more than 4096 members of a set"),
+        (&long, "admins.txt:100001:1: error: ", "more than 100000 members of a set"),
         (digits, "admins.txt:1:1: error: ", "is not shown"),
     ] {
         let (folder, text) = with_file(content);
@@ -693,8 +703,8 @@ fn a_set_file_that_cannot_be_read_is_told_where_it_is_named() {
     assert!(told("/dev/zero").contains("is a device, not a regular file"));
     std::fs::write(folder.path().join("binary"), [0xff, 0xfe]).unwrap();
     assert!(told("binary").contains("set file binary is not UTF-8 text"));
-    std::fs::write(folder.path().join("large"), vec![b'#'; (1 << 20) + 1]).unwrap();
-    assert!(told("large").contains("at most 1048576 bytes are read"));
+    std::fs::write(folder.path().join("large"), vec![b'#'; (16 << 20) + 1]).unwrap();
+    assert!(told("large").contains("at most 16777216 bytes are read"));
 }
 
 #[test]

@@ -36,7 +36,7 @@ use wire::{Family, Flow, Upper};
 
 use crate::rule::Rule;
 use forest::{BATCH, Forest};
-use forests::{Forests, Sizes};
+use forests::{Forests, Shown, Sizes};
 use header::{Area, Header, Sees};
 use listed::Listed;
 use rank::Ranks;
@@ -190,18 +190,18 @@ impl Classifier {
         out: &mut [u32],
     ) {
         let mut headers = [Header::default(); BATCH];
-        let fragments = self.headers(lanes, flows, &mut headers);
+        let shown = self.headers(lanes, flows, &mut headers);
         let listed = self.listed.as_ref();
-        let listed = listed.map(|listed| listed.search(lanes, dead, flows, &headers, fragments));
-        self.plain.search(lanes, dead, flows, (&mut headers, fragments), out);
+        let listed = listed.map(|listed| listed.search(lanes, dead, flows, &headers, shown));
+        self.plain.search(lanes, dead, flows, (&mut headers, shown), out);
         if let Some(listed) = listed {
             out.iter_mut().zip(listed).for_each(|(out, listed)| *out = listed.min(*out));
         }
     }
 
-    /// Makes the headers of flows, and says whether a fragment is among them.
+    /// Makes the headers of flows, and says whether fragments are among them.
     #[inline(always)]
-    fn headers<L: Lanes>(&self, lanes: L, flows: &[Flow], headers: &mut [Header; BATCH]) -> bool {
+    fn headers<L: Lanes>(&self, lanes: L, flows: &[Flow], headers: &mut [Header; BATCH]) -> Shown {
         let mut fragments = false;
         for (flow, header) in flows.iter().zip(&mut headers[..]) {
             let (ports, class) = header::upper(flow);
@@ -219,7 +219,7 @@ impl Classifier {
                 headers.iter_mut().zip(&*ranks).for_each(|(header, &rank)| header[at] = rank);
             }
         }
-        fragments
+        if fragments { Shown::SomeFragments } else { Shown::AllWhole }
     }
 }
 

@@ -730,4 +730,6 @@ pub const fn common(book: Book, family: Family) -> DomainId {
 }
 
 #[cfg(test)]
+mod long_lists;
+#[cfg(test)]
 mod tests;

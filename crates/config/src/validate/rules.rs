@@ -257,7 +257,7 @@ impl<'a> RuleJudge<'a> {
             }
             let selector = rule.selector(&self.sets.list);
             for family in [Family::V4, Family::V6] {
-                rules = rules.saturating_add(selector.rules(family).saturating_mul(sides));
+                rules = rules.saturating_add(selector.rules_of_group(family).saturating_mul(sides));
             }
             if rules > limit {
                 return problems.error(place, DiagnosticKind::TooManyGroupRules { rules, limit });

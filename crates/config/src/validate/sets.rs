@@ -6,7 +6,6 @@ use policy::AddressRange;
 use toml::Spanned;
 
 use super::NamedSections;
-use super::selectors::MAX_ENTRIES;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Set, joined};
@@ -17,6 +16,8 @@ use crate::values::name;
 
 /// Sets at most.
 const MAX_SETS: usize = 1024;
+/// Members of a set at most.
+const MAX_MEMBERS: usize = 100_000;
 
 pub(super) fn validate(
     raw: &[RawSet],
@@ -84,8 +85,8 @@ fn addresses(
 
 /// The addresses of members, as few ranges as possible.
 fn ranges(members: &[Spanned<&str>], problems: &mut Diagnostics<'_>) -> Option<Vec<AddressRange>> {
-    if let Some(beyond) = members.get(MAX_ENTRIES) {
-        let mistake = DiagnosticKind::TooMany { what: "members of a set", limit: MAX_ENTRIES };
+    if let Some(beyond) = members.get(MAX_MEMBERS) {
+        let mistake = DiagnosticKind::TooMany { what: "members of a set", limit: MAX_MEMBERS };
         problems.error(&beyond.span(), mistake);
         return None;
     }

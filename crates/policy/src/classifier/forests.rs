@@ -20,6 +20,15 @@ pub(super) struct Forests {
     fragments: Option<Forest>,
 }
 
+/// The packets among some flows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// All are whole or first fragments.
+    AllWhole,
+    /// Non-first fragments are among them.
+    SomeFragments,
+}
+
 /// The sizes of the forest for whole packets.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sizes {
@@ -78,21 +87,20 @@ impl Forests {
         self.whole.reserve_blocks() + self.fragments.as_ref().map_or(0, Forest::reserve_blocks)
     }
 
-    /// Searches up to [`BATCH`] flows by their headers; `fragments` says whether one of them is a
-    /// fragment. The headers are of no use afterwards.
+    /// Searches up to [`BATCH`] flows by their headers, which are of no use afterwards.
     #[inline(always)]
     pub(super) fn search<L: Lanes>(
         &self,
         lanes: L,
         dead: Option<&Dead>,
         flows: &[Flow],
-        (headers, fragments): (&mut [Header; BATCH], bool),
+        (headers, shown): (&mut [Header; BATCH], Shown),
         out: &mut [u32],
     ) {
         let mut best = [NONE; BATCH];
         search_forest(lanes, &self.whole, dead, headers, flows.len(), &mut best);
         out.copy_from_slice(&best[..out.len()]);
-        if let (Some(forest), true) = (&self.fragments, fragments) {
+        if let (Some(forest), Shown::SomeFragments) = (&self.fragments, shown) {
             search_fragments(lanes, forest, dead, flows, headers, out);
         }
     }

@@ -63,24 +63,28 @@ impl Labels {
         }
         let ranges = || lists.iter().flat_map(|list| list.ranges().iter().copied());
         let ranks = Ranks::new(ranges());
-        let combinations = combinations(lists);
-        let mut numbers: HashMap<Combination, u32> = HashMap::new();
-        for combination in &combinations {
-            numbers.insert(*combination, 0);
-            if numbers.len() > MAX_LABELS {
+        let (mut seen, mut firsts) = (HashMap::new(), Vec::new());
+        let mut of_rank = Vec::new();
+        for combination in combinations(lists) {
+            let found = *seen.entry(combination).or_insert(firsts.len());
+            if found == firsts.len() {
+                firsts.push(combination);
+            }
+            if firsts.len() > MAX_LABELS {
                 return Err(TooManyLists::Combinations);
             }
+            of_rank.push(found as u32);
         }
         // Those with the first list stand together, among them those with the second, and so on:
         // lists that do not overlap, or hold each other, have one run each.
-        let mut order: Vec<Combination> = numbers.keys().copied().collect();
-        order.sort_unstable_by_key(|combination| combination.map(u64::reverse_bits));
-        for (number, combination) in (0..).zip(&order) {
-            numbers.insert(*combination, number);
-        }
-        let of_rank = combinations.iter().map(|combination| numbers[combination]).collect();
+        let mut order: Vec<usize> = (0..firsts.len()).collect();
+        order.sort_unstable_by_key(|found| firsts[*found].map(u64::reverse_bits));
+        let mut labels = vec![0; firsts.len()];
+        (0..).zip(&order).for_each(|(label, found)| labels[*found] = label);
+        of_rank.iter_mut().for_each(|rank| *rank = labels[*rank as usize]);
+        let order: Vec<Combination> = order.iter().map(|found| firsts[*found]).collect();
         let runs = (0..lists.len()).map(|list| runs(&order, list)).collect();
-        Ok((Labels { ranks, of_rank }, runs))
+        Ok((Labels { ranks, of_rank: of_rank.into() }, runs))
     }
 
     /// Nodes that a search looks at.

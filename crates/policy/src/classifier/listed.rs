@@ -11,7 +11,7 @@ use cpu::lanes::Lanes;
 use wire::{Family, Flow};
 
 use super::forest::BATCH;
-use super::forests::{Forests, Sizes};
+use super::forests::{Forests, Shown, Sizes};
 use super::header::{Area, Header, Sees};
 use super::labels::{Labels, Run, TooManyLists};
 use super::{Budget, Cost, Dead, NONE, TooCostly, Unfit};
@@ -39,24 +39,30 @@ impl Listed {
     ///
     /// # Errors
     /// [`Unfit`].
-    pub(super) fn new(
+    pub(super) fn new<'r>(
         family: Family,
-        rules: &[Rule],
+        rules: &'r [Rule],
         plain: impl Fn(usize) -> [(u32, u32); 2],
         budget: Budget,
     ) -> Result<Option<(Listed, Sizes)>, Unfit> {
-        let (mut lists, mut numbers): (Vec<&List>, HashMap<&List, usize>) = Default::default();
-        for list in rules.iter().flat_map(|rule| rule.lists.iter().flatten()) {
-            numbers.entry(list).or_insert_with(|| {
+        let (mut lists, mut numbers): (Vec<&'r List>, HashMap<&'r List, usize>) =
+            Default::default();
+        // Each list is looked at once: it may be long.
+        let mut number = |list: &'r List| {
+            *numbers.entry(list).or_insert_with(|| {
                 lists.push(list);
                 lists.len() - 1
-            });
-        }
+            })
+        };
+        let numbers_of = |rule: &'r Rule| rule.lists.each_ref().map(|list| list.as_deref());
+        let numbers: Vec<[Option<usize>; 2]> =
+            rules.iter().map(|rule| numbers_of(rule).map(|list| list.map(&mut number))).collect();
         if lists.is_empty() {
             return Ok(None);
         }
         let (labels, runs) = Labels::new(&lists).map_err(Unfit::TooManyLists)?;
-        let runs_of = |list: &List| &runs[numbers[list]][..];
+        let runs_of =
+            |position: usize, side: usize| numbers[position][side].map(|it| &runs[it][..]);
         let (mut forests, mut sizes, mut cost) = (Vec::new(), Sizes::default(), Cost::default());
         for kind in KINDS {
             let parts = Parts::of(family, rules, kind, &plain, &runs_of)?;
@@ -89,8 +95,8 @@ impl Listed {
         self.labels.bytes() + forests
     }
 
-    /// Searches up to [`BATCH`] flows by their headers; `fragments` says whether one of them is a
-    /// fragment. Returns the first position of each, or [`NONE`].
+    /// Searches up to [`BATCH`] flows by their headers. Returns the first position of each, or
+    /// [`NONE`].
     #[inline(never)]
     pub(super) fn search<L: Lanes>(
         &self,
@@ -98,7 +104,7 @@ impl Listed {
         dead: Option<&Dead>,
         flows: &[Flow],
         headers: &[Header; BATCH],
-        fragments: bool,
+        shown: Shown,
     ) -> [u32; BATCH] {
         let (mut addresses, mut labels) = ([0; BATCH], [[0; BATCH]; 2]);
         let sides: [fn(&Flow) -> u128; 2] = [|flow| flow.source, |flow| flow.destination];
@@ -115,7 +121,7 @@ impl Listed {
             }
             let mut found = [NONE; BATCH];
             let out = &mut found[..flows.len()];
-            forests.search(lanes, dead, flows, (&mut headers, fragments), out);
+            forests.search(lanes, dead, flows, (&mut headers, shown), out);
             best.iter_mut().zip(found).for_each(|(best, found)| *best = found.min(*best));
         }
         best
@@ -133,10 +139,10 @@ struct Parts {
 impl Parts {
     fn of<'r>(
         family: Family,
-        rules: &'r [Rule],
+        rules: &[Rule],
         kind: Kind,
         plain: &impl Fn(usize) -> [(u32, u32); 2],
-        runs_of: &impl Fn(&'r List) -> &'r [Run],
+        runs_of: &impl Fn(usize, usize) -> Option<&'r [Run]>,
     ) -> Result<Parts, Unfit> {
         let mut parts = Parts { owners: Vec::new(), whole: Vec::new(), fragments: Vec::new() };
         for (position, rule) in rules.iter().enumerate() {
@@ -144,9 +150,8 @@ impl Parts {
                 continue;
             }
             let numbers = plain(position);
-            let of_side = |side: usize| match &rule.lists[side] {
-                Some(list) => runs_of(list),
-                None => std::slice::from_ref(&numbers[side]),
+            let of_side = |side: usize| {
+                runs_of(position, side).unwrap_or(std::slice::from_ref(&numbers[side]))
             };
             for &source in of_side(0) {
                 for &destination in of_side(1) {
