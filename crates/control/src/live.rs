@@ -102,7 +102,10 @@ impl Compiler {
         let (spd, slots) = match &self.last {
             Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
             Some(last) => {
-                let (spd, slots) = last.spd.renewed(policies, room)?;
+                let (spd, slots) = match last.spd.with_few_changed_rules(&policies) {
+                    Some(spd) => (spd, Slots::Kept),
+                    None => last.spd.renewed(policies, room)?,
+                };
                 (Arc::new(spd), slots)
             }
             None => (Arc::new(Spd::with_room(policies, room)?), Slots::GivenAnew),

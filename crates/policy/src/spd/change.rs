@@ -9,8 +9,16 @@ use crate::by_slot::BySlot;
 use crate::classifier::Budget;
 use crate::domain::DomainId;
 use crate::ids::PolicyIndex;
+use crate::list::List;
 use crate::policy::{Action, Policy, PolicyId};
+use crate::selector::Selector;
 use crate::table::{Gathered, Table};
+
+/// Rules that may come, and that may go, in a change of groups upon the same base.
+const FEW_RULES: usize = 64;
+/// Changes upon a base beyond which a change of groups makes it anew: what went may hold long
+/// lists of addresses, which are let go of then.
+const FEW_CHANGES: usize = 64;
 
 impl Spd {
     /// Changes since the base was made.
@@ -79,6 +87,38 @@ impl Spd {
         domains.extend(next.domains_tracked_anew(self));
         next.raise(&domains);
         Ok(next)
+    }
+
+    /// Returns a database of other policies upon the same base, where few rules of groups differ
+    /// and no policy of the SPD does, as after a change of a set. `None`: it must be
+    /// [`renewed`](Self::renewed). Cost: all are compared; by the changes.
+    ///
+    /// Policies are the same if they are equal; equal policies have equal ids.
+    pub fn with_few_changed_rules(&self, policies: &[Policy]) -> Option<Spd> {
+        if self.changes() > FEW_CHANGES {
+            return None;
+        }
+        let mut held: HashMap<PolicyId, PolicyIndex> =
+            self.holding().map(|(index, policy)| (policy.id, index)).collect();
+        let mut added = Vec::new();
+        for policy in policies {
+            match held.get(&policy.id) {
+                Some(index) if self.policy(*index) == policy => {
+                    held.remove(&policy.id);
+                }
+                _ => added.push(policy.clone()),
+            }
+            if added.len() > FEW_RULES {
+                return None;
+            }
+        }
+        let mut removed: Vec<PolicyIndex> = held.into_values().collect();
+        removed.sort_unstable();
+        let is_rule = |policy: &Policy| policy.group.is_some();
+        let are_rules = added.iter().all(is_rule)
+            && removed.len() <= FEW_RULES
+            && removed.iter().all(|index| is_rule(self.policy(*index)));
+        if !are_rules { None } else { self.changed(&removed, added).ok() }
     }
 
     /// Returns a database with the same policies in their slots at their generations, upon a base
@@ -204,10 +244,18 @@ impl Spd {
     /// taken as they are. `keeps_classes`: ports stay of the classes that they are of.
     fn made_again(
         &self,
-        slots: Vec<Slot>,
+        mut slots: Vec<Slot>,
         touched: &[DomainId],
         keeps_classes: bool,
     ) -> Result<Spd, SpdError> {
+        // Of policies that hold no more only their names count.
+        for slot in slots.iter_mut().filter(|slot| !slot.holds) {
+            let Selector { local, remote, .. } = &slot.policy.selector;
+            if local.len().max(remote.len()) > List::FEW {
+                let policy = Arc::make_mut(&mut slot.policy);
+                (policy.selector.local, policy.selector.remote) = (Vec::new(), Vec::new());
+            }
+        }
         let known = |domain: DomainId| {
             let table = &self.tables[usize::from(domain.0)];
             let is_same = table.is_unchanged() && touched.binary_search(&domain).is_err();

@@ -173,6 +173,13 @@ pub(crate) fn a_world() -> impl Strategy<Value = World> {
     )
 }
 
+/// The ranges, with many more where they are to be long: a rule over lists is searched by labels.
+fn with_many((mut ranges, is_long): (Vec<AddressRange>, bool)) -> Vec<AddressRange> {
+    let more = (0..70u32).map(|n| range(&format!("198.51.200.{}", 3 * n)));
+    ranges.extend(more.filter(|_| is_long));
+    ranges
+}
+
 /// The security groups of ports: in half of the gateways there are none; else some sides of ports
 /// have rules, and a last one that says what becomes of the rest.
 fn groups() -> impl Strategy<Value = Vec<Policy>> {
@@ -180,11 +187,13 @@ fn groups() -> impl Strategy<Value = Vec<Policy>> {
     let action =
         prop_oneof![3 => mode().prop_map(Action::Permit), 1 => mode().prop_map(Action::Deny)];
     let segments = prop::option::weighted(0.3, select(&TcpSegments::ALL[..]));
-    let rule = (a_policy(), action, 0..3u32, any::<bool>(), segments).prop_map(
-        |(policy, action, priority, is_turned, segments)| {
+    let long = || prop::bool::weighted(0.2);
+    let rule = (a_policy(), action, 0..3u32, any::<bool>(), segments, [long(), long()]).prop_map(
+        |(policy, action, priority, is_turned, segments, long)| {
             // The other way round the addresses are those of answers.
             let Selector { local, remote, protocol, upper } = policy.selector;
             let (local, remote) = if is_turned { (remote, local) } else { (local, remote) };
+            let [local, remote] = [(local, long[0]), (remote, long[1])].map(with_many);
             let (protocol, upper) = match (segments, upper.ports()) {
                 (Some(segments), Some([local, remote])) => {
                     let (local, remote) = (local.to_vec(), remote.to_vec());
