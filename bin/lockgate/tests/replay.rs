@@ -230,6 +230,25 @@ fn what_is_dropped_by_verdict_and_by_reason_adds_up() {
     assert!(text.contains("1 packet had no MAC address to go to"), "{text}");
 }
 
+/// A fragment that waits for its first one has one verdict in the report, its last.
+#[test]
+fn a_fragment_that_waits_is_counted_once() {
+    let place = Place::with_gateways();
+    let of =
+        |number| PacketBuilder::v4("10.1.0.10", "10.2.0.10").identification(number).payload_of(24);
+    let later = |number| from_a(&of(number).protocol(6).fragment(9, false));
+    let first = from_a(&of(1).tcp(5, 80).fragment(0, true).payload_of(52));
+    place.capture("lan.pcap", &[later(1), later(2), first]);
+    let json = place.json(&["replay", "--config", "a.toml", "lan.pcap", "out.pcap"]);
+    let packets = |verdict: &str| {
+        let lines = json["verdicts"].as_array().unwrap();
+        let line = lines.iter().find(|line| line["verdict"] == verdict);
+        line.map_or(0, |line| line["packets"].as_u64().unwrap())
+    };
+    assert_eq!(["protect", "drop", "hold"].map(packets), [2, 1, 0], "{json}");
+    assert_eq!(json["drops"][0]["reason"], "fragment_timeout", "{json}");
+}
+
 #[test]
 fn packets_larger_than_a_frame_are_said_with_their_likely_cause() {
     let place = Place::with_gateways();
