@@ -34,6 +34,11 @@ pub(crate) fn check_memory(settings: &ConnectionSettings) -> Result<(), NoRoom> 
 pub(crate) struct RefusedSoFar([u64; Refusal::ALL.len()]);
 
 impl RefusedSoFar {
+    /// Those that a table has refused by now: no event says so.
+    pub(crate) fn of(connections: &Connections) -> RefusedSoFar {
+        RefusedSoFar(connections.counts().refused)
+    }
+
     /// Records an event for each bound that has refused connections since the last call.
     pub(crate) fn report(&mut self, connections: &Connections, events: &Events) {
         let seen = connections.counts().refused;

@@ -171,6 +171,15 @@ kinds! {
          established ones are not affected; subject and message name the bound, details the number"
     ConnectionsCleared "connections_cleared" Notice Unlimited
         "somebody removed connections; details name the filter and the number"
+    ConnectionsRestored "connections_restored" Notice Unlimited
+        "connections of before a restart of the daemon go on; message and details say how many, \
+         and how many not"
+    ConnectionsNotRestored "connections_not_restored" Warning Unlimited
+        "the file with the connections of before a restart is not believed, and none goes on; the \
+         message says why"
+    ConnectionsNotKept "connections_not_kept" Warning PerSecond
+        "connections could not be written to a file in the run directory: a restart would not keep \
+         those of now; the message says why"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
@@ -282,6 +291,8 @@ impl Kind {
             Kind::RevisionRefused | Kind::RolledBack | Kind::RollbackRefused => "revisions",
             Kind::CacheRefused | Kind::CacheGrown | Kind::CacheNotGrown => "cache",
             Kind::ConnectionsRefused | Kind::ConnectionsCleared => "connections",
+            Kind::ConnectionsRestored | Kind::ConnectionsNotRestored => "connections",
+            Kind::ConnectionsNotKept => "connections",
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",

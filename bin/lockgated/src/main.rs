@@ -43,6 +43,7 @@ mod gateway;
 mod growth;
 mod hardening;
 mod history;
+mod kept_connections;
 mod liveness;
 mod metrics;
 mod netdev;

@@ -48,7 +48,7 @@ pub(crate) enum Order {
     Written { number: u64, written: Result<(), RevisionError>, reply: Reply<Option<String>> },
     /// Notes how the daemon's file differs from what runs.
     Compared { known: Arc<KnownDrift>, reply: Reply<()> },
-    /// Lets every worker begin a turn.
+    /// Lets every worker begin a turn, after connections were removed, and forgets those on disk.
     Exchange { reply: Reply<()> },
     /// Asks what the workers counted, while nothing else is done.
     Count { reply: Reply<Vec<Report>> },
@@ -89,10 +89,7 @@ impl State {
                 self.answer(reply, done);
             }
             Order::PutUp { guard, revision, reply } => {
-                let runs = if self.revision == revision { Runs::Still } else { Runs::NoMore };
-                if runs == Runs::Still && !self.stopping {
-                    self.gateway.put_up(guard).await;
-                }
+                let runs = self.put_up(guard, revision).await;
                 self.answer(reply, runs);
             }
             Order::RestoreGuard { asked, reply } => {
@@ -127,15 +124,32 @@ impl State {
                 self.answer(reply, ());
             }
             Order::Exchange { reply } => {
-                if !self.stopping {
-                    self.gateway.exchange_snapshots().await?;
-                }
+                self.settle_connections().await?;
                 self.answer(reply, ());
             }
             Order::Count { reply } => {
                 let reports = self.workers.reports(&self.gateway.snapshot).await?;
                 self.answer(reply, reports.unwrap_or_default());
             }
+        }
+        Ok(())
+    }
+
+    /// Puts up the guard of a revision, if that still runs.
+    async fn put_up(&mut self, guard: Guard, revision: u64) -> Runs {
+        let runs = if self.revision == revision { Runs::Still } else { Runs::NoMore };
+        if runs == Runs::Still && !self.stopping {
+            self.gateway.put_up(guard).await;
+        }
+        runs
+    }
+
+    /// Sees to it, after connections were removed, that no worker acts on one of them any more, and
+    /// that no restart brings one back.
+    async fn settle_connections(&mut self) -> Result<(), WorkerGone> {
+        if !self.stopping {
+            self.gateway.exchange_snapshots().await?;
+            self.kept_connections.keep(&self.gateway.snapshot, &self.events).await;
         }
         Ok(())
     }

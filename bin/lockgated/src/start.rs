@@ -31,6 +31,7 @@ use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::gateway::{self, Gateway, live_parts_of, netdevs, reserved_by};
 use crate::hardening;
+use crate::kept_connections;
 use crate::netdev::{Claim, NetdevError};
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk};
 use crate::state::{State, StateParts};
@@ -185,6 +186,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     events.record(Kind::HostStarted, HOST_NETDEV, "the host port is up", &[]);
     let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let snapshot = compiled.assemble(&live, None)?;
+    kept_connections::restore(&loaded.validated.node.run_dir, &snapshot, &events);
     let (asking, resolve_requests) = tokio::sync::mpsc::channel(MAX_RESOLVE_REQUESTS);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
     let layout = layout(&loaded.validated, frame_size);

@@ -21,6 +21,7 @@ use crate::events::{Events, Kind};
 use crate::gateway::Gateway;
 use crate::growth::Growth;
 use crate::history::History;
+use crate::kept_connections::KeptConnections;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
 use crate::picture::Picture;
@@ -72,6 +73,8 @@ pub(crate) struct State {
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
+    /// The file of connections that a restart goes by.
+    pub(crate) kept_connections: KeptConnections,
     /// Connections that were refused, as far as events say so.
     pub(crate) refused_connections: RefusedSoFar,
     pub(crate) netlink_resyncs: u64,
@@ -101,7 +104,10 @@ impl State {
     pub(crate) fn new(parts: StateParts) -> State {
         let StateParts { gateway, workers, file, base, revisions, .. } = parts;
         let StateParts { keystate, events, namespace, .. } = parts;
-        let records = Records::new(&gateway.config().node.state_dir);
+        let node = &gateway.config().node;
+        let records = Records::new(&node.state_dir);
+        let kept_connections = KeptConnections::new(&node.run_dir);
+        let refused_connections = gateway.snapshot.connections().map(RefusedSoFar::of);
         State {
             gateway,
             workers,
@@ -125,7 +131,8 @@ impl State {
             moves: Arc::default(),
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
-            refused_connections: RefusedSoFar::default(),
+            kept_connections,
+            refused_connections: refused_connections.unwrap_or_default(),
             netlink_resyncs: 0,
             stopping: false,
             cache_filled: None,

@@ -28,6 +28,8 @@ pub(crate) async fn stop(
     };
     state.events.record(Kind::Stopping, "", why, &[]);
     let gone = state.gateway.stop().await;
+    // No worker changes one any more.
+    state.kept_connections.keep(&state.gateway.snapshot, &state.events).await;
     // A daemon that fails is never a reason to open.
     let opens = state.config().node.on_exit == OnExit::Open && end.is_ok();
     if opens {

@@ -129,8 +129,8 @@ sections! {
             "directory of the key files, relative to the directory of the configuration file; \
              only its owner may write to it"
         "run_dir" Text Value("\"/run/lockgate\""),
-            "directory for what lasts until the next boot: API socket, counters, replay windows. \
-             An absolute path of at most 96 bytes"
+            "directory for what lasts until the next boot: API socket, counters, replay windows, \
+             connections. An absolute path of at most 96 bytes"
         "state_dir" Text Value("\"/var/lib/lockgate\""),
             "directory for what must outlast a reboot: reserved sequence numbers, revisions. An \
              absolute path, another than `run_dir`"

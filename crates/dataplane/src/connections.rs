@@ -515,6 +515,11 @@ impl Connections {
         self.tally.limits
     }
 
+    /// Time-outs.
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
+    }
+
     /// Counts of the table. Those whose time-out has passed are counted until they are removed.
     pub fn counts(&self) -> TableCounts {
         self.tally.counts()

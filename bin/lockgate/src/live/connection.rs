@@ -15,9 +15,9 @@ use super::{AnswerError, Ask, LiveError, Socket};
 use crate::failure::Failure;
 
 const FILTER: &str = "\
-Filter: host ADDRESS, net PREFIX, port NUMBER or RANGE (each of either end), proto NAME (or tcp, udp,
-  icmp, … alone), state STATE, on PORT (the gateway's port whose rule let it begin). All of them
-  must hold. States are those of the column, and half_open.";
+Filter: host ADDRESS, net PREFIX, port NUMBER or RANGE (each of either end), proto NAME (or tcp,
+  udp, icmp, … alone), state STATE, on PORT (the gateway's port whose rule let it begin). All of
+  them must hold. States are those of the column, and half_open.";
 
 /// Remove connections of the running gateway
 #[derive(clap::Args)]
