@@ -154,6 +154,7 @@ impl Spd {
         let came = self.slots.added()[earlier.slots.added().len()..].to_vec();
         next.slots = BySlot::new(rebuilt.slots.base().clone(), came);
         next.overlay(&vec![true; next.tables.len()], 0)?;
+        next.find_tracked();
         next.continue_from(self);
         Ok(next)
     }
