@@ -19,7 +19,7 @@ pub(crate) struct Row {
     pub(crate) case: Case,
     /// Rules of the security groups of the port that packets come by; 0: it has no groups.
     pub(crate) rules: usize,
-    /// What the last of them does: `permit`, or `reflect`.
+    /// Action of the last of them: `permit`, or `reflect`.
     pub(crate) treatment: Treatment,
     pub(crate) cache: Cache,
     pub(crate) capture: Capture,

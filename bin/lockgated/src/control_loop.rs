@@ -145,8 +145,7 @@ pub(crate) async fn run(
             _ = inspect.tick() => {
                 state.gateway.inspect().await?;
                 state.sample().await?;
-                let (kept, snapshot) = (&mut state.kept_connections, &state.gateway.snapshot);
-                kept.keep_if_due(snapshot, &state.events).await;
+                state.keep_connections().await;
                 let links = state.gateway.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
                 sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);

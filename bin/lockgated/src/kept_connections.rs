@@ -80,7 +80,7 @@ enum NotRestored {
     OtherBoot,
 }
 
-/// What became of the lines of a file.
+/// Counts of the lines of a file, by what became of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Restored {
     restored: u64,

@@ -37,7 +37,7 @@ use crate::ids::RouteGeneration;
 use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{CachedRoute, Key};
-pub(crate) use entry::{OPENS_BIT, Value, Words, set_opens, v4_head, v6_head};
+pub(crate) use entry::{Value, Words, set_opens, v4_head, v6_head};
 pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};

@@ -350,7 +350,7 @@ fn apply_verdict<F: Frames>(
     }
 }
 
-/// What is to be remembered of a flow: the verdict, or what each book says by itself.
+/// The part of an answer that is remembered of a flow: the verdict, or each book's answer.
 fn said<'a>(
     verdict: &'a FlowVerdict,
     tracked: Option<&'a TrackedVerdict>,

@@ -21,6 +21,7 @@
 //! [`MOST_RUNS`].
 
 mod clear;
+mod connection_keys;
 mod emit;
 mod finish;
 mod judge;
@@ -41,10 +42,10 @@ use crate::cache::{Column, FlowCache, bits};
 use crate::ids::{NetdevId, PortId};
 use crate::port::{Medium, Side};
 use crate::stage::StageClock;
+use connection_keys::TrackingColumns;
 use judge::Learning;
 use prepared_path::{PathId, PreparedPaths};
 use sealed::Opening;
-use tracked::TrackingColumns;
 
 /// Runs of a batch that the fast path takes at most; what is behind them is the general walk's.
 const MOST_RUNS: u32 = 4;

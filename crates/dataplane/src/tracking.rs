@@ -100,7 +100,7 @@ struct Tracked {
     known: Option<(Place, PolicyIndex)>,
 }
 
-/// What is known of a packet at the ports of its way.
+/// Knowledge of a packet at the ports of its way.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Way {
     ingress: Option<Tracked>,
@@ -124,6 +124,8 @@ pub(crate) struct Tracker<'a> {
     now_s: u32,
 }
 
+/// Looks at a connection whose judgement another worker is writing: a few words.
+const MOST_TRIES: u32 = 1000;
 /// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -135,8 +137,8 @@ impl<'a> Tracker<'a> {
         Tracker { snapshot, connections, now_s: (now_ns / SECOND_NS) as u32 }
     }
 
-    /// Finds the connections that a packet is of at the ports of its way: `ingress`, and `egress` if
-    /// it is known.
+    /// Finds the connections that a packet is of at the ports of its way: `ingress`, and `egress`
+    /// if it is known.
     #[inline]
     pub(crate) fn find(
         &self,
@@ -164,7 +166,7 @@ impl<'a> Tracker<'a> {
         port: PortId,
         appearance: &Appearance,
     ) -> Option<(Place, PolicyIndex)> {
-        let found = self.connections?.find(key, self.now_s)?;
+        let found = self.found(key)?;
         let event = Event { from: found.from, shown: appearance.shown };
         if connection::next(Some(found.status), event) == Next::IsNew {
             return None;
@@ -175,6 +177,23 @@ impl<'a> Tracker<'a> {
             return Some((found.place, found.judgement.rule));
         }
         self.judge_again(key, domain, &found)
+    }
+
+    /// The connection of a key, with its judgement. `None`: there is none, or another worker takes
+    /// very long to write a new judgement; then nobody knows by whom it was let through.
+    #[inline]
+    fn found(&self, key: &Key) -> Option<Found> {
+        let connections = self.connections?;
+        let found = connections.find(key, self.now_s)?;
+        if found.judgement != Judgement::UNKNOWN {
+            return Some(found);
+        }
+        let again = |_| {
+            std::hint::spin_loop();
+            connections.find(key, self.now_s)
+        };
+        let mut tries = (0..MOST_TRIES).filter_map(again);
+        tries.find(|found| found.judgement != Judgement::UNKNOWN)
     }
 
     /// The groups that let a connection at a port begin.
@@ -318,7 +337,7 @@ impl<'a> Tracker<'a> {
     /// The connection at a port, and the rule that permits it now.
     fn foreseen(&self, port: PortId, appearance: &Appearance) -> Option<(Found, PolicyIndex)> {
         let key = appearance.key(port)?;
-        let found = self.connections?.find(&key, self.now_s)?;
+        let found = self.found(&key)?;
         let event = Event { from: found.from, shown: appearance.shown };
         if connection::next(Some(found.status), event) == Next::IsNew {
             return None;
@@ -329,7 +348,7 @@ impl<'a> Tracker<'a> {
     }
 }
 
-/// What the walk would do with a packet whose connections are tracked.
+/// The walk's answer about a packet whose connections are tracked, before it is walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Foreseen {
     pub(crate) verdict: FlowVerdict,

@@ -137,7 +137,7 @@ pub struct Spd {
     groups_out: [GroupsOut; 2],
     /// Classes with a `reflect` rule among their groups: two entries a class, by family.
     tracked: Box<[bool]>,
-    /// Whether any class of a family has one.
+    /// True if any class of a family has one.
     tracks_any: [bool; 2],
     /// One entry a domain.
     generations: Box<[Generation]>,

@@ -62,7 +62,7 @@ fn from_lan(rules: &[Rule]) -> Groups {
     )
 }
 
-/// What a rule that reflects must have counted: questions and answers.
+/// The count of a rule that reflects: questions and answers.
 fn both(counters: &'static [&'static str], services: &[super::traffic::Service]) -> Equal {
     let sent = services.iter().flat_map(|it| [Sent::Questions(*it), Sent::Answers(*it)]);
     Equal { counters, sent: sent.collect() }

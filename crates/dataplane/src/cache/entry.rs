@@ -180,7 +180,7 @@ const fn identity_of(upper: u32, protocol: u8, kind: u8) -> u64 {
 /// The word of a key or of its head that is its identity.
 const IDENTITY: usize = 1;
 /// [`OPENS`] in an identity.
-pub(crate) const OPENS_BIT: u64 = (OPENS as u64) << 40;
+const OPENS_BIT: u64 = (OPENS as u64) << 40;
 
 /// Marks a key or its head as one of packets that open a connection.
 #[inline(always)]

@@ -50,16 +50,16 @@ impl VerdictNumber {
     }
 }
 
-/// What is remembered of a flow.
+/// The answer that is remembered of a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Said<'a> {
     /// The verdict.
     Verdict(&'a FlowVerdict),
-    /// What each book says by itself, and the verdict on the packet from which it is known.
+    /// The answer of each book by itself, and the verdict on the packet from which it is known.
     Tracked(&'a TrackedVerdict, &'a FlowVerdict),
 }
 
-/// What each book says by itself, by number.
+/// The answers of each book by itself, by number.
 #[derive(Default)]
 struct TrackedVerdicts {
     list: Vec<TrackedVerdict>,
@@ -134,7 +134,7 @@ impl Verdicts {
         }
     }
 
-    /// What each book says by itself, if the number stands for that.
+    /// The answer of each book by itself, if the number stands for that.
     #[inline(always)]
     pub(super) fn tracked(&self, number: VerdictNumber) -> Option<&TrackedVerdict> {
         number.is_tracked().then(|| &self.tracked.list[number.place()])

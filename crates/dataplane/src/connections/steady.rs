@@ -11,9 +11,8 @@ use wire::BATCH;
 use super::key::Zone;
 use super::state_word::StateWord;
 use super::{BUCKET, Connections, Constant, Originator, VALUE};
-use crate::cache::OPENS_BIT;
 
-/// What a packet shows, as a number: a TCP segment by its flags, or a packet of another protocol.
+/// Content of a packet, as a number: a TCP segment by its flags, or a packet of another protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct EventClass(u8);
 
@@ -147,15 +146,26 @@ pub(crate) trait FlowHead {
     fn connection(&self, zone: u64) -> HotKey<Self::Key>;
 }
 
-/// The identity of a connection by that of a flow, `source << 16 | destination` port below.
+/// Protocol, and the part of the kind that says the family, in the identities of a flow and of a
+/// connection alike.
+const PROTOCOL_AND_FAMILY: u64 = 0xc0ff << 32;
+
+/// The identity of a connection by that of a flow with these ports: the first one's lowest.
 #[inline(always)]
-fn identity(of_flow: u64, is_from_second: bool) -> u64 {
-    let upper = of_flow as u32;
-    let ports = if is_from_second { upper } else { upper.rotate_left(16) };
-    of_flow & !(u64::from(u32::MAX) | OPENS_BIT) | u64::from(ports)
+fn identity(of_flow: u64, ports: u32) -> u64 {
+    of_flow & PROTOCOL_AND_FAMILY | u64::from(ports)
 }
 
-/// Whether the source port is the higher one.
+/// The ports of a flow, `source << 16 | destination`, with that of the first end lowest.
+#[inline(always)]
+fn ports(of_flow: u64, from: Originator) -> u32 {
+    match from {
+        Originator::First => (of_flow as u32).rotate_left(16),
+        Originator::Second => of_flow as u32,
+    }
+}
+
+/// Returns whether the source port is the higher one.
 #[inline(always)]
 fn source_port_is_higher(identity: u64) -> bool {
     (identity as u32) >> 16 > identity as u32 & 0xffff
@@ -171,7 +181,9 @@ impl FlowHead for [u64; 2] {
         let is_from_second =
             (source > destination) | (source == destination) & source_port_is_higher(of_flow);
         let ends = if is_from_second { addresses.rotate_left(32) } else { addresses };
-        let words = [ends, identity(of_flow, is_from_second), zone, 0];
+        let ports =
+            ports(of_flow, if is_from_second { Originator::Second } else { Originator::First });
+        let words = [ends, identity(of_flow, ports), zone, 0];
         HotKey { words, is_from_second }
     }
 }
@@ -186,7 +198,10 @@ impl FlowHead for [u64; 6] {
         let destination = u128::from(high) << 64 | u128::from(low);
         let is_from_second =
             (source > destination) | (source == destination) & source_port_is_higher(of_flow);
-        let identity = identity(of_flow, is_from_second);
+        let identity = identity(
+            of_flow,
+            ports(of_flow, if is_from_second { Originator::Second } else { Originator::First }),
+        );
         let words = match is_from_second {
             false => [source_low, identity, zone, source_high, low, high],
             true => [low, identity, zone, high, source_low, source_high],
@@ -246,7 +261,8 @@ impl Connections {
     }
 
     /// Returns the rule of the connection that the packet at a place is of, and what it was judged
-    /// by ([`Judgement::by`]), if the packet changes nothing of it. `None`: it may, or nobody knows.
+    /// by ([`Judgement::by`](super::Judgement::by)), if the packet changes nothing of it. `None`: it
+    /// may, or nobody knows.
     #[inline(always)]
     pub(crate) fn steady<K: KeyWords>(
         &self,
@@ -356,7 +372,7 @@ mod tests {
     type KeyColumn6 = KeyColumn<[u64; 6]>;
 
     proptest! {
-        /// What is steady is what `find` finds and `observe` leaves as it is.
+        /// A steady packet is one that `find` finds and `observe` leaves as it is.
         #[test]
         fn a_steady_packet_is_one_that_changes_nothing(
             is_v6: bool,

@@ -25,7 +25,7 @@ pub(super) struct LookupBatch {
     questions: Vec<(Scope, Exit)>,
     /// One entry a flow, once it is looked up; behind them what is left of larger batches.
     verdicts: Vec<FlowVerdict>,
-    /// What each book says by itself, by the place of the flow, where connections are tracked.
+    /// The answer of each book by itself, by the place of the flow, where connections are tracked.
     tracked: Vec<(u16, TrackedVerdict)>,
     /// The first of the packets of a lane that have one key and wait, by their places in `pending`.
     firsts: Firsts,

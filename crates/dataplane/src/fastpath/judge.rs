@@ -11,8 +11,8 @@ use policy::{EgressClass, Exit, FlowVerdict, Scope, TrackedVerdict};
 use wire::{BATCH, Family, Flow, Frames, Received};
 
 use super::Row;
+use super::connection_keys::{TrackedHead, TrackingColumns};
 use super::prepared_path::{Decision, Heading, PreparedPaths};
-use super::tracked::{TrackedHead, TrackingColumns};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Column, Firsts, FlowCache, Said, Scopes, Value, bits};
 use crate::decide::{Routed, route_flow};
@@ -29,7 +29,7 @@ pub(super) struct Learning {
     pub(super) questions: Vec<(Scope, Exit)>,
     /// Verdicts of the tables; behind them what is left of larger batches.
     pub(super) verdicts: Vec<FlowVerdict>,
-    /// What each book says by itself of the flows whose connections are tracked.
+    /// The answer of each book by itself, of the flows whose connections are tracked.
     pub(super) tracked: Vec<Option<TrackedVerdict>>,
 }
 

@@ -17,11 +17,12 @@ use wire::flow::protocol;
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{BATCH, Family, Frames};
 
+use super::connection_keys::TrackedHead;
 use super::judge::{FramesOf, Judge, Learning, PacketGroup, PendingLookup, first};
 use super::prepared_path::{Decision, PathId, PreparedPaths};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, Column, FlowCache, Said, bits};
-use crate::connections::{Connections, EventClass, FlowHead, Judgement, KeyColumn, KeyWords, Zone};
+use crate::connections::{Connections, EventClass, Judgement, KeyColumn, KeyWords, Zone};
 use crate::ids::{NextHopId, PortId};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Tracker};
@@ -30,37 +31,6 @@ use crate::tracking::{Appearance, Tracker};
 const TCP_FLAGS: usize = 13;
 /// Set in the identity of a flow that has no ports ([`UpperKind`](wire::glance::UpperKind)).
 const WITHOUT_PORTS: u64 = 0x03 << 40;
-
-/// Keys of a batch's connections, of the two ports of its way.
-pub(super) struct TrackingColumns {
-    v4: [KeyColumn<[u64; 4]>; 2],
-    v6: [KeyColumn<[u64; 6]>; 2],
-}
-
-impl Default for TrackingColumns {
-    fn default() -> TrackingColumns {
-        let (v4, v6) = (|| KeyColumn::new(), || KeyColumn::new());
-        TrackingColumns { v4: [v4(), v4()], v6: [v6(), v6()] }
-    }
-}
-
-/// The head of a family's cache keys.
-pub(super) trait TrackedHead: FlowHead + Copy {
-    /// The keys of the family's connections.
-    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<Self::Key>; 2];
-}
-
-impl TrackedHead for [u64; 2] {
-    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<[u64; 4]>; 2] {
-        &mut columns.v4
-    }
-}
-
-impl TrackedHead for [u64; 6] {
-    fn columns(columns: &mut TrackingColumns) -> &mut [KeyColumn<[u64; 6]>; 2] {
-        &mut columns.v6
-    }
-}
 
 /// The answer about a flow: from the cache, or from the tables.
 struct Answer<'a> {
@@ -443,7 +413,7 @@ impl Learning {
         context.counters.full_lookups += flows.len() as u64;
     }
 
-    /// What the tables said of the flow of a packet.
+    /// The tables' answer about the flow of a packet.
     fn answer(&self, pending: PendingLookup) -> Answer<'_> {
         let hop = pending.hop;
         match pending.flow {

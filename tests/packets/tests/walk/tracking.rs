@@ -2,9 +2,9 @@
 //! rules that change, time that passes, and two workers that share the table, each with or without
 //! a flow cache and the fast path.
 //!
-//! The model reads the rules of each port one after the other, every time, and keeps connections in
-//! a map. What a packet does to a connection it takes from [`policy::connection`], which has a model
-//! of its own.
+//! The model reads the rules of each port one after the other, every time, and keeps connections
+//! in a map. What a packet does to a connection it takes from [`policy::connection`], which has a
+//! model of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -211,7 +211,7 @@ impl Model {
         rules.iter().find(|rule| rule.matches(of.ends, of.service))
     }
 
-    /// Whether the packet is of a connection at a port.
+    /// Returns whether the packet is of a connection at a port.
     fn knows(&mut self, rules: &Rules, zone: usize, packet: &Packet) -> bool {
         let (key, sender, shown) = Model::key(zone, packet);
         let Some(entry) = self.connections.get(&key).copied() else { return false };
@@ -407,7 +407,9 @@ proptest! {
                 }
                 Step::Packets(packets, worker) => {
                     // A batch is judged flow by flow: errors about a flow may overtake it there.
-                    let is_error = |packet: &Packet| matches!(packet.content, Content::Error { .. });
+                    let is_error = |packet: &Packet| {
+                        matches!(packet.content, Content::Error { .. })
+                    };
                     let together = |a: &Packet, b: &Packet| {
                         a.ends().0 == b.ends().0 && is_error(a) == is_error(b)
                     };
