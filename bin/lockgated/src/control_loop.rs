@@ -145,7 +145,7 @@ pub(crate) async fn run(
             _ = inspect.tick() => {
                 state.gateway.inspect().await?;
                 state.sample().await?;
-                state.keep_connections().await;
+                state.keep_connections_if_due().await;
                 let links = state.gateway.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
                 sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::MAX_CONNECTIONS;
+use config::{HOST_PORT, MAX_CONNECTIONS};
 use dataplane::Snapshot;
 use dataplane::connections::{Connection, Connections, Inserted, Place};
 use rustix::fs::OFlags;
@@ -80,7 +80,7 @@ enum NotRestored {
     OtherBoot,
 }
 
-/// Counts of the lines of a file, by what became of them.
+/// Counts of the lines of a file, by their fate.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 struct Restored {
     restored: u64,
@@ -271,8 +271,10 @@ fn restore_lines(
     if boot_id != moment.boot_id {
         return Err(NotRestored::OtherBoot);
     }
+    // The host port lists no groups.
+    let ports = snapshot.ports().filter(|(_, port)| port.name != HOST_PORT);
     let ports: HashMap<&str, u16> =
-        snapshot.ports().map(|(slot, port)| (port.name.as_str(), slot.0)).collect();
+        ports.map(|(slot, port)| (port.name.as_str(), slot.0)).collect();
     let mut counts = Restored::default();
     for _ in 0..MAX_CONNECTIONS {
         let Some(text) = next_line(file)? else { break };

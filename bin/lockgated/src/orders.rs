@@ -135,6 +135,11 @@ impl State {
         Ok(())
     }
 
+    /// Writes the file of connections that a restart goes by, if it is time. Waits for nothing.
+    pub(crate) async fn keep_connections_if_due(&mut self) {
+        self.kept_connections.keep_if_due(&self.gateway.snapshot, &self.events).await;
+    }
+
     /// Puts up the guard of a revision, if that still runs.
     async fn put_up(&mut self, guard: Guard, revision: u64) -> Runs {
         let runs = if self.revision == revision { Runs::Still } else { Runs::NoMore };

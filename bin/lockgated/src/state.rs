@@ -101,12 +101,6 @@ pub(crate) struct StateParts {
 }
 
 impl State {
-    /// Writes the connections down, if it is time.
-    pub(crate) async fn keep_connections(&mut self) {
-        let (kept, snapshot) = (&mut self.kept_connections, &self.gateway.snapshot);
-        kept.keep_if_due(snapshot, &self.events).await;
-    }
-
     pub(crate) fn new(parts: StateParts) -> State {
         let StateParts { gateway, workers, file, base, revisions, .. } = parts;
         let StateParts { keystate, events, namespace, .. } = parts;
