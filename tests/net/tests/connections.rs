@@ -40,7 +40,7 @@ fn ask(lab: &Lab, words: &[&str]) -> Value {
 fn answers(lab: &Lab, from: u8, to: u8) -> u64 {
     let sites = &lab.gateways.sites;
     let answered = Ping::new(&sites.site(to).host_v4(), 5).run(&sites.site(from).host).unwrap();
-    answered.received.into()
+    answered.received
 }
 
 fn connections(lab: &Lab, filter: &[&str]) -> Vec<Value> {
