@@ -56,8 +56,7 @@ const SCENES: i64 = acl::LAST_SCENE as i64;
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// Security groups between a client and a server, in six namespaces: stateless rules; needs
-    /// root
+    /// Security groups between a client and a server, in six namespaces; needs root
     Acl,
     /// Two gateways with their hosts in five namespaces, real traffic over AF_XDP; needs root
     Gateways,

@@ -106,7 +106,7 @@ fn with_json_a_mistake_is_one_object_on_standard_output() {
         &["acl", "--peer", "wireguard-go=x", "--json"],
         &["gateways", "--scenes", "5", "--json"],
         &["acl", "--scenes", "0", "--json"],
-        &["acl", "--scenes", "10", "--json"],
+        &["acl", "--scenes", "15", "--json"],
     ] {
         let ran = run(&place, args);
         assert_eq!((ran.status.code(), text(&ran.stderr)), (Some(2), ""), "{args:?}");

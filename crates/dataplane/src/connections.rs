@@ -1,11 +1,12 @@
-//! The connections that `reflect` rules will let through: one table that all workers share, of a
-//! size that is set when it is made. Nothing uses it yet.
+//! The connections that `reflect` rules let begin: one table that all workers share, of a size that
+//! is set when it is made. `tracking.rs` says which connection a packet is of.
 //!
 //! | module | what |
 //! |---|---|
 //! | `lines` | lines of 64 bytes that threads read, change, insert and remove at once |
 //! | `state_word` | the word of a line that is exchanged |
 //! | `key` | both directions of a connection as one key |
+//! | `steady` | packets that change nothing of their connection, many together |
 //! | `tally` | counts and bounds |
 //!
 //! # Place

@@ -18,6 +18,7 @@ use wire::{Fragment, Frames, Upper, icmp};
 use crate::batch_context::BatchContext;
 use crate::decide::decide_one;
 use crate::reassembly::{Answer, Datagram, Part, Piece, UpperLayer, Way};
+use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, HoldKind, Verdict};
@@ -61,6 +62,17 @@ fn is_fragment(row: &Row) -> bool {
     row.packet.fragment != Fragment::Whole && row.state == State::Clear
 }
 
+/// Returns whether a fragment is Linux's, as it is: one for this machine that nothing has to be known
+/// of. Linux puts such fragments together itself, and mostly has them from the XDP program.
+fn is_for_linux<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> bool {
+    let BatchContext { snapshot, now_ns, .. } = *context;
+    let to = row.packet.flow.destination_address();
+    row.origin == Origin::Received
+        && snapshot.routes().lookup(to) == Some(RouteTarget::Local)
+        && decide_one((snapshot, now_ns), row, row.bytes(context.frames), |_, _| {})
+            == Ok(State::Host)
+}
+
 #[cold]
 fn follow_fragments<F: Frames>(
     context: &mut BatchContext<'_, F>,
@@ -70,7 +82,7 @@ fn follow_fragments<F: Frames>(
     std::mem::swap(rows, spare);
     rows.clear();
     for mut row in spare.drain(..) {
-        if is_fragment(&row) {
+        if is_fragment(&row) && !is_for_linux(context, &row) {
             take_in(context, &mut row, rows);
             context.reassembly.drop_waiting(context.frames, context.counters);
         } else {

@@ -145,8 +145,8 @@ drop_reasons! {
          permit rule to one of the groups (lockgate show group; lockgate explain)"
     ConnectionLimit "connection_limit"
         "a reflect rule permits it, and the table has no room for another connection, of its port \
-         or at all; if it is no flood, raise `max` or `per_port` in [connections] (lockgate show \
-         connection)"
+         or at all; if it is no flood, raise `max` or `per_port` of the section `connections` \
+         (lockgate show connection)"
     FragmentPorts "fragment_ports"
         "a non-first fragment under a policy that matches ports, ICMP types or (IPv6) a protocol, \
          which its first fragment does not tell: an ICMP error, or IPv6 with more extension \

@@ -1,5 +1,5 @@
 //! A connection as a state machine: the events that begin, confirm, close and reset it, and how
-//! long it lasts without a packet. `reflect` rules will permit answers by it; nothing uses it yet.
+//! long it lasts without a packet. `reflect` rules permit answers by it.
 //!
 //! The originator is the end that sent the first packet. *Assured* is a connection that both ends
 //! have shown to want; before that it is *half-open*. Sequence numbers are not tracked, so every

@@ -183,7 +183,7 @@ pub(super) fn under_a_stream(stage: &mut Stage) -> Result<(), LabError> {
 }
 
 /// Runs a bounded TCP stream, and `meanwhile` beside it. Returns the bytes that arrived.
-fn under_tcp(
+pub(super) fn under_tcp(
     stage: &mut Stage,
     to: &str,
     meanwhile: impl FnOnce(&mut Stage) -> Result<(), LabError>,

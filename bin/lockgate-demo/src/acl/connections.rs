@@ -11,6 +11,7 @@ use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use wire::Family;
 
+use super::changes::under_tcp;
 use super::groups::{Groups, Mode, Rule, http, ping, tcp_to};
 use super::report::ConnectionsReport;
 use super::stage::{A, Equal, Expected, Stage, Target, answers, questions};
@@ -110,12 +111,7 @@ pub(super) fn rule_goes(stage: &mut Stage) -> Result<(), LabError> {
     let with_more = from_lan(&[talk, http().reflect()]);
     let without = from_lan(&[http().reflect()]);
     stage.apply(&with)?;
-    let to = SocketAddr::new(Target::Dmz.addresses().of(Family::V4), TALK_PORT);
-    let failed = |error| LabError::socket("the conversation cannot begin")(error);
-    let listener = stage.server.enter(|| TcpListener::bind(to))?.map_err(failed)?;
-    let client = stage.client().enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
-    let mut client = client.map_err(failed)?;
-    let (mut server, _) = listener.accept().map_err(failed)?;
+    let (mut client, mut server) = conversation(stage)?;
     let asked = says(&mut client, &mut server, PATIENCE)?;
     let told = says(&mut server, &mut client, PATIENCE)?;
     let known = known_as(stage, TALK_PORT)?;
@@ -198,7 +194,51 @@ fn reuse(to: SocketAddr) -> std::io::Result<()> {
     socket.set_linger(Some(Duration::ZERO))
 }
 
-/// Scene 11: a flood of new connections fills its share of the table, and an established stream
+/// Scene 11: established connections outlive a restart of the daemon, and one that is cleared does
+/// not.
+pub(super) fn restart(stage: &mut Stage) -> Result<(), LabError> {
+    let rules = [Rule::permit("talk", tcp_to(TALK_PORT)), Rule::permit("iperf", tcp_to(5201))];
+    stage.apply(&from_lan(&rules.map(Rule::reflect)))?;
+    let (mut client, mut server) = conversation(stage)?;
+    let asked = says(&mut client, &mut server, PATIENCE)?;
+    let iperf = iperf::Server::start(&stage.server)?;
+    let to = Target::Dmz.addresses().of(Family::V4).to_string();
+    let tcp = iperf::start_bounded_tcp(stage.client(), &to, TCP_SECONDS, TCP_BITS_PER_SECOND)?;
+    interrupt::sleep(Duration::from_millis(500))?;
+    let begun = Instant::now();
+    stage.restart(A)?;
+    let took = begun.elapsed();
+    let heard = says(&mut server, &mut client, PATIENCE)?;
+    let bytes = tcp.finish()?;
+    drop(iperf);
+    stage.note(Check {
+        name: "a restart of the daemon: established connections go on",
+        ok: asked && heard && bytes > 0,
+        detail: format!(
+            "stopped and started in {:.1} s; the server speaks first: {}; a stream over it \
+             received {:.1} MB",
+            took.as_secs_f64(),
+            if heard { "heard" } else { "not heard" },
+            bytes as f64 / 1e6
+        ),
+    });
+    let port = TALK_PORT.to_string();
+    let cleared = stage.gateways.daemon(A)?.ask(&["connection", "clear", "port", &port])?;
+    let heard = says(&mut server, &mut client, BRIEF)?;
+    let detail = format!(
+        "{} cleared; the server speaks first: {}",
+        cleared["removed"],
+        if heard { "heard" } else { "0 bytes" }
+    );
+    let name = "control: a connection that is cleared does not go on";
+    let ok = cleared["removed"].as_u64() >= Some(1) && !heard;
+    stage.note(Check { name, ok, detail });
+    // TCP sends it again: nothing of it is under way in later scenes.
+    stage.apply(&Groups::none())?;
+    hears(&mut client, PATIENCE).map(drop)
+}
+
+/// Scene 12: a flood of new connections fills its share of the table, and an established stream
 /// loses nothing.
 pub(super) fn flood(stage: &mut Stage) -> Result<(), LabError> {
     let any_udp = Rule::permit("udp", "protocol = \"udp\"").reflect();
@@ -207,40 +247,37 @@ pub(super) fn flood(stage: &mut Stage) -> Result<(), LabError> {
     let server = iperf::Server::start(&stage.server)?;
     let before = stage.reading(Target::Dmz)?;
     let to = Target::Dmz.addresses().of(Family::V4);
-    let (seconds, rate) = (TCP_SECONDS, TCP_BITS_PER_SECOND);
-    let tcp = iperf::start_bounded_tcp(stage.client(), &to.to_string(), seconds, rate)?;
-    interrupt::sleep(Duration::from_millis(500))?;
-    let sent = stage.client().enter(|| send_flood(to))?;
-    let sent = sent.map_err(LabError::socket("cannot flood"))?;
-    let table = ConnectionsReport::of(&stage.table()?);
-    let bytes = tcp.finish()?;
+    let mut seen = (0, ConnectionsReport::default());
+    let bytes = under_tcp(stage, &to.to_string(), |stage| {
+        interrupt::sleep(Duration::from_millis(500))?;
+        let sent = stage.client().enter(|| send_flood(to))?;
+        let sent = sent.map_err(LabError::socket("cannot flood"))?;
+        seen = (sent, ConnectionsReport::of(&stage.table()?));
+        Ok(())
+    })?;
     drop(server);
-    let reasons = DropReason::ALL.iter().filter(|reason| {
-        // Hosts announce their multicast groups whenever they like.
-        !matches!(reason, DropReason::BadAddress | DropReason::LinkMulticast)
-    });
-    let end = Instant::now() + PATIENCE;
-    let (limit, others, lost) = loop {
+    let ((sent, table), end) = (seen, Instant::now() + PATIENCE);
+    let limit = &[DropReason::ConnectionLimit.name()];
+    let (refused, lost, of_stream, of_stream_arrived) = loop {
         let after = stage.reading(Target::Dmz)?;
-        let counted = |reason: &DropReason| after.counted_since(&before, &[reason.name()]);
-        let limit = counted(&DropReason::ConnectionLimit);
-        let dropped: u64 = reasons.clone().map(counted).sum();
         let of = |what| after.sent_since(&before, &[what]);
-        let lost = of(Sent::Flood) - of(Sent::FloodArrived).min(of(Sent::Flood));
-        if lost == limit || Instant::now() > end {
-            break (limit, dropped - limit, lost);
+        let lost = of(Sent::Flood).saturating_sub(of(Sent::FloodArrived));
+        let refused = after.counted_since(&before, limit);
+        let stream = (of(Sent::Stream), of(Sent::StreamArrived));
+        if lost == refused && stream.0 == stream.1 || Instant::now() > end {
+            break (refused, lost, stream.0, stream.1);
         }
         interrupt::sleep(Duration::from_millis(50))?;
     };
     let ok = bytes > 0
-        && others == 0
-        && limit > 0
-        && lost == limit
+        && of_stream == of_stream_arrived
+        && refused > 0
+        && lost == refused
         && table.half_open <= table.half_open_max
         && table.refused > 0;
     let detail = format!(
-        "{sent} datagrams, {limit} refused, as many as did not arrive; {} of {} half-open; beside \
-         it a stream of {:.1} MB, of which none was dropped",
+        "{sent} datagrams, {refused} refused, {lost} did not arrive; {} of {} half-open; of the \
+         stream beside it {of_stream_arrived} of {of_stream} packets arrived, {:.1} MB",
         table.half_open,
         table.half_open_max,
         bytes as f64 / 1e6
@@ -267,6 +304,18 @@ fn send_flood(to: IpAddr) -> std::io::Result<usize> {
         }
     }
     Ok(sent)
+}
+
+/// Opens a TCP connection. Returns the client's and the server's end.
+fn conversation(stage: &Stage) -> Result<(TcpStream, TcpStream), LabError> {
+    let to = SocketAddr::new(Target::Dmz.addresses().of(Family::V4), TALK_PORT);
+    let failed = |error| LabError::socket("the conversation cannot begin")(error);
+    let listener = stage.server.enter(|| TcpListener::bind(to))?.map_err(failed)?;
+    let client = stage.client().enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
+    // Only one that is there is accepted: nobody else comes.
+    let client = client.map_err(failed)?;
+    let (server, _) = listener.accept().map_err(failed)?;
+    Ok((client, server))
 }
 
 /// Returns whether the other end hears a word in time.

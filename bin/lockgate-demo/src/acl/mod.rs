@@ -29,7 +29,7 @@ const MAX_SECONDS: u64 = 600;
 type Scene = fn(&mut Stage) -> Result<(), LabError>;
 
 /// The scenes in their order, before [`rates::compare`].
-const SCENES: [Scene; 12] = [
+const SCENES: [Scene; 13] = [
     scenes::no_groups,
     scenes::permit_some,
     scenes::order,
@@ -40,6 +40,7 @@ const SCENES: [Scene; 12] = [
     connections::port_reuse,
     changes::set_of_a_file,
     changes::under_a_stream,
+    connections::restart,
     connections::flood,
     scenes::tunnel,
 ];

@@ -27,7 +27,7 @@ struct Row {
     pings_us: Vec<f64>,
 }
 
-/// Scene 13: the same traffic without groups, and past 1, 100 and 1000 rules.
+/// Scene 14: the same traffic without groups, and past 1, 100 and 1000 rules.
 pub(super) fn compare(stage: &mut Stage, seconds: u32) -> Result<(), LabError> {
     let server = iperf::Server::start(&stage.server)?;
     let counts: Vec<Option<u32>> = [None].into_iter().chain(RULES.map(Some)).collect();

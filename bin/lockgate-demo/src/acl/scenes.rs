@@ -1,7 +1,5 @@
 //! The scenes in which rules stand still, one function each. Each asks with a rule and without it.
 
-use std::time::Duration;
-
 use netlab::LabError;
 use wire::Family;
 
@@ -204,7 +202,7 @@ pub(super) fn groups_out(stage: &mut Stage) -> Result<(), LabError> {
     stage.expect("control: a group that no port lists denies nothing", &expected)
 }
 
-/// Scene 12: groups of an unprotected port judge what came through the tunnel, decrypted.
+/// Scene 13: groups of an unprotected port judge what came through the tunnel, decrypted.
 pub(super) fn tunnel(stage: &mut Stage) -> Result<(), LabError> {
     stage.apply(&Groups::none())?;
     stage.start(B)?;
@@ -227,17 +225,13 @@ pub(super) fn tunnel(stage: &mut Stage) -> Result<(), LabError> {
 
 /// Waits until no packet is under way, and notes the sums.
 pub(super) fn settle(stage: &mut Stage) -> Result<(), LabError> {
-    let mut imbalance = 0;
     for gateway in [A, B] {
         // That of gateway B runs in the last scenes only.
-        let Ok(daemon) = stage.gateways.daemon(gateway) else { continue };
-        let counters = daemon.settled(Duration::from_secs(3))?;
-        imbalance += counters.ledger_imbalance;
-        for (reason, count) in counters.drops.into_iter().filter(|&(_, count)| count > 0) {
-            *stage.report.drops.entry(reason).or_default() += count;
+        if stage.gateways.daemon(gateway).is_ok() {
+            stage.sum_up(gateway)?;
         }
     }
-    stage.report.ledger_imbalance = Some(imbalance);
+    let imbalance = stage.report.ledger_imbalance.unwrap_or_default();
     let (ok, detail) = (imbalance == 0, format!("out by {imbalance} packets"));
     stage.note(Check { name: "the ledgers balance", ok, detail });
     Ok(())

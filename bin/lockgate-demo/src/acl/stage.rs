@@ -213,6 +213,27 @@ impl Stage {
         Ok(())
     }
 
+    /// Stops a daemon as its service manager does, and starts it again. What it has counted is
+    /// summed up before.
+    pub(super) fn restart(&mut self, gateway: u8) -> Result<(), LabError> {
+        self.sum_up(gateway)?;
+        if let Some(daemon) = self.gateways.take(gateway) {
+            daemon.terminate()?;
+        }
+        self.start(gateway)
+    }
+
+    /// Waits until no packet is under way in a daemon, and adds its drops and what its ledgers are
+    /// out of balance by to the report.
+    pub(super) fn sum_up(&mut self, gateway: u8) -> Result<(), LabError> {
+        let counters = self.gateways.daemon(gateway)?.settled(SETTLE)?;
+        *self.report.ledger_imbalance.get_or_insert_default() += counters.ledger_imbalance;
+        for (reason, count) in counters.drops.into_iter().filter(|&(_, count)| count > 0) {
+            *self.report.drops.entry(reason).or_default() += count;
+        }
+        Ok(())
+    }
+
     /// Prints a line of progress.
     pub(super) fn say(&self, verdict: &str, text: &str) {
         self.progress.say(verdict, text);

@@ -20,13 +20,13 @@ pub(super) const MAX_LABELS: usize = 1 << 16;
 /// Reason why long lists of addresses do not become labels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum TooManyLists {
-    /// More lists than [`MAX_LISTS`].
+    /// More lists than `MAX_LISTS`.
     #[error(
         "rules name {0} different lists of more than {few} address ranges; at most {MAX_LISTS} \
          are held", few = List::FEW
     )]
     Lists(usize),
-    /// More combinations than [`MAX_LABELS`].
+    /// More combinations than `MAX_LABELS`.
     #[error(
         "the addresses of lists of more than {few} ranges lie in more than {MAX_LABELS} \
          combinations of them", few = List::FEW
