@@ -62,17 +62,6 @@ fn is_fragment(row: &Row) -> bool {
     row.packet.fragment != Fragment::Whole && row.state == State::Clear
 }
 
-/// Returns whether a fragment is Linux's, as it is: one for this machine that nothing has to be known
-/// of. Linux puts such fragments together itself, and mostly has them from the XDP program.
-fn is_for_linux<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> bool {
-    let BatchContext { snapshot, now_ns, .. } = *context;
-    let to = row.packet.flow.destination_address();
-    row.origin == Origin::Received
-        && snapshot.routes().lookup(to) == Some(RouteTarget::Local)
-        && decide_one((snapshot, now_ns), row, row.bytes(context.frames), |_, _| {})
-            == Ok(State::Host)
-}
-
 #[cold]
 fn follow_fragments<F: Frames>(
     context: &mut BatchContext<'_, F>,
@@ -82,7 +71,7 @@ fn follow_fragments<F: Frames>(
     std::mem::swap(rows, spare);
     rows.clear();
     for mut row in spare.drain(..) {
-        if is_fragment(&row) && !is_for_linux(context, &row) {
+        if is_fragment(&row) {
             take_in(context, &mut row, rows);
             context.reassembly.drop_waiting(context.frames, context.counters);
         } else {
@@ -96,7 +85,7 @@ fn follow_fragments<F: Frames>(
 fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &mut Vec<Row>) {
     let bytes = row.bytes(context.frames);
     let Some(piece) = piece(context.snapshot, row, bytes) else {
-        return context.drop(row, DropReason::Malformed);
+        return refuse(context, row, DropReason::Malformed, rows);
     };
     match context.reassembly.take_in(context.now_ns, &piece) {
         Answer::First => {
@@ -115,7 +104,27 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
             }
             Err(reason) => context.drop(row, reason),
         },
-        Answer::Refused(reason) => context.drop(row, reason),
+        Answer::Refused(reason) => refuse(context, row, reason, rows),
+    }
+}
+
+/// Drops a fragment, unless it is Linux's as it is: one for this machine of which nothing has to be
+/// known. Linux puts such fragments together itself, and mostly has them from the XDP program.
+fn refuse<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &mut Row,
+    reason: DropReason,
+    rows: &mut Vec<Row>,
+) {
+    let BatchContext { snapshot, now_ns, .. } = *context;
+    let to = row.packet.flow.destination_address();
+    let is_for_linux = row.origin == Origin::Received
+        && snapshot.routes().lookup(to) == Some(RouteTarget::Local)
+        && decide_one((snapshot, now_ns), row, row.bytes(context.frames), |_, _| {})
+            == Ok(State::Host);
+    match is_for_linux {
+        true => rows.push(*row),
+        false => context.drop(row, reason),
     }
 }
 

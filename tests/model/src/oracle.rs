@@ -206,22 +206,21 @@ impl<'w> Oracle<'w> {
         if packet.part == Part::Whole {
             return self.judged(packet, came);
         }
-        // Linux puts together itself what is for this machine and needs no policy.
-        let is_for_us =
-            self.world.route(packet.flow.destination_address()) == Some(RouteTarget::Local);
-        if is_for_us && matches!(came, Came::Clear(_)) {
-            let courses = self.judged(packet, came);
-            if courses.iter().all(|course| matches!(course.fate, Fate::Host(_))) {
-                return courses;
-            }
-        }
         let way = match came {
             Came::Sealed(port, peer) => Way { port, opened: Some((peer, worker)) },
             Came::Clear(port) | Came::FromHost(port) => Way { port, opened: None },
             Came::Made(port) | Came::MadeOfSecret(port) => Way { port, opened: None },
         };
         match self.fragments.take_in(now_ns, packet, way) {
-            Answer::Refused(reason) => dropped(reason),
+            Answer::Refused(reason) => {
+                // Linux puts together itself what is for this machine and needs no policy.
+                let to = self.world.route(packet.flow.destination_address());
+                let is_for_us = to == Some(RouteTarget::Local) && matches!(came, Came::Clear(_));
+                let courses = self.judged(packet, came);
+                let is_host = |course: &Course| matches!(course.fate, Fate::Host(_));
+                let is_for_linux = is_for_us && courses.iter().all(is_host);
+                if is_for_linux { courses } else { dropped(reason) }
+            }
             Answer::Known(later) => self.judged(&later, came),
             Answer::First(waited) => {
                 let followers: Vec<_> =
