@@ -94,6 +94,8 @@ pub(crate) struct HotKey<K> {
 /// The words of a key: those of the first line, then those of the second.
 pub(crate) trait KeyWords: Copy {
     const NOTHING: Self;
+    /// Lines of an entry.
+    const LINES: usize;
     fn head(&self) -> &[u64; 3];
     fn tail(&self) -> Option<&[u64; 3]>;
     fn hash(hash: &KeyedHash, keys: &[Self], out: &mut [u64]);
@@ -101,6 +103,7 @@ pub(crate) trait KeyWords: Copy {
 
 impl KeyWords for [u64; 4] {
     const NOTHING: Self = [0; 4];
+    const LINES: usize = 1;
 
     #[inline(always)]
     fn head(&self) -> &[u64; 3] {
@@ -120,6 +123,7 @@ impl KeyWords for [u64; 4] {
 
 impl KeyWords for [u64; 6] {
     const NOTHING: Self = [0; 6];
+    const LINES: usize = 2;
 
     #[inline(always)]
     fn head(&self) -> &[u64; 3] {
@@ -250,7 +254,9 @@ impl Connections {
         }
         H::Key::hash(&self.hash, words, hashes);
         for hash in hashes {
-            self.lines.prefetch(self.bucket(*hash & u64::from(u32::MAX)) * BUCKET + start(*hash));
+            let bucket = self.bucket(*hash & u64::from(u32::MAX)) * BUCKET;
+            let first = bucket + start::<H::Key>(*hash);
+            (first..first + H::Key::LINES).for_each(|line| self.lines.prefetch(line));
         }
     }
 
@@ -271,7 +277,7 @@ impl Connections {
         now_s: u32,
     ) -> Option<(PolicyIndex, u64)> {
         let (key, hash) = (&column.words[place], column.hashes[place]);
-        let first = self.bucket(hash & u64::from(u32::MAX)) * BUCKET + start(hash);
+        let first = self.bucket(hash & u64::from(u32::MAX)) * BUCKET + start::<K>(hash);
         let (word, value) = match self.lines.read(first, key.head(), key.tail()) {
             Some(read) => read,
             None => self.look_further(key, hash)?,
@@ -294,7 +300,8 @@ impl Connections {
     fn look_further<K: KeyWords>(&self, key: &K, hash: u64) -> Option<(StateWord, [u64; VALUE])> {
         let [first, second] = self.buckets(hash);
         let lines = |bucket: usize| {
-            (0..BUCKET).map(move |step| bucket * BUCKET + (start(hash) + step) % BUCKET)
+            let steps = (0..BUCKET).step_by(K::LINES);
+            steps.map(move |step| bucket * BUCKET + (start::<K>(hash) + step) % BUCKET)
         };
         let mut lines = lines(first).skip(1).chain(lines(second));
         lines.find_map(|at| self.lines.read(at, key.head(), key.tail()))
@@ -311,8 +318,8 @@ impl Connections {
 
 /// The line of a bucket that is looked at first.
 #[inline(always)]
-fn start(hash: u64) -> usize {
-    hash as usize % BUCKET
+fn start<K: KeyWords>(hash: u64) -> usize {
+    hash as usize % BUCKET & !(K::LINES - 1)
 }
 
 #[cfg(test)]
