@@ -319,7 +319,7 @@ impl Connections {
 /// The line of a bucket that is looked at first.
 #[inline(always)]
 fn start<K: KeyWords>(hash: u64) -> usize {
-    hash as usize % BUCKET & !(K::LINES - 1)
+    (hash as usize % BUCKET) & !(K::LINES - 1)
 }
 
 #[cfg(test)]
