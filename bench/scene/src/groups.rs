@@ -72,7 +72,7 @@ impl Treatment {
 pub fn connections() -> Arc<Connections> {
     let max = 4 * MAX_FLOWS as u32;
     let limits = Limits { half_open: max, half_open_per_zone: max, ..Limits::of(max) };
-    // A run takes minutes, and nobody answers.
+    // A run takes minutes, and the flows have no answers.
     let timeouts = Timeouts { udp_unreplied_s: 86_400, ..Timeouts::default() };
     Arc::new(Connections::new(limits, timeouts, &[11; 32]))
 }

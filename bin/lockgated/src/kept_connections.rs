@@ -38,7 +38,7 @@ const MARK: &str = "lockgate connections 1 ";
 const MAX_LINE: usize = 256;
 /// Least time between two writes.
 const EVERY: Duration = Duration::from_secs(10);
-/// A write that takes long is followed by a pause of so many times its duration.
+/// The pause after a write, as a multiple of the duration of the write.
 const PAUSE: u32 = 20;
 /// Lines of the table that are read at once.
 const LINES: usize = 4096;
@@ -49,7 +49,7 @@ struct Moment {
     boot_id: String,
     /// Seconds since the boot, those in which the machine slept among them.
     boot_s: u64,
-    /// The same moment by the clock of this process's connections.
+    /// The moment by the clock of the connections in this process.
     now_s: u32,
 }
 

@@ -180,7 +180,7 @@ impl<'a> Tracker<'a> {
     }
 
     /// The connection of a key, with its judgement. `None`: there is none, or another worker takes
-    /// very long to write a new judgement; then nobody knows by whom it was let through.
+    /// very long to write a new judgement; until then the rule that permits it is unknown.
     #[inline]
     fn found(&self, key: &Key) -> Option<Found> {
         let connections = self.connections?;

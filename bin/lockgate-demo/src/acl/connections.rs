@@ -1,5 +1,4 @@
-//! The scenes with `reflect` rules: what they let begin is answered, whoever speaks, until the rule
-//! goes. Two workers walk the packets: those of the client come by other queues than the answers.
+//! The scenes with `reflect` rules: both ends of a connection are heard until its rule is removed. Two workers walk the packets: those of the client come by other queues than the answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -312,7 +311,7 @@ fn conversation(stage: &Stage) -> Result<(TcpStream, TcpStream), LabError> {
     let failed = |error| LabError::socket("the conversation cannot begin")(error);
     let listener = stage.server.enter(|| TcpListener::bind(to))?.map_err(failed)?;
     let client = stage.client().enter(|| TcpStream::connect_timeout(&to, PATIENCE))?;
-    // Only one that is there is accepted: nobody else comes.
+    // The client has connected, so this does not wait.
     let client = client.map_err(failed)?;
     let (server, _) = listener.accept().map_err(failed)?;
     Ok((client, server))

@@ -268,7 +268,7 @@ impl Connections {
 
     /// Returns the rule of the connection that the packet at a place is of, and what it was judged
     /// by ([`Judgement::by`](super::Judgement::by)), if the packet changes nothing of it. `None`:
-    /// it may, or nobody knows.
+    /// it may change something, or it is of no connection.
     #[inline(always)]
     pub(crate) fn steady<K: KeyWords>(
         &self,
