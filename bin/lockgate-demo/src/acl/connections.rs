@@ -1,4 +1,5 @@
-//! The scenes with `reflect` rules: both ends of a connection are heard until its rule is removed. Two workers walk the packets: those of the client come by other queues than the answers.
+//! The scenes with `reflect` rules: both ends of a connection are heard until its rule is removed.
+//! Two workers process the packets: those of the client come by other queues than the answers.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
