@@ -26,6 +26,7 @@ mod entry;
 mod firsts;
 mod growth;
 mod lane;
+mod marks;
 mod table;
 mod verdicts;
 
@@ -33,7 +34,8 @@ use cpu::aes::{KeyedHash, Secret};
 use policy::{DomainId, FlowVerdict, Generation, Scope, TrackedVerdict};
 use wire::{Family, Flow};
 
-use crate::ids::RouteGeneration;
+use crate::connections::Connections;
+use crate::ids::{PortId, RouteGeneration};
 use crate::snapshot::Snapshot;
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{CachedRoute, Key};
@@ -41,6 +43,8 @@ pub(crate) use entry::{Value, Words, set_opens, v4_head, v6_head};
 pub(crate) use firsts::Firsts;
 pub use growth::{FIRST_ENTRIES, Usage, entries_of_fresh};
 pub(crate) use lane::{Lane, Lanes};
+use marks::Ticks;
+pub(crate) use marks::{Mark, Tick};
 use table::{Domain, Domains, Table, WriteOutcome};
 pub(crate) use verdicts::Said;
 use verdicts::Verdicts;
@@ -153,6 +157,7 @@ pub struct FlowCache {
     routes: Option<RouteGeneration>,
     /// Number that the cache gave the latest routing table, from 1.
     epoch: u16,
+    ticks: Ticks,
     is_invalid: bool,
 }
 
@@ -173,6 +178,7 @@ impl FlowCache {
             wraps: None,
             routes: None,
             epoch: 0,
+            ticks: Ticks::default(),
             is_invalid: false,
         })
     }
@@ -203,10 +209,10 @@ impl FlowCache {
     }
 
     /// Returns whether the cache must be replaced by a fresh one: generations began anew since its
-    /// first entry, or too many routing tables were seen. Until then it answers nothing, or no
-    /// routes.
+    /// first entry, or too many routing tables were seen, or ticks. Until then it answers nothing,
+    /// or no routes, or has no marks.
     pub fn needs_replacement(&self) -> bool {
-        self.is_invalid || self.epoch == u16::MAX
+        self.is_invalid || self.epoch == u16::MAX || self.ticks.are_spent()
     }
 
     /// Returns whether no further verdict can be numbered. Flows with other verdicts are then not
@@ -287,6 +293,7 @@ impl FlowCache {
         for (known, domain) in self.domains.list.iter_mut().zip(spd.domains()) {
             let generation = spd.generation(domain);
             if known.generation != generation {
+                self.ticks.generations += 1;
                 self.is_invalid |= generation < known.generation;
                 let is_bypassed = self.use_ == CacheUse::WherePaid
                     && (..=BREAK_EVEN_STEPS).contains(&spd.question_cost(domain).steps());
@@ -294,6 +301,17 @@ impl FlowCache {
                 *known = Domain { generation, is_bypassed, tells_segments, entries: 0 };
             }
         }
+    }
+
+    /// The tick of packets that came by a port. `None`: there are no more.
+    #[inline]
+    pub(crate) fn tick(
+        &mut self,
+        port: PortId,
+        connections: &Connections,
+        now_s: u32,
+    ) -> Option<Tick> {
+        self.ticks.of(port, connections, now_s)
     }
 
     /// Returns whether packets of a scope are looked up.

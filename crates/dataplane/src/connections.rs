@@ -7,6 +7,7 @@
 //! | `state_word` | the word of a line that is exchanged |
 //! | `key` | both directions of a connection as one key |
 //! | `steady` | packets that change nothing of their connection, many together |
+//! | `changes` | how often connections were changed, so that they need not be looked at |
 //! | `tally` | counts and bounds |
 //!
 //! # Place
@@ -38,6 +39,7 @@
 //!
 //! Not here: rules (they say what a first packet may do), packets, fragments.
 
+mod changes;
 mod key;
 mod lines;
 #[cfg(test)]
@@ -46,12 +48,17 @@ mod state_word;
 mod steady;
 mod tally;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use cpu::aes::{KeyedHash, Secret};
 use policy::connection::{self, Event, Next, Segment, Shown, Side, Status, Timeouts};
 use policy::{DomainId, Generation, PolicyIndex};
 
+pub(crate) use changes::ChangesView;
+use changes::{ChangeGroup, Changes, GROUP_BITS};
 pub use key::{End, Key, Zone};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 
@@ -59,7 +66,7 @@ use key::{KEY, Originator};
 use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals};
 use state_word::StateWord;
 use steady::Steady;
-pub(crate) use steady::{EventClass, FlowHead, KeyColumn, KeyWords};
+pub(crate) use steady::{EventClass, FlowHead, KeyColumn, KeyWords, SteadyConnection};
 use tally::{Share, Tally, ZoneSlot};
 
 /// Words of a value in a line: two of the judgement, one that stays.
@@ -112,14 +119,25 @@ impl Judgement {
     }
 }
 
-/// The last word of a value: `originator << 63 | zone's place << 32 | second in which it was made`.
+/// The last word of a value:
+/// `originator << 63 | group of changes << 49 | zone's place << 32 | second in which it was made`.
 #[derive(Clone, Copy)]
 struct Constant(u64);
 
+/// Bits below the group of changes in a [`Constant`].
+const GROUP_SHIFT: u32 = 49;
+const _: () = assert!(GROUP_SHIFT + GROUP_BITS == 63);
+
 impl Constant {
-    fn new(originator: Originator, zone: ZoneSlot, made_s: u32) -> Constant {
+    fn new(originator: Originator, group: ChangeGroup, zone: ZoneSlot, made_s: u32) -> Constant {
         let originator = u64::from(originator == Originator::Second);
-        Constant(originator << 63 | u64::from(zone.0) << 32 | u64::from(made_s))
+        let (group, zone) = (u64::from(group.0), u64::from(zone.0));
+        Constant(originator << 63 | group << GROUP_SHIFT | zone << 32 | u64::from(made_s))
+    }
+
+    #[inline]
+    fn group(self) -> ChangeGroup {
+        ChangeGroup((self.0 >> GROUP_SHIFT) as u16 & ((1 << GROUP_BITS) - 1))
     }
 
     #[inline]
@@ -129,7 +147,7 @@ impl Constant {
 
     #[inline]
     fn zone(self) -> ZoneSlot {
-        ZoneSlot((self.0 >> 32) as u32 & (u32::MAX >> 1))
+        ZoneSlot((self.0 >> 32) as u32 & ((1 << (GROUP_SHIFT - 32)) - 1))
     }
 
     fn made_s(self) -> u32 {
@@ -225,7 +243,14 @@ pub struct Connections {
     tally: Tally,
     timeouts: Timeouts,
     steady: Steady,
+    changes: Changes,
+    /// Clearings by operators until now.
+    clearings: AtomicU32,
+    number: u64,
 }
+
+/// The number of the next table.
+static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
 
 impl Connections {
     /// An empty table, whose memory is taken at once: 128 bytes for each connection of
@@ -238,7 +263,21 @@ impl Connections {
             tally: Tally::new(limits),
             steady: Steady::new(&timeouts),
             timeouts,
+            changes: Changes::new(secret),
+            clearings: AtomicU32::new(0),
+            number: NEXT_TABLE.fetch_add(1, Relaxed),
         }
+    }
+
+    /// The number of the table, which no other table of the process has.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Clearings by operators until now.
+    #[inline]
+    pub(crate) fn clearings(&self) -> u32 {
+        self.clearings.load(Acquire)
     }
 
     /// Bytes of the lines.
@@ -336,6 +375,12 @@ impl Connections {
         if let Some(zone) = no_more {
             self.tally.give_back_half_open(zone, width);
         }
+        if let Some((was, is)) = changed
+            && was.status_bits() != is.status_bits()
+            && self.steady.may_be_marked(was)
+        {
+            self.changes.count(self.group_of(key));
+        }
         match (changed, said) {
             (None, _) => Observed::Gone,
             (_, Observed::Refused(refusal)) => {
@@ -407,7 +452,7 @@ impl Connections {
         let width = key.line.width() as u32;
         let share = Share { zone, width, is_half_open: status.is_half_open() };
         let admission = Admission { table: self, key, share, now_s, closed };
-        let constant = Constant::new(key.sender(), zone, now_s);
+        let constant = Constant::new(key.sender(), self.group_of(key), zone, now_s);
         let (value, tenant) = (judgement.words(constant.0), StateWord::new(status, seen_s));
         let candidates = self.candidates(key);
         match self.lines.insert(candidates, &key.line, (&value, tenant), &admission) {
@@ -470,7 +515,9 @@ impl Connections {
             let connection = self.connection(*at, now_s);
             connection.is_some_and(|it| filter(&it) && self.remove(it.place, &it.key))
         });
-        lines.count()
+        let removed = lines.count();
+        self.clearings.fetch_add(1, Release);
+        removed
     }
 
     /// Appends the connections of some lines; returns the first line behind them, unless that is
@@ -565,9 +612,12 @@ struct Removal<'a>(&'a Connections);
 
 impl Removals for Removal<'_> {
     fn removed(&self, word: StateWord, constant: u64, width: usize) {
-        let is_half_open = word.is_half_open();
-        let zone = Constant(constant).zone();
-        self.0.tally.give_back(Share { zone, width: width as u32, is_half_open });
+        let (is_half_open, constant) = (word.is_half_open(), Constant(constant));
+        let share = Share { zone: constant.zone(), width: width as u32, is_half_open };
+        self.0.tally.give_back(share);
+        if self.0.steady.may_be_marked(word) {
+            self.0.changes.count(constant.group());
+        }
     }
 }
 

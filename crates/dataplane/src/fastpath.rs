@@ -25,6 +25,7 @@ mod connection_keys;
 mod emit;
 mod finish;
 mod judge;
+mod marked;
 mod prepared_path;
 mod sealed;
 mod segments;

@@ -11,8 +11,12 @@
 //! 6                                         scope | generation << 32
 //! 7                                         verdict | route << 32
 //!
-//! identity: upper layer | protocol << 32 | kind << 40; the bits above are free
+//! identity: upper layer | protocol << 32 | kind << 40 | upper part of the mark << 48
+//! verdict:  number | lower part of the mark << 18 | flags << 29
 //! ```
+//! A [`Mark`] says that packets of the flow change nothing of their connections. It is no part of
+//! the key.
+//!
 //! A line holds one IPv6 entry or two of IPv4, so what a stranger writes, an address, must never be
 //! read as an identity of the other family: words 1 and 5 of a line are made by us in every case,
 //! and their kind says the family. Zeros are no entry, because no kind is 0.
@@ -26,6 +30,7 @@ use policy::{Generation, Scope};
 use wire::glance::{self, Glance, UpperKind};
 use wire::{Family, Flow, Upper};
 
+use super::marks::{MARK_SHIFT, Mark};
 use super::verdicts::VerdictNumber;
 use crate::ids::NextHopId;
 
@@ -43,6 +48,8 @@ const OPENS: u8 = 0x10;
 /// Mask of the upper layer's kind: the low bits.
 const UPPER: u8 = 0x03;
 const LOW: u64 = u32::MAX as u64;
+/// Bits below a mark's part in an identity.
+const UPPER_MARK_SHIFT: u32 = 48;
 
 /// The inputs that a remembered verdict depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -130,7 +137,25 @@ impl Value {
     /// The number of the verdict.
     #[inline(always)]
     pub(super) fn verdict(self) -> VerdictNumber {
-        VerdictNumber(self.0 as u32)
+        VerdictNumber(self.unmarked().0 as u32)
+    }
+
+    /// The value without its part of a mark.
+    #[inline(always)]
+    pub(super) fn unmarked(self) -> Value {
+        Value(self.0 & !(Mark::LOW_MASK << MARK_SHIFT))
+    }
+
+    /// Its part of the mark.
+    #[inline(always)]
+    pub(super) fn low_mark(self) -> u32 {
+        (self.0 >> MARK_SHIFT & Mark::LOW_MASK) as u32
+    }
+
+    /// Returns whether the verdict depends on the packet's connections.
+    #[inline(always)]
+    pub(crate) fn is_tracked(self) -> bool {
+        self.verdict().is_tracked()
     }
 
     /// The route, if it was found under this numbering of routing tables.
@@ -271,9 +296,28 @@ pub(super) fn is_of_head<const HEAD: usize, const WORDS: usize>(
 ) -> bool {
     let mut differs = entry[HEAD] ^ scope;
     for at in 0..HEAD {
-        differs |= entry[at] ^ head[at];
+        differs |= difference(entry[at], head[at], at);
     }
     differs == 0
+}
+
+/// The difference of two words of a key: a mark makes none.
+#[inline(always)]
+fn difference(word: u64, other: u64, at: usize) -> u64 {
+    let differs = word ^ other;
+    if at == IDENTITY { differs << (u64::BITS - UPPER_MARK_SHIFT) } else { differs }
+}
+
+/// The upper part of an entry's mark.
+#[inline(always)]
+pub(super) fn upper_mark<const WORDS: usize>(entry: &[u64; WORDS]) -> u16 {
+    (entry[IDENTITY] >> UPPER_MARK_SHIFT) as u16
+}
+
+/// Writes a mark into an entry that has none.
+pub(super) fn set_mark<const WORDS: usize>(entry: &mut [u64; WORDS], mark: Mark) {
+    entry[IDENTITY] |= u64::from(mark.upper()) << UPPER_MARK_SHIFT;
+    entry[WORDS - 1] |= u64::from(mark.low()) << MARK_SHIFT;
 }
 
 impl Words<V4> for Flow {
@@ -326,7 +370,7 @@ pub(super) fn with_value<const WORDS: usize>(
 pub(super) fn is_of<const WORDS: usize>(entry: &[u64; WORDS], key: &[u64; WORDS]) -> bool {
     let mut differs = 0;
     for at in 0..WORDS - 1 {
-        differs |= entry[at] ^ key[at];
+        differs |= difference(entry[at], key[at], at);
     }
     differs == 0
 }

@@ -3,6 +3,8 @@
 //! A bucket has two ways: of IPv4 the halves of a line, of IPv6 two adjacent lines. A key has two
 //! buckets; the second is looked at when it is not in the first.
 
+use std::hint::select_unpredictable;
+
 use cpu::memory::{Line, Lines};
 use policy::{Generation, Scope, ScopeBits};
 
@@ -103,6 +105,13 @@ enum WayState {
     Live,
 }
 
+/// One of the two buckets of a hash.
+#[derive(Clone, Copy)]
+pub(super) enum Bucket {
+    First(u64),
+    Second(u64),
+}
+
 pub(super) struct Table {
     lines: Lines,
     /// Lines less one; their number is a power of two.
@@ -179,42 +188,47 @@ impl Table {
         if entry::is_of(older, key) { Value::of(older) } else { Value::default() }
     }
 
-    /// Returns the value of a key, by its head and the word of scope and generation, in its first
-    /// bucket.
+    /// Returns the value of a key, by its head and the word of scope and generation, in one of its
+    /// buckets.
     #[inline(always)]
     pub(super) fn find_head<const HEAD: usize, const WORDS: usize>(
         &self,
-        hash: u64,
-        head: &[u64; HEAD],
-        scope: u64,
-    ) -> Value {
-        self.find_head_at::<HEAD, WORDS>(self.first::<WORDS>(hash), head, scope)
-    }
-
-    /// Searches like [`find_head`](Self::find_head), in the key's second bucket.
-    #[inline(always)]
-    pub(super) fn find_head_second<const HEAD: usize, const WORDS: usize>(
-        &self,
-        hash: u64,
-        head: &[u64; HEAD],
-        scope: u64,
-    ) -> Value {
-        self.find_head_at::<HEAD, WORDS>(self.second::<WORDS>(hash), head, scope)
-    }
-
-    #[inline(always)]
-    fn find_head_at<const HEAD: usize, const WORDS: usize>(
-        &self,
-        at: usize,
+        bucket: Bucket,
         head: &[u64; HEAD],
         scope: u64,
     ) -> Value {
         // Both ways without a branch: nobody can foretell which of them it is.
-        let of = |entry: &[u64; WORDS]| match entry::is_of_head(entry, head, scope) {
-            true => Value::of(entry),
-            false => Value::default(),
+        let [newer, older] = self.ways::<WORDS>(bucket).map(|entry| {
+            let is_of = entry::is_of_head(entry, head, scope);
+            select_unpredictable(is_of, Value::of(entry), Value::default())
+        });
+        newer.or(older)
+    }
+
+    /// Searches like [`find_head`](Self::find_head), and returns the upper part of the mark, too:
+    /// of a key that is not found, any.
+    #[inline(always)]
+    pub(super) fn find_head_marked<const HEAD: usize, const WORDS: usize>(
+        &self,
+        bucket: Bucket,
+        head: &[u64; HEAD],
+        scope: u64,
+    ) -> (Value, u16) {
+        let [newer, older] = self.ways::<WORDS>(bucket);
+        let is_newer = entry::is_of_head(newer, head, scope);
+        let is_found = is_newer | entry::is_of_head(older, head, scope);
+        let entry = select_unpredictable(is_newer, newer, older);
+        let value = select_unpredictable(is_found, Value::of(entry), Value::default());
+        (value, entry::upper_mark(entry))
+    }
+
+    #[inline(always)]
+    fn ways<const WORDS: usize>(&self, bucket: Bucket) -> [&[u64; WORDS]; 2] {
+        let at = match bucket {
+            Bucket::First(hash) => self.first::<WORDS>(hash),
+            Bucket::Second(hash) => self.second::<WORDS>(hash),
         };
-        of(self.way::<WORDS>(at, 0)).or(of(self.way::<WORDS>(at, 1)))
+        [self.way(at, 0), self.way(at, 1)]
     }
 
     /// The words of a way: a half of a line, or a line.
@@ -275,6 +289,20 @@ impl Table {
             Some((at, way)) => self.put(at, way, entry, domains),
             None if is_negative => WriteOutcome::Refused,
             None => self.put(buckets[0], 1, entry, domains),
+        }
+    }
+
+    /// Writes an entry over the one of its key, if that is there, and says what the policies said,
+    /// too.
+    pub(super) fn mark<const WORDS: usize>(&mut self, hash: u64, entry: &[u64; WORDS]) {
+        for at in [self.first::<WORDS>(hash), self.second::<WORDS>(hash)] {
+            for way in 0..2 {
+                let there = self.way_mut(at, way);
+                if entry::is_of(there, entry) {
+                    *there = *entry;
+                    return;
+                }
+            }
         }
     }
 

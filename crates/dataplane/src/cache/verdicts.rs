@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use policy::{Deciders, FlowVerdict, PolicyIndex, TrackedVerdict};
+use policy::{Deciders, FlowVerdict, KnownConnections, PolicyIndex, TrackedVerdict};
 
 use super::ENTRIES_A_FLOW;
 
@@ -23,6 +23,7 @@ const TRACKED: u32 = 1 << 29;
 const PLACE: u32 = TRACKED - 1;
 /// Verdicts at most: one for each of 100,000 policies in either direction, and a seventh of that.
 const MOST: usize = 7 << 15;
+const _: () = assert!(MOST < 1 << super::marks::MARK_SHIFT, "a mark is above the number");
 /// Verdicts that there is always room for.
 const LEAST: usize = 7 << 11;
 /// Slots whose last verdict is looked at before the others are searched.
@@ -57,28 +58,36 @@ pub(crate) enum Said<'a> {
     Verdict(&'a FlowVerdict),
     /// The answer of each book by itself, and the verdict on the packet from which it is known.
     Tracked(&'a TrackedVerdict, &'a FlowVerdict),
+    /// The answer of each book by itself, and the connections that let the packet pass.
+    Steady(&'a TrackedVerdict, KnownConnections),
 }
+
+/// The answers of each book by itself, with the connections of packets.
+type OfConnections = (TrackedVerdict, KnownConnections);
 
 /// The answers of each book by itself, by number.
 #[derive(Default)]
 struct TrackedVerdicts {
-    list: Vec<TrackedVerdict>,
-    places: HashMap<TrackedVerdict, u32, foldhash::quality::RandomState>,
+    list: Vec<OfConnections>,
+    /// The verdicts on packets of these connections.
+    steady: Vec<FlowVerdict>,
+    places: HashMap<OfConnections, u32, foldhash::quality::RandomState>,
     last: u32,
 }
 
 impl TrackedVerdicts {
     /// The place of a verdict; `None`: it has none, and there are `most` already.
-    fn place(&mut self, verdict: &TrackedVerdict, most: usize) -> Option<u32> {
-        if self.list.get(self.last as usize) == Some(verdict) {
+    fn place(&mut self, said: OfConnections, most: usize) -> Option<u32> {
+        if self.list.get(self.last as usize) == Some(&said) {
             return Some(self.last);
         }
-        let place = match self.places.get(verdict) {
+        let place = match self.places.get(&said) {
             Some(place) => *place,
             None if self.list.len() < most => {
                 let place = self.list.len() as u32;
-                self.list.push(*verdict);
-                self.places.insert(*verdict, place);
+                self.list.push(said);
+                self.steady.push(said.0.with(said.1));
+                self.places.insert(said, place);
                 place
             }
             None => return None,
@@ -130,14 +139,29 @@ impl Verdicts {
     pub(super) fn get(&self, number: VerdictNumber) -> &FlowVerdict {
         match number.is_tracked() {
             false => &self.list[number.place()],
-            true => self.tracked.list[number.place()].plain(),
+            true => self.tracked.list[number.place()].0.plain(),
+        }
+    }
+
+    /// Returns whether a number stands for packets of these connections.
+    pub(super) fn is_steady(&self, number: VerdictNumber, known: KnownConnections) -> bool {
+        number.is_tracked() && self.tracked.list[number.place()].1 == known
+    }
+
+    /// The verdict with a number; where connections are tracked, that on packets of the connections
+    /// that were known.
+    #[inline(always)]
+    pub(super) fn steady(&self, number: VerdictNumber) -> &FlowVerdict {
+        match number.is_tracked() {
+            false => &self.list[number.place()],
+            true => &self.tracked.steady[number.place()],
         }
     }
 
     /// The answer of each book by itself, if the number stands for that.
     #[inline(always)]
     pub(super) fn tracked(&self, number: VerdictNumber) -> Option<&TrackedVerdict> {
-        number.is_tracked().then(|| &self.tracked.list[number.place()])
+        number.is_tracked().then(|| &self.tracked.list[number.place()].0)
     }
 
     /// Returns whether no number is left.
@@ -151,9 +175,14 @@ impl Verdicts {
         match said {
             Said::Verdict(verdict) => self.number(*verdict),
             Said::Tracked(verdict, of_packet) => {
-                let place = self.tracked.place(verdict, self.room)?;
+                let said = (*verdict, KnownConnections::default());
+                let place = self.tracked.place(said, self.room)?;
                 let negative = if of_packet.is_negative() { NEGATIVE } else { 0 };
                 Some(VerdictNumber(place | TRACKED | negative))
+            }
+            Said::Steady(verdict, known) => {
+                let place = self.tracked.place((*verdict, known), self.room)?;
+                Some(VerdictNumber(place | TRACKED))
             }
         }
     }

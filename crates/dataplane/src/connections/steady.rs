@@ -8,7 +8,8 @@ use policy::PolicyIndex;
 use policy::connection::{self, Event, Flags, Next, Segment, Shown, Side, State, Status, Timeouts};
 use wire::BATCH;
 
-use super::key::Zone;
+use super::changes::{ChangeGroup, ChangesView};
+use super::key::{Key, Zone};
 use super::state_word::StateWord;
 use super::{BUCKET, Connections, Constant, Originator, VALUE};
 
@@ -37,6 +38,8 @@ const OF_FLAGS: [u8; 32] = {
 };
 
 impl EventClass {
+    /// A TCP segment that acknowledges, and does nothing else.
+    pub(crate) const ACK: EventClass = EventClass(2);
     /// A packet of another protocol than TCP and ICMP.
     pub(crate) const OTHER: EventClass = EventClass(6);
 
@@ -53,16 +56,20 @@ pub(super) struct Steady {
     keeps: [u16; 256],
     /// Seconds that a connection of this status lasts; 0 for none.
     lasts_s: [u32; 256],
+    /// True if the changes of a connection of this status are counted.
+    may_be_marked: [bool; 256],
 }
 
 impl Steady {
     pub(super) fn new(timeouts: &Timeouts) -> Steady {
-        let mut steady = Steady { keeps: [0; 256], lasts_s: [0; 256] };
+        let mut steady = Steady { keeps: [0; 256], lasts_s: [0; 256], may_be_marked: [false; 256] };
         for state in State::ALL {
             for flags in 0..16 {
                 let status = Status { state, flags: Flags::of_bits(flags) };
                 let bits = StateWord::new(status, 0).status_bits();
                 steady.lasts_s[bits] = timeouts.of(status);
+                let is_tcp = !matches!(state, State::Datagram | State::Echo | State::Other);
+                steady.may_be_marked[bits] = !(is_tcp && status.is_half_open());
                 for class in 0..=EventClass::OTHER.0 {
                     for from in [Side::Originator, Side::Responder] {
                         // Datagrams and packets of other protocols do the same.
@@ -76,6 +83,13 @@ impl Steady {
             }
         }
         steady
+    }
+
+    /// Returns whether the changes of a connection with this state word are counted, so that a flow
+    /// cache may hold a mark for it.
+    #[inline(always)]
+    pub(super) fn may_be_marked(&self, word: StateWord) -> bool {
+        self.may_be_marked[word.status_bits()]
     }
 }
 
@@ -148,6 +162,16 @@ pub(crate) trait FlowHead {
 
     /// The key of the flow in a zone.
     fn connection(&self, zone: u64) -> HotKey<Self::Key>;
+
+    /// The group in which the connection's changes are counted, in whatever zone.
+    fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup;
+
+    /// Changes until now of the flow's connections and of those that are counted with them: the low
+    /// byte.
+    #[inline(always)]
+    fn changes(&self, changes: &ChangesView<'_>) -> u8 {
+        changes.of(self.group(changes))
+    }
 }
 
 /// Protocol, and the part of the kind that says the family, in the identities of a flow and of a
@@ -190,6 +214,11 @@ impl FlowHead for [u64; 2] {
         let words = [ends, identity(of_flow, ports), zone, 0];
         HotKey { words, is_from_second }
     }
+
+    #[inline(always)]
+    fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup {
+        changes.group_v4(self[0], self[1] as u32)
+    }
 }
 
 impl FlowHead for [u64; 6] {
@@ -212,6 +241,12 @@ impl FlowHead for [u64; 6] {
         };
         HotKey { words, is_from_second }
     }
+
+    #[inline(always)]
+    fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup {
+        let [source_low, of_flow, source_high, low, high, _] = *self;
+        changes.group_v6([source_low, source_high], [low, high], of_flow as u32)
+    }
 }
 
 /// Keys of a batch in one zone, with their hashes, by the places of their packets.
@@ -232,6 +267,17 @@ impl Zone {
     pub(crate) fn key_word(self) -> u64 {
         self.word()
     }
+}
+
+/// A connection of which a packet changes nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SteadyConnection {
+    /// The rule that let it begin.
+    pub(crate) rule: PolicyIndex,
+    /// The groups that judged it, and their generation: [`Judgement::by`](super::Judgement::by).
+    pub(crate) by: u64,
+    /// Its changes are counted.
+    pub(crate) may_be_marked: bool,
 }
 
 impl Connections {
@@ -266,16 +312,33 @@ impl Connections {
         ((half * buckets as u64) >> 32) as usize
     }
 
-    /// Returns the rule of the connection that the packet at a place is of, and what it was judged
-    /// by ([`Judgement::by`](super::Judgement::by)), if the packet changes nothing of it. `None`:
-    /// it may change something, or it is of no connection.
+    /// Counts of changes.
+    #[inline(always)]
+    pub(crate) fn changes(&self) -> ChangesView<'_> {
+        self.changes.view()
+    }
+
+    /// The group in which the changes of a key's connection are counted.
+    pub(super) fn group_of(&self, key: &Key) -> ChangeGroup {
+        let [low, identity, _] = key.line.head;
+        let changes = self.changes();
+        match key.line.tail {
+            None => changes.group_v4(low, identity as u32),
+            Some([high, other_low, other_high]) => {
+                changes.group_v6([low, high], [other_low, other_high], identity as u32)
+            }
+        }
+    }
+
+    /// The connection that the packet at a place is of, if the packet changes nothing of it.
+    /// `None`: it may change something, or it is of no connection.
     #[inline(always)]
     pub(crate) fn steady<K: KeyWords>(
         &self,
         column: &KeyColumn<K>,
         (place, class): (usize, EventClass),
         now_s: u32,
-    ) -> Option<(PolicyIndex, u64)> {
+    ) -> Option<SteadyConnection> {
         let (key, hash) = (&column.words[place], column.hashes[place]);
         let first = self.bucket(hash & u64::from(u32::MAX)) * BUCKET + start::<K>(hash);
         let (word, value) = match self.lines.read(first, key.head(), key.tail()) {
@@ -290,7 +353,12 @@ impl Connections {
         let is_now = word.last_seen_s() == now_s & super::state_word::SECONDS;
         let is_steady = keeps & is_now & !word.is_renewing() & (self.steady.lasts_s[bits] > 0);
         let by = value[0] & !u64::from(u32::MAX) | value[1];
-        is_steady.then_some((PolicyIndex(value[0] as u32), by))
+        let may_be_marked = self.steady.may_be_marked(word);
+        is_steady.then_some(SteadyConnection {
+            rule: PolicyIndex(value[0] as u32),
+            by,
+            may_be_marked,
+        })
     }
 }
 
@@ -359,20 +427,21 @@ mod tests {
 
     fn column(table: &Connections, flow: &Flow, zone: Zone) -> (KeyColumn4, KeyColumn6) {
         let (mut v4, mut v6) = (KeyColumn::new(), KeyColumn::new());
-        let glance = glance(flow);
-        let halves = |of: u128| [(of >> 64) as u64, of as u64];
         let at = (5, zone.key_word());
         match flow.family {
-            Family::V4 => {
-                let addresses = flow.source as u64 | (flow.destination as u64) << 32;
-                table.prepare(&mut v4, &[v4_head(addresses, &glance)], at);
-            }
-            Family::V6 => {
-                let ends = (halves(flow.source), halves(flow.destination));
-                table.prepare(&mut v6, &[v6_head(ends, &glance)], at);
-            }
+            Family::V4 => table.prepare(&mut v4, &[v4_head_of(flow)], at),
+            Family::V6 => table.prepare(&mut v6, &[v6_head_of(flow)], at),
         }
         (v4, v6)
+    }
+
+    fn v4_head_of(flow: &Flow) -> [u64; 2] {
+        v4_head(flow.source as u64 | (flow.destination as u64) << 32, &glance(flow))
+    }
+
+    fn v6_head_of(flow: &Flow) -> [u64; 6] {
+        let halves = |of: u128| [(of >> 64) as u64, of as u64];
+        v6_head((halves(flow.source), halves(flow.destination)), &glance(flow))
     }
 
     type KeyColumn4 = KeyColumn<[u64; 4]>;
@@ -425,7 +494,61 @@ mod tests {
                         == Next::Continues(found.status)
             });
             let expected = expected.map(|found| (found.judgement.rule, found.judgement.by()));
-            prop_assert_eq!(said, expected);
+            prop_assert_eq!(said.map(|said| (said.rule, said.by)), expected);
+        }
+
+        /// A mark says that a packet changes nothing of its connection, until one more change is
+        /// counted.
+        #[test]
+        fn a_steady_packet_stays_one_until_a_change_is_counted(
+            is_v6: bool,
+            ends in (0u8..4, 0u8..4),
+            ports in (0u8..3, 0u8..3),
+            is_tcp: bool,
+            before in proptest::collection::vec((any::<bool>(), 0u8..32), 1..6),
+            after in proptest::collection::vec((any::<bool>(), 0u8..33), 1..6),
+            turned: bool,
+        ) {
+            let table = Connections::new(Limits::of(64), Timeouts::default(), &[3; 32]);
+            let zone = Zone { attachment: 7, vni: 0 };
+            let protocol = if is_tcp { 6 } else { 17 };
+            let of = |turned: bool| match turned {
+                false => flow(is_v6, ends, ports, protocol),
+                true => flow(is_v6, (ends.1, ends.0), (ports.1, ports.0), protocol),
+            };
+            let judgement = Judgement {
+                rule: PolicyIndex(3), domain: DomainId(9), generation: Generation(4),
+            };
+            let act = |(turned, flags): (bool, u8)| {
+                let key = Key::of(&of(turned), zone).unwrap();
+                let shown = if is_tcp { Shown::Tcp(Segment::of_flags(flags)) } else { Shown::Udp };
+                match table.find(&key, NOW_S) {
+                    Some(found) if flags == 32 => drop(table.remove(found.place, &key)),
+                    Some(found) => drop(table.observe(found.place, &key, shown, NOW_S)),
+                    None => drop(table.insert(&key, shown, judgement, NOW_S)),
+                }
+            };
+            let class = if is_tcp { EventClass::ACK } else { EventClass::OTHER };
+            let flow = of(turned);
+            let (v4, v6) = column(&table, &flow, zone);
+            let steady = || match is_v6 {
+                false => table.steady(&v4, (5, class), NOW_S),
+                true => table.steady(&v6, (5, class), NOW_S),
+            };
+            before.into_iter().for_each(act);
+            let group = table.group_of(&Key::of(&flow, zone).unwrap());
+            let changes = || table.changes().of(group);
+            let (marked_at, said) = (changes(), steady().filter(|said| said.may_be_marked));
+            prop_assert_eq!(marked_at, match is_v6 {
+                false => v4_head_of(&flow).changes(&table.changes()),
+                true => v6_head_of(&flow).changes(&table.changes()),
+            });
+            for event in after {
+                act(event);
+                if said.is_some() && changes() == marked_at {
+                    prop_assert_eq!(steady(), said);
+                }
+            }
         }
     }
 }

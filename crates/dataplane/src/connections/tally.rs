@@ -185,7 +185,7 @@ pub(super) struct Share {
 
 impl Tally {
     pub(super) fn new(limits: Limits) -> Tally {
-        let zones = (limits.zones.max(1) as usize * 2).next_power_of_two();
+        let zones = (limits.zones.max(1) as usize * 2).next_power_of_two().min(PORTS);
         Tally {
             limits,
             lines: Pair::default(),

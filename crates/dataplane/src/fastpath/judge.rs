@@ -106,7 +106,7 @@ impl Judge<'_> {
 
     /// Makes decisions of what the cache said.
     #[inline(always)]
-    fn resolve<const HEAD: usize, const WORDS: usize, F>(
+    pub(super) fn resolve<const HEAD: usize, const WORDS: usize, F>(
         &mut self,
         context: &BatchContext<'_, F>,
         cache: &FlowCache,

@@ -156,7 +156,8 @@ impl PreparedPaths {
         &mut self.list[id.place()]
     }
 
-    /// Decides by an entry of the cache.
+    /// Decides by an entry of the cache. Where connections are tracked, the packet is one that
+    /// changes nothing of those that the entry was marked for.
     #[inline(never)]
     pub(super) fn by_entry<F>(
         &mut self,
@@ -165,7 +166,7 @@ impl PreparedPaths {
         (heading, family): (Heading, Family),
         destination: impl FnOnce() -> Address,
     ) -> Decision {
-        let (verdict, route) = cache.said(value);
+        let (verdict, route) = cache.said_steady(value);
         let is_refused = matches!(verdict.action, FlowAction::Refuse(_));
         let hop = match route {
             _ if value.is_nothing() => return self.push(Decision::NONE),

@@ -4,25 +4,27 @@
 //! Packets are taken in order, up to the first that is the general walk's: what is behind that one
 //! goes there, too, so that each connection sees its packets in the order in which they came.
 //!
-//! Most packets change nothing of their connection. Those of which the cache says the same are
-//! looked up together, and [`steady`](Judge::steady) decides about each by a few compares. All
-//! others are asked about one by one.
+//! Most packets change nothing of their connection. Once a second that is looked up: packets of
+//! which the cache says the same together, and [`steady`](Judge::steady) decides about each by a few
+//! compares. Then their entry is [marked](super::marked), and no connection is looked at. All other
+//! packets are asked about one by one.
 
 use std::ops::Range;
 
-use policy::{
-    DomainId, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, TrackedVerdict, Tracks,
-};
+use policy::{DomainId, FlowVerdict, GroupSide, KnownConnections, TrackedVerdict, Tracks};
 use wire::flow::protocol;
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{BATCH, Family, Frames};
 
 use super::connection_keys::TrackedHead;
 use super::judge::{FramesOf, Judge, Learning, PacketGroup, PendingLookup, first};
+use super::marked::Markable;
 use super::prepared_path::{Decision, PathId, PreparedPaths};
 use crate::batch_context::BatchContext;
-use crate::cache::{CachedRoute, Column, FlowCache, Said, bits};
-use crate::connections::{Connections, EventClass, Judgement, KeyColumn, KeyWords, Zone};
+use crate::cache::{CachedRoute, Column, FlowCache, Said, Value, bits};
+use crate::connections::{
+    Connections, EventClass, FlowHead, Judgement, KeyColumn, KeyWords, SteadyConnection, Zone,
+};
 use crate::ids::{NextHopId, PortId};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Tracker};
@@ -58,17 +60,17 @@ impl TrackingPort {
         TrackingPort { zone: Zone { attachment: port.0, vni: 0 }.key_word(), holds }
     }
 
-    /// The rule of a connection whose packet changes nothing, if its judgement still holds.
+    /// The connection of a packet that changes nothing of it, if its judgement still holds.
     #[inline(always)]
-    fn rule<K: KeyWords>(
+    fn found<K: KeyWords>(
         &self,
         connections: &Connections,
         keys: &KeyColumn<K>,
         packet: (usize, EventClass),
         now_s: u32,
-    ) -> Option<PolicyIndex> {
-        let (rule, by) = connections.steady(keys, packet, now_s)?;
-        ((self.holds[0] == by) | (self.holds[1] == by)).then_some(rule)
+    ) -> Option<SteadyConnection> {
+        let found = connections.steady(keys, packet, now_s)?;
+        ((self.holds[0] == found.by) | (self.holds[1] == found.by)).then_some(found)
     }
 }
 
@@ -85,12 +87,36 @@ struct Alike<'a> {
     last: Option<(KnownConnections, GivenDecision)>,
 }
 
+/// The packets of a group that the cache knows, and what is known of their marks.
+struct Known<'a> {
+    known: u64,
+    marked: u64,
+    markable: Option<Markable<'a>>,
+}
+
+/// A packet that changed nothing of its connections.
+struct SteadyPacket {
+    known: KnownConnections,
+    /// Changes that were counted before the connections were looked at.
+    changes: u8,
+    may_be_marked: bool,
+}
+
+/// Returns the second of a batch.
+fn now_s<F>(context: &BatchContext<'_, F>) -> u32 {
+    (context.now_ns / 1_000_000_000) as u32
+}
+
 /// The part of a decision that a packet's row takes.
 #[derive(Clone, Copy)]
 struct GivenDecision {
     path: PathId,
     place: u16,
     mtu: u32,
+}
+
+impl GivenDecision {
+    const NONE: GivenDecision = GivenDecision { path: PathId::NONE, place: 0, mtu: 0 };
 }
 
 impl From<Decision> for GivenDecision {
@@ -113,15 +139,45 @@ impl Judge<'_> {
     where
         [u64; HEAD]: TrackedHead,
     {
-        let PacketGroup { scopes, mask, .. } = *group;
+        let PacketGroup { scopes, ingress, mask, .. } = *group;
         let mut cache = cache.filter(|cache| cache.serves(scopes.of(first(mask))));
-        let missing = match &cache {
-            None => mask,
-            Some(cache) => {
-                let range = first(mask)..64 - mask.leading_zeros() as usize;
-                cache.look_up_column_apart::<HEAD, WORDS>(scopes, column, range) & mask
-            }
+        let range = first(mask)..64 - mask.leading_zeros() as usize;
+        let (mut known, mut markable) = (0, None);
+        if let Some(cache) = &mut cache {
+            known = mask & !cache.look_up_marked::<HEAD, WORDS>(scopes, column, range.clone());
+            markable = context.snapshot.connections().and_then(|connections| {
+                let tick = cache.tick(ingress, connections, now_s(context))?;
+                Some(Markable { changes: connections.changes(), tick })
+            });
+        }
+        let marked = match &markable {
+            Some(markable) => self.marked(context, (column, group), markable, (range, known)),
+            None => 0,
         };
+        match cache {
+            Some(cache) if marked == mask => {
+                self.resolve::<HEAD, WORDS, F>(context, cache, column, group)
+            }
+            cache => {
+                let of = Known { known, marked, markable };
+                self.judge_in_order::<HEAD, WORDS, F>(context, cache, (column, group), of)
+            }
+        }
+    }
+
+    /// Decides about packets one after the other.
+    #[inline(never)]
+    fn judge_in_order<const HEAD: usize, const WORDS: usize, F: Frames>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        mut cache: Option<&mut FlowCache>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        Known { known, marked, markable }: Known<'_>,
+    ) -> u64
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let missing = group.mask & !known;
         self.learning.pending.clear();
         if missing != 0 {
             let of = cache.as_deref();
@@ -129,39 +185,74 @@ impl Judge<'_> {
             self.learning.look_up_tracked(context);
         }
         let (mut learned, mut fit, mut behind, mut alike) = (0, 0, 0, None);
-        for place in bits(mask) {
-            if place >= behind {
-                let known = mask & !missing;
-                alike = cache.as_ref().and_then(|cache| {
-                    self.alike::<HEAD, F>(context, cache, (column, group), (place, known))
-                });
-                behind = alike.as_ref().map_or(place + 1, |alike| alike.places.end);
-            }
-            let is_steady = alike.as_mut().is_some_and(|alike| {
-                self.steady::<HEAD, WORDS, F>(context, (column, group), alike, place)
-            });
-            if is_steady {
+        let mut last = (Value::OF_NO_ENTRY, GivenDecision::NONE);
+        for place in bits(group.mask) {
+            if let (Some(cache), Some(markable)) = (&cache, &markable)
+                && marked >> place & 1 != 0
+                && self.is_marked(context, (column, group), markable, place)
+            {
+                let of = (place, &mut last);
+                if !self.one_marked::<HEAD, WORDS, F>(context, cache, (column, group), of) {
+                    break;
+                }
                 fit |= 1 << place;
                 continue;
             }
-            let pending =
-                self.learning.pending.get(learned).filter(|it| it.place == place).copied();
-            if pending.is_none() && missing >> place & 1 != 0 {
-                break;
+            if place >= behind {
+                let others = known & !marked;
+                alike = cache.as_ref().and_then(|cache| {
+                    self.alike::<HEAD, F>(context, cache, (column, group), (place, others))
+                });
+                behind = alike.as_ref().map_or(place + 1, |alike| alike.places.end);
             }
+            if let Some(alike) = &mut alike
+                && let Some(steady) =
+                    self.steady::<HEAD, WORDS, F>(context, (column, group), alike, place)
+            {
+                if let (Some(cache), Some(markable)) = (&mut cache, &markable)
+                    && steady.may_be_marked
+                {
+                    let at = (place, group.scopes.of(place));
+                    let mark = markable.tick.mark(steady.changes);
+                    let said = (&alike.tracked, steady.known);
+                    cache.mark_head::<HEAD, WORDS>(column, at, said, mark);
+                }
+                fit |= 1 << place;
+                continue;
+            }
+            let pending = self.learning.pending.get(learned).copied();
+            let pending = pending.filter(|it| it.place == place);
             learned += usize::from(pending.is_some());
-            let is_taken = self.one_tracked::<HEAD, WORDS, F>(
-                context,
-                cache.as_deref_mut(),
-                (column, group),
-                (place, pending),
-            );
-            if !is_taken {
+            let is_missing = pending.is_none() && missing >> place & 1 != 0;
+            let (cache, of) = (cache.as_deref_mut(), (place, pending));
+            if is_missing
+                || !self.one_tracked::<HEAD, WORDS, F>(context, cache, (column, group), of)
+            {
                 break;
             }
             fit |= 1 << place;
         }
         fit
+    }
+
+    /// Decides about a packet whose entry is marked, and returns whether it has a path and fits.
+    #[inline(always)]
+    fn one_marked<const HEAD: usize, const WORDS: usize, F>(
+        &mut self,
+        context: &BatchContext<'_, F>,
+        cache: &FlowCache,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        (place, last): (usize, &mut (Value, GivenDecision)),
+    ) -> bool {
+        let value = column.values[place];
+        if value != last.0 {
+            let destination = || column.flow::<WORDS>(place).destination_address();
+            let by = (group.heading, group.family);
+            let said = self.paths.by_entry(context, (value, cache), by, destination);
+            let of = if said.is_on_link { Value::OF_NO_ENTRY } else { value };
+            *last = (of, said.into());
+        }
+        self.give(place, last.1)
     }
 
     /// Finds the packets from a place on of which the cache says the same, and writes the keys of
@@ -198,12 +289,12 @@ impl Judge<'_> {
             let Some(port) = port else { continue };
             connections.prepare(keys, &column.heads[places.clone()], (place, port.zone));
         }
-        let now_s = (context.now_ns / 1_000_000_000) as u32;
+        let now_s = now_s(context);
         Some(Alike { places, connections, now_s, tracked, hop, ports, last: None })
     }
 
-    /// Decides about a packet that changes nothing of its connections, and returns whether it is
-    /// one, and fits.
+    /// Decides about a packet that changes nothing of its connections. `None`: it is none, or does
+    /// not fit.
     #[inline(always)]
     fn steady<const HEAD: usize, const WORDS: usize, F: Frames>(
         &mut self,
@@ -211,44 +302,42 @@ impl Judge<'_> {
         (column, group): (&Column<HEAD>, &PacketGroup<'_>),
         alike: &mut Alike<'_>,
         place: usize,
-    ) -> bool
+    ) -> Option<SteadyPacket>
     where
         [u64; HEAD]: TrackedHead,
     {
-        let identity = column.heads[place][1];
-        if identity & WITHOUT_PORTS != 0 {
-            return false;
+        let head = &column.heads[place];
+        if head[1] & WITHOUT_PORTS != 0 {
+            return None;
         }
-        let class = match (identity >> 32) as u8 {
+        let class = match (head[1] >> 32) as u8 {
             protocol::TCP => EventClass::of_flags(self.tcp_flags(context, group, place)),
             _ => EventClass::OTHER,
         };
+        // The count before the connections: what changes afterwards has another one.
+        let changes = head.changes(&alike.connections.changes());
         let [of_ingress, of_egress] = <[u64; HEAD]>::columns(self.tracking);
         let (packet, now_s) = ((place, class), alike.now_s);
         let mut known = KnownConnections::default();
+        let mut may_be_marked = matches!(class, EventClass::ACK | EventClass::OTHER);
         if let Some(port) = &alike.ports[0] {
-            let Some(rule) = port.rule(alike.connections, of_ingress, packet, now_s) else {
-                return false;
-            };
-            known.ingress = Some(rule);
+            let found = port.found(alike.connections, of_ingress, packet, now_s)?;
+            known.ingress = Some(found.rule);
+            may_be_marked &= found.may_be_marked;
         }
         if let Some(port) = &alike.ports[1] {
-            let Some(rule) = port.rule(alike.connections, of_egress, packet, now_s) else {
-                return false;
-            };
-            known.egress = Some(rule);
+            let found = port.found(alike.connections, of_egress, packet, now_s)?;
+            known.egress = Some(found.rule);
+            may_be_marked &= found.may_be_marked;
         }
         let said = match alike.last {
             Some((last, said)) if last == known => said,
             _ => {
                 let of = (column, group);
-                let said =
-                    self.steady_decision::<HEAD, WORDS, F>(context, of, alike, (place, known));
-                let Some(said) = said else { return false };
-                said
+                self.steady_decision::<HEAD, WORDS, F>(context, of, alike, (place, known))?
             }
         };
-        self.give(place, said)
+        self.give(place, said).then_some(SteadyPacket { known, changes, may_be_marked })
     }
 
     /// Decides about packets of these connections. `None`: they do not pass.
@@ -370,7 +459,7 @@ impl Judge<'_> {
 
     /// The flags of a TCP segment; of another packet something else.
     #[inline(always)]
-    fn tcp_flags<F: Frames>(
+    pub(super) fn tcp_flags<F: Frames>(
         &self,
         context: &BatchContext<'_, F>,
         group: &PacketGroup<'_>,
