@@ -311,6 +311,7 @@ impl Backend for Daemon {
         let counted = self.counted().await;
         let CountedPicture { picture, reports, totals } = &counted;
         let mut status = status(picture, drift);
+        status.connections = picture.snapshot.connections().map(crate::api::totals);
         let ports: Vec<v1::Port> = ports(picture, reports, totals);
         let sas = security_associations(picture, totals);
         let picture = picture.clone();

@@ -10,8 +10,11 @@ use policy::{
 use proptest::prelude::*;
 use wire::{Address, Family, Flow, Upper};
 
+use policy::connection::Timeouts;
+
 use super::lane::Lanes;
 use super::*;
+use crate::connections::Limits;
 use crate::{NextHopId, SnapshotParts};
 
 const SECRET: Secret = [7; 32];
@@ -669,6 +672,86 @@ fn key_of(&(v6, inbound, number, kind): &(bool, bool, u32, u8)) -> Key {
         _ => key.flow.upper,
     };
     key
+}
+
+/// Numbers of a port's tick, one after the other.
+struct TickBench {
+    bench: Bench,
+    tables: [Connections; 2],
+}
+
+impl TickBench {
+    fn new() -> TickBench {
+        let table = |_| Connections::new(Limits::of(64), Timeouts::default(), &SECRET);
+        TickBench { bench: Bench::new(64), tables: [0, 1].map(table) }
+    }
+
+    fn tick(&mut self, port: u16, table: usize, now_s: u32) -> Option<Tick> {
+        self.bench.cache.tick(crate::PortId(port), &self.tables[table], now_s)
+    }
+}
+
+#[test]
+fn a_tick_is_of_one_port_and_ends_with_its_second_a_change_of_rules_and_a_clearing() {
+    let mut it = TickBench::new();
+    let mut ticks = vec![it.tick(3, 0, 100), it.tick(4, 0, 100)];
+    assert_eq!((it.tick(3, 0, 100), it.tick(4, 0, 100)), (ticks[0], ticks[1]));
+    ticks.push(it.tick(3, 0, 101));
+    ticks.push(it.tick(3, 0, 100));
+    it.bench.sync(snapshot(changed(&spd(), Direction::Outbound)));
+    ticks.push(it.tick(3, 0, 100));
+    ticks.push(it.tick(3, 1, 100));
+    ticks.push(it.tick(3, 0, 100));
+    it.tables[0].clear(100, |_| false);
+    ticks.push(it.tick(3, 0, 100));
+    assert_eq!(it.tick(3, 0, 100), ticks[ticks.len() - 1]);
+    assert!(ticks.iter().all(Option::is_some));
+    let different: std::collections::HashSet<_> =
+        ticks.iter().map(|it| format!("{it:?}")).collect();
+    assert_eq!(different.len(), ticks.len(), "{ticks:?}");
+}
+
+#[test]
+fn a_cache_whose_ticks_are_spent_gives_none_and_is_to_be_replaced() {
+    let mut it = TickBench::new();
+    let given = (0..).take_while(|now_s| it.tick(0, 0, *now_s).is_some()).count();
+    assert_eq!(given, (1 << 19) - 1);
+    assert!(it.bench.cache.needs_replacement());
+    assert_eq!(it.tick(1, 0, 7), None);
+}
+
+proptest! {
+    #[test]
+    fn a_mark_changes_nothing_but_the_mark(
+        (source, destination, ports) in (any::<u32>(), any::<u32>(), any::<u32>()),
+        (number, route, epoch) in (0u32..1 << 18, any::<u16>(), any::<u16>()),
+        flags in prop_oneof![Just(0u32), Just(1 << 31), Just(1 << 29), Just(5 << 29)],
+        (upper, low) in (any::<u16>(), 0u32..1 << 11),
+    ) {
+        let flow = Flow {
+            family: Family::V4,
+            source: source.into(),
+            destination: destination.into(),
+            protocol: 6,
+            upper: Upper::Ports { source: (ports >> 16) as u16, destination: ports as u16 },
+            opens: false,
+        };
+        let key: [u64; entry::V4] = flow.words(Scope(5));
+        let hop = CachedRoute::Via(NextHopId(route.min(u16::MAX - 2).into()));
+        let value = Value::new(verdicts::VerdictNumber(number | flags), hop, epoch);
+        let plain = entry::with_value(key, value);
+        let mut marked = plain;
+        let mark = Mark::of(upper, low);
+        entry::set_mark(&mut marked, mark);
+        prop_assert!(entry::is_of(&marked, &plain) && entry::is_of(&plain, &marked));
+        prop_assert_eq!(entry::key(&marked), entry::key(&plain));
+        let (value, bare) = (Value::of(&marked), Value::of(&plain));
+        prop_assert_eq!(value.unmarked(), bare);
+        prop_assert_eq!(value.verdict(), bare.verdict());
+        prop_assert_eq!(value.route(epoch), hop);
+        prop_assert_eq!(Mark::of(entry::upper_mark(&marked), value.low_mark()), mark);
+        prop_assert_eq!(Mark::of(entry::upper_mark(&plain), bare.low_mark()), Mark::NONE);
+    }
 }
 
 fn answer_of(key: &Key, now: u32) -> (FlowVerdict, CachedRoute) {

@@ -507,7 +507,7 @@ mod tests {
             is_tcp: bool,
             before in proptest::collection::vec((any::<bool>(), 0u8..32), 1..6),
             after in proptest::collection::vec((any::<bool>(), 0u8..33), 1..6),
-            turned: bool,
+            (turned, is_established) in any::<(bool, bool)>(),
         ) {
             let table = Connections::new(Limits::of(64), Timeouts::default(), &[3; 32]);
             let zone = Zone { attachment: 7, vni: 0 };
@@ -535,6 +535,9 @@ mod tests {
                 false => table.steady(&v4, (5, class), NOW_S),
                 true => table.steady(&v6, (5, class), NOW_S),
             };
+            if is_established {
+                [(false, 0x02), (true, 0x12), (false, 0x10)].into_iter().for_each(act);
+            }
             before.into_iter().for_each(act);
             let group = table.group_of(&Key::of(&flow, zone).unwrap());
             let changes = || table.changes().of(group);

@@ -5,9 +5,9 @@
 //! goes there, too, so that each connection sees its packets in the order in which they came.
 //!
 //! Most packets change nothing of their connection. Once a second that is looked up: packets of
-//! which the cache says the same together, and [`steady`](Judge::steady) decides about each by a few
-//! compares. Then their entry is [marked](super::marked), and no connection is looked at. All other
-//! packets are asked about one by one.
+//! which the cache says the same together, and [`steady`](Judge::steady) decides about each by a
+//! few compares. Then their entry is [marked](super::marked), and no connection is looked at. All
+//! other packets are asked about one by one.
 
 use std::ops::Range;
 

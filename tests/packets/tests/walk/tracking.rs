@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataplane::connections::{Connections, Limits};
+use dataplane::connections::{Connections, Limits, Place};
 use dataplane::{DropReason, FastPathUse, PortId, Verdict};
 use packets::lab::{Hub, LAN, LAN2, Laboratory, WAN, host, with_ports};
 use policy::connection::{self, Event, Next, Segment, Shown, Side, Status, Timeouts};
@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use wire::Family::{self, V4, V6};
 use wire::build::PacketBuilder;
-use wire::flow::protocol::{TCP, UDP};
+use wire::flow::protocol::{ICMP, ICMPV6, TCP, UDP};
 
 use crate::groups::{group, rule};
 
@@ -326,8 +326,34 @@ fn a_packet() -> impl Strategy<Value = Packet> {
     )
 }
 
+/// A TCP connection that is set up, some segments of it that follow each other at once, and what
+/// comes then: nearly all that a gateway sees.
+fn a_conversation() -> impl Strategy<Value = Vec<Packet>> {
+    let pair = select(vec![(0, 1), (0, 2), (1, 2), (2, 0)]);
+    let data = || proptest::collection::vec(any::<bool>(), 0..9);
+    let end = proptest::collection::vec(
+        (any::<bool>(), select(vec![0x10, 0x18, 0x11, 0x14, 0x04, 0x02])),
+        0..4,
+    );
+    (pair, 4000u16..4002, data(), end, data()).prop_map(
+        |((client, server), port, data, end, more)| {
+            let of = |(is_turned, flags)| {
+                let content = Content::Tcp(flags);
+                Packet { client, server, port, is_turned, content }
+            };
+            let acks = |of: Vec<bool>| of.into_iter().map(|is_turned| (is_turned, 0x10));
+            let begin = [(false, 0x02), (true, 0x12), (false, 0x10)];
+            let all = begin.into_iter().chain(acks(data)).chain(end).chain(acks(more));
+            all.map(of).collect()
+        },
+    )
+}
+
 fn a_step() -> impl Strategy<Value = Step> {
-    let packets = proptest::collection::vec(a_packet(), 1..12);
+    let packets = prop_oneof![
+        2 => proptest::collection::vec(a_packet(), 1..12),
+        1 => a_conversation(),
+    ];
     let seconds = select(vec![1, 9, 10, 29, 30, 59, 119, 120, 179, 180]);
     prop_oneof![
         12 => (packets, 0..2usize).prop_map(|(packets, worker)| Step::Packets(packets, worker)),
@@ -354,6 +380,40 @@ fn policies(rules: &Rules, first: u32) -> Vec<Policy> {
 }
 
 const ROOM: usize = 4000;
+
+/// A connection as both sides tell it: place of its zone's port, originator, protocol, status, and
+/// seconds since it was seen.
+type Told = (usize, (usize, u16), u8, Status, u32);
+
+/// The connections of a table whose time-outs have not passed.
+fn told_by_table(table: &Connections, now_s: u32) -> Vec<Told> {
+    let mut page = Vec::new();
+    assert_eq!(table.page(Place(0), usize::MAX, now_s, &mut page), None);
+    let told = page.into_iter().map(|it| {
+        let zone = NETWORKS.iter().position(|(_, port)| port.0 == it.zone.attachment).unwrap();
+        let network = |(number, _): &(u32, PortId)| {
+            [V4, V6].iter().any(|family| host(*family, *number) == it.originator.address)
+        };
+        let originator = NETWORKS.iter().position(network).unwrap();
+        let protocol = if matches!(it.protocol, ICMP | ICMPV6) { ICMP } else { it.protocol };
+        (zone, (originator, it.originator.port), protocol, it.status, it.idle_s)
+    });
+    sorted(told.collect())
+}
+
+fn told_by_model(model: &Model) -> Vec<Told> {
+    let told = model.connections.iter().map(|((zone, _, protocol), entry)| {
+        let protocol = if *protocol >= 100 { ICMP } else { *protocol };
+        (*zone, entry.originator, protocol, entry.status, model.now_s - entry.seen_s)
+    });
+    let lives = |told: &Told| told.4 < Timeouts::default().of(told.3);
+    sorted(told.filter(lives).collect())
+}
+
+fn sorted(mut told: Vec<Told>) -> Vec<Told> {
+    told.sort_unstable_by_key(|it| format!("{it:?}"));
+    told
+}
 
 fn worker(
     spd: &Spd,
@@ -382,8 +442,8 @@ proptest! {
         steps in proptest::collection::vec(a_step(), 1..60),
         workers in [a_worker(), a_worker()],
     ) {
-        let limits = Limits { per_zone: 4096, half_open: 4096, ..Limits::of(4096) };
-        let limits = Limits { half_open_per_zone: 4096, ..limits };
+        let limits = Limits { per_zone: 1024, half_open: 1024, ..Limits::of(1024) };
+        let limits = Limits { half_open_per_zone: 1024, ..limits };
         let connections = Arc::new(Connections::new(limits, Timeouts::default(), &[3; 32]));
         let mut spd = Spd::with_room(policies(&rules, 1000), ROOM).unwrap();
         let mut labs = workers.map(|how| worker(&spd, &connections, how));
@@ -391,6 +451,9 @@ proptest! {
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Wait(seconds) => {
+                    prop_assert_eq!(
+                        told_by_table(&connections, model.now_s), told_by_model(&model)
+                    );
                     model.now_s += seconds;
                     for lab in &mut labs {
                         lab.now_ns += u64::from(seconds) * 1_000_000_000;
@@ -424,5 +487,6 @@ proptest! {
                 }
             }
         }
+        prop_assert_eq!(told_by_table(&connections, model.now_s), told_by_model(&model));
     }
 }

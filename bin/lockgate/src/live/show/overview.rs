@@ -22,6 +22,7 @@ pub(super) fn overview(status: &v1::Status, terminal: Terminal) -> String {
     text.push('\n');
     text.push_str(&ports(status, terminal));
     text.push_str(&peers(status, terminal));
+    text.push_str(&connections(status, terminal));
     text.push_str(&drops(status, terminal));
     text.push_str(&warnings(status, terminal));
     text
@@ -139,6 +140,20 @@ fn lost(peer: &v1::PeerActivity) -> String {
             part => format!("{part:.0} %"),
         },
     }
+}
+
+/// Connections that `reflect` rules let begin, and those that found no room.
+fn connections(status: &v1::Status, terminal: Terminal) -> String {
+    let Some(table) = &status.connections else { return String::new() };
+    let v1::ConnectionTable { live, half_open, taken, max, refused, .. } = table;
+    let used = taken.saturating_mul(100) / (*max).max(1);
+    let (live, half_open) = (si(*live), si(*half_open));
+    let refused: u64 = refused.iter().map(|refused| refused.count).sum();
+    let refused = match refused {
+        0 => String::new(),
+        refused => terminal.paint(Style::Warning, &format!(", {} refused", si(refused))),
+    };
+    format!("Connections: {live}, {half_open} half-open, table {used} % full{refused}\n\n")
 }
 
 fn drops(status: &v1::Status, terminal: Terminal) -> String {
@@ -293,6 +308,17 @@ mod tests {
             warnings: vec!["port wan is down: eth0 has no carrier, and that is long ".repeat(3)],
             rate_time_ms: 5001,
             last_minute_ms: 60_000,
+            connections: Some(v1::ConnectionTable {
+                max: 262_144,
+                live: 12_345,
+                half_open: 678,
+                taken: 20_000,
+                refused: vec![
+                    v1::RefusedConnections { bound: "max".into(), count: 1 },
+                    v1::RefusedConnections { bound: "half_open".into(), count: 11_700 },
+                ],
+                ..v1::ConnectionTable::default()
+            }),
             ..v1::Status::default()
         }
     }
@@ -311,6 +337,7 @@ mod tests {
                 "2 d 7 h",
                 "a-long-peer-nam…",
                 "1.2 %",
+                "Connections: 12.3 k, 678 half-open, table 7 % full, 11.7 k refused",
                 "no_match",
                 "by a BYPASS policy",
                 "port wan is down",
@@ -318,7 +345,7 @@ mod tests {
                 assert!(text.contains(words), "{words} in\n{text}");
             }
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-            assert!(text.lines().count() <= 24, "{text}");
+            assert!(text.lines().count() <= 26, "{text}");
             // Trouble comes first.
             assert!(text.find("a-long-peer").unwrap() < text.find("berlin").unwrap());
         }
