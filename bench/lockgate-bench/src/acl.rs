@@ -173,7 +173,7 @@ pub(super) fn run(arguments: &AclArguments) -> Result<(), BenchError> {
         arguments.flows
     );
     let charts = rows::charts(&figures);
-    arguments.run.report(("acl", &subject), &measurement, &figures, tables, &charts)
+    arguments.run.report(("acl", &subject), &measurement.provenance, &figures, tables, &charts)
 }
 
 /// The databases of all rows, each made once.

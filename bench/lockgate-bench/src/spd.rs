@@ -192,11 +192,11 @@ pub(super) fn run(arguments: &SpdArguments) -> Result<(), BenchError> {
     let of = |(row, measured)| rows::Figures::of(row, measured);
     let figures: Vec<rows::Figures> =
         rows.iter().zip(measurement.rows.iter().cloned()).map(of).collect();
-    let mut tables = vec![rows::table(&figures, &measurement.machine)];
+    let mut tables = vec![rows::table(&figures, &measurement.provenance.machine)];
     tables.extend(published::table(&figures));
     let subject = "in memory, null ESP tunnel outbound, UDP packets of 46 (IPv6: 48) bytes";
     let charts = rows::charts(&figures);
-    arguments.run.report(("spd", subject), &measurement, &figures, tables, &charts)
+    arguments.run.report(("spd", subject), &measurement.provenance, &figures, tables, &charts)
 }
 
 /// The databases of all rows, each made once.

@@ -32,7 +32,7 @@ use super::measure::{Span, measure, overhead};
 use super::subject::{Caching, WalkKind};
 use super::yardstick::Yardstick;
 
-pub(super) use course::{RunArguments, each, refused};
+pub(super) use course::{Course, RunArguments, each, refused};
 pub(super) use measured::{LEGEND, Measured};
 
 /// Packets of a lap that are timed, unless each takes long.

@@ -52,11 +52,31 @@ pub(in super::super) struct RunArguments {
     plot: Option<PathBuf>,
 }
 
+/// The machine and the seed of a run.
+pub(in super::super) struct Provenance {
+    pub(in super::super) machine: Machine,
+    seed: u64,
+}
+
 /// Figures of all rows, and where they were measured.
 pub(in super::super) struct Measurement {
-    pub(in super::super) machine: Machine,
+    pub(in super::super) provenance: Provenance,
     pub(in super::super) rows: Vec<Measured>,
+}
+
+/// A run that has begun: its core, and what all its rows share.
+pub(in super::super) struct Course {
+    seat: Seat,
     seed: u64,
+    pub(in super::super) random: Random,
+    pub(in super::super) frames: MemoryFrames,
+}
+
+impl Course {
+    /// Ends the run.
+    pub(in super::super) fn end(self) -> Provenance {
+        Provenance { machine: self.seat.machine(), seed: self.seed }
+    }
 }
 
 impl RunArguments {
@@ -70,6 +90,40 @@ impl RunArguments {
         ArgumentError::check("--in-flight", &[self.in_flight], LEAST_IN_FLIGHT, MOST)
     }
 
+    /// Frames in flight.
+    pub(in super::super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Entries of a flow cache.
+    pub(in super::super) fn cache_entries(&self) -> usize {
+        ENTRIES_A_FLOW * self.cache_flows
+    }
+
+    /// Takes the core, and makes the frames.
+    ///
+    /// # Errors
+    /// [`BenchError`].
+    pub(in super::super) fn begin(&self) -> Result<Course, BenchError> {
+        let seat = Seat::take(self.core)?;
+        let seed = measure::seed(self.seed)?;
+        let (random, frames) = (Random::new(seed), MemoryFrames::new(self.in_flight as u32));
+        Ok(Course { seat, seed, random, frames })
+    }
+
+    /// Runs laps of all rows in turn: [`rounds`].
+    ///
+    /// # Errors
+    /// [`BenchError`]: a lap does not count, or Ctrl-C.
+    pub(in super::super) fn laps<L>(
+        &self,
+        rows: usize,
+        random: &mut Random,
+        lap: impl FnMut(usize, &mut Random) -> Result<L, BenchError>,
+    ) -> Result<Vec<Vec<L>>, BenchError> {
+        rounds(rows, self.laps, Duration::from_secs(self.seconds), random, lap)
+    }
+
     /// Measures the rows in turn.
     ///
     /// # Errors
@@ -79,26 +133,23 @@ impl RunArguments {
         rows: &[R],
         mut setting: impl FnMut(&R) -> Result<Setting, BenchError>,
     ) -> Result<Measurement, BenchError> {
-        let seat = Seat::take(self.core)?;
-        let seed = measure::seed(self.seed)?;
-        let mut random = Random::new(seed);
-        let mut frames = MemoryFrames::new(self.in_flight as u32);
+        let mut course = self.begin()?;
+        let Course { random, frames, .. } = &mut course;
         let mut stations = Vec::with_capacity(rows.len());
         for row in rows {
             netlab::interrupt::check()?;
-            let (setting, entries) = (setting(row)?, ENTRIES_A_FLOW * self.cache_flows);
+            let (setting, entries) = (setting(row)?, self.cache_entries());
             let label = setting.label.clone();
-            let station = Station::new(setting, entries, self.in_flight, &mut frames, &mut random);
+            let station = Station::new(setting, entries, self.in_flight, frames, random);
             stations.push(station.map_err(|error| refused(&label, error))?);
         }
-        let allowed = Duration::from_secs(self.seconds);
-        let laps = rounds(rows.len(), self.laps, allowed, &mut random, |place, random| {
+        let laps = self.laps(rows.len(), random, |place, random| {
             let station = &mut stations[place];
-            station.lap(&mut frames, random).map_err(|error| refused(station.label(), error))
+            station.lap(frames, random).map_err(|error| refused(station.label(), error))
         })?;
         let of = |(station, laps): (&Station, &Vec<_>)| Measured::of(station, laps);
         let rows = stations.iter().zip(&laps).map(of).collect();
-        Ok(Measurement { machine: seat.machine(), rows, seed })
+        Ok(Measurement { provenance: course.end(), rows })
     }
 
     /// Prints, writes and draws the results. `subject` says what was measured.
@@ -108,13 +159,12 @@ impl RunArguments {
     pub(in super::super) fn report<F: Serialize>(
         &self,
         (bench, subject): (&'static str, &str),
-        measurement: &Measurement,
+        Provenance { machine, seed }: &Provenance,
         rows: &[F],
         tables: Vec<String>,
         charts: &[Chart],
     ) -> Result<(), BenchError> {
-        let (machine, commit) = (&measurement.machine, machine::commit());
-        let seed = measurement.seed;
+        let commit = machine::commit();
         let mut text =
             vec![format!("bench {bench}, commit {commit}\n{machine}\n{subject}\nseed {seed}")];
         text.extend(tables);
