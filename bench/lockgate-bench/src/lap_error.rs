@@ -28,6 +28,12 @@ pub(super) enum LapError {
     /// Not every flow is a connection, or others are.
     #[error("{expected} connections should be live, {found} are")]
     Connections { expected: usize, found: usize },
+    /// New connections were refused that are to be accepted, or accepted that are to be refused.
+    #[error("{expected} new connections should be refused, {found} were")]
+    Refused { expected: usize, found: usize },
+    /// The table of connections gave a wrong answer.
+    #[error("{found} of {expected} lookups and changes of the table did what they should")]
+    Table { expected: usize, found: usize },
     /// An output is wrong.
     #[error("output {packet}: {flaw}")]
     Output { packet: usize, flaw: Flaw },

@@ -21,6 +21,10 @@
 //! | `spd/published` | VPP's table, ours beside it |
 //! | `acl` | `bench acl`: security groups; its arguments |
 //! | `acl/rows` | what laps come to: table, goals, JSON, curves |
+//! | `conn` | `bench conn`: connections; its arguments, its rows |
+//! | `conn/gateway` | a gateway with connections, and what must be true of its packets |
+//! | `conn/laps` | one lap of each kind of work |
+//! | `conn/rows` | what laps come to: tables, goals, JSON, curves |
 //! | `station` | one row's worker of `spd` and `acl`, its laps, and when they do not count |
 //! | `station/course` | options and rounds of both |
 //! | `station/measured` | the figures that both show |
@@ -57,6 +61,7 @@ mod cache;
 mod churn;
 mod cipher_alone;
 mod classify;
+mod conn;
 mod counted;
 mod draw;
 mod esp;
@@ -94,6 +99,7 @@ pub(crate) use acl::AclArguments;
 pub(crate) use cache::CacheArguments;
 pub(crate) use churn::ChurnArguments;
 pub(crate) use classify::ClassifyArguments;
+pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use spd::SpdArguments;
@@ -117,6 +123,8 @@ enum Bench {
     Spd(Box<SpdArguments>),
     /// Security groups between two ports: what they cost over none, over the number of rules.
     Acl(Box<AclArguments>),
+    /// Connections of `reflect` rules: new ones a second, established ones, the sweep, full tables.
+    Conn(Box<ConnArguments>),
     /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
     Classify(Box<ClassifyArguments>),
     /// The flow cache's table alone: ns a hit, a miss, an overwrite, over its size.
@@ -299,6 +307,7 @@ fn run(
         Bench::Esp(arguments) => esp::run(arguments),
         Bench::Spd(arguments) => spd::run(arguments),
         Bench::Acl(arguments) => acl::run(arguments),
+        Bench::Conn(arguments) => conn::run(arguments),
         Bench::Classify(arguments) => classify::run(arguments),
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),

@@ -220,6 +220,19 @@ impl Case {
 
     /// The packet in clear of one flow, as it is with this hop limit.
     pub fn inner(&self, flow: usize, hop_limit: u8) -> PacketBuilder {
+        let [from, to] = self.hosts(flow);
+        let header = match self.family {
+            Family::V4 => 28,
+            Family::V6 => 48,
+        };
+        PacketBuilder::new(from, to)
+            .udp(1024 + (flow % 32_768) as u16, TRAFFICS_PORT)
+            .hop_limit(hop_limit)
+            .payload_of(self.size.saturating_sub(header))
+    }
+
+    /// The hosts that a flow is between, the sender first.
+    pub(crate) fn hosts(&self, flow: usize) -> [Address; 2] {
         let (from, to) = match self.direction {
             Direction::Out => (LAN, WAN),
             Direction::In => (WAN, LAN),
@@ -234,14 +247,7 @@ impl Case {
             value: network.value + host as u128,
             ..network
         };
-        let header = match self.family {
-            Family::V4 => 28,
-            Family::V6 => 48,
-        };
-        PacketBuilder::new(host(network(from), near), host(network(to), far))
-            .udp(1024 + (flow % 32_768) as u16, TRAFFICS_PORT)
-            .hop_limit(hop_limit)
-            .payload_of(self.size.saturating_sub(header))
+        [host(network(from), near), host(network(to), far)]
     }
 
     /// Makes the gateway with these keys, one entry a worker, none of whose numbers are used.

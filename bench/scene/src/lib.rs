@@ -8,6 +8,7 @@ mod case;
 mod check;
 mod error;
 mod groups;
+mod handshake;
 mod other_cipher;
 mod packets;
 mod random;
@@ -18,6 +19,7 @@ pub use case::{
 pub use check::{Flaw, check, same};
 pub use error::SceneError;
 pub use groups::{PERMIT, Shape, Treatment, connections};
+pub use handshake::Step;
 pub use other_cipher::{Opened, OtherCipher, OtherError};
 pub use packets::{arriving, drain, load, mix, other_cipher};
 pub use random::Random;

@@ -44,7 +44,7 @@ mod sad;
 mod seal;
 pub mod snapshot;
 pub mod stage;
-mod sweep;
+pub mod sweep;
 pub mod tap;
 mod tracking;
 mod tx_batch;

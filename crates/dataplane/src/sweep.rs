@@ -6,11 +6,17 @@ use crate::connections::{Connections, Stripe};
 use crate::worker_share::WorkerShare;
 
 /// Time between two steps.
-const EVERY_NS: u64 = 10_000_000;
+pub const EVERY_NS: u64 = 10_000_000;
 /// Steps of a round over the worker's part: 16 seconds.
 const STEPS: usize = 1600;
 /// Lines of a step at most: a round over a larger part takes longer.
 const MOST_LINES: usize = 1024;
+
+/// Lines of a table at which one of `workers` workers looks in a step.
+pub const fn lines_a_step(lines: usize, workers: usize) -> usize {
+    let step = (lines / workers).div_ceil(STEPS);
+    if step < MOST_LINES { step } else { MOST_LINES }
+}
 
 /// A worker's place in the sweep.
 #[derive(Default)]
@@ -39,8 +45,7 @@ impl Sweep {
             self.stripe = Some((connections.stripe(worker, workers), lines, share));
         }
         let Some((stripe, ..)) = &mut self.stripe else { return };
-        let step = (lines / share.workers as usize).div_ceil(STEPS).min(MOST_LINES);
-        connections.sweep(stripe, step, now_s);
+        connections.sweep(stripe, lines_a_step(lines, share.workers as usize), now_s);
     }
 }
 
