@@ -4,27 +4,35 @@
 //! smallest packets, groups in on lan, and the rule that permits all of the traffic behind rules
 //! that match none of it. One core, through ports in memory, all checks and counters on. The rows
 //! without groups are measured in the same rounds, and every row is compared with its own of them.
+//!
+//! With files of ClassBench's form their rules are the groups, and the flows are drawn from them:
+//! each hits a known rule.
 
+mod file;
 mod rows;
 
 use std::collections::HashMap;
 use std::num::{NonZeroUsize, ParseIntError};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use policy::Spd;
-use scene::{Case, Direction, MAX_FLOWS, Shape, Treatment};
+use scene::{Case, Direction, MAX_FLOWS, Random, Shape, Treatment};
 use wire::{BATCH, Family};
 
 use super::draw::Distribution;
 use super::rows::version;
 use super::spd;
-use super::station::{Fate, RunArguments, Setting, Tier, each, refused};
+use super::station::{Fate, KnownFlows, RunArguments, Setting, Tier, each, refused};
 use super::subject::{Caching, WalkKind};
-use super::{ArgumentError, BenchError};
+use super::{ArgumentError, BenchError, RulesRefused};
+use file::FileRules;
 
 /// Rules at most.
 const MOST_RULES: usize = 1_000_000;
+/// Seed of the flows of files: the same in every run, as those of the other rows are.
+const FLOWS_SEED: u64 = 17;
 
 /// Arguments of `lockgate bench acl`.
 #[derive(clap::Args, Clone, Debug)]
@@ -38,6 +46,11 @@ pub(crate) struct AclArguments {
     #[arg(long, value_delimiter = ',', value_parser = shapes(),
           default_values = Shape::ALL.map(Shape::name))]
     shape: Vec<Shape>,
+    /// Files of rules of ClassBench's form, which are IPv4: their rules are the groups, and each
+    /// flow hits a known one. Rules that an earlier one covers are left out.
+    #[arg(long, value_delimiter = ',', num_args = 1.., value_name = "FILE",
+          conflicts_with_all = ["rules", "shape", "family"])]
+    rules_file: Vec<PathBuf>,
     /// Groups whose last rule is `permit`, or `reflect`: it tracks connections.
     #[arg(long, value_delimiter = ',', value_parser = kinds(),
           default_values = ["stateless", "stateful"])]
@@ -87,11 +100,13 @@ fn caches() -> impl TypedValueParser<Value = Caching> {
 }
 
 /// Parameters of one row of the bench.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Row {
     /// 0: no groups.
     rules: usize,
     shape: Shape,
+    /// The file whose rules they are, and whose flows: its place among all files.
+    file: Option<usize>,
     kind: Treatment,
     caching: Caching,
     family: Family,
@@ -103,9 +118,17 @@ impl Row {
         let (version, walk, cache) = (version(self.family), self.walk.name(), self.cache());
         let groups = match self.rules {
             0 => "no groups".to_owned(),
-            rules => format!("{rules} rules ({}, {})", self.shape.name(), self.kind.name()),
+            rules => format!("{rules} rules ({}, {})", self.shape(), self.kind.name()),
         };
         format!("{groups}, cache {cache}, IPv{version}, {walk} walk")
+    }
+
+    /// The shape of the rules, or that they are a file's.
+    fn shape(&self) -> String {
+        match self.file {
+            None => self.shape.name().to_owned(),
+            Some(number) => format!("file {}", number + 1),
+        }
     }
 
     /// The setting of the cache on the command line.
@@ -122,18 +145,23 @@ impl Row {
         Row { rules, shape, kind, ..*self } == *other
     }
 
-    /// The row's gateway with these policies, and its traffic.
-    fn setting(&self, spd: Arc<Spd>, flows: usize) -> Setting {
+    /// The row's gateway with these policies, and its traffic: so many flows, or those of a file.
+    fn setting(&self, spd: Arc<Spd>, flows: usize, known: Option<Arc<KnownFlows>>) -> Setting {
         let Row { walk, caching, .. } = *self;
         let permit = spd.holding_rules().find(|(_, rule)| rule.name == scene::PERMIT);
-        let tier = match (permit, walk, caching) {
-            // The fast path takes a batch between ports without groups as a whole.
-            (None, WalkKind::Fast, _) => Tier::None,
-            (None, WalkKind::General, _) => Tier::Any,
-            (Some(_), _, Caching::Off) => Tier::Classifier,
-            (Some(_), _, Caching::Auto | Caching::Always) => Tier::Cache,
+        let tier = match (self.rules, walk, caching) {
+            // The fast path takes a batch between ports without groups as a whole, unless it has
+            // packets of rare protocols.
+            (0, WalkKind::Fast, _) if known.is_none() => Tier::None,
+            (0, ..) => Tier::Any,
+            (_, _, Caching::Off) => Tier::Classifier,
+            (_, _, Caching::Auto | Caching::Always) => Tier::Cache,
         };
-        let fate = Fate::Leaves(permit.map(|(slot, _)| slot));
+        let fate = match &known {
+            Some(_) if self.rules > 0 => Fate::LeavesByKnown,
+            _ => Fate::Leaves(permit.map(|(slot, _)| slot)),
+        };
+        let flows = known.as_ref().map_or(flows, |known| known.packets.len());
         Setting {
             label: self.label(),
             spd,
@@ -147,6 +175,7 @@ impl Row {
             tier,
             connections: (self.rules > 0 && self.kind == Treatment::Stateful)
                 .then(scene::connections),
+            known,
         }
     }
 }
@@ -161,52 +190,109 @@ fn traffic(family: Family) -> Case {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &AclArguments) -> Result<(), BenchError> {
-    let rows = arguments.rows().map_err(BenchError::Argument)?;
-    let mut databases = Databases::default();
-    let setting = |row: &Row| Ok(row.setting(databases.of(row)?, arguments.flows));
+    let files = arguments.rules_file.iter().map(|file| FileRules::read(file));
+    let files = files.collect::<Result<Vec<_>, _>>();
+    let files = files.map_err(|error| BenchError::Rules(RulesRefused(error)))?;
+    let rows = arguments.rows(&files).map_err(BenchError::Argument)?;
+    let mut databases = Databases::new(&files);
+    let setting = |row: &Row| databases.setting(row, arguments.flows);
     let measurement = arguments.run.measure(&rows, setting)?;
-    let figures = rows::Figures::all(&rows, &measurement.rows);
-    let tables = vec![rows::table(&figures), rows::goals(&figures)];
-    let subject = format!(
-        "in memory, from lan to dmz, groups_in on lan, {} UDP flows of packets with 46 (IPv6: 48) \
-         bytes",
-        arguments.flows
-    );
-    let charts = rows::charts(&figures);
+    let figures = rows::Figures::all(&rows, &files, &measurement.rows);
+    let mut tables = vec![rows::table(&figures)];
+    tables.extend(match files[..] {
+        [] => rows::goals(&figures),
+        _ => rows::files(&files, |number| databases.flows.get(&number).cloned()),
+    });
+    let flows = match files[..] {
+        [] => format!("{} UDP flows of packets with 46 (IPv6: 48) bytes", arguments.flows),
+        _ => format!("up to {} flows of packets with 46 bytes or more", arguments.flows),
+    };
+    let subject = format!("in memory, from lan to dmz, groups_in on lan, {flows}");
+    let charts = if files.is_empty() { rows::charts(&figures) } else { Vec::new() };
     arguments.run.report(("acl", &subject), &measurement.provenance, &figures, tables, &charts)
 }
 
-/// The databases of all rows, each made once.
-#[derive(Default)]
-struct Databases(HashMap<(usize, Shape, Treatment, Family), Arc<Spd>>);
+/// The databases of all rows and the flows of all files, each made once.
+struct Databases<'f> {
+    files: &'f [FileRules],
+    /// By row, whatever its cache and walk.
+    made: HashMap<Row, Arc<Spd>>,
+    flows: HashMap<usize, Arc<KnownFlows>>,
+}
 
-impl Databases {
+impl<'f> Databases<'f> {
+    fn new(files: &'f [FileRules]) -> Databases<'f> {
+        Databases { files, made: HashMap::new(), flows: HashMap::new() }
+    }
+
+    fn setting(&mut self, row: &Row, flows: usize) -> Result<Setting, BenchError> {
+        let known = row.file.map(|number| self.known(row, number, flows)).transpose()?;
+        Ok(row.setting(self.of(row)?, flows, known))
+    }
+
     fn of(&mut self, row: &Row) -> Result<Arc<Spd>, BenchError> {
-        let Row { rules, shape, kind, family, .. } = *row;
-        if let Some(spd) = self.0.get(&(rules, shape, kind, family)) {
+        let key = Row { caching: Caching::Off, walk: WalkKind::Fast, ..*row };
+        let Row { rules, shape, kind, family, file, .. } = key;
+        if let Some(spd) = self.made.get(&key) {
             return Ok(spd.clone());
         }
-        let spd = Spd::new(traffic(family).grouped_policies(rules, shape, kind));
+        let spd = match file {
+            Some(number) if rules > 0 => self.files[number].group(&traffic(family), kind),
+            _ => Spd::new(traffic(family).grouped_policies(rules, shape, kind)),
+        };
         let spd = spd.map_err(|error| refused(&row.label(), error.into()))?;
-        Ok(self.0.entry((rules, shape, kind, family)).or_insert(spd.into()).clone())
+        Ok(self.made.entry(key).or_insert(spd.into()).clone())
+    }
+
+    /// The flows of a file.
+    fn known(
+        &mut self,
+        row: &Row,
+        number: usize,
+        most: usize,
+    ) -> Result<Arc<KnownFlows>, BenchError> {
+        if let Some(flows) = self.flows.get(&number) {
+            return Ok(flows.clone());
+        }
+        let file = &self.files[number];
+        let spd = self.of(&Row { rules: file.selectors.len(), ..*row })?;
+        let flows = file.flows(&traffic(row.family), &spd, most, &mut Random::new(FLOWS_SEED));
+        if flows.packets.is_empty() {
+            return Err(BenchError::Rules(RulesRefused(file.without_flows())));
+        }
+        Ok(self.flows.entry(number).or_insert(flows.into()).clone())
     }
 }
 
 impl AclArguments {
     /// Rows to measure: every combination of the lists, and of each first the one without groups.
-    fn rows(&self) -> Result<Vec<Row>, ArgumentError> {
+    fn rows(&self, files: &[FileRules]) -> Result<Vec<Row>, ArgumentError> {
         ArgumentError::check("--rules", &self.rules, 0, MOST_RULES)?;
         ArgumentError::check("--flows", &[self.flows], 1, MAX_FLOWS)?;
         self.run.check()?;
         let (caching, family, walk) = (Caching::Off, Family::V4, WalkKind::Fast);
         let (shape, kind) = (Shape::Uniform, Treatment::Stateless);
-        let mut rows = vec![Row { rules: 0, shape, kind, caching, family, walk }];
-        each(&mut rows, &self.family, |row, version| Row {
-            family: if *version == 4 { Family::V4 } else { Family::V6 },
-            ..row
-        });
+        let mut rows = vec![Row { rules: 0, shape, file: None, kind, caching, family, walk }];
+        match files {
+            [] => each(&mut rows, &self.family, |row, version| Row {
+                family: if *version == 4 { Family::V4 } else { Family::V6 },
+                ..row
+            }),
+            _ => each(&mut rows, &(0..files.len()).collect::<Vec<_>>(), |row, number| Row {
+                file: Some(*number),
+                ..row
+            }),
+        }
         each(&mut rows, &self.walk, |row, walk| Row { walk: *walk, ..row });
         each(&mut rows, &self.cache, |row, caching| Row { caching: *caching, ..row });
+        if !files.is_empty() {
+            let kinds = [None].into_iter().chain(self.kind.iter().copied().map(Some));
+            each(&mut rows, &kinds.collect::<Vec<_>>(), |row, kind| {
+                let rules = row.file.map_or(0, |number| files[number].selectors.len());
+                kind.map_or(row, |kind| Row { rules, kind, ..row })
+            });
+            return Ok(rows);
+        }
         let mut groups = vec![(0, shape, kind)];
         for kind in &self.kind {
             for shape in &self.shape {
@@ -240,7 +326,7 @@ mod tests {
 
     #[test]
     fn rows_are_every_combination_beside_one_without_groups() {
-        let rows = arguments(&[]).rows().unwrap();
+        let rows = arguments(&[]).rows(&[]).unwrap();
         assert_eq!(rows.len(), 2 * 2 * 2 * (1 + 6 * 2 * 2));
         let mut labels: Vec<String> = rows.iter().map(Row::label).collect();
         labels.sort();
@@ -249,7 +335,7 @@ mod tests {
         let line = ["--rules=7", "--shape=mixed", "--cache=on", "--family=6", "--walk=fast"];
         let line = [&line[..], &["--kind=stateful"]].concat();
         let rows: Vec<usize> =
-            arguments(&line).rows().unwrap().iter().map(|row| row.rules).collect();
+            arguments(&line).rows(&[]).unwrap().iter().map(|row| row.rules).collect();
         assert_eq!(rows, [0, 7], "what it is compared with is not left out");
     }
 
@@ -260,7 +346,7 @@ mod tests {
             (["--flows=65537"], "--flows"),
             (["--laps=6"], "--laps"),
         ] {
-            let error = arguments(&line).rows().unwrap_err();
+            let error = arguments(&line).rows(&[]).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
         }
         for line in ["--rules=0", "--rules=many", "--cache=auto", "--shape=round"] {
@@ -273,9 +359,9 @@ mod tests {
     fn a_lap_of_every_kind_counts() {
         let mut random = Random::new(3);
         let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
-        let mut databases = Databases::default();
-        for row in arguments(&["--rules=1,40"]).rows().unwrap() {
-            let setting = row.setting(databases.of(&row).unwrap(), 300);
+        let mut databases = Databases::new(&[]);
+        for row in arguments(&["--rules=1,40"]).rows(&[]).unwrap() {
+            let setting = databases.setting(&row, 300).unwrap();
             let mut station = Station::new(setting, 4096, 256, &mut frames, &mut random)
                 .unwrap_or_else(|error| panic!("{}: {error}", row.label()));
             station.shorten(300);
@@ -287,8 +373,8 @@ mod tests {
 
     #[test]
     fn a_lap_that_another_rule_or_another_tier_answers_is_refused() {
-        let row = Row { rules: 5, ..arguments(&["--cache=off"]).rows().unwrap()[0] };
-        let spd = Databases::default().of(&row).unwrap();
+        let row = Row { rules: 5, ..arguments(&["--cache=off"]).rows(&[]).unwrap()[0] };
+        let spd = Databases::new(&[]).of(&row).unwrap();
         let refused = |setting| {
             let mut random = Random::new(3);
             let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
@@ -297,7 +383,7 @@ mod tests {
             station.lap(&mut frames, &mut random)
         };
         let (other, _) = spd.holding_rules().next().unwrap();
-        let setting = row.setting(spd.clone(), 300);
+        let setting = row.setting(spd.clone(), 300, None);
         let of_others = Setting { fate: Fate::Leaves(Some(other)), ..setting.clone() };
         let error = refused(of_others).unwrap_err();
         assert!(matches!(error, LapError::Decider { counted: 0, .. }), "{error}");
@@ -310,4 +396,45 @@ mod tests {
             assert_ne!(told, Some(false), "{tier:?}");
         }
     }
+
+    #[test]
+    fn rules_of_a_file_are_groups_whose_every_rule_is_known_to_decide() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("few_6.rules");
+        std::fs::write(&file, RULES).unwrap();
+        let files = [FileRules::read(&file).unwrap()];
+        assert_eq!((files[0].selectors.len(), files[0].left_out), (5, 2));
+        let mut databases = Databases::new(&files);
+        let rows = arguments(&[]).rows(&files).unwrap();
+        assert_eq!(rows.len(), 2 * 2 * (1 + 2));
+        let (mut random, mut frames) = (Random::new(3), MemoryFrames::with_frame_bytes(256, 2048));
+        let mut lap = |setting: Setting| {
+            let mut station = Station::new(setting, 4096, 256, &mut frames, &mut random)?;
+            station.shorten(300);
+            station.lap(&mut frames, &mut random)
+        };
+        for row in &rows {
+            let setting = databases.setting(row, 200).unwrap();
+            lap(setting).unwrap_or_else(|error| panic!("{}: {error}", row.label()));
+        }
+        let known = databases.flows[&0].clone();
+        let hit: std::collections::HashSet<_> = known.deciders.iter().collect();
+        assert_eq!((known.packets.len(), hit.len()), (200, 4), "multicast is no host's");
+
+        let deciders = known.deciders.iter().rev().copied().collect();
+        let known = Some(KnownFlows { packets: known.packets.clone(), deciders }.into());
+        let right = databases.setting(&rows[1], 200).unwrap();
+        let error = lap(Setting { known, ..right }).unwrap_err();
+        assert!(matches!(error, LapError::Decider { .. }), "{error}");
+    }
+
+    /// Two of them can never decide: the third and the last.
+    const RULES: &str = "\
+        @20.1.0.0/24 30.1.0.0/24 0 : 65535 80 : 80 0x06/0xFF 0x0000/0x0000\n\
+        @20.0.0.0/8 30.1.0.7/32 1000 : 2000 53 : 53 0x11/0xFF 0x0000/0x0000\n\
+        @20.1.0.9/32 30.1.0.9/32 7 : 7 80 : 80 0x06/0xFF 0x0000/0x0000\n\
+        @20.0.0.0/8 30.0.0.0/8 0 : 65535 0 : 65535 0x01/0xFF 0x0000/0x0000\n\
+        @0.0.0.0/0 225.0.0.0/8 0 : 65535 0 : 65535 0x11/0xFF 0x0000/0x0000\n\
+        @0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00 0x0000/0x0000\n\
+        @0.0.0.0/0 0.0.0.0/0 0 : 65535 0 : 65535 0x00/0x00 0x0000/0x0000\n";
 }

@@ -20,8 +20,8 @@ use super::machine::{self, Seat};
 use super::measure::{self, Span, measure, overhead, rounds};
 use super::{ArgumentError, BenchError, Report, RulesRefused, WrongAnswer, publish};
 use scene::Random;
-pub(super) use sets::SetError;
-use sets::{Generated, Set};
+use sets::Generated;
+pub(super) use sets::{Set, SetError, read};
 use trace::Trace;
 
 /// Laps at least.

@@ -146,7 +146,7 @@ impl Row {
         };
         let (label, traffic) = (self.label(), traffic(self.family));
         let (caching, tier) = (self.lookup.caching(), Tier::Any);
-        let connections = None;
+        let (connections, known) = (None, None);
         Setting {
             label,
             spd,
@@ -159,6 +159,7 @@ impl Row {
             fate,
             tier,
             connections,
+            known,
         }
     }
 }

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use dataplane::connections::{Connections, Limits};
-use dataplane::{Snapshot, SnapshotParts};
+use dataplane::{NextHopId, Prefix, RouteEntry, RouteTarget, Snapshot, SnapshotParts};
 use policy::connection::Timeouts;
 use policy::{
     Action, AddressRange, GroupMode, GroupSide, Policy, PolicyId, PortRange, Selector, Spd,
     UpperSelector,
 };
+use wire::Address;
 use wire::flow::protocol;
 
 use crate::case::{Case, DMZ, FLOW_STEP, Keys, LAN, MAX_FLOWS, PEERS_PRIORITY, TRAFFICS_PORT};
@@ -18,6 +19,9 @@ use crate::random::Random;
 
 /// Name of the rule that permits the traffic.
 pub const PERMIT: &str = "permit-traffic";
+
+/// The groups are enforced.
+const ENFORCED: GroupMode = GroupMode::Enforce;
 
 /// Networks and ports of the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -61,8 +65,8 @@ impl Treatment {
 
     const fn action(self) -> Action {
         match self {
-            Treatment::Stateless => Action::Permit(GroupMode::Enforce),
-            Treatment::Stateful => Action::Reflect(GroupMode::Enforce),
+            Treatment::Stateless => Action::Permit(ENFORCED),
+            Treatment::Stateful => Action::Reflect(ENFORCED),
         }
     }
 }
@@ -73,7 +77,14 @@ pub fn connections() -> Arc<Connections> {
     let max = 4 * MAX_FLOWS as u32;
     let limits = Limits { half_open: max, half_open_per_zone: max, ..Limits::of(max) };
     // A run takes minutes, and the flows have no answers.
-    let timeouts = Timeouts { udp_unreplied_s: 86_400, ..Timeouts::default() };
+    let long = 86_400;
+    let timeouts = Timeouts {
+        tcp_syn_s: long,
+        udp_unreplied_s: long,
+        icmp_echo_s: long,
+        other_unreplied_s: long,
+        ..Timeouts::default()
+    };
     Arc::new(Connections::new(limits, timeouts, &[11; 32]))
 }
 
@@ -87,26 +98,50 @@ impl Case {
         shape: Shape,
         treatment: Treatment,
     ) -> Vec<Policy> {
-        let rule = |(number, (name, action, selector)): (usize, (&str, Action, Selector))| Policy {
-            id: PolicyId(number as u32 + 1),
-            name: name.into(),
-            action,
-            priority: (rules - number) as u32,
-            only: None,
-            group: Some(GroupSide::In),
-            ingress: Some([LAN.0].into()),
-            selector,
-        };
-        let mut policies = vec![self.peers_policy(PolicyId(0), PEERS_PRIORITY)];
+        let mut list = Vec::with_capacity(rules);
         if let Some(in_front) = rules.checked_sub(1) {
-            let enforced = GroupMode::Enforce;
-            let in_front = self.in_front(in_front, shape).into_iter();
-            let in_front = in_front.map(|selector| ("deny", Action::Deny(enforced), selector));
-            let permit = (PERMIT, treatment.action(), self.permitted(shape));
-            let no_rule = ("no-rule", Action::NoRule(enforced), self.everything());
-            policies.extend(in_front.chain([permit, no_rule]).enumerate().map(rule));
+            let denied = |selector| ("deny".to_owned(), Action::Deny(ENFORCED), selector);
+            list.extend(self.in_front(in_front, shape).into_iter().map(denied));
+            list.push((PERMIT.to_owned(), treatment.action(), self.permitted(shape)));
         }
-        policies
+        self.with_group(list)
+    }
+
+    /// Returns the policies of a gateway whose port lan has a group with these selectors, the first
+    /// with the highest precedence. All are treated alike.
+    pub fn policies_of(&self, selectors: &[Selector], treatment: Treatment) -> Vec<Policy> {
+        let rule = |(number, selector): (usize, &Selector)| {
+            (format!("rule-{number}"), treatment.action(), selector.clone())
+        };
+        self.with_group(selectors.iter().enumerate().map(rule).collect())
+    }
+
+    /// The SPD's policy, and a group of lan with these rules; without rules there is no group.
+    fn with_group(&self, mut rules: Vec<(String, Action, Selector)>) -> Vec<Policy> {
+        if !rules.is_empty() {
+            rules.push(("no-rule".to_owned(), Action::NoRule(ENFORCED), self.everything()));
+        }
+        let highest = rules.len();
+        let rule =
+            |(number, (name, action, selector)): (usize, (String, Action, Selector))| Policy {
+                id: PolicyId(number as u32 + 1),
+                name,
+                action,
+                priority: (highest - number) as u32,
+                only: None,
+                group: Some(GroupSide::In),
+                ingress: Some([LAN.0].into()),
+                selector,
+            };
+        let rules = rules.into_iter().enumerate().map(rule);
+        [self.peers_policy(PolicyId(0), PEERS_PRIORITY)].into_iter().chain(rules).collect()
+    }
+
+    /// A route by which dmz leads to all addresses.
+    pub fn default_route(&self) -> RouteEntry {
+        let address = Address { family: self.family, value: 0 };
+        let target = RouteTarget::Via(NextHopId(DMZ.0.into()));
+        RouteEntry { prefix: Prefix { address, length: 0 }, target }
     }
 
     /// Makes the gateway with [these policies](Self::grouped_policies).

@@ -1,5 +1,8 @@
 //! Presents the figures of the laps: table, goals, JSON, curves.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use comfy_table::{CellAlignment, Table, presets};
 use scene::Shape;
 use serde::Serialize;
@@ -7,8 +10,9 @@ use serde::Serialize;
 use super::super::counted;
 use super::super::plot::{Chart, Scale, add_point};
 use super::super::rows::version;
-use super::super::station::{LEGEND, Measured};
+use super::super::station::{KnownFlows, LEGEND, Measured};
 use super::Row;
+use super::file::FileRules;
 
 /// Nanoseconds over a packet without groups at most, where the cache answers.
 const CACHED_NS: f64 = 8.0;
@@ -27,8 +31,11 @@ const SEARCHED_RULES: usize = 10_000;
 pub(super) struct Figures {
     /// Rules of the groups; 0: no groups.
     pub(super) rules: usize,
-    /// "uniform", "mixed", "none": no groups.
-    pub(super) shape: &'static str,
+    /// "uniform", "mixed", the name of a file; "none": no groups.
+    pub(super) shape: String,
+    /// The file whose flows the packets are of, and whose rules the groups have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) file: Option<String>,
     pub(super) kind: &'static str,
     /// The flow cache: "on" or "off".
     pub(super) cache: &'static str,
@@ -46,18 +53,24 @@ pub(super) struct Figures {
 
 impl Figures {
     /// The figures of all rows, each beside the one without groups.
-    pub(super) fn all(rows: &[Row], measured: &[Measured]) -> Vec<Figures> {
+    pub(super) fn all(rows: &[Row], files: &[FileRules], measured: &[Measured]) -> Vec<Figures> {
         let counted = counted::Table::committed();
         let figures = |(row, of): (&Row, &Measured)| {
             let without = rows.iter().position(|other| other.rules == 0 && other.is_like(row));
             let none = without.map_or(f64::NAN, |place| measured[place].ns_per_packet);
             let (family, walk) = (version(row.family), row.walk);
-            let shape = if row.rules == 0 { "none" } else { row.shape.name() };
-            let is_counted = row.rules == 0 || row.shape == Shape::Uniform;
+            let file = row.file.map(|number| files[number].name.clone());
+            let shape = match (row.rules, &file) {
+                (0, _) => "none".to_owned(),
+                (_, Some(file)) => file.clone(),
+                (_, None) => row.shape.name().to_owned(),
+            };
+            let is_counted = file.is_none() && (row.rules == 0 || row.shape == Shape::Uniform);
             let instructions = counted.forward(family, walk, row.caching, (row.rules, row.kind));
             Figures {
                 rules: row.rules,
                 shape,
+                file,
                 kind: row.kind.name(),
                 cache: row.cache(),
                 family,
@@ -75,6 +88,14 @@ impl Figures {
         self.cache == "on"
     }
 
+    /// The shape, and whose flows pass without groups.
+    fn shape_text(&self) -> String {
+        match &self.file {
+            Some(file) if self.rules == 0 => format!("none, {file}"),
+            _ => self.shape.clone(),
+        }
+    }
+
     /// Number of rules in a table.
     fn rules_text(&self) -> String {
         if self.rules == 0 { "none".into() } else { self.rules.to_string() }
@@ -86,14 +107,14 @@ pub(super) fn table(figures: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let heads = ["rules", "shape", "kind", "cache", "IP", "walk", "connections", "Mpps"];
-    let over_none = ["ns over none", "÷ none", "instructions"];
+    let over_none = ["ns over none", "÷ none", "instructions", "searched"];
     table.set_header(heads.into_iter().chain(over_none).chain(Measured::HEADS));
     for row in figures {
         let is_none = row.rules == 0;
         let over = |text: String| if is_none { String::new() } else { text };
         let cells = [
             row.rules_text(),
-            row.shape.to_owned(),
+            row.shape_text(),
             row.kind.to_owned(),
             row.cache.to_owned(),
             row.family.to_string(),
@@ -103,6 +124,7 @@ pub(super) fn table(figures: &[Figures]) -> String {
             over(format!("{:.1}", row.ns_over_none)),
             over(format!("{:.2}", row.ratio_to_none)),
             row.instructions.map_or(String::new(), |count| format!("{count:.0}")),
+            format!("{:.2} %", row.measured.search_rate * 100.0),
         ];
         table.add_row(cells.into_iter().chain(row.measured.cells()));
     }
@@ -112,12 +134,13 @@ pub(super) fn table(figures: &[Figures]) -> String {
          rules: of the groups; the last permits every packet. none: no groups, in the same rounds; \
          ns over none, ÷ none: against it, medians.\n\
          connections: live ones, one a flow.\n\
-         instructions: of a packet of 64 bytes, of the committed table; empty: not counted."
+         instructions: of a packet of 64 bytes, of the committed table; empty: not counted.\n\
+         searched: part of the packets that the classifier answered."
     )
 }
 
 /// The rows against their goals: a line for each IP version and walk.
-pub(super) fn goals(figures: &[Figures]) -> String {
+pub(super) fn goals(figures: &[Figures]) -> Option<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["goal", "kind", "IP", "walk", "found", "limit", ""]);
@@ -135,7 +158,7 @@ pub(super) fn goals(figures: &[Figures]) -> String {
         let uncounted = none.iter().find(|row| row.is_cached()).and_then(|row| row.instructions);
         let counted = cached().find_map(|row| row.instructions);
         let searched = grouped.iter().find(|row| {
-            !row.is_cached() && (row.rules, row.shape) == (SEARCHED_RULES, Shape::Mixed.name())
+            !row.is_cached() && (row.rules, &*row.shape) == (SEARCHED_RULES, Shape::Mixed.name())
         });
         let flat = (most > 0.0).then_some(most / least);
         let over = cached().map(|row| row.ns_over_none).reduce(f64::max);
@@ -158,7 +181,31 @@ pub(super) fn goals(figures: &[Figures]) -> String {
     }
     let numbers = table.column_iter_mut().skip(4).take(2);
     numbers.for_each(|c| c.set_cell_alignment(CellAlignment::Right));
-    table.to_string()
+    Some(table.to_string())
+}
+
+/// The files, with what is left out of each and the flows that were drawn.
+pub(super) fn files(
+    files: &[FileRules],
+    flows: impl Fn(usize) -> Option<Arc<KnownFlows>>,
+) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["file", "rules", "covered, left out", "flows", "of rules"]);
+    for (number, file) in files.iter().enumerate() {
+        let drawn = flows(number)?;
+        let hit: HashSet<_> = drawn.deciders.iter().collect();
+        let numbers = [file.selectors.len(), file.left_out, drawn.packets.len(), hit.len()];
+        let cells = numbers.map(|it| it.to_string());
+        table.add_row([file.name.clone()].into_iter().chain(cells));
+    }
+    table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    Some(format!(
+        "{table}\n\
+         covered: an earlier rule matches all that they match, duplicates among them. of rules: \
+         that decide about at least\none flow, and count each of its packets; the others match \
+         only what earlier ones match too, or no host's address."
+    ))
 }
 
 /// Time over the number of rules: a picture for each IP version and walk.
@@ -202,7 +249,7 @@ mod tests {
         let of = |(caching, rules, shape, ns): (Caching, usize, Shape, f64)| {
             let measured = Measured { ns_per_packet: ns, mpps: 1e3 / ns, ..Measured::default() };
             let kind = Treatment::Stateless;
-            (Row { rules, shape, kind, caching, family, walk }, measured)
+            (Row { rules, shape, file: None, kind, caching, family, walk }, measured)
         };
         let (on, off) = (Caching::Always, Caching::Off);
         let rows = [
@@ -214,7 +261,7 @@ mod tests {
             (off, 10_000, Shape::Mixed, 50.0),
         ];
         let (rows, measured): (Vec<Row>, Vec<Measured>) = rows.into_iter().map(of).unzip();
-        Figures::all(&rows, &measured)
+        Figures::all(&rows, &[], &measured)
     }
 
     #[test]
@@ -245,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_goals_say_what_was_found_and_whether_that_is_enough() {
-        let text = goals(&figures());
+        let text = goals(&figures()).unwrap();
         for (goal, found, word) in [
             ("ns over none at most", "9.00", "missed"),
             ("max/min", "1.12", "missed"),

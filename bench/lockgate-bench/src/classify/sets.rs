@@ -12,10 +12,10 @@ use wire::{Address, Family};
 use scene::Random;
 
 /// A set of rules.
-pub(super) struct Set {
-    pub(super) name: String,
-    pub(super) family: Family,
-    pub(super) policies: Vec<Policy>,
+pub(in super::super) struct Set {
+    pub(in super::super) name: String,
+    pub(in super::super) family: Family,
+    pub(in super::super) policies: Vec<Policy>,
 }
 
 /// A file of rules that cannot be used.
@@ -30,6 +30,8 @@ pub(in super::super) enum SetError {
     Rule { file: PathBuf, line: usize },
     #[error("{}: no rules", .0.display())]
     Empty(PathBuf),
+    #[error("{0}: no rule of it matches a packet between hosts")]
+    NoFlows(String),
 }
 
 /// Sets that are generated.
@@ -47,7 +49,7 @@ pub(in super::super) enum Generated {
 ///
 /// # Errors
 /// [`SetError`].
-pub(super) fn read(file: &Path) -> Result<Set, SetError> {
+pub(in super::super) fn read(file: &Path) -> Result<Set, SetError> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| SetError::Read { file: file.to_owned(), error })?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
