@@ -7,6 +7,7 @@ mod compare;
 mod failure;
 mod gateways;
 mod laboratory;
+mod play;
 mod progress;
 mod replay;
 mod report;

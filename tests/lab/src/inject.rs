@@ -45,6 +45,18 @@ pub fn inject(
     })?
 }
 
+/// Returns the link address of an interface.
+///
+/// # Errors
+/// [`LabError::NoInterface`], [`LabError::Socket`], and as [`Namespace::enter`].
+pub fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6], LabError> {
+    let address = namespace.enter(|| link_address(interface))??;
+    address.and_then(|address| address.addr()).ok_or_else(|| LabError::NoInterface {
+        namespace: namespace.name().to_owned(),
+        interface: interface.to_owned(),
+    })
+}
+
 /// The address of an interface for a packet socket, as the kernel lists it.
 fn link_address(interface: &str) -> Result<Option<LinkAddr>, LabError> {
     let mut all = getifaddrs()

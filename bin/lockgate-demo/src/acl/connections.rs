@@ -1,22 +1,25 @@
 //! The scenes with `reflect` rules: both ends of a connection are heard until its rule is removed.
 //! Two workers process the packets: those of the client come by other queues than the answers.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use dataplane::DropReason;
+use netlab::inject::{inject, mac};
+use netlab::sites::HOST_INTERFACE;
 use netlab::{LabError, interrupt, iperf};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use wire::Family;
+use wire::build::{PacketBuilder, tcp_flags};
 
 use super::changes::under_tcp;
 use super::groups::{Groups, Mode, Rule, http, ping, tcp_to};
-use super::report::ConnectionsReport;
-use super::stage::{A, Equal, Expected, Stage, Target, answers, questions};
-use super::traffic::Sent;
+use super::report::{ConnectionsReport, FloodReport};
+use super::stage::{A, Equal, Expected, Reading, Stage, Target, answers, questions};
 use super::traffic::Service::{Dns, Http, Https, Ping};
+use super::traffic::{Addresses, FLOODED, Sent};
 use crate::report::Check;
 
 /// Counters of the rules of group `web`, and of packets that no rule matched.
@@ -35,12 +38,14 @@ const REUSES: u32 = 5000;
 /// Time for words that must come, and for words that must not.
 const PATIENCE: Duration = Duration::from_secs(8);
 const BRIEF: Duration = Duration::from_millis(700);
-/// Ports of the server that the flood goes to.
-const FLOODED: std::ops::Range<u16> = 10_000..30_000;
-/// Datagrams after which the flood pauses, and how long: it lasts while the stream does.
-const BURST: usize = 100;
-const PAUSE: Duration = Duration::from_millis(10);
-/// Bounds of the TCP stream beside the flood.
+/// SYNs of the flood, each of an address and port of its own: about two seconds, beside the stream.
+const FLOOD: u32 = 20_000;
+/// SYNs of its control: more than half-open connections may be there.
+const CONTROL: u32 = 3000;
+/// Hosts of the client's network that the flood says it is from; the first one's address.
+const SOURCES: u32 = 200;
+const FIRST_SOURCE: u32 = 20;
+/// Bounds of the TCP streams beside the restart and the flood.
 const TCP_SECONDS: u32 = 4;
 const TCP_BITS_PER_SECOND: u64 = 50_000_000;
 
@@ -238,72 +243,88 @@ pub(super) fn restart(stage: &mut Stage) -> Result<(), LabError> {
     hears(&mut client, PATIENCE).map(drop)
 }
 
-/// Scene 12: a flood of new connections fills its share of the table, and an established stream
-/// loses nothing.
+/// Scene 12: a flood of SYNs fills its share of the table, and an established stream loses nothing.
 pub(super) fn flood(stage: &mut Stage) -> Result<(), LabError> {
-    let any_udp = Rule::permit("udp", "protocol = \"udp\"").reflect();
+    let tcp = || Rule::permit("flooded", tcp_to(FLOODED));
     let stream = Rule::permit("iperf", tcp_to(5201)).reflect();
-    stage.apply(&from_lan(&[stream, any_udp]))?;
+    stage.apply(&from_lan(&[stream, tcp().reflect()]))?;
     let server = iperf::Server::start(&stage.server)?;
     let before = stage.reading(Target::Dmz)?;
     let to = Target::Dmz.addresses().of(Family::V4);
     let mut seen = (0, ConnectionsReport::default());
     let bytes = under_tcp(stage, &to.to_string(), |stage| {
         interrupt::sleep(Duration::from_millis(500))?;
-        let sent = stage.client().enter(|| send_flood(to))?;
-        let sent = sent.map_err(LabError::socket("cannot flood"))?;
-        seen = (sent, ConnectionsReport::of(&stage.table()?));
+        seen = (send_flood(stage, FLOOD)?, ConnectionsReport::of(&stage.table()?));
         Ok(())
     })?;
     drop(server);
-    let ((sent, table), end) = (seen, Instant::now() + PATIENCE);
-    let limit = &[DropReason::ConnectionLimit.name()];
-    let (refused, lost, of_stream, of_stream_arrived) = loop {
-        let after = stage.reading(Target::Dmz)?;
-        let of = |what| after.sent_since(&before, &[what]);
-        let lost = of(Sent::Flood).saturating_sub(of(Sent::FloodArrived));
-        let refused = after.counted_since(&before, limit);
-        let stream = (of(Sent::Stream), of(Sent::StreamArrived));
-        if lost == refused && stream.0 == stream.1 || Instant::now() > end {
-            break (refused, lost, stream.0, stream.1);
-        }
-        interrupt::sleep(Duration::from_millis(50))?;
+    let (sent, table) = seen;
+    let flood = FloodReport {
+        stream_mbps: bytes as f64 * 8.0 / 1e6 / f64::from(TCP_SECONDS),
+        ..flooded(stage, &before, sent)?
     };
     let ok = bytes > 0
-        && of_stream == of_stream_arrived
-        && refused > 0
-        && lost == refused
+        && flood.stream_arrived == flood.stream_sent
+        && flood.refused > 0
+        && flood.arrived + flood.refused == sent
         && table.half_open <= table.half_open_max
         && table.refused > 0;
-    let detail = format!(
-        "{sent} datagrams, {refused} refused, {lost} did not arrive; {} of {} half-open; of the \
-         stream beside it {of_stream_arrived} of {of_stream} packets arrived, {:.1} MB",
-        table.half_open,
-        table.half_open_max,
-        bytes as f64 / 1e6
-    );
+    let detail =
+        format!("{}; {} of {} half-open", flood.text(), table.half_open, table.half_open_max);
     stage.report.connections = table;
-    let name = "a flood of new connections is bounded, an established stream goes on";
+    stage.report.flood = flood;
+    let name = "a flood of SYNs is bounded, an established stream goes on";
     stage.note(Check { name, ok, detail });
-    Ok(())
+
+    stage.apply(&Groups::none().lan_in(&["web"]).group("web", Mode::Enforce, &[tcp()]))?;
+    let before = stage.reading(Target::Dmz)?;
+    let sent = send_flood(stage, CONTROL)?;
+    let passed = flooded(stage, &before, sent)?;
+    let name = "control: past a rule that only permits, every SYN arrives";
+    let detail = format!("{} of {sent} SYNs arrived, {} refused", passed.arrived, passed.refused);
+    stage.note(Check { name, ok: passed.arrived == sent && passed.refused == 0, detail });
+    // Half-open ones would stay for 30 seconds, and refuse connections of the next scenes.
+    let port = FLOODED.to_string();
+    stage.gateways.daemon(A)?.ask(&["connection", "clear", "port", &port]).map(drop)
 }
 
-/// Sends a datagram to each of the flooded ports. Returns how many.
-fn send_flood(to: IpAddr) -> std::io::Result<usize> {
-    let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-    let mut sent = 0;
-    for (number, port) in FLOODED.enumerate() {
-        match socket.send_to(b"?", (to, port)) {
-            Ok(_) => sent += 1,
-            // An ICMP error about an earlier one.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-            Err(error) => return Err(error),
+/// Waits until the counts of a flood are those of all its packets.
+fn flooded(stage: &Stage, before: &Reading, sent: u64) -> Result<FloodReport, LabError> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let after = stage.reading(Target::Dmz)?;
+        let of = |what| after.sent_since(before, &[what]);
+        let flood = FloodReport {
+            sent,
+            arrived: of(Sent::FloodArrived),
+            refused: after.counted_since(before, &[DropReason::ConnectionLimit.name()]),
+            stream_sent: of(Sent::Stream),
+            stream_arrived: of(Sent::StreamArrived),
+            stream_mbps: 0.0,
+        };
+        let is_settled =
+            flood.arrived + flood.refused == sent && flood.stream_sent == flood.stream_arrived;
+        if is_settled || Instant::now() > end {
+            return Ok(flood);
         }
-        if number % BURST == BURST - 1 {
-            std::thread::sleep(PAUSE);
-        }
+        interrupt::sleep(Duration::from_millis(50))?;
     }
-    Ok(sent)
+}
+
+/// Sends SYNs, each from another address and port of the client's network. Returns how many.
+fn send_flood(stage: &Stage, count: u32) -> Result<u64, LabError> {
+    let gateway = mac(&stage.gateways.site(A).gateway, "lan")?;
+    let client = mac(stage.client(), HOST_INTERFACE)?;
+    let network = u32::from(Addresses::of_host(A).v4) & !0xff;
+    let to = Target::Dmz.addresses().of(Family::V4);
+    let syn = |number: u32| {
+        let from: IpAddr = Ipv4Addr::from_bits(network + FIRST_SOURCE + number % SOURCES).into();
+        let port = 1024 + (number / SOURCES) as u16;
+        let packet = PacketBuilder::new(from.into(), to.into());
+        packet.tcp_with(port, FLOODED, tcp_flags::SYN, Some(1460)).frame(gateway, client, None)
+    };
+    let frames: Vec<Vec<u8>> = (0..count).map(syn).collect();
+    Ok(inject(stage.client(), HOST_INTERFACE, &frames)? as u64)
 }
 
 /// Opens a TCP connection. Returns the client's and the server's end.

@@ -24,11 +24,39 @@ pub(super) struct CounterRow {
 pub(super) struct Rate {
     /// `None`: no groups.
     pub(super) rules: Option<u32>,
+    /// "none", "stateless", or "stateful": the last rule reflects.
+    pub(super) kind: &'static str,
     /// The median of the rounds.
     pub(super) tcp_gbps: f64,
     /// The slowest and the fastest round.
     pub(super) tcp_gbps_range: [f64; 2],
     pub(super) ping_p50_us: Option<f64>,
+}
+
+/// A flood of SYNs beside an established stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(super) struct FloodReport {
+    /// SYNs.
+    pub(super) sent: u64,
+    pub(super) arrived: u64,
+    /// As Lockgate counts them.
+    pub(super) refused: u64,
+    /// Packets of the stream.
+    pub(super) stream_sent: u64,
+    pub(super) stream_arrived: u64,
+    /// Rate of the stream. Never a check: machines differ and are shared.
+    pub(super) stream_mbps: f64,
+}
+
+impl FloodReport {
+    /// Formats it for a check.
+    pub(super) fn text(&self) -> String {
+        let FloodReport { sent, arrived, refused, stream_sent, stream_arrived, stream_mbps } = self;
+        format!(
+            "{sent} SYNs, {refused} refused, {arrived} arrived; of the stream beside it \
+             {stream_arrived} of {stream_sent} packets arrived, {stream_mbps:.1} Mbit/s"
+        )
+    }
 }
 
 /// A table of connections.
@@ -71,6 +99,7 @@ pub(super) struct AclReport {
     pub(super) rates: Vec<Rate>,
     /// The table of connections of the first gateway in the flood.
     pub(super) connections: ConnectionsReport,
+    pub(super) flood: FloodReport,
     /// Drops of both gateways.
     pub(super) drops: BTreeMap<String, u64>,
     /// Imbalance of all ledgers; `None`: no daemon answered.
@@ -89,6 +118,7 @@ impl AclReport {
             counters: Vec::new(),
             rates: Vec::new(),
             connections: ConnectionsReport::default(),
+            flood: FloodReport::default(),
             drops: BTreeMap::new(),
             ledger_imbalance: None,
         }
@@ -100,7 +130,7 @@ impl AclReport {
         if !self.rates.is_empty() {
             let rows = self.rates.iter().map(Rate::row);
             text += &table(
-                "Figures by the number of rules (medians; no check)",
+                "Figures by the rules of lan; stateful: the last reflects (medians; no check)",
                 &["rules of lan (in)", "TCP", "rounds", "ping p50"],
                 rows,
                 Numbers(1..=3),
@@ -128,8 +158,7 @@ impl Rate {
     fn row(&self) -> Vec<String> {
         let rules = match self.rules {
             None => "no groups".to_owned(),
-            Some(1) => "1, which permits".to_owned(),
-            Some(rules) => format!("{rules}, the last permits"),
+            Some(rules) => format!("{rules}, {}", self.kind),
         };
         let ping = self.ping_p50_us.map_or("-".to_owned(), |us| format!("{us:.0} µs"));
         let [slowest, fastest] = self.tcp_gbps_range;
@@ -143,7 +172,8 @@ mod tests {
     use super::*;
 
     fn rate(rules: Option<u32>) -> Rate {
-        Rate { rules, tcp_gbps: 1.25, tcp_gbps_range: [1.0, 1.5], ping_p50_us: Some(50.0) }
+        let kind = rules.map_or("none", |_| "stateful");
+        Rate { rules, kind, tcp_gbps: 1.25, tcp_gbps_range: [1.0, 1.5], ping_p50_us: Some(50.0) }
     }
 
     #[test]
@@ -160,9 +190,13 @@ mod tests {
         };
         assert_eq!(
             keys(&json),
-            "checks connections counters demo drops ledger_imbalance ok rates rules scenes"
+            "checks connections counters demo drops flood ledger_imbalance ok rates rules scenes"
         );
-        assert_eq!(keys(&json["rates"][0]), "ping_p50_us rules tcp_gbps tcp_gbps_range");
+        assert_eq!(keys(&json["rates"][0]), "kind ping_p50_us rules tcp_gbps tcp_gbps_range");
+        assert_eq!(
+            keys(&json["flood"]),
+            "arrived refused sent stream_arrived stream_mbps stream_sent"
+        );
         assert_eq!(keys(&json["counters"][0]), "check counted counter sent");
         assert_eq!(json["rates"][0]["rules"], serde_json::Value::Null);
     }
@@ -173,9 +207,7 @@ mod tests {
         assert!(!report.text().contains("Figures"), "no figures, no table");
         report.rates.push(rate(Some(1000)));
         let text = report.text();
-        for words in
-            ["half-open 0 of 0", "1000, the last permits", "1.25 Gbit/s", "1.00 to 1.50", "NOT"]
-        {
+        for words in ["half-open 0 of 0", "1000, stateful", "1.25 Gbit/s", "1.00 to 1.50", "NOT"] {
             assert!(text.contains(words), "{words}: {text}");
         }
     }

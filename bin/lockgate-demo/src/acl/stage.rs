@@ -20,6 +20,7 @@ use wire::Family;
 use super::groups::Groups;
 use super::report::{AclReport, CounterRow};
 use super::traffic::{self, Addresses, Fate, Sent, SentCounts, Servers, Service, names};
+use crate::play;
 use crate::progress::Progress;
 use crate::report::Check;
 
@@ -33,8 +34,6 @@ const DMZ: u8 = 3;
 const SETTLE: Duration = Duration::from_secs(5);
 /// Time for a daemon's ports to be up.
 const UP: Duration = Duration::from_secs(60);
-/// Lines of a daemon's log that are shown if something went wrong.
-const LOG_LINES: usize = 15;
 
 /// The laboratory with its daemons and servers, and the results so far.
 pub(super) struct Stage {
@@ -241,9 +240,7 @@ impl Stage {
 
     /// Notes the result of a check.
     pub(super) fn note(&mut self, check: Check) {
-        let verdict = if check.ok { "ok" } else { "FAILED" };
-        self.say(verdict, &format!("{}: {}", check.name, check.detail));
-        self.report.checks.push(check);
+        play::note(&mut self.report.checks, self.progress, check);
     }
 
     fn set(&mut self, groups: &Groups) {
@@ -336,37 +333,15 @@ impl Stage {
         })
     }
 
-    /// Ends the play: what went wrong becomes a check that failed, everything is torn down, and
-    /// the report is complete.
+    /// Ends the play: everything is torn down, and the report is complete.
     ///
     /// # Errors
     /// [`LabError::Interrupted`], torn down all the same.
     pub(super) fn close(mut self, outcome: Result<(), LabError>) -> Result<AclReport, LabError> {
-        match outcome {
-            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
-            Err(error) => {
-                let detail = error.to_string();
-                self.note(Check { name: "the play went to its end", ok: false, detail });
-            }
-            Ok(()) => {}
-        }
-        self.report.ok =
-            !self.report.checks.is_empty() && self.report.checks.iter().all(|check| check.ok);
-        if !self.report.ok {
-            self.show_logs();
-        }
-        self.say("", "tearing down");
+        let (checks, gateways) = (&mut self.report.checks, &self.gateways);
+        self.report.ok = play::end(outcome, checks, gateways, self.progress)?;
         let Stage { report, .. } = self;
         Ok(report)
-    }
-
-    fn show_logs(&self) {
-        for number in [A, B] {
-            let name = self.gateways.file(number).name();
-            for line in self.gateways.log(number, LOG_LINES) {
-                self.say("log", &format!("{name}: {line}"));
-            }
-        }
     }
 }
 

@@ -297,22 +297,21 @@ pub(super) enum Sent {
     Stream,
     /// Those of them that reached the server.
     StreamArrived,
-    /// The client's datagrams to ports from 10,000 to 29,999.
-    Flood,
-    /// Those of them that reached the server.
+    /// The SYNs of the flood that reached the server.
     FloodArrived,
 }
 
 /// Counts of packets that left a host.
 pub(super) type SentCounts = BTreeMap<Sent, u64>;
 
+/// The port that the flood goes to. The server is silent there: it counts.
+pub(super) const FLOODED: u16 = 7200;
+
 /// Begins to count what leaves a host.
 pub(super) fn count(host: &Namespace) -> Result<(), LabError> {
-    let names = ["stream", "arrived", "flood", "flood_arrived"];
+    let names = ["stream", "arrived", "flood_arrived"];
     let mut counters = names.map(|name| format!("counter {name} {{}}\n")).concat();
-    let mut rules = "tcp dport 5201 counter name stream
-                     udp dport 10000-29999 counter name flood\n"
-        .to_owned();
+    let mut rules = "tcp dport 5201 counter name stream\n".to_owned();
     for service in Service::ALL {
         let name = service.counter();
         counters += &format!("counter to_{name} {{}}\ncounter from_{name} {{}}\n");
@@ -339,7 +338,7 @@ pub(super) fn count(host: &Namespace) -> Result<(), LabError> {
              chain received {{
                  type filter hook input priority 0; policy accept;
                  tcp dport 5201 counter name arrived
-                 udp dport 10000-29999 counter name flood_arrived
+                 tcp dport {FLOODED} counter name flood_arrived drop
              }}
          }}"
     );
@@ -381,7 +380,6 @@ fn read_counters(answer: &str) -> Option<SentCounts> {
     }
     counts.insert(Sent::Stream, *found.get("stream")?);
     counts.insert(Sent::StreamArrived, *found.get("arrived")?);
-    counts.insert(Sent::Flood, *found.get("flood")?);
     counts.insert(Sent::FloodArrived, *found.get("flood_arrived")?);
     Some(counts)
 }
@@ -395,7 +393,7 @@ mod tests {
         let mut listed = vec![serde_json::json!({"metainfo": {"version": "1.0.6"}})];
         let names = Service::ALL.map(Service::counter);
         let all = names.iter().flat_map(|name| [format!("to_{name}"), format!("from_{name}")]);
-        let streams = ["stream", "arrived", "flood", "flood_arrived"].map(str::to_owned);
+        let streams = ["stream", "arrived", "flood_arrived"].map(str::to_owned);
         for (packets, name) in all.chain(streams).enumerate() {
             listed.push(serde_json::json!({"counter": {"name": name, "packets": packets}}));
         }

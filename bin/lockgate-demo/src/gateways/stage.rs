@@ -9,6 +9,7 @@ use netlab::sites::Plan;
 use netlab::{Gateways, LabError};
 
 use super::report::{GatewaysReport, TimeFigure};
+use crate::play;
 use crate::progress::Progress;
 use crate::report::Check;
 
@@ -16,9 +17,6 @@ use crate::report::Check;
 pub(super) const A: u8 = 1;
 /// Gateway B.
 pub(super) const B: u8 = 2;
-
-/// Lines of a daemon's log that are shown if something went wrong.
-const LOG_LINES: usize = 15;
 
 /// The laboratory with its daemons, and the results so far.
 pub(super) struct Stage {
@@ -53,9 +51,8 @@ impl Stage {
 
     /// Notes whether something holds.
     pub(super) fn check(&mut self, name: &'static str, ok: bool, detail: impl Into<String>) {
-        let detail = detail.into();
-        self.say(if ok { "ok" } else { "FAILED" }, &format!("{name}: {detail}"));
-        self.report.checks.push(Check { name, ok, detail });
+        let check = Check { name, ok, detail: detail.into() };
+        play::note(&mut self.report.checks, self.progress, check);
     }
 
     /// Notes how long an operation took in both directions, and the target. Machines differ and are
@@ -87,8 +84,7 @@ impl Stage {
         &self.tally
     }
 
-    /// Ends the play: what went wrong becomes a check that failed, everything is torn down, and
-    /// the report is complete.
+    /// Ends the play: everything is torn down, and the report is complete.
     ///
     /// # Errors
     /// [`LabError::Interrupted`], torn down all the same.
@@ -96,29 +92,11 @@ impl Stage {
         mut self,
         outcome: Result<(), LabError>,
     ) -> Result<GatewaysReport, LabError> {
-        match outcome {
-            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
-            Err(error) => self.check("the play went to its end", false, error.to_string()),
-            Ok(()) => {}
-        }
+        let (checks, gateways) = (&mut self.report.checks, &self.gateways);
+        self.report.ok = play::end(outcome, checks, gateways, self.progress)?;
         let Tally { esp, clear, .. } = self.tally;
         (self.report.wire.esp, self.report.wire.clear) = (esp, clear);
-        self.report.ok =
-            !self.report.checks.is_empty() && self.report.checks.iter().all(|check| check.ok);
-        if !self.report.ok {
-            self.show_logs();
-        }
-        self.say("", "tearing down");
         let Stage { report, .. } = self;
         Ok(report)
-    }
-
-    fn show_logs(&self) {
-        for number in [A, B] {
-            let name = self.gateways.file(number).name();
-            for line in self.gateways.log(number, LOG_LINES) {
-                self.say("log", &format!("{name}: {line}"));
-            }
-        }
     }
 }
