@@ -131,8 +131,8 @@ pub(super) fn table(figures: &[Figures]) -> String {
     table.column_iter_mut().skip(6).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     format!(
         "{table}\n{LEGEND}\n\
-         rules: of the groups; the last permits every packet. none: no groups, in the same rounds; \
-         ns over none, ÷ none: against it, medians.\n\
+         rules: of the groups; the last decides, of a file the one that is known.\n\
+         none: no groups, in the same rounds; ns over none, ÷ none: against it, medians.\n\
          connections: live ones, one a flow.\n\
          instructions: of a packet of 64 bytes, of the committed table; empty: not counted.\n\
          searched: part of the packets that the classifier answered."
