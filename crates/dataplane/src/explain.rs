@@ -75,7 +75,9 @@ pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flo
             }
             Err(reason) => Verdict::Drop(reason),
         },
-        Ok(State::Host | State::Outer(_) | State::Clear | State::Ended) => Verdict::Host,
+        Ok(State::Host | State::Outer(_) | State::Large | State::Clear | State::Ended) => {
+            Verdict::Host
+        }
         Err(reason) => Verdict::Drop(reason),
     };
     told

@@ -17,7 +17,8 @@ use wire::{Fragment, Frames, Upper, icmp};
 
 use crate::batch_context::BatchContext;
 use crate::decide::decide_one;
-use crate::reassembly::{Answer, Datagram, Part, Piece, UpperLayer, Way};
+use crate::large_packet;
+use crate::reassembly::{Answer, Datagram, First, Part, Piece, UpperLayer, Way};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
@@ -45,21 +46,22 @@ pub(crate) fn owner<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Opti
 /// 4. a later one whose first is known goes on, one whose first is not waits, if policies want
 ///    to see the first
 ///
-/// `spare` is scratch memory.
+/// What is to be opened behind the batch goes to `later`. `spare` is scratch memory.
 #[inline]
 pub(crate) fn follow<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     spare: &mut Vec<Row>,
+    later: &mut Vec<Row>,
 ) {
     context.reassembly.expire(context.now_ns, context.frames, context.counters);
     if rows.iter().any(is_fragment) {
-        follow_fragments(context, rows, spare);
+        follow_fragments(context, rows, spare, later);
     }
 }
 
 fn is_fragment(row: &Row) -> bool {
-    row.packet.fragment != Fragment::Whole && row.state == State::Clear
+    row.packet.fragment != Fragment::Whole && matches!(row.state, State::Clear | State::Large)
 }
 
 #[cold]
@@ -67,11 +69,14 @@ fn follow_fragments<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     spare: &mut Vec<Row>,
+    later: &mut Vec<Row>,
 ) {
     std::mem::swap(rows, spare);
     rows.clear();
     for mut row in spare.drain(..) {
-        if is_fragment(&row) {
+        if row.state == State::Large {
+            later.push(row);
+        } else if is_fragment(&row) {
             take_in(context, &mut row, rows);
             context.reassembly.drop_waiting(context.frames, context.counters);
         } else {
@@ -97,6 +102,10 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
         Answer::Unknown(_) if !wants_first((context.snapshot, context.now_ns), row, bytes) => {
             rows.push(*row);
         }
+        // It would lose its memory.
+        Answer::Unknown(_) if row.frame == large_packet::FRAME => {
+            context.drop(row, DropReason::FragmentLimit);
+        }
         Answer::Unknown(waiting) => match context.reassembly.hold(waiting, *row) {
             Ok(()) => {
                 context.end(row, Verdict::Hold(HoldKind::Fragment));
@@ -104,13 +113,14 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
             }
             Err(reason) => context.drop(row, reason),
         },
-        Answer::Refused(reason) => refuse(context, row, reason, rows),
+        Answer::Refused { reason, .. } => refuse(context, row, reason, rows),
+        Answer::Part(_) | Answer::Complete => unreachable!("nothing of this table is ESP"),
     }
 }
 
 /// Drops a fragment, unless it is Linux's as it is: one for this machine of which nothing has to be
 /// known. Linux puts such fragments together itself, and mostly has them from the XDP program.
-fn refuse<F: Frames>(
+pub(crate) fn refuse<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &mut Row,
     reason: DropReason,
@@ -173,7 +183,8 @@ fn piece(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Piece> {
     let datagram = Datagram::of(&row.packet, &fields, way(snapshot, row));
     let FragmentFields { offset, length, more, .. } = fields;
     let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
-    let first = (row.packet.fragment == Fragment::First).then(|| first(row, bytes));
+    let is_first = row.packet.fragment == Fragment::First;
+    let first = is_first.then(|| first(row, bytes).map(First::Shows));
     let part = Part { start, end, is_last: !more };
     (start < end).then_some(Piece { datagram, part, first })
 }
@@ -192,7 +203,7 @@ fn first(row: &Row, bytes: &[u8]) -> Result<UpperLayer, DropReason> {
 
 /// The upper layer that later fragments have of a first one. ICMP errors are judged by what they
 /// quote, which later fragments do not: these are fragments of something.
-fn upper_layer(first: &Row, bytes: &[u8]) -> UpperLayer {
+pub(crate) fn upper_layer(first: &Row, bytes: &[u8]) -> UpperLayer {
     let flow = &first.packet.flow;
     let upper = if icmp::is_error(flow) { Upper::Fragment } else { flow.upper };
     let echo = icmp::echo_identifier(&first.packet, bytes);

@@ -9,10 +9,12 @@ use crate::decapsulate::Opening;
 use crate::ids::NetdevId;
 use crate::limiter::RateLimiter;
 use crate::output_batch::OutputBatch;
-use crate::row::Row;
+use crate::row::{Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::watch::{Beside, Point, Watch};
-use crate::{decapsulate, decide, follow, l4_checksum, plan, receive, seal};
+use crate::{
+    decapsulate, decide, follow, l4_checksum, large_packet, plan, reassemble, receive, seal,
+};
 
 /// One worker's general walk: its rate limit, and lists that the stages fill anew for each batch,
 /// kept so that a batch allocates nothing.
@@ -21,6 +23,7 @@ pub(crate) struct GeneralWalk {
     rows: Vec<Row>,
     /// Scratch memory for rows between two stages.
     spare: Vec<Row>,
+    /// Rows that wait for the end of the batch: ICMP that we made, large outer packets.
     made: Vec<Row>,
     /// Questions to the policies.
     lookups: decide::LookupLists,
@@ -45,15 +48,16 @@ impl GeneralWalk {
 
     /// Walks packets that were received together.
     ///
-    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart; unfinished TCP and
-    ///    UDP checksums are completed
+    /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart, fragments of it are
+    ///    put together; unfinished TCP and UDP checksums are completed
     /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet
     /// 3. follow: a later fragment gets the upper layer of its datagram's first one, or waits
     /// 4. decide: inbound selectors, route, outbound selectors
     /// 5. plan: hop limit, path MTU, fragments, the SA and its numbers
     /// 6. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
     ///
-    /// The ICMP that is made on the way waits for [`answer`](Self::answer).
+    /// Outer packets that no frame holds, and the ICMP that is made on the way, wait for
+    /// [`answer`](Self::answer).
     #[inline]
     pub(crate) fn walk<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
@@ -98,7 +102,7 @@ impl GeneralWalk {
         let GeneralWalk { limiter, rows, spare, made, lookups, output_batch, .. } = self;
         let (clock, snapshot) = (&mut **clock, context.snapshot);
         watch.look(Point::Opened, snapshot, rows, context.frames);
-        follow::follow(context, rows, spare);
+        follow::follow(context, rows, spare, made);
         watch.look(Point::Followed, snapshot, rows, context.frames);
         decide::decide(context, rows, lookups, cache);
         l4_checksum::check_sample(context, rows);
@@ -110,8 +114,8 @@ impl GeneralWalk {
         watch.look(Point::Sealed, snapshot, rows, context.frames);
     }
 
-    /// Sends the ICMP that was made about packets of a batch, behind all of them: from the fourth
-    /// stage on, as any packet.
+    /// Walks what waits for the end of a batch: outer packets that no frame holds, then the ICMP
+    /// that was made about packets, from the fourth stage on.
     #[inline]
     pub(crate) fn answer<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
@@ -120,11 +124,52 @@ impl GeneralWalk {
         beside: &mut Beside<'_, C, W>,
     ) {
         if !self.made.is_empty() {
-            self.send_made(context, cache, beside);
+            self.end_batch(context, cache, beside);
         }
     }
 
     #[cold]
+    fn end_batch<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        mut cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        self.made.retain(|row| row.state != State::Large);
+        let parts: Vec<Row> = context.reassembly.take_gathered(0).collect();
+        for parts in parts.split_inclusive(|row| row.state == State::Large) {
+            self.open_large(context, parts, cache.as_deref_mut(), beside);
+        }
+        if !self.made.is_empty() {
+            self.send_made(context, cache, beside);
+        }
+    }
+
+    /// Walks an outer packet that no frame holds, from its second stage on.
+    fn open_large<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        parts: &[Row],
+        cache: Option<&mut FlowCache>,
+        beside: &mut Beside<'_, C, W>,
+    ) {
+        let mut buffer = context.reassembly.take_buffer();
+        let memory = (large_packet::FRAME, &mut buffer[..]);
+        if let Some(row) = reassemble::assemble_large(context, parts, memory) {
+            let frame_bytes = context.frames.bytes(parts[0].frame).len();
+            context.with_large(&mut buffer, frame_bytes, |context| {
+                self.rows.clear();
+                self.rows.push(row);
+                let GeneralWalk { rows, opening, .. } = self;
+                decapsulate::decapsulate(context, rows, opening, beside.clock);
+                large_packet::shrink(context, &mut rows[0]);
+                self.carry_on(context, cache, beside);
+                large_packet::cut_for_host(context, row.place);
+            });
+        }
+        context.reassembly.put_buffer(buffer);
+    }
+
     fn send_made<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
         context: &mut BatchContext<'_, F>,

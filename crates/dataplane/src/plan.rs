@@ -40,7 +40,7 @@ pub(crate) fn plan<F: Frames>(
                 to_host(context, row);
                 continue;
             }
-            State::Outer(_) | State::Clear | State::Ended => continue,
+            State::Outer(_) | State::Large | State::Clear | State::Ended => continue,
         };
         match path {
             Ok(path) if fits(row, path.mtu) => {

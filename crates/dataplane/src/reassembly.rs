@@ -1,10 +1,13 @@
-//! Virtual reassembly: the datagrams whose fragments a worker has seen lately, and the fragments
-//! that wait (RFC 4301 §7 approach 3). The stage `follow` asks it.
+//! The datagrams whose fragments a worker has seen lately, and the fragments that wait.
 //!
-//! Nothing is put together: each fragment leaves as the fragment that it is.
+//! * **Virtual reassembly** (RFC 4301 §7 approach 3), for the stage `follow`: nothing is put
+//!   together, each fragment leaves as the fragment that it is.
+//! * **Reassembly of ESP** (RFC 4303 §3.4.1), for the stage `reassemble`: the fragments of a peer's
+//!   ESP packet wait until all have come. They have a table of their own, so that strangers, who
+//!   send no ESP that is opened, take none of its room.
 //!
-//! Not handled here: fragments of ESP to us (`esp_fragments`), and packets that the gateway cuts
-//! itself (`fragment`).
+//! Not handled here: fragments of strangers' ESP (`esp_fragments`), and packets that the gateway
+//! cuts itself (`fragment`).
 
 mod datagram;
 mod lists;
@@ -14,20 +17,26 @@ mod ranges;
 mod table;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use cpu::aes::Secret;
-use wire::Frames;
+use ipsec::MAX_TAIL_BYTES;
+use wire::{Frames, HEADROOM};
 
 use crate::counters::Counters;
 use crate::row::Row;
+#[cfg(doc)]
+use crate::row::State;
 use crate::snapshot::Snapshot;
 use crate::verdict::DropReason;
 pub(crate) use datagram::{Datagram, Way};
 pub(crate) use ranges::Part;
-pub(crate) use table::{Answer, Piece, UpperLayer, Waiting};
+pub(crate) use table::{Answer, First, Piece, UpperLayer, Waiting};
 use table::{Bounds, Limits, Table};
+use whole::MAX_PACKET_BYTES;
+pub(crate) use whole::{Source, assemble, length};
 
-/// Time that a datagram is known, and that a fragment waits for its first, nanoseconds.
+/// Time that a datagram is known, and that a fragment waits for others, nanoseconds.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
 /// Fragments that wait at most, over all datagrams.
 pub const MAX_WAITING: usize = 1024;
@@ -41,24 +50,58 @@ const LIMITS: Limits = Limits {
     patience_ns: PATIENCE_NS,
 };
 
+/// Fragments of one ESP packet that wait at most, for the last to come.
+pub const MAX_ESP_PER_DATAGRAM: usize = 64;
+/// Fragments of one peer's ESP packets that wait at most.
+pub const MAX_ESP_PER_SENDER: usize = 128;
+
+const ESP_LIMITS: Limits = Limits {
+    datagrams: Bounds { all: 512, port: 256, sender: 64 },
+    held: Bounds { all: 512, port: 256, sender: MAX_ESP_PER_SENDER },
+    held_a_datagram: MAX_ESP_PER_DATAGRAM,
+    patience_ns: PATIENCE_NS,
+};
+
 /// The fragments of one worker: the datagrams that it knows, and the rows of those that wait. Owns
 /// the frames of these.
 pub(crate) struct Reassembly {
     table: Table<Row>,
+    /// Datagrams of peers that are, or may be, ESP to us.
+    esp: Table<Row>,
+    /// Fragments of ESP packets all of which have come: of each packet those that waited, then the
+    /// last to come, which is [`State::Large`]. Between batches there are none.
+    gathered: Vec<Row>,
+    /// Memory in which a packet is put together. It is taken for the first one.
+    buffer: Vec<u8>,
 }
 
 impl Reassembly {
     /// An empty one. The secret is that of all workers that fragments are handed over between.
     pub(crate) fn new(secret: &Secret) -> Reassembly {
-        Reassembly { table: Table::new(LIMITS, secret) }
+        let (table, esp) = (Table::new(LIMITS, secret), Table::new(ESP_LIMITS, secret));
+        Reassembly { table, esp, gathered: Vec::new(), buffer: Vec::new() }
     }
 
     /// Fragments that wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.table.waiting()
+        self.table.waiting() + self.esp.waiting()
     }
 
-    /// Drops the fragments that have waited too long.
+    /// Drops the fragments of ESP that have waited too long.
+    #[inline]
+    pub(crate) fn expire_esp(
+        &mut self,
+        now_ns: u64,
+        frames: &mut impl Frames,
+        counters: &mut Counters,
+    ) {
+        if self.esp.is_due(now_ns) {
+            self.esp.expire(now_ns);
+            self.drop_waiting(frames, counters);
+        }
+    }
+
+    /// Drops all other fragments that have waited too long.
     #[inline]
     pub(crate) fn expire(
         &mut self,
@@ -80,12 +123,14 @@ impl Reassembly {
         counters: &mut Counters,
     ) {
         self.table.forget_ports(|port| !next.has_port(port));
+        self.esp.forget_ports(|port| !next.has_port(port));
         self.drop_waiting(frames, counters);
     }
 
     /// Forgets everything, and drops what waits.
     pub(crate) fn clear(&mut self, frames: &mut impl Frames, counters: &mut Counters) {
         self.table.forget_ports(|_| true);
+        self.esp.forget_ports(|_| true);
         self.drop_waiting(frames, counters);
     }
 
@@ -114,9 +159,65 @@ impl Reassembly {
         self.table.released()
     }
 
+    /// Takes in a fragment that is, or may be, ESP to us. As [`take_in`](Self::take_in).
+    pub(crate) fn take_in_esp(&mut self, now_ns: u64, piece: &Piece) -> Answer {
+        self.esp.take_in(now_ns, piece)
+    }
+
+    /// Lets a fragment wait for the others of its datagram, as [`take_in_esp`](Self::take_in_esp)
+    /// has just said.
+    ///
+    /// # Errors
+    /// There is no room: drop it. The others are dropped too.
+    pub(crate) fn hold_esp(&mut self, waiting: Waiting, row: Row) -> Result<(), DropReason> {
+        let held = self.esp.hold(waiting, row);
+        if held.is_err() {
+            self.esp.give_up(waiting);
+        }
+        held
+    }
+
+    /// Fragments that waited for the one that was taken in just now by
+    /// [`take_in_esp`](Self::take_in_esp), in their order.
+    pub(crate) fn released_esp(&mut self) -> std::vec::Drain<'_, Row> {
+        self.esp.released()
+    }
+
+    /// Gathers the fragments of a datagram that [`take_in_esp`](Self::take_in_esp) has just said to
+    /// be complete, `last` behind those that waited. Returns the place where they begin.
+    pub(crate) fn gather(&mut self, last: Row) -> usize {
+        let from = self.gathered.len();
+        self.gathered.extend(self.esp.released());
+        self.gathered.push(last);
+        from
+    }
+
+    /// The fragments that were gathered, from a place on.
+    pub(crate) fn gathered(&self, from: usize) -> &[Row] {
+        &self.gathered[from..]
+    }
+
+    /// Takes out the fragments that were gathered, from a place on.
+    pub(crate) fn take_gathered(&mut self, from: usize) -> std::vec::Drain<'_, Row> {
+        self.gathered.drain(from..)
+    }
+
+    /// Takes the memory in which a packet is put together: room for the largest, with headroom and
+    /// what a cipher may write behind it.
+    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(HEADROOM + MAX_PACKET_BYTES + MAX_TAIL_BYTES, 0);
+        buffer
+    }
+
+    /// Puts that memory back.
+    pub(crate) fn put_buffer(&mut self, buffer: Vec<u8>) {
+        self.buffer = buffer;
+    }
+
     /// Drops the fragments whose waiting has come to nothing.
     pub(crate) fn drop_waiting(&mut self, frames: &mut impl Frames, counters: &mut Counters) {
-        for (row, reason) in self.table.dropped() {
+        for (row, reason) in self.table.dropped().chain(self.esp.dropped()) {
             counters.ledger(Some(row.ingress)).held -= 1;
             counters.drop(Some(row.ingress), reason);
             frames.give(row.frame);

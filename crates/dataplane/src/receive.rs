@@ -15,6 +15,7 @@ use crate::follow;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::ToHost;
 use crate::port::{Medium, Side};
+use crate::reassemble::{self, Taken};
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
@@ -44,7 +45,7 @@ pub(crate) fn receive<F: Frames>(
                 let (origin, state) = (origin_of(context.snapshot, ingress), State::Clear);
                 let echo = None;
                 let row = Row { place, frame, ip, hint, echo, ingress, origin, state, packet };
-                take_in(context, row, rows);
+                take_in(context, netdev, row, rows);
             }
             Inspection::LeftToLinux(ingress) => {
                 context.counters.ledger(Some(ingress)).received += 1;
@@ -62,14 +63,45 @@ pub(crate) fn receive<F: Frames>(
     }
 }
 
-/// Adds the row of an IP packet, set apart if it is sealed, or drops it. A fragment whose datagram
-/// is another worker's is handed over.
-fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
-    if row.packet.fragment != Fragment::Whole
-        && let Some(worker) = follow::owner(context, &row)
-    {
+/// Adds the row of an IP packet, set apart if it is sealed, or drops it.
+fn take_in<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    netdev: NetdevId,
+    row: Row,
+    rows: &mut Vec<Row>,
+) {
+    match row.packet.fragment {
+        Fragment::Whole => set_apart(context, row, rows),
+        Fragment::First | Fragment::Later => take_in_fragment(context, netdev, row, rows),
+    }
+}
+
+/// Takes a fragment in. One whose datagram is another worker's is handed over; of a peer's ESP all
+/// are put together.
+#[cold]
+fn take_in_fragment<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    netdev: NetdevId,
+    mut row: Row,
+    rows: &mut Vec<Row>,
+) {
+    if let Some(worker) = follow::owner(context, &row) {
         return context.hand_over(&mut row, worker);
     }
+    match reassemble::take_in(context, netdev, &mut row, rows) {
+        Taken::Other => {
+            set_apart(context, row, rows);
+            reassemble::release(context, rows);
+        }
+        Taken::Whole => set_apart(context, row, rows),
+        Taken::Large => rows.push(row),
+        Taken::Ended => {}
+    }
+}
+
+/// Adds a row by what its packet carries, or drops it.
+#[inline(always)]
+fn set_apart<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
     let state = state_of(context, &row);
     // A sealed packet is on the ledger of the worker that opens it: `decapsulate` counts it, or
     // hands it over.
@@ -86,8 +118,8 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mu
 /// Returns the state of a packet by what it carries: ESP to us is to be opened.
 ///
 /// # Errors
-/// A keepalive, or a fragment of ESP: dropped. A first fragment says what its datagram is; of a
-/// later one of UDP only its first fragment did.
+/// A keepalive, or a fragment of a stranger's ESP: dropped. A first fragment says what its datagram
+/// is; of a later one of UDP only its first fragment did.
 fn state_of<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row) -> Result<State, DropReason> {
     let Row { ingress, packet, .. } = row;
     let (is_esp, fragment) = (carries_esp(packet), packet.fragment);

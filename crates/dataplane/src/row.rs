@@ -51,6 +51,9 @@ pub(crate) enum Carrier {
 pub(crate) enum State {
     /// A packet to us that carries another one, which is to be taken out.
     Outer(Carrier),
+    /// An outer packet in fragments, all of which have come, that no frame holds; the row is that
+    /// of the last. It is opened behind the batch.
+    Large,
     /// An IP packet that is to be judged.
     Clear,
     /// To leave in clear.

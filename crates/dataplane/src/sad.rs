@@ -185,10 +185,14 @@ impl Sad {
         }
     }
 
+    /// SAs of a set that open.
+    pub(crate) fn members(&self, set: SetIndex) -> &[SaId] {
+        self.sets.get(set.0 as usize).map_or(&[][..], |row| &row.inbound)
+    }
+
     /// The mode of a set's SAs; of a set without any that open it does not matter.
     pub(crate) fn mode(&self, set: SetIndex) -> Mode {
-        let members = self.sets.get(set.0 as usize).map_or(&[][..], |row| &row.inbound);
-        members.last().map_or(Mode::Tunnel, |sa| self.inbound_sa(*sa).encapsulation.mode)
+        self.members(set).last().map_or(Mode::Tunnel, |sa| self.inbound_sa(*sa).encapsulation.mode)
     }
 
     /// Places of sets that are not what they were, or have SAs that are not.

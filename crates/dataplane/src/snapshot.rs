@@ -504,6 +504,13 @@ impl Snapshot {
         self.sources.sad.inbound_by_spi(spi)
     }
 
+    /// Returns whether an SA whose peer has this address is one of those that are meant.
+    pub(crate) fn opens_from(&self, peer: Address, is_meant: impl Fn(&InboundSa) -> bool) -> bool {
+        let sets = self.remotes.range((peer, SetIndex(0))..=(peer, SetIndex(u32::MAX)));
+        let mut members = sets.flat_map(|(_, set)| self.sources.sad.members(*set));
+        members.any(|sa| is_meant(self.inbound_sa(*sa)))
+    }
+
     /// The next hop with this id.
     ///
     /// # Panics

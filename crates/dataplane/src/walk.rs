@@ -116,16 +116,17 @@ impl Walk {
         self.reassembly = Reassembly::new(secret);
     }
 
-    /// Fragments that wait for the first one of their datagram. Their frames are the walk's.
+    /// Fragments that wait for others of their datagram. Their frames are the walk's.
     pub fn fragments_waiting(&self) -> usize {
         self.reassembly.waiting()
     }
 
     /// Drops the fragments that have waited too long, by the clock of [`run`](Self::run). Each
-    /// batch does so too.
+    /// batch does so too, but for those of ESP.
     #[inline]
     pub fn expire_fragments(&mut self, now_ns: u64, frames: &mut impl Frames) {
         self.reassembly.expire(now_ns, frames, &mut self.counters);
+        self.reassembly.expire_esp(now_ns, frames, &mut self.counters);
     }
 
     /// Drops all fragments that wait: before the end.

@@ -77,6 +77,8 @@ pub struct Row {
     pub out: Vec<Out>,
     /// Reasons for which the transmitter drops packets behind the walk.
     pub not_transmitted: Vec<DropReason>,
+    /// Reasons for which fragments are dropped that arrived before and waited.
+    pub in_vain: Vec<DropReason>,
 }
 
 impl Row {
@@ -90,6 +92,7 @@ impl Row {
             verdicts: vec![verdict],
             out: vec![],
             not_transmitted: vec![],
+            in_vain: vec![],
         }
     }
 
@@ -147,6 +150,12 @@ impl Row {
         self
     }
 
+    /// Adds a drop of a fragment that arrived before and waited.
+    pub fn in_vain(mut self, reason: DropReason) -> Row {
+        self.in_vain.push(reason);
+        self
+    }
+
     /// Runs the row in a laboratory of its own and returns it with the outcome.
     ///
     /// # Panics
@@ -178,9 +187,10 @@ impl Row {
         for reason in DropReason::ALL {
             let by_verdict =
                 self.verdicts.iter().filter(|verdict| **verdict == Verdict::Drop(*reason)).count();
-            let behind = self.not_transmitted.iter().filter(|dropped| *dropped == reason).count();
+            let besides = self.not_transmitted.iter().chain(&self.in_vain);
+            let besides = besides.filter(|dropped| *dropped == reason).count();
             let counted = lab.counters().dropped(*reason) - drops_before[*reason as usize];
-            assert_eq!(counted, (by_verdict + behind) as u64, "{what}: drops {reason}");
+            assert_eq!(counted, (by_verdict + besides) as u64, "{what}: drops {reason}");
         }
         (lab, outcome)
     }

@@ -2,7 +2,7 @@
 
 use super::datagram::Datagram;
 use super::ranges::{MOST, Part};
-use super::table::{Limits, Piece, UpperLayer};
+use super::table::{First, Limits, Piece, UpperLayer};
 use crate::ids::PortId;
 use crate::verdict::DropReason;
 
@@ -14,6 +14,9 @@ pub(super) enum Told {
     Held,
     /// It may wait and does not want to.
     Unknown,
+    /// The same, of ESP.
+    Part,
+    Complete,
     Dropped(DropReason),
 }
 
@@ -21,7 +24,7 @@ struct Known {
     datagram: Datagram,
     since_ns: u64,
     parts: Vec<Part>,
-    first: Option<UpperLayer>,
+    first: Option<First>,
     refused: Option<DropReason>,
     waiting: Vec<u32>,
 }
@@ -72,21 +75,42 @@ impl Model {
         self.known[place].parts.push(piece.part);
         if let Some(Ok(first)) = piece.first {
             self.known[place].first = Some(first);
-            self.released.append(&mut self.known[place].waiting);
-            self.forget_complete(place);
-            return Told::First;
         }
-        if let Some(first) = self.known[place].first {
-            self.forget_complete(place);
-            return Told::Known(first);
+        let known = &mut self.known[place];
+        match (known.first, piece.first) {
+            (Some(First::Shows(_)), Some(_)) => {
+                self.released.append(&mut known.waiting);
+                self.forget_complete(place);
+                Told::First
+            }
+            (Some(First::Shows(upper_layer)), None) => {
+                self.forget_complete(place);
+                Told::Known(upper_layer)
+            }
+            (Some(First::Esp), _) if is_complete(&known.parts) => {
+                self.released.append(&mut known.waiting);
+                self.known.remove(place);
+                Told::Complete
+            }
+            (Some(First::Esp), _) => self.hold(place, waits_as, Told::Part),
+            (None, _) => self.hold(place, waits_as, Told::Unknown),
         }
-        let Some(fragment) = waits_as else { return Told::Unknown };
+    }
+
+    fn hold(&mut self, place: usize, waits_as: Option<u32>, otherwise: Told) -> Told {
+        let Some(fragment) = waits_as else { return otherwise };
         if self.has_room_to_wait(place) {
             self.known[place].waiting.push(fragment);
-            Told::Held
-        } else {
-            Told::Dropped(DropReason::FragmentLimit)
+            return Told::Held;
         }
+        let reason = DropReason::FragmentLimit;
+        if otherwise == Told::Part {
+            // Without this one it never becomes whole.
+            let waiting = std::mem::take(&mut self.known[place].waiting);
+            self.dropped.extend(waiting.into_iter().map(|fragment| (fragment, reason)));
+            self.known[place].refused = Some(reason);
+        }
+        Told::Dropped(reason)
     }
 
     pub(super) fn expire(&mut self, now_ns: u64) {
@@ -109,10 +133,7 @@ impl Model {
     }
 
     fn forget_complete(&mut self, place: usize) {
-        let parts = &self.known[place].parts;
-        let end = parts.iter().find(|part| part.is_last).map(|part| part.end);
-        let come: u32 = parts.iter().map(|part| u32::from(part.end - part.start)).sum();
-        if end.map(u32::from) == Some(come) {
+        if is_complete(&self.known[place].parts) {
             self.known.remove(place);
         }
     }
@@ -147,6 +168,12 @@ impl Model {
             && waits(&|known| known.datagram.way.ingress == datagram.way.ingress) < held.port
             && waits(&|_| true) < held.all
     }
+}
+
+fn is_complete(parts: &[Part]) -> bool {
+    let end = parts.iter().find(|part| part.is_last).map(|part| part.end);
+    let come: u32 = parts.iter().map(|part| u32::from(part.end - part.start)).sum();
+    end.map(u32::from) == Some(come)
 }
 
 fn fault(parts: &[Part], new: Part) -> Option<DropReason> {

@@ -1,8 +1,10 @@
-//! The datagrams of which fragments have come lately: virtual reassembly (RFC 4301 §7 approach 3).
+//! The datagrams of which fragments have come lately: virtual reassembly (RFC 4301 §7 approach 3),
+//! and what has come of datagrams that are put together.
 //!
 //! A datagram is known from its first fragment to come, whichever it is, until all of it has come
 //! or its time is over. No data is kept: of what has come only where it lay, of a first fragment
-//! its upper layer. Fragments that wait for their first are the caller's, by any handle.
+//! its upper layer. Fragments that wait are the caller's, by any handle: they wait for their first,
+//! and where that is ESP for all the others.
 //!
 //! **Bounds.** Of datagrams, and of fragments that wait: in all, a port and a sender. Where a
 //! datagram comes that one of these bounds has no room for, the oldest within that bound gives way:
@@ -53,14 +55,23 @@ pub(crate) struct UpperLayer {
     pub(crate) echo: Option<u16>,
 }
 
+/// The content of a first fragment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    /// An upper layer: the later fragments are judged by it.
+    Shows(UpperLayer),
+    /// ESP to us: the datagram is put together.
+    Esp,
+}
+
 /// A fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     pub(crate) datagram: Datagram,
     pub(crate) part: Part,
-    /// Of a first fragment, its upper layer, or the reason why it makes its datagram invalid;
-    /// `None`: it is a later one.
-    pub(crate) first: Option<Result<UpperLayer, DropReason>>,
+    /// Content of a first fragment, or the reason why it makes its datagram invalid; `None`: it is
+    /// a later one.
+    pub(crate) first: Option<Result<First, DropReason>>,
 }
 
 /// The answer about a fragment.
@@ -72,11 +83,19 @@ pub(crate) enum Answer {
     Known(UpperLayer),
     /// It is a later one that came before its first; it may [`hold`](Table::hold).
     Unknown(Waiting),
+    /// It is one of a datagram that is put together: [`hold`](Table::hold) it.
+    Part(Waiting),
+    /// It completes a datagram that is put together: the others are [`released`](Table::released).
+    Complete,
     /// Drop it.
-    Refused(DropReason),
+    Refused {
+        reason: DropReason,
+        /// True if the first fragment has come, and is ESP or too small to tell.
+        may_be_esp: bool,
+    },
 }
 
-/// A datagram whose first fragment has not come yet.
+/// A datagram whose fragments wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Waiting(Slot);
 
@@ -86,8 +105,13 @@ enum Knowledge {
     /// Nothing but where fragments lay.
     NoFirst,
     First(UpperLayer),
-    /// It is invalid.
-    Refused(DropReason),
+    /// It is ESP.
+    Esp,
+    /// It is invalid; as [`Answer::Refused`].
+    Refused {
+        reason: DropReason,
+        may_be_esp: bool,
+    },
 }
 
 /// A datagram that is known.
@@ -204,34 +228,44 @@ impl<H: Copy> Table<H> {
         let known = self.by_datagram.find(hash, |slot| entries[slot].datagram == piece.datagram);
         let slot = known.unwrap_or_else(|| self.insert(now_ns, &piece.datagram, hash));
         let entry = &mut self.entries[slot];
-        if let Knowledge::Refused(reason) = entry.knowledge {
-            return Answer::Refused(reason);
+        if let Knowledge::Refused { reason, may_be_esp } = entry.knowledge {
+            return Answer::Refused { reason, may_be_esp };
         }
         let taken = entry.ranges.add(piece.part).map_err(|fault| match fault {
             Fault::Overlap => DropReason::FragmentOverlap,
             Fault::TooMany => DropReason::FragmentLimit,
         });
-        let upper_layer = taken.and_then(|()| piece.first.transpose());
-        let answer = match upper_layer {
-            Err(reason) => return self.refuse(slot, reason),
-            Ok(Some(upper_layer)) => {
+        let first = taken.and_then(|()| piece.first.transpose());
+        let is_complete = entry.ranges.is_complete();
+        let answer = match (first, entry.knowledge) {
+            (Err(reason), _) => return self.refuse(slot, piece.first, reason),
+            (Ok(Some(First::Shows(upper_layer))), _) => {
                 entry.knowledge = Knowledge::First(upper_layer);
                 self.release(slot);
                 Answer::First
             }
-            Ok(None) => match entry.knowledge {
-                Knowledge::First(upper_layer) => Answer::Known(upper_layer),
-                Knowledge::NoFirst | Knowledge::Refused(_) => Answer::Unknown(Waiting(slot)),
-            },
+            (Ok(Some(First::Esp)), _) | (Ok(None), Knowledge::Esp) => {
+                entry.knowledge = Knowledge::Esp;
+                match is_complete {
+                    true => {
+                        self.release(slot);
+                        Answer::Complete
+                    }
+                    false => Answer::Part(Waiting(slot)),
+                }
+            }
+            (Ok(None), Knowledge::First(upper_layer)) => Answer::Known(upper_layer),
+            (Ok(None), Knowledge::NoFirst | Knowledge::Refused { .. }) => {
+                Answer::Unknown(Waiting(slot))
+            }
         };
-        if self.entries[slot].ranges.is_complete() {
+        if is_complete {
             self.remove(slot);
         }
         answer
     }
 
-    /// Lets a fragment wait for the first of its datagram, which [`take_in`](Self::take_in) has
-    /// said of the fragment just before.
+    /// Lets a fragment wait, as [`take_in`](Self::take_in) has just said of it.
     ///
     /// # Errors
     /// There is no room: drop it.
@@ -284,11 +318,24 @@ impl<H: Copy> Table<H> {
         true
     }
 
+    /// Makes a datagram invalid one of whose fragments had no room to wait.
+    pub(crate) fn give_up(&mut self, waiting: Waiting) {
+        self.refuse(waiting.0, None, DropReason::FragmentLimit);
+    }
+
     /// Makes a datagram invalid because of a fragment.
-    fn refuse(&mut self, slot: Slot, reason: DropReason) -> Answer {
-        self.entries[slot].knowledge = Knowledge::Refused(reason);
+    fn refuse(
+        &mut self,
+        slot: Slot,
+        first: Option<Result<First, DropReason>>,
+        reason: DropReason,
+    ) -> Answer {
+        let knowledge = &mut self.entries[slot].knowledge;
+        let may_be_esp =
+            matches!((first, *knowledge), (Some(Ok(First::Esp) | Err(_)), _) | (_, Knowledge::Esp));
+        *knowledge = Knowledge::Refused { reason, may_be_esp };
         self.drop_waiting(slot, reason);
-        Answer::Refused(reason)
+        Answer::Refused { reason, may_be_esp }
     }
 
     /// Puts the fragments of a datagram that wait into the list of those that go on.

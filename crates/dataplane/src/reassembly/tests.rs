@@ -5,8 +5,8 @@ use wire::{Address, Upper};
 use super::datagram::{Datagram, Way};
 use super::model::{Model, Told};
 use super::ranges::Part;
-use super::table::{Answer, Bounds, Limits, Piece, Table, UpperLayer};
-use super::{LIMITS, PATIENCE_NS};
+use super::table::{Answer, Bounds, First, Limits, Piece, Table, UpperLayer};
+use super::{ESP_LIMITS, LIMITS, PATIENCE_NS};
 use crate::ids::PortId;
 use crate::verdict::DropReason;
 
@@ -37,7 +37,8 @@ fn datagram(port: u16, sender: u32, identification: u32) -> Datagram {
 
 fn first(datagram: Datagram) -> Piece {
     let part = Part { start: 0, end: 3, is_last: false };
-    Piece { datagram, part, first: Some(Ok(ports(datagram.identification as u16))) }
+    let shown = First::Shows(ports(datagram.identification as u16));
+    Piece { datagram, part, first: Some(Ok(shown)) }
 }
 
 /// Unit `number` of a datagram whose first fragment has 3.
@@ -61,7 +62,16 @@ fn ask(table: &mut Table<u32>, now_ns: u64, piece: &Piece, waits_as: Option<u32>
             Ok(()) => Told::Held,
             Err(reason) => Told::Dropped(reason),
         },
-        (Answer::Refused(reason), _) => Told::Dropped(reason),
+        (Answer::Part(_), None) => Told::Part,
+        (Answer::Part(waiting), Some(fragment)) => match table.hold(waiting, fragment) {
+            Ok(()) => Told::Held,
+            Err(reason) => {
+                table.give_up(waiting);
+                Told::Dropped(reason)
+            }
+        },
+        (Answer::Complete, _) => Told::Complete,
+        (Answer::Refused { reason, .. }, _) => Told::Dropped(reason),
     }
 }
 
@@ -94,7 +104,8 @@ fn a_step() -> impl Strategy<Value = Step> {
     let part = (start, length, prop::bool::weighted(0.25))
         .prop_map(|(start, length, is_last)| Part { start, end: start + length, is_last });
     let first = prop_oneof![
-        5 => (0..3u16).prop_map(|source| Ok(ports(source))),
+        5 => (0..3u16).prop_map(|source| Ok(First::Shows(ports(source)))),
+        5 => Just(Ok(First::Esp)),
         1 => Just(Err(DropReason::FragmentTiny)),
     ];
     let first = (1..4u16, first)
@@ -249,5 +260,44 @@ fn under_a_flood_from_everywhere_fragments_that_come_together_still_meet() {
             assert_eq!(ask(&mut table, 0, &later(datagram, 0), None), known);
         }
         table.dropped();
+    }
+}
+
+/// The first of an ESP packet.
+fn esp(datagram: Datagram) -> Piece {
+    Piece { first: Some(Ok(First::Esp)), ..first(datagram) }
+}
+
+#[test]
+fn fragments_of_esp_wait_until_the_last_to_come_and_are_released_in_their_order() {
+    // REASM
+    let mut table = Table::new(ESP_LIMITS, &SECRET);
+    let datagram = datagram(0, 1, 9);
+    let waits = |table: &mut Table<u32>, piece: &Piece, number| {
+        assert_eq!(ask(table, 0, piece, Some(number)), Told::Held);
+    };
+    waits(&mut table, &last(datagram, 2), 0);
+    waits(&mut table, &esp(datagram), 1);
+    waits(&mut table, &later(datagram, 1), 2);
+    assert_eq!(ask(&mut table, 0, &later(datagram, 0), None), Told::Complete);
+    assert_eq!(table.released().collect::<Vec<_>>(), [0, 1, 2]);
+    // All of it has come: what comes now is of another datagram.
+    waits(&mut table, &last(datagram, 2), 3);
+    assert_eq!((table.waiting(), table.dropped().len()), (1, 0));
+}
+
+#[test]
+fn a_flood_of_esp_from_one_peer_keeps_no_other_peer_out() {
+    // REASM
+    let mut table = Table::new(ESP_LIMITS, &SECRET);
+    for flood in 0..2000 {
+        let (flooding, other) = (datagram(0, 1, flood), datagram(0, 2, flood));
+        ask(&mut table, 0, &esp(flooding), Some(0));
+        assert_eq!(ask(&mut table, 0, &esp(other), Some(1)), Told::Held);
+        ask(&mut table, 0, &later(flooding, 1), Some(0));
+        assert_eq!(ask(&mut table, 0, &last(other, 0), None), Told::Complete);
+        assert_eq!(table.released().collect::<Vec<_>>(), [1]);
+        assert!(table.dropped().all(|(fragment, _)| fragment == 0), "another's was dropped");
+        assert!(table.waiting() <= ESP_LIMITS.held.sender);
     }
 }

@@ -101,7 +101,7 @@ fn spis(set: SetIndex, network: u32) -> Vec<Row> {
     rows
 }
 
-/// ESP packets that are too short or badly aligned, and fragments.
+/// ESP packets that are too short or badly aligned.
 fn lengths(set: SetIndex, network: u32) -> Vec<Row> {
     let inner = datagram(V4, network, 1).ip();
     let cut = |length: usize| {
@@ -110,9 +110,6 @@ fn lengths(set: SetIndex, network: u32) -> Vec<Row> {
             let esp = peer.esp(1, &text_of(&inner));
             peer.outer(&esp[..length]).ip()
         })
-    };
-    let fragment = |offset: u16, more: bool| {
-        In::crafted(set, move |peer| peer.outer(&[7; 64]).fragment(offset, more).ip())
     };
     let mut rows = vec![];
     for length in 0..34 {
@@ -126,10 +123,6 @@ fn lengths(set: SetIndex, network: u32) -> Vec<Row> {
     ] {
         rows.push(Row::drops(format!("{length} bytes of ESP"), cut(length), reason));
     }
-    let reason = DropReason::EspFragment;
-    rows.push(Row::drops("a first fragment of ESP", fragment(0, true), reason));
-    rows.push(Row::drops("a middle fragment of ESP", fragment(8, true), reason));
-    rows.push(Row::drops("the last fragment of ESP", fragment(8, false), reason));
     rows
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use dataplane::Verdict::{self, Drop, Forward, Host};
-use dataplane::{DropReason, SetIndex};
+use dataplane::Verdict::{self, Drop, Forward, Hold, Host};
+use dataplane::{DropReason, HoldKind, SetIndex};
 use ipsec::{Encryption, Mode, SequenceNumbers, Suite, UdpPorts};
 use packets::lab::{BERLIN, DORA, HOST, Hub, LAN, Laboratory, WAN, numbered, policy};
 use packets::peer::with_upper;
@@ -167,7 +167,7 @@ fn changed(mut packet: Vec<u8>, changes: &[Change]) -> Vec<u8> {
 }
 
 fn passed(verdict: &Verdict) -> bool {
-    !matches!(verdict, Drop(_))
+    !matches!(verdict, Drop(_) | Hold(HoldKind::Fragment))
 }
 
 proptest! {

@@ -20,6 +20,7 @@ mod nat;
 mod policies;
 mod ports;
 mod prefixes;
+mod reassembled;
 mod size;
 mod suites;
 mod tracking;
@@ -60,6 +61,7 @@ fn all_rows() -> Vec<Row> {
         link::rows(),
         nat::rows(),
         policies::rows(),
+        reassembled::rows(),
         size::rows(),
         transmit::rows(),
         transport::rows(),

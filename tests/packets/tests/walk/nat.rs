@@ -84,7 +84,7 @@ fn carriages(set: SetIndex, network: u32) -> Vec<Row> {
     ]
 }
 
-/// Fragments of ESP in UDP are not put together; those of IKE are Linux's.
+/// First fragments of ESP in UDP wait for the rest, if an SA comes so; those of IKE are Linux's.
 fn fragments(set: SetIndex, outer: Family) -> Vec<Row> {
     let first = move |payload: [u8; 24]| {
         In::crafted(set, move |peer| to_4500(peer, &payload).fragment(0, true).ip())
@@ -98,11 +98,13 @@ fn fragments(set: SetIndex, outer: Family) -> Vec<Row> {
             packet
         })
     };
-    let esp = DropReason::EspFragment;
-    let mut rows = vec![];
-    for setting in [in_udp as fn(&mut Hub), |_| {}] {
-        rows.push(Row::drops("first fragment of ESP in UDP", cut([7; 24]), esp).with(setting));
-        rows.push(Row::drops("a fragment with a short length", first([7; 24]), esp).with(setting));
+    let (esp, mut rows) = (DropReason::EspFragment, vec![]);
+    for (what, packet) in [
+        ("first fragment of ESP in UDP", cut([7; 24])),
+        ("a fragment with a short length", first([7; 24])),
+    ] {
+        rows.push(Row::waits(what, packet.clone()).with(in_udp));
+        rows.push(Row::drops(what, packet, esp));
     }
     let ike = cut([0; 24]);
     let mut laboratory = Laboratory::default();
