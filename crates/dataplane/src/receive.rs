@@ -120,6 +120,7 @@ fn set_apart<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &
 /// # Errors
 /// A keepalive, or a fragment of a stranger's ESP: dropped. A first fragment says what its datagram
 /// is; of a later one of UDP only its first fragment did.
+#[inline(always)]
 fn state_of<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row) -> Result<State, DropReason> {
     let Row { ingress, packet, .. } = row;
     let (is_esp, fragment) = (carries_esp(packet), packet.fragment);

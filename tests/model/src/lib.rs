@@ -23,5 +23,6 @@ pub mod fragments;
 pub mod headers;
 pub mod icmp;
 pub mod oracle;
+pub mod parts;
 pub mod spd;
 pub mod world;

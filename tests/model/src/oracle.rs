@@ -27,6 +27,7 @@ use crate::esp::{self, Freshness, Numbers};
 use crate::fragments::{Answer, Fragments, Way};
 use crate::headers::{self, Defects, Ip, Part};
 use crate::icmp::{self, Complaint};
+use crate::parts::{self, Parts};
 use crate::spd::{self, Judgement};
 use crate::world::{Keys, Supply, World, set_id};
 
@@ -131,6 +132,7 @@ pub struct Oracle<'w> {
     /// All of them, in order.
     first_fragments: Vec<FirstFragment>,
     fragments: Fragments,
+    parts: Parts,
     /// The peer that moved by the packet that is being judged.
     moved: Option<AddressUpdate>,
 }
@@ -138,8 +140,8 @@ pub struct Oracle<'w> {
 impl<'w> Oracle<'w> {
     /// An oracle that has seen no packet.
     pub fn new(world: &'w World) -> Oracle<'w> {
-        let (seen, fragments) = (HashMap::new(), Fragments::default());
-        Oracle { world, seen, first_fragments: vec![], fragments, moved: None }
+        let (seen, fragments, parts) = (HashMap::new(), Fragments::default(), Parts::default());
+        Oracle { world, seen, first_fragments: vec![], fragments, parts, moved: None }
     }
 
     /// Returns the courses that a frame may take that is received at this time.
@@ -178,19 +180,63 @@ impl<'w> Oracle<'w> {
         if !(unprotected && to_us) {
             return self.followed(now_ns, &packet, came, 0);
         }
-        let bearing = carried::bearing(&packet);
-        match self.dropped_before(now_ns, &packet, port, bearing) {
+        if packet.part == Part::Whole || packet.data.1 == 0 || !self.is_of_peer(&packet) {
+            return self.borne(now_ns, &packet, port);
+        }
+        match self.parts.take_in(now_ns, &packet, port) {
+            parts::Answer::Waits => vec![sure(Fate::Waits)],
+            parts::Answer::Refused(reason) => dropped(reason),
+            parts::Answer::RefusedUnknown(reason) => {
+                let courses = self.judged(&packet, came);
+                match is_for_linux(&courses) {
+                    true => self.followed(now_ns, &packet, came, 0),
+                    false => dropped(reason),
+                }
+            }
+            parts::Answer::Whole(bytes) => match headers::ip(&bytes) {
+                Ok(whole) => self.borne(now_ns, &whole, port),
+                Err(defects) => any_of(defects),
+            },
+            parts::Answer::Other(waited) => {
+                let courses = self.borne(now_ns, &packet, port);
+                let later: Vec<_> =
+                    waited.iter().map(|later| self.followed(now_ns, later, came, 0)).collect();
+                let behind = |course: Course| {
+                    let followers = [course.followers.clone(), later.clone()].concat();
+                    Course { followers, ..course }
+                };
+                courses.into_iter().map(behind).collect()
+            }
+        }
+    }
+
+    /// Returns whether a fragment comes from a peer, and as its ESP does: alone, or in UDP.
+    fn is_of_peer(&self, packet: &Ip) -> bool {
+        let is_in_udp = packet.flow.protocol == 17;
+        (is_in_udp || packet.flow.protocol == 50)
+            && self.world.peers.iter().any(|peer| {
+                let source = Address::from(peer.carriage.tunnel.remote);
+                let is_there = packet.flow.source_address() == source && !peer.inbound.is_empty();
+                is_there && peer.carriage.udp.is_some() == is_in_udp
+            })
+    }
+
+    /// A packet from outside to us, by what it bears.
+    fn borne(&mut self, now_ns: u64, packet: &Ip, port: PortId) -> Vec<Course> {
+        let came = Came::Clear(port);
+        let bearing = carried::bearing(packet);
+        match self.dropped_before(now_ns, packet, port, bearing) {
             Some(Certainty::Sure) => return dropped(DropReason::EspFragment),
             Some(Certainty::Perhaps) => {
-                let other = self.followed(now_ns, &packet, came, 0);
+                let other = self.followed(now_ns, packet, came, 0);
                 return [dropped(DropReason::EspFragment), other].concat();
             }
             None => {}
         }
         match bearing {
-            Bearing::Clear => self.followed(now_ns, &packet, came, 0),
+            Bearing::Clear => self.followed(now_ns, packet, came, 0),
             Bearing::Keepalive => dropped(DropReason::Keepalive),
-            Bearing::Esp(bytes, carrier) => match self.open(&packet, bytes, carrier) {
+            Bearing::Esp(bytes, carrier) => match self.open(packet, bytes, carrier) {
                 Ok((peer, inner, worker)) => {
                     self.followed(now_ns, &inner, Came::Sealed(port, peer), worker)
                 }
@@ -217,9 +263,7 @@ impl<'w> Oracle<'w> {
                 let to = self.world.route(packet.flow.destination_address());
                 let is_for_us = to == Some(RouteTarget::Local) && matches!(came, Came::Clear(_));
                 let courses = self.judged(packet, came);
-                let is_host = |course: &Course| matches!(course.fate, Fate::Host(_));
-                let is_for_linux = is_for_us && courses.iter().all(is_host);
-                if is_for_linux { courses } else { dropped(reason) }
+                if is_for_us && is_for_linux(&courses) { courses } else { dropped(reason) }
             }
             Answer::Known(later) => self.judged(&later, came),
             Answer::First(waited) => {
@@ -798,6 +842,10 @@ impl<'w> Oracle<'w> {
 
 fn sure(fate: Fate) -> Course {
     Course { fate, messages: vec![], moved: None, followers: vec![] }
+}
+
+fn is_for_linux(courses: &[Course]) -> bool {
+    courses.iter().all(|course| matches!(course.fate, Fate::Host(_)))
 }
 
 fn dropped(reason: DropReason) -> Vec<Course> {

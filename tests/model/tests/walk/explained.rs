@@ -14,11 +14,11 @@ use model::esp::{self, Text};
 use model::headers::{self, Ip, Part};
 use model::icmp;
 use model::oracle::Oracle;
-use model::world::World;
+use model::world::{Peer, World};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use wire::build::PacketBuilder;
-use wire::{Family, Flow, Upper};
+use wire::{Address, Family, Flow, Upper};
 
 use crate::gateway::{Gateway, Observed, Out};
 use crate::packets::{Arrival, Builder, plain_frame};
@@ -251,6 +251,9 @@ fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)
     let packet = headers::group(&bytes)?;
     let by = By::Clear(port);
     let has_flow = !matches!(verdict, Verdict::Drop(reason) if WITHOUT_FLOW.contains(&reason));
+    if is_to_us_from_outside(world, by, &packet.flow) && may_be_of_esp_in_udp(world, &packet) {
+        return None;
+    }
     let bears = match is_to_us_from_outside(world, by, &packet.flow) {
         true => carried::bearing(&packet),
         false => Bearing::Clear,
@@ -259,12 +262,24 @@ fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)
         Bearing::Clear => has_flow.then_some((by, packet)),
         Bearing::Keepalive => Some((by, packet)),
         Bearing::Esp(bytes, carrier) => {
-            match opened(world, &packet, bytes, carrier).filter(|_| has_flow) {
+            // Of a fragment there is no question but about itself.
+            let is_asked = has_flow && packet.part == Part::Whole;
+            match opened(world, &packet, bytes, carrier).filter(|_| is_asked) {
                 Some((set, inner)) => Some((By::Opened(port, set), headers::group(&inner)?)),
                 None => Some((by, packet)),
             }
         }
     }
+}
+
+/// Returns whether a fragment comes from a peer whose ESP is in UDP: it waits, whatever a question
+/// about it says.
+fn may_be_of_esp_in_udp(world: &World, packet: &Ip) -> bool {
+    let source = packet.flow.source_address();
+    let is_its = |peer: &Peer| {
+        peer.carriage.udp.is_some() && source == Address::from(peer.carriage.tunnel.remote)
+    };
+    packet.part != Part::Whole && packet.flow.protocol == 17 && world.peers.iter().any(is_its)
 }
 
 /// The packet in a sealed one, and whose SA opens it.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use dataplane::{
-    AddressUpdate, CacheUse, CapturedPacket, Counters, Entry, FastPathUse, FlowCache, Input,
-    Medium, NetdevId, Outputs, PortId, SetIndex, Snapshot, Tap, TapReader, TapSettings, Verdict,
-    Walk, WorkerShare, tap,
+    AddressUpdate, CacheUse, CapturedPacket, Counters, Entry, FastPathUse, FlowCache, Handover,
+    Input, Medium, NetdevId, Outputs, PortId, SetIndex, Snapshot, Tap, TapReader, TapSettings,
+    Verdict, Walk, WorkerShare, tap,
 };
 use io::MemoryFrames;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode};
@@ -195,25 +195,33 @@ impl<'w> Gateway<'w> {
         let descriptors: Vec<Descriptor> = packets.iter().map(store).collect();
         let receiver = usize::from(netdev.0) % self.walks.len();
         let mut out = self.walk(receiver, netdev, &descriptors, Entry::Received);
-        let handovers = std::mem::take(&mut out.handovers);
         let mut verdicts = out.verdicts.clone();
+        let mut handed_over = places(&mut out, &descriptors);
         let (mut observed, mut on_the_wire) = (Observed::default(), vec![]);
         self.collect(receiver, out, &mut observed, &mut on_the_wire);
-        for worker in 0..self.walks.len() {
-            let own: Vec<Descriptor> = handovers
-                .iter()
-                .filter(|handover| handover.worker as usize == worker && handover.netdev == netdev)
-                .map(|handover| handover.packet)
-                .collect();
-            let out = self.walk(worker, netdev, &own, Entry::HandedOver);
-            let (theirs, made) = out.verdicts.split_at(own.len());
-            for (packet, verdict) in own.iter().zip(theirs) {
-                let place = descriptors.iter().position(|given| given == packet).expect("as given");
-                assert_eq!(verdicts[place], None, "handed over and judged");
-                verdicts[place] = *verdict;
+        // A fragment goes to the worker of its datagram, and what becomes of it to that of its SA.
+        loop {
+            let given = std::mem::take(&mut handed_over);
+            for worker in 0..self.walks.len() {
+                let own = given.iter().filter(|(_, handover)| {
+                    handover.worker as usize == worker && handover.netdev == netdev
+                });
+                let (own_places, own): (Vec<usize>, Vec<Descriptor>) =
+                    own.map(|(place, handover)| (*place, handover.packet)).unzip();
+                let mut out = self.walk(worker, netdev, &own, Entry::HandedOver);
+                let further = places(&mut out, &own).into_iter();
+                handed_over.extend(further.map(|(place, further)| (own_places[place], further)));
+                let (theirs, made) = out.verdicts.split_at(own.len());
+                for (place, verdict) in own_places.iter().zip(theirs) {
+                    assert_eq!(verdicts[*place], None, "handed over and judged");
+                    verdicts[*place] = *verdict;
+                }
+                verdicts.extend(made);
+                self.collect(worker, out, &mut observed, &mut on_the_wire);
             }
-            verdicts.extend(made);
-            self.collect(worker, out, &mut observed, &mut on_the_wire);
+            if handed_over.is_empty() {
+                break;
+            }
         }
         observed.verdicts = verdicts.into_iter().map(|v| v.expect("a verdict")).collect();
         // I7, and no frame is lost.
@@ -411,4 +419,19 @@ impl Emission {
         };
         self.fate == fate && self.sealed == sealed.map(|set| set.0)
     }
+}
+
+/// Takes out what a walk handed over, each with the place of the packet given. What was put
+/// together is no packet given: it takes the place of the fragment that came last.
+fn places(out: &mut Outputs, given: &[Descriptor]) -> Vec<(usize, Handover)> {
+    let handovers = std::mem::take(&mut out.handovers);
+    // A frame may have been given back and taken again.
+    let is_out = |place: &usize| out.verdicts[*place].is_none();
+    let found = |handover: &Handover| {
+        given.iter().position(|given| *given == handover.packet).filter(is_out)
+    };
+    let as_given: Vec<usize> = handovers.iter().filter_map(found).collect();
+    let mut others = (0..given.len()).filter(|place| is_out(place) && !as_given.contains(place));
+    let mut place = |handover: &Handover| found(handover).or_else(|| others.next());
+    handovers.iter().map(|handover| (place(handover).expect("its place"), *handover)).collect()
 }

@@ -33,11 +33,19 @@ pub(crate) struct Builder<'w> {
     last: HashMap<u32, u64>,
     /// Fragments that were built.
     fragments: Vec<Seed>,
+    /// The other fragment of an outer packet that was cut in two.
+    rest: Option<Vec<u8>>,
+}
+
+/// Order in which the fragments of an outer packet arrive.
+enum Order {
+    Forward,
+    Reverse,
 }
 
 impl<'w> Builder<'w> {
     pub(crate) fn new(world: &'w World) -> Self {
-        Builder { world, last: HashMap::new(), fragments: vec![] }
+        Builder { world, last: HashMap::new(), fragments: vec![], rest: None }
     }
 
     pub(crate) fn build(&mut self, seed: &Seed) -> Arrival {
@@ -116,11 +124,32 @@ impl<'w> Builder<'w> {
             .payload(&bytes);
         match seed.sealing.outer_part {
             PartSeed::Whole => outer.ip(),
-            PartSeed::First | PartSeed::Tiny => {
-                outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip()
+            PartSeed::First => {
+                let order = match seed.sealing.outer_class {
+                    1 => Order::Reverse,
+                    _ => Order::Forward,
+                };
+                self.cut(&outer, &bytes, order)
             }
-            PartSeed::Later(offset, more) => outer.fragment(offset, more).ip(),
+            PartSeed::Tiny => outer.payload(&bytes[..bytes.len() & !7]).fragment(0, true).ip(),
+            PartSeed::Later(offset, more) => {
+                self.rest.take().unwrap_or_else(|| outer.fragment(offset, more).ip())
+            }
         }
+    }
+
+    /// Cuts an outer packet in two, and keeps one fragment for later.
+    fn cut(&mut self, outer: &PacketBuilder, bytes: &[u8], order: Order) -> Vec<u8> {
+        let (first, rest) = bytes.split_at((bytes.len() / 2).next_multiple_of(8).min(bytes.len()));
+        let offset = (first.len() / 8) as u16;
+        let first = outer.clone().payload(&first[..first.len() & !7]).fragment(0, true).ip();
+        let rest = outer.clone().payload(rest).fragment(offset, false).ip();
+        let (now, later) = match order {
+            Order::Forward => (first, rest),
+            Order::Reverse => (rest, first),
+        };
+        self.rest = Some(later);
+        now
     }
 
     /// The policies that a packet to or from a peer may be aimed at.

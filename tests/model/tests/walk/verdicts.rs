@@ -36,7 +36,8 @@ const OUT_OF_REACH: [(DropReason, &str); 10] = [
 ];
 
 /// Kinds of packets, besides those of drop reasons, that the generator must bring about.
-const KINDS: [&str; 26] = [
+const KINDS: [&str; 27] = [
+    "ESP in fragments",
     "forward",
     "protect",
     "host",
@@ -98,6 +99,9 @@ fn the_walk_does_what_the_oracle_allows() {
             if is_later_fragment_of_udp(&world, &arrival, &observed.verdicts) {
                 *seen.entry("a later fragment of ESP in UDP".into()).or_default() += 1;
             }
+            if completes_esp(&world, &arrival, &observed.verdicts) {
+                *seen.entry("ESP in fragments".into()).or_default() += 1;
+            }
             if observed.verdicts[0] == Verdict::Hold(HoldKind::Fragment) {
                 *seen.entry("a fragment waits".into()).or_default() += 1;
             }
@@ -134,6 +138,14 @@ fn the_walk_does_what_the_oracle_allows() {
         let never: Vec<_> = wanted.iter().filter(|kind| !seen.contains_key(*kind)).collect();
         assert!(never.is_empty(), "the generator never brought about {never:?}");
     }
+}
+
+/// Returns whether the last fragment of an ESP packet to come was opened with the others.
+fn completes_esp(world: &World, arrival: &Arrival, verdicts: &[Verdict]) -> bool {
+    let link = Oracle::new(world).link(arrival.netdev, &arrival.bytes);
+    let packet = link.ok().and_then(|(_, bytes)| headers::ip(&bytes).ok());
+    let is_part = |packet: Ip| packet.part != Part::Whole && packet.flow.protocol == 50;
+    matches!(verdicts[0], Verdict::Forward(_)) && packet.is_some_and(is_part)
 }
 
 /// Returns whether a fragment of UDP without ports was dropped as one of ESP.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dataplane::DropReason;
 use dataplane::reassembly::PATIENCE_NS;
-use packets::lab::{self, WAN};
+use packets::lab::{self, LAN, WAN};
 use packets::table::forwarded;
 use proptest::prelude::*;
 use wire::Family;
@@ -121,6 +121,96 @@ fn a_datagram_under_way_while_a_worker_ceases_to_walk_is_not_judged_otherwise() 
     }
     stage.workers.iter_mut().for_each(|worker| worker.stop_waiting());
     (0..2).for_each(|worker| drop(stage.counters(worker)));
+}
+
+/// Cuts an outer packet: each fragment but the last has this many units of 8 bytes.
+fn cut(packet: &[u8], number: u32, units: usize) -> Vec<Vec<u8>> {
+    let whole = wire::packet::parse(packet).unwrap();
+    let (flow, data) = (whole.flow, &packet[whole.upper_offset.into()..]);
+    let count = data.len().div_ceil(8 * units);
+    let fragment = |(place, part): (usize, &[u8])| {
+        let outer = PacketBuilder::new(flow.source_address(), flow.destination_address());
+        let outer = outer.protocol(flow.protocol).identification(number).payload(part);
+        outer.fragment((place * units) as u16, place + 1 < count).ip()
+    };
+    data.chunks(8 * units).enumerate().map(fragment).collect()
+}
+
+/// From behind berlin, TCP from port 443 of network 9: its later fragments wait for the first.
+fn from_nine(number: u32, bytes: usize) -> PacketBuilder {
+    let (from, to) = (lab::host(Family::V4, 9), lab::host(Family::V4, 1));
+    PacketBuilder::new(from, to).tcp(443, 5).identification(number).payload_of(bytes)
+}
+
+#[test]
+fn fragments_of_esp_at_different_queues_are_opened_once_by_the_worker_of_their_sa() {
+    // REASM
+    for number in 0..8 {
+        for pair in 0..2 {
+            let mut stage = Stage::default();
+            let packet = from_nine(number, 1400).ip();
+            let sealed = stage.peers[pair].seal(&packet);
+            for (place, part) in cut(&sealed, number, 80).iter().enumerate() {
+                stage.arrive_sealed(place % 2, part);
+                stage.settle();
+            }
+            let sa = 3 * pair;
+            let opened = [0, 1].map(|worker| stage.counters(worker).opened[sa].packets);
+            assert_eq!(opened[sa % 2], 1, "{number} {pair}: {opened:?}");
+            assert_eq!(opened[1 - sa % 2], 0);
+            let left: Vec<_> = (0..2).flat_map(|worker| stage.sent(worker, LAN)).collect();
+            assert_eq!(left, [forwarded(&packet)]);
+            let ledger = stage.ledger();
+            assert_eq!((ledger.received, ledger.consumed, ledger.sent), (3, 2, 1));
+            assert_eq!((ledger.held, ledger.made, stage.drops()), (0, 0, 0));
+        }
+    }
+}
+
+/// A host behind the peer cuts a datagram; the peer seals each part, and its router cuts those that
+/// became too large. The parts meet, whichever way they came.
+#[test]
+fn inner_fragments_that_came_whole_and_cut_meet_at_one_worker() {
+    // REASM
+    for number in 0..8 {
+        let mut stage = Stage::default();
+        let inner = cut(&from_nine(number, 3000).ip(), number, 180);
+        assert_eq!(inner.len(), 3);
+        for (place, packet) in inner.iter().enumerate().rev() {
+            let sealed = stage.peers[1].seal(packet);
+            match place {
+                2 => stage.arrive_sealed(0, &sealed),
+                _ => cut(&sealed, 100 * number + place as u32, 150).iter().for_each(|part| {
+                    stage.arrive_sealed(place % 2, part);
+                }),
+            }
+            stage.settle();
+        }
+        let left: Vec<_> = (0..2).flat_map(|worker| stage.sent(worker, LAN)).collect();
+        assert_eq!((left.len(), stage.drops()), (3, 0), "{number}");
+    }
+}
+
+/// One that no frame holds is opened where its fragments meet, whosever its SA is.
+#[test]
+fn a_large_packet_is_opened_once_by_either_worker() {
+    // REASM
+    let mut stage = Stage::default();
+    let packet = from_nine(0, 9000).ip();
+    for number in 0..8 {
+        let sealed = stage.peers[1].seal(&packet);
+        let parts = cut(&sealed, number, 180);
+        for round in 0..2 {
+            parts.iter().for_each(|part| stage.arrive_sealed(round, part));
+            stage.settle();
+        }
+    }
+    let opened = [0, 1].map(|worker| stage.counters(worker).opened[3].packets);
+    assert_eq!(opened[0] + opened[1], 8);
+    assert!(opened[0] > 0 && opened[1] > 0, "{opened:?}");
+    let replayed: u64 =
+        (0..2).map(|worker| stage.counters(worker).dropped(DropReason::Replayed)).sum();
+    assert_eq!((replayed, stage.drops()), (8, 8), "each once more");
 }
 
 #[derive(Clone, Debug)]
