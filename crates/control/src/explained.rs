@@ -127,7 +127,10 @@ pub enum QuestionError {
     #[error("ESP to this gateway is decrypted: ask with --from-peer PEER about the packet inside")]
     EspToUs,
     /// A fragment of ESP to this machine.
-    #[error("a fragment of ESP to this gateway is dropped (esp_fragment), whoever sent it")]
+    #[error(
+        "a peer's fragments of ESP are put together; a stranger's are dropped (esp_fragment): ask \
+         with --from-peer PEER about the packet inside"
+    )]
     EspFragmentToUs,
 }
 

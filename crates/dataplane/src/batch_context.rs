@@ -5,9 +5,6 @@ use wire::{Frames, Received};
 use crate::counters::Counters;
 use crate::esp_fragments::DroppedDatagrams;
 use crate::ids::{NetdevId, PortId};
-#[cfg(doc)]
-use crate::large_packet;
-use crate::large_packet::WithLarge;
 use crate::outputs::Outputs;
 use crate::reassembly::Reassembly;
 use crate::row::{Row, State};
@@ -48,31 +45,6 @@ impl<F: Frames> BatchContext<'_, F> {
         self.end(row, Verdict::Drop(reason));
         self.counters.drop(Some(row.ingress), reason);
         self.frames.give(row.frame);
-    }
-
-    /// Runs stages with a context whose frames have `buffer` among them, as
-    /// [`large_packet::FRAME`]. Nothing is handed over.
-    pub(crate) fn with_large(
-        &mut self,
-        buffer: &mut [u8],
-        frame_bytes: usize,
-        run: impl FnOnce(&mut BatchContext<'_, WithLarge<'_>>),
-    ) {
-        let BatchContext { snapshot, now_ns, share, first, .. } = *self;
-        let mut frames = WithLarge { buffer, frame_bytes, frames: &mut *self.frames };
-        run(&mut BatchContext {
-            snapshot,
-            now_ns,
-            share,
-            handing: None,
-            first,
-            sample: None,
-            dropped: self.dropped,
-            reassembly: self.reassembly,
-            frames: &mut frames,
-            counters: self.counters,
-            out: self.out,
-        });
     }
 
     /// A place for the verdict of a packet that we make, on the ledger of the port that caused it.

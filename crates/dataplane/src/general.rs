@@ -157,7 +157,7 @@ impl GeneralWalk {
         let memory = (large_packet::FRAME, &mut buffer[..]);
         if let Some(row) = reassemble::assemble_large(context, parts, memory) {
             let frame_bytes = context.frames.bytes(parts[0].frame).len();
-            context.with_large(&mut buffer, frame_bytes, |context| {
+            large_packet::run_with(context, &mut buffer, frame_bytes, |context| {
                 self.rows.clear();
                 self.rows.push(row);
                 let GeneralWalk { rows, opening, .. } = self;

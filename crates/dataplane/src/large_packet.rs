@@ -26,10 +26,10 @@ pub(crate) const FRAME: FrameId = FrameId(u32::MAX);
 /// Frames, and the buffer of a large packet as one more. It belongs to nobody's pool: giving it
 /// back does nothing.
 pub(crate) struct WithLarge<'f> {
-    pub(crate) buffer: &'f mut [u8],
+    buffer: &'f mut [u8],
     /// Bytes of a frame, headroom included.
-    pub(crate) frame_bytes: usize,
-    pub(crate) frames: &'f mut dyn Frames,
+    frame_bytes: usize,
+    frames: &'f mut dyn Frames,
 }
 
 impl Frames for WithLarge<'_> {
@@ -86,6 +86,31 @@ impl WithLarge<'_> {
             }
         }
     }
+}
+
+/// Runs stages with a context whose frames have `buffer` among them, as [`FRAME`]. Nothing is
+/// handed over.
+pub(crate) fn run_with<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    buffer: &mut [u8],
+    frame_bytes: usize,
+    run: impl FnOnce(&mut BatchContext<'_, WithLarge<'_>>),
+) {
+    let BatchContext { snapshot, now_ns, share, first, .. } = *context;
+    let mut frames = WithLarge { buffer, frame_bytes, frames: &mut *context.frames };
+    run(&mut BatchContext {
+        snapshot,
+        now_ns,
+        share,
+        handing: None,
+        first,
+        sample: None,
+        dropped: context.dropped,
+        reassembly: context.reassembly,
+        frames: &mut frames,
+        counters: context.counters,
+        out: context.out,
+    });
 }
 
 /// Moves an opened packet out of the buffer into a frame, if one holds it.

@@ -16,7 +16,8 @@ pub enum Verdict {
     Host,
     /// Waits; the caller of the walk holds it or drops it.
     Hold(HoldKind),
-    /// Replaced by packets made from it (its fragments), which have verdicts of their own.
+    /// Replaced by its fragments, or part of a packet that was put together: these have verdicts
+    /// of their own.
     Consumed,
     /// Dropped and counted.
     Drop(DropReason),
@@ -28,7 +29,8 @@ pub enum HoldKind {
     /// The link address of its next hop.
     Neighbour,
     /// The first fragment of its datagram, which policies want to see. Once that comes the packet
-    /// has another verdict, behind those of the batch.
+    /// has another verdict, behind those of the batch. Or, of ESP, the other fragments: the last of
+    /// these to come has the verdict on the packet.
     Fragment,
 }
 
@@ -87,9 +89,9 @@ drop_reasons! {
         "TTL or hop limit used up; a traceroute looks like this: if nobody runs one, look for a \
          routing loop"
     EspFragment "esp_fragment"
-        "a fragment of an ESP packet to this gateway, alone or in UDP; such fragments are not \
-         reassembled: at the peer lower the tunnel's MTU, set DF, or clamp the TCP MSS \
-         (mss_clamp); at a Linux peer use an XFRM interface with an MTU of its own"
+        "a fragment of an ESP packet to this gateway, alone or in UDP, from an address of no peer \
+         that sends it so; only peers' fragments are put together: if it is a peer's, correct its \
+         `remote` or `encapsulation` (lockgate show peer)"
     Keepalive "keepalive"
         "a NAT keepalive (RFC 3948 §2.3); dropped by design: nothing to do"
     UnknownSpi "unknown_spi"
@@ -156,14 +158,14 @@ drop_reasons! {
          all of that datagram is dropped: the network duplicates packets, or somebody tries to get \
          past a policy; look at the sender"
     FragmentTiny "fragment_tiny"
-        "a first fragment too small to show the flags of TCP (RFC 1858), or another fragment of \
-         its datagram; no sender needs such fragments: look at the sender"
+        "a first fragment too small to show the flags of TCP (RFC 1858) or the SPI of ESP, or \
+         another fragment of its datagram; no sender needs such fragments: look at the sender"
     FragmentTimeout "fragment_timeout"
         "a non-first fragment that waited two seconds for its first one, which policies want to \
-         see; the network lost the first, or sends fragments of a datagram by several ports: look \
-         at its loss and its routes"
+         see, or one of ESP that waited for the others; the network lost some, or sends them by \
+         several ports: look at its loss and its routes"
     FragmentLimit "fragment_limit"
-        "a non-first fragment for which there was no room to wait for its first one, or one of a \
+        "a fragment for which there was no room to wait for others of its datagram, or one of a \
          datagram in too many pieces; its sender or port sends too many fragments: let the sender \
          send smaller packets"
     IcmpInClear "icmp_in_clear"

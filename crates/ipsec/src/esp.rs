@@ -128,6 +128,7 @@ impl OutboundSa {
     /// header can say, in transport mode a fragment or a packet that is not between the two ends,
     /// or a number that no packet of the SA may have. Nothing that matters was written; the caller
     /// drops the packet.
+    #[inline(always)]
     pub fn encapsulate(
         &self,
         frame_id: FrameId,

@@ -545,7 +545,8 @@ proptest! {
     fn packets_arrive_if_all_their_fragments_come_once(
         far in prop::sample::select(&FAR[..]),
         is_v6: bool,
-        sizes in prop::collection::vec(prop_oneof![3 => 200..1400usize, 1 => 3700..5000usize], 1..5),
+        sizes in prop::collection::vec(
+            prop_oneof![3 => 200..1400usize, 1 => 3700..5000usize], 1..5),
         order in Just((0..160usize).collect::<Vec<_>>()).prop_shuffle(),
         lost in prop::option::of(0..160usize),
         twice in prop::option::of(0..160usize),
