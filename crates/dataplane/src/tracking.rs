@@ -292,7 +292,7 @@ impl<'a> Tracker<'a> {
     }
 
     /// Settles the verdict on a packet: finds its connections, and moves them on if it passes.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn settle(
         &self,
         said: &TrackedVerdict,

@@ -474,9 +474,7 @@ fn a_packet_in_too_many_pieces_is_dropped_whole() {
 #[test]
 fn a_flood_in_one_peers_name_keeps_no_other_peer_out() {
     // REASM
-    let mut hub = Hub::default();
-    hub.frames = 1024;
-    let mut lab = hub.laboratory();
+    let mut lab = Hub { frames: 1024, ..Hub::default() }.laboratory();
     for round in 0..40 {
         for number in 0..20 {
             let outer = lab.peer(BERLIN).outer(&[7; 64]).identification(round * 20 + number);
@@ -495,9 +493,7 @@ fn a_flood_in_one_peers_name_keeps_no_other_peer_out() {
 #[test]
 fn a_flood_of_strangers_keeps_no_peer_out() {
     // REASM
-    let mut hub = Hub::default();
-    hub.frames = 2048;
-    let mut lab = hub.laboratory();
+    let mut lab = Hub { frames: 2048, ..Hub::default() }.laboratory();
     for number in 0..2000 {
         let from = wire::Address::v4(0xcb00_0000 + number);
         let to = lab.peer(BERLIN).agreement.hub.into();
