@@ -292,7 +292,6 @@ impl<'a> Tracker<'a> {
     }
 
     /// Settles the verdict on a packet: finds its connections, and moves them on if it passes.
-    #[inline]
     pub(crate) fn settle(
         &self,
         said: &TrackedVerdict,
