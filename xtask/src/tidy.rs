@@ -89,7 +89,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "api",
         ],
     ),
-    ("net", &["linux", "netlab"]),
+    ("net", &["wire", "io", "linux", "netlab"]),
     (
         "fuzz-replay",
         &["wire", "policy", "ipsec", "dataplane", "config", "control", "model", "packets"],

@@ -35,6 +35,32 @@ pub struct Quarry {
     pub streams: [Delivery; 2],
 }
 
+/// Numbers that look random, from a seed that is printed (xorshift64).
+pub struct Random(u64);
+
+impl Random {
+    /// Begins with the seed in `NET_SEED`, or with a new one, and prints it.
+    pub fn from_environment() -> Random {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let fresh = now.map_or(1, |time| time.as_nanos() as u64) | 1;
+        let seed = std::env::var("NET_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or(fresh);
+        println!("NET_SEED={seed}");
+        Random(seed)
+    }
+
+    /// Returns a number below `limit`.
+    ///
+    /// # Panics
+    /// If `limit` is 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
 /// Waits until pings cross between sites 1 and 2, both families.
 ///
 /// # Errors

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use net::running;
+use net::{Random, running};
 use netlab::capture::{Capture, Scope, Tally, esp_frames_to, marked};
 use netlab::inject::inject;
 use netlab::sites::{HOST_INTERFACE, Plan};
@@ -19,27 +19,6 @@ const LOAD: Duration = Duration::from_micros(300);
 const EVENTUALLY: Duration = net::AGAIN;
 /// Frames sent again after each restart.
 const AGAIN_FRAMES: usize = 100;
-
-/// Numbers that look random, from a seed that is printed (xorshift64).
-struct Random(u64);
-
-impl Random {
-    fn from_environment() -> Random {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let fresh = now.map_or(1, |time| time.as_nanos() as u64) | 1;
-        let seed = std::env::var("NET_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or(fresh);
-        println!("NET_SEED={seed}");
-        Random(seed)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 #[test]
 fn kills_under_load_use_no_number_twice_and_let_no_replay_in() {
