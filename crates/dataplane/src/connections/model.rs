@@ -62,12 +62,14 @@ enum Act {
     /// As [`Insert`](Act::Insert), and whoever does not let others in stays.
     InsertAssured(u64),
     Find(u64),
+    /// Reads the key in the first line, as packets do that change nothing.
+    Read(u64),
     /// Sees the key once more.
     See(u64),
     Remove(u64),
     Renew(u64),
 }
-use Act::{Find, Insert, InsertAssured, Remove, Renew, See};
+use Act::{Find, Insert, InsertAssured, Read, Remove, Renew, See};
 
 /// Acts that had an effect, by key.
 #[derive(Default)]
@@ -82,6 +84,8 @@ struct Happened {
     removals: Vec<u64>,
     seen: Vec<u64>,
     found: Vec<u64>,
+    /// Reads that told of a connection, in order.
+    read: Vec<u64>,
 }
 
 /// The record, which is not part of what is checked.
@@ -132,10 +136,30 @@ fn insert(lines: &Small, record: &Record, number: u64, state: State) {
     }
 }
 
+/// Returns whether a value is what a key was inserted with, or what it was renewed with.
+fn is_of(number: u64, value: [u64; 3]) -> bool {
+    let renewed = number + RENEWED;
+    [[number; 3], [renewed, renewed, number]].contains(&value)
+}
+
+/// Reads where a key is looked for first, as `Connections::steady` does: a word that is not live,
+/// or is renewing, tells nothing.
+fn read(lines: &Small, record: &Record, number: u64) {
+    let key = key(number);
+    if let Some((word, value)) = lines.read(0, &key.head, key.tail.as_ref())
+        && word.is_live()
+        && !word.is_renewing()
+    {
+        assert!(is_of(number, value), "{value:?} for {number}");
+        record.put(|it| it.read.push(number));
+    }
+}
+
 fn act(lines: &Small, record: &Record, act: Act) {
     let number = match act {
         Insert(number) => return insert(lines, record, number, State::SynSent),
         InsertAssured(number) => return insert(lines, record, number, State::Established),
+        Read(number) => return read(lines, record, number),
         Find(number) | See(number) | Remove(number) | Renew(number) => number,
     };
     let key = key(number);
@@ -143,8 +167,7 @@ fn act(lines: &Small, record: &Record, act: Act) {
     // What was read is of one tenant, and of one writing.
     assert_eq!(entry.constant, number, "the value of another key");
     let renewed = number + RENEWED;
-    let is_ours = |value| [[number; 3], [renewed, renewed, number]].contains(&value);
-    assert!(entry.value.is_none_or(is_ours), "{:?}", entry.value);
+    assert!(entry.value.is_none_or(|value| is_of(number, value)), "{:?}", entry.value);
     match act {
         See(_) => {
             let again = |word: StateWord, constant| {
@@ -311,4 +334,29 @@ fn value_is_written_anew_while_others_read_and_remove() {
             assert_eq!((there, it.removals.len()), (&[2][..], 1));
         },
     );
+}
+
+// FC-31
+#[test]
+fn short_read_tells_of_one_tenant_and_one_writing() {
+    // The writer is the first thread: loom misses orders where the reader is.
+    in_every_order(&[Insert(1)], [&[Remove(1), Insert(2)], &[Read(2), Read(1)]], |it, there| {
+        // Who sees the new one sees that the old one is gone.
+        assert!(there == [2] && it.read != [2, 1], "{:?}", it.read);
+    });
+    in_every_order(&[Insert(1)], [&[Renew(1), See(1), Read(1)], &[Read(1)]], |it, there| {
+        assert!(there == [1] && !it.read.is_empty(), "who has renewed it reads it");
+    });
+}
+
+// FC-31
+#[test]
+fn short_read_of_two_lines_tells_of_one_tenant() {
+    let wide = &[InsertAssured(WIDE)];
+    in_every_order(wide, [&[Remove(WIDE), Insert(1)], &[Read(WIDE)]], |_, there| {
+        assert_eq!(there, [1]);
+    });
+    in_every_order(&[Insert(1)], [&[Remove(1), InsertAssured(WIDE)], &[Read(WIDE)]], |_, there| {
+        assert_eq!(there, [WIDE]);
+    });
 }
