@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use dataplane::connections::Connections;
 use dataplane::{
     Medium, Neighbour, NetdevId, NextHop, PortId, PortInfo, RouteEntry, RouteGeneration,
     RouteTarget, SaSet, SetIndex, Snapshot, SnapshotParts,
@@ -132,6 +133,20 @@ impl World {
     /// # Panics
     /// As [`World::snapshot`].
     pub fn snapshot_over(&self, spd: Arc<Spd>, route_generation: RouteGeneration) -> Snapshot {
+        self.snapshot_tracking(spd, route_generation, None)
+    }
+
+    /// Returns the snapshot as [`World::snapshot_over`] does, with a table of connections. `None`:
+    /// there is no room for any.
+    ///
+    /// # Panics
+    /// As [`World::snapshot`].
+    pub fn snapshot_tracking(
+        &self,
+        spd: Arc<Spd>,
+        route_generation: RouteGeneration,
+        connections: Option<Arc<Connections>>,
+    ) -> Snapshot {
         let (mut outbound, mut inbound, mut sets) = (vec![], vec![], vec![]);
         for (place, peer) in self.peers.iter().enumerate() {
             let set = set_id(place);
@@ -167,6 +182,7 @@ impl World {
             neighbours: self.neighbours.clone(),
             spd,
             route_generation,
+            connections,
             sets,
             outbound,
             inbound,

@@ -75,7 +75,7 @@ const JUDGED: [DropReason; 11] = [
 
 /// Reason why the packet itself does not say what `explain` has to say.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Excuse {
+pub(crate) enum Excuse {
     /// Dropped for its hop limit, size, checksum or source route.
     Dropped(DropReason),
     /// UDP to port 4500 of ours from outside: ESP or IKE, by its first bytes.
@@ -106,9 +106,9 @@ const EXCUSES: [Excuse; 11] = [
 
 /// The answer that `explain` has to give.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Expected {
-    verdict: Verdict,
-    egress: Option<PortId>,
+pub(crate) struct Expected {
+    pub(crate) verdict: Verdict,
+    pub(crate) egress: Option<PortId>,
 }
 
 /// Counts of the comparisons: packets by the walk's verdict, and plain packets by the excuse.
@@ -243,7 +243,7 @@ fn nat_traversal(world: &World) -> impl Iterator<Item = Arrival> {
 
 /// Returns the question about a frame's packet, the one inside if it was opened; `None`: a frame
 /// that no question is about.
-fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)> {
+pub(crate) fn question(world: &World, frame: &Arrival, verdict: Verdict) -> Option<(By, Ip)> {
     if frame.bytes.len() > world.room {
         return None;
     }
@@ -302,7 +302,7 @@ pub(crate) fn opened(
     Some((SetIndex(place as u32), inner))
 }
 
-fn excuse(world: &World, by: By, packet: &Ip, observed: &Observed) -> Option<Excuse> {
+pub(crate) fn excuse(world: &World, by: By, packet: &Ip, observed: &Observed) -> Option<Excuse> {
     let flow = &packet.flow;
     let nat_traversal =
         flow.protocol == 17 && matches!(flow.upper, Upper::Ports { destination: 4500, .. });
@@ -335,7 +335,7 @@ fn is_to_us_from_outside(world: &World, by: By, flow: &Flow) -> bool {
 
 /// Returns the answer that `explain` has to give for an observed packet. A packet that waits or was
 /// cut into fragments goes where it goes all the same.
-fn expected(observed: &Observed) -> Expected {
+pub(crate) fn expected(observed: &Observed) -> Expected {
     match observed.verdicts[0] {
         // So it would be judged alone.
         Verdict::Hold(HoldKind::Fragment) => {

@@ -17,6 +17,7 @@ mod seeded;
 mod seeds;
 mod sensitivity;
 mod tapped;
+mod tracked;
 mod verdicts;
 mod worlds;
 

@@ -23,7 +23,10 @@ const PACKETS: usize = 60;
 
 /// Reasons that cannot come about here, and why.
 const OUT_OF_REACH: [(DropReason, &str); 10] = [
-    (DropReason::ConnectionLimit, "no world has `reflect` rules: `tracking` of the packet tables"),
+    (
+        DropReason::ConnectionLimit,
+        "these worlds reflect nothing: `tracked` does, and the packet tables",
+    ),
     (DropReason::FragmentTimeout, "behind the walk: of what waited, which has no verdict then"),
     (DropReason::FragmentLimit, "there are few datagrams, of few fragments"),
     (DropReason::IcmpInClear, "of what we make, not of what is received: `made: icmp_in_clear`"),

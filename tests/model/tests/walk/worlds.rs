@@ -334,6 +334,25 @@ pub(crate) fn a_common_world() -> impl Strategy<Value = World> {
     )
 }
 
+/// A world with groups. Most of their rules that permit, and of those behind them all, let the
+/// answers back, too.
+pub(crate) fn a_tracking_world() -> impl Strategy<Value = World> {
+    let world = prop_oneof![2 => a_common_world(), 1 => a_world().prop_map(with_neighbours)];
+    let groups = groups().prop_filter("no groups", |groups| !groups.is_empty());
+    (world, groups, any::<[u64; 2]>()).prop_map(|(mut world, groups, [some, others])| {
+        world.policies.retain(|policy| policy.group.is_none());
+        world.policies.extend(groups);
+        for (place, rule) in world.policies.iter_mut().enumerate() {
+            if let Action::Permit(mode) | Action::NoRule(mode) = rule.action
+                && (some | others) >> (place % 64) & 1 == 1
+            {
+                rule.action = Action::Reflect(mode);
+            }
+        }
+        world
+    })
+}
+
 /// The two ends of a peer's tunnel.
 fn ends(peer: usize) -> Tunnel {
     let [local, remote] = PEERS[peer].0.map(|text| text.parse().unwrap());
