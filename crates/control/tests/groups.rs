@@ -169,6 +169,30 @@ fn rules_keep_their_ids_while_they_are_the_same_and_policies_of_their_names_thei
     assert_eq!(removed.spd.len(), 2);
 }
 
+// HA-10, HA-24
+#[test]
+fn a_group_has_its_rules_where_ports_list_it_and_applying_it_again_adds_none() {
+    let mut gateway = Gateway::new();
+    let unbound = TEXT
+        .replace("groups_in = [\"web\", \"base\"]\n", "")
+        .replace("groups_out = [\"base\"]\n", "");
+    let none = gateway.compile(&unbound);
+    assert_eq!(none.spd.holding_rules().count(), 0);
+    let bound = gateway.compile(TEXT);
+    let (first, capacity) = (rules(&bound), bound.spd.capacity());
+    assert_eq!(names(&first), ALL);
+    for _ in 0..10 {
+        let again = gateway.compile(TEXT);
+        assert_eq!((rules(&again), again.spd.capacity()), (first.clone(), capacity));
+        assert_eq!(again.generation, bound.generation);
+    }
+    for _ in 0..10 {
+        let none = gateway.compile(&unbound);
+        assert_eq!(none.spd.holding_rules().count(), 0);
+        assert_eq!(names(&rules(&gateway.compile(TEXT))), ALL);
+    }
+}
+
 #[test]
 fn ports_of_rules_are_slots_that_other_ports_do_not_move() {
     let mut gateway = Gateway::new();
