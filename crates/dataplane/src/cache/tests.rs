@@ -418,6 +418,23 @@ fn the_count_rises_on_empty_and_stale_ways_and_not_on_live_ones() {
 }
 
 #[test]
+fn a_change_of_policies_writes_no_line_of_the_table() {
+    // FC-20: so it takes as long whatever the table's size.
+    for entries in [1 << 10, 1 << 16] {
+        let mut bench = Bench::new(entries);
+        let keys =
+            [Family::V4, Family::V6].map(|family| (0..200).map(move |n| numbered(family, n)));
+        for key in keys.into_iter().flatten() {
+            bench.run(&[key], |_| (says(1), CachedRoute::Unknown));
+        }
+        let before = bench.cache.table.lines().to_vec();
+        assert!(before.iter().filter(|line| line.0 != [0; 8]).count() > 200);
+        bench.sync(snapshot(changed(&spd(), Direction::Outbound)));
+        assert!(bench.cache.table.lines() == before);
+    }
+}
+
+#[test]
 fn a_change_of_one_domain_leaves_the_others() {
     // FC-16, FC-37
     let mut bench = Bench::new(1 << 10);

@@ -336,7 +336,7 @@ fn value_is_written_anew_while_others_read_and_remove() {
     );
 }
 
-// FC-31
+// FC-30, FC-31
 #[test]
 fn short_read_tells_of_one_tenant_and_one_writing() {
     // The writer is the first thread: loom misses orders where the reader is.
@@ -349,7 +349,7 @@ fn short_read_tells_of_one_tenant_and_one_writing() {
     });
 }
 
-// FC-31
+// FC-30, FC-31
 #[test]
 fn short_read_of_two_lines_tells_of_one_tenant() {
     let wide = &[InsertAssured(WIDE)];
