@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    // BM-5a: a lap of each kind, small, with every check on.
+    // BM-5a, HA-16: a lap of each kind, small, with every check on.
     #[test]
     fn a_lap_of_every_kind_counts() {
         let mut random = Random::new(3);

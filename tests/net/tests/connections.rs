@@ -48,6 +48,7 @@ fn connections(lab: &Lab, filter: &[&str]) -> Vec<Value> {
     shown["connections"].as_array().unwrap().clone()
 }
 
+// AX-15
 #[test]
 fn answers_come_back_while_the_rule_stands_and_over_a_restart() {
     let Some(mut lab) = lab("answers_come_back", Plan::default()) else { return };

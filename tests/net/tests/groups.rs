@@ -46,6 +46,7 @@ fn packets(of: &Value) -> u64 {
     of["decided"]["packets"].as_u64().unwrap()
 }
 
+// AX-15
 #[test]
 fn rules_and_members_of_sets_come_and_go() {
     let Some(mut lab) = lab("rules_and_members", Plan::default()) else { return };
