@@ -1,5 +1,5 @@
-//! What goes on: the route, the outbound SPD, the groups of the port, an SA, size and hop limit, and
-//! what is said of packets that do not leave.
+//! The part of the oracle about packets that go on: the route, the outbound SPD, the groups of the
+//! port, an SA, size and hop limit, and ICMP about packets that do not leave.
 
 use dataplane::{DropReason, PortId, RouteTarget, SetIndex, Side};
 use ipsec::Mode;

@@ -1,6 +1,6 @@
 //! Connections: the fast path and the general walk, with a cache and without one, come to the same
-//! over random histories with `reflect` rules, answers and changes, counters included; and `explain`
-//! says what becomes of a packet that may begin a connection.
+//! over random histories with `reflect` rules, answers and changes, counters included; and
+//! `explain` says what becomes of a packet that may begin a connection.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ const ENTRIES: usize = 1 << 8;
 /// Sizes of the tables of connections: full before long, and never; 0: none.
 const ROOMS: [u32; 4] = [0, 4, 4096, 4096];
 
-/// What comes back for a packet that left.
+/// The packet that comes back for one that left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Nothing,
