@@ -29,10 +29,14 @@ struct Known {
     since_ns: u64,
     /// From and to, in bytes, and whether it ends the datagram.
     parts: Vec<(usize, usize, bool)>,
-    first: Option<(u8, Upper)>,
+    /// Protocol, upper layer, and whether it opens a TCP connection.
+    first: Option<First>,
     refused: Option<DropReason>,
     waiting: Vec<Ip>,
 }
+
+/// The values of a first fragment by which its datagram is judged.
+type First = (u8, Upper, bool);
 
 /// The answer about a fragment.
 pub enum Answer {
@@ -89,7 +93,7 @@ impl Fragments {
                     true => Upper::Fragment,
                     false => packet.flow.upper,
                 };
-                let first = (packet.flow.protocol, upper);
+                let first = (packet.flow.protocol, upper, packet.flow.opens);
                 known.first = Some(first);
                 let waited = std::mem::take(&mut known.waiting).into_iter();
                 Answer::First(waited.map(|later| of_datagram(later, first)).collect())
@@ -132,7 +136,8 @@ impl Fragments {
 }
 
 /// A later fragment with the protocol and upper layer of its first one.
-fn of_datagram(mut later: Ip, (protocol, upper): (u8, Upper)) -> Ip {
-    (later.flow.protocol, later.flow.upper) = (protocol, upper);
+fn of_datagram(mut later: Ip, (protocol, upper, opens): First) -> Ip {
+    let flow = &mut later.flow;
+    (flow.protocol, flow.upper, flow.opens) = (protocol, upper, opens);
     later
 }
