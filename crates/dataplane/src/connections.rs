@@ -13,7 +13,7 @@
 //! # Place
 //!
 //! A key has two buckets of four lines, by a keyed hash that no stranger can compute. A connection
-//! of IPv4 takes one line and one of IPv6 two. The table has twice as many lines as connections are
+//! of IPv4 takes one line and one of IPv6 two, in the bucket or in the one beside it. The table has twice as many lines as connections are
 //! allowed, so that a bucket hardly ever is full before the table is. An entry never moves: a
 //! [`Place`] may be remembered. It may pass to another connection, so that every use of it compares
 //! the key.
@@ -256,7 +256,9 @@ impl Connections {
     /// An empty table, whose memory is taken at once: 128 bytes for each connection of
     /// [`Limits::max`].
     pub fn new(limits: Limits, timeouts: Timeouts, secret: &Secret) -> Connections {
-        let buckets = (limits.max as usize * LINES_A_CONNECTION).div_ceil(BUCKET).max(2);
+        let lines = limits.max as usize * LINES_A_CONNECTION;
+        // Two buckets that lie beside each other are one for a connection of IPv6.
+        let buckets = lines.div_ceil(2 * BUCKET).max(1) * 2;
         Connections {
             lines: Lines::new(buckets),
             hash: KeyedHash::new(secret),

@@ -205,12 +205,25 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
         }
     }
 
-    /// Lines in which an entry of `width` lines may begin, in the order in which they are tried.
+    /// Lines in which an entry of `width` lines may begin, in the order in which they are tried, if
+    /// `start` is the first of them. A wide entry may lie in the bucket beside that one, too: both
+    /// together have as many places for wide entries as one has for others.
     #[inline]
-    fn places(candidates: Candidates, bucket: usize, width: usize) -> impl Iterator<Item = usize> {
-        let first = candidates.buckets[bucket] * BUCKET;
-        let start = candidates.start & !(width - 1);
-        (0..BUCKET).step_by(width).map(move |step| first + (start + step) % BUCKET)
+    pub(super) fn places_from(&self, start: usize, width: usize) -> impl Iterator<Item = usize> {
+        let span = (BUCKET * width).min(self.lines.len());
+        let first = start & !(span - 1);
+        (0..span).step_by(width).map(move |step| first + ((start + step) & (span - 1)))
+    }
+
+    #[inline]
+    fn places(
+        &self,
+        candidates: Candidates,
+        bucket: usize,
+        width: usize,
+    ) -> impl Iterator<Item = usize> {
+        let start = candidates.buckets[bucket] * BUCKET + (candidates.start & !(width - 1));
+        self.places_from(start, width)
     }
 
     /// Buckets that are not the same.
@@ -224,7 +237,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     pub(super) fn find(&self, key: &LineKey<KEY>, candidates: Candidates) -> Option<Entry<VALUE>> {
         let width = key.width();
         Self::buckets(candidates)
-            .flat_map(|bucket| Self::places(candidates, bucket, width))
+            .flat_map(|bucket| self.places(candidates, bucket, width))
             .find_map(|at| self.entry_of(at, key))
     }
 
@@ -472,13 +485,13 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     /// are found where they are looked for first; then of the one that has more of them.
     fn claim(&self, candidates: Candidates, width: usize) -> Option<usize> {
         let free = |bucket| {
-            let lines = Self::places(candidates, bucket, 1);
+            let lines = self.places(candidates, bucket, 1);
             lines.filter(|at| self.word(*at).is(Vacant::Free)).count()
         };
         let of_first = free(0);
         let is_crowded = of_first < BUCKET / 2 && free(1) > of_first;
         let order = if is_crowded { [1, 0] } else { [0, 1] };
-        let mut places = order.iter().flat_map(|bucket| Self::places(candidates, *bucket, width));
+        let mut places = order.iter().flat_map(|bucket| self.places(candidates, *bucket, width));
         places.find(|at| self.try_claim(*at, width))
     }
 
@@ -529,7 +542,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     ) -> bool {
         let readiness = |tenant: &Tenant| bounds.readiness(tenant.word, tenant.constant, cause);
         let all = Self::buckets(candidates)
-            .flat_map(|bucket| Self::places(candidates, bucket, width))
+            .flat_map(|bucket| self.places(candidates, bucket, width))
             .filter_map(|at| {
                 let tenants = self.tenants(at, width)?;
                 // Both must go, so that the one that is less ready decides.

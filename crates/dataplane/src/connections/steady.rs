@@ -367,10 +367,8 @@ impl Connections {
     #[inline(never)]
     fn look_further<K: KeyWords>(&self, key: &K, hash: u64) -> Option<(StateWord, [u64; VALUE])> {
         let [first, second] = self.buckets(hash);
-        let lines = |bucket: usize| {
-            let steps = (0..BUCKET).step_by(K::LINES);
-            steps.map(move |step| bucket * BUCKET + (start::<K>(hash) + step) % BUCKET)
-        };
+        let start = start::<K>(hash);
+        let lines = |bucket: usize| self.lines.places_from(bucket * BUCKET + start, K::LINES);
         let mut lines = lines(first).skip(1).chain(lines(second));
         lines.find_map(|at| self.lines.read(at, key.head(), key.tail()))
     }

@@ -198,14 +198,22 @@ impl Judge<'_> {
                 fit |= 1 << place;
                 continue;
             }
+            let pending = self.learning.pending.get(learned).copied();
+            let pending = pending.filter(|it| it.place == place);
             if place >= behind {
-                let others = known & !marked;
-                alike = cache.as_ref().and_then(|cache| {
-                    self.alike::<HEAD, F>(context, cache, (column, group), (place, others))
-                });
+                alike = match (pending, &cache) {
+                    (Some(_), _) => self.alike_pending(context, (column, group), learned),
+                    (None, Some(cache)) => {
+                        let of = (place, known & !marked);
+                        self.alike::<HEAD, F>(context, cache, (column, group), of)
+                    }
+                    (None, None) => None,
+                };
                 behind = alike.as_ref().map_or(place + 1, |alike| alike.places.end);
             }
-            if let Some(alike) = &mut alike
+            learned += usize::from(pending.is_some());
+            // What the cache is to remember goes the other way.
+            if let Some(alike) = alike.as_mut().filter(|_| pending.is_none() || cache.is_none())
                 && let Some(steady) =
                     self.steady::<HEAD, WORDS, F>(context, (column, group), alike, place)
             {
@@ -220,9 +228,6 @@ impl Judge<'_> {
                 fit |= 1 << place;
                 continue;
             }
-            let pending = self.learning.pending.get(learned).copied();
-            let pending = pending.filter(|it| it.place == place);
-            learned += usize::from(pending.is_some());
             let is_missing = pending.is_none() && missing >> place & 1 != 0;
             let (cache, of) = (cache.as_deref_mut(), (place, pending));
             if is_missing
@@ -274,12 +279,51 @@ impl Judge<'_> {
         }
         let tracked = *cache.said_tracked(value)?;
         let CachedRoute::Via(hop) = cache.said(value).1 else { return None };
-        let snapshot: &'s Snapshot = context.snapshot;
-        let connections = snapshot.connections()?;
         let run = (known >> place).trailing_ones() as usize;
         let values = &column.values[place..place + run];
         let same = values.iter().take_while(|other| **other == value).count();
-        let places = place..place + same;
+        self.prepare(context, (column, group), place..place + same, (tracked, hop))
+    }
+
+    /// Finds the packets, from one on whose flow the tables were asked about, of which they said
+    /// the same, as [`alike`](Self::alike) does.
+    #[inline(never)]
+    fn alike_pending<'s, const HEAD: usize, F>(
+        &mut self,
+        context: &BatchContext<'s, F>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        learned: usize,
+    ) -> Option<Alike<'s>>
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let learning = &*self.learning;
+        let first = learning.pending[learned];
+        let said = |pending: &PendingLookup| learning.tracked[pending.flow?];
+        let tracked = said(&first)?;
+        let follows = |(at, it): &(usize, &PendingLookup)| {
+            it.place == first.place + at && it.hop == first.hop && said(it) == Some(tracked)
+        };
+        let same = learning.pending[learned..].iter().enumerate().take_while(follows).count();
+        let places = first.place..first.place + same;
+        self.prepare(context, (column, group), places, (tracked, first.hop))
+    }
+
+    /// Writes the keys of connections of packets, and asks for the memory where these are.
+    #[inline(always)]
+    fn prepare<'s, const HEAD: usize, F>(
+        &mut self,
+        context: &BatchContext<'s, F>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        places: Range<usize>,
+        (tracked, hop): (TrackedVerdict, NextHopId),
+    ) -> Option<Alike<'s>>
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let snapshot: &'s Snapshot = context.snapshot;
+        let connections = snapshot.connections()?;
+        let place = places.start;
         let port = |port| TrackingPort::new(snapshot, port, group.family);
         let Tracks { ingress, egress } = tracked.tracks;
         let ports =
