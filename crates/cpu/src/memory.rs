@@ -84,6 +84,23 @@ impl Lines {
     }
 }
 
+/// Has memory on huge pages, as far as it fills whole ones. A kernel older than 6.1 does it later,
+/// and one without huge pages not at all.
+pub fn use_huge_pages<T>(memory: &[T]) {
+    let start = memory.as_ptr().cast::<u8>();
+    let first = start.align_offset(HUGE_PAGE);
+    let bytes = size_of_val(memory).saturating_sub(first) / HUGE_PAGE * HUGE_PAGE;
+    if bytes == 0 {
+        return;
+    }
+    let start = start.wrapping_add(first).cast_mut().cast();
+    for advice in [libc::MADV_HUGEPAGE, libc::MADV_COLLAPSE] {
+        // SAFETY: the range lies in `memory`, and the advice changes no byte of it. Threat: advice
+        // about other memory, or such as empties it.
+        unsafe { libc::madvise(start, bytes, advice) };
+    }
+}
+
 /// Gives back `bytes` of a mapping of ours, none or whole pages, from `start` on.
 ///
 /// # Safety
@@ -134,6 +151,15 @@ unsafe impl Sync for Lines {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_is_the_same_on_huge_pages() {
+        for numbers in [0, 1, 1000, (5 << 20) / 8] {
+            let memory: Vec<u64> = (0..numbers).collect();
+            use_huge_pages(&memory);
+            assert!(memory.iter().copied().eq(0..numbers), "{numbers}");
+        }
+    }
 
     #[test]
     fn a_table_is_zeros_aligned_and_its_own() {

@@ -184,7 +184,10 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             key: std::array::from_fn(|_| W::new()),
             value: std::array::from_fn(|_| W::new()),
         };
-        Lines { lines: (0..buckets * BUCKET).map(line).collect() }
+        let lines: Box<[_]> = (0..buckets * BUCKET).map(line).collect();
+        // A page of its own for each look would cost more than the look.
+        cpu::memory::use_huge_pages(&lines);
+        Lines { lines }
     }
 
     pub(super) fn len(&self) -> usize {
