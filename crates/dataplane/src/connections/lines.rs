@@ -215,7 +215,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     pub(super) fn places_from(&self, start: usize, width: usize) -> impl Iterator<Item = usize> {
         let span = (BUCKET * width).min(self.lines.len());
         let first = start & !(span - 1);
-        (0..span).step_by(width).map(move |step| first + ((start + step) & (span - 1)))
+        (0..span / width).map(move |step| first + ((start + step * width) & (span - 1)))
     }
 
     #[inline]
@@ -239,9 +239,14 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     #[inline]
     pub(super) fn find(&self, key: &LineKey<KEY>, candidates: Candidates) -> Option<Entry<VALUE>> {
         let width = key.width();
-        Self::buckets(candidates)
-            .flat_map(|bucket| self.places(candidates, bucket, width))
-            .find_map(|at| self.entry_of(at, key))
+        for bucket in Self::buckets(candidates) {
+            for at in self.places(candidates, bucket, width) {
+                if let Some(entry) = self.entry_of(at, key) {
+                    return Some(entry);
+                }
+            }
+        }
+        None
     }
 
     /// Reads the state word and the value of a key in a line. `None`: the key is not there, or
