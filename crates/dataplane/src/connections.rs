@@ -13,10 +13,10 @@
 //! # Place
 //!
 //! A key has two buckets of four lines, by a keyed hash that no stranger can compute. A connection
-//! of IPv4 takes one line and one of IPv6 two, in the bucket or in the one beside it. The table has twice as many lines as connections are
-//! allowed, so that a bucket hardly ever is full before the table is. An entry never moves: a
-//! [`Place`] may be remembered. It may pass to another connection, so that every use of it compares
-//! the key.
+//! of IPv4 takes one line and one of IPv6 two, in the bucket or in the one beside it. The table has
+//! twice as many lines as connections are allowed, so that a bucket hardly ever is full before the
+//! table is. An entry never moves: a [`Place`] may be remembered. It may pass to another
+//! connection, so that every use of it compares the key.
 //!
 //! # Who waits for whom
 //!
@@ -27,10 +27,9 @@
 //! # What gives way
 //!
 //! Half-open connections have at most a quarter of the table and a share of each zone, unless the
-//! limits say otherwise. If a bound
-//! is reached, the oldest half-open one in the two buckets of the new key gives way (of the same
-//! zone, if it is the zone's bound). If there is none, the new one is refused and counted. An
-//! assured connection gives way to nobody before its time-out.
+//! limits say otherwise. If a bound is reached, the oldest half-open one in the two buckets of the
+//! new key gives way (of the same zone, if it is the zone's bound). If there is none, the new one
+//! is refused and counted. An assured connection gives way to nobody before its time-out.
 //!
 //! # Time
 //!

@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use policy::{DomainId, FlowVerdict, GroupSide, KnownConnections, TrackedVerdict, Tracks};
+use policy::{DomainId, FlowVerdict, GroupSide, KnownConnections, Scope, TrackedVerdict, Tracks};
 use wire::flow::protocol;
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{BATCH, Family, Frames};
@@ -21,7 +21,7 @@ use super::judge::{FramesOf, Judge, Learning, PacketGroup, PendingLookup, first}
 use super::marked::Markable;
 use super::prepared_path::{Decision, PathId, PreparedPaths};
 use crate::batch_context::BatchContext;
-use crate::cache::{CachedRoute, Column, FlowCache, Said, Value, bits};
+use crate::cache::{CachedRoute, Column, FlowCache, Said, Tick, Value, bits};
 use crate::connections::{
     Connections, EventClass, FlowHead, Judgement, KeyColumn, KeyWords, SteadyConnection, Zone,
 };
@@ -100,6 +100,21 @@ struct SteadyPacket {
     /// Changes that were counted before the connections were looked at.
     changes: u8,
     may_be_marked: bool,
+}
+
+/// Marks the entry of a packet that changed nothing of its connections, if it may be.
+#[inline(always)]
+fn mark<const HEAD: usize, const WORDS: usize>(
+    cache: &mut FlowCache,
+    column: &Column<HEAD>,
+    at: (usize, Scope),
+    (tracked, steady): (&TrackedVerdict, &SteadyPacket),
+    tick: Tick,
+) {
+    if steady.may_be_marked {
+        let (said, mark) = ((tracked, steady.known), tick.mark(steady.changes));
+        cache.mark_head::<HEAD, WORDS>(column, at, said, mark);
+    }
 }
 
 /// Returns the second of a batch.
@@ -217,13 +232,10 @@ impl Judge<'_> {
                 && let Some(steady) =
                     self.steady::<HEAD, WORDS, F>(context, (column, group), alike, place)
             {
-                if let (Some(cache), Some(markable)) = (&mut cache, &markable)
-                    && steady.may_be_marked
-                {
+                if let (Some(cache), Some(markable)) = (&mut cache, &markable) {
                     let at = (place, group.scopes.of(place));
-                    let mark = markable.tick.mark(steady.changes);
-                    let said = (&alike.tracked, steady.known);
-                    cache.mark_head::<HEAD, WORDS>(column, at, said, mark);
+                    let of = (&alike.tracked, &steady);
+                    mark::<HEAD, WORDS>(cache, column, at, of, markable.tick);
                 }
                 fit |= 1 << place;
                 continue;
