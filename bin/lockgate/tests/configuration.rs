@@ -48,6 +48,41 @@ fn a_bad_file_is_refused_with_place_and_nearest_word() {
     assert_eq!((&problem["line"], &problem["column"]), (&line.into(), &1.into()));
 }
 
+/// A gateway with a group of so many rules, no two of which are of the same packets.
+fn with_rules(count: u32) -> String {
+    let mut text = "[node]\nname = \"gw\"\n\
+        [port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\naddresses = [\"10.0.0.1/24\"]\n\
+        groups_in = [\"web\"]\n\
+        [port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\naddresses = [\"192.0.2.1/24\"]\n\
+        [group.web]\nmode = \"enforce\"\n"
+        .to_owned();
+    for number in 0..count {
+        let action = ["permit", "deny", "reflect"][number as usize % 3];
+        let [_, high, middle, low] = (number << 2).to_be_bytes();
+        let rule = format!(
+            "[[rule]]\ngroup = \"web\"\naction = \"{action}\"\nprotocol = \"tcp\"\n\
+             from = [\"10.{high}.{middle}.{low}/30\"]\nto = [\"10.200.0.0/16\"]\n\
+             to_ports = [\"{}\"]\n",
+            1 + number % 60_000,
+        );
+        text.push_str(&rule);
+    }
+    text
+}
+
+#[test]
+fn a_hundred_thousand_rules_are_read_and_the_bad_one_is_named() {
+    let place = Place::with_gateways();
+    let good = with_rules(100_000);
+    place.write("many.toml", &good);
+    let line = place.succeeds(&["check", "many.toml"]);
+    assert!(line.contains("; 0 warnings"), "{line}");
+    let bad = format!("{good}[[rule]]\ngroup = \"web\"\nacton = \"permit\"\n");
+    place.write("bad.toml", &bad);
+    let at = format!("bad.toml:{}:1", bad.lines().count());
+    place.fails(1, &["check", "bad.toml"], &[&at, "did you mean `action`?"]);
+}
+
 #[test]
 fn files_that_are_missing_are_named() {
     let place = Place::with_gateways();
