@@ -1,9 +1,12 @@
-//! `lockgate bench cache`: the flow cache's table alone, without a walk around it.
+//! `lockgate bench cache`: the flow cache's table alone, without a walk around it; then the walk
+//! under loads for which the cache helps little (`strain`).
 //!
 //! Measures the cost of a look that finds its entry (hit), of one that finds nothing and writes
 //! (miss), of one that finds its entry of an earlier generation and overwrites it (stale), and of a
 //! worker's reaction to changed policies (invalidate): over the size of the table. Keys are made,
 //! hashed and looked up by 64, uniformly, a quarter of the table full. CPU time of the thread.
+
+mod strain;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +14,7 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use dataplane::cache::{Batch, CacheUse, CachedRoute, ENTRIES_A_FLOW, FlowCache, Key};
 use dataplane::{NextHopId, Snapshot, SnapshotParts};
+use io::memory::MemoryFrames;
 use policy::{Book, Deciders, FlowVerdict, Policy, PolicyId, PolicyIndex, ScopeBits, Spd, common};
 use serde::Serialize;
 use wire::{BATCH, Family, Flow, Upper, flow::protocol};
@@ -19,6 +23,7 @@ use super::machine::{self, Seat};
 use super::measure::{self, Figure, Span, measure, overhead, rounds};
 use super::plot::{Chart, Curve, Scale, add_point};
 use super::rows::{undisturbed, version};
+use super::station::refused;
 use super::{ArgumentError, BenchError, Report, publish};
 use scene::Random;
 use scene::{Case, Direction as Way_};
@@ -48,7 +53,8 @@ pub(crate) struct CacheArguments {
     /// Laps of every row at least; 7 is the least. There are as many as the time allows.
     #[arg(long, default_value_t = 9)]
     laps: usize,
-    /// Seconds that the laps may take, about, if as many as asked for allow it.
+    /// Seconds that the laps of each of both tables may take, about, if as many as asked for allow
+    /// it.
     #[arg(long, default_value_t = 20)]
     seconds: u64,
     /// Seed of the random order, from an earlier run.
@@ -136,31 +142,74 @@ pub(super) fn run(arguments: &CacheArguments) -> Result<(), BenchError> {
     let seat = Seat::take(arguments.core)?;
     let seed = measure::seed(arguments.seed)?;
     let mut random = Random::new(seed);
-    let mut rows = Vec::new();
-    for exponent in &arguments.entries {
-        for version in &arguments.family {
-            netlab::interrupt::check()?;
-            let family = if *version == 4 { Family::V4 } else { Family::V6 };
-            rows.push(Row::new(1 << exponent, family, &mut random)?);
-        }
-    }
-    let allowed = Duration::from_secs(arguments.seconds);
-    let laps =
-        rounds(rows.len(), arguments.laps, allowed, &mut random, |place, _| rows[place].lap())?;
-    let figures: Vec<Figures> =
-        rows.iter().zip(&laps).map(|(row, laps)| row.figures(laps)).collect();
+    let figures = table_alone(arguments, &mut random)?;
+    let strained = strained(arguments, &mut random)?;
     let (machine, commit) = (seat.machine(), machine::commit());
     let heading = format!(
         "bench cache, commit {commit}\n{machine}\nthe table alone, keys made and hashed, by \
          {BATCH}, a quarter of it full\nseed {seed}"
     );
-    let mut text = vec![heading, table(&figures)];
+    let mut text = vec![heading, table(&figures), strain::table(&strained)];
     if let Some(directory) = &arguments.plot {
         let drawn = chart(&figures).draw(directory)?;
         text.extend(drawn.map(|file| format!("drawn: {}", file.display())));
     }
-    let report = Report { bench: "cache", machine: &machine, commit: &commit, rows: &figures };
+    let rows: Vec<AnyRow> = figures
+        .into_iter()
+        .map(AnyRow::TableAlone)
+        .chain(strained.into_iter().map(AnyRow::Strained))
+        .collect();
+    let report = Report { bench: "cache", machine: &machine, commit: &commit, rows: &rows };
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
+}
+
+/// A row in the JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum AnyRow {
+    TableAlone(Figures),
+    Strained(strain::Figures),
+}
+
+fn families(arguments: &CacheArguments) -> impl Iterator<Item = Family> {
+    arguments.family.iter().map(|version| if *version == 4 { Family::V4 } else { Family::V6 })
+}
+
+/// Measures the table alone.
+fn table_alone(
+    arguments: &CacheArguments,
+    random: &mut Random,
+) -> Result<Vec<Figures>, BenchError> {
+    let mut rows = Vec::new();
+    for exponent in &arguments.entries {
+        for family in families(arguments) {
+            netlab::interrupt::check()?;
+            rows.push(Row::new(1 << exponent, family, random)?);
+        }
+    }
+    let allowed = Duration::from_secs(arguments.seconds);
+    let laps = rounds(rows.len(), arguments.laps, allowed, random, |place, _| rows[place].lap())?;
+    Ok(rows.iter().zip(&laps).map(|(row, laps)| row.figures(laps)).collect())
+}
+
+/// Measures the walk under loads for which the cache helps little.
+fn strained(
+    arguments: &CacheArguments,
+    random: &mut Random,
+) -> Result<Vec<strain::Figures>, BenchError> {
+    let mut frames = MemoryFrames::new(strain::IN_FLIGHT as u32);
+    let mut rows = Vec::new();
+    for family in families(arguments) {
+        netlab::interrupt::check()?;
+        let made = strain::rows(family, &mut frames, random);
+        rows.extend(made.map_err(|error| refused("a gateway with a flow cache", error))?);
+    }
+    let allowed = Duration::from_secs(arguments.seconds);
+    let laps = rounds(rows.len(), arguments.laps, allowed, random, |place, random| {
+        let lap = rows[place].lap(&mut frames, random);
+        lap.map_err(|error| refused(&rows[place].label(), error))
+    })?;
+    Ok(rows.iter().zip(&laps).map(|(row, laps)| row.figures(laps)).collect())
 }
 
 impl Row {

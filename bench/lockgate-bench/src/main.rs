@@ -29,6 +29,7 @@
 //! | `station/course` | options and rounds of both |
 //! | `station/measured` | the figures that both show |
 //! | `cache` | `bench cache`: the table alone |
+//! | `cache/strain` | the walk under flows that collide and floods |
 //! | `churn` | `bench churn`: policies that change under load |
 //! | `churn/worker` | the worker, and how it is given snapshots |
 //! | `churn/rows` | what turns come to: table, JSON, curves |
@@ -127,7 +128,7 @@ enum Bench {
     Conn(Box<ConnArguments>),
     /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
     Classify(Box<ClassifyArguments>),
-    /// The flow cache's table alone: ns a hit, a miss, an overwrite, over its size.
+    /// The flow cache's table alone, over its size; colliding flows and floods through the walk.
     Cache(CacheArguments),
     /// Policies that change while a worker walks: rate kept, stalls, time to effect.
     Churn(ChurnArguments),

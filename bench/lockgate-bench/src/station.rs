@@ -20,7 +20,7 @@ use dataplane::{Counters, DropReason, FlowCache, Snapshot, SnapshotParts, Worker
 use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{PolicyIndex, Spd};
 use scene::{
-    Case, Flaw, HOP_LIMIT, Keys, OtherCipher, Random, arriving, check, drain, load, mix,
+    Case, Flaw, HOP_LIMIT, Keys, MAX_FLOWS, OtherCipher, Random, arriving, check, drain, load, mix,
     other_cipher, own_mac, router_mac, same, spi,
 };
 use wire::build::PacketBuilder;
@@ -66,6 +66,20 @@ pub(super) enum Fate {
     LeavesByKnown,
     /// No policy matches: it is dropped.
     NoMatch,
+    /// It leaves by the policy of a slot if its near host is one of so many; others are dropped,
+    /// because no policy matches.
+    LeavesBelow(Option<PolicyIndex>, usize),
+}
+
+impl Fate {
+    /// Returns whether a packet of a flow leaves.
+    fn leaves(self, flow: usize) -> bool {
+        match self {
+            Fate::Leaves(_) | Fate::LeavesByKnown => true,
+            Fate::NoMatch => false,
+            Fate::LeavesBelow(_, hosts) => flow % MAX_FLOWS < hosts,
+        }
+    }
 }
 
 /// The tier that answers the packets of a row.
@@ -162,8 +176,10 @@ pub(super) struct Station {
     other: OtherCipher,
     draw: Draw,
     in_flight: usize,
-    /// Packets walked so far, and so the last number of the SA.
+    /// Packets walked so far.
     carried: usize,
+    /// Packets that left so far, and so the last number of the SA.
+    left: usize,
     /// Packets that each rule is to have counted, by slot.
     counted: Vec<u64>,
     /// Timed packets of a lap.
@@ -210,6 +226,7 @@ impl Station {
             worker,
             in_flight,
             carried: 0,
+            left: 0,
             counted,
             packets: PACKETS,
             order: Vec::with_capacity(in_flight),
@@ -236,6 +253,34 @@ impl Station {
             station.check_connections()?;
             Ok(LapFigures { touch_ns: station.yardstick()?, ..figures })
         })
+    }
+
+    /// Processes packets of these flows in their order, all timed, in `frames`.
+    ///
+    /// # Errors
+    /// [`LapError`].
+    pub(super) fn carry(
+        &mut self,
+        flows: &[usize],
+        frames: &mut MemoryFrames,
+        random: &mut Random,
+    ) -> Result<LapFigures, LapError> {
+        self.within(frames, |station| station.timed(flows.chunks(station.in_flight), random))
+    }
+
+    /// Replaces the flow cache.
+    pub(super) fn take_cache(&mut self, cache: FlowCache) {
+        self.worker.take_cache(Some(cache));
+    }
+
+    /// The gateway.
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// The flow cache; `None`: there is none.
+    pub(super) fn cache(&self) -> Option<&FlowCache> {
+        self.worker.cache()
     }
 
     /// Runs the yardstick over the frames of the latest walk. Returns ns a packet.
@@ -288,17 +333,24 @@ impl Station {
 
     /// Processes this number of packets, all timed.
     fn pass(&mut self, packets: usize, random: &mut Random) -> Result<LapFigures, LapError> {
+        let flows: Vec<usize> = (0..packets).map(|_| self.draw.flow(random)).collect();
+        self.timed(flows.chunks(self.in_flight), random)
+    }
+
+    /// Processes packets of flows, as many at a time as are in flight, all timed.
+    fn timed<'f>(
+        &mut self,
+        parts: impl Iterator<Item = &'f [usize]>,
+        random: &mut Random,
+    ) -> Result<LapFigures, LapError> {
         let answered = |counters: &Counters| (counters.cache.hits, counters.full_lookups);
         let before = answered(self.worker.counters());
-        let (mut walked, mut span) = (Span::default(), Span::default());
-        let mut left = packets;
-        while left > 0 {
-            let now = left.min(self.in_flight);
-            let flows: Vec<usize> = (0..now).map(|_| self.draw.flow(random)).collect();
-            let (walk, whole) = self.walk(&flows, random)?;
+        let (mut walked, mut span, mut packets) = (Span::default(), Span::default(), 0);
+        for flows in parts {
+            let (walk, whole) = self.walk(flows, random)?;
             walked.add(walk);
             span.add(whole);
-            left -= now;
+            packets += flows.len();
         }
         let after = answered(self.worker.counters());
         let share = |before: u64, after: u64| (after - before) as f64 / packets as f64;
@@ -369,6 +421,7 @@ impl Station {
         walk.cpu = walk.cpu.saturating_sub(overhead);
         self.check(flows, random)?;
         self.carried += flows.len();
+        self.left += flows.iter().filter(|flow| self.setting.fate.leaves(**flow)).count();
         let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
         egress.expect("all devices have ports").recycle(frames);
         Ok((walk, whole))
@@ -379,10 +432,10 @@ impl Station {
     fn check(&mut self, flows: &[usize], random: &mut Random) -> Result<(), LapError> {
         let counters = self.worker.counters();
         let expected = (self.carried + flows.len()) as u64;
-        let (sent, unmatched) = match self.setting.fate {
-            Fate::Leaves(_) | Fate::LeavesByKnown => (expected, 0),
-            Fate::NoMatch => (0, expected),
-        };
+        let leaves = |flow: &&usize| self.setting.fate.leaves(**flow);
+        let leaving: Vec<usize> = flows.iter().filter(leaves).copied().collect();
+        let sent = (self.left + leaving.len()) as u64;
+        let unmatched = expected - sent;
         for reason in DropReason::ALL.iter().copied() {
             let packets = counters.dropped(reason);
             if packets != if reason == DropReason::NoMatch { unmatched } else { 0 } {
@@ -398,7 +451,9 @@ impl Station {
             return Err(LapError::Missing { expected, left });
         }
         match (self.setting.fate, &self.setting.known) {
-            (Fate::Leaves(Some(slot)), _) => self.counted[slot.0 as usize] = expected,
+            (Fate::Leaves(Some(slot)) | Fate::LeavesBelow(Some(slot), _), _) => {
+                self.counted[slot.0 as usize] = sent;
+            }
             (Fate::LeavesByKnown, Some(known)) => {
                 let deciders = flows.iter().map(|flow| known.deciders[*flow].0 as usize);
                 deciders.for_each(|slot| self.counted[slot] += 1);
@@ -409,15 +464,15 @@ impl Station {
         let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
         let outputs = egress.map_or(&[][..], |port| port.sent());
         let (held, in_port) = (frames.conservation().held(), outputs.len());
-        let leaving = if self.setting.fate == Fate::NoMatch { 0 } else { flows.len() };
-        if (held, in_port) != (leaving, leaving) {
-            return Err(LapError::Frames { expected: leaving, held });
+        let expected = leaving.len();
+        if (held, in_port) != (expected, expected) {
+            return Err(LapError::Frames { expected, held });
         }
-        for _ in 0..SAMPLE.min(leaving) {
-            let packet = random.below(leaving);
-            let number = (self.carried + packet) as u32 + 1;
+        for _ in 0..SAMPLE.min(expected) {
+            let packet = random.below(expected);
+            let number = (self.left + packet) as u32 + 1;
             let output = frames.packet(outputs[packet]).unwrap_or_default();
-            let checked = self.setting.check(&self.other, flows[packet], number, output);
+            let checked = self.setting.check(&self.other, leaving[packet], number, output);
             checked.map_err(|flaw| LapError::Output { packet, flaw })?;
         }
         Ok(())
