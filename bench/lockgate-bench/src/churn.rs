@@ -9,8 +9,10 @@
 //!
 //! For each rate the bench reports: packets a second, and the share of the rate without changes;
 //! the longest time that the worker was kept from its ports, as CPU time of a loop; lost packets,
-//! which must be none; and the time from the beginning of a change until the worker has it.
+//! which must be none; and the time from the beginning of a change until the worker has it. At the
+//! end it compares the time of an add with a small and a large flow cache (`adds`).
 
+mod adds;
 mod rows;
 mod worker;
 
@@ -40,6 +42,8 @@ const TURN: Duration = Duration::from_millis(500);
 const WORTH_REBUILDING: usize = 64;
 /// Slots for policies to come.
 const ROOM: usize = 1 << 18;
+/// Entries of the flow cache.
+const CACHE_ENTRIES: usize = 1 << 22;
 /// Time within which a change must reach the worker, or the bench gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -94,24 +98,35 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
             BenchError::Lap { case, error: LapRefused(error) }
         };
         let scene = Scene::new(policies).map_err(refused)?;
-        let turns = turns(arguments, scene, [worker, control], seed)?;
+        let turns = turns(arguments, scene, CACHE_ENTRIES, [worker, control], seed)?;
         figures.extend(rows::figures(policies, arguments.flows, turns));
     }
+    let adds = adds::measure(arguments, [worker, control], seed)?;
     let (machine, commit) = (seat.machine(), machine::commit());
     let heading = format!(
         "bench churn, commit {commit}\n{machine}\nworker on core {worker}, control on core \
          {control}; in memory, null ESP tunnel outbound, {} flows, cache on\nseed {seed}",
         arguments.flows
     );
-    let mut text = vec![heading, rows::table(&figures)];
+    let mut text = vec![heading, rows::table(&figures), adds::table(&adds)];
     if let Some(directory) = &arguments.plot {
         for chart in rows::charts(&figures) {
             let drawn = chart.draw(directory)?;
             text.extend(drawn.map(|file| format!("drawn: {}", file.display())));
         }
     }
-    let report = Report { bench: "churn", machine: &machine, commit: &commit, rows: &figures };
+    let rows = figures.into_iter().map(AnyRow::Rate);
+    let rows: Vec<AnyRow> = rows.chain(adds.into_iter().map(AnyRow::Adds)).collect();
+    let report = Report { bench: "churn", machine: &machine, commit: &commit, rows: &rows };
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
+}
+
+/// A row in the JSON.
+#[derive(serde::Serialize)]
+#[serde(untagged)]
+enum AnyRow {
+    Rate(rows::Figures),
+    Adds(adds::Adds),
 }
 
 /// Measurements at one rate.
@@ -121,14 +136,17 @@ struct Turns {
     slices: Vec<Slice>,
     /// Time from the beginning of each change until the worker had it, ms.
     effect_ms: Vec<f64>,
+    /// The same of changes that add a policy.
+    adds_ms: Vec<f64>,
     /// Changes that had to wait until a new base was there.
     waited: usize,
 }
 
-/// All turns of all rates with this number of policies.
+/// All turns of all rates with this number of policies, and a flow cache of so many entries.
 fn turns(
     arguments: &ChurnArguments,
     mut scene: Scene,
+    cache_entries: usize,
     [worker, control]: [usize; 2],
     seed: u64,
 ) -> Result<Vec<Turns>, BenchError> {
@@ -136,6 +154,7 @@ fn turns(
         changes_per_s: *rate,
         slices: Vec::new(),
         effect_ms: Vec::new(),
+        adds_ms: Vec::new(),
         waited: 0,
     };
     let mut turns: Vec<Turns> = arguments.changes.iter().map(none).collect();
@@ -146,7 +165,7 @@ fn turns(
         let (mailbox, case, flows) = (&mailbox, scene.case, arguments.flows);
         let walking = scope.spawn(move || {
             machine::pin(Some(worker)).map_err(LapError::Pin)?;
-            worker::walk(mailbox, &case, first, flows, seed)
+            worker::walk(mailbox, &case, first, (flows, cache_entries), seed)
         });
         let pinned = machine::pin(Some(control)).map_err(BenchError::system("binding to a core"));
         let changed = pinned.and_then(|_| {
@@ -245,7 +264,11 @@ impl Scene {
                 }
             }
             self.publish(mailbox)?;
-            turn.effect_ms.push(change.elapsed().as_secs_f64() * 1e3);
+            let effect_ms = change.elapsed().as_secs_f64() * 1e3;
+            turn.effect_ms.push(effect_ms);
+            if self.came.is_some() {
+                turn.adds_ms.push(effect_ms);
+            }
             self.rebuild();
             self.adopt_rebuilt(mailbox)?;
         }
@@ -346,8 +369,10 @@ mod tests {
             plot: None,
         };
         let scene = Scene::new(50).unwrap();
-        let mut turns = turns(&arguments, scene, [worker, control], 1).unwrap();
+        let mut turns = turns(&arguments, scene, 1 << 12, [worker, control], 1).unwrap();
         assert!(turns[0].effect_ms.is_empty() && !turns[1].effect_ms.is_empty());
+        // FC-20: every other change is an add.
+        assert_eq!(turns[1].adds_ms.len(), turns[1].effect_ms.len().div_ceil(2));
         for slice in turns.iter_mut().flat_map(|turn| &mut turn.slices) {
             assert!(slice.packets > 0 && slice.lost == 0 && !slice.loops_ns.is_empty());
         }

@@ -53,7 +53,7 @@ pub(super) fn figures(policies: usize, flows: usize, turns: Vec<Turns>) -> Vec<F
 }
 
 fn row(policies: usize, flows: usize, turns: Turns) -> Figures {
-    let Turns { changes_per_s, slices, mut effect_ms, waited } = turns;
+    let Turns { changes_per_s, slices, mut effect_ms, waited, .. } = turns;
     let rates: Vec<f64> = slices
         .iter()
         .map(|slice| {

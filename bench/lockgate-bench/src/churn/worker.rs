@@ -13,8 +13,6 @@ use super::super::lap_error::LapError;
 use super::super::measure::{measure, overhead};
 use scene::{Case, HOP_LIMIT, Random, SceneError, own_mac, router_mac};
 
-/// Entries of the cache.
-const CACHE_ENTRIES: usize = 1 << 22;
 /// Loops that a slice has room for.
 const MOST_LOOPS: usize = 1 << 20;
 
@@ -102,7 +100,8 @@ impl Drop for LeaveNotice<'_> {
     }
 }
 
-/// Walks packets until the mailbox says that it is over.
+/// Walks packets of so many flows, with a flow cache of so many entries, until the mailbox says that
+/// it is over.
 ///
 /// # Errors
 /// [`LapError`].
@@ -110,7 +109,7 @@ pub(super) fn walk(
     mailbox: &Mailbox,
     case: &Case,
     first: Arc<Snapshot>,
-    flows: usize,
+    (flows, cache_entries): (usize, usize),
     seed: u64,
 ) -> Result<(), LapError> {
     let _leaving = LeaveNotice(mailbox);
@@ -123,7 +122,7 @@ pub(super) fn walk(
     let packets: Vec<Vec<u8>> = (0..flows).map(packet).collect();
     let mut secret = [0; 32];
     getrandom::fill(&mut secret).map_err(SceneError::Random)?;
-    let cache = FlowCache::new(CACHE_ENTRIES, &secret, CacheUse::Always);
+    let cache = FlowCache::new(cache_entries, &secret, CacheUse::Always);
     let mut cache = cache.map_err(LapError::Memory)?;
     cache.touch().map_err(LapError::Memory)?;
     let netdevs = (0..3).map(|_| Some(PreloadedPort::new(BATCH))).collect();
