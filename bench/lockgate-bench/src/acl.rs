@@ -175,6 +175,7 @@ impl Row {
             tier,
             connections: (self.rules > 0 && self.kind == Treatment::Stateful)
                 .then(scene::connections),
+            workers: 1,
             known,
         }
     }

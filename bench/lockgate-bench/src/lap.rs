@@ -246,7 +246,7 @@ fn work(
 
 /// A barrier at which workers wait for each other, so that their timed spans begin together. They
 /// spin: waking a thread takes as long as a good part of a span.
-struct Start {
+pub(super) struct Start {
     workers: usize,
     arrived: AtomicUsize,
     /// True if a worker has left: no other worker waits for it.
@@ -254,12 +254,12 @@ struct Start {
 }
 
 impl Start {
-    fn of(workers: usize) -> Start {
+    pub(super) fn of(workers: usize) -> Start {
         Start { workers, arrived: AtomicUsize::new(0), left: AtomicBool::new(false) }
     }
 
     /// Waits until all workers have come here as often as this one, or one has left.
-    fn wait(&self) {
+    pub(super) fn wait(&self) {
         let before = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (before / self.workers + 1) * self.workers;
         while self.arrived.load(Ordering::Acquire) < all && !self.left.load(Ordering::Acquire) {
@@ -269,7 +269,7 @@ impl Start {
 }
 
 /// Notes the end of a worker, however it ends.
-struct LeaveNotice<'s>(&'s Start);
+pub(super) struct LeaveNotice<'s>(pub(super) &'s Start);
 
 impl Drop for LeaveNotice<'_> {
     fn drop(&mut self) {

@@ -27,10 +27,12 @@
 //! | `conn/rows` | what laps come to: tables, goals, JSON, curves |
 //! | `station` | one row's worker of `spd` and `acl`, its laps, and when they do not count |
 //! | `station/course` | options and rounds of both |
+//! | `station/crew` | several workers of one row |
 //! | `station/measured` | the figures that both show |
 //! | `cache` | `bench cache`: the table alone |
 //! | `cache/strain` | the walk under flows that collide and floods |
 //! | `churn` | `bench churn`: policies that change under load |
+//! | `churn/adds` | adds of policies by the size of the flow cache |
 //! | `churn/worker` | the worker, and how it is given snapshots |
 //! | `churn/rows` | what turns come to: table, JSON, curves |
 //! | `classify` | `bench classify`: its arguments, its laps |

@@ -99,6 +99,10 @@ pub(crate) struct SpdArguments {
     /// Distribution of packets over the flows.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Distribution::Uniform])]
     dist: Vec<Distribution>,
+    /// Workers, each with as many flows of its own, a flow cache and a core. 1 beside others
+    /// shows how near their rate comes to a multiple.
+    #[arg(long, value_delimiter = ',', default_values_t = [1])]
+    workers: Vec<usize>,
     /// Largest number of packets in a burst.
     #[arg(long, value_delimiter = ',', default_values_t = [BATCH])]
     burst: Vec<usize>,
@@ -118,24 +122,25 @@ struct Row {
     family: Family,
     distribution: Distribution,
     burst: usize,
+    workers: usize,
 }
 
 impl Row {
     fn label(&self) -> String {
-        let Row { policies, rules, flows, lookup, walk, matching, family, distribution, burst } =
+        let Row { policies, rules, flows, lookup, matching, family, distribution, burst, .. } =
             self;
         let (rules, lookup, matching) = (rules.name(), lookup.name(), matching.name());
-        let walk = walk.name();
+        let (walk, workers) = (self.walk.name(), self.workers);
         let (version, distribution) = (version(*family), distribution.name());
         format!(
             "{policies} policies ({rules}) by {lookup}, matching {matching}, {flows} flows \
-             ({distribution}), IPv{version}, burst {burst}, {walk} walk"
+             ({distribution}), IPv{version}, burst {burst}, {walk} walk, {workers} workers"
         )
     }
 
     /// The row's gateway with these policies, and its traffic.
     fn setting(&self, spd: Arc<Spd>) -> Setting {
-        let Row { flows, distribution, burst, walk, .. } = *self;
+        let Row { flows, distribution, burst, walk, workers, .. } = *self;
         let spd = match self.lookup {
             Lookup::Linear => Spd::clone(&spd).searched(Search::Linear).into(),
             Lookup::Compiled | Lookup::Cache | Lookup::Auto => spd,
@@ -159,6 +164,7 @@ impl Row {
             fate,
             tier,
             connections,
+            workers,
             known,
         }
     }
@@ -194,6 +200,7 @@ pub(super) fn run(arguments: &SpdArguments) -> Result<(), BenchError> {
     let figures: Vec<rows::Figures> =
         rows.iter().zip(measurement.rows.iter().cloned()).map(of).collect();
     let mut tables = vec![rows::table(&figures, &measurement.provenance.machine)];
+    tables.extend(rows::linear(&figures));
     tables.extend(published::table(&figures));
     let subject = "in memory, null ESP tunnel outbound, UDP packets of 46 (IPv6: 48) bytes";
     let charts = rows::charts(&figures);
@@ -223,6 +230,8 @@ impl SpdArguments {
         ArgumentError::check("--policies", &self.policies, 1, MOST_POLICIES)?;
         ArgumentError::check("--flows", &self.flows, 1, MOST)?;
         ArgumentError::check("--burst", &self.burst, 1, BATCH)?;
+        let cores = super::machine::cores().map_or(1, |cores| cores.len());
+        ArgumentError::check("--workers", &self.workers, 1, cores)?;
         self.run.check()?;
         let mut rows = vec![Row {
             policies: 1,
@@ -234,6 +243,7 @@ impl SpdArguments {
             family: Family::V4,
             distribution: Distribution::Uniform,
             burst: BATCH,
+            workers: 1,
         }];
         each(&mut rows, &self.family, |row, version| Row {
             family: if *version == 4 { Family::V4 } else { Family::V6 },
@@ -247,6 +257,7 @@ impl SpdArguments {
         each(&mut rows, &self.policies, |row, policies| Row { policies: *policies, ..row });
         each(&mut rows, &self.lookups(), |row, lookup| Row { lookup: *lookup, ..row });
         each(&mut rows, &self.walk, |row, walk| Row { walk: *walk, ..row });
+        each(&mut rows, &self.workers, |row, workers| Row { workers: *workers, ..row });
         Ok(rows)
     }
 
@@ -269,7 +280,7 @@ fn tests_row(line: &[&str]) -> Row {
 #[cfg(test)]
 mod tests {
     use super::super::lap_error::LapError;
-    use super::super::station::Station;
+    use super::super::station::{Crew, Station};
     use super::*;
     use clap::Parser;
     use io::memory::MemoryFrames;
@@ -319,6 +330,7 @@ mod tests {
             ("--flows", "0"),
             ("--burst", "0"),
             ("--burst", "65"),
+            ("--workers", "0"),
             ("--laps", "6"),
             ("--cache-flows", "1"),
             ("--in-flight", "4095"),
@@ -350,6 +362,30 @@ mod tests {
             if matches!(row.lookup, Lookup::Linear | Lookup::Compiled) {
                 assert_eq!(lap.hit_rate, 0.0);
             }
+        }
+    }
+
+    // FC-48: two workers at a time, each with flows and a flow cache of its own.
+    #[test]
+    fn a_lap_of_two_workers_is_answered_by_the_cache_of_each() {
+        let cores = super::super::machine::cores().unwrap();
+        if cores.len() < 2 {
+            eprintln!("SKIPPED, two cores are needed");
+            return;
+        }
+        let line = ["--policies=9", "--flows=300", "--lookup=cache", "--family=4,6"];
+        let mut random = Random::new(3);
+        let frames = |_| MemoryFrames::with_frame_bytes(256, 2048);
+        let mut frames: Vec<MemoryFrames> = (0..2).map(frames).collect();
+        for row in arguments(&[&line[..], &["--workers=2"]].concat()).rows().unwrap() {
+            let setting = row.setting(Databases::default().of(&row).unwrap());
+            // Room for the flows of one worker and no more.
+            let mut crew = Crew::new(&setting, 1024, 256, &mut frames, &mut random).unwrap();
+            let lap = crew.lap(&mut frames, &cores, &mut random);
+            let lap = lap.unwrap_or_else(|error| panic!("{}: {error}", row.label()));
+            assert!(lap.hit_rate > 0.95 && lap.ns > 0.0, "{lap:?}");
+            let [one, two] = [crew.measured(&[lap; 7]).mpps, 1e3 / lap.ns];
+            assert!((one / two - 2.0).abs() < 1e-9);
         }
     }
 

@@ -10,17 +10,18 @@
 //! Worker and cache live as long as the bench. Before the first lap every flow passes once.
 
 mod course;
+mod crew;
 mod measured;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dataplane::connections::Connections;
-use dataplane::{Counters, DropReason, FlowCache, Snapshot, SnapshotParts, Worker};
+use dataplane::{Counters, DropReason, FlowCache, Handovers, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use policy::{PolicyIndex, Spd};
 use scene::{
-    Case, Flaw, HOP_LIMIT, Keys, MAX_FLOWS, OtherCipher, Random, arriving, check, drain, load, mix,
+    Case, Flaw, HOP_LIMIT, MAX_FLOWS, OtherCipher, Random, arriving, check, drain, load, mix,
     other_cipher, own_mac, router_mac, same, spi,
 };
 use wire::build::PacketBuilder;
@@ -28,13 +29,16 @@ use wire::{Family, FrameId};
 
 use super::draw::{Distribution, Draw};
 use super::kits;
-use super::lap::SAMPLE;
+use super::lap::{SAMPLE, Start};
 use super::lap_error::LapError;
 use super::measure::{Span, measure, overhead};
 use super::subject::{Caching, WalkKind};
 use super::yardstick::Yardstick;
 
+use crew::Gateway;
+
 pub(super) use course::{Course, RunArguments, each, refused};
+pub(super) use crew::Crew;
 pub(super) use measured::{LEGEND, Measured};
 
 /// Packets of a lap that are timed, unless each takes long.
@@ -51,8 +55,6 @@ const YARDSTICK_PASSES: u32 = 8;
 const TRIAL: usize = 64;
 /// Number of such measurements: the first one faults pages and cache lines in.
 const TRIALS: usize = 4;
-/// SPI of the only worker's SA: its number.
-const WORKER: usize = 0;
 
 /// Part of the packets at least that the cache is to answer, where it is to answer them.
 const LEAST_HITS: f64 = 0.98;
@@ -120,6 +122,8 @@ pub(super) struct Setting {
     pub(super) tier: Tier,
     /// The table of connections, if the row's rules track them: each flow is one.
     pub(super) connections: Option<Arc<Connections>>,
+    /// Workers, each with as many flows.
+    pub(super) workers: usize,
     /// The flows, if they are not those of the case.
     pub(super) known: Option<Arc<KnownFlows>>,
 }
@@ -128,22 +132,22 @@ impl Setting {
     /// The packet of a flow as it arrives.
     fn arriving(&self, other: &OtherCipher, flow: usize) -> Vec<u8> {
         let Some(known) = &self.known else {
-            return arriving(&self.traffic, other, WORKER, flow, 0);
+            return arriving(&self.traffic, other, 0, flow, 0);
         };
         let ingress = self.traffic.ingress();
         known.packets[flow].frame(own_mac(ingress), router_mac(ingress), None)
     }
 
-    /// Checks the output of a flow, the `number`th packet of the SA.
+    /// Checks the output of a worker's flow, the `number`th packet of the SA.
     fn check(
         &self,
         other: &OtherCipher,
-        flow: usize,
+        (worker, flow): (usize, usize),
         number: u32,
         output: &[u8],
     ) -> Result<(), Flaw> {
         let Some(known) = &self.known else {
-            return check(&self.traffic, other, spi(WORKER), flow, number, output);
+            return check(&self.traffic, other, spi(worker), flow, number, output);
         };
         let (egress, packet) = (self.traffic.egress(), known.packets[flow].clone());
         let expected = packet.hop_limit(HOP_LIMIT - 1);
@@ -171,7 +175,11 @@ pub(super) struct LapFigures {
 /// One row's gateway, worker and traffic.
 pub(super) struct Station {
     setting: Setting,
-    snapshot: Snapshot,
+    /// Number of the worker. Its flows are the `number`th so many.
+    number: usize,
+    /// Barrier before each walk; `None`: there is no other worker.
+    start: Option<Arc<Start>>,
+    snapshot: Arc<Snapshot>,
     worker: Worker<MemoryFrames, PreloadedPort>,
     other: OtherCipher,
     draw: Draw,
@@ -192,7 +200,7 @@ pub(super) struct Station {
 }
 
 impl Station {
-    /// A gateway with these policies. Walks every flow once, in `frames`.
+    /// A gateway with these policies and one worker. Walks every flow once, in `frames`.
     ///
     /// # Errors
     /// [`LapError`].
@@ -203,37 +211,48 @@ impl Station {
         frames: &mut MemoryFrames,
         random: &mut Random,
     ) -> Result<Station, LapError> {
-        let traffic = setting.traffic;
-        let keys = Keys::fresh(traffic.suite)?;
-        let mut parts = traffic.parts(std::slice::from_ref(&keys), setting.spd.clone())?;
-        if setting.known.is_some() {
-            parts.routes.push(traffic.default_route());
-        }
-        let connections = setting.connections.clone();
-        let snapshot = Snapshot::new(SnapshotParts { connections, ..parts })?;
+        let gateway = Gateway::new(&setting, 1)?;
+        let alone = Handovers::among(1, &[0; 32]).remove(0);
+        let sizes = (cache_entries, in_flight);
+        let mut station = Station::of(setting, &gateway, (0, alone), sizes, random)?;
+        station.within(frames, |station| station.settle(random))?;
+        Ok(station)
+    }
+
+    /// The worker of a number in a gateway, with its rings to the others, the entries of its cache
+    /// and the frames in flight.
+    fn of(
+        setting: Setting,
+        gateway: &Gateway,
+        (number, handovers): (usize, Handovers),
+        (cache_entries, in_flight): (usize, usize),
+        random: &mut Random,
+    ) -> Result<Station, LapError> {
+        let snapshot = gateway.snapshot.clone();
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
-        let mut worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
+        let worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
+        let mut worker = worker.beside(handovers);
+        worker.walk_among(gateway.keys.len() as u32);
         worker.use_fast_path(setting.walk.use_());
         if let Some(use_) = setting.caching.use_() {
             worker.take_cache(Some(kits::fresh(cache_entries, use_)?));
         }
-        let counted = vec![0; setting.spd.slots()];
-        let mut station = Station {
-            other: other_cipher(&traffic, &keys),
+        Ok(Station {
+            other: other_cipher(&setting.traffic, &gateway.keys[number]),
             draw: Draw::new(setting.flows, setting.distribution, random),
+            counted: vec![0; setting.spd.slots()],
+            number,
+            start: None,
             setting,
             snapshot,
             worker,
             in_flight,
             carried: 0,
             left: 0,
-            counted,
             packets: PACKETS,
             order: Vec::with_capacity(in_flight),
             walked: Duration::ZERO,
-        };
-        station.within(frames, |station| station.settle(random))?;
-        Ok(station)
+        })
     }
 
     /// One lap, in `frames`.
@@ -323,7 +342,8 @@ impl Station {
         }
         self.packets = ((LAP_NS / ns) as usize).clamp(LEAST_PACKETS, PACKETS);
         if self.worker.cache().is_some() || self.setting.connections.is_some() {
-            let all: Vec<usize> = self.draw.all().iter().map(|flow| *flow as usize).collect();
+            let own = self.number * self.setting.flows;
+            let all: Vec<usize> = self.draw.all().iter().map(|flow| own + *flow as usize).collect();
             for flows in all.chunks(self.in_flight) {
                 self.walk(flows, random)?;
             }
@@ -333,7 +353,8 @@ impl Station {
 
     /// Processes this number of packets, all timed.
     fn pass(&mut self, packets: usize, random: &mut Random) -> Result<LapFigures, LapError> {
-        let flows: Vec<usize> = (0..packets).map(|_| self.draw.flow(random)).collect();
+        let own = self.number * self.setting.flows;
+        let flows: Vec<usize> = (0..packets).map(|_| own + self.draw.flow(random)).collect();
         self.timed(flows.chunks(self.in_flight), random)
     }
 
@@ -413,6 +434,7 @@ impl Station {
             let netdev = setting.traffic.ingress();
             self.order = load(&mut self.worker, netdev, packets);
             let (worker, snapshot, burst) = (&mut self.worker, &self.snapshot, self.setting.burst);
+            self.start.iter().for_each(|start| start.wait());
             let begin = Instant::now().checked_sub(self.walked).unwrap_or_else(Instant::now);
             let span = measure(|| drain(worker, snapshot, netdev, begin, burst)).1;
             self.walked = begin.elapsed();
@@ -472,7 +494,8 @@ impl Station {
             let packet = random.below(expected);
             let number = (self.left + packet) as u32 + 1;
             let output = frames.packet(outputs[packet]).unwrap_or_default();
-            let checked = self.setting.check(&self.other, leaving[packet], number, output);
+            let checked =
+                self.setting.check(&self.other, (self.number, leaving[packet]), number, output);
             checked.map_err(|flaw| LapError::Output { packet, flaw })?;
         }
         Ok(())

@@ -343,6 +343,7 @@ fn setting(spd: Arc<Spd>, family: Family, strain: Strain, caching: Caching) -> S
         fate,
         tier: Tier::Any,
         connections: None,
+        workers: 1,
         known: None,
     }
 }

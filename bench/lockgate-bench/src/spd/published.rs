@@ -51,7 +51,7 @@ pub(super) fn table(figures: &[Figures]) -> Option<String> {
 fn ours(figures: &[Figures]) -> Vec<(String, Line)> {
     let mut lines = Vec::new();
     let candidates = figures.iter().filter(|of| of.policies == INDICES[0] && of.lookup == "cache");
-    for of in candidates.filter(|of| of.is_match("last")) {
+    for of in candidates.filter(|of| of.is_match("last") && of.workers <= 1) {
         let find = |index, lookup| {
             let alike = |other: &&Figures| {
                 other.policies == index && other.lookup == lookup && other.differs_only_so(of)

@@ -11,6 +11,9 @@ use super::super::subject::WalkKind;
 use super::Row;
 use super::published;
 
+/// The part at least of a multiple of one worker's rate that several reach.
+const LINEAR: f64 = 0.95;
+
 /// One row: a case with its figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Figures {
@@ -50,7 +53,7 @@ impl Figures {
             family: version(row.family),
             dist: row.distribution.name(),
             burst: row.burst,
-            workers: 1,
+            workers: row.workers,
             measured,
             target_mpps: None,
         };
@@ -75,12 +78,16 @@ impl Figures {
     /// number of flows.
     fn is_curve_with(&self, other: &Figures) -> bool {
         let key = |of: &Figures| (of.rules, of.matching, of.family, of.dist, of.burst, of.walk);
-        key(self) == key(other)
+        key(self) == key(other) && self.workers == other.workers
     }
 
     /// Mpps that one core of the reference machine is to reach, in full bursts.
     fn target(&self) -> Option<f64> {
-        if self.burst != wire::BATCH || self.dist != "uniform" || !self.is_fast() {
+        if self.workers != 1
+            || self.burst != wire::BATCH
+            || self.dist != "uniform"
+            || !self.is_fast()
+        {
             return None;
         }
         match (self.lookup, self.matching, self.flows, self.policies) {
@@ -99,7 +106,7 @@ pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let heads = ["lookup", "cache", "walk", "rules", "match", "flows", "IP", "policies", "burst"];
-    let heads = heads.into_iter().chain(["flows drawn", "Mpps", "target"]);
+    let heads = heads.into_iter().chain(["flows drawn", "workers", "Mpps", "target"]);
     table.set_header(heads.chain(Measured::HEADS));
     for row in figures {
         let Figures { measured, .. } = row;
@@ -118,6 +125,7 @@ pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
             row.policies.to_string(),
             row.burst.to_string(),
             row.dist.to_owned(),
+            row.workers.to_string(),
             format!("{:.2}", measured.mpps),
             target,
         ];
@@ -129,6 +137,44 @@ pub(super) fn table(figures: &[Figures], machine: &Machine) -> String {
          cache: auto, the daemon's default, which searches where that costs no more; always; off. \
          target: of one core of a Zen 5 with AVX-512,\nshown there alone."
     )
+}
+
+/// Rows of several workers beside the same row of one. `None`: there are no such rows.
+pub(super) fn linear(figures: &[Figures]) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let heads = ["rate of workers ÷ (workers × rate of one)", "lookup", "walk", "flows", "IP"];
+    table.set_header(heads.into_iter().chain(["policies", "core", "found", "limit", ""]));
+    let mut is_empty = true;
+    for row in figures.iter().filter(|row| row.workers > 1) {
+        let alone = |one: &&Figures| {
+            let of_one = Figures { workers: row.workers, ..(*one).clone() };
+            let place = |of: &Figures| (of.lookup, of.policies);
+            one.workers == 1 && row.differs_only_so(&of_one) && place(row) == place(one)
+        };
+        let Some(alone) = figures.iter().find(alone) else { continue };
+        let found = row.measured.mpps / (row.workers as f64 * alone.measured.mpps);
+        is_empty = false;
+        table.add_row([
+            format!("{} workers", row.workers),
+            row.lookup.to_owned(),
+            row.walk.to_owned(),
+            row.flows.to_string(),
+            row.family.to_string(),
+            row.policies.to_string(),
+            format!("{:.0} %", row.measured.share_of_core * 100.0),
+            format!("{found:.3}"),
+            LINEAR.to_string(),
+            if found >= LINEAR { "reached" } else { "missed" }.to_owned(),
+        ]);
+    }
+    table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    let text = format!(
+        "{table}\n\
+         FC-48. Mpps of several workers is of all together; flows: of each. core: of the worker that \
+         had the least of its core in a lap."
+    );
+    (!is_empty).then_some(text)
 }
 
 /// Mpps over the number of policies, and over the number of flows: a picture for each set of rows
@@ -169,13 +215,19 @@ fn pictures(
 }
 
 fn empty_chart(row: &Figures, over: &'static str, fixed: usize) -> Chart {
-    let Figures { rules, matching, family, dist, burst, walk, .. } = row;
+    let Figures { rules, matching, family, dist, burst, walk, workers, .. } = row;
     let by = if row.is_fast() { String::new() } else { format!("-{walk}") };
+    let (cores, of_cores) = match workers {
+        1 => (String::new(), "one core".to_owned()),
+        _ => (format!("-{workers}-workers"), format!("{workers} cores")),
+    };
     let other = if over == "policies" { "flows" } else { "policies" };
     Chart {
-        name: format!("spd-{over}-{rules}-{matching}-ipv{family}-{dist}-{burst}-{fixed}{by}"),
+        name: format!(
+            "spd-{over}-{rules}-{matching}-ipv{family}-{dist}-{burst}-{fixed}{by}{cores}"
+        ),
         title: format!(
-            "Null ESP, smallest packets, one core in memory: {rules}, match {matching}, \
+            "Null ESP, smallest packets, {of_cores} in memory: {rules}, match {matching}, \
              IPv{family}, {fixed} {other}, {dist}, by {burst}, {walk} walk"
         ),
         x: over,
@@ -257,6 +309,22 @@ mod tests {
         machine.is_reference = false;
         let text = table(&figures, &machine);
         assert!(!text.contains("40 reached") && text.contains("yardstick"), "{text}");
+    }
+
+    #[test]
+    fn workers_are_compared_with_one_of_the_same_row() {
+        let figures = |line: &[&str], workers, mpps| {
+            let row = Row { workers, ..row(line) };
+            Figures::of(&row, Measured { mpps, ..measured() })
+        };
+        let (near, far) = (["--policies=1"], ["--policies=10"]);
+        assert_eq!(linear(&[figures(&near, 1, 10.0), figures(&far, 2, 19.0)]), None);
+        let found = |mpps| {
+            let rows = [figures(&far, 1, 1.0), figures(&near, 1, 10.0), figures(&near, 2, mpps)];
+            linear(&rows).unwrap()
+        };
+        assert!(found(19.0).contains("0.950") && found(19.0).contains("reached"));
+        assert!(found(18.9).contains("missed"));
     }
 
     #[test]

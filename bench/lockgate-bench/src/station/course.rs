@@ -12,7 +12,7 @@ use super::super::machine::{self, Machine, Seat};
 use super::super::measure::{self, rounds};
 use super::super::plot::Chart;
 use super::super::{ArgumentError, BenchError, LapRefused, Report, publish};
-use super::{Measured, Setting, Station};
+use super::{Crew, Measured, Setting};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -134,21 +134,23 @@ impl RunArguments {
         mut setting: impl FnMut(&R) -> Result<Setting, BenchError>,
     ) -> Result<Measurement, BenchError> {
         let mut course = self.begin()?;
-        let Course { random, frames, .. } = &mut course;
-        let mut stations = Vec::with_capacity(rows.len());
-        for row in rows {
+        let Course { random, seat, .. } = &mut course;
+        let settings = rows.iter().map(&mut setting).collect::<Result<Vec<Setting>, _>>()?;
+        let workers = settings.iter().map(|setting| setting.workers).max().unwrap_or(1);
+        let frames = |_| MemoryFrames::new(self.in_flight as u32);
+        let mut frames: Vec<MemoryFrames> = (0..workers).map(frames).collect();
+        let mut crews = Vec::with_capacity(rows.len());
+        for setting in &settings {
             netlab::interrupt::check()?;
-            let (setting, entries) = (setting(row)?, self.cache_entries());
-            let label = setting.label.clone();
-            let station = Station::new(setting, entries, self.in_flight, frames, random);
-            stations.push(station.map_err(|error| refused(&label, error))?);
+            let (entries, frames) = (self.cache_entries(), &mut frames[..setting.workers]);
+            let crew = Crew::new(setting, entries, self.in_flight, frames, random);
+            crews.push(crew.map_err(|error| refused(&setting.label, error))?);
         }
         let laps = self.laps(rows.len(), random, |place, random| {
-            let station = &mut stations[place];
-            station.lap(frames, random).map_err(|error| refused(station.label(), error))
+            let (crew, frames) = (&mut crews[place], &mut frames[..settings[place].workers]);
+            crew.lap(frames, &seat.cores, random).map_err(|error| refused(crew.label(), error))
         })?;
-        let of = |(station, laps): (&Station, &Vec<_>)| Measured::of(station, laps);
-        let rows = stations.iter().zip(&laps).map(of).collect();
+        let rows = crews.iter().zip(&laps).map(|(crew, laps)| crew.measured(laps)).collect();
         Ok(Measurement { provenance: course.end(), rows })
     }
 
