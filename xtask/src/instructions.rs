@@ -15,7 +15,7 @@ use crate::{Failure, cargo, output, program, root, setup, succeed, target_direct
 use table::{Head, Row, Table, Verdict};
 
 /// The program that walks one row, its package and its profile.
-const PROGRAM: &str = "instructions";
+pub(crate) const PROGRAM: &str = "instructions";
 /// The program that changes one thing among very many, and its package.
 const CHANGES: &str = "changes";
 /// Instructions of the control thread that a change of one route, neighbour or SA may take.
@@ -121,7 +121,7 @@ fn build(rows: Rows) -> Result<Vec<String>, Failure> {
 }
 
 /// A program of the profile of counts.
-fn built(name: &str) -> PathBuf {
+pub(crate) fn built(name: &str) -> PathBuf {
     target_directory().join(PROGRAM).join(name)
 }
 

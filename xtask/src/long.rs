@@ -64,6 +64,11 @@ const PARTS: &[Part] = &[
         run: |_| crate::instructions::check(crate::instructions::Rows::All),
     },
     Part {
+        name: "disassembly",
+        what: "the flow cache's lookup in machine code: no bytes turned around, nothing locked",
+        run: |_| crate::disassembly::check(),
+    },
+    Part {
         name: "package",
         what: "the package, built in two folders, byte for byte",
         run: |_| crate::deb::same_from_elsewhere(),

@@ -23,6 +23,7 @@ mod built;
 mod clean;
 mod copy;
 mod deb;
+mod disassembly;
 mod image;
 mod instructions;
 mod long;

@@ -460,4 +460,6 @@ fn run_lane<const WORDS: usize>(
 }
 
 #[cfg(test)]
+mod byte_order;
+#[cfg(test)]
 mod tests;
