@@ -77,12 +77,12 @@ pub(crate) fn check() -> Result<Outcome, Failure> {
     Ok(if counts.failed() > 0 { Outcome::Failed(counts) } else { Outcome::Passed(counts) })
 }
 
-/// What must be true of the instructions, and whether it is.
+/// Says of each thing that must be true of the instructions if it is.
 fn judged(found: &[Found]) -> [(&'static str, bool); 4] {
     let of = |kind: Kind| found.iter().filter(move |it| it.kind == kind);
-    let asks = |name: &&str| of(Kind::Prefetch).any(|it| it.is_of_lookup() && it.is_within(name));
+    let asks = |name: &str| of(Kind::Prefetch).any(|it| it.is_of_lookup() && it.is_within(name));
     [
-        ("the lookup of both families is found", PREFETCHED.iter().all(|name| asks(&name))),
+        ("the lookup of both families is found", PREFETCHED.iter().all(|name| asks(name))),
         ("the parser turns bytes around", of(Kind::Swap).any(|it| it.is_within(PARSED))),
         ("the lookup turns no bytes around", !of(Kind::Swap).any(Found::is_of_lookup)),
         ("the lookup locks nothing", !of(Kind::Locked).any(Found::is_of_lookup)),

@@ -100,8 +100,8 @@ impl Drop for LeaveNotice<'_> {
     }
 }
 
-/// Walks packets of so many flows, with a flow cache of so many entries, until the mailbox says that
-/// it is over.
+/// Walks packets of so many flows, with a flow cache of so many entries, until the mailbox says
+/// that it is over.
 ///
 /// # Errors
 /// [`LapError`].

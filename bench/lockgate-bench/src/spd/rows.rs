@@ -171,8 +171,8 @@ pub(super) fn linear(figures: &[Figures]) -> Option<String> {
     table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     let text = format!(
         "{table}\n\
-         FC-48. Mpps of several workers is of all together; flows: of each. core: of the worker that \
-         had the least of its core in a lap."
+         FC-48. Mpps of several workers is of all together; flows: of each. core: of the worker \
+         that had the least of its core in a lap."
     );
     (!is_empty).then_some(text)
 }

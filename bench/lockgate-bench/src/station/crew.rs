@@ -124,8 +124,8 @@ impl Crew {
     }
 }
 
-/// Combines workers that ran side by side: the time a packet at which each would have to run for all
-/// together to be as fast as they were, and the span of the one that had the least of its core.
+/// Combines workers that ran side by side: the time a packet at which each would have to run for
+/// all together to be as fast as they were, and the span of the one that had the least of its core.
 fn together(laps: &[LapFigures]) -> LapFigures {
     let count = laps.len() as f64;
     let time =
