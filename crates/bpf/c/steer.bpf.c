@@ -467,24 +467,28 @@ static __always_inline enum inside is_inside(const struct lockgate_address *addr
 	return side && *side != LOCKGATE_SIDE_UNPROTECTED ? INSIDE_YES : INSIDE_NO;
 }
 
-/* `scope`: LOCKGATE_SERVICE_TO_US or LOCKGATE_SERVICE_TO_GROUPS. */
+/* `scope`: LOCKGATE_SERVICE_TO_US or LOCKGATE_SERVICE_TO_GROUPS. Fragments are
+ * listed if their protocol's are, so that all of a datagram go the same way: a
+ * later one shows no port, Linux reassembles and judges it.
+ */
 static __always_inline bool is_listed(const struct lockgate_port *port,
 				      const struct packet *packet, __u8 scope)
 {
-	bool later = packet->fragment == FRAGMENT_LATER;
+	bool port_listed = packet->fragment == FRAGMENT_LATER;
+	bool form_listed = packet->fragment == FRAGMENT_WHOLE;
 
-	/* A later fragment: Linux reassembles and judges it. */
-	if (later)
-		scope |= LOCKGATE_SERVICE_FRAGMENTS;
 	for (int i = 0; i < LOCKGATE_MAX_SERVICES && i < port->services_count; i++) {
 		const struct lockgate_service *service = &port->services[i];
 
-		if (service->protocol != packet->protocol || (service->flags & scope) != scope)
+		if (service->protocol != packet->protocol || !(service->flags & scope))
 			continue;
-		if (later || !(service->flags & LOCKGATE_SERVICE_PORTS))
-			return true;
-		if (packet->has_ports && packet->port >= service->first_port &&
-		    packet->port <= service->last_port)
+		if (service->flags & LOCKGATE_SERVICE_FRAGMENTS)
+			form_listed = true;
+		if (!(service->flags & LOCKGATE_SERVICE_PORTS) ||
+		    (packet->has_ports && packet->port >= service->first_port &&
+		     packet->port <= service->last_port))
+			port_listed = true;
+		if (port_listed && form_listed)
 			return true;
 	}
 	return false;

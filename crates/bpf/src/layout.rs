@@ -31,7 +31,7 @@ pub(crate) const SERVICE_PORTS: u8 = 1;
 pub(crate) const SERVICE_TO_US: u8 = 2;
 /// Bit of a service whose packets to a group or a broadcast address are passed.
 pub(crate) const SERVICE_TO_GROUPS: u8 = 4;
-/// Bit of a service whose later fragments are passed likewise.
+/// Bit of a service whose packets are passed in fragments, too.
 pub(crate) const SERVICE_FRAGMENTS: u8 = 8;
 
 /// Bits of the value of an own address: it is on a protected port, on an unprotected one.

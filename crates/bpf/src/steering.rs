@@ -71,7 +71,8 @@ impl Scope {
     pub const TO_US: Scope = Scope(SERVICE_TO_US);
     /// Packets to a group or a broadcast address.
     pub const TO_GROUPS: Scope = Scope(SERVICE_TO_GROUPS);
-    /// Later fragments of the packets in scope too.
+    /// Fragments of the packets in scope, of which later ones show no port. A first one is passed
+    /// only if those of its protocol are.
     pub const FRAGMENTS: Scope = Scope(SERVICE_FRAGMENTS);
     /// All packets.
     pub const ALL: Scope = Scope::TO_US.and(Scope::TO_GROUPS).and(Scope::FRAGMENTS);

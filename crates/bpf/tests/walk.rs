@@ -10,9 +10,13 @@ use common::*;
 use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
     HostService, Input, L4Checksum, Medium, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix,
-    RouteEntry, RouteTarget, Snapshot, SnapshotParts, Sources, Verdict, Walk,
+    RouteEntry, RouteTarget, SaSet, Sad, Snapshot, SnapshotParts, Sources, Verdict, Walk,
 };
-use policy::{AddressRange, Policy, PolicyId, PortRange, Selector, Spd, UpperSelector};
+use ipsec::{
+    Encapsulation, InboundSa, KeyMaterial, ReplayWindow, SaId, SequenceNumbers, Spi, Suite, Tunnel,
+    UdpPorts,
+};
+use policy::{AddressRange, Policy, PolicyId, PortRange, SaSetId, Selector, Spd, UpperSelector};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -42,8 +46,35 @@ impl Frames for OneFrame {
     fn give(&mut self, _: FrameId) {}
 }
 
+/// A peer whose ESP comes in UDP.
+const PEER: [u8; 4] = [198, 51, 100, 7];
+
+/// SAs of [`PEER`], in UDP.
+fn in_udp() -> Sad {
+    let (id, set) = (SaId(0), SaSetId(1));
+    let tunnel = Tunnel { local: [192, 0, 2, 1].into(), remote: PEER.into() };
+    let udp = Some(UdpPorts { local: 4500, remote: 4500 });
+    let encapsulation = Encapsulation { udp, ..Encapsulation::from(tunnel) };
+    let suite = Suite::Aes128Gcm;
+    let key = KeyMaterial::new(suite, &vec![1; suite.material_bytes()]).unwrap();
+    let window = ReplayWindow::new(64, SequenceNumbers::Short).unwrap().into();
+    let sa = InboundSa::new(id, Spi::LOWEST, set, &key, encapsulation, window).unwrap();
+    let mut sad = Sad::default();
+    sad.put_set(SaSet {
+        id: set,
+        peer: "peer".into(),
+        tunnel,
+        outbound: vec![],
+        mss_clamp: false,
+        may_move: false,
+        keepalive_s: None,
+    });
+    sad.put_inbound(sa.into()).unwrap();
+    sad
+}
+
 /// The rules of [`common`] as the walk has them.
-fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
+fn snapshot(policies: Vec<Policy>, sad: Sad) -> (Snapshot, Reserved) {
     let port = |rule: bpf::PortRule| PortInfo {
         name: format!("port {:?}", rule.vlan),
         netdev: NetdevId(0),
@@ -91,8 +122,10 @@ fn snapshot(policies: Vec<Policy>) -> (Snapshot, Reserved) {
     };
     let spd = Spd::new(policies.clone()).expect("few policies").into();
     let parts = SnapshotParts { spd, ..parts };
-    let sources = Sources::try_from(parts).expect("a small gateway");
-    let reserved = Reserved::by(&sources.ports, &sources.routes, &policies);
+    let mut sources = Sources::try_from(parts).expect("a small gateway");
+    sources.sad = sad;
+    let reserved = Reserved::by(&sources.ports, &sources.routes, &policies)
+        .with_fragments_of(&sources.sad, &sources.ports);
     (Snapshot::after(sources, None).expect("a small gateway"), reserved)
 }
 
@@ -370,7 +403,7 @@ fn agree(
 fn what_a_policy_wants_is_never_passed_and_the_rest_is_as_before() {
     let Some((mut steering, _socket)) = steering("policies against walk") else { return };
     for which in 0..6 {
-        let (snapshot, reserved) = snapshot(policies(which));
+        let (snapshot, reserved) = snapshot(policies(which), Sad::default());
         reserve(&mut steering, &snapshot, &reserved);
         let config = Config { cases: 8_000, failure_persistence: None, ..Config::default() };
         let result = TestRunner::new(config).run(&a_frame(), |frame| {
@@ -402,10 +435,91 @@ fn what_a_policy_wants_is_never_passed_and_the_rest_is_as_before() {
     }
 }
 
+/// UDP to us, whole.
+fn to_us(from: &str, port: u16, payload: &[u8]) -> PacketBuilder {
+    let packet = match from.contains(':') {
+        false => PacketBuilder::v4(from, "192.0.2.1"),
+        true => PacketBuilder::v6(from, "2001:db8:ff::1"),
+    };
+    packet.udp(port, port).payload(payload)
+}
+
+// REASM
+#[test]
+fn fragments_of_one_datagram_go_the_same_way_and_with_a_peer_in_udp_to_the_worker() {
+    let Some((mut steering, _socket)) = steering("fragments of ESP in UDP") else { return };
+    let froms = ["198.51.100.7", "203.0.113.9", "2001:db8:fd::9"];
+    for (which, has_peer) in (0..6).flat_map(|which| [(which, false), (which, true)]) {
+        let sad = if has_peer { in_udp() } else { Sad::default() };
+        let (snapshot, reserved) = snapshot(policies(which), sad);
+        reserve(&mut steering, &snapshot, &reserved);
+        let run = |packet: PacketBuilder| {
+            steering.run(&packet.frame(WAN_MAC, OTHER_MAC, Some(WAN_VLAN))).unwrap().action
+        };
+        let in_two = |packet: PacketBuilder| {
+            [run(packet.clone().fragment(0, true)), run(packet.fragment(4, false))]
+        };
+        let of_ike = if has_peer { Action::Redirect } else { Action::Pass };
+        for from in froms {
+            let whole = run(to_us(from, 500, &[1; 24]));
+            let ike = in_two(to_us(from, 500, &[1; 24]));
+            let with_marker = in_two(to_us(from, 4500, &[0; 24]));
+            let esp = in_two(to_us(from, 4500, &[1; 24]));
+            let seen = (whole, ike, with_marker, esp);
+            let expected = (Action::Pass, [of_ike; 2], [of_ike; 2], [Action::Redirect, of_ike]);
+            assert_eq!(seen, expected, "policies {which}, from {from}");
+        }
+        // Of another protocol: where policies want one fragment, they get all.
+        let [first, later] =
+            in_two(PacketBuilder::v4("203.0.113.9", "192.0.2.1").tcp(1, 8000).payload_of(28));
+        assert_eq!(first, later, "policies {which}");
+    }
+}
+
+// REASM
+#[test]
+fn with_a_peer_in_udp_nothing_is_passed_that_the_walk_does_not_leave_to_linux() {
+    let Some((mut steering, _socket)) = steering("a peer in UDP against walk") else { return };
+    let (snapshot, reserved) = snapshot(vec![], in_udp());
+    reserve(&mut steering, &snapshot, &reserved);
+    let config = Config { cases: 20_000, failure_persistence: None, ..Config::default() };
+    let (passed, fragments) = (Cell::new(0), Cell::new(0));
+    let result = TestRunner::new(config).run(&a_frame(), |frame| {
+        let run = steering.run(&frame);
+        let run = run.map_err(|error| TestCaseError::fail(error.to_string()))?;
+        let verdict = walked(&snapshot, &frame);
+        if run.action == Action::Pass {
+            prop_assert_eq!(verdict, Verdict::Host, "{:02x?}", frame);
+            passed.set(passed.get() + 1);
+        }
+        if is_fragment_of_udp_to_us(&frame) {
+            prop_assert_ne!(run.action, Action::Pass, "{:02x?}", frame);
+            fragments.set(fragments.get() + 1);
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(passed.get() > 500 && fragments.get() > 30, "{passed:?} {fragments:?}");
+}
+
+/// Returns whether a frame by the unprotected port is a fragment of UDP to us.
+fn is_fragment_of_udp_to_us(frame: &[u8]) -> bool {
+    let tag = [0x81, 0, 0, WAN_VLAN as u8];
+    if !frame.starts_with(&WAN_MAC) || frame.get(12..16) != Some(&tag) {
+        return false;
+    }
+    let packet = frame.get(18..).map(wire::packet::parse);
+    packet.and_then(Result::ok).is_some_and(|packet| {
+        packet.flow.protocol == UDP && packet.fragment != wire::Fragment::Whole
+    })
+}
+
 #[test]
 fn what_is_passed_the_walk_would_leave_to_linux() {
     let Some((steering, _socket)) = steering("program against walk") else { return };
-    let ((snapshot, _), seen) = (snapshot(vec![]), Seen::default());
+    let ((snapshot, _), seen) = (snapshot(vec![], Sad::default()), Seen::default());
     let config = Config { cases: 100_000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let result = runner.run(&a_frame(), |frame| agree(&steering, &snapshot, &frame, &seen));

@@ -24,13 +24,11 @@ pub(crate) enum ReserveError {
     Name(#[from] UnwritableName),
 }
 
-/// Packets of each port's `allow_host` that the policies of a configuration may want.
+/// Packets of each port's `allow_host` that the policies and SAs of a configuration may want.
 pub(crate) fn reserved_by(compiled: &Compiled, live: &LiveParts) -> Reserved {
-    Reserved::by(
-        &live.ports,
-        &live.routes,
-        compiled.spd.holding_policies().map(|(_, policy)| policy),
-    )
+    let policies = compiled.spd.holding_policies().map(|(_, policy)| policy);
+    let by_policies = Reserved::by(&live.ports, &live.routes, policies);
+    by_policies.with_fragments_of(&compiled.sad, &live.ports)
 }
 
 /// Packets that they may want of the services that the ports of a running snapshot list.
@@ -40,7 +38,9 @@ pub(crate) fn reserved_of_earlier(
     live: &LiveParts,
 ) -> Reserved {
     let policies = compiled.spd.holding_policies().map(|(_, policy)| policy);
-    Reserved::of_earlier(&running.sources().ports, &live.ports, &live.routes, policies)
+    let earlier = &running.sources().ports;
+    Reserved::of_earlier(earlier, &live.ports, &live.routes, policies)
+        .with_fragments_of(&compiled.sad, earlier)
 }
 
 impl Gateway {

@@ -220,7 +220,8 @@ impl World {
         let info = PortInfo { allow_host: services.clone(), ..info.clone() };
         ports.set(usize::from(port.0), Some(info.clone()));
         let policies = self.walked.spd().holding_policies().map(|(_, policy)| policy);
-        let reserved = Reserved::by(&ports, &self.walked.sources().routes, policies);
+        let reserved = Reserved::by(&ports, &self.walked.sources().routes, policies)
+            .with_fragments_of(self.walked.sad(), &ports);
         let open = reserved.open(&info.name, &services);
         for (passed, of) in rule.services.iter().zip(&services) {
             let free = open.iter().filter(|open| open.service == *of);
