@@ -43,7 +43,19 @@ struct Config {
     policies: Vec<(u8, &'static str, &'static str)>,
     /// Flows that the cache is for; 0: it is off.
     flows: u32,
+    /// A peer whose ESP comes in UDP.
+    has_peer: bool,
 }
+
+const PEER_IN_UDP: &str = r#"
+[peer.a]
+local = "192.0.2.1"
+remote = "198.51.100.1"
+keys = "file:a.keys"
+manual = "laboratory"
+suite = "aes-128-gcm"
+encapsulation = "udp"
+"#;
 
 impl Config {
     fn small() -> Config {
@@ -52,6 +64,7 @@ impl Config {
             allow_host: BTreeSet::new(),
             policies: Vec::new(),
             flows: 0,
+            has_peer: false,
         }
     }
 
@@ -80,6 +93,9 @@ impl Config {
         for (number, action, protocol) in &self.policies {
             text.push_str(&policy(*number, action, protocol));
         }
+        if self.has_peer {
+            text.push_str(PEER_IN_UDP);
+        }
         text
     }
 }
@@ -94,6 +110,8 @@ fn policy(number: u8, action: &str, protocol: &str) -> String {
 impl Lab {
     fn new(config: &Config) -> Lab {
         let folder = tempfile::tempdir().unwrap();
+        let lines = format!("out 0x1001 {}\nin 0x2001 {}\n", "01".repeat(20), "02".repeat(20));
+        config::write_key_file(&folder.path().join("a.keys"), &lines).unwrap();
         let loaded = load(&config.text(), &folder);
         let StartedGateway { gateway, machine, compiler, keys } =
             started(&loaded, view(), folder.path());
@@ -378,6 +396,30 @@ fn a_program_that_is_not_narrowed_on_the_way_back_passes_nothing_until_the_clock
     assert!(closed > 10, "{closed}");
 }
 
+/// Fragments of ESP in UDP look like those of IKE: Linux has none from the moment on at which
+/// workers know of the peer.
+#[test]
+fn a_peer_in_udp_takes_the_fragments_of_ike_from_linux_and_leaves_them_to_it_when_it_goes() {
+    // REASM
+    let without = Config { allow_host: ["tcp/22", "udp/500"].into(), ..Config::small() };
+    let with = Config { has_peer: true, ..without.clone() };
+    let passed = |lab: &Lab, protocol: u8| {
+        let world = lab.machine.world();
+        let services = world.programs["eth0"].rules.iter().flat_map(|rule| &rule.services);
+        let of_protocol = services.filter(|service| service.protocol == protocol);
+        of_protocol.fold(bpf::Scope::NONE, |all, service| all.and(service.scope))
+    };
+    let whole = bpf::Scope::TO_US.and(bpf::Scope::TO_GROUPS);
+    let mut lab = Lab::new(&without);
+    for config in [&with, &without, &with] {
+        // The simulated machine looks whether anything is open in between.
+        lab.apply(config, None).unwrap();
+        let of_udp = if config.has_peer { whole } else { bpf::Scope::ALL };
+        assert_eq!((passed(&lab, 6), passed(&lab, 17)), (bpf::Scope::ALL, of_udp));
+        lab.runs(config);
+    }
+}
+
 #[test]
 fn a_netdev_that_cannot_be_had_is_tried_again_by_the_clock_not_at_each_event() {
     let config = Config { more_ports: [2].into(), ..Config::small() };
@@ -450,12 +492,14 @@ fn config() -> impl Strategy<Value = Config> {
     let services = prop::sample::subsequence(vec!["tcp/22", "udp/500", "icmp"], 0..=3);
     let one = (action(), prop::sample::select(vec!["tcp", "udp", "icmp"]));
     let policies = prop::collection::btree_map(1..6_u8, one, 0..4);
-    (ports, services, policies, prop::sample::select(vec![0, 1000, 5000])).prop_map(
-        |(more_ports, services, policies, flows)| Config {
+    let flows = prop::sample::select(vec![0, 1000, 5000]);
+    (ports, services, policies, flows, any::<bool>()).prop_map(
+        |(more_ports, services, policies, flows, has_peer)| Config {
             more_ports,
             allow_host: services.into_iter().collect(),
             policies: policies.into_iter().map(|(n, (action, p))| (n, action, p)).collect(),
             flows,
+            has_peer,
         },
     )
 }
