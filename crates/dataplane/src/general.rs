@@ -154,9 +154,10 @@ impl GeneralWalk {
         beside: &mut Beside<'_, C, W>,
     ) {
         let mut buffer = context.reassembly.take_buffer();
+        // All frames have one size; those of the parts are given back below.
+        let frame_bytes = context.frames.bytes(parts[0].frame).len();
         let memory = (large_packet::FRAME, &mut buffer[..]);
         if let Some(row) = reassemble::assemble_large(context, parts, memory) {
-            let frame_bytes = context.frames.bytes(parts[0].frame).len();
             large_packet::run_with(context, &mut buffer, frame_bytes, |context| {
                 self.rows.clear();
                 self.rows.push(row);
