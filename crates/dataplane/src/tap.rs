@@ -324,7 +324,8 @@ impl Tap {
                         let egress = snapshot.set_adjacency(set).map(|adjacency| adjacency.port);
                         self.see_inner(Heading::Out, egress, row, frames);
                     }
-                    if matches!(row.origin, Origin::Made(_)) {
+                    // One that was refused has given its frame back, and never left.
+                    if matches!(row.origin, Origin::Made(_)) && row.state != State::Ended {
                         self.know(row, row.bytes(frames));
                     }
                 }
