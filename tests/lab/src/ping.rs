@@ -107,9 +107,12 @@ impl<'a> Ping<'a> {
         let (count, size) = (self.count.to_string(), self.size.to_string());
         let mut command = from.command("ping");
         command.args(["-n", "-p", &pattern, "-i", &interval, "-c", &count, "-s", &size]);
-        if self.fragments == Fragments::Forbidden {
-            command.args(["-M", "do"]);
-        }
+        // By default ping sets DF on what fits its own link.
+        let discovery = match self.fragments {
+            Fragments::Allowed => "dont",
+            Fragments::Forbidden => "do",
+        };
+        command.args(["-M", discovery]);
         if let Some(source) = self.from {
             command.args(["-I", source]);
         }

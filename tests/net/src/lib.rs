@@ -4,6 +4,8 @@
 //! One test at a time, whatever the runner does: they share the machine's cores.
 #![forbid(unsafe_code)]
 
+pub mod router;
+
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use netlab::capture::{Scope, Tally};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
 use netlab::stream::{Delivery, Stream};
-use netlab::{Gateways, LabError};
+use netlab::{Gateways, LabError, PeerEntry};
 
 /// Time between two packets of a stream.
 pub const STEP: Duration = Duration::from_millis(1);
@@ -113,6 +115,42 @@ pub fn running(test: &str, plan: Plan) -> Option<Lab> {
 /// do what it needs.
 pub fn lacks_a_feature(output: &str) -> bool {
     output.contains("is too old: Lockgate needs") || output.contains("AmbientCapabilities=")
+}
+
+/// Writes the only peer of a gateway with further `keys` and other ends.
+///
+/// # Panics
+/// If it has no peer, or several.
+pub fn rewrite_peer(
+    gateways: &mut Gateways,
+    number: u8,
+    keys: &str,
+    change: impl Fn(&mut PeerEntry),
+) {
+    let file = gateways.file_mut(number);
+    let mut peer = file.peers.pop().unwrap();
+    assert!(file.peers.is_empty());
+    change(&mut peer);
+    let PeerEntry { name, local, remote, keys: material, ours, theirs } = peer;
+    file.extra += &format!(
+        "
+[peer.{name}]
+local = \"{local}\"
+remote = \"{remote}\"
+keys = \"file:{material}\"
+manual = \"laboratory\"
+suite = \"aes-128-gcm\"
+esn = true
+{keys}
+
+[[policy]]
+name = \"to-{name}\"
+peer = \"{name}\"
+local = {ours:?}
+remote = {theirs:?}
+priority = 100
+"
+    );
 }
 
 impl Lab {

@@ -8,23 +8,15 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use net::Lab;
+use net::router::{self, HIDDEN, INSIDE, OUTSIDE};
+use net::{Lab, rewrite_peer};
 use netlab::capture::{Tally, marked};
 use netlab::inject::inject;
-use netlab::laboratory::connect;
 use netlab::ping::Ping;
-use netlab::sites::{BRIDGE, HOST_INTERFACE, Plan, WAN};
-use netlab::{Capture, Gateways, Namespace, PeerEntry, Scope};
+use netlab::sites::{HOST_INTERFACE, Plan};
+use netlab::{Capture, Namespace, Scope};
 use serde_json::Value;
 
-/// The NAT's interface on gateway B's side.
-const INSIDE: &str = "inside";
-/// Its interface on the wire.
-const OUTSIDE: &str = "outside";
-/// Gateway B, as the NAT sees it.
-const HIDDEN: &str = "172.16.2.2";
-/// The NAT, as gateway B sees it.
-const ROUTER: &str = "172.16.2.1";
 /// Time in which something happens, on a machine that others use too.
 const SOON: Duration = net::AGAIN;
 /// Packets that the NAT holds back.
@@ -49,55 +41,6 @@ fn await_that(lab: &Lab, what: &str, mut there: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "{what}: never\n{}", lab.logs());
         std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-/// A NAT between gateway B and the wire, that lets nothing through yet. It remembers nothing: rules
-/// rewrite either way, so that a mapping ends when its rules do.
-fn put_a_nat_in_between(lab: &Lab) -> Namespace {
-    let gateways = &lab.gateways;
-    let (sites, b) = (&gateways.sites, gateways.site(2));
-    let nat = sites.laboratory.namespace("nat").unwrap();
-    nat.set("net/ipv4/ip_forward", "1").unwrap();
-    connect((&nat, OUTSIDE), (&sites.wire, "natport"), 1).unwrap();
-    let (port, name) = (b.wire_port(), nat.name());
-    sites
-        .wire
-        .ip(&format!(
-            "link set natport master {BRIDGE} up
-             link set {port} down
-             link set {port} netns {name} name {INSIDE}"
-        ))
-        .unwrap();
-    nat.ip(&format!(
-        "addr add {ROUTER}/24 dev {INSIDE}
-         addr add {}/24 dev {OUTSIDE}
-         addr add {}/24 dev {OUTSIDE}
-         link set {INSIDE} up
-         link set {OUTSIDE} up",
-        FIRST.address, SECOND.address
-    ))
-    .unwrap();
-    for interface in [INSIDE, OUTSIDE] {
-        nat.offload_off(interface).unwrap();
-    }
-    sites.wire.offload_off("natport").unwrap();
-    b.gateway
-        .ip(&format!(
-            "addr del {}/24 dev {WAN}
-             addr add {HIDDEN}/24 dev {WAN}
-             route replace 192.0.2.0/24 via {ROUTER}
-             route replace 10.1.0.0/16 via {ROUTER}",
-            b.wan_v4()
-        ))
-        .unwrap();
-    // Links and neighbours are there, before any daemon is.
-    for (from, to) in [(1, FIRST.address), (1, SECOND.address), (2, ROUTER)] {
-        let from = &gateways.site(from).gateway;
-        let answered = || Ping::new(to, 1).run_until_answered(from).unwrap().all_answered();
-        await_that(lab, "the links of the NAT", answered);
-    }
-    rewrite(lab, &nat, None);
-    nat
 }
 
 /// Makes the NAT's mapping this one and no other; without one nothing passes.
@@ -136,38 +79,12 @@ fn rewrite(lab: &Lab, nat: &Namespace, mapping: Option<Mapping>) {
     nat.run(&["nft", "-f", file.to_str().unwrap()], SOON).unwrap().success().unwrap();
 }
 
-/// Writes the only peer of a gateway with further `keys` and other ends.
-fn rewrite_peer(gateways: &mut Gateways, number: u8, keys: &str, change: impl Fn(&mut PeerEntry)) {
-    let file = gateways.file_mut(number);
-    let mut peer = file.peers.pop().unwrap();
-    assert!(file.peers.is_empty());
-    change(&mut peer);
-    let PeerEntry { name, local, remote, keys: material, ours, theirs } = peer;
-    file.extra += &format!(
-        "
-[peer.{name}]
-local = \"{local}\"
-remote = \"{remote}\"
-keys = \"file:{material}\"
-manual = \"laboratory\"
-suite = \"aes-128-gcm\"
-esn = true
-{keys}
-
-[[policy]]
-name = \"to-{name}\"
-peer = \"{name}\"
-local = {ours:?}
-remote = {theirs:?}
-priority = 100
-"
-    );
-}
-
 /// A laboratory with gateway B behind a NAT; its daemons run.
 fn natted(test: &str) -> Option<(Lab, Namespace)> {
     let mut lab = net::lab(test, Plan::default())?;
-    let nat = put_a_nat_in_between(&lab);
+    let nat = router::put_between(&lab, &[FIRST.address, SECOND.address]);
+    // It remembers nothing: rules rewrite either way, so that a mapping ends when its rules do.
+    rewrite(&lab, &nat, None);
     let common = "encapsulation = \"udp\"\n";
     let keys = format!("{common}behind_nat = true\nnat_keepalive = \"off\"");
     rewrite_peer(&mut lab.gateways, 1, &keys, |peer| peer.remote = FIRST.address.to_owned());
