@@ -470,21 +470,23 @@ fn a_packet_in_too_many_pieces_is_dropped_whole() {
     }
 }
 
-/// Somebody sends first fragments in berlin's name without end.
+/// Somebody sends fragments in berlin's name without end, and never a last one.
 #[test]
 fn a_flood_in_one_peers_name_keeps_no_other_peer_out() {
     // REASM
     let mut lab = Hub { frames: 1024, ..Hub::default() }.laboratory();
-    for round in 0..40 {
-        for number in 0..20 {
-            let outer = lab.peer(BERLIN).outer(&[7; 64]).identification(round * 20 + number);
-            lab.send(WAN, &outer.fragment(0, true).ip());
+    for round in 0..4 {
+        let sealed = lab.peer(CARLA).seal(&inner(V4, 3, 1480).ip());
+        let parts = cut(&sealed, 9, 160);
+        assert_eq!(lab.send(WAN, &parts[0]).verdicts, [WAITS]);
+        for number in 0..300 {
+            let outer = lab.peer(BERLIN).outer(&[7; 64]).identification(round * 300 + number);
+            for offset in [0, 20, 40] {
+                lab.send(WAN, &outer.clone().fragment(offset, true).ip());
+            }
         }
-        let packet = inner(V4, 3, 1480).ip();
-        let (verdicts, left) = send(&mut lab, CARLA, &packet, 160);
-        assert_eq!(verdicts[0], WAITS);
-        assert_eq!(left.len(), 2, "{verdicts:?}");
-        assert!(lab.waiting() <= MAX_ESP_PER_SENDER);
+        assert!(lab.waiting() <= MAX_ESP_PER_SENDER + 1);
+        assert_eq!(lab.send(WAN, &parts[1]).sent.len(), 2, "what waited is still there");
     }
     assert!(lab.counters().dropped(DropReason::FragmentLimit) > 0, "the flood met its bound");
 }
@@ -494,14 +496,40 @@ fn a_flood_in_one_peers_name_keeps_no_other_peer_out() {
 fn a_flood_of_strangers_keeps_no_peer_out() {
     // REASM
     let mut lab = Hub { frames: 2048, ..Hub::default() }.laboratory();
+    let sealed = lab.peer(BERLIN).seal(&inner(V4, 2, 1480).ip());
+    let parts = cut(&sealed, 9, 160);
+    assert_eq!(lab.send(WAN, &parts[0]).verdicts, [WAITS]);
     for number in 0..2000 {
         let from = wire::Address::v4(0xcb00_0000 + number);
         let to = lab.peer(BERLIN).agreement.hub.into();
         let fragment = PacketBuilder::new(from, to).protocol(UDP).payload_of(8).fragment(9, false);
         lab.send(WAN, &fragment.ip());
     }
-    let (_, left) = send(&mut lab, BERLIN, &inner(V4, 2, 1480).ip(), 160);
-    assert_eq!(left.len(), 2);
+    assert_eq!(lab.send(WAN, &parts[1]).sent.len(), 2, "what waited is still there");
+}
+
+/// Outer packets that no frame holds and whose last fragments come in one batch.
+#[test]
+fn several_large_packets_of_one_batch_all_arrive() {
+    // REASM
+    for (set, network, setting) in FAR {
+        let mut lab = laboratory(setting);
+        let packets = [5000, 9000, 4000].map(|bytes| inner(V4, network, bytes).ip());
+        let parts: Vec<Vec<u8>> = (0..)
+            .zip(&packets)
+            .flat_map(|(number, packet)| cut(&lab.peer(set).seal(packet), number, 160))
+            .collect();
+        let outcome = lab.send_all(WAN, &parts);
+        let mut left = opened(&mut lab, &outcome).into_iter().map(|out| match out {
+            Out::Clear(LAN, packet) => packet,
+            other => panic!("{other:x?}"),
+        });
+        for packet in &packets {
+            let fragments: Vec<Vec<u8>> = left.by_ref().take(packet.len().div_ceil(1496)).collect();
+            assert_eq!(joined(&fragments), forwarded(packet));
+        }
+        assert_eq!((left.count(), lab.waiting()), (0, 0));
+    }
 }
 
 /// A port that goes takes along what waits.
