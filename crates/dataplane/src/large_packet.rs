@@ -140,9 +140,10 @@ pub(crate) fn shrink(context: &mut BatchContext<'_, WithLarge<'_>>, row: &mut Ro
 
 /// Cuts the large packet that is to go to Linux into fragments, if there is one.
 pub(crate) fn cut_for_host(context: &mut BatchContext<'_, WithLarge<'_>>, place: u32) {
-    let Some(to_host) = context.out.host.pop_if(|to_host| to_host.packet.frame == FRAME) else {
-        return;
-    };
+    // Fragments that waited for it may stand behind it.
+    let host = &mut context.out.host;
+    let Some(at) = host.iter().position(|to_host| to_host.packet.frame == FRAME) else { return };
+    let to_host = host.remove(at);
     let from = context.out.host.len();
     let ended = match cut(context, &to_host) {
         Ok(()) => {

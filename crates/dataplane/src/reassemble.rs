@@ -21,9 +21,9 @@
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{EspHeader, InboundSa};
 use wire::flow::protocol;
-use wire::link::{ETHERNET_BYTES, VLAN_TAG_BYTES};
+use wire::link::{ETHERNET_BYTES, LinkTemplate, TAGGED_BYTES, ethertype};
 use wire::packet::FragmentFields;
-use wire::{Descriptor, Fragment, FrameId, Frames, HEADROOM, Upper};
+use wire::{Descriptor, Family, Fragment, FrameId, Frames, HEADROOM, Upper};
 
 use crate::addresses::is_to_us;
 use crate::batch_context::BatchContext;
@@ -36,7 +36,7 @@ use crate::outputs::Handover;
 use crate::port::Medium;
 use crate::reassembly::{self, Answer, Datagram, First, Part, Piece, Source, Way};
 use crate::row::{Row, State};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{PathPort, Snapshot};
 use crate::verdict::{DropReason, HoldKind, Verdict};
 
 /// Bytes of a UDP header.
@@ -218,11 +218,9 @@ fn store<F: Frames>(
     last: &Row,
 ) -> Result<Row, DropReason> {
     let link = link_bytes(context.snapshot, last.ingress);
-    let ip = last.ip as usize;
-    let header = ip.checked_sub(link).ok_or(DropReason::Malformed)?..ip;
     // All frames lie in one memory: the packet passes through the buffer.
     let mut buffer = context.reassembly.take_buffer();
-    buffer[..link].copy_from_slice(&context.frames.bytes(last.frame)[header]);
+    write_link(context.snapshot.path_port(last.ingress), last, &mut buffer);
     let parts = sources(context.reassembly.gathered(from), context.frames);
     let stored = reassembly::assemble(parts, &mut buffer[link..])
         .ok_or(DropReason::Malformed)
@@ -282,12 +280,33 @@ fn consume(counters: &mut Counters, frames: &mut impl Frames, fragment: &Row) {
     frames.give(fragment.frame);
 }
 
+/// Writes a link header as one that a packet to the port comes with: the fragments' own may have a
+/// priority tag more.
+fn write_link(port: &PathPort, fragment: &Row, into: &mut [u8]) {
+    let link = LinkTemplate::new(port.mac, port.mac, port.vlan);
+    let kind = match fragment.packet.flow.family {
+        Family::V4 => ethertype::IPV4,
+        Family::V6 => ethertype::IPV6,
+    };
+    match (port.medium, into) {
+        (Medium::Ip, _) => {}
+        (Medium::Ethernet, into) if link.is_tagged() => {
+            let header = into.first_chunk_mut::<TAGGED_BYTES>();
+            link.write(header.expect("the buffer holds a packet"), kind);
+        }
+        (Medium::Ethernet, into) => {
+            let header = into.first_chunk_mut::<ETHERNET_BYTES>();
+            link.write(header.expect("the buffer holds a packet"), kind);
+        }
+    }
+}
+
 /// Bytes of the link header that packets of a port are received with.
 fn link_bytes(snapshot: &Snapshot, port: PortId) -> usize {
     let port = snapshot.path_port(port);
     match (port.medium, port.vlan) {
         (Medium::Ip, _) => 0,
         (Medium::Ethernet, None) => ETHERNET_BYTES,
-        (Medium::Ethernet, Some(_)) => ETHERNET_BYTES + VLAN_TAG_BYTES,
+        (Medium::Ethernet, Some(_)) => TAGGED_BYTES,
     }
 }

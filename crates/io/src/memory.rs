@@ -39,8 +39,8 @@ impl Conservation {
 /// recently freed frame first. The kernel is asked for huge pages: a walk touches a few lines of
 /// many frames, and with small pages each frame costs a walk of the page tables too.
 ///
-/// With debug assertions on, giving back a frame that is free panics: two owners of one frame are
-/// the worst kind of bug to find later.
+/// With debug assertions on, giving back a frame that is free panics, and so does access to its
+/// bytes, as with AF_XDP: two owners of one frame are the worst kind of bug to find later.
 pub struct MemoryFrames {
     memory: MmapMut,
     frame_bytes: usize,
@@ -107,23 +107,37 @@ impl MemoryFrames {
     fn start(&self, frame: FrameId) -> usize {
         frame.0 as usize * self.stride
     }
+
+    /// Panics with debug assertions on if nobody holds the frame.
+    #[inline(always)]
+    fn assert_held(&self, _frame: FrameId) {
+        #[cfg(debug_assertions)]
+        assert!(
+            self.held.get(_frame.0 as usize).is_none_or(|is_held| *is_held),
+            "frame {} is free",
+            _frame.0,
+        );
+    }
 }
 
 impl Frames for MemoryFrames {
     #[inline]
     fn bytes(&self, frame: FrameId) -> &[u8] {
+        self.assert_held(frame);
         let start = self.start(frame);
         &self.memory[start..start + self.frame_bytes]
     }
 
     #[inline]
     fn bytes_mut(&mut self, frame: FrameId) -> &mut [u8] {
+        self.assert_held(frame);
         let start = self.start(frame);
         &mut self.memory[start..start + self.frame_bytes]
     }
 
     fn many_mut<'f>(&'f mut self, frames: &[FrameId], into: &mut [&'f mut [u8]]) -> bool {
         assert_eq!(frames.len(), into.len(), "a place for every frame");
+        frames.iter().for_each(|frame| self.assert_held(*frame));
         let mut order = [0usize; BATCH];
         let order = &mut order[..frames.len()];
         order.iter_mut().enumerate().for_each(|(place, entry)| *entry = place);
@@ -316,6 +330,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Frames that are all taken.
+    fn taken(mut frames: MemoryFrames) -> MemoryFrames {
+        while frames.take().is_some() {}
+        frames
+    }
+
     fn descriptors(received: &[Received]) -> Vec<Descriptor> {
         received.iter().map(|received| received.packet).collect()
     }
@@ -341,7 +361,7 @@ mod tests {
 
     #[test]
     fn frames_do_not_overlap_and_begin_in_every_set_of_the_first_cache() {
-        let mut frames = MemoryFrames::new(3);
+        let mut frames = taken(MemoryFrames::new(3));
         let starts = [0, 1, 2].map(|id| frames.bytes(FrameId(id)).as_ptr() as usize);
         assert!(starts.iter().all(|start| start % LINE == 0));
         for frame_bytes in [257, 2048, 2112, FRAME_BYTES] {
@@ -359,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_frame_named_twice_is_not_lent_twice() {
-        let mut frames = MemoryFrames::new(4);
+        let mut frames = taken(MemoryFrames::new(4));
         for named in [[1, 1, 2], [1, 2, 1], [2, 1, 1], [0, 0, 0]] {
             let mut places: [&mut [u8]; 3] = Default::default();
             assert!(!frames.many_mut(&named.map(FrameId), &mut places), "{named:?}");
@@ -368,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_whole_batch_of_frames_is_lent() {
-        let mut frames = MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 1);
+        let mut frames = taken(MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 1));
         let named: Vec<FrameId> = (0..BATCH as u32).rev().map(FrameId).collect();
         let mut places: Vec<&mut [u8]> = named.iter().map(|_| &mut [][..]).collect();
         assert!(frames.many_mut(&named, &mut places));
@@ -386,7 +406,7 @@ mod tests {
     #[should_panic(expected = "out of range")]
     fn a_frame_beyond_the_memory_is_not_lent() {
         let mut places: [&mut [u8]; 2] = Default::default();
-        MemoryFrames::new(4).many_mut(&[FrameId(1), FrameId(5)], &mut places);
+        taken(MemoryFrames::new(4)).many_mut(&[FrameId(1), FrameId(5)], &mut places);
     }
 
     #[test]
@@ -474,7 +494,7 @@ mod tests {
             ],
         ) {
             let named: Vec<FrameId> = named.into_iter().map(FrameId).collect();
-            let mut frames = MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 8);
+            let mut frames = taken(MemoryFrames::with_frame_bytes(BATCH as u32, HEADROOM + 8));
             let starts: Vec<*const u8> =
                 named.iter().map(|frame| frames.bytes(*frame).as_ptr()).collect();
             let once = (0..named.len()).all(|place| !named[..place].contains(&named[place]));

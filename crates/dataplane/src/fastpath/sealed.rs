@@ -199,7 +199,10 @@ impl FastPath {
         // Mostly all are of the family of the first.
         let first = accepted.trailing_zeros() as usize % BATCH;
         let (is_v4, is_v6);
-        if insides.next_header(first) == Some(protocol::IPV6) {
+        // Of none, no frame may be looked at: the first place's may be another owner's by now.
+        if accepted == 0 {
+            (is_v4, is_v6) = (0, 0);
+        } else if insides.next_header(first) == Some(protocol::IPV6) {
             is_v6 = insides.each::<V6, 6>(&mut v6.heads, run, accepted);
             is_v4 = insides.some::<V4, 2>(&mut v4.heads, accepted & !is_v6);
         } else {

@@ -51,9 +51,10 @@ pub(crate) fn length<'b>(sources: impl Iterator<Item = Source<'b>>) -> Option<us
 }
 
 /// Writes that packet to the start of `into` and returns its bytes. Its header is the first
-/// fragment's; it has experienced congestion if one of the fragments has (RFC 3168 §5.3).
+/// fragment's; it has experienced congestion if one of the fragments has.
 ///
-/// `None`: it does not fit, or as [`length`].
+/// `None`: it does not fit, or as [`length`], or one fragment has experienced congestion and
+/// another says that its sender knows nothing of that (RFC 3168 §5.3).
 pub(crate) fn assemble<'b>(
     sources: impl Iterator<Item = Source<'b>> + Clone,
     into: &mut [u8],
@@ -62,7 +63,7 @@ pub(crate) fn assemble<'b>(
     let into = into.get_mut(..length)?;
     let first = sources.clone().find(|source| source.packet.fragment == Fragment::First)?;
     let head = first.head(&first.fields()?)?;
-    let mut is_congested = false;
+    let (mut is_congested, mut knows_none) = (false, false);
     for source in sources {
         let FragmentFields { offset, length, .. } = source.fields()?;
         let end = source.packet.length as usize;
@@ -70,6 +71,10 @@ pub(crate) fn assemble<'b>(
         let start = head + offset as usize;
         into.get_mut(start..start + data.len())?.copy_from_slice(data);
         is_congested |= source.packet.traffic_class & CONGESTION == CONGESTION;
+        knows_none |= source.packet.traffic_class & CONGESTION == 0;
+    }
+    if is_congested && knows_none {
+        return None;
     }
     into[..head].copy_from_slice(first.bytes.get(..head)?);
     let family = first.packet.flow.family;
@@ -222,6 +227,12 @@ mod tests {
                 let whole = whole(&[last, first.clone()]).unwrap();
                 let packet = wire::packet::parse(&whole).unwrap();
                 assert_eq!(packet.traffic_class, 0xb8 | expected, "{family:?} {ecn}");
+            }
+            // One has experienced congestion, and the other's sender knows nothing of that.
+            for (of_first, of_last) in [(3, 0), (0, 3)] {
+                let first = marked(of_first).payload(&[1; 16]).fragment(0, true).ip();
+                let last = marked(of_last).payload(&[2; 5]).fragment(2, false).ip();
+                assert_eq!(whole(&[first, last]), None, "{family:?} {of_first} {of_last}");
             }
         }
     }

@@ -408,6 +408,36 @@ fn an_inner_fragment_that_no_frame_holds_follows_its_first_and_never_waits() {
     }
 }
 
+/// To the gateway itself: the first fragment of the inner datagram fits no frame, and the later
+/// one, which came before it, follows it.
+#[test]
+fn a_large_first_fragment_for_the_machine_goes_before_the_one_that_waited() {
+    // REASM
+    let datagram = PacketBuilder::new(packets::lab::host(V4, 9), own(V4, 1));
+    let datagram = datagram.tcp(443, 5).payload_of(5000).ip();
+    let inner = cut(&datagram, 5, 600);
+    assert_eq!(inner.len(), 2);
+    let mut lab = Laboratory::default();
+    let sealed = lab.peer(BERLIN).seal(&inner[1]);
+    assert_eq!(lab.send_all(WAN, &[sealed]).verdicts, [WAITS]);
+    let sealed = lab.peer(BERLIN).seal(&inner[0]);
+    let outcome = lab.send_all(WAN, &cut(&sealed, 9, 160));
+    let mut fragments: Vec<Vec<u8>> = opened(&mut lab, &outcome)
+        .into_iter()
+        .map(|out| match out {
+            Out::Clear(HOST, packet) => packet,
+            other => panic!("{other:x?}"),
+        })
+        .collect();
+    let offset = |fragment: &Vec<u8>| {
+        let packet = wire::packet::parse(fragment).unwrap();
+        wire::packet::fragment_fields(fragment, &packet).unwrap().offset
+    };
+    fragments.sort_by_key(offset);
+    assert_eq!(joined(&fragments)[20..], datagram[20..]);
+    assert_eq!(lab.waiting(), 0);
+}
+
 #[test]
 fn an_overlap_drops_what_waited_and_what_comes_until_its_time_is_over() {
     // REASM

@@ -150,8 +150,9 @@ fn fragments_of_esp_at_different_queues_are_opened_once_by_the_worker_of_their_s
             let mut stage = Stage::default();
             let packet = from_nine(number, 1400).ip();
             let sealed = stage.peers[pair].seal(&packet);
+            let tag = (number % 4 > 1).then_some(0);
             for (place, part) in cut(&sealed, number, 80).iter().enumerate() {
-                stage.arrive_sealed(place % 2, part);
+                stage.arrive_tagged(place % 2, tag, part);
                 stage.settle();
             }
             let sa = 3 * pair;

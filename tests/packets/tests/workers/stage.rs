@@ -89,8 +89,13 @@ impl Stage {
     }
 
     pub(crate) fn arrive_sealed(&mut self, worker: usize, packet: &[u8]) {
+        self.arrive_tagged(worker, None, packet);
+    }
+
+    /// A sealed packet with this VLAN tag lies at a worker's queue; tag 0 is of no VLAN.
+    pub(crate) fn arrive_tagged(&mut self, worker: usize, tag: Option<u16>, packet: &[u8]) {
         let netdev = self.netdev(WAN);
-        let frame = lab::frame(lab::WAN_MAC, ROUTER_MAC, None, ethertype::IPV4, packet);
+        let frame = lab::frame(lab::WAN_MAC, ROUTER_MAC, tag, ethertype::IPV4, packet);
         self.workers[worker].netdev_mut(netdev).unwrap().push(frame);
     }
 
