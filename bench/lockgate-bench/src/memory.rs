@@ -74,6 +74,7 @@ impl Circles {
 impl Circle {
     fn new(kib: usize, random: &mut Random) -> Circle {
         let mut frames = MemoryFrames::new((kib * 1024 / FRAME_BYTES) as u32);
+        while frames.take().is_some() {}
         let mut order: Vec<usize> = (0..kib * 1024 / LINE_BYTES).collect();
         random.shuffle(&mut order);
         for (place, line) in order.iter().enumerate() {

@@ -32,7 +32,7 @@ const PACKETS: usize = 60;
 /// Fewer comparisons than this prove too little.
 const LEAST_COMPARISONS: usize = 10_000;
 /// A difference that is not seen in this many worlds is not looked for.
-const WORLDS_TO_DIFFER: usize = 300;
+const WORLDS_TO_DIFFER: usize = 1500;
 
 /// A protocol that no policy and no service of the worlds names (RFC 3692), as none names ESP.
 const NOBODYS_PROTOCOL: u8 = 253;

@@ -15,7 +15,7 @@ use crate::seeds::{Seed, a_seed};
 use crate::worlds::{WAN, a_world};
 
 /// A difference that is not seen in this many worlds is not looked for.
-const WORLDS: usize = 300;
+const WORLDS: usize = 1500;
 const PACKETS: usize = 60;
 
 /// Its name, and how the other gateway differs.
