@@ -176,7 +176,9 @@ fn numbers(file: &Path) -> BTreeSet<u32> {
     let mut reader = CaptureReader::open(file).unwrap();
     let mut numbers = BTreeSet::new();
     while let Some(packet) = reader.peek().unwrap() {
-        if packet.bytes[6..12] == FILTER_OUT_MAC {
+        // What the kernel says by itself, it says to groups.
+        let is_to_a_group = packet.bytes[0] & 1 != 0;
+        if packet.bytes[6..12] == FILTER_OUT_MAC && !is_to_a_group {
             numbers.insert(number_of(packet.bytes));
         }
         reader.skip();
