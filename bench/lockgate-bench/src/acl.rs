@@ -145,7 +145,7 @@ impl Row {
         Row { rules, shape, kind, ..*self } == *other
     }
 
-    /// The row's gateway with these policies, and its traffic: so many flows, or those of a file.
+    /// The row's gateway with these policies, and its traffic: `flows` flows, or a file's.
     fn setting(&self, spd: Arc<Spd>, flows: usize, known: Option<Arc<KnownFlows>>) -> Setting {
         let Row { walk, caching, .. } = *self;
         let permit = spd.holding_rules().find(|(_, rule)| rule.name == scene::PERMIT);

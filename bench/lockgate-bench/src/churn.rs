@@ -142,7 +142,7 @@ struct Turns {
     waited: usize,
 }
 
-/// All turns of all rates with this number of policies, and a flow cache of so many entries.
+/// All turns of all rates with this number of policies, and a flow cache of this size.
 fn turns(
     arguments: &ChurnArguments,
     mut scene: Scene,

@@ -50,7 +50,7 @@ impl Yardstick<'_> {
     /// # Errors
     /// [`LapError::Yardstick`]: it did not do its work.
     pub(super) fn run(&self, frames: &mut MemoryFrames) -> Result<f64, LapError> {
-        // Frames that are free belong to nobody: it takes them, and gives them back as they lay.
+        // Only frames that are taken may be written. It gives them back in the same order.
         let taken: Vec<_> = std::iter::from_fn(|| frames.take()).collect();
         let result = self.measured(frames);
         taken.into_iter().rev().for_each(|frame| frames.give(frame));

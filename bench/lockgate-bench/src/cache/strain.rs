@@ -413,7 +413,7 @@ impl Search<'_> {
         Batch::default().run(cache, snapshot, keys, answer, |_, _| ());
     }
 
-    /// Returns the bucket of each key, as it would be in a table of so many buckets.
+    /// Returns the bucket of each key, in a table of `buckets` buckets.
     fn places(&self, cache: &FlowCache, buckets: usize) -> HashMap<Key, usize> {
         let mut places = HashMap::new();
         let (mut line, lines) = (0, cache.capacity() / WAYS);
