@@ -418,6 +418,12 @@ impl Seed {
         self
     }
 
+    /// No ESP that the network cut.
+    pub(crate) fn without_fragmented_esp(mut self) -> Seed {
+        self.sealing.outer_part = PartSeed::Whole;
+        self
+    }
+
     /// Every number once, in order.
     pub(crate) fn steady(mut self) -> Seed {
         if !matches!(self.sealing.number, NumberSeed::Zero) {
