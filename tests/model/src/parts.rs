@@ -73,7 +73,10 @@ impl Parts {
                 true => Some(DropReason::FragmentOverlap),
                 false => (content == Some(Content::Tiny)).then_some(DropReason::FragmentTiny),
             };
-            known.first = known.first.or(content);
+            // Of two first fragments, which contradict each other, one that may be ESP counts.
+            if matches!(known.first, None | Some(Content::Other)) {
+                known.first = content.or(known.first);
+            }
         }
         if let Some(reason) = known.refused {
             let is_told = known.first.is_some_and(|first| first != Content::Other)
