@@ -6,10 +6,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::Failure;
 use crate::built::Built;
 use crate::clean::{self, Release};
 use crate::runs::{self, LONG_REASON, Outcome, Prepare, Threads};
+use crate::{Failure, cargo};
 
 /// Environment variable that is set for the tests of a long part.
 const VARIABLE: &str = "LOCKGATE_LONG";
@@ -69,6 +69,11 @@ const PARTS: &[Part] = &[
         run: |_| crate::disassembly::check(),
     },
     Part {
+        name: "documentation",
+        what: "the documentation of our packages, without a link to nothing",
+        run: |_| documentation(),
+    },
+    Part {
         name: "package",
         what: "the package, built in two folders, byte for byte",
         run: |_| crate::deb::same_from_elsewhere(),
@@ -118,6 +123,13 @@ pub(crate) fn run(names: &[String]) -> Result<(), Failure> {
 fn run_long(built: &Built, packages: &[&str], prepare: Prepare) -> Result<Outcome, Failure> {
     let tests = built.tests.iter().filter(|test| packages.contains(&&*test.package));
     runs::run_tests(tests, Threads::All, prepare)
+}
+
+/// Builds the documentation of our packages. A warning, such as a link to nothing, is a failure.
+fn documentation() -> Result<Outcome, Failure> {
+    let mut command = cargo();
+    command.args(["doc", "--workspace", "--no-deps", "--quiet"]);
+    runs::watch(command.env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// The names of all parts, for people.

@@ -50,8 +50,7 @@ pub(crate) fn run() -> Result<(), Failure> {
             let instructions = time_into("instructions", &mut said, |_| {
                 instructions::check(instructions::Rows::Short)
             });
-            let documentation = time_into("documentation", &mut said, documentation);
-            (said, [interop, package, instructions, documentation])
+            (said, [interop, package, instructions])
         });
         let namespaces =
             time("network namespaces", || network_namespaces(&built, &[], |command| command));
@@ -92,14 +91,6 @@ fn interop(words: &[String], said: &mut impl Write) -> Result<Outcome, Failure> 
     command.arg(INTEROP).args(words);
     command.env("LOCKGATE", built_program("lockgate"));
     command.env("LOCKGATED", built_program("lockgated"));
-    watch_into(&mut command, said)
-}
-
-/// Builds the documentation of our packages. A warning, such as a link to nothing, is a failure.
-fn documentation(said: &mut impl Write) -> Result<Outcome, Failure> {
-    let mut command = cargo();
-    command.args(["doc", "--workspace", "--no-deps", "--quiet"]);
-    command.env("RUSTDOCFLAGS", "-D warnings");
     watch_into(&mut command, said)
 }
 
