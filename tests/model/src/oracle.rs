@@ -17,11 +17,11 @@ use std::collections::{HashMap, HashSet};
 
 use dataplane::{
     AddressUpdate, DropReason, HostService, L4Checksum, NetdevId, PortId, RouteTarget, SetIndex,
-    Side, Verdict,
+    Side, Verdict, largest_mtu,
 };
 use ipsec::Mode;
 use policy::{Action, Direction, GroupMode, GroupSide};
-use wire::{Address, Family, Flow, Upper};
+use wire::{Address, Family, Flow, HEADROOM, Upper};
 
 use crate::carried::{self, Bearing, Carrier};
 use crate::checksum;
@@ -196,7 +196,19 @@ impl<'w> Oracle<'w> {
                 }
             }
             parts::Answer::Whole(bytes) => match headers::ip(&bytes) {
-                Ok(whole) => self.borne(now_ns, &whole, port),
+                Ok(whole) => {
+                    // Linux gets a larger one in fragments, which IPv6 makes at its source only.
+                    let room = largest_mtu(HEADROOM + self.world.room) as usize;
+                    let is_too_big = |it: &Vec<u8>| it[0] >> 4 == 6 && it.len() > room;
+                    let courses = self.borne(now_ns, &whole, port).into_iter();
+                    let course = |course: Course| match &course.fate {
+                        Fate::Host(packets) if packets.iter().any(is_too_big) => {
+                            dropped(DropReason::TooBig)
+                        }
+                        _ => vec![course],
+                    };
+                    courses.flat_map(course).collect()
+                }
                 Err(defects) => any_of(defects),
             },
             parts::Answer::Other(waited) => {
