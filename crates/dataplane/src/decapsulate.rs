@@ -57,13 +57,20 @@ pub(crate) fn decapsulate<F: Frames>(
         sa.cipher.open(context.frames, jobs);
         clock.ended(Stage::OpenCipher);
         commit(context, sa, jobs, numbers, commits);
-        let mut committed = commits.iter();
+        let mut committed = commits.iter().copied();
+        let mut allowed = within_limits(sa, jobs, commits);
         for job in jobs {
             let row = &mut rows[job.row as usize];
-            let finished = match job.authentic {
-                true => finish(context, row, (sa, set), job, committed.next().copied()),
+            let answer = match job.authentic {
+                // Without an answer of the window nothing passes.
+                true => committed.next().unwrap_or(Err(ReplayError::TooOld)).map_err(replay_reason),
                 false => Err(DropReason::Integrity),
             };
+            let answer = answer.and_then(|advance| {
+                allowed = allowed.checked_sub(1).ok_or(DropReason::SaHardLimit)?;
+                Ok(advance)
+            });
+            let finished = finish(context, row, (sa, set), job, answer);
             match finished {
                 Ok(()) => context.counters.opened(sa.id, row.packet.length as usize),
                 Err(reason) => context.drop(row, reason),
@@ -128,6 +135,20 @@ fn commit<F>(
     }
 }
 
+/// Counts the packets of one SA that its window accepted; returns how many of them its limits
+/// allow: the first ones.
+fn within_limits(
+    sa: &InboundSa,
+    jobs: &[OpenJob],
+    commits: &[Result<Advance, ReplayError>],
+) -> u32 {
+    let Some(allowance) = &sa.allowance else { return u32::MAX };
+    let authentic = || jobs.iter().filter(|job| job.authentic).zip(commits);
+    let accepted = || authentic().filter(|(_, commit)| commit.is_ok());
+    let bytes = || accepted().map(|(job, _)| u64::from(job.text_length));
+    allowance.take(accepted().count() as u32, bytes().sum(), bytes)
+}
+
 /// The worker that opens a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Opener {
@@ -165,6 +186,9 @@ fn prepare<F: Frames>(
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
     let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
     sa.window.check(job.sequence).map_err(replay_reason)?;
+    if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
+        return Err(DropReason::SaHardLimit);
+    }
     if let Some(worker) = context.other_worker(sa.id) {
         return Ok(Opener::Other(worker));
     }
@@ -182,14 +206,14 @@ pub(crate) struct LatePacket {
 }
 
 /// Finishes a packet that was opened and is not common: makes it a row of the packet in it, or
-/// drops it.
+/// drops it. `answer` says how an authentic one moved the window, or why it is dropped.
 #[cold]
 pub(crate) fn late<F: Frames>(
     context: &mut BatchContext<'_, F>,
     outer: LatePacket,
     (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
-    committed: Option<Result<Advance, ReplayError>>,
+    answer: Result<Advance, DropReason>,
 ) -> Option<Row> {
     let LatePacket { place, ip, ingress } = outer;
     let frame = context.frames.bytes(job.frame);
@@ -204,11 +228,7 @@ pub(crate) fn late<F: Frames>(
     let (origin, state) = (Origin::Received, State::Outer(carrier));
     let mut row =
         Row { place, frame: job.frame, ip, hint: 0, echo: None, ingress, origin, state, packet };
-    let finished = match job.authentic {
-        true => finish(context, &mut row, (sa, set), job, committed),
-        false => Err(DropReason::Integrity),
-    };
-    match finished {
+    match finish(context, &mut row, (sa, set), job, answer) {
         Ok(()) => {
             context.counters.opened(sa.id, row.packet.length as usize);
             Some(row)
@@ -220,16 +240,19 @@ pub(crate) fn late<F: Frames>(
     }
 }
 
-/// The inner packet of one authentic ESP packet.
+/// The inner packet of one ESP packet. `answer` says how an authentic one moved the window, or why
+/// it is dropped.
 fn finish<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &mut Row,
     (sa, set): (&InboundSa, SetIndex),
     job: &OpenJob,
-    committed: Option<Result<Advance, ReplayError>>,
+    answer: Result<Advance, DropReason>,
 ) -> Result<(), DropReason> {
-    // Without an answer of the window nothing passes.
-    let advance = committed.unwrap_or(Err(ReplayError::TooOld)).map_err(replay_reason)?;
+    let advance = answer?;
+    if !job.authentic {
+        return Err(DropReason::Integrity);
+    }
     if sa.encapsulation.udp.is_some() && advance == Advance::Moved {
         note_move(context, row, sa, set);
     }
@@ -266,7 +289,7 @@ fn note_move<F>(context: &mut BatchContext<'_, F>, row: &Row, sa: &InboundSa, se
     }
 }
 
-fn replay_reason(error: ReplayError) -> DropReason {
+pub(crate) fn replay_reason(error: ReplayError) -> DropReason {
     match error {
         ReplayError::Duplicate => DropReason::Replayed,
         ReplayError::TooOld => DropReason::TooOld,

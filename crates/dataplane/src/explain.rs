@@ -103,12 +103,15 @@ fn judge(
 /// Returns the port by which a packet leaves that is to be sealed with an SA of this set.
 ///
 /// # Errors
-/// The reason why it does not, in the order of the walk: an SA, a route, a sequence number, the
-/// packets that the SA can carry.
+/// The reason why it does not, in the order of the walk: an SA, a route, the limits of the SA, a
+/// sequence number, the packets that the SA can carry.
 fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
     let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, WorkerShare::ALL);
     let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
     let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
+    if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
+        return Err(DropReason::SaHardLimit);
+    }
     if sa.sequence.is_exhausted() {
         return Err(DropReason::SequenceExhausted);
     }

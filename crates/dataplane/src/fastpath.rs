@@ -25,6 +25,7 @@ mod connection_keys;
 mod emit;
 mod finish;
 mod judge;
+mod limited;
 mod marked;
 mod prepared_path;
 mod sealed;

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use ipsec::{SealJob, SequenceRun};
+use ipsec::{OutboundSa, SealJob, SequenceRun};
 use wire::{Descriptor, FrameId};
 
 use crate::batch_context::BatchContext;
 use crate::output_path::OutputPath;
 use crate::row::Row;
+use crate::verdict::DropReason;
 
 /// The use of a path by this batch: its packets and their sequence numbers.
 pub(crate) struct PathUse {
@@ -16,6 +17,10 @@ pub(crate) struct PathUse {
     pub(crate) count: u32,
     /// Sequence numbers for them; none where they leave in clear.
     pub(crate) numbers: SequenceRun,
+    /// Reason why those behind the last number are dropped.
+    pub(crate) numberless: DropReason,
+    /// Packets that the limits of the SA allow: the first ones. All, if it has none.
+    allowed: u32,
     /// Packets that left or wait to leave, and bytes of their IP packets before they were sealed.
     pub(crate) left: u32,
     pub(crate) bytes: u64,
@@ -58,6 +63,11 @@ impl OutputRow {
         self.length != 0
     }
 
+    /// Bytes of it that the cipher processes.
+    fn text(&self, sa: &OutboundSa, rows: &[Row]) -> u64 {
+        sa.text_bytes(&rows[self.row as usize].packet)
+    }
+
     /// Returns the packet as it leaves.
     pub(crate) fn packet(&self, frame: FrameId) -> Descriptor {
         Descriptor { frame, offset: self.offset, length: self.length }
@@ -92,8 +102,15 @@ impl OutputBatch {
             path_use.path.protection == path.protection && path_use.path.adjacency == path.adjacency
         };
         let place = self.paths.iter().rposition(known).unwrap_or_else(|| {
-            let (path, numbers) = (*path, SequenceRun::NONE);
-            self.paths.push(PathUse { path, count: 0, numbers, left: 0, bytes: 0 });
+            self.paths.push(PathUse {
+                path: *path,
+                count: 0,
+                numbers: SequenceRun::NONE,
+                numberless: DropReason::SequenceExhausted,
+                allowed: u32::MAX,
+                left: 0,
+                bytes: 0,
+            });
             self.paths.len() - 1
         });
         place as u32
@@ -106,13 +123,47 @@ impl OutputBatch {
         self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0 });
     }
 
-    /// Draws a run of sequence numbers for every path that seals, with one atomic step each.
-    pub(crate) fn draw<F>(&mut self, context: &BatchContext<'_, F>) {
-        for path_use in &mut self.paths {
-            if let Some(protection) = path_use.path.protection {
-                let sa = context.snapshot.outbound_sa(protection.sa);
-                path_use.numbers = sa.sequence.draw(path_use.count);
+    /// Draws a run of sequence numbers for every path that seals, with one atomic step each; where
+    /// the SA has limits, for the packets that they allow.
+    pub(crate) fn draw<F>(&mut self, context: &BatchContext<'_, F>, rows: &[Row]) {
+        let OutputBatch { list, paths, .. } = self;
+        for (place, path_use) in paths.iter_mut().enumerate() {
+            let Some(protection) = path_use.path.protection else { continue };
+            let sa = context.snapshot.outbound_sa(protection.sa);
+            let mut count = path_use.count;
+            if let Some(allowance) = &sa.allowance {
+                let bytes = || of_path(list, place).map(|output_row| output_row.text(sa, rows));
+                count = allowance.take(count, bytes().sum(), bytes);
+                path_use.allowed = count;
+            }
+            let numbers = sa.sequence.draw(count);
+            path_use.numberless = match numbers.missing() {
+                Some(error) => error.into(),
+                None => DropReason::SaHardLimit,
+            };
+            path_use.numbers = numbers;
+        }
+    }
+
+    /// Gives back what the limits of SAs allowed and what did not leave.
+    pub(crate) fn give_back<F>(&self, context: &BatchContext<'_, F>, rows: &[Row]) {
+        for (place, path_use) in self.paths.iter().enumerate() {
+            let Some(protection) = path_use.path.protection else { continue };
+            let sa = context.snapshot.outbound_sa(protection.sa);
+            let Some(allowance) = &sa.allowance else { continue };
+            let unused = path_use.allowed.saturating_sub(path_use.left);
+            if unused > 0 {
+                let allowed = of_path(&self.list, place).take(path_use.allowed as usize);
+                let stayed = allowed.filter(|output_row| !output_row.leaves());
+                allowance
+                    .account
+                    .give_back(unused, stayed.map(|output_row| output_row.text(sa, rows)).sum());
             }
         }
     }
+}
+
+/// The packets of a path, in their order.
+fn of_path(list: &[OutputRow], place: usize) -> impl Iterator<Item = &OutputRow> {
+    list.iter().filter(move |output_row| output_row.path as usize == place)
 }

@@ -108,10 +108,11 @@ fn finish_udp<F: Frames>(
 
 /// Seals what is to be protected, puts the link header on everything, and sends it.
 ///
-/// 1. draw each SA's numbers with one atomic step
+/// 1. draw each SA's numbers with one atomic step, for the packets that its limits allow
 /// 2. each output row: ESP headers and trailer, link header
 /// 3. the cipher, SA by SA; what it refuses is dropped
-/// 4. each output row that is finished: it leaves or waits, with its verdict
+/// 4. each output row that is finished: it leaves or waits, with its verdict; what the limits
+///    allowed and what did not leave is given back
 pub(crate) fn seal<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
@@ -121,7 +122,7 @@ pub(crate) fn seal<F: Frames>(
     if output_batch.is_empty() {
         return;
     }
-    output_batch.draw(context);
+    output_batch.draw(context, rows);
     let OutputBatch { list, paths, jobs, .. } = output_batch;
     for (place, output_row) in list.iter_mut().enumerate() {
         let row = &mut rows[output_row.row as usize];
@@ -140,6 +141,7 @@ pub(crate) fn seal<F: Frames>(
     output_batch.run_cipher(context, rows);
     clock.ended(Stage::SealCipher);
     output_batch.transmit_or_hold(context, rows);
+    output_batch.give_back(context, rows);
     for path_use in &output_batch.paths {
         if let Some(protection) = path_use.path.protection {
             context.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);
@@ -174,7 +176,7 @@ fn write_sealed<F: Frames>(
     place: u32,
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
-    let sequence = path_use.numbers.take()?;
+    let sequence = path_use.numbers.take().map_err(|_| path_use.numberless)?;
     let sa = context.snapshot.outbound_sa(protection.sa);
     let frame = context.frames.bytes_mut(row.frame);
     let (job, outer) = sa

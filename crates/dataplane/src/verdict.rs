@@ -183,6 +183,9 @@ drop_reasons! {
     SequenceNotReserved "sequence_not_reserved"
         "no durable reservation of the SA's next sequence numbers; free space on the disk of \
          state_dir, or find out why it is slow (lockgate events)"
+    SaHardLimit "sa_hard_limit"
+        "the SA has reached a hard limit of its `lifetime` and has ended; give both gateways new \
+         keys (lockgate show sa shows use and limits)"
     CipherRefused "cipher_refused"
         "the cipher library refused to seal, which should never happen; report it"
     TooBig "too_big"

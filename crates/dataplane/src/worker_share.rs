@@ -19,16 +19,21 @@ impl WorkerShare {
 }
 
 /// The SA of a set that a worker seals with: each worker another one as far as they last, so that
-/// the numbers of each come from one worker and stay in order (RFC 9611 §3). Where all are
-/// exhausted the last, which says so. `None`: the set has none.
+/// the numbers of each come from one worker and stay in order (RFC 9611 §3). An SA without numbers,
+/// or at a hard limit, is passed over; where all are, the last, which says so. `None`: the set has
+/// none.
 #[inline]
 pub(crate) fn sealing_sa(snapshot: &Snapshot, set: &[SaId], share: WorkerShare) -> Option<SaId> {
     if let [only] = set {
         return Some(*only);
     }
-    let lasts = |sa: &&SaId| !snapshot.outbound_sa(**sa).sequence.is_exhausted();
+    let lasts = |sa: &&SaId| {
+        let sa = snapshot.outbound_sa(**sa);
+        let is_spent = sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent());
+        !is_spent && !sa.sequence.is_exhausted()
+    };
     let lasting = set.iter().filter(lasts).count();
     let place = share.worker as usize % lasting.max(1);
-    // Another worker may exhaust one meanwhile.
+    // Another worker may use one up meanwhile.
     set.iter().filter(lasts).nth(place).or(set.last()).copied()
 }

@@ -93,6 +93,17 @@ impl OutboundSa {
         kept + self.sizes.front + text + self.sizes.icv
     }
 
+    /// Bytes of a packet that the cipher processes: payload, padding, pad length and next header
+    /// (RFC 4301 §4.4.2.1).
+    #[inline]
+    pub fn text_bytes(&self, packet: &Packet) -> u64 {
+        let kept = match self.encapsulation.mode {
+            Mode::Tunnel => 0,
+            Mode::Transport => u32::from(packet.upper_offset),
+        };
+        self.sizes.text(packet.length.saturating_sub(kept) as usize) as u64
+    }
+
     /// Bytes of the largest packet that leaves as one of at most `path_mtu` bytes. 0: none fits.
     pub fn largest_inner(&self, path_mtu: usize) -> usize {
         let kept = self.kept_header();

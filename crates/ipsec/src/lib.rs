@@ -30,7 +30,7 @@ pub use esp::{EspHeader, Inner, OpenError, Payload};
 pub use ids::{SaId, Spi, Tunnel};
 pub use job::{OpenJob, SealJob};
 pub use layout::MAX_TAIL_BYTES;
-pub use lifetime::{Account, AccountWords, Expiries, Lifetime, Limit, Limits, Used};
+pub use lifetime::{Account, AccountWords, Allowance, Expiries, Lifetime, Limit, Limits, Used};
 pub use outer::finish_udp;
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
 pub use sa::{InboundSa, OutboundSa};

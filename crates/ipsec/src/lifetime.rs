@@ -1,6 +1,7 @@
 //! Limits of SAs and their use (RFC 4301 §4.4.2.1, "Lifetime of this SA").
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(test)]
@@ -138,9 +139,8 @@ impl Word {
     }
 }
 
-/// The use of an SA, and its hard limits by packets and bytes. Shared by all workers that seal or
-/// open with the SA, and kept over changes of configuration as long as its key is: limits may
-/// change, the use never gets less.
+/// The use of an SA. Shared by all workers that seal or open with the SA, and kept over changes of
+/// configuration as long as its key is: limits may change, the use never gets less.
 ///
 /// Workers take packets and bytes before they use them, and give back what they did not use. Limits
 /// by time are judged by the control plane, which calls [`judge`](Self::judge) regularly.
@@ -152,9 +152,6 @@ pub struct Account {
     state: Word,
     first_use_ns: Word,
     last_use_ns: Word,
-    /// Hard limits; `u64::MAX`: none.
-    most_packets: AtomicU64,
-    most_bytes: AtomicU64,
     /// Packets at the judgement before.
     seen_packets: AtomicU64,
 }
@@ -213,7 +210,7 @@ pub struct Expiries {
 }
 
 impl Account {
-    /// An account in its own memory, without limits and without use: for a key that was never used.
+    /// An account in its own memory, without use: for a key that was never used.
     pub const fn new() -> Account {
         Account {
             packets: Word::own(),
@@ -221,13 +218,11 @@ impl Account {
             state: Word::own(),
             first_use_ns: Word::own(),
             last_use_ns: Word::own(),
-            most_packets: AtomicU64::new(u64::MAX),
-            most_bytes: AtomicU64::new(u64::MAX),
             seen_packets: AtomicU64::new(0),
         }
     }
 
-    /// An account that goes on with the use in `words`, without limits.
+    /// An account that goes on with the use in `words`.
     pub fn shared(words: AccountWords) -> Account {
         Account {
             packets: Word::Shared(words.packets),
@@ -240,13 +235,6 @@ impl Account {
         }
     }
 
-    /// Sets the hard limits by packets and bytes. What was used stays used, and an SA that has
-    /// ended does not live again.
-    pub fn limit(&self, hard: &Limits) {
-        self.most_packets.store(hard.packets.unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.most_bytes.store(hard.bytes.unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
     /// Raises the use to at least so many packets and bytes: bounds from above, where the exact use
     /// is not known.
     pub fn raise(&self, packets: u64, bytes: u64) {
@@ -254,23 +242,25 @@ impl Account {
         self.bytes.at().fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Takes a run of packets with `bytes` in all, or as many of its first packets as both limits
-    /// allow; returns how many. The caller uses them, or [gives back](Self::give_back) those that it
+    /// Takes a run of packets with `bytes` in all, or as many of its first packets as the hard limits
+    /// by packets and bytes allow; returns how many. The caller uses them, or [gives back](Self::give_back) those that it
     /// cannot use. `sizes` yields the bytes of each packet in order; it is asked only at a limit.
     ///
     /// A packet that does not fit the limit by bytes ends the SA, although a shorter one might fit.
     ///
     /// Cost: two atomic updates and two loads, so one call a run.
-    pub fn take<I>(&self, packets: u32, bytes: u64, sizes: impl Fn() -> I) -> u32
-    where
-        I: Iterator<Item = u64>,
-    {
+    pub fn take<I: Iterator<Item = u64>>(
+        &self,
+        hard: &Limits,
+        (packets, bytes): (u32, u64),
+        sizes: impl Fn() -> I,
+    ) -> u32 {
         if self.ended().is_some() || packets == 0 {
             return 0;
         }
         // As in `SequenceCounter::draw`: all checks lie inside the atomic updates, so that no order
         // of them passes a limit or wraps. A word beyond a limit that was lowered has no room.
-        let most = self.most_packets.load(Ordering::Relaxed);
+        let most = hard.packets.unwrap_or(u64::MAX);
         let room = |used: u64| u64::from(packets).min(most.saturating_sub(used)) as u32;
         let add = |used: u64| Some(room(used)).filter(|n| *n > 0).map(|n| used + u64::from(n));
         let taken = match self.packets.at().fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
@@ -282,7 +272,7 @@ impl Account {
             true => bytes,
             false => sizes().take(taken as usize).sum(),
         };
-        let most = self.most_bytes.load(Ordering::Relaxed);
+        let most = hard.bytes.unwrap_or(u64::MAX);
         let fits = |used: u64| match most.saturating_sub(used) {
             room if wanted <= room => (taken, wanted),
             room => first_that_fit(sizes().take(taken as usize), room),
@@ -321,15 +311,13 @@ impl Account {
         Limit::from_code(self.state.at().load(Ordering::Relaxed) & CODE)
     }
 
-    /// Returns whether no further packet may be taken now: the SA has ended or is at a limit.
+    /// Returns whether no further packet may be taken now: the SA has ended or is at a hard limit.
     #[inline]
-    pub fn is_spent(&self) -> bool {
-        let at = |used: &Word, most: &AtomicU64| {
-            used.at().load(Ordering::Relaxed) >= most.load(Ordering::Relaxed)
+    pub fn is_spent(&self, hard: &Limits) -> bool {
+        let at = |used: &Word, most: Option<u64>| {
+            used.at().load(Ordering::Relaxed) >= most.unwrap_or(u64::MAX)
         };
-        self.ended().is_some()
-            || at(&self.packets, &self.most_packets)
-            || at(&self.bytes, &self.most_bytes)
+        self.ended().is_some() || at(&self.packets, hard.packets) || at(&self.bytes, hard.bytes)
     }
 
     /// Begins the time of an SA whose limits by time count from now and not from its first use.
@@ -402,6 +390,44 @@ impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [packets, bytes] = [&self.packets, &self.bytes].map(|word| word.at());
         write!(f, "Account {{ packets: {packets:?}, bytes: {bytes:?}, {:?} }}", self.ended())
+    }
+}
+
+/// The limits of an SA, and its account. A changed configuration makes another one with the same
+/// account.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    /// The limits.
+    pub lifetime: Lifetime,
+    /// The use: this key's and direction's and no other's.
+    pub account: Arc<Account>,
+}
+
+/// Equal are those of one account with equal limits.
+impl PartialEq for Allowance {
+    fn eq(&self, other: &Allowance) -> bool {
+        self.lifetime == other.lifetime && Arc::ptr_eq(&self.account, &other.account)
+    }
+}
+
+impl Eq for Allowance {}
+
+impl Allowance {
+    /// [Takes](Account::take) a run of packets within the hard limits.
+    #[inline]
+    pub fn take<I: Iterator<Item = u64>>(
+        &self,
+        packets: u32,
+        bytes: u64,
+        sizes: impl Fn() -> I,
+    ) -> u32 {
+        self.account.take(&self.lifetime.hard, (packets, bytes), sizes)
+    }
+
+    /// Returns whether no further packet may be taken now: the SA has ended or is at a hard limit.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.account.is_spent(&self.lifetime.hard)
     }
 }
 

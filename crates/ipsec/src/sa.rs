@@ -9,6 +9,7 @@ use crate::encapsulation::{Encapsulation, Mode};
 use crate::error::SaError;
 use crate::ids::{SaId, Spi, Tunnel};
 use crate::layout::Sizes;
+use crate::lifetime::Allowance;
 use crate::outer::{OuterHeader, UDP_BYTES};
 use crate::replay::ReplayWindow;
 use crate::sequence::SequenceCounter;
@@ -32,6 +33,8 @@ pub struct OutboundSa {
     pub cipher: Cipher,
     /// The next number to use; survives changes of configuration.
     pub sequence: Arc<SequenceCounter>,
+    /// Limits and use of the SA, if it has any; the account survives changes of configuration.
+    pub allowance: Option<Allowance>,
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
@@ -82,26 +85,34 @@ impl OutboundSa {
             encapsulation,
             cipher,
             sequence,
+            allowance: None,
             outer,
             sizes,
             template,
         })
     }
 
-    /// Returns this SA at another place, with the same expanded key and the same counter.
-    pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
-        let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
-        OutboundSa { id, set, cipher, sequence, ..*self }
+    /// Counts the use of the SA, and seals no packet beyond its hard limits. The account is this
+    /// key's and direction's and no other's, as the counter is.
+    pub fn within(self, allowance: Option<Allowance>) -> OutboundSa {
+        OutboundSa { allowance, ..self }
     }
 
-    /// Returns this SA with another carriage, towards another end say, with the same expanded key
-    /// and the same counter.
+    /// Returns this SA at another place, with the same expanded key, counter and limits.
+    pub fn at(&self, id: SaId, set: SaSetId) -> OutboundSa {
+        let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
+        OutboundSa { id, set, cipher, sequence, allowance: self.allowance.clone(), ..*self }
+    }
+
+    /// Returns this SA with another carriage, towards another end say, with the same expanded key,
+    /// counter and limits.
     ///
     /// # Errors
     /// [`SaError`]: the caller's ends are of different families.
     pub fn carried(&self, encapsulation: Encapsulation) -> Result<OutboundSa, SaError> {
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
+            .map(|sa| sa.within(self.allowance.clone()))
     }
 
     /// The family of the packets that leave.
@@ -133,6 +144,8 @@ pub struct InboundSa {
     pub cipher: Cipher,
     /// The record of received numbers; survives changes of configuration.
     pub window: Arc<ReplayWindow>,
+    /// Limits and use of the SA, if it has any; the account survives changes of configuration.
+    pub allowance: Option<Allowance>,
     pub(crate) sizes: Sizes,
 }
 
@@ -170,23 +183,32 @@ impl InboundSa {
         encapsulation.check()?;
         let suite = cipher.suite();
         let sizes = Sizes::new(suite, 0);
-        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes })
+        let allowance = None;
+        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, sizes })
     }
 
-    /// Returns this SA at another place, with the same expanded key and the same window.
+    /// Counts the use of the SA, and opens no packet beyond its hard limits. The account is this
+    /// key's and direction's and no other's, as the window is.
+    pub fn within(self, allowance: Option<Allowance>) -> InboundSa {
+        InboundSa { allowance, ..self }
+    }
+
+    /// Returns this SA at another place, with the same expanded key, window and limits.
     pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
         let InboundSa { spi, suite, encapsulation, sizes, .. } = *self;
         let (cipher, window) = (self.cipher.share(), self.window.clone());
-        InboundSa { id, spi, set, suite, encapsulation, cipher, window, sizes }
+        let allowance = self.allowance.clone();
+        InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, sizes }
     }
 
-    /// Returns this SA with another carriage, with the same expanded key and the same window.
+    /// Returns this SA with another carriage, with the same expanded key, window and limits.
     ///
     /// # Errors
     /// [`SaError`]: the caller's ends are of different families.
     pub fn carried(&self, encapsulation: Encapsulation) -> Result<InboundSa, SaError> {
         let (cipher, window) = (self.cipher.share(), self.window.clone());
         InboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, window)
+            .map(|sa| sa.within(self.allowance.clone()))
     }
 
     /// The two ends.
@@ -208,7 +230,7 @@ fn headers(encapsulation: &Encapsulation, outer: &OuterHeader) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DontFragment, Dscp, SequenceNumbers, UdpPorts};
+    use crate::{DontFragment, Dscp, Lifetime, SequenceNumbers, UdpPorts};
 
     #[test]
     fn reserved_spis_cannot_be_held() {
@@ -239,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn sa_carried_elsewhere_keeps_key_counter_and_window() {
+    fn sa_carried_elsewhere_keeps_key_counter_window_and_account() {
         let ends = |local: &str, remote: &str| Tunnel {
             local: local.parse().unwrap(),
             remote: remote.parse().unwrap(),
@@ -251,6 +273,10 @@ mod tests {
         let (spi, set) = (Spi::LOWEST, SaSetId(5));
         let out = OutboundSa::new(SaId(1), spi, set, &material, tunnel, counter).unwrap();
         let inbound = InboundSa::new(SaId(2), spi, set, &material, tunnel, window).unwrap();
+        let allowance = || Allowance { lifetime: Lifetime::NONE, account: Arc::default() };
+        let (out, inbound) = (out.within(Some(allowance())), inbound.within(Some(allowance())));
+        let account = |allowance: &Option<Allowance>| allowance.as_ref().unwrap().account.clone();
+        let (out_account, in_account) = (account(&out.allowance), account(&inbound.allowance));
         let moved = Encapsulation {
             mode: Mode::Transport,
             tunnel: ends("2001:db8::1", "2001:db8::7"),
@@ -264,6 +290,8 @@ mod tests {
         assert_eq!((back.id, back.spi, back.set, back.suite), (SaId(2), spi, set, out.suite));
         assert!(Arc::ptr_eq(&there.sequence, &out.sequence));
         assert!(Arc::ptr_eq(&back.window, &inbound.window));
+        assert!(Arc::ptr_eq(&account(&there.allowance), &out_account));
+        assert!(Arc::ptr_eq(&account(&back.allowance), &in_account));
         // The headers are the new carriage's: UDP alone in front of ESP.
         assert_eq!((out.sizes.front, there.sizes.front), (20 + 8 + 16, 8 + 8 + 16));
 
@@ -279,5 +307,7 @@ mod tests {
         assert_eq!((back.id, back.set, back.encapsulation), (SaId(9), SaSetId(8), moved));
         assert!(Arc::ptr_eq(&there.sequence, &out.sequence));
         assert!(Arc::ptr_eq(&back.window, &inbound.window));
+        assert!(Arc::ptr_eq(&account(&there.allowance), &out_account));
+        assert!(Arc::ptr_eq(&account(&back.allowance), &in_account));
     }
 }

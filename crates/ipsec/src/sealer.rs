@@ -20,6 +20,13 @@ pub struct Sealer {
     salt: [u8; 4],
 }
 
+/// Bytes that the cipher processes of a packet of `length` bytes that a [`Sealer`] writes.
+#[inline(always)]
+pub const fn text_bytes(length: u32) -> u64 {
+    // Rounded up to a multiple of 4.
+    (length as u64 + TRAILER_BYTES as u64 + 3) & !3
+}
+
 /// An inner packet as a sealer sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerPacket {
@@ -267,6 +274,9 @@ mod tests {
             prop_assert_eq!(&written[..start], &frame[..start]);
             let behind = IP + bytes.len() + TAIL_BYTES;
             prop_assert_eq!(&written[behind..], &frame[behind..]);
+            // What limits count is what the cipher gets.
+            prop_assert_eq!(sa.text_bytes(&packet), u64::from(expected.text_length));
+            prop_assert_eq!(text_bytes(inner.length), u64::from(expected.text_length));
             if suite != Suite::Null {
                 prop_assert!(job == expected, "{job:?} {expected:?}");
             }

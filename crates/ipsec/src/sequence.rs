@@ -68,6 +68,11 @@ impl SequenceRun {
         self.end.wrapping_sub(self.next)
     }
 
+    /// Reason why the run is shorter than was asked for, if it is.
+    pub fn missing(&self) -> Option<SequenceError> {
+        self.missing
+    }
+
     /// Splits the run into its first number, its length, and the reason why numbers are missing, if
     /// some are.
     pub fn into_parts(self) -> (u64, u64, Option<SequenceError>) {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod lab;
+pub mod limits;
 pub mod peer;
 pub mod table;
 

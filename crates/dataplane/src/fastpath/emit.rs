@@ -10,8 +10,8 @@ use wire::link::{LinkTemplate, ethertype};
 use wire::packet::IPV4_BYTES;
 use wire::{BATCH, Descriptor, Family, Frames, Received, glance};
 
-use super::prepared_path::{Heading, PathId, PathRun, PreparedPath, PreparedPaths};
-use super::{Columns, FastPath, Row, mask_of};
+use super::prepared_path::{Heading, Numberless, PathId, PathRun, PreparedPath, PreparedPaths};
+use super::{Columns, FastPath, Row, limited, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::bits;
 use crate::counters::Counters;
@@ -26,7 +26,7 @@ impl FastPath {
     /// Sends packets that have a path.
     ///
     /// 1. count them by rule and by path
-    /// 2. draw each SA's numbers with one atomic step
+    /// 2. draw each SA's numbers with one atomic step, for the packets that its limits allow
     /// 3. all headers, nonces and trailers; descriptors and verdicts
     /// 4. the cipher, SA by SA
     pub(super) fn emit<F: Frames>(
@@ -48,7 +48,7 @@ impl FastPath {
         let paths = &mut self.paths;
         paths.list.iter_mut().for_each(|path| path.run = PathRun::default());
         count(context.counters, paths, heading, rows);
-        if draw(context, &mut paths.list) {
+        if draw(context, &mut paths.list, rows) {
             drop_numberless(context, paths, rows);
         }
         let tx_before = context.out.tx.len();
@@ -135,21 +135,32 @@ fn alike(
     })
 }
 
+/// The rows of a path, in their order.
+fn rows_of(rows: &[Row], place: usize) -> impl Iterator<Item = &Row> {
+    rows.iter().filter(move |row| row.path.place() == place)
+}
+
 /// Draws numbers for each path that seals, and gives it its jobs. Returns whether numbers are
 /// missing.
 #[inline(always)]
-fn draw<F>(context: &BatchContext<'_, F>, paths: &mut [PreparedPath]) -> bool {
-    let (mut next_job, mut are_missing) = (0, false);
-    for path in paths.iter_mut().filter(|path| path.run.count > 0) {
+fn draw<F>(context: &BatchContext<'_, F>, paths: &mut [PreparedPath], rows: &[Row]) -> bool {
+    let (mut next_job, mut are_missing, is_only) = (0, false, paths.len() == 1);
+    for (place, path) in paths.iter_mut().enumerate().filter(|(_, path)| path.run.count > 0) {
         let Some((sa, _)) = path.sealing else { continue };
-        let numbers = context.snapshot.outbound_sa(sa).sequence.draw(path.run.count);
-        let (first, count, missing) = numbers.into_parts();
+        let sa = context.snapshot.outbound_sa(sa);
+        let allowed = match &sa.allowance {
+            None => path.run.count,
+            Some(allowance) if is_only => limited::seal(allowance, path, || rows.iter()),
+            Some(allowance) => limited::seal(allowance, path, || rows_of(rows, place)),
+        };
+        let (first, count, missing) = sa.sequence.draw(allowed).into_parts();
         let run = &mut path.run;
         (run.next, run.first_job, run.next_job) = (first, next_job, next_job);
         next_job += run.count as usize;
-        if let Some(error) = missing {
+        if count as u32 != run.count {
             // Those behind the last number are dropped: see `drop_numberless`.
-            path.numberless = Some((count as u32, error.into()));
+            let reason = missing.map_or(DropReason::SaHardLimit, DropReason::from);
+            path.numberless = Some(Numberless { numbered: count as u32, allowed, reason });
             are_missing = true;
         }
     }
@@ -158,9 +169,12 @@ fn draw<F>(context: &BatchContext<'_, F>, paths: &mut [PreparedPath]) -> bool {
 
 /// Gives packets that have no number the path on which they are dropped.
 #[cold]
-fn drop_numberless<F>(_: &BatchContext<'_, F>, paths: &mut PreparedPaths, rows: &mut [Row]) {
+fn drop_numberless<F>(context: &BatchContext<'_, F>, paths: &mut PreparedPaths, rows: &mut [Row]) {
     for place in 0..paths.list.len() {
-        let Some((numbered, reason)) = paths.list[place].numberless.take() else { continue };
+        let Some(numberless) = paths.list[place].numberless.take() else { continue };
+        let Numberless { numbered, allowed, reason } = numberless;
+        let allowed = rows_of(rows, place).take(allowed as usize);
+        limited::give_back(context, &paths.list[place], allowed.skip(numbered as usize));
         let dropping = paths.dropping(reason);
         let its = rows.iter_mut().filter(|row| row.path.place() == place);
         for row in its.skip(numbered as usize) {
@@ -400,6 +414,7 @@ fn take_back<F: Frames>(
         };
         let run = &mut paths.path_mut(row.path).run;
         (run.count, run.bytes) = (run.count - 1, run.bytes - u64::from(row.length));
+        limited::give_back(context, paths.path_mut(row.path), [row].into_iter());
         context.out.verdicts[written_run.first + place] = Some(Verdict::Drop(reason));
         context.counters.drop(Some(written_run.ingress), reason);
         context.frames.give(frame_of(place));

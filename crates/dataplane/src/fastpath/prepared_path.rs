@@ -39,9 +39,19 @@ pub(super) struct PreparedPath {
     pub(super) sealing: Option<(SaId, Form)>,
     /// MTU that the MSS is clamped to; `u32::MAX`: it is not.
     pub(super) clamp: u32,
-    /// Packets of a run that have a number, and why the others have none; `None`: all have one.
-    pub(super) numberless: Option<(u32, DropReason)>,
+    /// `None`: all packets of a run have a number.
+    pub(super) numberless: Option<Numberless>,
     pub(super) run: PathRun,
+}
+
+/// Packets of a run that have no number: those behind the first ones.
+#[derive(Clone, Copy)]
+pub(super) struct Numberless {
+    /// Packets that have a number.
+    pub(super) numbered: u32,
+    /// Packets that the limits of the SA allowed; not fewer.
+    pub(super) allowed: u32,
+    pub(super) reason: DropReason,
 }
 
 /// The part that a run of packets takes of a path.

@@ -15,7 +15,7 @@ use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
 use super::clear::{head_v4, head_v6};
 use super::judge::{FramesOf, Judge, PacketGroup};
 use super::prepared_path::Heading;
-use super::{Columns, FastPath, Gate, MOST_RUNS, Row, mask_of};
+use super::{Columns, FastPath, Gate, MOST_RUNS, Row, limited, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::{FlowCache, Scopes, bits};
 use crate::decapsulate;
@@ -24,6 +24,7 @@ use crate::routes::RouteTarget;
 use crate::row::Row as GeneralRow;
 use crate::snapshot::Snapshot;
 use crate::stage::{Stage, StageClock};
+use crate::verdict::DropReason;
 
 /// Bytes of a sealed packet that are looked at: IPv6, UDP, ESP header, IV.
 const OUTER_SEEN: usize = IPV6_BYTES + UDP_BYTES + 16;
@@ -32,9 +33,6 @@ const SEEN: usize = TAGGED_BYTES + OUTER_SEEN;
 const UDP_BYTES: usize = 8;
 /// Bytes of pad length and next header.
 const TRAILER_BYTES: u32 = 2;
-
-/// The window's answer on a packet; `None`: it is not authentic.
-type Answer = Option<Result<Advance, ReplayError>>;
 
 /// Lists for packets that are opened, kept over batches.
 #[derive(Default)]
@@ -48,7 +46,7 @@ pub(super) struct Opening {
     numbers: Vec<u64>,
     answers: Vec<Result<Advance, ReplayError>>,
     /// Packets that were refused, and why; few.
-    refused: Vec<(usize, Answer)>,
+    refused: Vec<(usize, DropReason)>,
 }
 
 struct Places([u8; BATCH]);
@@ -144,7 +142,7 @@ impl FastPath {
         for place in bits(mask_of(&run) & !fit) {
             let known = &self.opening.known[usize::from(self.opening.of.0[place])];
             let refused = self.opening.refused.iter().find(|(at, _)| *at == place);
-            let answer = refused.map_or(Some(Ok(Advance::Inside)), |(_, answer)| *answer);
+            let answer = refused.map_or(Ok(Advance::Inside), |(_, reason)| Err(*reason));
             let job = &self.columns.open_jobs[place];
             let ip = packets[place].packet.offset + self.link_bytes();
             let outer =
@@ -318,9 +316,18 @@ impl Opening {
     }
 
     /// Marks the authentic packets of one SA as received, in their order, before any of them goes
-    /// on; returns those that the window accepts.
+    /// on; returns those that the window accepts and the limits of the SA allow.
     #[inline]
     fn commit(&mut self, workers: u32, sa: &InboundSa, jobs: &[OpenJob]) -> u64 {
+        let accepted = self.accept(workers, sa, jobs);
+        match &sa.allowance {
+            Some(allowance) => limited::open(allowance, jobs, accepted, &mut self.refused),
+            None => accepted,
+        }
+    }
+
+    #[inline(always)]
+    fn accept(&mut self, workers: u32, sa: &InboundSa, jobs: &[OpenJob]) -> u64 {
         let mut accepted = 0u64;
         if workers == 1 {
             let mut window = sa.window.cursor();
@@ -328,7 +335,7 @@ impl Opening {
                 let answer = job.authentic.then(|| window.commit(job.sequence));
                 match answer {
                     Some(Ok(_)) => accepted |= 1 << job.row,
-                    refused => self.refused.push((job.row as usize, refused)),
+                    refused => self.refused.push((job.row as usize, reason(refused))),
                 }
             }
             window.finish();
@@ -342,7 +349,7 @@ impl Opening {
             let answer = if job.authentic { answers.next().copied() } else { None };
             match answer {
                 Some(Ok(_)) => accepted |= 1 << job.row,
-                refused => self.refused.push((job.row as usize, refused)),
+                refused => self.refused.push((job.row as usize, reason(refused))),
             }
         }
         accepted
@@ -368,8 +375,17 @@ impl Opening {
     }
 }
 
+/// Reason why the window refused a packet; `None`: it is not authentic.
+#[cold]
+fn reason(answer: Option<Result<Advance, ReplayError>>) -> DropReason {
+    match answer {
+        Some(Err(error)) => decapsulate::replay_reason(error),
+        Some(Ok(_)) | None => DropReason::Integrity,
+    }
+}
+
 /// Returns the SA with an SPI, and its place among those that are known. `None`: there is none of
-/// the common form that this worker opens with.
+/// the common form that this worker opens with, or it is at a limit: the general walk drops.
 #[inline(never)]
 fn find<'s, F: Frames>(
     known: &mut Vec<KnownSa>,
@@ -383,6 +399,9 @@ fn find<'s, F: Frames>(
     }
     let sa = &**snapshot.inbound_by_spi(Spi::new(spi)?)?;
     let opener = sa.opener()?;
+    if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
+        return None;
+    }
     let (local, remote) = (Address::from(sa.tunnel().local), Address::from(sa.tunnel().remote));
     let is_ours = snapshot.routes().lookup(local) == Some(RouteTarget::Local);
     let is_unicast = [local, remote].iter().all(|address| match address.family {

@@ -8,20 +8,22 @@ use super::*;
 
 const SECOND: u64 = NS_PER_SECOND;
 
-fn limited(packets: Option<u64>, bytes: Option<u64>) -> Account {
-    let account = Account::new();
-    account.limit(&Limits { packets, bytes, ..Limits::NONE });
-    account
+fn limited(packets: Option<u64>, bytes: Option<u64>) -> Allowance {
+    with_limits(Account::new(), Limits { packets, bytes, ..Limits::NONE })
+}
+
+fn with_limits(account: Account, hard: Limits) -> Allowance {
+    Allowance { lifetime: Lifetime { hard, ..Lifetime::NONE }, account: Arc::new(account) }
 }
 
 /// Takes packets of these sizes; returns how many were allowed.
-fn take(account: &Account, sizes: &[u64]) -> usize {
+fn take(sa: &Allowance, sizes: &[u64]) -> usize {
     let all = || sizes.iter().copied();
-    account.take(sizes.len() as u32, all().sum(), all) as usize
+    sa.take(sizes.len() as u32, all().sum(), all) as usize
 }
 
-fn used(account: &Account) -> (u64, u64) {
-    let used = account.used(0);
+fn used(sa: &Allowance) -> (u64, u64) {
+    let used = sa.account.used(0);
     (used.packets, used.bytes)
 }
 
@@ -39,72 +41,72 @@ fn outliving() -> AccountWords {
 #[test]
 fn the_limit_itself_is_the_last_packet() {
     for limit in [0, 1, 64, 65] {
-        let account = limited(Some(limit), None);
-        let taken = take(&account, &[100; 64]) + take(&account, &[100; 64]);
-        assert_eq!((taken as u64, account.is_spent()), (limit, true));
-        assert_eq!(used(&account), (limit, limit * 100));
-        assert_eq!(account.ended(), None, "packets may be given back");
-        account.give_back(limit.min(1) as u32, limit.min(1) * 100);
-        assert_eq!(take(&account, &[100; 2]) as u64, limit.min(1));
+        let sa = limited(Some(limit), None);
+        let taken = take(&sa, &[100; 64]) + take(&sa, &[100; 64]);
+        assert_eq!((taken as u64, sa.is_spent()), (limit, true));
+        assert_eq!(used(&sa), (limit, limit * 100));
+        assert_eq!(sa.account.ended(), None, "packets may be given back");
+        sa.account.give_back(limit.min(1) as u32, limit.min(1) * 100);
+        assert_eq!(take(&sa, &[100; 2]) as u64, limit.min(1));
     }
 }
 
 #[test]
 fn bytes_never_pass_their_limit_and_the_first_that_does_not_fit_ends_the_sa() {
-    let account = limited(None, Some(1000));
-    assert_eq!(take(&account, &[300, 300, 300]), 3);
-    assert_eq!(take(&account, &[100]), 1);
-    assert!(account.is_spent() && account.ended().is_none());
-    assert_eq!(take(&account, &[1]), 0);
-    assert_eq!((account.ended(), used(&account)), (Some(Limit::Bytes), (4, 1000)));
+    let sa = limited(None, Some(1000));
+    assert_eq!(take(&sa, &[300, 300, 300]), 3);
+    assert_eq!(take(&sa, &[100]), 1);
+    assert!(sa.is_spent() && sa.account.ended().is_none());
+    assert_eq!(take(&sa, &[1]), 0);
+    assert_eq!((sa.account.ended(), used(&sa)), (Some(Limit::Bytes), (4, 1000)));
 
-    let account = limited(None, Some(1000));
-    assert_eq!(take(&account, &[600, 100, 400, 20]), 2);
-    assert_eq!((account.ended(), used(&account)), (Some(Limit::Bytes), (2, 700)));
-    assert_eq!(take(&account, &[20]), 0, "a shorter packet does not live longer");
+    let sa = limited(None, Some(1000));
+    assert_eq!(take(&sa, &[600, 100, 400, 20]), 2);
+    assert_eq!((sa.account.ended(), used(&sa)), (Some(Limit::Bytes), (2, 700)));
+    assert_eq!(take(&sa, &[20]), 0, "a shorter packet does not live longer");
 }
 
 #[test]
 fn of_a_run_cut_by_packets_only_their_bytes_count() {
-    let account = limited(Some(2), Some(10_000));
-    assert_eq!(take(&account, &[700, 20, 9000]), 2);
-    assert_eq!(used(&account), (2, 720));
-    let account = limited(Some(2), Some(710));
-    assert_eq!(take(&account, &[700, 20, 9000]), 1);
-    assert_eq!(used(&account), (1, 700));
+    let sa = limited(Some(2), Some(10_000));
+    assert_eq!(take(&sa, &[700, 20, 9000]), 2);
+    assert_eq!(used(&sa), (2, 720));
+    let sa = limited(Some(2), Some(710));
+    assert_eq!(take(&sa, &[700, 20, 9000]), 1);
+    assert_eq!(used(&sa), (1, 700));
 }
 
 #[test]
 fn an_account_near_the_end_of_its_words_wraps_nowhere() {
     for limits in [(None, None), (Some(u64::MAX), Some(u64::MAX))] {
-        let account = limited(limits.0, limits.1);
-        account.raise(u64::MAX - 3, u64::MAX - 70);
-        assert_eq!(take(&account, &[10; 2]), 2);
-        assert_eq!(take(&account, &[10; 2]), 1);
-        assert_eq!((used(&account), account.is_spent()), ((u64::MAX, u64::MAX - 40), true));
-        assert_eq!(take(&account, &[u64::MAX]), 0);
+        let sa = limited(limits.0, limits.1);
+        sa.account.raise(u64::MAX - 3, u64::MAX - 70);
+        assert_eq!(take(&sa, &[10; 2]), 2);
+        assert_eq!(take(&sa, &[10; 2]), 1);
+        assert_eq!((used(&sa), sa.is_spent()), ((u64::MAX, u64::MAX - 40), true));
+        assert_eq!(take(&sa, &[u64::MAX]), 0);
     }
-    let account = limited(None, None);
-    account.raise(0, u64::MAX - 15);
-    assert_eq!(take(&account, &[10, 10]), 1);
-    assert_eq!(used(&account), (1, u64::MAX - 5));
+    let sa = limited(None, None);
+    sa.account.raise(0, u64::MAX - 15);
+    assert_eq!(take(&sa, &[10, 10]), 1);
+    assert_eq!(used(&sa), (1, u64::MAX - 5));
 }
 
 #[test]
 fn a_limit_that_changes_never_winds_the_use_back() {
-    let account = limited(Some(10), None);
-    assert_eq!(take(&account, &[1; 8]), 8);
-    account.limit(&Limits { packets: Some(5), ..Limits::NONE });
-    assert_eq!((take(&account, &[1]), used(&account)), (0, (8, 8)));
-    account.limit(&Limits { packets: Some(9), ..Limits::NONE });
-    assert_eq!((take(&account, &[1; 3]), used(&account)), (1, (9, 9)));
-    account.limit(&Limits::NONE);
-    assert_eq!(take(&account, &[1; 3]), 3);
+    let mut sa = limited(Some(10), None);
+    assert_eq!(take(&sa, &[1; 8]), 8);
+    sa.lifetime.hard.packets = Some(5);
+    assert_eq!((take(&sa, &[1]), used(&sa)), (0, (8, 8)));
+    sa.lifetime.hard.packets = Some(9);
+    assert_eq!((take(&sa, &[1; 3]), used(&sa)), (1, (9, 9)));
+    sa.lifetime.hard.packets = None;
+    assert_eq!(take(&sa, &[1; 3]), 3);
     // An SA that has ended does not live again, and keeps its cause.
-    account.end(Limit::Seconds);
-    account.end(Limit::Bytes);
-    assert_eq!((take(&account, &[1]), account.ended()), (0, Some(Limit::Seconds)));
-    assert!(account.is_spent());
+    sa.account.end(Limit::Seconds);
+    sa.account.end(Limit::Bytes);
+    assert_eq!((take(&sa, &[1]), sa.account.ended()), (0, Some(Limit::Seconds)));
+    assert!(sa.is_spent());
 }
 
 #[test]
@@ -113,30 +115,29 @@ fn a_process_that_follows_goes_on_with_the_use_and_tells_nothing_again() {
     let hard = Limits { packets: Some(4), ..Limits::NONE };
     let lifetime = Lifetime { soft: Limits { packets: Some(2), ..Limits::NONE }, hard };
     for taken in [3, 1, 0] {
-        let account = Account::shared(words);
-        account.limit(&hard);
-        assert_eq!(take(&account, &[50; 3]), taken);
+        let sa = with_limits(Account::shared(words), hard);
+        assert_eq!(take(&sa, &[50; 3]), taken);
     }
-    let account = Account::shared(words);
+    let sa = with_limits(Account::shared(words), hard);
     let both = Expiries { soft: Some(Limit::Packets), hard: Some(Limit::Packets) };
-    assert_eq!(account.judge(&lifetime, SECOND), both);
-    assert_eq!(account.judge(&lifetime, 2 * SECOND), Expiries::default());
+    assert_eq!(sa.account.judge(&lifetime, SECOND), both);
+    assert_eq!(sa.account.judge(&lifetime, 2 * SECOND), Expiries::default());
     assert_eq!(Account::shared(words).judge(&lifetime, SECOND), Expiries::default());
     assert_eq!(Account::shared(words).ended(), Some(Limit::Packets));
 }
 
 #[test]
 fn packets_in_the_hands_of_a_worker_end_no_sa() {
-    let account = limited(Some(4), None);
+    let sa = limited(Some(4), None);
     let lifetime = Lifetime { hard: Limits { packets: Some(4), ..Limits::NONE }, ..Lifetime::NONE };
-    assert_eq!(take(&account, &[50; 4]), 4);
-    assert_eq!(account.judge(&lifetime, SECOND).hard, None);
-    account.give_back(2, 100);
-    assert_eq!(account.judge(&lifetime, SECOND).hard, None);
-    assert_eq!(take(&account, &[50; 4]), 2);
-    assert_eq!(account.judge(&lifetime, SECOND).hard, None);
-    assert_eq!(account.judge(&lifetime, SECOND).hard, Some(Limit::Packets));
-    assert_eq!(account.judge(&lifetime, SECOND).hard, None);
+    assert_eq!(take(&sa, &[50; 4]), 4);
+    assert_eq!(sa.account.judge(&lifetime, SECOND).hard, None);
+    sa.account.give_back(2, 100);
+    assert_eq!(sa.account.judge(&lifetime, SECOND).hard, None);
+    assert_eq!(take(&sa, &[50; 4]), 2);
+    assert_eq!(sa.account.judge(&lifetime, SECOND).hard, None);
+    assert_eq!(sa.account.judge(&lifetime, SECOND).hard, Some(Limit::Packets));
+    assert_eq!(sa.account.judge(&lifetime, SECOND).hard, None);
 }
 
 #[test]
@@ -144,29 +145,29 @@ fn seconds_count_from_the_first_use_and_idle_seconds_from_the_last() {
     let soft = Limits { idle_seconds: Some(5), ..Limits::NONE };
     let hard = Limits { seconds: Some(20), ..Limits::NONE };
     let lifetime = Lifetime { soft, hard };
-    let account = limited(None, None);
-    let at = |seconds: u64| account.judge(&lifetime, seconds * SECOND);
+    let sa = limited(None, None);
+    let at = |seconds: u64| sa.account.judge(&lifetime, seconds * SECOND);
     assert_eq!(at(1000), Expiries::default(), "not used yet");
-    assert_eq!(account.used(1000 * SECOND), Used::default());
-    take(&account, &[60]);
+    assert_eq!(sa.account.used(1000 * SECOND), Used::default());
+    take(&sa, &[60]);
     assert_eq!(at(1000), Expiries::default());
     assert_eq!(at(1004), Expiries::default());
-    take(&account, &[60]);
+    take(&sa, &[60]);
     assert_eq!(at(1008), Expiries::default(), "used again");
-    let now = account.used(1012 * SECOND);
+    let now = sa.account.used(1012 * SECOND);
     assert_eq!((now.seconds, now.idle_seconds), (Some(12), Some(4)));
     assert_eq!(at(1013), Expiries { soft: Some(Limit::Idle), hard: None });
     assert_eq!(at(1019), Expiries::default());
-    assert_eq!(take(&account, &[60]), 1);
+    assert_eq!(take(&sa, &[60]), 1);
     assert_eq!(at(1020), Expiries { soft: None, hard: Some(Limit::Seconds) });
-    assert_eq!(take(&account, &[60]), 0);
+    assert_eq!(take(&sa, &[60]), 0);
 
-    let account = limited(None, None);
-    account.begin(7 * SECOND);
-    account.begin(9 * SECOND);
-    let now = account.used(11 * SECOND);
+    let sa = limited(None, None);
+    sa.account.begin(7 * SECOND);
+    sa.account.begin(9 * SECOND);
+    let now = sa.account.used(11 * SECOND);
     assert_eq!((now.seconds, now.idle_seconds), (Some(4), Some(4)));
-    assert_eq!(account.used(6 * SECOND).seconds, Some(0), "a clock that goes back");
+    assert_eq!(sa.account.used(6 * SECOND).seconds, Some(0), "a clock that goes back");
 }
 
 #[test]
@@ -188,7 +189,7 @@ proptest! {
         runs in prop::collection::vec(
             (prop::collection::vec(2u64..1500, 0..70), any::<prop::sample::Index>()), 1..20),
     ) {
-        let account = limited(packets, bytes);
+        let sa = limited(packets, bytes);
         let (mut count, mut sum, mut ended) = (0, 0, false);
         for (sizes, back) in runs {
             let mut expected = 0;
@@ -202,19 +203,19 @@ proptest! {
                 }
                 (count, sum, expected) = (count + 1, sum + size, expected + 1);
             }
-            prop_assert_eq!(take(&account, &sizes), expected);
+            prop_assert_eq!(take(&sa, &sizes), expected);
             // The last ones were refused, by the cipher say.
             let back = &sizes[back.index(expected + 1)..expected];
-            account.give_back(back.len() as u32, back.iter().sum());
+            sa.account.give_back(back.len() as u32, back.iter().sum());
             (count, sum) = (count - back.len() as u64, sum - back.iter().sum::<u64>());
-            prop_assert_eq!(used(&account), (count, sum));
-            prop_assert_eq!(account.ended().is_some(), ended);
+            prop_assert_eq!(used(&sa), (count, sum));
+            prop_assert_eq!(sa.account.ended().is_some(), ended);
         }
     }
 }
 
 /// Threads take runs and give back a part until nothing is left; returns packets and bytes used.
-fn race(account: &Account, threads: usize) -> (u64, u64) {
+fn race(sa: &Allowance, threads: usize) -> (u64, u64) {
     let start = Barrier::new(threads);
     let run = |seed: u64| {
         start.wait();
@@ -223,11 +224,11 @@ fn race(account: &Account, threads: usize) -> (u64, u64) {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (state >> 33) % below
         };
-        while !account.is_spent() {
+        while !sa.is_spent() {
             let sizes: Vec<u64> = (0..draw(70)).map(|_| 2 + draw(90)).collect();
-            let taken = take(account, &sizes);
+            let taken = take(sa, &sizes);
             let kept = taken - (draw(4) as usize).min(taken);
-            account.give_back((taken - kept) as u32, sizes[kept..taken].iter().sum());
+            sa.account.give_back((taken - kept) as u32, sizes[kept..taken].iter().sum());
             packets += kept as u64;
             bytes += sizes[..kept].iter().sum::<u64>();
         }
@@ -247,12 +248,12 @@ fn race(account: &Account, threads: usize) -> (u64, u64) {
 fn exactly_the_limit_leaves_over_any_number_of_threads() {
     for threads in 1..=8 {
         let limit = 20_000 + threads as u64;
-        let account = limited(Some(limit), None);
-        let (mut packets, mut bytes) = race(&account, threads);
-        while take(&account, &[7]) == 1 {
+        let sa = limited(Some(limit), None);
+        let (mut packets, mut bytes) = race(&sa, threads);
+        while take(&sa, &[7]) == 1 {
             (packets, bytes) = (packets + 1, bytes + 7);
         }
-        assert_eq!((packets, used(&account)), (limit, (limit, bytes)));
+        assert_eq!((packets, used(&sa)), (limit, (limit, bytes)));
     }
 }
 
@@ -260,10 +261,10 @@ fn exactly_the_limit_leaves_over_any_number_of_threads() {
 fn bytes_never_pass_their_limit_over_any_number_of_threads() {
     for threads in 1..=8 {
         let limit = 1_000_003;
-        let account = limited(None, Some(limit));
-        let (packets, bytes) = race(&account, threads);
+        let sa = limited(None, Some(limit));
+        let (packets, bytes) = race(&sa, threads);
         assert!(bytes <= limit, "{bytes} bytes");
-        assert_eq!(used(&account), (packets, bytes));
+        assert_eq!(used(&sa), (packets, bytes));
         // At most a run of one thread was not used when another one met the limit.
         let runs = 70 * 92 * threads as u64;
         assert!(bytes + runs > limit, "{bytes} bytes");

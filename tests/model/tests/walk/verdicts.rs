@@ -22,7 +22,8 @@ const WORLDS: u32 = 700;
 const PACKETS: usize = 60;
 
 /// Reasons that cannot come about here, and why.
-const OUT_OF_REACH: [(DropReason, &str); 10] = [
+const OUT_OF_REACH: [(DropReason, &str); 11] = [
+    (DropReason::SaHardLimit, "these SAs have no limits: `packets: limits`, and the workers there"),
     (
         DropReason::ConnectionLimit,
         "these worlds reflect nothing: `tracked` does, and the packet tables",

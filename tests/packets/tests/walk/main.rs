@@ -15,6 +15,7 @@ mod headers;
 mod holding;
 mod hostile;
 mod icmp;
+mod limits;
 mod link;
 mod nat;
 mod policies;
@@ -58,6 +59,7 @@ fn all_rows() -> Vec<Row> {
         groups::rows(),
         headers::rows(),
         icmp::rows(),
+        limits::rows(),
         link::rows(),
         nat::rows(),
         policies::rows(),

@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::DropReason;
-use ipsec::{OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi};
-use packets::lab::{BERLIN, LAN, WAN};
+use ipsec::{
+    Account, Allowance, Lifetime, Limits, OutboundSa, ReplayWindow, SaId, SequenceCounter,
+    SequenceNumbers, Spi,
+};
+use packets::lab::{BERLIN, Hub, LAN, WAN};
 use packets::peer::{Agreement, Opened};
 use proptest::prelude::*;
 use wire::BATCH;
@@ -133,4 +136,63 @@ fn an_sa_without_numbers_left_is_passed_over_for_one_that_has_some() {
     // One number was left.
     assert_eq!(pairs, [0, 1, 1, 1]);
     assert_eq!(stage.counters(0).dropped(DropReason::SequenceExhausted), 0);
+}
+
+/// Gives the SA of a place a hard limit by packets.
+fn limit(hub: &mut Hub, place: usize, most: u64) -> Arc<Account> {
+    let account = Arc::new(Account::new());
+    let hard = Limits { packets: Some(most), ..Limits::NONE };
+    let lifetime = Lifetime { hard, ..Lifetime::NONE };
+    let sa = &hub.parts.outbound[place];
+    let allowance = Allowance { lifetime, account: account.clone() };
+    let limited = sa.at(sa.id, sa.set).within(Some(allowance));
+    hub.parts.outbound[place] = Arc::new(limited);
+    account
+}
+
+#[test]
+fn an_sa_at_its_hard_limit_is_passed_over_for_one_that_is_not() {
+    let mut hub = hub();
+    limit(&mut hub, 0, 1);
+    let second = hub.parts.outbound.len() - 1;
+    limit(&mut hub, second, 2);
+    let mut stage = Stage::of(hub);
+    for number in 0..4 {
+        stage.arrive_in_clear(0, number);
+        stage.turn(0);
+    }
+    let packets = stage.sent(0, WAN);
+    let pairs: Vec<usize> = packets.iter().map(|packet| open(&mut stage, packet).0).collect();
+    assert_eq!(pairs, [0, 1, 1]);
+    // Now all are at theirs.
+    assert_eq!(stage.counters(0).dropped(DropReason::SaHardLimit), 1);
+}
+
+/// Two workers of one SA, in threads of their own: row XO-18.
+#[test]
+fn exactly_the_hard_limit_leaves_over_two_workers() {
+    const EACH: u32 = 30 * BATCH as u32;
+    for most in [1, 63, 1000, u64::from(EACH) + 1, u64::from(2 * EACH) - 1] {
+        let mut hub = hub();
+        hub.parts.sets[BERLIN.0 as usize].outbound = vec![SaId(4)];
+        let place = hub.parts.outbound.len() - 1;
+        let account = limit(&mut hub, place, most);
+        let mut stage = Stage::of(hub);
+        for worker in 0..2 {
+            (0..EACH).for_each(|number| stage.arrive_in_clear(worker, number));
+        }
+        let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
+        let lan = snapshot.port(LAN).netdev;
+        std::thread::scope(|scope| {
+            for worker in &mut stage.workers {
+                let snapshot = &snapshot;
+                scope.spawn(move || while worker.turn(snapshot, now_ns, lan, BATCH) > 0 {});
+            }
+        });
+        let left: usize = (0..2).map(|worker| stage.sent(worker, WAN).len()).sum();
+        let dropped = |worker| stage.counters(worker).dropped(DropReason::SaHardLimit);
+        let dropped: u64 = (0..2).map(dropped).sum();
+        assert_eq!((left as u64, account.used(0).packets), (most, most));
+        assert_eq!(dropped, u64::from(2 * EACH) - most);
+    }
 }

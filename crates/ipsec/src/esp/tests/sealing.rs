@@ -99,6 +99,7 @@ fn seal_and_open(setting: &Setting, given: &Given, sequence: u64, room: (usize, 
     let at = ip + kept;
     assert_eq!((job.text as usize, job.text_length as usize), (at, text.len()));
     assert_eq!(job.aad as usize, at - 8 - suite.iv_bytes());
+    assert_eq!(outbound.text_bytes(&given.packet), text.len() as u64, "as limits count it");
     assert_eq!(frame[at..at + text.len()], text, "the trailer, by the book");
 
     outbound.cipher.seal(&mut frames, &[job]).unwrap();
