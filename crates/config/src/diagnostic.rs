@@ -251,6 +251,12 @@ pub enum DiagnosticKind {
     DfOfV6,
     #[error("`{key}` cannot be \"{text}\"")]
     NumberOrWord { key: &'static str, text: String, word: &'static str, lowest: u32, highest: u32 },
+    #[error("`{key}` cannot be 0: the SA could not be used at all")]
+    ZeroLimit { key: &'static str },
+    #[error("`{key}` cannot be {text}")]
+    BadAmount { key: &'static str, text: String },
+    #[error("`{key}` ({soft}) is above `{other}` ({hard}), at which the SA has ended")]
+    SoftAboveHard { key: &'static str, other: &'static str, soft: u64, hard: u64 },
     #[error("no policy names peer `{peer}`")]
     UnusedPeer { peer: String },
     #[error("no route leads to {remote}, the address of peer `{peer}`")]

@@ -28,6 +28,7 @@ mod host_port;
 mod interface_address;
 mod key_names;
 mod keys;
+mod lifetime;
 mod meeting;
 mod raw;
 mod read;

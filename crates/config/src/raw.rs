@@ -7,6 +7,7 @@ use toml::de::DeTable;
 use crate::connections::TIMEOUT_KEYS;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
+use crate::lifetime::{self, LimitKeys};
 use crate::read::{Scalar, Section};
 use crate::schema;
 use crate::source::{Origin, Source, Span};
@@ -116,6 +117,23 @@ pub(crate) struct RawPeer {
     pub(crate) nat_keepalive: Either,
     pub(crate) dscp: Either,
     pub(crate) df: Text,
+    pub(crate) lifetime: Option<RawLifetime>,
+}
+
+/// `[peer.NAME.lifetime]`.
+#[derive(Debug)]
+pub(crate) struct RawLifetime {
+    pub(crate) soft: RawLimits,
+    pub(crate) hard: RawLimits,
+}
+
+/// The soft or the hard limits.
+#[derive(Debug, Default)]
+pub(crate) struct RawLimits {
+    pub(crate) packets: Either,
+    pub(crate) bytes: Either,
+    pub(crate) seconds: Number,
+    pub(crate) idle_seconds: Number,
 }
 
 /// `[[policy]]`.
@@ -384,7 +402,19 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         nat_keepalive: section.scalar(problems, "nat_keepalive"),
         dscp: section.scalar(problems, "dscp"),
         df: section.text(problems, "df"),
+        lifetime: section.table(problems, "lifetime").map(|section| lifetime(&section, problems)),
     }
+}
+
+fn lifetime(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawLifetime {
+    section.check_keys(problems, &schema::LIFETIME);
+    let mut limits = |keys: &LimitKeys| RawLimits {
+        packets: section.scalar(problems, keys.packets),
+        bytes: section.scalar(problems, keys.bytes),
+        seconds: section.number(problems, keys.seconds),
+        idle_seconds: section.number(problems, keys.idle_seconds),
+    };
+    RawLifetime { soft: limits(&lifetime::SOFT), hard: limits(&lifetime::HARD) }
 }
 
 fn policy(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPolicy {

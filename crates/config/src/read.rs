@@ -61,9 +61,11 @@ impl<'a> Section<'a> {
         schema: &'static SectionSchema,
     ) {
         let allowed = schema.names;
+        let is_section = |name: &str| schema.sections().any(|section| section == name);
         // A key that was mistyped is one mistake, not two.
         let mut meant = Vec::new();
-        for (name, span) in self.keys().filter(|(name, _)| !allowed.contains(name)) {
+        let keys = self.keys().filter(|(name, _)| !allowed.contains(name) && !is_section(name));
+        for (name, span) in keys {
             let (key, section) = (name.to_owned(), self.title.clone().into_owned());
             let mut ours = renamed(name).iter().filter(|ours| allowed.contains(ours));
             let foreign = Foreign::of_key(name).filter(|_| section.starts_with("[peer."));
@@ -72,7 +74,8 @@ impl<'a> Section<'a> {
                 (None, Some(foreign), _) => DiagnosticKind::ForeignKey { key, section, foreign },
                 (None, None, ours) => {
                     let ours = ours.map(|ours| (*ours).to_owned());
-                    let nearest = ours.or_else(|| nearest(name, allowed.iter().copied()));
+                    let known = allowed.iter().copied().chain(schema.sections());
+                    let nearest = ours.or_else(|| nearest(name, known));
                     meant.extend(nearest.clone());
                     DiagnosticKind::UnknownKey { key, section, nearest, allowed }
                 }
@@ -187,7 +190,13 @@ impl<'a> Section<'a> {
     ) -> Option<Section<'a>> {
         let (value, span) = self.value(key)?;
         match value {
-            DeValue::Table(table) => Some(self.inner(format!("[{key}]"), span, table)),
+            DeValue::Table(table) => {
+                let title = match self.title.strip_suffix(']') {
+                    Some(outer) => format!("{outer}.{key}]"),
+                    None => format!("[{key}]"),
+                };
+                Some(self.inner(title, span, table))
+            }
             other => wrong(problems, key, "a section", other, &span),
         }
     }

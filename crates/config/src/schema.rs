@@ -67,6 +67,13 @@ impl ValueType {
 }
 
 impl SectionSchema {
+    /// Returns the names of the sections in this one: `lifetime` for `[peer.NAME.lifetime]`.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &'static str> {
+        let outer = self.header.trim_end_matches(']');
+        let inner = SECTIONS.iter().filter_map(move |section| section.header.strip_prefix(outer));
+        inner.filter_map(|rest| rest.strip_prefix('.')?.strip_suffix(']'))
+    }
+
     /// Returns the names of the keys that must be written.
     pub(crate) fn required(&self) -> impl Iterator<Item = &'static str> {
         let required = self.keys.iter().filter(|key| key.default == Default::Required);
@@ -207,6 +214,28 @@ sections! {
         "df" Text Value("\"set\""),
             "in tunnel mode over IPv4: don't-fragment flag of the outer header: `\"set\"`, \
              `\"clear\"`, or `\"copy\"` of the inner packet's"
+    ]
+
+    LIFETIME "[peer.NAME.lifetime]" "Limits of each SA of the peer, in both directions. At a soft \
+        limit there is an event; at a hard one the SA ends." [
+        "soft_packets" Either Words("none"),
+            "packets, 1 … 2^64 − 1, also with K, M, G or T (binary): `\"1G\"`; at most \
+             `hard_packets`"
+        "hard_packets" Either Words("none"),
+            "likewise; the SA ends"
+        "soft_bytes" Either Words("none"),
+            "bytes that the cipher processes: packets, padding and ESP trailers (RFC 4301 \
+             §4.4.2.1); written as packets are: `\"10G\"`"
+        "hard_bytes" Either Words("none"),
+            "likewise; the SA ends"
+        "soft_seconds" Number Words("none"),
+            "seconds since the key was used first, 1 … 315360000"
+        "hard_seconds" Number Words("none"),
+            "likewise; the SA ends"
+        "soft_idle_seconds" Number Words("none"),
+            "seconds since the SA was used last, 1 … 315360000"
+        "hard_idle_seconds" Number Words("none"),
+            "likewise; the SA ends"
     ]
 
     POLICY "[[policy]]" "A policy of the SPD. It decides packets that enter or leave by an \
@@ -374,6 +403,7 @@ mod tests {
             "local = \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"file:a.keys\"\nmanual = \
              \"laboratory\"\nsuite = \"aes-128-gcm\"\nencapsulation = \"udp\"",
         ),
+        ("[peer.NAME.lifetime]", ""),
         ("[[policy]]", "name = \"p\"\npeer = \"NAME\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
         ("[[route]]", "to = \"10.9.0.0/16\"\ntype = \"blackhole\""),
         ("[[neighbour]]", "port = \"NAME\"\naddress = \"10.1.0.9\"\nmac = \"02:00:00:00:00:01\""),

@@ -32,6 +32,7 @@ mod doubts;
 mod encapsulation;
 mod groups;
 mod ingress;
+mod lifetime;
 mod links;
 mod node;
 mod peers;

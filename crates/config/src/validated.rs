@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
-use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel};
+use ipsec::{DontFragment, Dscp, Encapsulation, Lifetime, Mode, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::Address;
@@ -16,6 +16,7 @@ use crate::connections::ConnectionSettings;
 use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
+use crate::lifetime;
 use crate::written::{count_text, list, mac_text, quoted, service_text};
 
 pub use crate::written::addresses;
@@ -227,6 +228,8 @@ pub struct Peer {
     /// Seconds without a packet to it after which a NAT keepalive is sent (RFC 3948 §4); `None`:
     /// none is.
     pub nat_keepalive_s: Option<u32>,
+    /// Limits of each of its SAs.
+    pub lifetime: Lifetime,
 }
 
 impl Peer {
@@ -424,7 +427,10 @@ impl Validated {
             Metrics::Listen(address) => writeln!(out, "[metrics]\nlisten = \"{address}\""),
         });
         for peer in &self.peers {
-            add("peer", &peer.name, &|out| write_peer(out, peer));
+            add("peer", &peer.name, &|out| {
+                write_peer(out, peer)?;
+                lifetime::write(out, &peer.name, &peer.lifetime)
+            });
         }
         for set in &self.sets {
             add("set", &set.name, &|out| set.write(out));

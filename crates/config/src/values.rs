@@ -235,10 +235,19 @@ pub(crate) fn service(
 
 /// A count with an optional binary suffix: `1000`, `64K`, `1M` = 1,048,576 (FC-10).
 pub(crate) fn count(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
-        Some(digits) => (digits, 1 << 10),
-        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    large_count(text).filter(|_| !text.ends_with(['G', 'g', 'T', 't']))
+}
+
+/// A count with an optional binary suffix K, M, G or T.
+pub(crate) fn large_count(text: &str) -> Option<u64> {
+    let unit = match text.bytes().last().map(|last| last.to_ascii_uppercase()) {
+        Some(b'K') => 1 << 10,
+        Some(b'M') => 1 << 20,
+        Some(b'G') => 1 << 30,
+        Some(b'T') => 1 << 40,
+        _ => 1,
     };
+    let digits = if unit == 1 { text } else { &text[..text.len() - 1] };
     let digits_only = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits_only.then(|| digits.parse::<u64>().ok()?.checked_mul(unit)).flatten()
 }

@@ -23,6 +23,8 @@ pub fn service_text(service: &HostService) -> String {
 /// Writes a count with the largest unit that divides it.
 pub(crate) fn count_text(count: u64) -> String {
     match count {
+        _ if count != 0 && count.is_multiple_of(1 << 40) => format!("{}T", count >> 40),
+        _ if count != 0 && count.is_multiple_of(1 << 30) => format!("{}G", count >> 30),
         _ if count != 0 && count.is_multiple_of(1 << 20) => format!("{}M", count >> 20),
         _ if count != 0 && count.is_multiple_of(1 << 10) => format!("{}K", count >> 10),
         _ => count.to_string(),

@@ -258,11 +258,20 @@ fn configuration() -> impl Strategy<Value = String> {
             "allow_host = []",
         ]),
     );
+    let lifetime = maybe(&[
+        "[peer.six.lifetime]",
+        "[peer.six.lifetime]\nhard_packets = 1\nsoft_bytes = \"16777215T\"",
+        "[peer.six.lifetime]\nsoft_packets = \"1k\"\nhard_packets = 18446744073709551615",
+        "[peer.six.lifetime]\nsoft_bytes = 1073741824\nhard_bytes = \"1G\"\nhard_seconds = 1",
+        "[peer.six.lifetime]\nsoft_seconds = 315360000\nsoft_idle_seconds = 1\n\
+         hard_idle_seconds = 0x10",
+    ]);
     let peer = (
         maybe(&["mode = \"tunnel\"", "esn = true", "esn = false"]),
         carried(),
         maybe(&["replay_window = 32", "replay_window = 4096"]),
         maybe(&["mss_clamp = false", "mss_clamp = true"]),
+        lifetime,
     );
     let route = prop::sample::select(
         &[
@@ -288,7 +297,7 @@ fn configuration() -> impl Strategy<Value = String> {
         let (sections, groups_in, groups_out) = groups;
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
-        let (mode, carried, window, clamp) = peer;
+        let (mode, carried, window, clamp, lifetime) = peer;
         let mut text = format!(
             "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
              [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}{groups_in}\
@@ -301,6 +310,7 @@ fn configuration() -> impl Strategy<Value = String> {
              {carried}\
              [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
              manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n{window}{clamp}\
+             {lifetime}\
              [[route]]\n{route}\n\
              [[neighbour]]\nport = \"wan\"\naddress = \"fe80::1\"\nmac = \"02:00:00:00:00:01\"\n"
         );

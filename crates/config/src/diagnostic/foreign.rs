@@ -14,8 +14,10 @@ pub enum Refusal {
     Names,
     /// SAs to a group.
     Multicast,
-    /// Lifetimes and rekeying: later, with IKE.
+    /// Limits of SAs, which have a section of their own.
     Lifetimes,
+    /// Rekeying: later, with IKE.
+    Rekeying,
     /// Rules by TCP flags other than `tcp = "new"` and `"established"`.
     TcpFlags,
 }
@@ -31,8 +33,14 @@ impl Refusal {
                 Some(Refusal::Names)
             }
             "multicast" | "multicast_group" => Some(Refusal::Multicast),
-            "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds" | "rekey" => {
+            "lifetime" | "lifetime_bytes" | "lifetime_packets" | "lifetime_seconds"
+            | "soft_packets" | "soft_bytes" | "soft_seconds" | "soft_idle_seconds"
+            | "hard_packets" | "hard_bytes" | "hard_seconds" | "hard_idle_seconds"
+            | "life_time" | "life_bytes" | "life_packets" | "lifebytes" | "lifepackets" => {
                 Some(Refusal::Lifetimes)
+            }
+            "rekey" | "rekey_time" | "rekey_bytes" | "rekey_packets" | "rekeymargin" => {
+                Some(Refusal::Rekeying)
             }
             "tcp" | "tcp_flags" | "tcpflags" | "flags" => Some(Refusal::TcpFlags),
             _ => None,
@@ -46,7 +54,8 @@ impl Refusal {
             Refusal::Pfp => "selectors populated from the packet (PFP) are not supported",
             Refusal::Names => "selectors by name are not supported",
             Refusal::Multicast => "multicast SAs are not supported",
-            Refusal::Lifetimes => "lifetimes and rekeying are not supported yet",
+            Refusal::Lifetimes => "limits of SAs are not written here",
+            Refusal::Rekeying => "rekeying is not supported yet",
             Refusal::TcpFlags => "masks and values of TCP flags are not supported",
         }
     }
@@ -58,7 +67,13 @@ impl Refusal {
             Refusal::Pfp => "write one policy per network: one SA set serves all of its flows",
             Refusal::Names => "write addresses, prefixes or ranges in `local` and `remote`",
             Refusal::Multicast => "name one peer per gateway, each with its own address",
-            Refusal::Lifetimes => "manual keys have no lifetime",
+            Refusal::Lifetimes => {
+                "write [peer.NAME.lifetime] with `hard_packets`, `hard_bytes`, `hard_seconds` or \
+                 `hard_idle_seconds`, and the same with `soft_`"
+            }
+            Refusal::Rekeying => {
+                "manual keys are not renewed; limits of an SA are written in [peer.NAME.lifetime]"
+            }
             Refusal::TcpFlags => {
                 "a verdict is remembered for a flow, and flags differ from packet to packet: in \
                  [[rule]] write tcp = \"new\" (SYN without ACK) or tcp = \"established\" (all \

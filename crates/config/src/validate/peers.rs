@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::NamedSections;
 use super::encapsulation::{self, EncapsulationParts};
+use super::lifetime;
 use super::ports::Ports;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
@@ -65,6 +66,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         }
         fits
     });
+    let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
     let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
@@ -76,6 +78,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         mss_clamp: raw.mss_clamp.as_ref().is_none_or(|written| *written.get_ref()),
         place,
         nat_keepalive_s,
+        lifetime: lifetime?,
     })
 }
 
