@@ -1,11 +1,14 @@
 //! Makes the SAs of a configuration. An SA that the configuration before had too keeps its slot,
-//! its expanded key, and its sequence counter or replay window.
+//! its expanded key, its sequence counter or replay window, and the account of its limits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dataplane::{SaSet, Sad};
-use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter};
+use ipsec::{
+    Account, Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId,
+    SequenceCounter,
+};
 use keystate::{KeyFileFacts, KeyRefused, KeyState};
 use policy::{Direction, SaSetId};
 
@@ -144,19 +147,23 @@ impl RequestedSa<'_, SequenceCounter> {
         let RequestedSa { peer, set, line, identity, numbers } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.outbound.get(identity).filter(|_| !made.outbound.contains_key(identity));
+        let counted = before.and_then(|before| before.allowance.as_ref());
+        let allowance = allowance(&peer.lifetime, counted, || numbers.last());
         let id = before.map_or_else(|| sad.vacant_outbound(), |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.sequence, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
                 before.at(id, set).carried(encapsulation)?
             }
-            Some(before) if before.set == set => return Ok(before.clone()),
+            Some(before) if before.set == set && before.allowance == allowance => {
+                return Ok(before.clone());
+            }
             Some(before) => before.at(id, set),
             None => {
                 let counter = numbers.clone();
                 OutboundSa::new(id, line.spi, set, &line.material, encapsulation, counter)?
             }
         };
-        Ok(Arc::new(sa))
+        Ok(Arc::new(sa.within(allowance)))
     }
 }
 
@@ -170,20 +177,44 @@ impl RequestedSa<'_, ReplayWindow> {
         let RequestedSa { peer, set, line, identity, numbers } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.inbound.get(identity).filter(|_| !made.inbound.contains_key(identity));
+        let counted = before.and_then(|before| before.allowance.as_ref());
+        let allowance = allowance(&peer.lifetime, counted, || numbers.right_edge());
         let id = before.map_or_else(|| sad.vacant_inbound(), |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.window, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
                 before.at(id, set).carried(encapsulation)?
             }
-            Some(before) if before.set == set => return Ok(before.clone()),
+            Some(before) if before.set == set && before.allowance == allowance => {
+                return Ok(before.clone());
+            }
             Some(before) => before.at(id, set),
             None => {
                 let window = numbers.clone();
                 InboundSa::new(id, line.spi, set, &line.material, encapsulation, window)?
             }
         };
-        Ok(Arc::new(sa))
+        Ok(Arc::new(sa.within(allowance)))
     }
+}
+
+/// Returns the limits of an SA with the account of its use. An SA that was counted is counted on,
+/// even if it has no limits any more: it may get some again. Of one that was not counted,
+/// `most_used` is a bound from above of its packets.
+fn allowance(
+    lifetime: &Lifetime,
+    counted: Option<&Allowance>,
+    most_used: impl Fn() -> u64,
+) -> Option<Allowance> {
+    let account = match counted {
+        Some(counted) => counted.account.clone(),
+        None if *lifetime == Lifetime::NONE => return None,
+        None => {
+            let account = Account::new();
+            account.raise(most_used(), 0);
+            Arc::new(account)
+        }
+    };
+    Some(Allowance { lifetime: *lifetime, account })
 }
 
 impl SaIdentity {

@@ -6,7 +6,10 @@ use config::validated::{Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
 use dataplane::connections::Connections;
 use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
-use ipsec::{InboundSa, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter, WindowSizeError};
+use ipsec::{
+    Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter,
+    WindowSizeError,
+};
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 
 /// The reason why a validated configuration cannot be compiled.
@@ -103,7 +106,11 @@ fn add_security_associations(
 ) -> Result<(), CompileError> {
     for (place, (peer, lines)) in peers.iter().zip(keys.peers).enumerate() {
         let set = SaSetId(place as u32);
-        let Peer { encapsulation, numbers, replay_window, .. } = *peer;
+        let Peer { encapsulation, numbers, replay_window, lifetime, .. } = *peer;
+        let allowance = || {
+            let limited = || Allowance { lifetime, account: Arc::default() };
+            (lifetime != Lifetime::NONE).then(limited)
+        };
         let mut outbound = Vec::new();
         for line in lines {
             let (spi, material) = (line.spi, &line.material);
@@ -112,14 +119,14 @@ fn add_security_associations(
                     let id = SaId(parts.outbound.len() as u32);
                     let counter = Arc::new(SequenceCounter::new(numbers));
                     let sa = OutboundSa::new(id, spi, set, material, encapsulation, counter)?;
-                    parts.outbound.push(Arc::new(sa));
+                    parts.outbound.push(Arc::new(sa.within(allowance())));
                     outbound.push(id);
                 }
                 Direction::Inbound => {
                     let id = SaId(parts.inbound.len() as u32);
                     let window = Arc::new(ReplayWindow::new(replay_window, numbers)?);
                     let sa = InboundSa::new(id, spi, set, material, encapsulation, window)?;
-                    parts.inbound.push(Arc::new(sa));
+                    parts.inbound.push(Arc::new(sa.within(allowance())));
                 }
             }
         }
