@@ -237,6 +237,12 @@ kinds! {
          used: give both ends new keys, or esn = true"
     SequenceExhausted "sequence_exhausted" Error PerSecond
         "an SA has used all of its sequence numbers and does not send: give it new keys"
+    SaSoftExpire "sa_soft_expire" Warning Unlimited
+        "an SA has reached a soft limit of its `lifetime`; packets pass: give both gateways new \
+         keys before it reaches the hard limit. Once in the life of an SA"
+    SaHardExpire "sa_hard_expire" Error Unlimited
+        "an SA has reached a hard limit of its `lifetime` and has ended; its packets are dropped: \
+         give both gateways new keys. Once in the life of an SA"
     NetlinkResync "netlink_resync" Info PerSecond
         "the kernel's addresses, routes and neighbours were read again in full"
     NetlinkLost "netlink_lost" Error PerSecond

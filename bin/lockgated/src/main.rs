@@ -56,6 +56,7 @@ mod policies;
 mod reference;
 mod reservations;
 mod revisions;
+mod sa_limits;
 mod sampling;
 mod save;
 mod sequence_usage;
@@ -164,6 +165,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let (refusal, not_reserved) = watch::channel(None);
     let mut tasks = JoinSet::new();
     tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
+    tasks.spawn(sa_limits::judge(picture.clone(), events.clone()));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
     let daemon = Daemon::new(picture, ordering, asking, events.clone());
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -274,6 +274,13 @@ pub(crate) mod tests {
             state: "ok".into(),
             packets: count,
             reserved_to: Some(1 << 20),
+            lifetime: Some(v1::SaLifetime {
+                packets: count,
+                seconds: Some(count),
+                soft: Some(v1::SaLimits { bytes: Some(7), ..Default::default() }),
+                hard: Some(v1::SaLimits { packets: Some(9), ..Default::default() }),
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let peer = v1::Peer {

@@ -7,7 +7,7 @@ use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
 use control::PortState;
 use dataplane::{DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
-use ipsec::{Encapsulation, Fingerprint, SequenceNumbers, Spi};
+use ipsec::{Allowance, Encapsulation, Fingerprint, Limit, Limits, SequenceNumbers, Spi, Used};
 use linux::NeighbourState;
 use policy::Direction;
 
@@ -15,6 +15,7 @@ use crate::assign;
 use crate::netdev::Netdev;
 use crate::overview;
 use crate::picture::Picture;
+use crate::sa_limits;
 use crate::sequence_usage;
 use crate::totals::Totals;
 use crate::worker::Report;
@@ -223,6 +224,7 @@ pub(crate) fn security_associations(
     let mut sas = Vec::new();
     for sa in snapshot.outbound() {
         let (state_text, reason) = match () {
+            () if is_spent(sa.allowance.as_ref()) => ended(),
             () if sa.sequence.is_exhausted() => {
                 ("exhausted", DropReason::SequenceExhausted.help().to_owned())
             }
@@ -242,20 +244,27 @@ pub(crate) fn security_associations(
             state: state_text.into(),
             state_reason: reason,
             fingerprint: short(&picture.compiled.outbound_fingerprint(sa.id)),
+            lifetime: sa.allowance.as_ref().map(lifetime),
             ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
     for sa in snapshot.inbound() {
         let peer = peers.get(&sa.set).copied().unwrap_or_default();
         let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
+        let (state_text, reason) = match is_spent(sa.allowance.as_ref()) {
+            true => ended(),
+            false => ("ok", String::new()),
+        };
         sas.push(v1::SecurityAssociation {
             backend: sa.cipher.backend_name().into(),
             sequence: edge,
             sequence_used: sequence_usage::part(edge, numbers),
             window_packets: Some(sa.window.size()),
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
-            state: "ok".into(),
+            state: state_text.into(),
+            state_reason: reason,
             fingerprint: short(&picture.compiled.inbound_fingerprint(sa.id)),
+            lifetime: sa.allowance.as_ref().map(lifetime),
             ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
@@ -274,6 +283,37 @@ pub(crate) fn security_associations(
         });
     }
     sas
+}
+
+fn is_spent(allowance: Option<&Allowance>) -> bool {
+    allowance.is_some_and(Allowance::is_spent)
+}
+
+/// State of an SA at a hard limit, and the reason.
+fn ended() -> (&'static str, String) {
+    ("ended", DropReason::SaHardLimit.help().to_owned())
+}
+
+/// The use and the limits of an SA.
+fn lifetime(allowance: &Allowance) -> v1::SaLifetime {
+    let Used { packets, bytes, seconds, idle_seconds } =
+        allowance.account.used(sa_limits::boot_clock_ns());
+    let limits = |limits: &Limits| v1::SaLimits {
+        packets: limits.packets,
+        bytes: limits.bytes,
+        seconds: limits.seconds.map(u64::from),
+        idle_seconds: limits.idle_seconds.map(u64::from),
+    };
+    let ended = allowance.account.ended().map_or("", Limit::name);
+    v1::SaLifetime {
+        packets,
+        bytes,
+        seconds,
+        idle_seconds,
+        soft: Some(limits(&allowance.lifetime.soft)),
+        hard: Some(limits(&allowance.lifetime.hard)),
+        ended: ended.into(),
+    }
 }
 
 /// Returns the message of an SA with the fields that all SAs have in common.

@@ -184,9 +184,14 @@ const READY: &str = "ready";
 fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
     let outbound = set.map_or(&[][..], |set| &set.outbound);
     let exhausted = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.is_exhausted();
+    let cannot_seal = |sa: &ipsec::SaId| {
+        let allowance = snapshot.outbound_sa(*sa).allowance.as_ref();
+        exhausted(sa) || allowance.is_some_and(ipsec::Allowance::is_spent)
+    };
     match () {
         () if outbound.is_empty() => "no SA that can send: see `lockgate show sa`",
         () if outbound.iter().all(exhausted) => "all sequence numbers used: give it new keys",
+        () if outbound.iter().all(cannot_seal) => "all SAs at a hard limit: give it new keys",
         () if !routed => "no route to it",
         () => READY,
     }

@@ -388,6 +388,52 @@ impl Report {
         let outbound = self.sas.iter().filter_map(|sa| Some((labels(sa), sa.reserved_to?)));
         let help = "Outbound SA: sequence number up to which numbers are reserved on disk";
         into.gauge("sa_reserved_sequence", help, outbound);
+        self.add_sa_limits(into);
+    }
+
+    fn add_sa_limits<'a>(&'a self, into: &mut Families<'a>) {
+        let limited = || self.sas.iter().filter_map(|sa| Some((sa, sa.lifetime.as_ref()?)));
+        let labels = |sa: &'a v1::SecurityAssociation, limit: &'static str| {
+            [
+                ("peer", sa.peer.as_str().into()),
+                ("spi", sa.spi.as_str().into()),
+                ("direction", sa.direction.as_str().into()),
+                ("limit", limit.into()),
+            ]
+        };
+        let used = limited().flat_map(|(sa, lifetime)| {
+            [
+                (labels(sa, "packets"), lifetime.packets),
+                (labels(sa, "bytes"), lifetime.bytes),
+                (labels(sa, "seconds"), lifetime.seconds.unwrap_or(0)),
+                (labels(sa, "idle_seconds"), lifetime.idle_seconds.unwrap_or(0)),
+            ]
+        });
+        let help = "Use of an SA with limits, as they count it: packets, bytes that the cipher \
+                    processed, seconds since the first and the last use";
+        into.gauge("sa_limit_used", help, used);
+        for (name, help, of) in [
+            (
+                "sa_soft_limit",
+                "Soft limit of the SA, at which an event asks for new keys",
+                (|lifetime| lifetime.soft.as_ref()) as fn(&v1::SaLifetime) -> Option<&v1::SaLimits>,
+            ),
+            ("sa_hard_limit", "Hard limit of the SA, at which it ends", |lifetime| {
+                lifetime.hard.as_ref()
+            }),
+        ] {
+            let limits = limited().flat_map(move |(sa, lifetime)| {
+                let limits = of(lifetime).copied().unwrap_or_default();
+                let rows = [
+                    ("packets", limits.packets),
+                    ("bytes", limits.bytes),
+                    ("seconds", limits.seconds),
+                    ("idle_seconds", limits.idle_seconds),
+                ];
+                rows.into_iter().filter_map(move |(limit, most)| Some((labels(sa, limit), most?)))
+            });
+            into.gauge(name, help, limits);
+        }
     }
 
     fn add_policies<'a>(&'a self, into: &mut Families<'a>) {

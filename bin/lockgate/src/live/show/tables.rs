@@ -311,11 +311,49 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: 
     let title = "Security associations";
     let table = fitted(title, &header, rows, Numbers(3..=6), (columns, &wide));
     let mut text = some(table, "no SAs");
+    text.push_str(&sa_limits(answer, columns));
     for sa in answer.sas.iter().filter(|sa| !sa.state_reason.is_empty()) {
         let v1::SecurityAssociation { direction, spi, peer, state, state_reason, .. } = sa;
         text.push_str(&format!("{direction} {spi}, peer {peer}: {state}: {state_reason}\n"));
     }
     text
+}
+
+/// Use and limits of the SAs that have any; nothing if there is none.
+fn sa_limits(answer: &v1::SecurityAssociations, columns: Columns) -> String {
+    let limited = answer.sas.iter().filter_map(|sa| Some((sa, sa.lifetime.as_ref()?)));
+    let rows = limited.map(|(sa, lifetime)| {
+        let soft = lifetime.soft.unwrap_or_default();
+        let hard = lifetime.hard.unwrap_or_default();
+        let of = |used: Option<u64>, soft: Option<u64>, hard: Option<u64>| {
+            let used = used.map_or("-".into(), |used| used.to_string());
+            match (soft, hard) {
+                (None, None) => used,
+                (Some(soft), None) => format!("{used} of soft {soft}"),
+                (None, Some(hard)) => format!("{used} of {hard}"),
+                (Some(soft), Some(hard)) => format!("{used} of {hard}, soft {soft}"),
+            }
+        };
+        vec![
+            sa.direction.clone(),
+            sa.spi.clone(),
+            sa.peer.clone(),
+            of(Some(lifetime.packets), soft.packets, hard.packets),
+            of(Some(lifetime.bytes), soft.bytes, hard.bytes),
+            of(lifetime.seconds, soft.seconds, hard.seconds),
+            of(lifetime.idle_seconds, soft.idle_seconds, hard.idle_seconds),
+            or_dash(&lifetime.ended),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header =
+        ["direction", "SPI", "peer", "packets", "bytes", "seconds", "idle seconds", "ended by"];
+    let wide = ["idle seconds", "seconds", "ended by"];
+    let title = "Use and limits of SAs";
+    fitted(title, &header, rows.into_iter(), Numbers(3..=6), (columns, &wide))
 }
 
 /// The policies, what passes without them, and the flow cache's four lines.
@@ -802,6 +840,36 @@ mod tests {
             assert!(text.contains(words), "{words}: {text}");
         }
         assert_eq!([0.0, 1e-9, 1.0].map(hundredths), ["0 %", "<0.1 %", "100.0 %"]);
+    }
+
+    #[test]
+    fn limits_of_sas_are_shown_beside_their_use_where_there_are_any() {
+        let limits = |packets, bytes| v1::SaLimits { packets, bytes, ..Default::default() };
+        let lifetime = v1::SaLifetime {
+            packets: 4711,
+            bytes: 9000,
+            seconds: Some(77),
+            soft: Some(limits(Some(4000), Some(10_000))),
+            hard: Some(limits(Some(5000), None)),
+            ended: "seconds".into(),
+            ..Default::default()
+        };
+        let sa = v1::SecurityAssociation {
+            spi: "0x00001001".into(),
+            lifetime: Some(lifetime),
+            ..Default::default()
+        };
+        let other = v1::SecurityAssociation { spi: "0x00001002".into(), ..Default::default() };
+        let answer = v1::SecurityAssociations { sas: vec![sa, other.clone()] };
+        let text = security_associations(&answer, Columns::All);
+        for words in ["4711 of 5000, soft 4000", "9000 of soft 10000", "77", "seconds"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        assert_eq!(text.matches("0x00001002").count(), 1, "{text}");
+        let narrow = security_associations(&answer, Columns::Within(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        let none = v1::SecurityAssociations { sas: vec![other] };
+        assert!(!security_associations(&none, Columns::All).contains("limits"), "no limits");
     }
 
     #[test]

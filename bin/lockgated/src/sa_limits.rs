@@ -1,0 +1,218 @@
+//! Judges the limits of SAs and reports those that are reached: each SA at most one soft and one
+//! hard expiry in its life. A task of its own, because an order of the control thread can take
+//! longer than the time by which an SA has to end.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use dataplane::{DropReason, Snapshot};
+use ipsec::{Account, Lifetime, Limit, Limits, Spi, Used};
+use policy::Direction;
+use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::events::{Events, Kind};
+use crate::picture::Picture;
+
+/// Interval at which limits are judged, and so the precision of those by time.
+const JUDGE: Duration = Duration::from_millis(100);
+
+/// Judges limits, until the control thread ends.
+pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, events: Events) {
+    let mut clock = interval(JUDGE);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut limited = LimitedSas::default();
+    loop {
+        clock.tick().await;
+        let snapshot = pictures.borrow_and_update().snapshot.clone();
+        limited.follow(&snapshot);
+        drop(snapshot);
+        limited.judge(boot_clock_ns(), &events);
+    }
+}
+
+/// Nanoseconds since the boot, time asleep included: the clock that accounts go by.
+pub(crate) fn boot_clock_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let [seconds, nanoseconds] =
+        [now.tv_sec, now.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// The SAs of a snapshot that have limits.
+#[derive(Default)]
+struct LimitedSas {
+    of: Weak<Snapshot>,
+    list: Vec<LimitedSa>,
+}
+
+struct LimitedSa {
+    direction: Direction,
+    spi: Spi,
+    peer: String,
+    lifetime: Lifetime,
+    account: Arc<Account>,
+}
+
+impl LimitedSas {
+    /// Takes the SAs of a snapshot, if it is another one.
+    fn follow(&mut self, snapshot: &Arc<Snapshot>) {
+        let of = Arc::downgrade(snapshot);
+        if self.of.ptr_eq(&of) {
+            return;
+        }
+        self.of = of;
+        let outbound = snapshot
+            .outbound()
+            .filter_map(|sa| Some((Direction::Outbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
+        let inbound = snapshot
+            .inbound()
+            .filter_map(|sa| Some((Direction::Inbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
+        self.list.clear();
+        self.list.extend(outbound.chain(inbound).map(|(direction, spi, set, allowance)| {
+            let place = snapshot.sad().places().get(set);
+            let set = place.map(|place| snapshot.set(place));
+            let peer = set.map_or_else(String::new, |set| set.peer.clone());
+            let (lifetime, account) = (allowance.lifetime, allowance.account.clone());
+            LimitedSa { direction, spi, peer, lifetime, account }
+        }));
+    }
+
+    fn judge(&self, now_ns: u64, events: &Events) {
+        for sa in &self.list {
+            let expiries = sa.account.judge(&sa.lifetime, now_ns);
+            if let Some(limit) = expiries.soft {
+                sa.report((Kind::SaSoftExpire, limit, &sa.lifetime.soft), now_ns, events);
+            }
+            if let Some(limit) = expiries.hard {
+                sa.report((Kind::SaHardExpire, limit, &sa.lifetime.hard), now_ns, events);
+            }
+        }
+    }
+}
+
+impl LimitedSa {
+    fn report(&self, (kind, limit, limits): (Kind, Limit, &Limits), now_ns: u64, events: &Events) {
+        let used = self.account.used(now_ns);
+        let (subject, direction) = (self.spi.to_string(), self.direction.name());
+        let Used { packets, bytes, .. } = used;
+        let seconds = used.seconds.unwrap_or(0);
+        // A limit that ended the SA may have been changed since.
+        let most = limits.of(limit).unwrap_or_else(|| used.of(limit));
+        let details: crate::events::Details<'_> = &[
+            ("peer", &self.peer),
+            ("direction", &direction),
+            ("limit", &limit.name()),
+            ("limit_value", &most),
+            ("packets", &packets),
+            ("bytes", &bytes),
+            ("seconds", &seconds),
+        ];
+        let reached = format!(
+            "{direction} SA {subject} of peer {} has reached its {} limit: {} of {most} {}",
+            self.peer,
+            if kind == Kind::SaHardExpire { "hard" } else { "soft" },
+            used.of(limit),
+            unit(limit),
+        );
+        let message = match kind {
+            Kind::SaHardExpire => format!("{reached}; {}", DropReason::SaHardLimit.help()),
+            _ => format!("{reached}; give both gateways new keys before the hard limit"),
+        };
+        events.record(kind, &subject, message, details);
+    }
+}
+
+/// The unit of a limit, in words.
+const fn unit(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Packets => "packets",
+        Limit::Bytes => "bytes",
+        Limit::Seconds => "seconds",
+        Limit::Idle => "seconds without a packet",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_lab::{PEER, TestLab};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn lab(lifetime: &str) -> TestLab {
+        TestLab::new(&format!("{PEER}[peer.a.lifetime]\n{lifetime}\n"))
+    }
+
+    /// Kind, limit and use of each expiry that was recorded.
+    fn told(events: &Events) -> Vec<(String, String, u64)> {
+        let (kept, _) = events.subscribe();
+        let expiries = kept.iter().filter(|event| event.kind.ends_with("_expire"));
+        let told = expiries.map(|event| {
+            let detail = |name: &str| event.details[name].to_string();
+            (event.kind.clone(), detail("limit"), detail("packets").parse().unwrap())
+        });
+        told.collect()
+    }
+
+    fn seal(lab: &TestLab, packets: u32) -> u32 {
+        let sa = lab.state.gateway.snapshot.outbound().next().unwrap();
+        let sizes = || std::iter::repeat_n(100, packets as usize);
+        sa.allowance.as_ref().unwrap().take(packets, u64::from(packets) * 100, sizes)
+    }
+
+    /// Row XO-17: packets and bytes. Row XO-18: the hard limit.
+    #[test]
+    fn each_limit_is_told_once_however_often_it_is_judged() {
+        for (lifetime, limit) in [
+            ("soft_packets = 3\nhard_packets = 5", "packets"),
+            ("soft_bytes = 300\nhard_bytes = 500", "bytes"),
+        ] {
+            let lab = lab(lifetime);
+            let mut limited = LimitedSas::default();
+            let mut judge = |second: u64| {
+                limited.follow(&lab.state.gateway.snapshot);
+                limited.judge(second * SECOND, &lab.events);
+            };
+            let soft = ("sa_soft_expire".to_owned(), limit.to_owned(), 3);
+            let hard = ("sa_hard_expire".to_owned(), limit.to_owned(), 5);
+            assert_eq!(seal(&lab, 2), 2);
+            (1..4).for_each(&mut judge);
+            assert_eq!(told(&lab.events), []);
+            assert_eq!(seal(&lab, 1), 1);
+            (4..7).for_each(&mut judge);
+            assert_eq!(told(&lab.events), [soft.clone()]);
+            assert_eq!(seal(&lab, 9), 2);
+            (7..12).for_each(&mut judge);
+            assert_eq!(told(&lab.events), [soft, hard]);
+        }
+    }
+
+    #[test]
+    fn a_limit_by_time_ends_the_sa_and_says_what_to_do() {
+        let lab = lab("hard_seconds = 9");
+        let mut limited = LimitedSas::default();
+        limited.follow(&lab.state.gateway.snapshot);
+        assert_eq!(seal(&lab, 1), 1);
+        limited.judge(100 * SECOND, &lab.events);
+        limited.judge(108 * SECOND, &lab.events);
+        assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (0, 1));
+        limited.judge(109 * SECOND, &lab.events);
+        assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (1, 0));
+        let (kept, _) = lab.events.subscribe();
+        let message = &kept.last().unwrap().message;
+        for words in ["outbound SA 0x00001001 of peer a", "9 of 9 seconds", "new keys"] {
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn the_list_follows_the_snapshot() {
+        let mut limited = LimitedSas::default();
+        limited.follow(&lab("hard_seconds = 9").state.gateway.snapshot);
+        assert_eq!(limited.list.len(), 2);
+        limited.follow(&TestLab::new(PEER).state.gateway.snapshot);
+        assert!(limited.list.is_empty());
+    }
+}
