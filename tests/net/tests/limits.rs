@@ -1,0 +1,175 @@
+//! Limits of SAs over two workers: exactly the limit leaves, each expiry is told once, and neither a
+//! change of the configuration nor SIGKILL takes anything back.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use netlab::Gateways;
+use netlab::sites::Plan;
+use serde_json::Value;
+
+/// Flows, each from a port of its own, so that both workers get some.
+const FLOWS: usize = 32;
+/// Time for what the daemon does by itself.
+const BY_ITSELF: Duration = Duration::from_secs(20);
+
+/// Two gateways of two workers; `lifetime` are the keys of the section at gateway 1.
+fn limited(test: &str, lifetime: &str) -> Option<net::Lab> {
+    let mut lab = net::lab(test, Plan { queues: 2, ..Plan::default() })?;
+    for number in [1, 2] {
+        lab.gateways.file_mut(number).workers = "2".to_owned();
+    }
+    write_limits(&mut lab.gateways, lifetime);
+    lab.start(test)
+}
+
+/// Writes `[peer.NAME.lifetime]` of gateway 1's only peer.
+fn write_limits(gateways: &mut Gateways, lifetime: &str) {
+    let file = gateways.file_mut(1);
+    let name = file.peers[0].name.clone();
+    file.extra = format!("\n[peer.{name}.lifetime]\n{lifetime}\n");
+}
+
+fn apply(gateways: &mut Gateways, lifetime: &str) {
+    write_limits(gateways, lifetime);
+    let path = gateways.file(1).write_as(&gateways.file(1).beside("limits")).unwrap();
+    gateways.daemon(1).unwrap().apply(&path).unwrap();
+}
+
+fn ask(gateways: &Gateways, words: &[&str]) -> Value {
+    gateways.daemon(1).unwrap().ask(words).unwrap()
+}
+
+/// The outbound SA of gateway 1.
+fn outbound(gateways: &Gateways) -> Value {
+    let shown = ask(gateways, &["show", "sa"]);
+    let sas = shown["sas"].as_array().unwrap();
+    sas.iter().find(|sa| sa["direction"] == "outbound").unwrap().clone()
+}
+
+fn used(gateways: &Gateways) -> u64 {
+    outbound(gateways)["lifetime"]["packets"].as_u64().unwrap()
+}
+
+fn dropped(gateways: &Gateways) -> u64 {
+    gateways.daemon(1).unwrap().counters().unwrap().dropped("sa_hard_limit")
+}
+
+/// The events of one kind about outbound SAs of gateway 1.
+fn expiries(gateways: &Gateways, kind: &str) -> Vec<Value> {
+    let printed = gateways.daemon(1).unwrap().run(&["events", "--json"]).unwrap();
+    let events = printed.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
+    events
+        .filter(|event: &Value| {
+            event["kind"] == kind && event["details"]["direction"] == "outbound"
+        })
+        .collect()
+}
+
+/// Sends so many packets from site 1's host to site 2's; returns how many came.
+fn send(gateways: &Gateways, packets: usize) -> usize {
+    let [from, to] = [1u8, 2].map(|site| SocketAddr::from(([10, site, 0, 10], 0)));
+    let bind = |site: u8, address: SocketAddr| {
+        let host = &gateways.site(site).host;
+        host.enter(|| UdpSocket::bind(address)).unwrap().unwrap()
+    };
+    let receiver = bind(2, to);
+    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let target = receiver.local_addr().unwrap();
+    let senders: Vec<UdpSocket> = (0..FLOWS).map(|_| bind(1, from)).collect();
+    let count = || {
+        let (mut came, mut packet) = (0, [0; 64]);
+        while came < packets && receiver.recv(&mut packet).is_ok() {
+            came += 1;
+        }
+        came
+    };
+    std::thread::scope(|scope| {
+        let came = scope.spawn(count);
+        for number in 0..packets {
+            senders[number % FLOWS].send_to(b"within limits", target).unwrap();
+            // No ring is to overflow.
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        came.join().unwrap()
+    })
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + BY_ITSELF;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// XO-17 and XO-18: a limit by packets.
+#[test]
+fn exactly_the_hard_limit_leaves_over_two_workers_and_each_expiry_is_told_once() {
+    let test = "hard_limit";
+    let Some(mut lab) = limited(test, "soft_packets = 3000\nhard_packets = 4000") else { return };
+    lab.flows_again();
+    let gateways = &mut lab.gateways;
+    let before = used(gateways);
+    let within = 2990 - before as usize;
+    assert_eq!(send(gateways, within), within);
+    assert_eq!(used(gateways), 2990);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(expiries(gateways, "sa_soft_expire").len(), 0);
+    assert_eq!(send(gateways, 1000), 1000);
+    wait_for("no soft expiry", || !expiries(gateways, "sa_soft_expire").is_empty());
+    // Ten are left.
+    assert_eq!(send(gateways, 500), 10);
+    assert_eq!((used(gateways), dropped(gateways)), (4000, 490));
+    wait_for("no hard expiry", || !expiries(gateways, "sa_hard_expire").is_empty());
+    // No change of the configuration takes the use or the end back, and nothing is told again.
+    apply(gateways, "soft_packets = 100\nhard_packets = 9000");
+    assert_eq!(send(gateways, 5), 0);
+    gateways.daemon(1).unwrap().run(&["rollback"]).unwrap();
+    assert_eq!(send(gateways, 5), 0);
+    let sa = outbound(gateways);
+    assert_eq!((&sa["state"], &sa["lifetime"]["ended"]), (&"ended".into(), &"packets".into()));
+    assert_eq!((used(gateways), dropped(gateways)), (4000, 500));
+    std::thread::sleep(Duration::from_millis(500));
+    for (kind, most) in [("sa_soft_expire", 3000), ("sa_hard_expire", 4000)] {
+        let told = expiries(gateways, kind);
+        assert_eq!(told.len(), 1, "{kind}: {told:?}");
+        let details = &told[0]["details"];
+        assert_eq!((&details["limit"], &details["limit_value"]), (&"packets".into(), &most.into()));
+        assert!(details["packets"].as_u64().unwrap() >= most, "{details}");
+    }
+    lab.balances();
+}
+
+/// XO-17: a limit by bytes, of which 13 bytes of UDP take 44 in the cipher.
+#[test]
+fn a_soft_limit_by_bytes_is_told_once_and_a_hard_one_is_never_passed() {
+    const EACH: u64 = 44;
+    let lifetime = format!("soft_bytes = {}\nhard_bytes = {}", 300 * EACH, 400 * EACH + 43);
+    let Some(lab) = limited("byte_limit", &lifetime) else { return };
+    let gateways = &lab.gateways;
+    // The neighbours are not known yet: packets wait, and are sealed already.
+    let came = send(gateways, 500) as u64;
+    let lifetime = &outbound(gateways)["lifetime"];
+    let [packets, bytes] = ["packets", "bytes"].map(|name| lifetime[name].as_u64().unwrap());
+    assert!(came <= packets, "{came} of {packets}");
+    assert_eq!((packets, bytes), (400, 400 * EACH));
+    assert_eq!(dropped(gateways), 100);
+    for kind in ["sa_soft_expire", "sa_hard_expire"] {
+        wait_for(kind, || !expiries(gateways, kind).is_empty());
+        std::thread::sleep(Duration::from_millis(300));
+        let told = expiries(gateways, kind);
+        assert_eq!((told.len(), &told[0]["details"]["limit"]), (1, &"bytes".into()), "{told:?}");
+    }
+}
+
+#[test]
+fn an_sa_ends_at_its_time() {
+    let Some(lab) = limited("time_limit", "hard_seconds = 4") else { return };
+    lab.flows_again();
+    wait_for("no end", || !expiries(&lab.gateways, "sa_hard_expire").is_empty());
+    assert_eq!(send(&lab.gateways, 5), 0);
+    let sa = outbound(&lab.gateways);
+    assert_eq!((&sa["state"], &sa["lifetime"]["ended"]), (&"ended".into(), &"seconds".into()));
+    lab.balances();
+}
