@@ -17,7 +17,7 @@ use dataplane::tap::{Layers, Outcome, TapId, TapReader, TapSettings, taps};
 use dataplane::{CacheUse, DropReason, FlowCache, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use ipsec::Suite;
-use scene::{Case, Flaw, Keys, OtherCipher, SceneError, Shape};
+use scene::{Case, Flaw, Keys, OtherCipher, SaLimits, SceneError, Shape};
 use wire::BATCH;
 
 use rows::{Cache, Capture, Row};
@@ -76,6 +76,10 @@ fn run(name: &str) -> Result<String, Failure> {
     let keys = Keys::fresh(row.case.suite)?;
     let rules = (row.rules, Shape::Uniform);
     let snapshot = row.case.grouped_gateway(std::slice::from_ref(&keys), rules, row.treatment)?;
+    let snapshot = match row.limits {
+        SaLimits::Without => snapshot,
+        SaLimits::Far => scene::limited(&snapshot)?,
+    };
     let mut counting = Counting::new(row, &snapshot, &keys)?;
     // The first packets of a flow begin its connection, the second ones find it.
     for walk in [warm_up, warm_up, counted] as [Walk; WALKS as usize] {

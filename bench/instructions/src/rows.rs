@@ -3,7 +3,7 @@
 use dataplane::FastPathUse;
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
-use scene::{Case, Direction, Treatment};
+use scene::{Case, Direction, SaLimits, Treatment};
 use wire::Family;
 
 /// Flows of a row, each with one packet: more than a batch, and the table of the cache is full of
@@ -24,6 +24,7 @@ pub(crate) struct Row {
     pub(crate) cache: Cache,
     pub(crate) capture: Capture,
     pub(crate) fast_path: FastPathUse,
+    pub(crate) limits: SaLimits,
 }
 
 /// A capture that runs beside the walk.
@@ -70,6 +71,10 @@ impl Row {
             FastPathUse::Never => format!("{name} general"),
             FastPathUse::WherePossible | FastPathUse::Eager => name,
         };
+        let name = match self.limits {
+            SaLimits::Without => name,
+            SaLimits::Far => format!("{name} limited"),
+        };
         match self.capture {
             Capture::Off => name,
             Capture::Elsewhere => format!("{name} capture elsewhere"),
@@ -103,7 +108,8 @@ pub(crate) fn all() -> Vec<Row> {
                 let case = Case { direction, suite, family, size, flows, backend, workers };
                 let (capture, fast_path) = (Capture::Off, FastPathUse::WherePossible);
                 let (rules, treatment) = (0, Treatment::Stateless);
-                rows.push(Row { case, rules, treatment, cache, capture, fast_path });
+                let limits = SaLimits::Without;
+                rows.push(Row { case, rules, treatment, cache, capture, fast_path, limits });
             }
         }
     }
@@ -137,6 +143,17 @@ pub(crate) fn all() -> Vec<Row> {
     let general = of_both.map(|row| Row { fast_path: FastPathUse::Never, ..row });
     let general: Vec<Row> = general.filter(|row| row.capture == Capture::Off).collect();
     rows.extend(general);
+    // SAs with limits count their use.
+    let of_both = [
+        "null out v4 64 hit",
+        "null in v4 64 hit",
+        "aes-128-gcm out v4 64 hit",
+        "aes-128-gcm in v4 64 hit",
+        "null out v4 64 hit general",
+    ];
+    let of_both = rows.iter().filter(|row| of_both.contains(&&*row.name())).copied();
+    let limited: Vec<Row> = of_both.map(|row| Row { limits: SaLimits::Far, ..row }).collect();
+    rows.extend(limited);
     rows
 }
 
