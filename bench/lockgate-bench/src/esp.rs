@@ -31,7 +31,7 @@ use super::rows::{self, Report, Row};
 use super::subject::{Caching, Subject, WalkKind};
 use super::{ArgumentError, BenchError, LapRefused, counted, pairs, publish, shares, targets};
 use scene::Random;
-use scene::{Case, Direction, MAX_FLOWS};
+use scene::{Case, Direction, MAX_FLOWS, SaLimits};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -108,6 +108,9 @@ pub(crate) struct EspArguments {
     /// Shows also where the walk's time goes, stage by stage.
     #[arg(long)]
     stages: bool,
+    /// Gives all SAs limits by packets and bytes, which no packet reaches.
+    #[arg(long, conflicts_with = "shares")]
+    limits: bool,
     /// Core to measure on; without it the last one. Further workers take those before it.
     #[arg(long)]
     core: Option<usize>,
@@ -168,6 +171,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let seat = Seat::take(arguments.core)?;
     let seed = measure::seed(arguments.seed)?;
     let mut random = Random::new(seed);
+    let limits = if arguments.limits { SaLimits::Far } else { SaLimits::Without };
     let staging = if arguments.stages { Staging::ByStage } else { Staging::Whole };
     let most_workers = subjects.iter().map(|subject| subject.case.workers).max().unwrap_or(1);
     let entries = ENTRIES_A_FLOW * arguments.cache_flows;
@@ -178,7 +182,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
         kits: Some(kits.map_err(|error| refused(&subjects[0], error))?),
         circles: Circles::new(&mut random),
         looked: None,
-        course: Course { passes: PASSES, staging, cores: &seat.cores },
+        course: Course { passes: PASSES, staging, cores: &seat.cores, limits },
     };
     if arguments.callgrind_once {
         (bench.subjects, bench.course.passes) = (&subjects[..1], 1);
@@ -190,6 +194,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let memory = bench.circles.distances();
     let text = [
         Some(format!("{}\nseed {seed}", rows::heading(&machine, &commit))),
+        arguments.limits.then(|| "SAs have limits by packets and bytes".to_owned()),
         Some(format!("{}\n{}", rows::table(&rows), rows::memory(&memory))),
         pairs::table(&rows),
         rows::stages(&rows),
@@ -197,7 +202,8 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     ];
     let text: Vec<String> = text.into_iter().flatten().collect();
     let (machine, commit) = (&machine, commit.as_str());
-    let report = Report { bench: "esp", machine, commit, memory: &memory, rows: &rows };
+    let bench = if arguments.limits { "esp with limits of SAs" } else { "esp" };
+    let report = Report { bench, machine, commit, memory: &memory, rows: &rows };
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
 

@@ -23,8 +23,8 @@ use std::time::Instant;
 use dataplane::{DropReason, FlowCache, Handovers, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use scene::{
-    Case, Direction, Keys, OtherCipher, Random, arriving, check, drain, load, mix, other_cipher,
-    spi,
+    Case, Direction, Keys, OtherCipher, Random, SaLimits, arriving, check, drain, limited, load,
+    mix, other_cipher, spi,
 };
 use wire::{BATCH, FrameId};
 
@@ -50,6 +50,8 @@ pub(super) struct Course<'c> {
     /// A core for each worker; workers beyond the list go where the system puts them. The first is
     /// this thread and is bound already.
     pub(super) cores: &'c [usize],
+    /// Limits of the SAs.
+    pub(super) limits: SaLimits,
 }
 
 /// Granularity at which the walk is timed.
@@ -139,6 +141,10 @@ pub(super) fn run(
     let keys = (0..case.workers).map(|_| Keys::fresh(case.suite));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
     let snapshot = Snapshot::new(case.parts(&keys, kits.spd.clone())?)?;
+    let snapshot = match course.limits {
+        SaLimits::Without => snapshot,
+        SaLimits::Far => limited(&snapshot)?,
+    };
     let start = Start::of(case.workers);
     let idle = kits.workers.split_off(case.workers);
     let used = std::mem::take(&mut kits.workers);
@@ -454,7 +460,8 @@ mod tests {
     use wire::{Family, Frames};
 
     const FLOWS: usize = 256;
-    const COURSE: Course = Course { passes: 2, staging: Staging::ByStage, cores: &[] };
+    const COURSE: Course =
+        Course { passes: 2, staging: Staging::ByStage, cores: &[], limits: SaLimits::Without };
 
     fn kits(workers: usize) -> Kits {
         Kits::new(workers, FLOWS, 2048, 64 * FLOWS).unwrap()

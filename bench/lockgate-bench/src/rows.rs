@@ -248,7 +248,7 @@ mod tests {
     use wire::Family;
 
     fn course(passes: u32) -> Course<'static> {
-        Course { passes, staging: Staging::Whole, cores: &[] }
+        Course { passes, staging: Staging::Whole, cores: &[], limits: scene::SaLimits::Without }
     }
 
     const MEMORY: Memory = Memory { frame_bytes: 4096, cache_entries: 64 };
