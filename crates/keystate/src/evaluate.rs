@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::durable::{Found, KeyStatus, Reservation};
+use crate::once::PutBefore;
 use crate::witness::Evidence;
 
 /// The highest age of the file of a key that no record knows: an older one may have been used
@@ -52,6 +53,11 @@ pub enum Refusal {
          new pair with `lockgate keygen`"
     )]
     OtherDirection,
+    /// The key was put over the API, where its numbers began at 1.
+    #[error(
+        "it was put over the API since this machine booted; make a new key with `lockgate keygen`"
+    )]
+    PutOverApi,
     /// No record knows the key, and its file is so old that it may have been used before there was
     /// one.
     #[error(
@@ -113,6 +119,7 @@ pub(crate) struct Facts {
     pub(crate) run: Option<(u64, u64)>,
     pub(crate) durable: Found<Reservation>,
     pub(crate) witness: Found<Evidence>,
+    pub(crate) put_before: PutBefore,
     pub(crate) opened_here: bool,
     pub(crate) machine: u128,
     pub(crate) file_modified: SystemTime,
@@ -145,7 +152,7 @@ impl From<Refusal> for Refused {
 
 /// Decides whether, and from which number on, a key may be used.
 ///
-/// 1. damaged, another machine's, spent, the other direction's: refused
+/// 1. damaged, another machine's, spent, put over the API, the other direction's: refused
 /// 2. what the run record and the witness remember must be in the durable record
 /// 3. known by all three: on from the run record's last number; after a reboot from the end of the
 ///    reservation, which skips what it allowed
@@ -168,6 +175,9 @@ pub(crate) fn evaluate(facts: &Facts) -> Result<Start, Refused> {
     if durable.is_some_and(|durable| durable.standing == KeyStatus::Spent) {
         return Err(Refusal::Spent.into());
     }
+    if facts.put_before == PutBefore::Yes {
+        return Err(Refusal::PutOverApi.into());
+    }
     if facts.opened_here {
         return Err(Refusal::OtherDirection.into());
     }
@@ -188,11 +198,15 @@ pub(crate) fn evaluate(facts: &Facts) -> Result<Start, Refused> {
         }
         // Found new in this boot, and nothing could be reserved yet.
         None if facts.run.is_some() => Ok(Start { last: 0, durable: 0, witness: 0 }),
+        // Only a key that nothing knows can have been put over the API.
         None => is_new(facts).map(|()| Start { last: 0, durable: 0, witness: 0 }),
     }
 }
 
 fn is_new(facts: &Facts) -> Result<(), Refused> {
+    if let PutBefore::Unknown(path) = &facts.put_before {
+        return Err(Refusal::Damaged { path: path.clone() }.into());
+    }
     let hours = |age: Duration| age.as_secs() / 3600;
     match facts.now.duration_since(facts.file_modified) {
         Ok(age) if age > NEW_KEY_AGE => Err(Refusal::OldFile { hours: hours(age) }.into()),

@@ -5,6 +5,7 @@
 //! | where | what | survives |
 //! |---|---|---|
 //! | `RUN_DIR/keystate` | counters and windows themselves, mapped | the process |
+//! | `RUN_DIR/keys-used` | fingerprints of the keys put over the API | the process |
 //! | `STATE_DIR/sequence/KEY.out` | numbers reserved ahead of use, for which machine | the boot |
 //! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
 //! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, how far at least | lost state |
@@ -23,11 +24,12 @@ mod durable;
 mod evaluate;
 mod files;
 mod host;
+mod once;
 mod record;
 mod run;
 mod witness;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -40,6 +42,7 @@ use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedW
 use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
 use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
+use once::{AddError, OnceKeys, PutBefore};
 use run::{FoundRecord, RunRecord, Slot, Subject};
 use witness::Evidence;
 
@@ -47,6 +50,7 @@ pub use bus::RUN_FILE_CUT;
 pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
+pub use once::MAX_KEYS_ONCE;
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
@@ -106,6 +110,67 @@ pub struct KeyRefused {
     pub spi: Spi,
     /// The reason.
     pub reason: Refusal,
+}
+
+/// The proof that a key was put over the API for the first time since boot: its numbers may begin
+/// at 1. Whoever makes the counter of the key takes it.
+#[must_use = "the key is used up: no other SA may have it"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Once {
+    fingerprint: Fingerprint,
+}
+
+impl Once {
+    /// The key.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+}
+
+/// A key that must not be put over the API, or all of them for now. Nothing was taken.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyUsed {
+    /// The key was put before since the machine booted, or twice at once. Its numbers would begin
+    /// at 1 a second time.
+    #[error(
+        "the key {fingerprint} was put before since this machine booted: an AEAD key seals for one \
+         SA only; agree on a new one"
+    )]
+    PutBefore {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
+    /// A key file has, or had, the key.
+    #[error("the key {fingerprint} is, or was, in a key file of this machine: agree on a new one")]
+    FileKey {
+        /// The key.
+        fingerprint: Fingerprint,
+    },
+    /// As many keys were put as are remembered.
+    #[error(
+        "{} keys were put since this machine booted, the most that are remembered: reboot it",
+        MAX_KEYS_ONCE
+    )]
+    Full,
+    /// The file of the keys that were put is damaged or lost some: any key may have been in it.
+    #[error(
+        "{} is damaged, so which keys were put since this machine booted is unknown: reboot it",
+        .path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A record cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+impl KeyUsed {
+    /// Returns true if the key was met before, so that another key helps.
+    pub fn is_met_before(&self) -> bool {
+        matches!(self, KeyUsed::PutBefore { .. } | KeyUsed::FileKey { .. })
+    }
 }
 
 /// Records could not be written. The SAs concerned seal up to the end of their reservations, and
@@ -181,6 +246,7 @@ impl Opening {
 pub struct KeyState {
     host: HostIdentity,
     run: RunRecord,
+    once: OnceKeys,
     reservations: Reservations,
     edges: Edges,
     edges_tried: Instant,
@@ -233,6 +299,7 @@ impl KeyState {
         // If the disk is full, `top_up` tries again and tells.
         let _ = edges.write();
         let run = found.renew(host)?;
+        let once = OnceKeys::open(&run_directory.join("keys-used"), host, run.keys_once())?;
         for subject in run.subjects().filter(|subject| subject.usage == KeyUse::Opens) {
             let edge = run.find(subject).map_or(0, |slot| slot.last().load(Ordering::Relaxed));
             edges.raise(subject.fingerprint, edge);
@@ -240,6 +307,7 @@ impl KeyState {
         Ok(KeyState {
             host: *host,
             run,
+            once,
             reservations,
             edges,
             edges_tried: Instant::now(),
@@ -272,7 +340,7 @@ impl KeyState {
             // A refusal is told by the next call of the caller's own.
             let _ = self.top_up();
         }
-        let key = u128::from_be_bytes(*fingerprint.as_bytes());
+        let key = number(fingerprint);
         let usage = KeyUse::Seals;
         self.start_sealing(key, spi, numbers, key_file).map_err(|reason| KeyRefused {
             fingerprint,
@@ -294,7 +362,7 @@ impl KeyState {
         size: u32,
         numbers: SequenceNumbers,
     ) -> Result<Arc<ReplayWindow>, KeyRefused> {
-        let key = u128::from_be_bytes(*fingerprint.as_bytes());
+        let key = number(fingerprint);
         let usage = KeyUse::Opens;
         self.start_opening(key, spi, size, numbers).map_err(|reason| KeyRefused {
             fingerprint,
@@ -302,6 +370,61 @@ impl KeyState {
             spi,
             reason,
         })
+    }
+
+    /// Uses an outbound AEAD key that is put over the API: once since the machine booted, over every
+    /// SIGKILL and restart. The key itself is not stored. Cost: a write to the page cache, without
+    /// a sync.
+    ///
+    /// # Errors
+    /// [`KeyUsed`]: the key was met before, or that cannot be known or written down.
+    pub fn use_once(&mut self, fingerprint: Fingerprint) -> Result<Once, KeyUsed> {
+        let all = self.use_all_once(&[fingerprint])?;
+        Ok(all.into_iter().next().expect("one key, one proof"))
+    }
+
+    /// Uses several keys as [`KeyState::use_once`] does: all of them or, after an error, none.
+    /// Returns one proof for each key, in their order.
+    ///
+    /// # Errors
+    /// [`KeyUsed`] of the first key that has one.
+    pub fn use_all_once(&mut self, fingerprints: &[Fingerprint]) -> Result<Vec<Once>, KeyUsed> {
+        let mut keys = Vec::with_capacity(fingerprints.len());
+        let mut met = HashSet::with_capacity(fingerprints.len());
+        for fingerprint in fingerprints.iter().copied() {
+            let key = number(fingerprint);
+            match self.once.knows(key) {
+                PutBefore::Yes => return Err(KeyUsed::PutBefore { fingerprint }),
+                PutBefore::Unknown(path) => return Err(KeyUsed::Damaged { path }),
+                // By what is remembered of them.
+                PutBefore::No if !met.insert(once::first_half(key)) => {
+                    return Err(KeyUsed::PutBefore { fingerprint });
+                }
+                PutBefore::No => {}
+            }
+            if self.is_file_key(key)? {
+                return Err(KeyUsed::FileKey { fingerprint });
+            }
+            keys.push(key);
+        }
+        self.once.add(&keys).map_err(|error| match error {
+            AddError::Full => KeyUsed::Full,
+            AddError::Damaged(path) => KeyUsed::Damaged { path },
+            AddError::File(error) => KeyUsed::File(error),
+        })?;
+        Ok(fingerprints.iter().map(|fingerprint| Once { fingerprint: *fingerprint }).collect())
+    }
+
+    /// Returns true if any record knows a key from a file, in either use.
+    fn is_file_key(&self, key: u128) -> Result<bool, FileError> {
+        let uses = [KeyUse::Seals, KeyUse::Opens];
+        let in_run = uses
+            .iter()
+            .any(|usage| self.run.find(Subject { fingerprint: key, usage: *usage }).is_some());
+        Ok(in_run
+            || self.edges.of(key).is_some()
+            || self.unwritten.contains_key(&key)
+            || self.reservations.read(key)? != Found::Missing)
     }
 
     /// Returns an error text if the run file was truncated: the caller ends at once with
@@ -407,6 +530,7 @@ impl KeyState {
             run: self.run.find(subject).map(words),
             durable,
             witness: witness::read(&key_file.path, key)?,
+            put_before: self.once.knows(key),
             opened_here: self.run.find(opens).is_some() || self.edges.of(key).is_some(),
             machine: self.host.machine,
             file_modified: key_file.modified,
@@ -437,6 +561,7 @@ impl KeyState {
         ReplayWindow::new(size, numbers)?;
         let seals = Subject { fingerprint: key, usage: KeyUse::Seals };
         let sealed_here = self.run.find(seals).is_some()
+            || self.once.knows(key) == PutBefore::Yes
             || self.unwritten.contains_key(&key)
             || self.reservations.read(key)? != Found::Missing;
         if sealed_here {
@@ -576,6 +701,11 @@ impl Sealing {
         self.counters.iter().for_each(|counter| counter.reserve(self.durable));
         Ok(())
     }
+}
+
+/// A fingerprint as a number.
+fn number(fingerprint: Fingerprint) -> u128 {
+    u128::from_be_bytes(*fingerprint.as_bytes())
 }
 
 /// Refuses numbers that are too short for what was used.

@@ -50,6 +50,8 @@ mod header {
     pub(super) const MACHINE: usize = 5;
     pub(super) const CHECK: usize = 7;
     pub(super) const PID: usize = 8;
+    /// Number of keys in the file of those put over the API. Not under the check.
+    pub(super) const KEYS_ONCE: usize = 9;
 }
 
 /// Places in a slot.
@@ -249,6 +251,11 @@ impl RunRecord {
     fn slot(&self, number: u32) -> Slot {
         let words = &self.words[HEADER_WORDS + number as usize * SLOT_WORDS..];
         Slot(words.first_chunk().expect("the mapping holds every slot"))
+    }
+
+    /// The number of keys that were put over the API in this boot.
+    pub(crate) fn keys_once(&self) -> &'static AtomicU64 {
+        &self.words[header::KEYS_ONCE]
     }
 
     /// Returns whether the file has its full length.

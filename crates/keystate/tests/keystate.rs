@@ -466,7 +466,7 @@ fn nothing_on_disk_holds_a_key() {
             looked_at += 1;
         }
     }
-    assert_eq!(looked_at, 5, "keystate, lock, record, edges, witness");
+    assert_eq!(looked_at, 6, "keystate, keys-used, lock, record, edges, witness");
 }
 
 #[test]
