@@ -102,7 +102,7 @@ pub enum Refusal {
     #[error(transparent)]
     File(#[from] crate::FileError),
     /// All places for SAs are taken.
-    #[error("all {slots} slots for SAs are in use")]
+    #[error("all {slots} slots for SAs of this direction are in use")]
     NoPlace {
         /// Number of slots.
         slots: u32,

@@ -147,8 +147,16 @@ pub(crate) fn set_aside_name(path: &Path) -> PathBuf {
     beside(path, "", ".bad")
 }
 
+/// Removes a file; one that is not there is no error.
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::of(path, &error)),
+        _ => Ok(()),
+    }
+}
+
 /// A path in the same directory, with something in front of and behind its last name.
-fn beside(path: &Path, front: &str, behind: &str) -> PathBuf {
+pub(crate) fn beside(path: &Path, front: &str, behind: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(front);
     name.push(path.file_name().unwrap_or_default());
     name.push(behind);

@@ -24,6 +24,7 @@ mod durable;
 mod evaluate;
 mod files;
 mod host;
+mod layouts;
 mod once;
 mod record;
 mod run;
@@ -58,7 +59,7 @@ pub const RESERVATION_STEP: u64 = 1 << 22;
 pub const TOP_UP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the right edges of replay windows are written.
 pub const EDGE_INTERVAL: Duration = Duration::from_secs(5);
-/// Places for live SAs of both directions together.
+/// Places for live SAs of each direction.
 pub const MAX_SAS: u32 = run::SLOTS;
 
 /// The use of a key.

@@ -481,16 +481,17 @@ fn full_table_refuses_until_places_are_idle_and_forgets_nothing() {
     let sealing = new_key(&machine, &mut state);
     sealing.draw(9).whole().unwrap();
     let mut windows: Vec<_> =
-        (1..MAX_SAS).map(|number| state.inbound(of(number), SPI, 64, SHORT).unwrap()).collect();
+        (0..MAX_SAS).map(|number| state.inbound(of(number), SPI, 64, SHORT).unwrap()).collect();
     windows[4].commit(1000).unwrap();
     let full = state.inbound(of(MAX_SAS), SPI, 64, SHORT).unwrap_err();
     assert_eq!(full.reason, Refusal::NoPlace { slots: MAX_SAS });
+    assert!(counter(&machine, &mut state, 3, Duration::ZERO).is_ok(), "the other direction");
     // A few are idle now; the one that seals too.
     windows.drain(3..6);
     drop(sealing);
     let late = state.inbound(of(MAX_SAS), SPI, 64, SHORT).unwrap();
     assert_eq!(late.commit(1), Ok(Advance::Moved));
-    let again = state.inbound(of(5), SPI, 64, SHORT).unwrap();
+    let again = state.inbound(of(4), SPI, 64, SHORT).unwrap();
     assert_eq!(again.right_edge(), 1000);
     assert!(again.commit(990).is_err(), "whether it came is not known any more");
     assert_eq!(again.commit(1001), Ok(Advance::Moved));
