@@ -8,6 +8,7 @@
 //! | `RUN_DIR/keys-used` | fingerprints of the keys put over the API | the process |
 //! | `STATE_DIR/sequence/KEY.out` | numbers reserved ahead of use, for which machine | the boot |
 //! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
+//! | `STATE_DIR/sequence/limits` | bounds of the use of SAs that have limits | the boot |
 //! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, how far at least | lost state |
 //!
 //! A sealing key whose durable record is missing, of another machine, or older than what anything
@@ -19,7 +20,9 @@
 //! the [`EDGE_INTERVAL`] before a power cut could be replayed once.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod accounts;
 mod bus;
+mod clocks;
 mod durable;
 mod evaluate;
 mod files;
@@ -38,8 +41,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
+use ipsec::lifetime::{Account, Limits};
 use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedWindow, Spi};
 
+use accounts::{Accounts, Ahead};
+use clocks::Now;
 use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
 use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
@@ -48,6 +54,7 @@ use run::{FoundRecord, RunRecord, Slot, Subject};
 use witness::Evidence;
 
 pub use bus::RUN_FILE_CUT;
+pub use clocks::{Clocks, SystemClocks};
 pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
@@ -250,7 +257,10 @@ pub struct KeyState {
     once: OnceKeys,
     reservations: Reservations,
     edges: Edges,
-    edges_tried: Instant,
+    accounts: Accounts,
+    clocks: Box<dyn Clocks>,
+    /// By the boot clock.
+    edges_tried_ns: u64,
     topped_up: Instant,
     lock: File,
     sealing: HashMap<u128, Sealing>,
@@ -279,6 +289,19 @@ impl KeyState {
         state_directory: &Path,
         host: &HostIdentity,
     ) -> Result<KeyState, KeyStateError> {
+        KeyState::open_with(run_directory, state_directory, host, Box::new(SystemClocks))
+    }
+
+    /// Opens the state as [`KeyState::open_as`] does, with clocks that the caller sets.
+    ///
+    /// # Errors
+    /// [`KeyStateError`]: the daemon must not start.
+    pub fn open_with(
+        run_directory: &Path,
+        state_directory: &Path,
+        host: &HostIdentity,
+        clocks: Box<dyn Clocks>,
+    ) -> Result<KeyState, KeyStateError> {
         files::make_directory(run_directory, 0o750)?;
         files::make_directory(state_directory, 0o750)?;
         let directory = state_directory.join("sequence");
@@ -287,6 +310,8 @@ impl KeyState {
         let mut notices = Vec::new();
         let reservations = Reservations::new(&directory);
         let mut edges = Edges::open(&directory.join("inbound"), &mut notices)?;
+        let now = Now::of(&*clocks);
+        let accounts = Accounts::open(&directory.join("limits"), host, now, &mut notices)?;
         let path = run_directory.join("keystate");
         let (found, earlier) = FoundRecord::open(&path, host, &mut notices)?;
         for (subject, used) in earlier {
@@ -311,7 +336,9 @@ impl KeyState {
             once,
             reservations,
             edges,
-            edges_tried: Instant::now(),
+            accounts,
+            clocks,
+            edges_tried_ns: now.boot_ns,
             topped_up: Instant::now(),
             lock,
             sealing: HashMap::new(),
@@ -371,6 +398,29 @@ impl KeyState {
             spi,
             reason,
         })
+    }
+
+    /// Returns the account of a key that [`KeyState::outbound`] or [`KeyState::inbound`] gave out
+    /// for this use: the one in use, or one that goes on with the use that earlier processes left.
+    /// No change of configuration, kill or reboot makes the use less. `None`: the key has no
+    /// counter or window here.
+    ///
+    /// `hard` says how far ahead of use bytes are written down; the caller
+    /// [sets](Account::limit) the limits themselves.
+    pub fn account(
+        &mut self,
+        fingerprint: Fingerprint,
+        usage: KeyUse,
+        hard: &Limits,
+    ) -> Option<Arc<Account>> {
+        let key = number(fingerprint);
+        let is_taken = match usage {
+            KeyUse::Seals => self.sealing.contains_key(&key),
+            KeyUse::Opens => self.opening.contains_key(&key),
+        };
+        let subject = Subject { fingerprint: key, usage };
+        let slot = self.run.find(subject).filter(|_| is_taken)?;
+        Some(self.accounts.account(subject, slot, hard, Now::of(&*self.clocks)))
     }
 
     /// Uses an outbound AEAD key that is put over the API: once since the machine booted, over every
@@ -443,6 +493,7 @@ impl KeyState {
     pub fn top_up(&mut self) -> Result<(), TopUpError> {
         self.topped_up = Instant::now();
         let mut problems = Vec::new();
+        problems.extend(self.accounts.top_up(Now::of(&*self.clocks)).err());
         let KeyState { host, reservations, sealing, unwritten, .. } = self;
         for (key, sealing) in sealing {
             if sealing.is_in_use() {
@@ -456,7 +507,8 @@ impl KeyState {
                 true
             }
         });
-        if self.edges_tried.elapsed() >= EDGE_INTERVAL {
+        let since_edges = self.clocks.boot_ns().saturating_sub(self.edges_tried_ns);
+        if u128::from(since_edges) >= EDGE_INTERVAL.as_nanos() {
             problems.extend(self.write_edges().err());
         }
         let failed = problems.len();
@@ -481,7 +533,9 @@ impl KeyState {
     /// # Errors
     /// As [`KeyState::close`].
     pub fn settle(&mut self) -> Result<(), FileError> {
-        self.write_edges()
+        let edges = self.write_edges();
+        self.accounts.write(Ahead::Nothing, Now::of(&*self.clocks))?;
+        edges
     }
 
     fn start_sealing(
@@ -535,7 +589,7 @@ impl KeyState {
             opened_here: self.run.find(opens).is_some() || self.edges.of(key).is_some(),
             machine: self.host.machine,
             file_modified: key_file.modified,
-            now: SystemTime::now(),
+            now: self.clocks.wall(),
         })
     }
 
@@ -603,8 +657,11 @@ impl KeyState {
     /// Frees the slots of all keys that are not in use and whose durable records say as much as the
     /// slots.
     fn make_room(&mut self) -> Result<(), FileError> {
-        self.sealing.retain(|_, sealing| sealing.is_in_use());
-        self.opening.retain(|_, opening| opening.is_in_use());
+        let accounts = &self.accounts;
+        let counts = |key, usage| accounts.is_in_use(Subject { fingerprint: key, usage });
+        self.sealing.retain(|key, sealing| sealing.is_in_use() || counts(*key, KeyUse::Seals));
+        self.opening.retain(|key, opening| opening.is_in_use() || counts(*key, KeyUse::Opens));
+        let now = Now::of(&*self.clocks);
         let mut idle = Vec::new();
         for subject in self.run.subjects() {
             let key = subject.fingerprint;
@@ -623,20 +680,22 @@ impl KeyState {
                 }
             };
             if is_durable {
+                self.accounts.note(subject, slot, now);
                 idle.push(subject);
             }
         }
         self.edges.write()?;
+        self.accounts.write(Ahead::Steps, now)?;
         for subject in idle {
             // SAFETY: `sealing` and `opening` have all keys that are in use, and not this one; its
-            // durable record was compared or written above. Threat: as `give_up` says.
+            // durable records were compared or written above. Threat: as `give_up` says.
             unsafe { self.run.give_up(subject) };
         }
         Ok(())
     }
 
     fn write_edges(&mut self) -> Result<(), FileError> {
-        self.edges_tried = Instant::now();
+        self.edges_tried_ns = self.clocks.boot_ns();
         for (key, opening) in &self.opening {
             self.edges.raise(*key, opening.words.right_edge());
         }
@@ -646,6 +705,7 @@ impl KeyState {
     fn is_in_use(&self) -> bool {
         self.sealing.values().any(Sealing::is_in_use)
             || self.opening.values().any(Opening::is_in_use)
+            || self.accounts.any_in_use()
     }
 }
 
@@ -655,8 +715,8 @@ impl Drop for KeyState {
             // A second handle on the same open file keeps its lock.
             std::mem::forget(self.lock.try_clone());
         } else {
-            // SAFETY: the counters and windows over the words are all in `sealing` and `opening`,
-            // and nobody else holds one. Threat: as `give_lock_back` says.
+            // SAFETY: the counters, windows and accounts over the words are all in `sealing`,
+            // `opening` and `accounts`, and nobody else holds one. Threat: as `give_lock_back` says.
             unsafe { self.run.give_lock_back() };
         }
     }

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use ipsec::SharedWindow;
+use ipsec::lifetime::AccountWords;
 
 use crate::bus;
 use crate::files::{self, FileError, LockHolder};
@@ -68,10 +69,17 @@ pub(crate) mod slot {
     pub(crate) const SPI: usize = 3;
     pub(crate) const CHECK: usize = 4;
     pub(crate) const RESERVED: usize = 5;
+    /// 1: the words of the account say what the SA has used.
+    pub(crate) const COUNTED: usize = 6;
     pub(crate) const LAST: usize = 8;
+    pub(crate) const PACKETS: usize = 9;
+    pub(crate) const BYTES: usize = 10;
+    pub(crate) const EXPIRY: usize = 11;
+    pub(crate) const FIRST_USE: usize = 12;
+    pub(crate) const LAST_USE: usize = 13;
 }
 // Workers of different SAs share no cache line.
-const _: () = assert!(HEAD_WORDS == 16 && slot::RESERVED < 8 && slot::LAST >= 8);
+const _: () = assert!(HEAD_WORDS == 16 && slot::COUNTED < 8 && slot::LAST >= 8);
 const _: () = assert!(HEADER_WORDS.is_multiple_of(8) && RING_WORDS.is_multiple_of(8));
 
 pub(crate) const STATE_SEALS: u64 = u64::from_be_bytes(*b"seals   ");
@@ -109,6 +117,22 @@ impl Slot {
     /// If the SA seals.
     pub(crate) fn window(self) -> SharedWindow {
         SharedWindow::new(self.last(), self.ring.expect("an opening SA has a ring"))
+    }
+
+    /// 1 once the words of the account say what the SA has used.
+    pub(crate) fn is_counted(self) -> &'static AtomicU64 {
+        &self.head[slot::COUNTED]
+    }
+
+    /// The words of the account.
+    pub(crate) fn account(self) -> AccountWords {
+        AccountWords {
+            packets: &self.head[slot::PACKETS],
+            bytes: &self.head[slot::BYTES],
+            state: &self.head[slot::EXPIRY],
+            first_use_ns: &self.head[slot::FIRST_USE],
+            last_use_ns: &self.head[slot::LAST_USE],
+        }
     }
 
     /// Sets the words as an earlier layout had them.
