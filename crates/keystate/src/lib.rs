@@ -405,8 +405,8 @@ impl KeyState {
     /// No change of configuration, kill or reboot makes the use less. `None`: the key has no
     /// counter or window here.
     ///
-    /// `hard` says how far ahead of use bytes are written down; the caller
-    /// [sets](Account::limit) the limits themselves.
+    /// `hard` says how far ahead of use bytes are written down; the limits
+    /// themselves stay with the SA ([`Allowance`](ipsec::Allowance)).
     pub fn account(
         &mut self,
         fingerprint: Fingerprint,

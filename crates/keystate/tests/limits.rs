@@ -85,11 +85,8 @@ impl Machine {
             KeyFileFacts { path: self.root.path().join("a.keys"), modified: self.clocks.wall() };
         let counter = state.outbound(key(1), SPI, ESN, &file).unwrap();
         let window = state.inbound(key(2), SPI, 64, ESN).unwrap();
-        let accounts = [(1, KeyUse::Seals), (2, KeyUse::Opens)].map(|(seed, usage)| {
-            let account = state.account(key(seed), usage, &HARD).unwrap();
-            account.limit(&HARD);
-            account
-        });
+        let accounts = [(1, KeyUse::Seals), (2, KeyUse::Opens)]
+            .map(|(seed, usage)| state.account(key(seed), usage, &HARD).unwrap());
         let mut gateway = Gateway { state, counter, window, accounts, clocks: self.clocks.clone() };
         gateway.tick(1);
         gateway
@@ -126,7 +123,8 @@ impl Gateway {
     fn pass(&mut self, packets: u32, bytes_each: u64) -> [u64; 2] {
         let bytes = u64::from(packets) * bytes_each;
         let taken = self.accounts.each_ref().map(|account| {
-            account.take(packets, bytes, || std::iter::repeat_n(bytes_each, packets as usize))
+            account
+                .take(&HARD, (packets, bytes), || std::iter::repeat_n(bytes_each, packets as usize))
         });
         if taken[0] > 0 {
             self.counter.draw(taken[0]).whole().unwrap();
@@ -284,7 +282,7 @@ fn lost_record_of_use_counts_as_used_up() {
     machine.reboot(1);
     for _ in 0..2 {
         let mut gateway = machine.start();
-        assert!(gateway.accounts.iter().all(|account| account.is_spent()));
+        assert!(gateway.accounts.iter().all(|account| account.is_spent(&HARD)));
         assert_eq!(gateway.pass(1, 1), [0, 0]);
         // A key that was never used has nothing to lose.
         let window = gateway.state.inbound(key(3), SPI, 64, ESN).unwrap();
