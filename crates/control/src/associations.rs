@@ -7,9 +7,9 @@ use std::sync::Arc;
 use dataplane::{SaSet, Sad};
 use ipsec::{
     Account, Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId,
-    SequenceCounter,
+    SequenceCounter, Used,
 };
-use keystate::{KeyFileFacts, KeyRefused, KeyState};
+use keystate::{KeyFileFacts, KeyRefused, KeyState, KeyUse};
 use policy::{Direction, SaSetId};
 
 use crate::compile::{CompileError, sa_set};
@@ -33,6 +33,8 @@ struct RequestedSa<'a, N> {
     line: &'a KeyLine,
     identity: SaIdentity,
     numbers: Arc<N>,
+    /// The use of the SA, if it has limits.
+    account: Option<Arc<Account>>,
 }
 
 impl<'a> Associations<'a> {
@@ -60,13 +62,22 @@ impl<'a> Associations<'a> {
         for line in lines {
             let identity = SaIdentity::of(peer, line);
             let (key, spi) = (identity.fingerprint, line.spi);
+            let account = |keys: &mut KeyState, usage| {
+                let hard = &peer.lifetime.hard;
+                let is_limited = peer.lifetime != Lifetime::NONE;
+                is_limited.then(|| keys.account(key, usage, hard)).flatten()
+            };
             let added = match line.direction {
                 Direction::Outbound => keys.outbound(key, spi, peer.numbers, file).map(|numbers| {
-                    self.outbound.push(RequestedSa { peer, set, line, identity, numbers });
+                    let account = account(keys, KeyUse::Seals);
+                    let requested = RequestedSa { peer, set, line, identity, numbers, account };
+                    self.outbound.push(requested);
                 }),
                 Direction::Inbound => {
                     keys.inbound(key, spi, peer.replay_window, peer.numbers).map(|numbers| {
-                        self.inbound.push(RequestedSa { peer, set, line, identity, numbers });
+                        let account = account(keys, KeyUse::Opens);
+                        let requested = RequestedSa { peer, set, line, identity, numbers, account };
+                        self.inbound.push(requested);
                     })
                 }
             };
@@ -144,11 +155,12 @@ impl RequestedSa<'_, SequenceCounter> {
         made: &PreviousSas,
         sad: &Sad,
     ) -> Result<Arc<OutboundSa>, SaError> {
-        let RequestedSa { peer, set, line, identity, numbers } = self;
+        let RequestedSa { peer, set, line, identity, numbers, account } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.outbound.get(identity).filter(|_| !made.outbound.contains_key(identity));
         let counted = before.and_then(|before| before.allowance.as_ref());
-        let allowance = allowance(&peer.lifetime, counted, || numbers.last());
+        let account = account.as_ref().or(counted.map(|counted| &counted.account));
+        let allowance = allowance(&peer.lifetime, account, || numbers.last());
         let id = before.map_or_else(|| sad.vacant_outbound(), |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.sequence, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
@@ -174,11 +186,12 @@ impl RequestedSa<'_, ReplayWindow> {
         made: &PreviousSas,
         sad: &Sad,
     ) -> Result<Arc<InboundSa>, SaError> {
-        let RequestedSa { peer, set, line, identity, numbers } = self;
+        let RequestedSa { peer, set, line, identity, numbers, account } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
         let before = last.inbound.get(identity).filter(|_| !made.inbound.contains_key(identity));
         let counted = before.and_then(|before| before.allowance.as_ref());
-        let allowance = allowance(&peer.lifetime, counted, || numbers.right_edge());
+        let account = account.as_ref().or(counted.map(|counted| &counted.account));
+        let allowance = allowance(&peer.lifetime, account, || numbers.right_edge());
         let id = before.map_or_else(|| sad.vacant_inbound(), |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.window, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
@@ -198,22 +211,22 @@ impl RequestedSa<'_, ReplayWindow> {
 }
 
 /// Returns the limits of an SA with the account of its use. An SA that was counted is counted on,
-/// even if it has no limits any more: it may get some again. Of one that was not counted,
-/// `most_used` is a bound from above of its packets.
+/// even if it has no limits any more: it may get some again. `None`: it was never counted. Of one
+/// that was used and not counted, `most_used` is a bound from above of its packets.
 fn allowance(
     lifetime: &Lifetime,
-    counted: Option<&Allowance>,
+    account: Option<&Arc<Account>>,
     most_used: impl Fn() -> u64,
 ) -> Option<Allowance> {
-    let account = match counted {
-        Some(counted) => counted.account.clone(),
+    let account = match account {
+        Some(account) => account.clone(),
         None if *lifetime == Lifetime::NONE => return None,
-        None => {
-            let account = Account::new();
-            account.raise(most_used(), 0);
-            Arc::new(account)
-        }
+        // No record knows the key: it is counted in memory all the same.
+        None => Arc::default(),
     };
+    if account.used(0) == Used::default() {
+        account.raise(most_used(), 0);
+    }
     Some(Allowance { lifetime: *lifetime, account })
 }
 

@@ -163,6 +163,35 @@ fn a_soft_limit_by_bytes_is_told_once_and_a_hard_one_is_never_passed() {
     }
 }
 
+/// XO-18: a daemon that was killed goes on where it was.
+#[test]
+fn after_sigkill_one_packet_short_of_the_limit_exactly_one_leaves() {
+    const MOST: u64 = 500;
+    let test = "limit_over_sigkill";
+    let lifetime = format!("soft_packets = 400\nhard_packets = {MOST}");
+    let Some(mut lab) = limited(test, &lifetime) else { return };
+    lab.flows_again();
+    let gateways = &mut lab.gateways;
+    let within = (MOST - 1 - used(gateways)) as usize;
+    assert_eq!(send(gateways, within), within);
+    wait_for("no soft expiry", || !expiries(gateways, "sa_soft_expire").is_empty());
+    gateways.kill(1);
+    gateways.start(1).unwrap();
+    assert_eq!(used(gateways), MOST - 1);
+    assert_eq!(send(gateways, 20), 1);
+    assert_eq!((used(gateways), dropped(gateways)), (MOST, 19));
+    wait_for("no hard expiry", || !expiries(gateways, "sa_hard_expire").is_empty());
+    // An end outlives the daemon, and what was told is not told again.
+    gateways.kill(1);
+    gateways.start(1).unwrap();
+    assert_eq!(send(gateways, 5), 0);
+    std::thread::sleep(Duration::from_millis(500));
+    for kind in ["sa_soft_expire", "sa_hard_expire"] {
+        assert_eq!(expiries(gateways, kind), Vec::<Value>::new());
+    }
+    lab.balances();
+}
+
 #[test]
 fn an_sa_ends_at_its_time() {
     let Some(lab) = limited("time_limit", "hard_seconds = 4") else { return };
