@@ -143,7 +143,12 @@ pub(crate) fn all() -> Vec<Row> {
     let general = of_both.map(|row| Row { fast_path: FastPathUse::Never, ..row });
     let general: Vec<Row> = general.filter(|row| row.capture == Capture::Off).collect();
     rows.extend(general);
-    // SAs with limits count their use.
+    rows.extend(limited(&rows));
+    rows
+}
+
+/// Returns rows whose SAs have limits, and so count their use.
+fn limited(rows: &[Row]) -> Vec<Row> {
     let of_both = [
         "null out v4 64 hit",
         "null in v4 64 hit",
@@ -152,9 +157,7 @@ pub(crate) fn all() -> Vec<Row> {
         "null out v4 64 hit general",
     ];
     let of_both = rows.iter().filter(|row| of_both.contains(&&*row.name())).copied();
-    let limited: Vec<Row> = of_both.map(|row| Row { limits: SaLimits::Far, ..row }).collect();
-    rows.extend(limited);
-    rows
+    of_both.map(|row| Row { limits: SaLimits::Far, ..row }).collect()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@
 //! takes no writes, makes the bound late: nothing stops the SA for it. Sealing SAs stop at the end
 //! of their numbers then.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,11 +28,12 @@ use ipsec::lifetime::{Account, Limits};
 use crate::clocks::Now;
 use crate::files::{self, FileError};
 use crate::record::{self, Damaged};
-use crate::run::{Slot, Subject};
+use crate::run::Slot;
+use crate::words::Subject;
 use crate::{HostIdentity, KeyUse, Notice};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// How far the age of an SA is written ahead.
+/// Time that the age of an SA is written ahead.
 pub(crate) const AGE_AHEAD_NS: u64 = 60 * NS_PER_SECOND;
 /// The shortest time between two writes, unless an SA is new.
 const WRITE_INTERVAL_NS: u64 = NS_PER_SECOND / 4;
@@ -91,7 +93,7 @@ pub(crate) struct Accounts {
     aged_until_ns: u64,
 }
 
-/// How far ahead of use the bounds are written.
+/// The lead of the bounds over use when they are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ahead {
     /// Of use that goes on.
@@ -153,8 +155,8 @@ impl Accounts {
             self.begin(subject, slot, now);
         }
         let account = Arc::new(Account::shared(slot.account()));
-        if !self.bounds.contains_key(&subject) {
-            self.bounds.insert(subject, Bound::of(slot, None, now));
+        if let Entry::Vacant(vacant) = self.bounds.entry(subject) {
+            vacant.insert(Bound::of(slot, None, now));
             self.has_new = true;
         }
         let bytes_written_at = load(slot.account().bytes);

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | 1 | 8192 of 1088 bytes, with shorter rings | says which numbers were used at least |
 //! | 2 | 8192 of 2112 bytes | says everything |
-//! | 3 | `run.rs` | |
+//! | 3 | `words.rs` | |
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use crate::files::FileError;
 use crate::record::digest;
-use crate::run::{
+use crate::words::{
     self, FILE_BYTES, HEAD_WORDS, HEADER_WORDS, RING_WORDS, SLOTS, STATE_OPENS, STATE_SEALS,
     Subject, header, slot,
 };
@@ -79,7 +79,7 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Layout, FileError> {
         return Ok(Layout::New);
     }
     // A part of a slot says less than was used.
-    if length < run::bytes(HEADER_WORDS) {
+    if length < words::bytes(HEADER_WORDS) {
         return Ok(Layout::Damaged);
     }
     let words = read_words(file, 0, HEADER_WORDS).map_err(of)?;
@@ -98,7 +98,7 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Layout, FileError> {
             let ring = earlier::RING_WORDS[version as usize - 1];
             let slot_words = earlier::FRONT_WORDS + ring;
             let all = earlier::SLOTS as usize * slot_words;
-            if length < run::bytes(HEADER_WORDS + all) {
+            if length < words::bytes(HEADER_WORDS + all) {
                 return Ok(Layout::Damaged);
             }
             let words = read_words(file, HEADER_WORDS, all).map_err(of)?;
@@ -129,7 +129,7 @@ pub(crate) fn header(version: u64, slots: u32, host: &HostIdentity) -> [u64; hea
 fn read_heads(file: &File) -> std::io::Result<Vec<OwnedSlot>> {
     let mut owned = Vec::new();
     for usage in [KeyUse::Opens, KeyUse::Seals] {
-        let table = run::head_at(usage, 0);
+        let table = words::head_at(usage, 0);
         let words = read_words(file, table, SLOTS as usize * HEAD_WORDS)?;
         let mut seen = HashSet::new();
         for (number, words) in (0..SLOTS).zip(words.chunks_exact(HEAD_WORDS)) {
@@ -179,14 +179,14 @@ fn subject_of(words: &[u64]) -> Option<Subject> {
     };
     let wide = |place: usize| u128::from(words[place]) << 64 | u128::from(words[place + 1]);
     let fingerprint = wide(slot::FINGERPRINT);
-    let check = run::slot_check(usage, fingerprint, words[slot::SPI]);
+    let check = words::slot_check(usage, fingerprint, words[slot::SPI]);
     (check == words[slot::CHECK]).then_some(Subject { fingerprint, usage })
 }
 
 /// Reads words from a place in the file.
 fn read_words(file: &File, at: usize, count: usize) -> std::io::Result<Vec<u64>> {
     let mut bytes = vec![0; count * size_of::<u64>()];
-    file.read_exact_at(&mut bytes, run::bytes(at))?;
+    file.read_exact_at(&mut bytes, words::bytes(at))?;
     let (words, _) = bytes.as_chunks();
     Ok(words.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }

@@ -24,6 +24,7 @@ mod accounts;
 mod bus;
 mod clocks;
 mod durable;
+mod error;
 mod evaluate;
 mod files;
 mod host;
@@ -32,6 +33,7 @@ mod once;
 mod record;
 mod run;
 mod witness;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -50,11 +52,13 @@ use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
 use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
 use once::{AddError, OnceKeys, PutBefore};
-use run::{FoundRecord, RunRecord, Slot, Subject};
+use run::{FoundRecord, RunRecord, Slot};
 use witness::Evidence;
+use words::Subject;
 
 pub use bus::RUN_FILE_CUT;
 pub use clocks::{Clocks, SystemClocks};
+pub use error::{KeyRefused, KeyStateError, KeyUsed, Once, TopUpError};
 pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
@@ -67,7 +71,7 @@ pub const TOP_UP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the right edges of replay windows are written.
 pub const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Places for live SAs of each direction.
-pub const MAX_SAS: u32 = run::SLOTS;
+pub const MAX_SAS: u32 = words::SLOTS;
 
 /// The use of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -85,111 +89,6 @@ pub struct KeyFileFacts {
     pub path: PathBuf,
     /// Time of its last change.
     pub modified: SystemTime,
-}
-
-/// A failure to open the state of keys. The daemon must not start.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum KeyStateError {
-    /// Another process uses the directory.
-    #[error(
-        "{} is in use by another daemon{}: stop it first, or give this one its own directories",
-        .path.display(), .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
-    )]
-    InUse {
-        /// The locked file.
-        path: PathBuf,
-        /// The other process, if it says.
-        pid: Option<u32>,
-    },
-    /// A file or directory cannot be used.
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-/// A key that is not used. The others are.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the key {fingerprint} of SPI {spi} is not used: {reason}")]
-pub struct KeyRefused {
-    /// The key.
-    pub fingerprint: Fingerprint,
-    /// The use that was refused.
-    pub usage: KeyUse,
-    /// SPI of the SA that would use the key.
-    pub spi: Spi,
-    /// The reason.
-    pub reason: Refusal,
-}
-
-/// The proof that a key was put over the API for the first time since boot: its numbers may begin
-/// at 1. Whoever makes the counter of the key takes it.
-#[must_use = "the key is used up: no other SA may have it"]
-#[derive(PartialEq, Eq, Debug)]
-pub struct Once {
-    fingerprint: Fingerprint,
-}
-
-impl Once {
-    /// The key.
-    pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
-    }
-}
-
-/// A key that must not be put over the API, or all of them for now. Nothing was taken.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum KeyUsed {
-    /// The key was put before since the machine booted, or twice at once. Its numbers would begin
-    /// at 1 a second time.
-    #[error(
-        "the key {fingerprint} was put before since this machine booted: an AEAD key seals for one \
-         SA only; agree on a new one"
-    )]
-    PutBefore {
-        /// The key.
-        fingerprint: Fingerprint,
-    },
-    /// A key file has, or had, the key.
-    #[error("the key {fingerprint} is, or was, in a key file of this machine: agree on a new one")]
-    FileKey {
-        /// The key.
-        fingerprint: Fingerprint,
-    },
-    /// As many keys were put as are remembered.
-    #[error(
-        "{} keys were put since this machine booted, the most that are remembered: reboot it",
-        MAX_KEYS_ONCE
-    )]
-    Full,
-    /// The file of the keys that were put is damaged or lost some: any key may have been in it.
-    #[error(
-        "{} is damaged, so which keys were put since this machine booted is unknown: reboot it",
-        .path.display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A record cannot be read or written.
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-impl KeyUsed {
-    /// Returns true if the key was met before, so that another key helps.
-    pub fn is_met_before(&self) -> bool {
-        matches!(self, KeyUsed::PutBefore { .. } | KeyUsed::FileKey { .. })
-    }
-}
-
-/// Records could not be written. The SAs concerned seal up to the end of their reservations, and
-/// again once writing succeeds.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("records of {failed} keys could not be written: {first}")]
-pub struct TopUpError {
-    /// Number of records.
-    pub failed: usize,
-    /// The error of the first.
-    pub first: FileError,
 }
 
 /// A repair, for the event log.
@@ -423,7 +322,7 @@ impl KeyState {
         Some(self.accounts.account(subject, slot, hard, Now::of(&*self.clocks)))
     }
 
-    /// Uses an outbound AEAD key that is put over the API: once since the machine booted, over every
+    /// Uses an outbound AEAD key that is put over the API: once from boot to boot, over every
     /// SIGKILL and restart. The key itself is not stored. Cost: a write to the page cache, without
     /// a sync.
     ///
@@ -716,7 +615,8 @@ impl Drop for KeyState {
             std::mem::forget(self.lock.try_clone());
         } else {
             // SAFETY: the counters, windows and accounts over the words are all in `sealing`,
-            // `opening` and `accounts`, and nobody else holds one. Threat: as `give_lock_back` says.
+            // `opening` and `accounts`, and no one else holds one. Threat: as `give_lock_back`
+            // says.
             unsafe { self.run.give_lock_back() };
         }
     }

@@ -34,7 +34,7 @@ const HEADER_BYTES: usize = 64;
 const CHECKED_BYTES: usize = 48;
 const RECORD_BYTES: usize = 16;
 
-/// What the file says of a key.
+/// The answer of the file about a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PutBefore {
     No,

@@ -1,4 +1,4 @@
-//! The use of SAs with limits over kills, reboots and clocks that somebody sets: it never gets less.
+//! The use of SAs with limits over kills, reboots and clocks that are set: it never gets less.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

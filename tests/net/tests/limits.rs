@@ -1,5 +1,5 @@
-//! Limits of SAs over two workers: exactly the limit leaves, each expiry is told once, and neither a
-//! change of the configuration nor SIGKILL takes anything back.
+//! Limits of SAs over two workers: exactly the limit leaves, each expiry is told once, and neither
+//! a change of the configuration nor SIGKILL takes anything back.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -152,13 +152,6 @@ impl DiagnosticKind {
             DiagnosticKind::BadSize { .. } => {
                 "write a number of connections: 1000, \"64K\", \"1M\""
             }
-            DiagnosticKind::ZeroLimit { .. } => "write 1 at least, or leave the key out: no limit",
-            DiagnosticKind::BadAmount { .. } => {
-                "write a number from 1 to 2^64 - 1, or in quotes with K, M, G or T: \"10G\""
-            }
-            DiagnosticKind::SoftAboveHard { .. } => {
-                "a soft limit warns before the hard one: write a smaller number"
-            }
             DiagnosticKind::CacheTooSmall => "write flows = \"off\" to have none, or 2 at least",
             DiagnosticKind::UseWithoutCache => {
                 "write flows = \"1M\" to have one, or leave `use` out"
@@ -194,6 +187,13 @@ impl DiagnosticKind {
     /// Returns the advice about peers.
     fn peer_help(&self) -> Option<&'static str> {
         Some(match self {
+            DiagnosticKind::ZeroLimit { .. } => "write 1 at least, or leave the key out: no limit",
+            DiagnosticKind::BadAmount { .. } => {
+                "write a number from 1 to 2^64 - 1, or in quotes with K, M, G or T: \"10G\""
+            }
+            DiagnosticKind::SoftAboveHard { .. } => {
+                "a soft limit warns before the hard one: write a smaller number"
+            }
             DiagnosticKind::MulticastPeer { .. } => Refusal::Multicast.help(),
             DiagnosticKind::BadKeys | DiagnosticKind::KeyAsFileName => KEYS_STAND_ELSEWHERE,
             DiagnosticKind::BadKeyFileName => {

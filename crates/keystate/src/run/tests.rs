@@ -4,6 +4,7 @@ use std::time::SystemTime;
 use ipsec::{Advance, KeyMaterial, ReplayWindow, SequenceNumbers, Spi, Suite};
 
 use super::*;
+use crate::words::FILE_BYTES;
 use crate::{KeyFileFacts, KeyState, RESERVATION_STEP};
 
 const NUMBERS: SequenceNumbers = SequenceNumbers::Extended;
