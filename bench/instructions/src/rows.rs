@@ -143,21 +143,22 @@ pub(crate) fn all() -> Vec<Row> {
     let general = of_both.map(|row| Row { fast_path: FastPathUse::Never, ..row });
     let general: Vec<Row> = general.filter(|row| row.capture == Capture::Off).collect();
     rows.extend(general);
-    rows.extend(limited(&rows));
+    let limited = limited(&rows);
+    rows.extend(limited);
     rows
 }
 
-/// Returns rows whose SAs have limits, and so count their use.
+/// Returns some rows again with SAs that count their use.
 fn limited(rows: &[Row]) -> Vec<Row> {
-    let of_both = [
+    let names = [
         "null out v4 64 hit",
         "null in v4 64 hit",
         "aes-128-gcm out v4 64 hit",
         "aes-128-gcm in v4 64 hit",
         "null out v4 64 hit general",
     ];
-    let of_both = rows.iter().filter(|row| of_both.contains(&&*row.name())).copied();
-    of_both.map(|row| Row { limits: SaLimits::Far, ..row }).collect()
+    let named = rows.iter().filter(|row| names.contains(&&*row.name()));
+    named.map(|row| Row { limits: SaLimits::Far, ..*row }).collect()
 }
 
 #[cfg(test)]

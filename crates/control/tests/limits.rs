@@ -55,7 +55,7 @@ impl Gateway {
     }
 }
 
-/// The allowances of the outbound and the inbound SA.
+/// Limits and accounts of the outbound and of the inbound SA.
 fn allowances(compiled: &Compiled) -> [Option<Allowance>; 2] {
     let outbound = compiled.sad.outbound().next().unwrap().allowance.clone();
     [outbound, compiled.sad.inbound().next().unwrap().allowance.clone()]

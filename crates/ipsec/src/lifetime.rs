@@ -106,7 +106,7 @@ impl Limit {
 /// a key that was never used.
 #[derive(Clone, Copy, Debug)]
 pub struct AccountWords {
-    /// Packets, as [`Limits::packets`] counts them. Less only by packets that are given back.
+    /// Packets, as [`Limits::packets`] counts them. Gets less only by what is given back.
     pub packets: &'static AtomicU64,
     /// Bytes, as [`Limits::bytes`] counts them.
     pub bytes: &'static AtomicU64,
@@ -243,9 +243,8 @@ impl Account {
     }
 
     /// Takes a run of packets with `bytes` in all, or as many of its first packets as the hard
-    /// limits by packets and bytes allow; returns how many. The caller uses them, or [gives
-    /// back](Self::give_back) those that it cannot use. `sizes` yields the bytes of each packet in
-    /// order; it is asked only at a limit.
+    /// limits by packets and bytes allow; returns how many. The caller uses them, or
+    /// [gives back](Self::give_back) those that it cannot use. `sizes` yields the bytes of each packet in order; it is asked only at a limit.
     ///
     /// A packet that does not fit the limit by bytes ends the SA, although a shorter one might fit.
     ///
@@ -348,8 +347,8 @@ impl Account {
     /// told now. Only the control plane calls it, from one thread, about ten times a second: use is
     /// noted with that precision. `now_ns`: nanoseconds of the boot clock.
     ///
-    /// Workers may hold packets that they give back. So such a limit ends the SA only
-    /// if no packet was taken between two judgements; until then it is kept all the same.
+    /// Workers may hold packets that they give back. So a limit by packets or bytes ends the SA
+    /// only if no packet was taken between two judgements; until then it is kept all the same.
     pub fn judge(&self, lifetime: &Lifetime, now_ns: u64) -> Expiries {
         let packets = self.packets.at().load(Ordering::Relaxed);
         let rests = self.seen_packets.swap(packets, Ordering::Relaxed) == packets;
