@@ -231,7 +231,6 @@ impl Account {
             first_use_ns: Word::Shared(words.first_use_ns),
             last_use_ns: Word::Shared(words.last_use_ns),
             seen_packets: AtomicU64::new(words.packets.load(Ordering::Relaxed)),
-            ..Account::new()
         }
     }
 
@@ -244,7 +243,8 @@ impl Account {
 
     /// Takes a run of packets with `bytes` in all, or as many of its first packets as the hard
     /// limits by packets and bytes allow; returns how many. The caller uses them, or
-    /// [gives back](Self::give_back) those that it cannot use. `sizes` yields the bytes of each packet in order; it is asked only at a limit.
+    /// [gives back](Self::give_back) those that it cannot use. `sizes` yields the bytes of each
+    /// packet in order; it is asked only at a limit.
     ///
     /// A packet that does not fit the limit by bytes ends the SA, although a shorter one might fit.
     ///
