@@ -68,11 +68,13 @@ impl<'a> Associations<'a> {
                 is_limited.then(|| keys.account(key, usage, hard)).flatten()
             };
             let added = match line.direction {
-                Direction::Outbound => keys.outbound(key, spi, peer.numbers, file).map(|numbers| {
-                    let account = account(keys, KeyUse::Seals);
-                    let requested = RequestedSa { peer, set, line, identity, numbers, account };
-                    self.outbound.push(requested);
-                }),
+                Direction::Outbound => {
+                    keys.outbound_later(key, spi, peer.numbers, file).map(|numbers| {
+                        let account = account(keys, KeyUse::Seals);
+                        let requested = RequestedSa { peer, set, line, identity, numbers, account };
+                        self.outbound.push(requested);
+                    })
+                }
                 Direction::Inbound => {
                     keys.inbound(key, spi, peer.replay_window, peer.numbers).map(|numbers| {
                         let account = account(keys, KeyUse::Opens);

@@ -162,6 +162,9 @@ impl Compiler {
         {
             made.add_peer(peer, *set, lines, file, keys)?;
         }
+        // Counters that get no numbers now get some as soon as the daemon's own calls succeed, which
+        // tell why they did not.
+        let _ = keys.top_up();
         let (sad, refused, kept) = made.finish()?;
         let names = config.peers.iter().map(|peer| peer.name.clone());
         let kept = Arc::new(PreviousSas {

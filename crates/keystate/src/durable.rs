@@ -75,15 +75,25 @@ impl Reservations {
         fingerprint: u128,
         reservation: &Reservation,
     ) -> Result<(), FileError> {
-        let Reservation { machine, reserved, standing } = reservation;
-        let standing = match standing {
-            KeyStatus::Good => "good",
-            KeyStatus::Spent => "spent",
-        };
-        let line = format!("{fingerprint:032x} {machine:032x} {reserved} {standing}");
-        let text = record::encode(RESERVATION, [line]);
-        files::replace(&self.path(fingerprint), text.as_bytes())
+        files::replace(&self.path(fingerprint), &text(fingerprint, reservation))
     }
+
+    /// Writes the records of many keys, each as [`Reservations::write`] does. Returns one result
+    /// for each.
+    pub(crate) fn write_all(&self, records: &[(u128, Reservation)]) -> Vec<Result<(), FileError>> {
+        let file = |(key, record): &(u128, Reservation)| (self.path(*key), text(*key, record));
+        files::replace_all(&records.iter().map(file).collect::<Vec<_>>())
+    }
+}
+
+fn text(fingerprint: u128, reservation: &Reservation) -> Vec<u8> {
+    let Reservation { machine, reserved, standing } = reservation;
+    let standing = match standing {
+        KeyStatus::Good => "good",
+        KeyStatus::Spent => "spent",
+    };
+    let line = format!("{fingerprint:032x} {machine:032x} {reserved} {standing}");
+    record::encode(RESERVATION, [line]).into_bytes()
 }
 
 fn parse(content: &[u8], expected: u128) -> Result<Reservation, Damaged> {

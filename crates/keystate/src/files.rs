@@ -1,5 +1,7 @@
 //! Trusted files: opened without following links, owned by this user, replaced whole.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -8,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The largest record that is read, bytes.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// Files up to which each is synced alone.
+const SYNCED_ONE_BY_ONE: usize = 16;
 
 /// A file operation that failed: the machine is at fault, or the person who keeps its directories.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -105,33 +109,127 @@ pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
 /// Replaces a file's content so that after a crash it is the old or the new one, and after success
 /// the new one: a new file is written and synced, takes the name, and the directory is synced.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), FileError> {
-    let new = beside(path, ".", ".new");
-    let done = write_whole(&new, content);
-    if done.is_err() {
-        // Half a file is of no use, and takes room where there may be none.
-        let _ = std::fs::remove_file(&new);
-    }
-    done?;
+    let new = write_new(path, content, |file| file.sync_all())?;
     std::fs::rename(&new, path).map_err(|error| FileError::of(path, &error))?;
     sync_directory(path)
 }
 
-fn write_whole(path: &Path, content: &[u8]) -> Result<(), FileError> {
-    let of = |error: io::Error| FileError::of(path, &error);
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-    let mut file = options.open(path).map_err(of)?;
-    let metadata = file.metadata().map_err(of)?;
-    check_regular(path, &metadata)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(of)
+/// Replaces many files as [`replace`] does, each for itself and in any order, with one sync for
+/// each file system and one for each directory. Returns one result for each file.
+///
+/// Few files are synced one by one: a sync of a file system also writes what others wrote to it.
+pub(crate) fn replace_all(files: &[(PathBuf, Vec<u8>)]) -> Vec<Result<(), FileError>> {
+    if files.len() <= SYNCED_ONE_BY_ONE {
+        return files.iter().map(|(path, content)| replace(path, content)).collect();
+    }
+    let mut results: Vec<Result<(), FileError>> = vec![Ok(()); files.len()];
+    let mut directories: BTreeMap<&Path, Directory> = BTreeMap::new();
+    for ((path, content), result) in files.iter().zip(&mut results) {
+        // Opened before the files are written, so that it sees the errors of their writes.
+        *result = match directories.entry(directory_of(path)) {
+            Entry::Occupied(_) => Ok(()),
+            Entry::Vacant(vacant) => Directory::open(vacant.key()).map(|open| {
+                vacant.insert(open);
+            }),
+        };
+        if result.is_ok() {
+            *result = write_new(path, content, |_| Ok(())).map(drop);
+        }
+    }
+    let mut synced: BTreeMap<u64, Result<(), FileError>> = BTreeMap::new();
+    for (path, directory) in &directories {
+        synced.entry(directory.device).or_insert_with(|| sync_file_system(&directory.file, path));
+    }
+    for ((path, _), result) in files.iter().zip(&mut results).filter(|(_, r)| r.is_ok()) {
+        let device = directories[directory_of(path)].device;
+        let rename = || std::fs::rename(new_name(path), path);
+        *result = synced[&device]
+            .clone()
+            .and_then(|()| rename().map_err(|error| FileError::of(path, &error)));
+    }
+    let synced: BTreeMap<&Path, Result<(), FileError>> = directories
+        .iter()
+        .map(|(path, directory)| {
+            let synced = directory.file.sync_all();
+            (*path, synced.map_err(|error| FileError::of(path, &error)))
+        })
+        .collect();
+    for ((path, _), result) in files.iter().zip(&mut results) {
+        match result {
+            Ok(()) => *result = synced[directory_of(path)].clone(),
+            Err(_) => drop(std::fs::remove_file(new_name(path))),
+        }
+    }
+    results
+}
+
+/// A directory in which files are replaced.
+struct Directory {
+    file: File,
+    device: u64,
+}
+
+impl Directory {
+    fn open(path: &Path) -> Result<Directory, FileError> {
+        let of = |error: io::Error| FileError::of(path, &error);
+        let file = File::open(path).map_err(of)?;
+        let device = file.metadata().map_err(of)?.dev();
+        Ok(Directory { file, device })
+    }
+}
+
+/// Writes all that was written to the file system of an open directory to its disk. Fails if a
+/// write failed since the directory was opened (Linux 5.8 or later).
+fn sync_file_system(directory: &File, path: &Path) -> Result<(), FileError> {
+    // SAFETY: syncfs takes a file descriptor, which is open for as long as `directory` is borrowed,
+    // and touches no memory of ours. Threat: another file system would be synced.
+    let result = unsafe { libc::syncfs(directory.as_raw_fd()) };
+    match result {
+        0 => Ok(()),
+        _ => Err(FileError::of(path, &io::Error::last_os_error())),
+    }
+}
+
+/// The name under which a file is written before it takes its own.
+fn new_name(path: &Path) -> PathBuf {
+    beside(path, ".", ".new")
+}
+
+/// Writes the file that will take a name, and returns its own.
+fn write_new(
+    path: &Path,
+    content: &[u8],
+    sync: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<PathBuf, FileError> {
+    let new = new_name(path);
+    let of = |error: io::Error| FileError::of(&new, &error);
+    let write = || {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let mut file = options.open(&new).map_err(of)?;
+        let metadata = file.metadata().map_err(of)?;
+        check_regular(&new, &metadata)?;
+        file.write_all(content).and_then(|()| sync(&file)).map_err(of)
+    };
+    let written: Result<(), FileError> = write();
+    if written.is_err() {
+        // Half a file is of no use, and takes room where there may be none.
+        let _ = std::fs::remove_file(&new);
+    }
+    written.map(|()| new)
 }
 
 /// Makes the names in a file's directory durable.
 fn sync_directory(path: &Path) -> Result<(), FileError> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let synced = File::open(directory).and_then(|directory| directory.sync_all());
     synced.map_err(|error| FileError::of(directory, &error))
+}
+
+/// The directory that a file is in.
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    directory.unwrap_or(Path::new("."))
 }
 
 /// Renames a file that cannot be used, so that its name says so, and returns the new name.
@@ -246,6 +344,31 @@ mod tests {
         }
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn many_files_are_replaced_like_one_and_fail_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |number: usize| root.path().join(format!("{}/{number}", number % 3));
+        (0..3).for_each(|n| std::fs::create_dir(root.path().join(n.to_string())).unwrap());
+        for count in [1, SYNCED_ONE_BY_ONE, SYNCED_ONE_BY_ONE + 1, 100] {
+            // One has something in its way, one has no directory.
+            let blocked = new_name(&path(count / 2));
+            std::fs::create_dir(&blocked).unwrap();
+            let mut files: Vec<(PathBuf, Vec<u8>)> =
+                (0..count).map(|n| (path(n), format!("{n} of {count}").into_bytes())).collect();
+            files.push((root.path().join("missing/file"), b"x".to_vec()));
+            let results = replace_all(&files);
+            for (number, ((path, content), result)) in files.iter().zip(results).enumerate() {
+                let fails = number == count / 2 || number == count;
+                assert_eq!(result.is_err(), fails, "{number} of {count}: {result:?}");
+                if !fails {
+                    assert_eq!(read(path), Ok(Some(content.clone())));
+                    assert!(!new_name(path).exists());
+                }
+            }
+            std::fs::remove_dir(blocked).unwrap();
+        }
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod host;
 mod layouts;
 mod once;
 mod record;
+mod reserve;
 mod run;
 mod witness;
 mod words;
@@ -53,7 +54,6 @@ use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
 use once::{AddError, OnceKeys, PutBefore};
 use run::{FoundRecord, RunRecord, Slot};
-use witness::Evidence;
 use words::Subject;
 
 pub use bus::RUN_FILE_CUT;
@@ -251,8 +251,8 @@ impl KeyState {
     /// or a new one. `spi` appears in refusals. If the reservation cannot be written, the counter
     /// hands out nothing until [`KeyState::top_up`] succeeds.
     ///
-    /// Cost: for a key that is not in use, up to two files written and synced. Very many keys take
-    /// long: those in use are topped up in between.
+    /// Cost: for a key that has no numbers left over from before, two files written and synced. Use
+    /// [`KeyState::outbound_later`] for several keys.
     ///
     /// # Errors
     /// [`KeyRefused`]: the key must not seal.
@@ -263,9 +263,32 @@ impl KeyState {
         numbers: SequenceNumbers,
         key_file: &KeyFileFacts,
     ) -> Result<Arc<SequenceCounter>, KeyRefused> {
+        let counter = self.outbound_later(fingerprint, spi, numbers, key_file)?;
+        // If it cannot be written now, it is tried again and told by `top_up`.
+        let _ = self.reserve(&[number(fingerprint)]);
+        Ok(counter)
+    }
+
+    /// Returns the counter of a sealing key as [`KeyState::outbound`] does, but writes no
+    /// reservation: a counter without numbers hands out none until [`KeyState::top_up`], which the
+    /// caller calls when it has taken all counters and accounts. One call for many keys syncs once
+    /// for many files. After SIGKILL the reservations are there, and nothing is written.
+    ///
+    /// Cost: two small files read. Very many keys take long: those in use are topped up in between.
+    ///
+    /// # Errors
+    /// [`KeyRefused`]: the key must not seal.
+    pub fn outbound_later(
+        &mut self,
+        fingerprint: Fingerprint,
+        spi: Spi,
+        numbers: SequenceNumbers,
+        key_file: &KeyFileFacts,
+    ) -> Result<Arc<SequenceCounter>, KeyRefused> {
         if self.topped_up.elapsed() >= TOP_UP_INTERVAL {
-            // A refusal is told by the next call of the caller's own.
-            let _ = self.top_up();
+            // Not the keys that were taken since: they are written together. A refusal is told by
+            // the next call of the caller's own.
+            let _ = self.reserve_running();
         }
         let key = number(fingerprint);
         let usage = KeyUse::Seals;
@@ -393,12 +416,8 @@ impl KeyState {
         self.topped_up = Instant::now();
         let mut problems = Vec::new();
         problems.extend(self.accounts.top_up(Now::of(&*self.clocks)).err());
-        let KeyState { host, reservations, sealing, unwritten, .. } = self;
-        for (key, sealing) in sealing {
-            if sealing.is_in_use() {
-                problems.extend(sealing.reserve(*key, reservations, host).err());
-            }
-        }
+        problems.extend(self.reserve_due());
+        let KeyState { reservations, unwritten, .. } = self;
         unwritten.retain(|key, record| match reservations.write(*key, record) {
             Ok(()) => false,
             Err(error) => {
@@ -447,8 +466,6 @@ impl KeyState {
         if let Some(sealing) = self.sealing.get_mut(&key) {
             let counter = sealing.counter(numbers)?;
             sealing.key_file.clone_from(&key_file.path);
-            // If it cannot be written now, it is tried again and told by `top_up`.
-            let _ = sealing.reserve(key, &self.reservations, &self.host);
             return Ok(counter);
         }
         let subject = Subject { fingerprint: key, usage: KeyUse::Seals };
@@ -463,7 +480,6 @@ impl KeyState {
         let key_file = key_file.path.clone();
         let mut sealing = Sealing { counters: Vec::new(), slot, key_file, durable, witness };
         let counter = sealing.counter(numbers)?;
-        let _ = sealing.reserve(key, &self.reservations, &self.host);
         self.sealing.insert(key, sealing);
         Ok(counter)
     }
@@ -619,48 +635,6 @@ impl Drop for KeyState {
             // says.
             unsafe { self.run.give_lock_back() };
         }
-    }
-}
-
-impl Sealing {
-    /// Makes sure that more than half a step of numbers is reserved ahead, up to the limit:
-    ///
-    /// 1. the durable record
-    /// 2. the witness, which so never says more
-    /// 3. the run record, which so sees if either goes back
-    /// 4. the counter may
-    fn reserve(
-        &mut self,
-        key: u128,
-        reservations: &Reservations,
-        host: &HostIdentity,
-    ) -> Result<(), FileError> {
-        let last = self.slot.last().load(Ordering::Relaxed);
-        let in_use = self.counters.iter().filter(|counter| Arc::strong_count(counter) > 1);
-        let limit = in_use.map(|counter| counter.numbers().limit()).max().unwrap_or(0);
-        let wanted = last.saturating_add(RESERVATION_STEP / 2).min(limit);
-        if self
-            .counters
-            .iter()
-            .all(|counter| counter.reserved() >= wanted.min(counter.numbers().limit()))
-        {
-            return Ok(());
-        }
-        let machine = host.machine;
-        if self.durable < wanted {
-            let reserved = last.saturating_add(RESERVATION_STEP).min(limit);
-            let record = Reservation { machine, reserved, standing: KeyStatus::Good };
-            reservations.write(key, &record)?;
-            self.durable = reserved;
-        }
-        if self.witness < self.durable {
-            let reserved = self.durable;
-            witness::write(&self.key_file, key, Evidence { machine, reserved })?;
-            self.witness = reserved;
-        }
-        self.slot.reserved().store(self.durable, Ordering::Relaxed);
-        self.counters.iter().for_each(|counter| counter.reserve(self.durable));
-        Ok(())
     }
 }
 

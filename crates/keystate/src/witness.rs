@@ -40,22 +40,35 @@ pub(crate) fn read(key_file: &Path, fingerprint: u128) -> Result<Found<Evidence>
     })
 }
 
-/// Writes the entry of a key; entries of other keys stay. Leaves a damaged witness alone: it is
-/// evidence.
-pub(crate) fn write(
-    key_file: &Path,
-    fingerprint: u128,
-    testimony: Evidence,
-) -> Result<(), FileError> {
-    let path = path_of(key_file);
-    let Ok(mut all) = read_all(&path)? else {
-        return Err(FileError::System { path, code: libc::EBADMSG });
-    };
-    all.insert(fingerprint, testimony);
+/// Writes entries of keys, by their key files; entries of other keys stay. Leaves a damaged witness
+/// alone: it is evidence. Returns one result for each key file.
+pub(crate) fn write_all(
+    by_file: &BTreeMap<&Path, Vec<(u128, Evidence)>>,
+) -> Vec<Result<(), FileError>> {
+    let mut results = Vec::with_capacity(by_file.len());
+    let mut files = Vec::with_capacity(by_file.len());
+    for (key_file, entries) in by_file {
+        let path = path_of(key_file);
+        let known = read_all(&path).and_then(|read| {
+            read.map_err(|Damaged| FileError::System { path: path.clone(), code: libc::EBADMSG })
+        });
+        results.push(known.map(|mut all| {
+            all.extend(entries.iter().copied());
+            files.push((path, text(&all)));
+        }));
+    }
+    let mut written = files::replace_all(&files).into_iter();
+    for result in results.iter_mut().filter(|result| result.is_ok()) {
+        *result = written.next().expect("one result for each file");
+    }
+    results
+}
+
+fn text(all: &EvidenceByKey) -> Vec<u8> {
     let lines = all.iter().map(|(key, Evidence { machine, reserved })| {
         format!("{key:032x} {machine:032x} {reserved}")
     });
-    files::replace(&path, record::encode(WITNESS, lines).as_bytes())
+    record::encode(WITNESS, lines).into_bytes()
 }
 
 fn read_all(path: &Path) -> Result<Result<EvidenceByKey, Damaged>, FileError> {
