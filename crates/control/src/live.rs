@@ -162,8 +162,8 @@ impl Compiler {
         {
             made.add_peer(peer, *set, lines, file, keys)?;
         }
-        // Counters that get no numbers now get some as soon as the daemon's own calls succeed, which
-        // tell why they did not.
+        // A counter that gets no numbers now gets some when a later call succeeds. The daemon's own
+        // calls tell why they fail.
         let _ = keys.top_up();
         let (sad, refused, kept) = made.finish()?;
         let names = config.peers.iter().map(|peer| peer.name.clone());

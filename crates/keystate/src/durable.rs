@@ -58,9 +58,9 @@ impl Reservations {
     /// The record of a key. A damaged one is set aside and stays in the key's way.
     pub(crate) fn read(&self, fingerprint: u128) -> Result<Found<Reservation>, FileError> {
         let path = self.path(fingerprint);
-        let aside = files::set_aside_name(&path);
-        let there = aside.symlink_metadata().is_ok();
         let Some(content) = files::read(&path)? else {
+            let aside = files::set_aside_name(&path);
+            let there = aside.symlink_metadata().is_ok();
             return Ok(if there { Found::Damaged(aside) } else { Found::Missing });
         };
         match parse(&content, fingerprint) {

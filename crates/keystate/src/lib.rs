@@ -530,17 +530,18 @@ impl KeyState {
         // Nothing is taken for a window that cannot be.
         ReplayWindow::new(size, numbers)?;
         let seals = Subject { fingerprint: key, usage: KeyUse::Seals };
+        let opens = Subject { fingerprint: key, usage: KeyUse::Opens };
+        // A key that opened in this boot has no reservation: it would not have been taken to seal.
         let sealed_here = self.run.find(seals).is_some()
             || self.once.knows(key) == PutBefore::Yes
             || self.unwritten.contains_key(&key)
-            || self.reservations.read(key)? != Found::Missing;
+            || (self.run.find(opens).is_none() && self.reservations.read(key)? != Found::Missing);
         if sealed_here {
             return Err(Refusal::OtherDirection);
         }
         if !self.opening.contains_key(&key) {
             let edge = self.edges.of(key).unwrap_or(0);
-            let subject = Subject { fingerprint: key, usage: KeyUse::Opens };
-            let slot = self.place(subject, spi, |slot| slot.window().begin_after(edge))?;
+            let slot = self.place(opens, spi, |slot| slot.window().begin_after(edge))?;
             let opening = Opening { words: slot.window(), windows: Vec::new() };
             self.opening.insert(key, opening);
         }

@@ -70,6 +70,7 @@ fn many_keys_go_on_after_a_kill() {
     let taken = take(&mut state, root.path(), peers());
     let (processor, all) = (processor_ms() - before, began.elapsed());
     println!("start after a kill: {all:?} ({processor} ms busy), of which open {opened:?}");
+    state.settle().unwrap();
     let size = |name: &str| std::fs::metadata(root.path().join(name)).unwrap().blocks() / 2;
     let [record, edges] = [size("run/keystate"), size("state/sequence/inbound")];
     println!("on disk: keystate {record} KiB, inbound {edges} KiB");
