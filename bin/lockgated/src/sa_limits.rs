@@ -182,7 +182,7 @@ mod tests {
             assert_eq!(told(&lab.events), []);
             assert_eq!(seal(&lab, 1), 1);
             (4..7).for_each(&mut judge);
-            assert_eq!(told(&lab.events), [soft.clone()]);
+            assert_eq!(told(&lab.events), std::slice::from_ref(&soft));
             assert_eq!(seal(&lab, 9), 2);
             (7..12).for_each(&mut judge);
             assert_eq!(told(&lab.events), [soft, hard]);

@@ -353,7 +353,7 @@ fn sa_limits(answer: &v1::SecurityAssociations, columns: Columns) -> String {
         ["direction", "SPI", "peer", "packets", "bytes", "seconds", "idle seconds", "ended by"];
     let wide = ["idle seconds", "seconds", "ended by"];
     let title = "Use and limits of SAs";
-    fitted(title, &header, rows.into_iter(), Numbers(3..=6), (columns, &wide))
+    fitted(title, &header, rows, Numbers(3..=6), (columns, &wide))
 }
 
 /// The policies, what passes without them, and the flow cache's four lines.
