@@ -1,6 +1,7 @@
 //! Runs every part of the tests in order, and ends with a table.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use crate::built;
 use crate::runs::{
@@ -15,8 +16,12 @@ const FUZZ_PACKAGE: &str = "fuzz-replay";
 /// The tests against other implementations; its last line is `N passed, N failed, N skipped`.
 const INTEROP: &str = "tests/interop/run.py";
 
+/// Time after which no part begins that `test-long` has too: half an hour has to be enough.
+const SLOW: Duration = Duration::from_secs(17 * 60);
+
 /// Runs all parts. Fails if one of them did.
 pub(crate) fn run() -> Result<(), Failure> {
+    let began = Instant::now();
     let (built, building) = build()?;
     if !built.complete {
         // Programs of an earlier build would be tested.
@@ -47,8 +52,11 @@ pub(crate) fn run() -> Result<(), Failure> {
             let mut said = Vec::new();
             let interop = time_into("interop", &mut said, |said| interop(&[], said));
             let package = time_into("package", &mut said, package);
-            let instructions = time_into("instructions", &mut said, |_| {
-                instructions::check(instructions::Rows::Short)
+            let instructions = time_into("instructions", &mut said, |_| match began.elapsed() {
+                slow if slow > SLOW => Ok(Outcome::Skipped(
+                    "this machine is slow, 17 minutes are over: make test-long PART=instructions",
+                )),
+                _ => instructions::check(instructions::Rows::Short),
             });
             (said, [interop, package, instructions])
         });
