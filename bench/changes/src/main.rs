@@ -198,6 +198,7 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
             peer: format!("peer{peer}"),
             tunnel,
             outbound: vec![id],
+            acquires: false,
             mss_clamp: true,
             may_move: false,
             keepalive_s: None,

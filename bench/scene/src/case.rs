@@ -295,6 +295,7 @@ impl Case {
                 peer: "peer".into(),
                 tunnel,
                 outbound: outbound.iter().map(|sa| sa.id).collect(),
+                acquires: false,
                 mss_clamp: true,
                 may_move: false,
                 keepalive_s: None,

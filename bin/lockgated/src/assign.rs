@@ -18,9 +18,9 @@ const MOST_QUOTA: u32 = 1024;
 const LEAST_QUOTA: u32 = 256;
 /// Fill ring and transmit ring of a socket.
 const RINGS: u32 = 2;
-/// Frames of a worker that no socket owns: batches under way, what waits for neighbours or for
-/// first fragments, fragments.
-const FRAMES_FOR_THE_WALK: u32 = 3072;
+/// Frames of a worker that no socket owns: batches under way, what waits for neighbours, for SAs or
+/// for first fragments, fragments.
+const FRAMES_FOR_THE_WALK: u32 = 4096;
 /// Sockets more than there are at the start: ports that come later, queues that are added.
 const SPARE_SOCKETS: u32 = 4;
 /// Queues of a netdev that are served at most.

@@ -65,6 +65,7 @@ fn in_udp() -> Sad {
         peer: "peer".into(),
         tunnel,
         outbound: vec![],
+        acquires: false,
         mss_clamp: false,
         may_move: false,
         keepalive_s: None,

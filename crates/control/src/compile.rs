@@ -142,6 +142,7 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
         peer: peer.name.clone(),
         tunnel: peer.tunnel(),
         outbound,
+        acquires: false,
         mss_clamp: peer.mss_clamp,
         may_move: peer.place == PeerPlace::BehindNat,
         keepalive_s: peer.nat_keepalive_s,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use dataplane::connections::Connections;
-use dataplane::{Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
+use dataplane::{AcquireSwitch, Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
@@ -56,6 +56,8 @@ pub struct Compiled {
     pub(crate) workers: u32,
     /// The connections, from the first configuration on that tracks some.
     pub(crate) connections: Option<Arc<Connections>>,
+    /// Says whether somebody makes SAs when asked.
+    pub(crate) acquires: Arc<AcquireSwitch>,
 }
 
 impl Compiled {
@@ -95,6 +97,7 @@ impl Compiled {
             spd: self.spd.clone(),
             sad: self.sad.clone(),
             connections: self.connections.clone(),
+            acquires: self.acquires.clone(),
         };
         Ok(Snapshot::after(sources, running)?.into())
     }
@@ -178,6 +181,7 @@ impl Compiled {
             kept: self.kept.clone(),
             workers: self.workers,
             connections: self.connections.clone(),
+            acquires: self.acquires.clone(),
         }
     }
 }

@@ -7,8 +7,8 @@ mod words;
 use dataplane::cache::{Key, Recall};
 use dataplane::explain::{Arrival, Explanation, SeenConnection};
 use dataplane::{
-    DropReason, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet, SetIndex,
-    Side, Snapshot, Verdict,
+    DropReason, HoldKind, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
+    SetIndex, Side, Snapshot, Verdict,
 };
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
@@ -534,6 +534,9 @@ impl Story<'_> {
             }
             Verdict::Host => "HOST: handed to Linux on this machine".into(),
             Verdict::Drop(_) => "DROP".into(),
+            Verdict::Hold(HoldKind::Sa) => {
+                "HOLD: waits up to 30 s for an SA, which somebody is asked to make".into()
+            }
             Verdict::Hold(_) => "HOLD: waits for the MAC address of its next hop".into(),
             Verdict::Consumed => "CONSUMED: replaced by its fragments".into(),
         }

@@ -21,7 +21,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use dataplane::Generation;
+use dataplane::{AcquireSwitch, Generation};
 use ipsec::{ReplayWindow, SaError, Tunnel};
 use keystate::KeyState;
 use policy::{PolicyId, SaSetId, Slots, Spd};
@@ -48,6 +48,7 @@ pub struct Compiler {
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
     connections: SharedConnections,
+    acquires: Arc<AcquireSwitch>,
 }
 
 /// The last result of a compile.
@@ -80,6 +81,7 @@ impl Compiler {
             compiles: 0,
             last: None,
             connections: SharedConnections::default(),
+            acquires: Arc::default(),
         }
     }
 
@@ -188,6 +190,7 @@ impl Compiler {
             kept,
             workers: self.workers,
             connections,
+            acquires: self.acquires.clone(),
         })
     }
 

@@ -8,6 +8,7 @@ use crate::ids::{NetdevId, PortId};
 use crate::outputs::Outputs;
 use crate::reassembly::Reassembly;
 use crate::row::{Row, State};
+use crate::sa_queues::SaQueues;
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
 use crate::worker_share::WorkerShare;
@@ -28,6 +29,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) dropped: &'a mut DroppedDatagrams,
     /// The datagrams whose fragments come.
     pub(crate) reassembly: &'a mut Reassembly,
+    /// Packets that wait for an SA.
+    pub(crate) sa_queues: &'a mut SaQueues,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,

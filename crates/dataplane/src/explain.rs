@@ -12,7 +12,7 @@ use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 pub use crate::tracking::SeenConnection;
-use crate::verdict::{DropReason, Verdict};
+use crate::verdict::{DropReason, HoldKind, Verdict};
 use crate::worker_share::{WorkerShare, sealing_sa};
 
 /// The way by which the packet in question came in.
@@ -73,6 +73,7 @@ pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flo
                 told.mtu = Some(snapshot.set_mtu(set));
                 Verdict::Protect(set)
             }
+            Err(DropReason::NoSa) if snapshot.awaits_sa(set) => Verdict::Hold(HoldKind::Sa),
             Err(reason) => Verdict::Drop(reason),
         },
         Ok(State::Host | State::Outer(_) | State::Large | State::Clear | State::Ended) => {

@@ -92,6 +92,26 @@ impl GeneralWalk {
         }
     }
 
+    /// Walks packets that have waited for an SA, from their fifth stage on, or from the fourth if
+    /// they are to be judged again.
+    #[cold]
+    pub(crate) fn resume<F: Frames, C: StageClock, W: Watch + ?Sized>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        rows: &[Row],
+        cache: Option<&mut FlowCache>,
+        Beside { clock, watch }: &mut Beside<'_, C, W>,
+    ) {
+        let GeneralWalk { limiter, rows: list, made, lookups, output_batch, .. } = self;
+        list.clear();
+        list.extend_from_slice(rows);
+        decide::decide(context, list, lookups, cache);
+        watch.look(Point::Decided, context.snapshot, list, context.frames);
+        plan::plan(context, list, made, limiter, output_batch);
+        seal::seal(context, list, output_batch, &mut **clock);
+        watch.look(Point::Sealed, context.snapshot, list, context.frames);
+    }
+
     #[inline]
     fn carry_on<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,

@@ -107,6 +107,7 @@ pub(crate) fn run_with<F: Frames>(
         sample: None,
         dropped: context.dropped,
         reassembly: context.reassembly,
+        sa_queues: context.sa_queues,
         frames: &mut frames,
         counters: context.counters,
         out: context.out,

@@ -41,6 +41,7 @@ pub mod reassembly;
 mod receive;
 pub mod routes;
 mod row;
+pub mod sa_queues;
 mod sa_set;
 mod sad;
 mod seal;
@@ -68,6 +69,7 @@ pub use outputs::{AddressUpdate, Handover, HeldForm, HeldPacket, Outputs, ToHost
 pub use policy::Generation;
 pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
 pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};
+pub use sa_queues::{AcquireRequest, AcquireSwitch};
 pub use sa_set::SaSet;
 pub use sad::Sad;
 pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotParts, Sources};

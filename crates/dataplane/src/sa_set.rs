@@ -14,6 +14,9 @@ pub struct SaSet {
     pub tunnel: ipsec::Tunnel,
     /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
     pub outbound: Vec<SaId>,
+    /// True if its SAs come from somebody who makes them when asked: without one that seals,
+    /// packets wait while [`AcquireSwitch`](crate::AcquireSwitch) is on.
+    pub acquires: bool,
     /// True if TCP SYN segments are clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
     /// True if the peer is behind a NAT, so that its address and UDP port may change.

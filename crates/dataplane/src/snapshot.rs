@@ -26,6 +26,7 @@ use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
+use crate::sa_queues::AcquireSwitch;
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
 
@@ -68,6 +69,8 @@ pub struct Sources {
     pub sad: Sad,
     /// The connections that `reflect` rules let through. `None`: there is no room for any.
     pub connections: Option<Arc<Connections>>,
+    /// Says whether somebody makes SAs when asked.
+    pub acquires: Arc<AcquireSwitch>,
 }
 
 /// The parts that a [`Snapshot`] is made of, as plain lists.
@@ -93,6 +96,8 @@ pub struct SnapshotParts {
     pub spd: Arc<Spd>,
     /// The connections that `reflect` rules let through. `None`: there is no room for any.
     pub connections: Option<Arc<Connections>>,
+    /// Says whether somebody makes SAs when asked.
+    pub acquires: Arc<AcquireSwitch>,
     /// The SA sets; [`SetIndex`] counts into this list.
     pub sets: Vec<SaSet>,
     /// SAs that seal; [`SaId`] counts into this list.
@@ -107,7 +112,7 @@ impl TryFrom<SnapshotParts> for Sources {
     fn try_from(parts: SnapshotParts) -> Result<Sources, SnapshotError> {
         let SnapshotParts { generation, workers, host, spd, .. } = parts;
         let SnapshotParts { ports, routes, next_hops, neighbours, .. } = parts;
-        let SnapshotParts { sets, outbound, inbound, connections, .. } = parts;
+        let SnapshotParts { sets, outbound, inbound, connections, acquires, .. } = parts;
         let hop = |entry: &RouteEntry| -> Result<_, SnapshotError> {
             let target = match entry.target {
                 RouteTarget::Via(hop) => {
@@ -143,6 +148,7 @@ impl TryFrom<SnapshotParts> for Sources {
             spd,
             sad,
             connections,
+            acquires,
         })
     }
 }
@@ -330,6 +336,13 @@ impl Snapshot {
     #[inline]
     pub fn connections(&self) -> Option<&Connections> {
         self.sources.connections.as_deref()
+    }
+
+    /// Returns whether packets of a set that has no SA to seal with wait for one.
+    #[inline]
+    pub(crate) fn awaits_sa(&self, set: SetIndex) -> bool {
+        let set = self.set(set);
+        set.outbound.is_empty() && set.acquires && self.sources.acquires.is_on()
     }
 
     /// Generation of ports, routes and next hops.

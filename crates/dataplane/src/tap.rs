@@ -237,6 +237,24 @@ impl Tap {
         }
     }
 
+    /// Sees a packet that waited for an SA in vain: not sealed.
+    pub(crate) fn waited_in_vain<F: Frames>(&mut self, snapshot: &Snapshot, row: &Row, frames: &F) {
+        self.find_port(snapshot);
+        if self.settings.layers != Layers::Outer && self.wants_port(None) {
+            self.note(row.bytes(frames), |head| SeenPacket {
+                layer: Layer::Inner,
+                heading: Heading::Out,
+                port: None,
+                medium: Medium::Ip,
+                frame: row.frame,
+                place: None,
+                original: row.packet.length,
+                head,
+                refused: Some(DropReason::NoSa),
+            });
+        }
+    }
+
     /// Notes that a packet of the batch was dropped behind the walk.
     pub(crate) fn refused(&mut self, frame: FrameId, reason: DropReason) {
         let of_frame = self.seen.iter_mut().filter(|seen| seen.frame == frame);

@@ -32,6 +32,9 @@ pub enum HoldKind {
     /// has another verdict, behind those of the batch. Or, of ESP, the other fragments: the last of
     /// these to come has the verdict on the packet.
     Fragment,
+    /// An SA to be sealed with. Once there is one the packet has another verdict, outside of any
+    /// batch.
+    Sa,
 }
 
 macro_rules! drop_reasons {

@@ -30,6 +30,7 @@ use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
 use crate::reassembly::Reassembly;
 use crate::row::Row;
+use crate::sa_queues::{AcquireRequest, Dropper, SaQueues};
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
 use crate::watch::{Beside, Nobody, Watch};
@@ -46,6 +47,7 @@ pub struct Walk {
     sampling: Sampling,
     dropped: DroppedDatagrams,
     reassembly: Reassembly,
+    sa_queues: SaQueues,
 }
 
 /// Use of the fast path.
@@ -74,6 +76,7 @@ impl Walk {
             sampling: Sampling::new(snapshot),
             dropped: DroppedDatagrams::new(),
             reassembly: Reassembly::new(&[0; 32]),
+            sa_queues: SaQueues::default(),
         }
     }
 
@@ -138,6 +141,72 @@ impl Walk {
     pub(crate) fn leave_ports(&mut self, next: &Snapshot, frames: &mut impl Frames) {
         self.dropped.forget_gone(next);
         self.reassembly.leave_ports(next, frames, &mut self.counters);
+        self.sa_queues.leave_ports(next, frames, &mut self.counters);
+    }
+
+    /// Packets that wait for an SA. Their frames are the walk's.
+    pub fn waiting_for_sas(&self) -> usize {
+        self.sa_queues.waiting()
+    }
+
+    /// SAs to ask for now; empties the list.
+    pub(crate) fn acquire_requests(&mut self) -> std::vec::Drain<'_, AcquireRequest> {
+        self.sa_queues.requests()
+    }
+
+    /// Drops all packets that wait for an SA: before the end.
+    pub(crate) fn drop_those_without_sas(&mut self, frames: &mut impl Frames) {
+        self.sa_queues.clear(frames, &mut self.counters);
+    }
+
+    /// Sorts out what waits for an SA: what has waited too long is dropped, and seen by `refused`
+    /// before; what can leave goes to `ready`, for [`resume`](Self::resume).
+    pub(crate) fn sort_out<F: Frames>(
+        &mut self,
+        now: (&Snapshot, u64),
+        frames: &mut F,
+        ready: &mut Vec<Row>,
+        refused: impl FnMut(&Row, &F),
+    ) {
+        let dropper = Dropper { frames, counters: &mut self.counters, refused };
+        self.sa_queues.sort_out(now, dropper, ready);
+    }
+
+    /// Walks packets that have waited for an SA, at most [`BATCH`]. Their verdicts are the batch's.
+    #[cold]
+    pub(crate) fn resume<F: Frames, W: Watch + ?Sized>(
+        &mut self,
+        (snapshot, now_ns): (&Snapshot, u64),
+        rows: &mut [Row],
+        frames: &mut F,
+        out: &mut Outputs,
+        watch: &mut W,
+    ) {
+        out.verdicts.clear();
+        out.verdicts.resize(rows.len(), None);
+        (0..).zip(&mut *rows).for_each(|(place, row)| row.place = place);
+        let Walk { counters, general, share, cache, dropped, reassembly, sa_queues, .. } = self;
+        let mut context = BatchContext {
+            snapshot,
+            now_ns,
+            share: *share,
+            handing: None,
+            first: 0,
+            sample: None,
+            dropped,
+            reassembly,
+            sa_queues,
+            frames,
+            counters,
+            out,
+        };
+        let mut cache = cache.as_mut();
+        if let Some(cache) = &mut cache {
+            cache.sync(snapshot);
+        }
+        let mut beside = Beside { clock: &mut NoClock, watch };
+        general.resume(&mut context, rows, cache.as_deref_mut(), &mut beside);
+        general.answer(&mut context, cache, &mut beside);
     }
 
     /// Returns the counters.
@@ -189,8 +258,8 @@ impl Walk {
         let hands_over = entry == Entry::Received && self.share.workers > 1;
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
-        let Walk { counters, general, fast, late, share, cache, sampling, dropped, reassembly } =
-            self;
+        let Walk { counters, general, fast, late, share, cache, sampling, .. } = self;
+        let Walk { dropped, reassembly, sa_queues, .. } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -205,6 +274,7 @@ impl Walk {
             sample,
             dropped,
             reassembly,
+            sa_queues,
             frames,
             counters,
             out,

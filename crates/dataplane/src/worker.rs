@@ -14,6 +14,7 @@ use crate::keepalive::Keepalives;
 use crate::neighbour_queues::{NeighbourQueues, ResolveRequest};
 use crate::outputs::{AddressUpdate, HeldPacket, Outputs, ToHost};
 use crate::port::Medium;
+use crate::sa_queues::AcquireRequest;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::sweep::Sweep;
@@ -201,21 +202,23 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             self.neighbour_queues.drop_clear(&mut self.frames, self.walk.counters_mut());
         }
         self.release(snapshot, now_ns);
+        self.resume(snapshot, now_ns);
     }
 
     /// Runs the timers that are due at a time, by the clock of [`turn`](Self::turn). Call it once a
     /// turn over all netdevs, with or without packets.
     ///
-    /// 1. every 100 ms asks again for neighbours, and drops what waited too long for one
+    /// 1. every 100 ms asks again for neighbours and SAs, and drops what waited too long for one
     /// 2. drops fragments that waited too long for the first one of their datagram
     /// 3. sends NAT keepalives of the sets that this worker sees to
     /// 4. removes connections whose time-out has passed from its part of their table
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        if self.neighbour_queues.waiting() > 0
+        if self.neighbour_queues.waiting() + self.walk.waiting_for_sas() > 0
             && now_ns.saturating_sub(self.released_ns) >= RELEASE_EVERY_NS
         {
             self.release(snapshot, now_ns);
+            self.resume(snapshot, now_ns);
         }
         self.walk.expire_fragments(now_ns, &mut self.frames);
         self.keep_alive(snapshot, now_ns);
@@ -247,9 +250,15 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         &self.netdevs
     }
 
-    /// Packets that wait: for a neighbour, or for the first fragment of their datagram.
+    /// Packets that wait: for a neighbour, for an SA, or for the first fragment of their datagram.
     pub fn waiting(&self) -> usize {
-        self.neighbour_queues.waiting() + self.walk.fragments_waiting()
+        let for_neighbours = self.neighbour_queues.waiting();
+        for_neighbours + self.walk.waiting_for_sas() + self.walk.fragments_waiting()
+    }
+
+    /// SAs that somebody is to make now; each once a second while packets wait for it.
+    pub fn acquire_requests(&mut self) -> std::vec::Drain<'_, AcquireRequest> {
+        self.walk.acquire_requests()
     }
 
     /// Neighbours whose link address is to be asked for now; each once a second while packets wait
@@ -317,9 +326,31 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
     }
 
+    /// Lets go of what waited for an SA that this snapshot has, and drops what waited too long.
+    fn resume(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        let Worker { walk, taps, frames, .. } = self;
+        let mut ready = Vec::new();
+        walk.sort_out((snapshot, now_ns), frames, &mut ready, |row, frames| {
+            taps.iter_mut().for_each(|tap| tap.waited_in_vain(snapshot, row, frames));
+        });
+        self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
+        for rows in ready.chunks_mut(BATCH) {
+            let Worker { walk, taps, frames, out, .. } = self;
+            walk.resume((snapshot, now_ns), rows, frames, out, &mut taps[..]);
+            for tap in taps {
+                tap.sent(snapshot, &out.tx, frames);
+            }
+            self.dispatch(snapshot, now_ns);
+            for tap in &mut self.taps {
+                tap.finish(snapshot, now_ns, &self.out.verdicts);
+            }
+        }
+    }
+
     /// Drops what waits: before the end.
     pub fn stop_waiting(&mut self) {
         self.walk.drop_fragments(&mut self.frames);
+        self.walk.drop_those_without_sas(&mut self.frames);
         self.neighbour_queues.clear(&mut self.frames, self.walk.counters_mut());
     }
 

@@ -168,6 +168,7 @@ impl World {
                 peer: format!("peer{place}"),
                 tunnel: peer.carriage.tunnel,
                 outbound: (first..outbound.len() as u32).map(SaId).collect(),
+                acquires: false,
                 mss_clamp: peer.mss_clamp,
                 may_move: peer.may_move,
                 keepalive_s: None,

@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse, FlowCache,
-    HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
-    Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
+    AcquireRequest, AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse,
+    FlowCache, HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId,
+    PortInfo, Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
     SnapshotParts, Sources, TapReader, TapSettings, VacatedSlots, Verdict, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
@@ -293,6 +293,11 @@ impl Laboratory {
     /// Neighbours that the worker wants to be asked for.
     pub fn resolve_requests(&mut self) -> Vec<ResolveRequest> {
         self.worker.resolve_requests().collect()
+    }
+
+    /// SAs that the worker wants somebody to make.
+    pub fn acquire_requests(&mut self) -> Vec<AcquireRequest> {
+        self.worker.acquire_requests().collect()
     }
 
     /// Has the worker go over to the snapshot: lets what waits go, or go on waiting; returns what
@@ -711,6 +716,7 @@ fn sets() -> Vec<SaSet> {
         peer: peer.into(),
         tunnel: Tunnel { local: ip(ends.0), remote: ip(ends.1) },
         outbound,
+        acquires: false,
         mss_clamp: true,
         may_move: false,
         keepalive_s: None,

@@ -91,6 +91,7 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         peer: format!("peer{peer}"),
         tunnel,
         outbound: vec![id],
+        acquires: false,
         mss_clamp: false,
         may_move: false,
         keepalive_s: None,

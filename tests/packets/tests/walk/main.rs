@@ -1,6 +1,7 @@
 //! Packet tables: every row is a description, a packet, its verdict and what leaves; what leaves
 //! sealed is opened by the peer. One program, so that one test sees all rows.
 
+mod acquire;
 mod allocations;
 mod attacks;
 mod cache;

@@ -1,0 +1,258 @@
+//! Packets that wait for an SA which somebody is asked to make (XO-21).
+
+use std::sync::Arc;
+
+use dataplane::Verdict::{self, Drop, Hold, Protect};
+use dataplane::sa_queues::{ASK_EVERY_NS, MAX_PER_POLICY, MAX_WAITING, PATIENCE_NS};
+use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, SetIndex, Sources};
+use ipsec::SaId;
+use packets::lab::{BERLIN, CARLA, Hub, LAN, LAN2, Laboratory, WAN, numbered, policy};
+use policy::{Action, Spd};
+use wire::build::PacketBuilder;
+use wire::{Address, Family};
+
+use crate::{FAMILIES, between, datagram};
+
+const WAITS: Verdict = Hold(HoldKind::Sa);
+const NO_SA: Verdict = Drop(DropReason::NoSa);
+
+/// A laboratory in which somebody makes SAs when asked, and berlin and carla have none that seals.
+fn asking() -> Hub {
+    let mut hub = Hub { frames: 4096, ..Hub::default() };
+    hub.parts.acquires.set(true);
+    for set in [BERLIN, CARLA] {
+        let set = &mut hub.parts.sets[set.0 as usize];
+        (set.acquires, set.outbound) = (true, Vec::new());
+    }
+    hub
+}
+
+/// Puts the SA of a set into it, or takes it out.
+fn with_sa(sources: &mut Sources, set: SetIndex, has_one: bool) {
+    let mut changed = (**sources.sad.set(set).expect("a set of the laboratory")).clone();
+    changed.outbound = if has_one { vec![SaId(set.0)] } else { Vec::new() };
+    sources.sad.put_set(changed);
+}
+
+fn put_sa(lab: &mut Laboratory, set: SetIndex) {
+    lab.change(|sources| with_sa(sources, set, true));
+}
+
+fn no_sa(lab: &Laboratory) -> u64 {
+    lab.counters().dropped(DropReason::NoSa)
+}
+
+/// Changes the action of a policy, as a configuration does: under another generation.
+fn with_action(lab: &mut Laboratory, name: &str, action: Action) {
+    let mut policies = Hub::default().policies;
+    let changed = policies.iter_mut().find(|policy| policy.name == name);
+    changed.expect("a policy of the laboratory").action = action;
+    lab.change(|sources| {
+        sources.spd = Arc::new(Spd::new(policies).expect("few policies"));
+        sources.generation = Generation(sources.generation.0 + 1);
+    });
+}
+
+#[test]
+fn packets_wait_ask_once_and_leave_in_order_when_the_sa_comes() {
+    for family in FAMILIES {
+        let mut lab = asking().laboratory().live();
+        let packets: Vec<Vec<u8>> =
+            (0..5u8).map(|n| datagram(family, 1, 2).payload_of(40 + usize::from(n)).ip()).collect();
+        let outcome = lab.send_all(LAN, &packets);
+        assert_eq!(outcome.verdicts, [WAITS; 5]);
+        assert!(outcome.sent.is_empty());
+        let flow = wire::packet::parse(&packets[0]).expect("a packet").flow;
+        let set = lab.snapshot.set(BERLIN).id;
+        let asked = AcquireRequest { set, policy: "berlin-net".into(), flow };
+        assert_eq!(lab.acquire_requests(), [asked]);
+        assert_eq!((lab.waiting(), lab.counters().total().held), (5, 5));
+
+        put_sa(&mut lab, BERLIN);
+        let sent = lab.release();
+        assert_eq!((lab.waiting(), lab.counters().total().held), (0, 0));
+        for (number, (sent, packet)) in (1..).zip(sent.iter().zip(&packets)) {
+            let opened = lab.peer(BERLIN).open(&sent.packet).expect("sealed for berlin");
+            assert_eq!((sent.port, opened.sequence_low), (WAN, number));
+            assert_eq!(opened.inner.len(), packet.len());
+            assert_eq!(opened.inner[opened.inner.len() - 8..], packet[packet.len() - 8..]);
+        }
+        assert_eq!((sent.len(), lab.counters().total().sent), (5, 5));
+        // The next one goes at once, behind them.
+        let outcome = lab.send(LAN, &packets[0]);
+        assert_eq!(outcome.verdicts, [Protect(BERLIN)]);
+        let opened = lab.peer(BERLIN).open(&outcome.sent[0].packet).expect("sealed for berlin");
+        assert_eq!(opened.sequence_low, 6);
+        assert_eq!(lab.acquire_requests(), []);
+    }
+}
+
+/// Each of the three conditions is needed.
+#[test]
+fn without_somebody_to_ask_or_for_a_set_with_keys_of_its_own_packets_are_dropped() {
+    let packet = datagram(Family::V4, 1, 2).ip();
+    for (listens, acquires, expected) in
+        [(false, true, NO_SA), (true, false, NO_SA), (true, true, WAITS)]
+    {
+        let mut hub = asking();
+        hub.parts.acquires.set(listens);
+        hub.parts.sets[BERLIN.0 as usize].acquires = acquires;
+        let mut lab = hub.laboratory().live();
+        assert_eq!(lab.send(LAN, &packet).verdicts, [expected]);
+        assert_eq!(lab.acquire_requests().len(), usize::from(expected == WAITS));
+        assert_eq!(no_sa(&lab), u64::from(expected == NO_SA));
+    }
+    // Somebody who stops to listen: those that wait go on waiting, others are dropped.
+    let mut lab = asking().laboratory().live();
+    lab.send(LAN, &packet);
+    lab.snapshot.sources().acquires.set(false);
+    assert_eq!(lab.send(LAN, &packet).verdicts, [NO_SA]);
+    assert_eq!(lab.waiting(), 1);
+    put_sa(&mut lab, BERLIN);
+    assert_eq!(lab.release().len(), 1);
+}
+
+#[test]
+fn at_most_16_packets_of_a_policy_wait_and_those_of_another_are_not_kept_out() {
+    let mut lab = asking().laboratory().live();
+    let packet = datagram(Family::V4, 1, 2).ip();
+    let outcome = lab.send_all(LAN, &vec![packet; MAX_PER_POLICY + 1000]);
+    let waits = outcome.verdicts.iter().filter(|verdict| **verdict == WAITS).count();
+    assert_eq!((waits, lab.waiting(), no_sa(&lab)), (MAX_PER_POLICY, MAX_PER_POLICY, 1000));
+    assert_eq!(lab.acquire_requests().len(), 1, "one request for a policy");
+    assert_eq!(lab.send(LAN, &datagram(Family::V4, 1, 3).ip()).verdicts, [WAITS]);
+    let asked = lab.acquire_requests();
+    assert_eq!((asked.len(), &*asked[0].policy), (1, "carla-net"));
+    put_sa(&mut lab, CARLA);
+    let sent = lab.release();
+    assert_eq!((sent.len(), lab.waiting()), (1, MAX_PER_POLICY));
+    assert!(lab.peer(CARLA).open(&sent[0].packet).is_some());
+}
+
+/// One policy a host, for more hosts than there is room for packets.
+fn one_policy_a_host() -> Hub {
+    let mut hub = asking();
+    let set = hub.parts.sets[BERLIN.0 as usize].id;
+    let of = |host: u32| {
+        let remote = std::net::Ipv4Addr::from(0x0a02_0000 + host).to_string();
+        policy(&format!("host-{host}"), 300, Action::Protect(set), &["10.0.0.0/8"], &[&remote])
+    };
+    let more = (1..=MAX_WAITING as u32 + 10).map(of);
+    hub.policies = numbered(hub.policies.into_iter().chain(more).collect());
+    hub
+}
+
+fn to_host(host: u32) -> Vec<u8> {
+    let address = std::net::Ipv4Addr::from(0x0a02_0000 + host);
+    let to: Address = std::net::IpAddr::from(address).into();
+    PacketBuilder::new(packets::lab::host(Family::V4, 1), to).udp(1, 2).ip()
+}
+
+/// A flood fills all room by 64 policies; the first packets of all others find room still.
+#[test]
+fn a_flood_does_not_keep_the_first_packets_of_other_policies_out() {
+    let mut lab = one_policy_a_host().laboratory().live();
+    let policies = MAX_WAITING / MAX_PER_POLICY;
+    for host in 1..=policies as u32 {
+        lab.send_all(LAN, &vec![to_host(host); MAX_PER_POLICY]);
+    }
+    assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_WAITING, 0));
+    for (round, host) in (1..).zip(policies as u32 + 1..=MAX_WAITING as u32) {
+        assert_eq!(lab.send(LAN, &to_host(host)).verdicts, [WAITS]);
+        assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_WAITING, 2 * round - 1));
+        // The flood goes on, in vain.
+        assert_eq!(lab.send(LAN, &to_host(1)).verdicts, [NO_SA]);
+        assert_eq!(lab.acquire_requests().len(), if round == 1 { policies + 1 } else { 1 });
+        if host == policies as u32 + 40 {
+            break;
+        }
+    }
+    // Each policy has one at last; then nothing gives way any more.
+    for host in policies as u32 + 41..=MAX_WAITING as u32 {
+        assert_eq!(lab.send(LAN, &to_host(host)).verdicts, [WAITS]);
+    }
+    assert_eq!(lab.send(LAN, &to_host(MAX_WAITING as u32 + 1)).verdicts, [NO_SA]);
+    assert_eq!(lab.waiting(), MAX_WAITING);
+    put_sa(&mut lab, BERLIN);
+    assert_eq!(lab.release().len(), MAX_WAITING, "one of each policy");
+    assert_eq!((lab.waiting(), lab.counters().total().imbalance()), (0, 0));
+}
+
+#[test]
+fn an_sa_is_asked_for_once_a_second_for_30_seconds() {
+    const TICK_NS: u64 = 10_000_000;
+    let mut lab = asking().laboratory().live();
+    let packet = datagram(Family::V4, 1, 2).ip();
+    lab.send(LAN, &packet);
+    let (begun, mut asked) = (lab.now_ns, lab.acquire_requests().len());
+    while lab.waiting() > 0 {
+        lab.now_ns += TICK_NS;
+        assert_eq!(lab.tick(), []);
+        asked += lab.acquire_requests().len();
+        assert!(lab.now_ns < begun + 2 * PATIENCE_NS, "it is given up");
+    }
+    let waited = lab.now_ns - begun;
+    assert!((PATIENCE_NS..=PATIENCE_NS + 100_000_000).contains(&waited), "{waited} ns");
+    assert_eq!((asked, no_sa(&lab)), ((PATIENCE_NS / ASK_EVERY_NS) as usize, 1));
+    // A packet that comes then begins anew.
+    assert_eq!(lab.send(LAN, &packet).verdicts, [WAITS]);
+    assert_eq!(lab.acquire_requests().len(), 1);
+}
+
+/// Policies change while a packet waits: it is judged by those that hold when it leaves.
+#[test]
+fn what_waits_is_judged_again_where_policies_changed() {
+    let packet = datagram(Family::V4, 1, 2).ip();
+    let cases = [(Action::Bypass, 1, None), (Action::Discard, 0, Some(DropReason::PolicyDiscard))];
+    for (action, sent, dropped) in cases {
+        let mut lab = asking().laboratory().live();
+        lab.send(LAN, &packet);
+        with_action(&mut lab, "berlin-net", action);
+        assert_eq!((lab.release().len(), lab.waiting()), (sent, 0));
+        assert!(dropped.is_none_or(|reason| lab.counters().dropped(reason) == 1));
+        assert_eq!(no_sa(&lab), 0);
+    }
+    // Another policy is nothing to it: it waits on, not longer than it would have.
+    let mut lab = asking().laboratory().live();
+    lab.send(LAN, &packet);
+    lab.now_ns += PATIENCE_NS / 2;
+    with_action(&mut lab, "carla-net", Action::Discard);
+    assert_eq!((lab.release().len(), lab.waiting()), (0, 1));
+    lab.now_ns += PATIENCE_NS / 2;
+    assert_eq!((lab.release().len(), lab.waiting(), no_sa(&lab)), (0, 0, 1));
+}
+
+#[test]
+fn what_does_not_fit_the_sa_that_came_is_answered() {
+    let mut lab = asking().laboratory().live();
+    let big = between(Family::V4, 1, 2).dont_fragment().udp(1, 2).payload_of(1472).ip();
+    assert_eq!(lab.send(LAN, &big).verdicts, [WAITS]);
+    put_sa(&mut lab, BERLIN);
+    let sent = lab.release();
+    assert_eq!((sent.len(), sent[0].port), (1, LAN));
+    assert_eq!((sent[0].packet[9], sent[0].packet[20], sent[0].packet[21]), (1, 3, 4));
+    assert_eq!(lab.counters().dropped(DropReason::TooBig), 1);
+}
+
+#[test]
+fn a_port_that_goes_takes_what_came_by_it_and_waits() {
+    let mut lab = asking().laboratory().live();
+    lab.send(LAN, &datagram(Family::V4, 1, 2).ip());
+    lab.send(LAN2, &datagram(Family::V4, 12, 2).ip());
+    assert_eq!(lab.waiting(), 2);
+    lab.change(|sources| Laboratory::without_port(sources, LAN2));
+    assert_eq!((lab.waiting(), no_sa(&lab)), (1, 1));
+    put_sa(&mut lab, BERLIN);
+    assert_eq!(lab.release().len(), 1);
+}
+
+/// What the gateway makes itself is not worth an SA: here an ICMP error about a packet of berlin's.
+#[test]
+fn icmp_of_the_gateway_does_not_wait() {
+    let mut lab = asking().laboratory().live();
+    let last_hop = between(Family::V4, 2, 1).hop_limit(1).udp(1, 2).ip();
+    let outer = lab.peer(BERLIN).seal(&last_hop);
+    let outcome = lab.send(WAN, &outer);
+    assert_eq!(outcome.verdicts, [Drop(DropReason::HopLimit), NO_SA]);
+    assert_eq!((lab.waiting(), lab.acquire_requests().len()), (0, 0));
+}
