@@ -5,6 +5,8 @@
 //! the same code runs in the daemon, in `lockgate replay`, in the benches and under the fuzzer.
 #![forbid(unsafe_code)]
 
+mod acquire;
+mod acquire_switch;
 mod addresses;
 mod batch_context;
 pub mod cache;
@@ -57,6 +59,7 @@ mod watch;
 pub mod worker;
 mod worker_share;
 
+pub use acquire_switch::{AcquireSwitch, Listener};
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use counters::{CounterRoom, Counters, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;
@@ -69,7 +72,7 @@ pub use outputs::{AddressUpdate, Handover, HeldForm, HeldPacket, Outputs, ToHost
 pub use policy::Generation;
 pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
 pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};
-pub use sa_queues::{AcquireRequest, AcquireSwitch};
+pub use sa_queues::AcquireRequest;
 pub use sa_set::SaSet;
 pub use sad::Sad;
 pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotParts, Sources};

@@ -18,8 +18,8 @@ use crate::outputs::ToHost;
 use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
-use crate::verdict::{DropReason, HoldKind, Verdict};
-use crate::{large_packet, worker_share};
+use crate::verdict::{DropReason, Verdict};
+use crate::{acquire, worker_share};
 
 /// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
@@ -48,39 +48,10 @@ pub(crate) fn plan<F: Frames>(
                 output_batch.push(number, &path);
             }
             Ok(path) => send_otherwise(context, rows, number, path, made, limiter, output_batch),
-            Err(DropReason::NoSa) => without_sa(context, row),
+            Err(DropReason::NoSa) => acquire::wait(context, row),
             Err(reason) => context.drop(row, reason),
         }
     }
-}
-
-/// A packet that is to be sealed by a set without an SA: it waits for one, if somebody makes it, or
-/// is dropped.
-#[cold]
-fn without_sa<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
-    let (snapshot, share) = (context.snapshot, context.share);
-    let set = match (row.state, row.origin) {
-        // What we made ourselves is not worth an SA; a large packet would lose its memory.
-        (_, Origin::Made(_)) => None,
-        (State::Protect(set), _) if row.frame != large_packet::FRAME => Some(set),
-        _ => None,
-    };
-    let Some(set) = set.filter(|set| snapshot.awaits_sa(*set)) else {
-        return context.drop(row, DropReason::NoSa);
-    };
-    let now = (snapshot, context.now_ns);
-    let bytes = row.bytes(context.frames);
-    let (waits, gave_way) = context.sa_queues.take_in(now, share, (row, set), bytes);
-    if let Some(other) = gave_way {
-        context.counters.ledger(Some(other.ingress)).held -= 1;
-        context.counters.drop(Some(other.ingress), DropReason::NoSa);
-        context.frames.give(other.frame);
-    }
-    if !waits {
-        return context.drop(row, DropReason::NoSa);
-    }
-    context.end(row, Verdict::Hold(HoldKind::Sa));
-    context.counters.ledger(Some(row.ingress)).held += 1;
 }
 
 fn to_host<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {

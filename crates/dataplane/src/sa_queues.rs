@@ -2,7 +2,8 @@
 //! somebody makes SAs when asked (RFC 4301 §5.1, step 3: the packet that asks may be kept).
 //!
 //! **When.** [`SaSet::acquires`](crate::SaSet::acquires) says that SAs of a set come from outside,
-//! [`AcquireSwitch`] that somebody listens. Without either a packet is dropped (`no_sa`).
+//! [`AcquireSwitch`](crate::AcquireSwitch) that somebody listens. Without either a packet is
+//! dropped (`no_sa`).
 //!
 //! **How many.** Each worker holds its share of [`MAX_PER_POLICY`] packets of a policy and of
 //! [`MAX_WAITING`] in all. If all room is taken, the policy with most packets gives one back for a
@@ -13,14 +14,12 @@
 //! again; where their set or a port of theirs is gone, they are dropped.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use policy::{Action, Generation, PolicyIndex, SaSetId, SetIndex};
+use policy::{Generation, PolicyIndex, SaSetId};
 use wire::{Flow, Frames};
 
 use crate::counters::Counters;
-use crate::decide::decide_one;
-use crate::row::{Origin, Row, State};
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::verdict::DropReason;
 use crate::worker_share::WorkerShare;
@@ -35,22 +34,6 @@ pub const PATIENCE_NS: u64 = 30_000_000_000;
 /// Interval at which a worker asks for an SA of a policy while packets of it wait, nanoseconds.
 pub const ASK_EVERY_NS: u64 = 1_000_000_000;
 
-/// Says whether somebody makes SAs when asked. One a process, shared by snapshots.
-#[derive(Default, Debug)]
-pub struct AcquireSwitch(AtomicBool);
-
-impl AcquireSwitch {
-    /// Sets whether somebody listens.
-    pub fn set(&self, listens: bool) {
-        self.0.store(listens, Ordering::Relaxed);
-    }
-
-    /// Returns whether somebody listens.
-    pub fn is_on(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// A request to make an SA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AcquireRequest {
@@ -63,13 +46,13 @@ pub struct AcquireRequest {
 }
 
 /// A packet that waits.
-struct Waiting {
-    row: Row,
-    since_ns: u64,
+pub(crate) struct Waiting {
+    pub(crate) row: Row,
+    pub(crate) since_ns: u64,
     /// The set whose SA it waits for.
-    set: SaSetId,
+    pub(crate) set: SaSetId,
     /// The set of the SA that opened it, if one did.
-    opened_by: Option<SaSetId>,
+    pub(crate) opened_by: Option<SaSetId>,
 }
 
 /// Packets that wait by one policy, in the order in which they came; never empty.
@@ -78,10 +61,13 @@ struct Queue {
     asked_ns: u64,
 }
 
-/// What is to become of a packet that waits.
-enum Next {
+/// The next step of a packet that waits.
+pub(crate) enum Next {
+    /// It waits on, by this policy.
     Wait(PolicyIndex),
+    /// It goes on as this row.
     GoOn(Row),
+    /// It is dropped.
     Drop,
 }
 
@@ -97,7 +83,7 @@ pub(crate) struct SaQueues {
     requests: Vec<AcquireRequest>,
 }
 
-/// What is needed to drop a packet that waits; `refused` sees it before.
+/// Means to drop a packet that waits; `refused` sees it before.
 pub(crate) struct Dropper<'d, F, R> {
     pub(crate) frames: &'d mut F,
     pub(crate) counters: &'d mut Counters,
@@ -138,20 +124,17 @@ impl SaQueues {
         self.requests.drain(..)
     }
 
-    /// Takes in a packet that is to leave sealed by a set that has no SA, if there is room. Returns
-    /// whether it waits now, and the packet that gave way to it, which the caller drops.
+    /// Takes a packet of a policy in, if there is room. Returns whether it waits now, and the
+    /// packet that gave way to it, which the caller drops.
     #[cold]
     pub(crate) fn take_in(
         &mut self,
-        (snapshot, now_ns): (&Snapshot, u64),
+        snapshot: &Snapshot,
         share: WorkerShare,
-        (row, set): (&Row, SetIndex),
-        bytes: &[u8],
+        policy: PolicyIndex,
+        packet: Waiting,
     ) -> (bool, Option<Row>) {
-        self.judged_under = snapshot.generation();
-        let (_, Some(policy)) = judge((snapshot, now_ns), row, bytes) else { return (false, None) };
-        let room = Room::of(share);
-        let length = self.queues.get(&policy).map_or(0, |queue| queue.packets.len());
+        let (room, length) = (Room::of(share), self.length(policy));
         if length >= room.policy {
             return (false, None);
         }
@@ -162,30 +145,27 @@ impl SaQueues {
                 return (false, None);
             }
         }
-        let opened_by = match row.origin {
-            Origin::Opened(set) => Some(snapshot.set(set).id),
-            Origin::Received | Origin::Host | Origin::Made(_) => None,
-        };
-        let set = snapshot.set(set).id;
-        let waiting = Waiting { row: *row, since_ns: now_ns, set, opened_by };
+        self.judged_under = snapshot.generation();
         if length == 0 {
-            self.requests.push(request(snapshot, policy, &waiting));
+            self.requests.push(request(snapshot, policy, &packet));
         }
-        self.push(policy, waiting, now_ns);
+        let asked_ns = packet.since_ns;
+        self.push(policy, packet, asked_ns);
         (true, gave_way)
     }
 
-    /// Sorts out what waits: what can leave goes to `ready`, in order, as rows that are to be
-    /// judged or planned; what has waited too long is dropped. The snapshot must have the ports
-    /// that packets came by ([`SaQueues::leave_ports`]).
+    /// Sorts out what waits, by what `next` says of each packet: what can leave goes to `ready`, in
+    /// order. `next` is told the policy that the packet waits by, unless policies have changed
+    /// since that was asked. The snapshot must have the ports that packets came by
+    /// ([`SaQueues::leave_ports`]).
     pub(crate) fn sort_out<F: Frames, R: FnMut(&Row, &F)>(
         &mut self,
         (snapshot, now_ns): (&Snapshot, u64),
         mut dropper: Dropper<'_, F, R>,
         ready: &mut Vec<Row>,
+        mut next: impl FnMut(&Waiting, Option<PolicyIndex>, &F) -> Next,
     ) {
         if self.waiting == 0 {
-            self.judged_under = snapshot.generation();
             return;
         }
         let is_judged = self.judged_under == snapshot.generation();
@@ -195,7 +175,7 @@ impl SaQueues {
         for (policy, queue) in self.take_all() {
             for waiting in queue.packets {
                 let judged = is_judged.then_some(policy);
-                match next((snapshot, now_ns), &waiting, judged, dropper.frames) {
+                match next(&waiting, judged, dropper.frames) {
                     Next::GoOn(row) => {
                         dropper.counters.ledger(Some(row.ingress)).held -= 1;
                         ready.push(row);
@@ -295,56 +275,4 @@ impl SaQueues {
 fn request(snapshot: &Snapshot, policy: PolicyIndex, packet: &Waiting) -> AcquireRequest {
     let policy = snapshot.spd().policy(policy).name.clone();
     AcquireRequest { set: packet.set, policy, flow: packet.row.packet.flow }
-}
-
-/// Returns what is to become of a packet. `judged`: the policy that it waits by, if policies are
-/// those that said so.
-fn next<F: Frames>(
-    (snapshot, now_ns): (&Snapshot, u64),
-    waiting: &Waiting,
-    judged: Option<PolicyIndex>,
-    frames: &F,
-) -> Next {
-    if now_ns.saturating_sub(waiting.since_ns) >= PATIENCE_NS {
-        return Next::Drop;
-    }
-    let place = |set: SaSetId| snapshot.sad().places().get(set);
-    let mut row = waiting.row;
-    match waiting.opened_by.map(place) {
-        None => {}
-        Some(None) => return Next::Drop,
-        Some(Some(set)) => row.origin = Origin::Opened(set),
-    }
-    let seals = |set: SetIndex| !snapshot.set(set).outbound.is_empty();
-    if let Some(policy) = judged {
-        return match place(waiting.set) {
-            None => Next::Drop,
-            Some(set) if seals(set) => Next::GoOn(Row { state: State::Protect(set), ..row }),
-            Some(_) => Next::Wait(policy),
-        };
-    }
-    row.state = State::Clear;
-    match judge((snapshot, now_ns), &row, row.bytes(frames)) {
-        (Ok(State::Protect(set)), Some(policy))
-            if snapshot.set(set).id == waiting.set && !seals(set) =>
-        {
-            Next::Wait(policy)
-        }
-        _ => Next::GoOn(row),
-    }
-}
-
-/// Asks the policies about a row as the walk does, and returns which one wants it protected.
-fn judge(
-    (snapshot, now_ns): (&Snapshot, u64),
-    row: &Row,
-    bytes: &[u8],
-) -> (Result<State, DropReason>, Option<PolicyIndex>) {
-    let mut policy = None;
-    let wants_protected =
-        |slot: &PolicyIndex| matches!(snapshot.spd().policy(*slot).action, Action::Protect(_));
-    let state = decide_one((snapshot, now_ns), row, bytes, |_, foreseen| {
-        policy = foreseen.verdict.deciders.slots().find(wants_protected).or(policy);
-    });
-    (state, policy)
 }

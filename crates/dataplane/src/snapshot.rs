@@ -21,12 +21,12 @@ use wire::{Address, Family, LinkAddress};
 
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
+use crate::acquire_switch::AcquireSwitch;
 use crate::connections::Connections;
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
-use crate::sa_queues::AcquireSwitch;
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
 

@@ -18,6 +18,7 @@ use std::ops::Range;
 use cpu::aes::Secret;
 use wire::{BATCH, Frames, Received};
 
+use crate::acquire;
 use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::counters::Counters;
@@ -30,7 +31,7 @@ use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
 use crate::reassembly::Reassembly;
 use crate::row::Row;
-use crate::sa_queues::{AcquireRequest, Dropper, SaQueues};
+use crate::sa_queues::{AcquireRequest, Dropper, SaQueues, Waiting};
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
 use crate::watch::{Beside, Nobody, Watch};
@@ -169,7 +170,9 @@ impl Walk {
         refused: impl FnMut(&Row, &F),
     ) {
         let dropper = Dropper { frames, counters: &mut self.counters, refused };
-        self.sa_queues.sort_out(now, dropper, ready);
+        let next =
+            |waiting: &Waiting, judged, frames: &F| acquire::next(now, waiting, judged, frames);
+        self.sa_queues.sort_out(now, dropper, ready, next);
     }
 
     /// Walks packets that have waited for an SA, at most [`BATCH`]. Their verdicts are the batch's.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dataplane::Verdict::{self, Drop, Hold, Protect};
 use dataplane::sa_queues::{ASK_EVERY_NS, MAX_PER_POLICY, MAX_WAITING, PATIENCE_NS};
-use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, SetIndex, Sources};
+use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, Listener, SetIndex, Sources};
 use ipsec::SaId;
 use packets::lab::{BERLIN, CARLA, Hub, LAN, LAN2, Laboratory, WAN, numbered, policy};
 use policy::{Action, Spd};
@@ -19,7 +19,7 @@ const NO_SA: Verdict = Drop(DropReason::NoSa);
 /// A laboratory in which somebody makes SAs when asked, and berlin and carla have none that seals.
 fn asking() -> Hub {
     let mut hub = Hub { frames: 4096, ..Hub::default() };
-    hub.parts.acquires.set(true);
+    hub.parts.acquires.set(Listener::There);
     for set in [BERLIN, CARLA] {
         let set = &mut hub.parts.sets[set.0 as usize];
         (set.acquires, set.outbound) = (true, Vec::new());
@@ -91,11 +91,13 @@ fn packets_wait_ask_once_and_leave_in_order_when_the_sa_comes() {
 #[test]
 fn without_somebody_to_ask_or_for_a_set_with_keys_of_its_own_packets_are_dropped() {
     let packet = datagram(Family::V4, 1, 2).ip();
-    for (listens, acquires, expected) in
-        [(false, true, NO_SA), (true, false, NO_SA), (true, true, WAITS)]
-    {
+    for (listener, acquires, expected) in [
+        (Listener::Nobody, true, NO_SA),
+        (Listener::There, false, NO_SA),
+        (Listener::There, true, WAITS),
+    ] {
         let mut hub = asking();
-        hub.parts.acquires.set(listens);
+        hub.parts.acquires.set(listener);
         hub.parts.sets[BERLIN.0 as usize].acquires = acquires;
         let mut lab = hub.laboratory().live();
         assert_eq!(lab.send(LAN, &packet).verdicts, [expected]);
@@ -105,7 +107,7 @@ fn without_somebody_to_ask_or_for_a_set_with_keys_of_its_own_packets_are_dropped
     // Somebody who stops to listen: those that wait go on waiting, others are dropped.
     let mut lab = asking().laboratory().live();
     lab.send(LAN, &packet);
-    lab.snapshot.sources().acquires.set(false);
+    lab.snapshot.sources().acquires.set(Listener::Nobody);
     assert_eq!(lab.send(LAN, &packet).verdicts, [NO_SA]);
     assert_eq!(lab.waiting(), 1);
     put_sa(&mut lab, BERLIN);
@@ -246,7 +248,7 @@ fn a_port_that_goes_takes_what_came_by_it_and_waits() {
     assert_eq!(lab.release().len(), 1);
 }
 
-/// What the gateway makes itself is not worth an SA: here an ICMP error about a packet of berlin's.
+/// Packets that the gateway makes are not worth an SA: here an ICMP error about one of berlin's.
 #[test]
 fn icmp_of_the_gateway_does_not_wait() {
     let mut lab = asking().laboratory().live();

@@ -1,0 +1,101 @@
+//! Stage 5, packets that are to be sealed by a set without an SA: they wait for one, if somebody
+//! makes it ([`crate::sa_queues`]), and go on when it is there.
+
+use policy::{Action, PolicyIndex, SaSetId, SetIndex};
+use wire::Frames;
+
+use crate::batch_context::BatchContext;
+use crate::decide::decide_one;
+use crate::large_packet;
+use crate::row::{Origin, Row, State};
+use crate::sa_queues::{Next, PATIENCE_NS, Waiting};
+use crate::snapshot::Snapshot;
+use crate::verdict::{DropReason, HoldKind, Verdict};
+
+/// Lets a packet wait for an SA of the set that is to seal it, or drops it.
+#[cold]
+pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
+    let snapshot = context.snapshot;
+    let set = match (row.state, row.origin) {
+        // What we made ourselves is not worth an SA; a large packet would lose its memory.
+        (_, Origin::Made(_)) => None,
+        (State::Protect(set), _) if row.frame != large_packet::FRAME => Some(set),
+        _ => None,
+    };
+    let Some(set) = set.filter(|set| snapshot.awaits_sa(*set)) else {
+        return context.drop(row, DropReason::NoSa);
+    };
+    let now = (snapshot, context.now_ns);
+    let (_, Some(policy)) = judge(now, row, row.bytes(context.frames)) else {
+        return context.drop(row, DropReason::NoSa);
+    };
+    let opened_by = match row.origin {
+        Origin::Opened(set) => Some(snapshot.set(set).id),
+        Origin::Received | Origin::Host | Origin::Made(_) => None,
+    };
+    let (since_ns, set) = (context.now_ns, snapshot.set(set).id);
+    let packet = Waiting { row: *row, since_ns, set, opened_by };
+    let (waits, gave_way) = context.sa_queues.take_in(snapshot, context.share, policy, packet);
+    if let Some(other) = gave_way {
+        context.counters.ledger(Some(other.ingress)).held -= 1;
+        context.counters.drop(Some(other.ingress), DropReason::NoSa);
+        context.frames.give(other.frame);
+    }
+    if !waits {
+        return context.drop(row, DropReason::NoSa);
+    }
+    context.end(row, Verdict::Hold(HoldKind::Sa));
+    context.counters.ledger(Some(row.ingress)).held += 1;
+}
+
+/// Returns what is to become of a packet. `judged`: the policy that it waits by, if policies are
+/// those that said so.
+pub(crate) fn next<F: Frames>(
+    (snapshot, now_ns): (&Snapshot, u64),
+    waiting: &Waiting,
+    judged: Option<PolicyIndex>,
+    frames: &F,
+) -> Next {
+    if now_ns.saturating_sub(waiting.since_ns) >= PATIENCE_NS {
+        return Next::Drop;
+    }
+    let place = |set: SaSetId| snapshot.sad().places().get(set);
+    let mut row = waiting.row;
+    match waiting.opened_by.map(place) {
+        None => {}
+        Some(None) => return Next::Drop,
+        Some(Some(set)) => row.origin = Origin::Opened(set),
+    }
+    let seals = |set: SetIndex| !snapshot.set(set).outbound.is_empty();
+    if let Some(policy) = judged {
+        return match place(waiting.set) {
+            None => Next::Drop,
+            Some(set) if seals(set) => Next::GoOn(Row { state: State::Protect(set), ..row }),
+            Some(_) => Next::Wait(policy),
+        };
+    }
+    row.state = State::Clear;
+    match judge((snapshot, now_ns), &row, row.bytes(frames)) {
+        (Ok(State::Protect(set)), Some(policy))
+            if snapshot.set(set).id == waiting.set && !seals(set) =>
+        {
+            Next::Wait(policy)
+        }
+        _ => Next::GoOn(row),
+    }
+}
+
+/// Asks the policies about a row as the walk does, and returns which one wants it protected.
+fn judge(
+    (snapshot, now_ns): (&Snapshot, u64),
+    row: &Row,
+    bytes: &[u8],
+) -> (Result<State, DropReason>, Option<PolicyIndex>) {
+    let mut policy = None;
+    let wants_protected =
+        |slot: &PolicyIndex| matches!(snapshot.spd().policy(*slot).action, Action::Protect(_));
+    let state = decide_one((snapshot, now_ns), row, bytes, |_, foreseen| {
+        policy = foreseen.verdict.deciders.slots().find(wants_protected).or(policy);
+    });
+    (state, policy)
+}
