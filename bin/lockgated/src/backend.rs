@@ -451,6 +451,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn save(&self, by: Uid) -> Result<v1::Saved, ChangeError>;
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
+    /// Requests for SAs that are outstanding, and those to come; none is missing in between.
+    async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>);
     /// Returns how often each kind of event happened.
     async fn event_counts(&self) -> Vec<(&'static str, u64)>;
     /// Captures packets; the stream ends when a bound is reached. Its start and end are events.

@@ -11,6 +11,7 @@ use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::acquires::AcquireDesk;
 use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
@@ -48,6 +49,7 @@ pub(crate) struct Daemon {
     orders: mpsc::Sender<Order>,
     asks: mpsc::UnboundedSender<Ask>,
     pub(crate) events: Events,
+    acquires: Arc<AcquireDesk>,
     /// Captures that run.
     captures: Captures,
 }
@@ -65,8 +67,10 @@ impl Daemon {
         orders: mpsc::Sender<Order>,
         asks: mpsc::UnboundedSender<Ask>,
         events: Events,
+        acquires: Arc<AcquireDesk>,
     ) -> Arc<Daemon> {
-        Arc::new(Daemon { picture, orders, asks, events, captures: Captures::default() })
+        let captures = Captures::default();
+        Arc::new(Daemon { picture, orders, asks, events, acquires, captures })
     }
 
     /// Returns the last picture of the running state, without waiting.
@@ -456,6 +460,10 @@ impl Backend for Daemon {
         self.events.subscribe()
     }
 
+    async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>) {
+        self.acquires.listen()
+    }
+
     async fn event_counts(&self) -> Vec<(&'static str, u64)> {
         self.events.counts().into_iter().map(|(kind, count)| (kind.name(), count)).collect()
     }
@@ -539,7 +547,7 @@ mod tests {
     impl Lab {
         fn new() -> Lab {
             let TestLab { folder, machine, compiler, mut state, events } = TestLab::new(LAN);
-            let picture = state.watched();
+            let (picture, acquires) = (state.watched(), state.acquires.clone());
             let (ordering, mut orders) = mpsc::channel(1);
             let (asking, asks) = mpsc::unbounded_channel();
             let changer =
@@ -550,7 +558,11 @@ mod tests {
                     state.obey(order).await.unwrap();
                 }
             });
-            Lab { folder, machine, daemon: Daemon::new(picture, ordering, asking, events) }
+            Lab {
+                folder,
+                machine,
+                daemon: Daemon::new(picture, ordering, asking, events, acquires),
+            }
         }
 
         /// Applies the configuration with another name of the node, and with more behind it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use config::HOST_NETDEV;
 use control::guard::GuardWatch;
 use control::host_routes;
-use dataplane::{AddressUpdate, Generation, ResolveRequest};
+use dataplane::{AcquireRequest, AddressUpdate, Generation, ResolveRequest};
 use linux::{HostRoute, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -79,6 +79,8 @@ impl Signals {
 pub(crate) struct Inbox {
     /// Neighbours that packets wait for.
     pub(crate) resolve_requests: Receiver<ResolveRequest>,
+    /// SAs that packets wait for.
+    pub(crate) acquire_requests: Receiver<AcquireRequest>,
     /// Peers that were seen elsewhere.
     pub(crate) moved: Receiver<AddressUpdate>,
     /// Orders from other threads.
@@ -97,9 +99,11 @@ pub(crate) struct Inbox {
 pub(crate) async fn run(
     state: &mut State,
     mirror: &mut Mirror,
-    Inbox { mut resolve_requests, mut moved, mut orders, mut not_reserved, mut tasks }: Inbox,
+    inbox: Inbox,
     mut signals: Signals,
 ) -> Result<ShutdownSignal, Failure> {
+    let Inbox { mut resolve_requests, mut acquire_requests, mut moved, .. } = inbox;
+    let Inbox { mut orders, mut not_reserved, mut tasks, .. } = inbox;
     let mut follow_moves = interval(FOLLOW_MOVES);
     let mut inspect = interval(INSPECT);
     for clock in [&mut follow_moves, &mut inspect] {
@@ -123,13 +127,8 @@ pub(crate) async fn run(
             Some(ended) = tasks.join_next() => {
                 return Err(Failure::TaskEnded { error: ended.err() });
             }
-            Some(asked) = resolve_requests.recv() => {
-                let link = state.gateway.live.links.get(usize::from(asked.port.0));
-                if let Some(link) = link.copied().flatten() {
-                    // Refused by the kernel: it is asked again in a second.
-                    let _ = mirror.resolve(link, asked.address);
-                }
-            }
+            Some(asked) = resolve_requests.recv() => resolve(state, mirror, &asked),
+            Some(asked) = acquire_requests.recv() => state.acquire(&asked),
             Ok(()) = not_reserved.changed() => {
                 state.not_reserved = not_reserved.borrow_and_update().clone();
                 state.show();
@@ -145,6 +144,7 @@ pub(crate) async fn run(
             _ = inspect.tick() => {
                 state.gateway.inspect().await?;
                 state.sample().await?;
+                state.settle_acquires();
                 state.keep_connections_if_due().await;
                 let links = state.gateway.live.links.iter().flatten().copied().collect();
                 mirror.probe_stale(&links);
@@ -162,6 +162,15 @@ pub(crate) async fn run(
             }
             () = host.made() => host.set(state, mirror),
         }
+    }
+}
+
+/// Has the kernel resolve a neighbour.
+fn resolve(state: &State, mirror: &mut Mirror, asked: &ResolveRequest) {
+    let link = state.gateway.live.links.get(usize::from(asked.port.0));
+    if let Some(link) = link.copied().flatten() {
+        // Refused by the kernel: it is asked again in a second.
+        let _ = mirror.resolve(link, asked.address);
     }
 }
 

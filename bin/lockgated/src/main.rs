@@ -22,6 +22,7 @@
 //! | `hardening` | what it gives up |
 #![forbid(unsafe_code)]
 
+mod acquires;
 mod api;
 mod assign;
 mod backend;
@@ -158,7 +159,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
     let started = start::start(beginning, &file, events.clone()).await?;
-    let StartedDaemon { mut state, compiler, mut mirror, resolve_requests, moved } = started;
+    let StartedDaemon { mut state, compiler, mut mirror, resolve_requests, .. } = started;
+    let StartedDaemon { acquire_requests, moved, .. } = started;
     let picture = state.watched();
     let (ordering, orders) = mpsc::channel(MAX_ORDERS);
     let (asking, asks) = mpsc::unbounded_channel();
@@ -167,7 +169,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
     tasks.spawn(sa_limits::judge(picture.clone(), events.clone()));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-    let daemon = Daemon::new(picture, ordering, asking, events.clone());
+    let daemon = Daemon::new(picture, ordering, asking, events.clone(), state.acquires.clone());
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
         // Sent or dropped, both mean the end.
@@ -183,7 +185,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let status = format!("{ports} netdevs attached; API at {}", socket.display());
     events.record(Kind::Started, "", status.as_str(), &[]);
     notify::ready(&status);
-    let inbox = Inbox { resolve_requests, moved, orders, not_reserved, tasks };
+    let inbox = Inbox { resolve_requests, acquire_requests, moved, orders, not_reserved, tasks };
     let end = control_loop::run(&mut state, &mut mirror, inbox, signals).await;
     notify::stopping("draining");
     let _ = stop_api.send(());

@@ -19,12 +19,13 @@ use config::validated::{Port, Validated};
 use config::{HOST_NETDEV, Loaded};
 use control::guard::{self, Guard};
 use control::{Compiled, Compiler, check_netdevs, host_mtu};
-use dataplane::{AddressUpdate, ResolveRequest, Snapshot};
+use dataplane::{AcquireRequest, AddressUpdate, ResolveRequest, Snapshot};
 use io::{Lifetime, TunPort};
 use keystate::KeyState;
 use linux::{Ethtool, Mirror, View};
 use xsk::{FrameSize, Layout, Spacing};
 
+use crate::acquires::{AcquireDesk, MAX_OUTSTANDING};
 use crate::assign;
 use crate::cache_memory::{self, When};
 use crate::events::{Events, Kind};
@@ -54,6 +55,7 @@ pub(crate) struct StartedDaemon {
     pub(crate) compiler: Compiler,
     pub(crate) mirror: Mirror,
     pub(crate) resolve_requests: tokio::sync::mpsc::Receiver<ResolveRequest>,
+    pub(crate) acquire_requests: tokio::sync::mpsc::Receiver<AcquireRequest>,
     pub(crate) moved: tokio::sync::mpsc::Receiver<AddressUpdate>,
 }
 
@@ -188,10 +190,11 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     let snapshot = compiled.assemble(&live, None)?;
     kept_connections::restore(&loaded.validated.node.run_dir, &snapshot, &events);
     let (asking, resolve_requests) = tokio::sync::mpsc::channel(MAX_RESOLVE_REQUESTS);
+    let (acquiring, acquire_requests) = tokio::sync::mpsc::channel(MAX_OUTSTANDING);
     let (telling, moved) = tokio::sync::mpsc::channel(MAX_MOVED);
     let layout = layout(&loaded.validated, frame_size);
-    let workers =
-        start_workers(&loaded.validated, (&queues, layout), &snapshot, &asking, &telling)?;
+    let told = WorkersTell { resolve: asking, acquire: acquiring, moved: telling };
+    let workers = start_workers(&loaded.validated, (&queues, layout), &snapshot, &told)?;
     leave_cores_to(&workers);
     let machine = ThisMachine::new(workers, ethtool);
     let ways = machine.ways();
@@ -212,6 +215,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         revisions,
         keystate,
         events,
+        acquires: AcquireDesk::new(compiler.acquires().clone()),
         namespace,
     });
     keep_first(&mut state, &loaded, (base, instead, damaged)).await;
@@ -222,7 +226,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     for warning in &loaded.warnings {
         state.events.record(Kind::ConfigurationWarning, "", warning.in_one_line(), &[]);
     }
-    Ok(StartedDaemon { state, compiler, mirror, resolve_requests, moved })
+    Ok(StartedDaemon { state, compiler, mirror, resolve_requests, acquire_requests, moved })
 }
 
 /// Makes what starts the first revision of this run, and tells if it is not what the file says.
@@ -317,12 +321,18 @@ fn worker_count(config: &Validated, queues: &[u32]) -> u32 {
     assign::usable(wanted, queues.iter().copied())
 }
 
+/// Channels by which workers tell the control thread.
+struct WorkersTell {
+    resolve: tokio::sync::mpsc::Sender<ResolveRequest>,
+    acquire: tokio::sync::mpsc::Sender<AcquireRequest>,
+    moved: tokio::sync::mpsc::Sender<AddressUpdate>,
+}
+
 fn start_workers(
     config: &Validated,
     (queues, layout): (&[u32], Layout),
     snapshot: &Arc<Snapshot>,
-    asking: &tokio::sync::mpsc::Sender<ResolveRequest>,
-    telling: &tokio::sync::mpsc::Sender<AddressUpdate>,
+    told: &WorkersTell,
 ) -> Result<Vec<Handle>, Failure> {
     // As many as the snapshot is for: its replay windows know whether several commit to them.
     let count = snapshot.workers();
@@ -336,9 +346,8 @@ fn start_workers(
         let quota = assign::quota(sockets, layout.size);
         let frames = assign::frames(sockets, quota);
         let umem = xsk::Umem::laid_out(frames, layout).map_err(Failure::Memory)?;
-        let (snapshot, resolve_requests, poll) =
-            (snapshot.clone(), asking.clone(), config.node.poll);
-        let moved = telling.clone();
+        let (snapshot, poll) = (snapshot.clone(), config.node.poll);
+        let WorkersTell { resolve, acquire, moved } = told;
         setups.push(Setup {
             number,
             core,
@@ -347,8 +356,9 @@ fn start_workers(
             poll,
             snapshot,
             cache,
-            resolve_requests,
-            moved,
+            resolve_requests: resolve.clone(),
+            acquire_requests: acquire.clone(),
+            moved: moved.clone(),
         });
     }
     Handle::start_all(setups).map_err(Failure::Thread)

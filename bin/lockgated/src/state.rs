@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::validated::Validated;
-use dataplane::AddressUpdate;
+use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 use tokio::sync::{Mutex, watch};
 
+use crate::acquires::{self, AcquireDesk};
 use crate::cache_memory;
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
@@ -83,6 +84,8 @@ pub(crate) struct State {
     cache_filled: Option<Instant>,
     pub(crate) growth: Growth,
     pub(crate) events: Events,
+    /// Requests for SAs.
+    pub(crate) acquires: Arc<AcquireDesk>,
     picture: Option<watch::Sender<Arc<Picture>>>,
     /// The claim on the namespace, kept as long as this process has the guard and the host port.
     _namespace: Claim,
@@ -97,13 +100,14 @@ pub(crate) struct StateParts {
     pub(crate) revisions: Revisions,
     pub(crate) keystate: KeyState,
     pub(crate) events: Events,
+    pub(crate) acquires: Arc<AcquireDesk>,
     pub(crate) namespace: Claim,
 }
 
 impl State {
     pub(crate) fn new(parts: StateParts) -> State {
         let StateParts { gateway, workers, file, base, revisions, .. } = parts;
-        let StateParts { keystate, events, namespace, .. } = parts;
+        let StateParts { keystate, events, acquires, namespace, .. } = parts;
         let node = &gateway.config().node;
         let records = Records::new(&node.state_dir);
         let kept_connections = KeptConnections::new(&node.run_dir);
@@ -138,6 +142,7 @@ impl State {
             cache_filled: None,
             growth: Growth::default(),
             events,
+            acquires,
             picture: None,
             _namespace: namespace,
         }
@@ -153,6 +158,24 @@ impl State {
         let (sender, receiver) = watch::channel(self.picture().into());
         self.picture = Some(sender);
         receiver
+    }
+
+    /// Asks those who make SAs for one, as a worker says.
+    pub(crate) fn acquire(&self, asked: &AcquireRequest) {
+        let set = control::set_of(&self.gateway.snapshot, asked.set);
+        // It has gone meanwhile, or has an SA.
+        let Some(set) = set.filter(|set| set.outbound.is_empty()) else { return };
+        let outcome = self.acquires.ask(Instant::now(), asked, &set.peer);
+        acquires::record(&self.events, &outcome, &asked.policy);
+    }
+
+    /// Forgets requests for SAs that were made, or that nobody made in time.
+    pub(crate) fn settle_acquires(&self) {
+        let snapshot = &self.gateway.snapshot;
+        let is_settled =
+            |set| control::set_of(snapshot, set).is_none_or(|set| !set.outbound.is_empty());
+        let expired = self.acquires.settle(Instant::now(), is_settled);
+        acquires::record_expired(&self.events, &expired);
     }
 
     /// Publishes the current state to all readers.

@@ -5,6 +5,7 @@ use config::Loaded;
 use control::Compiler;
 use tempfile::TempDir;
 
+use crate::acquires::AcquireDesk;
 use crate::events::Events;
 use crate::gateway::simulated::{Simulated, StartedGateway, started, view};
 use crate::netdev::Claim;
@@ -52,6 +53,7 @@ impl TestLab {
             revisions: Revisions::open(folder.path()).unwrap(),
             keystate: keys,
             events: events.clone(),
+            acquires: AcquireDesk::new(compiler.acquires().clone()),
             namespace: Claim::Squatted,
         });
         TestLab { folder, machine, compiler, state, events }

@@ -13,8 +13,8 @@ use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
-    AddressUpdate, CacheCounters, Counters, FlowCache, Handovers, NetdevId, ResolveRequest,
-    Snapshot, Tap, TapId, VacatedSlots, Worker,
+    AcquireRequest, AddressUpdate, CacheCounters, Counters, FlowCache, Handovers, NetdevId,
+    ResolveRequest, Snapshot, Tap, TapId, VacatedSlots, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -241,6 +241,8 @@ pub(crate) struct Setup {
     pub(crate) cache: Option<FlowCache>,
     /// Channel for neighbours to resolve; sending never waits.
     pub(crate) resolve_requests: tokio::sync::mpsc::Sender<ResolveRequest>,
+    /// Channel for SAs to make; sending never waits.
+    pub(crate) acquire_requests: tokio::sync::mpsc::Sender<AcquireRequest>,
     /// Channel for peers that have moved; sending never waits.
     pub(crate) moved: tokio::sync::mpsc::Sender<AddressUpdate>,
 }
@@ -373,6 +375,7 @@ struct Thread {
     walking: usize,
     turns: Arc<AtomicU64>,
     resolve_requests: tokio::sync::mpsc::Sender<ResolveRequest>,
+    acquire_requests: tokio::sync::mpsc::Sender<AcquireRequest>,
     moved: tokio::sync::mpsc::Sender<AddressUpdate>,
     poll: Poll,
     start: Instant,
@@ -398,8 +401,8 @@ impl Thread {
         inbox: mpsc::Receiver<Command>,
         turns: Arc<AtomicU64>,
     ) -> Thread {
-        let Setup { number, umem, quota, poll, snapshot, cache, resolve_requests, moved, .. } =
-            setup;
+        let Setup { number, umem, quota, poll, snapshot, cache, .. } = setup;
+        let Setup { resolve_requests, acquire_requests, moved, .. } = setup;
         let bell = bells[number].clone();
         let netdevs = (0..snapshot.netdev_slots()).map(|_| None).collect();
         let worker = Worker::new(&snapshot, XdpFrames::new(umem), netdevs);
@@ -417,6 +420,7 @@ impl Thread {
             walking: 0,
             turns,
             resolve_requests,
+            acquire_requests,
             moved,
             poll,
             start,
@@ -482,6 +486,10 @@ impl Thread {
         for request in self.worker.resolve_requests() {
             // Full: it is asked for again in a second.
             let _ = self.resolve_requests.try_send(request);
+        }
+        for request in self.worker.acquire_requests() {
+            // Full: it is asked for again in a second.
+            let _ = self.acquire_requests.try_send(request);
         }
         for moved in self.worker.moved() {
             // Full: the peer's next packet tells it again.

@@ -64,6 +64,11 @@ impl Default for Compiler {
 }
 
 impl Compiler {
+    /// The switch that says whether somebody makes SAs when asked: one for all it compiles.
+    pub fn acquires(&self) -> &Arc<AcquireSwitch> {
+        &self.acquires
+    }
+
     /// Returns a compiler for any number of workers: replay windows are committed to under a lock.
     pub fn new() -> Compiler {
         Compiler::for_workers(u32::MAX)

@@ -354,6 +354,27 @@ impl Gateway for Fake {
         self.watched.lock().unwrap().push(request.into_inner());
         answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
     }
+
+    type WatchAcquiresStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Acquire, Status>> + Send>>;
+
+    async fn watch_acquires(
+        &self,
+        _: Request<v1::WatchAcquiresRequest>,
+    ) -> Answer<Self::WatchAcquiresStream> {
+        let acquire = |id| v1::Acquire {
+            id,
+            peer: "berlin".into(),
+            policy: "berlin-net".into(),
+            source: "10.1.0.5".into(),
+            destination: "10.2.0.9".into(),
+            protocol: 17,
+            ports: Some(v1::PortPair { source: 1000, destination: 53 }),
+            icmp: None,
+            flow: "10.1.0.5 port 1000 to 10.2.0.9 port 53, udp".into(),
+        };
+        answer(Box::pin(tokio_stream::iter([1, 2].map(acquire).map(Ok))))
+    }
 }
 
 /// A directory with gateways' files, and a stand-in for the daemon behind `socket`.

@@ -391,6 +391,25 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
     }
 
+    type WatchAcquiresStream = Pin<Box<dyn Stream<Item = Result<v1::Acquire, Status>> + Send>>;
+
+    async fn watch_acquires(
+        &self,
+        request: Request<v1::WatchAcquiresRequest>,
+    ) -> Answer<Self::WatchAcquiresStream> {
+        self.admin(&request, "watch for SAs to make").await?;
+        let (outstanding, to_come) = self.backend.acquires().await;
+        let outstanding = tokio_stream::iter(outstanding.into_iter().map(Ok));
+        let to_come = BroadcastStream::new(to_come).map(|acquire| {
+            acquire.map_err(|BroadcastStreamRecvError::Lagged(count)| {
+                let text = format!("{count} requests were lost, read too slowly: watch again");
+                Status::data_loss(text)
+            })
+        });
+        let stream = outstanding.chain(to_come);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
     type CaptureStream = Pin<Box<dyn Stream<Item = Result<v1::Captured, Status>> + Send>>;
 
     async fn capture(&self, request: Request<v1::CaptureRequest>) -> Answer<Self::CaptureStream> {

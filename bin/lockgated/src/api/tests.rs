@@ -403,6 +403,17 @@ async fn a_change_goes_on_when_who_asked_goes_away() {
 }
 
 #[tokio::test]
+async fn requests_for_sas_that_are_outstanding_come_first() {
+    let (_directory, _fake, _server, mut client) = lab(Duration::ZERO).await;
+    let stream = client.watch_acquires(v1::WatchAcquiresRequest {}).await.unwrap();
+    let mut stream = stream.into_inner();
+    for id in [1, 2] {
+        assert_eq!(stream.message().await.unwrap().unwrap().id, id);
+    }
+    assert_eq!(stream.message().await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn events_that_are_kept_come_first_and_a_slow_reader_is_told_what_it_lost() {
     let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
     let request = v1::EventsRequest::default();

@@ -296,6 +296,13 @@ impl Backend for Fake {
         (vec![event(1), event(2)], self.events.subscribe())
     }
 
+    async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>) {
+        let (sender, to_come) = broadcast::channel(1);
+        let acquire = |id| v1::Acquire { id, peer: "berlin".into(), ..v1::Acquire::default() };
+        let _ = sender.send(acquire(2));
+        (vec![acquire(1)], to_come)
+    }
+
     async fn event_counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
