@@ -27,6 +27,8 @@ struct Peer {
     sealed: u64,
     opened: u64,
     last_received: Option<Instant>,
+    /// Packets that had been sealed for the peer when it was last heard, or first observed.
+    sealed_when_heard: u64,
     last_sent: Option<Instant>,
     /// First packet to the peer that nothing has answered yet.
     unanswered: Option<Instant>,
@@ -40,6 +42,8 @@ pub(crate) struct PeerLiveness {
     pub(crate) last_received: Option<Instant>,
     /// Time since when the peer is silent; `None`: it is not.
     pub(crate) silent_since: Option<Instant>,
+    /// Packets sealed for the peer after the second in which it was last heard.
+    pub(crate) sent_since: u64,
 }
 
 /// A peer that became silent, or was heard again.
@@ -76,7 +80,8 @@ impl Liveness {
                 // What was counted before its first sample has no time.
                 None => {
                     let (sealed, opened) = (sealed.packets, opened.packets);
-                    (name.to_owned(), Peer { sealed, opened, ..Peer::default() })
+                    let first = Peer { sealed, opened, ..Peer::default() };
+                    (name.to_owned(), Peer { sealed_when_heard: sealed, ..first })
                 }
             };
             changes.extend(peer.observe(now, &name, sealed.packets, opened.packets));
@@ -87,9 +92,11 @@ impl Liveness {
 
     /// The liveness of a peer.
     pub(crate) fn of(&self, peer: &str) -> PeerLiveness {
-        let Peer { last_received, silent_since, .. } =
-            self.peers.get(peer).copied().unwrap_or_default();
-        PeerLiveness { last_received, silent_since }
+        let peer = self.peers.get(peer).copied().unwrap_or_default();
+        let Peer { last_received, silent_since, sealed, sealed_when_heard, .. } = peer;
+        // Counts begin anew where an SA goes.
+        let sent_since = sealed.saturating_sub(sealed_when_heard);
+        PeerLiveness { last_received, silent_since, sent_since }
     }
 }
 
@@ -98,7 +105,7 @@ impl Peer {
         let (has_sent, has_heard) = (sealed > self.sealed, opened > self.opened);
         (self.sealed, self.opened) = (sealed, opened);
         if has_heard {
-            self.last_received = Some(now);
+            (self.last_received, self.sealed_when_heard) = (Some(now), sealed);
             self.unanswered = None;
         }
         if has_sent {
@@ -188,8 +195,26 @@ mod tests {
         let now = lab.start + Duration::from_secs(lab.second);
         assert_eq!(
             lab.liveness.of("b"),
-            PeerLiveness { last_received: Some(now), silent_since: None }
+            PeerLiveness { last_received: Some(now), silent_since: None, sent_since: 0 }
         );
+    }
+
+    #[test]
+    fn what_is_sent_since_the_last_packet_from_a_peer_is_counted() {
+        let mut lab = Lab::new();
+        let sent_since = |lab: &Lab| lab.liveness.of("b").sent_since;
+        assert_eq!(sent_since(&lab), 0, "not what was sent before it was observed");
+        let before = lab.sealed;
+        lab.sending(3);
+        let sent = lab.sealed - before;
+        assert!(sent > 0);
+        assert_eq!(sent_since(&lab), sent);
+        lab.opened += 1;
+        lab.after(1);
+        assert_eq!(sent_since(&lab), 0);
+        let before = lab.sealed;
+        lab.sending(2);
+        assert_eq!(sent_since(&lab), lab.sealed - before);
     }
 
     #[test]

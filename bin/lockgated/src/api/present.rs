@@ -10,7 +10,7 @@ use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyName, Severity,
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
-use ipsec::{Encapsulation, SequenceNumbers};
+use ipsec::{Encapsulation, InboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId};
 use wire::{Address, Flow, Upper};
@@ -116,17 +116,23 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         sum.packets += volume.packets;
         sum.bytes += volume.bytes;
     }
+    // Looked through once: a hub has as many SAs as peers.
+    let mut opening: HashMap<SaSetId, (u32, &InboundSa)> = HashMap::new();
+    for sa in snapshot.inbound() {
+        opening.entry(sa.set).and_modify(|(count, _)| *count += 1).or_insert((1, sa));
+    }
     let sets = snapshot.sets().map(|(place, set)| (set.peer.as_str(), (place, set)));
     let sets: HashMap<&str, (SetIndex, &SaSet)> = sets.collect();
     let one = |peer: &Peer| {
         let [sealed, opened] = volumes.get(peer.name.as_str()).copied().unwrap_or_default();
         let set = sets.get(peer.name.as_str());
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let inbound = |set: &SaSet| snapshot.inbound().filter(|sa| sa.set == set.id).count();
+        let opening = set.and_then(|(_, set)| opening.get(&set.id));
         let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
-        let current = current_end(snapshot, set.map(|(_, set)| *set), peer);
+        let ends = (set.map(|(_, set)| *set), opening.map(|(_, sa)| *sa));
+        let current = current_end(snapshot, ends, peer);
         let route = route_to(snapshot, current.0);
-        let PeerLiveness { last_received, silent_since } =
+        let PeerLiveness { last_received, silent_since, sent_since } =
             running.liveness.get(&peer.name).copied().unwrap_or_default();
         let state = peer_state(snapshot, set.map(|(_, set)| *set), route.is_some());
         v1::Peer {
@@ -139,7 +145,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             route: route.unwrap_or_default(),
             inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),
             outbound_sas: set.map_or(0, |(_, set)| count(set.outbound.len())),
-            inbound_sas: set.map_or(0, |(_, set)| count(inbound(set))),
+            inbound_sas: opening.map_or(0, |(count, _)| *count),
             sealed: Some(volume(sealed)),
             opened: Some(volume(opened)),
             policies: set.and_then(|(_, set)| users.get(&set.id).copied()).unwrap_or(0),
@@ -156,16 +162,20 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             last_received_age_ms: last_received.map(|time| time.elapsed().as_millis() as u64),
             silent: silent_since.is_some(),
             silent_since: silent_since.map(wall_clock),
+            sent_since,
         }
     };
     running.settings.peers.iter().map(one).collect()
 }
 
 /// Returns a peer's current address and, with ESP in UDP, its port.
-fn current_end(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> (IpAddr, Option<u16>) {
+fn current_end(
+    snapshot: &Snapshot,
+    (set, opening): (Option<&SaSet>, Option<&InboundSa>),
+    peer: &Peer,
+) -> (IpAddr, Option<u16>) {
     let sealing = set.and_then(|set| set.outbound.first());
     let sealing = sealing.map(|sa| snapshot.outbound_sa(*sa).encapsulation);
-    let opening = set.and_then(|set| snapshot.inbound().find(|sa| sa.set == set.id));
     let opening = opening.map(|sa| sa.encapsulation);
     let Encapsulation { tunnel, udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);
     (tunnel.remote, udp.map(|ports| ports.remote))

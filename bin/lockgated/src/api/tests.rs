@@ -103,6 +103,7 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
     let berlin = &peers[0];
     assert_eq!((berlin.policies, berlin.inner_mtu > 1400), (1, true), "{berlin:?}");
     assert_eq!(berlin.sealed, Some(v1::Volume { packets: 3, bytes: 300 }));
+    assert_eq!(berlin.sent_since, 17);
     let age = berlin.last_received_age_ms.unwrap();
     assert!(berlin.silent && (60_000..120_000).contains(&age), "{berlin:?}");
     let times = [&berlin.last_received, &berlin.silent_since]

@@ -130,7 +130,7 @@ pub(super) fn entries(family: &str) -> v1::CacheEntries {
 /// Heard a minute ago, silent for 20 s.
 fn heard() -> PeerLiveness {
     let ago = |seconds| std::time::Instant::now().checked_sub(Duration::from_secs(seconds));
-    PeerLiveness { last_received: ago(60), silent_since: ago(20) }
+    PeerLiveness { last_received: ago(60), silent_since: ago(20), sent_since: 17 }
 }
 
 pub(super) fn event(number: u64) -> v1::Event {
