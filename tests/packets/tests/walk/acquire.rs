@@ -8,6 +8,7 @@ use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, Listener, SetI
 use ipsec::SaId;
 use packets::lab::{BERLIN, CARLA, Hub, LAN, LAN2, Laboratory, WAN, numbered, policy};
 use policy::{Action, Spd};
+use proptest::prelude::*;
 use wire::build::PacketBuilder;
 use wire::{Address, Family};
 
@@ -257,4 +258,148 @@ fn icmp_of_the_gateway_does_not_wait() {
     let outcome = lab.send(WAN, &outer);
     assert_eq!(outcome.verdicts, [Drop(DropReason::HopLimit), NO_SA]);
     assert_eq!((lab.waiting(), lab.acquire_requests().len()), (0, 0));
+}
+
+/// Policies of the random worlds, three a peer.
+const POLICIES: usize = 6;
+
+fn peer_of(policy: usize) -> SetIndex {
+    [BERLIN, CARLA][policy / 3]
+}
+
+/// A world with [`POLICIES`] policies, one a host.
+fn one_policy_a_place() -> Hub {
+    let mut hub = asking();
+    let of = |place: usize| {
+        let set = hub.parts.sets[peer_of(place).0 as usize].id;
+        let remote = host_of(place).to_string();
+        policy(&format!("p{place}"), 300, Action::Protect(set), &["10.0.0.0/8"], &[&remote])
+    };
+    let more: Vec<_> = (0..POLICIES).map(of).collect();
+    hub.policies = numbered(hub.policies.into_iter().chain(more).collect());
+    hub
+}
+
+fn host_of(place: usize) -> std::net::Ipv4Addr {
+    let network = if place / 3 == 0 { 0x0a02_0000u32 } else { 0x0a03_0000 };
+    std::net::Ipv4Addr::from(network + 100 + place as u32)
+}
+
+/// A step of a random world.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Packets of a policy.
+    Send(usize, usize),
+    /// A peer gets its SA, or loses it.
+    Sa(SetIndex, bool),
+    /// Time passes, milliseconds.
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..POLICIES, 1..20usize).prop_map(|(place, count)| Step::Send(place, count)),
+        1 => (prop_oneof![Just(BERLIN), Just(CARLA)], any::<bool>())
+            .prop_map(|(set, has_one)| Step::Sa(set, has_one)),
+        2 => prop_oneof![Just(999u64), Just(1000), 0..16_000u64].prop_map(Step::Wait),
+    ]
+}
+
+/// The twin: a list a policy.
+#[derive(Default)]
+struct Twin {
+    now_ms: u64,
+    has_sa: [bool; 2],
+    waiting: [Vec<(u16, u64)>; POLICIES],
+    asked_ms: [u64; POLICIES],
+    dropped: u64,
+}
+
+impl Twin {
+    /// Returns the numbers that leave at once, by policy, and who is asked for.
+    fn step(&mut self, step: Step, mut number: u16) -> ([Vec<u16>; POLICIES], Vec<String>) {
+        let (mut sent, mut asked): ([Vec<u16>; POLICIES], Vec<String>) = Default::default();
+        match step {
+            Step::Wait(ms) => self.now_ms += ms,
+            Step::Sa(set, has_one) => self.has_sa[usize::from(set == CARLA)] = has_one,
+            Step::Send(place, count) => {
+                for _ in 0..count {
+                    number += 1;
+                    match self.waiting[place].len() {
+                        _ if self.has_sa[place / 3] => sent[place].push(number),
+                        MAX_PER_POLICY.. => self.dropped += 1,
+                        length => {
+                            if length == 0 {
+                                asked.push(format!("p{place}"));
+                                self.asked_ms[place] = self.now_ms;
+                            }
+                            self.waiting[place].push((number, self.now_ms));
+                        }
+                    }
+                }
+            }
+        }
+        for place in 0..POLICIES {
+            let waiting = &mut self.waiting[place];
+            let before = waiting.len();
+            waiting.retain(|(_, since)| (self.now_ms - since) * 1_000_000 < PATIENCE_NS);
+            self.dropped += (before - waiting.len()) as u64;
+            if self.has_sa[place / 3] {
+                sent[place].extend(waiting.drain(..).map(|(number, _)| number));
+            }
+            let passed = (self.now_ms - self.asked_ms[place]) * 1_000_000;
+            if !waiting.is_empty() && passed >= ASK_EVERY_NS {
+                asked.push(format!("p{place}"));
+                self.asked_ms[place] = self.now_ms;
+            }
+        }
+        (sent, asked)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    /// What waits, leaves, is asked for and is dropped is what lists say.
+    #[test]
+    fn queues_of_policies_do_what_lists_do(steps in prop::collection::vec(step(), 1..60)) {
+        let mut lab = one_policy_a_place().laboratory().live();
+        let (mut twin, mut number, begun) = (Twin::default(), 0u16, lab.now_ns);
+        for step in steps {
+            let (expected, mut asked) = twin.step(step, number);
+            let mut sent = Vec::new();
+            match step {
+                Step::Wait(ms) => lab.now_ns += ms * 1_000_000,
+                Step::Sa(set, has_one) => _ = lab.change(|it| with_sa(it, set, has_one)),
+                Step::Send(place, count) => {
+                    let to: Address = std::net::IpAddr::from(host_of(place)).into();
+                    let packets: Vec<Vec<u8>> = (1..=count as u16)
+                        .map(|more| {
+                            let from = packets::lab::host(Family::V4, 1);
+                            PacketBuilder::new(from, to).udp(number + more, 2).ip()
+                        })
+                        .collect();
+                    number += count as u16;
+                    sent = lab.send_all(LAN, &packets).sent;
+                }
+            }
+            prop_assert_eq!(lab.now_ns - begun, twin.now_ms * 1_000_000);
+            sent.extend(lab.release());
+            let mut left: [Vec<u16>; POLICIES] = Default::default();
+            for sent in &sent {
+                let opened = [BERLIN, CARLA].iter().find_map(|set| lab.peer(*set).open(&sent.packet));
+                let inner = opened.expect("sealed").inner;
+                let place = usize::from(inner[19]) - 100;
+                left[place].push(u16::from_be_bytes([inner[20], inner[21]]));
+            }
+            prop_assert_eq!(left, expected);
+            let mut told: Vec<String> =
+                lab.acquire_requests().into_iter().map(|asked| asked.policy).collect();
+            told.sort();
+            asked.sort();
+            prop_assert_eq!(told, asked);
+            let waiting: usize = twin.waiting.iter().map(Vec::len).sum();
+            prop_assert_eq!((lab.waiting(), no_sa(&lab)), (waiting, twin.dropped));
+            prop_assert_eq!(lab.counters().total().imbalance(), 0);
+        }
+    }
 }
