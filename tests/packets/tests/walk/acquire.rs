@@ -359,7 +359,7 @@ impl Twin {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-    /// What waits, leaves, is asked for and is dropped is what lists say.
+    /// Packets wait, leave and are dropped as lists say, and SAs are asked for so.
     #[test]
     fn queues_of_policies_do_what_lists_do(steps in prop::collection::vec(step(), 1..60)) {
         let mut lab = one_policy_a_place().laboratory().live();
@@ -386,7 +386,8 @@ proptest! {
             sent.extend(lab.release());
             let mut left: [Vec<u16>; POLICIES] = Default::default();
             for sent in &sent {
-                let opened = [BERLIN, CARLA].iter().find_map(|set| lab.peer(*set).open(&sent.packet));
+                let mut peers = [BERLIN, CARLA].iter();
+                let opened = peers.find_map(|set| lab.peer(*set).open(&sent.packet));
                 let inner = opened.expect("sealed").inner;
                 let place = usize::from(inner[19]) - 100;
                 left[place].push(u16::from_be_bytes([inner[20], inner[21]]));
