@@ -6,6 +6,7 @@
 //! Forwarding is on in the gateways and the kernel's routes would work: the control run without
 //! Lockgate shows that, and shows that the capture would see a leak. Needs root.
 
+mod lifetime;
 mod report;
 mod restart;
 mod scenes;
@@ -75,6 +76,7 @@ fn play(stage: &mut Stage, seconds: Seconds, rival: Option<&Path>) -> Result<(),
     scenes::bounded_udp(stage, seconds)?;
     scenes::rates(stage, seconds)?;
     scenes::reload(stage)?;
+    lifetime::hard_limit(stage)?;
     let captured = restart::kill_and_restart(stage)?;
     restart::replay(stage, &captured)?;
     scenes::port_down_and_up(stage)?;
