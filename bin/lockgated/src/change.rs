@@ -241,8 +241,10 @@ impl State {
         let guard = guard.map_err(machine)?;
         // Two files are synced for each new key: that is not for this thread.
         let (mut lent, state) = (std::mem::take(compiler), self.keys.clone());
+        let running = self.gateway.compiled.copied();
         let finish = move || {
-            let compiled = lent.finish(prepared, &keys, &mut state.blocking_lock());
+            let compiled =
+                lent.finish(prepared, &keys, &mut state.blocking_lock(), Some(&running));
             (lent, compiled)
         };
         let finished = tokio::task::spawn_blocking(finish).await;

@@ -210,7 +210,7 @@ pub enum DiagnosticKind {
     MulticastPeer { address: IpAddr },
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     MixedTunnel,
-    #[error("`keys` is not \"file:NAME\"")]
+    #[error("`keys` is neither \"file:NAME\" nor \"api\"")]
     BadKeys,
     #[error("a key file is named without a path")]
     BadKeyFileName,
@@ -222,6 +222,8 @@ pub enum DiagnosticKind {
     IkeNotYet,
     #[error("manual keys need `manual = \"laboratory\"`")]
     ManualNotSaid,
+    #[error("`manual` is for keys of a file: those of this peer come over the API")]
+    ManualOfApi,
     #[error("suite \"null\" neither encrypts nor authenticates")]
     NullNotSaid,
     #[error("`benchmark` is for suite \"null\" alone: {suite} has integrity")]

@@ -134,7 +134,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             local: tunnel.local.to_string(),
             remote: tunnel.remote.to_string(),
             suite: peer.suite.to_string(),
-            keys: format!("file:{}", peer.key_file),
+            keys: peer.keys.to_string(),
             state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
             route: route.unwrap_or_default(),
             inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),

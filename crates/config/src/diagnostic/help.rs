@@ -203,12 +203,14 @@ impl DiagnosticKind {
                 "no key serves two peers: make a pair for each, lockgate keygen"
             }
             DiagnosticKind::IkeNotYet => {
-                "for a laboratory: keys = \"file:NAME\", manual = \"laboratory\""
+                "keys = \"api\" for SAs that a program puts; for a laboratory: keys = \
+                 \"file:NAME\", manual = \"laboratory\""
             }
             DiagnosticKind::ManualNotSaid => {
                 "write manual = \"laboratory\": RFC 4106 asks for automated key management, and a \
                  sequence number used twice under one key gives the key away"
             }
+            DiagnosticKind::ManualOfApi => "leave `manual` out",
             DiagnosticKind::WindowSize { .. } => "write a multiple of 32 from 32 to 4096",
             DiagnosticKind::NullNotSaid => {
                 "for a benchmark of the framing alone add benchmark = \"no-integrity\"; to have \
