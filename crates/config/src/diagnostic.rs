@@ -216,6 +216,16 @@ pub enum DiagnosticKind {
     BadKeyFileName,
     #[error("the name of the key file looks like a key")]
     KeyAsFileName,
+    #[error("this is not an option of an SA")]
+    SaOption,
+    #[error("the value of `{option}` makes no sense")]
+    SaOptionValue { option: &'static str },
+    #[error("the option `{option}` is there already")]
+    SaOptionTwice { option: &'static str },
+    #[error("hexadecimal digits come in pairs, and at most {most} bytes make a key")]
+    SaKeyBytes { most: usize },
+    #[error("{words} words: an SA needs 3 at least, then come its options")]
+    SaWords { words: usize },
     #[error("another peer has this key file already")]
     SameKeyFile,
     #[error("keys from IKE are not supported yet")]

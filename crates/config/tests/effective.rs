@@ -272,9 +272,7 @@ fn configuration() -> impl Strategy<Value = String> {
         maybe(&["replay_window = 32", "replay_window = 4096"]),
         maybe(&["mss_clamp = false", "mss_clamp = true"]),
         lifetime,
-        prop::sample::select(
-            &["keys = \"file:2\"\nmanual = \"laboratory\"", "keys = \"api\""][..],
-        ),
+        prop::sample::select(&["keys = \"file:2\"\nmanual = \"laboratory\"", "keys = \"api\""][..]),
     );
     let route = prop::sample::select(
         &[

@@ -47,8 +47,8 @@ pub use peer_address::PeerAddress;
 pub use port_slots::PortSlots;
 pub use put_sas::{
     ChangedSas, DeleteRefusal, GoneReason, GoneSa, LINGER_NS, LimitMistake, MAX_OUTBOUND_OF_PEER,
-    MAX_PUT_SAS, MOST_LINGER_NS, OpeningWorker, PutPlan, PutRefusal, PutSa, RefusedPut, SaName,
-    SaOwner,
+    MAX_PUT_SAS, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker, PutPlan, PutRefusal, PutSa,
+    RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName, SaOwner,
 };
 pub use roaming::{MoveError, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

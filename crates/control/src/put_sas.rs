@@ -18,12 +18,14 @@
 //! | `plan` | what a put would do, and why it is refused |
 //! | `leaving` | SAs that are deleted, or were replaced and have had their time |
 //! | `carry` | SAs that stay while the configuration becomes another |
+//! | `reserved` | SPIs that were promised |
 //!
 //! Keys, numbers and windows live in memory alone, and end with the process.
 
 mod carry;
 mod leaving;
 mod plan;
+mod reserved;
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ use zeroize::Zeroizing;
 
 pub use leaving::{DeleteRefusal, GoneReason, GoneSa, LINGER_NS, MOST_LINGER_NS, SaName};
 pub use plan::{LimitMistake, PutPlan, PutRefusal, RefusedPut};
+pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
 
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
@@ -183,6 +186,8 @@ enum Numbers {
 
 /// An SA that can be put. No `Debug`: it holds key bytes.
 struct FreshSa {
+    /// Place in the request.
+    place: usize,
     /// Place of its peer in the file.
     peer: usize,
     set: SaSetId,
@@ -240,7 +245,7 @@ impl Compiled {
 
     /// Puts one SA. Returns the outbound SA that it replaced.
     fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
-        let FreshSa { peer, set, spi, material, numbers, lifetime, replaces, worker } = fresh;
+        let FreshSa { peer, set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
         let peer = &self.settings().peers[peer];
         let way = peer.encapsulation;
         let fingerprint = material.fingerprint();

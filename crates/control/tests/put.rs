@@ -8,8 +8,8 @@ use std::time::Instant;
 use config::parse;
 use control::{
     ChangedSas, Compiled, Compiler, DeleteRefusal, GoneReason, GoneSa, LINGER_NS, LiveParts,
-    MAX_OUTBOUND_OF_PEER, MOST_LINGER_NS, OpeningWorker, PutRefusal, PutSa, SaName, SaOwner,
-    live_parts,
+    MAX_OUTBOUND_OF_PEER, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker, PutRefusal, PutSa,
+    RESERVED_NS, ReserveRefusal, ReservedSpis, SaName, SaOwner, live_parts,
 };
 use dataplane::counters::CounterRoom;
 use dataplane::{Snapshot, VacatedSlots};
@@ -221,7 +221,8 @@ fn after_of<'s>(
 
 #[test]
 fn sas_have_what_they_were_put_with_and_else_what_the_peers_section_says() {
-    let more = "keys = \"api\"\nesn = true\nreplay_window = 64\n[peer.a.lifetime]\nhard_packets = 9";
+    let more =
+        "keys = \"api\"\nesn = true\nreplay_window = 64\n[peer.a.lifetime]\nhard_packets = 9";
     let mut gateway = Gateway::new(&peer("a", "198.51.100.1", more));
     let limits = Limits { bytes: Some(u64::MAX), ..Limits::NONE };
     let lifetime = Some(Lifetime { soft: limits, hard: limits });
@@ -360,7 +361,12 @@ fn senseless_puts_are_refused_and_change_nothing() {
         (vec![PutSa { key: short(), ..sa(Inbound, 601, 9) }], 0, "bad_key", "20 bytes"),
         (vec![PutSa { suite, ..sa(Inbound, 601, 9) }], 0, "bad_suite", "no integrity"),
         (vec![PutSa { window: Some(33), ..sa(Inbound, 601, 9) }], 0, "bad_window", "33 packets"),
-        (vec![PutSa { lifetime: limit(None, Some(0)), ..sa(Outbound, 501, 9) }], 0, "bad_limit", "0"),
+        (
+            vec![PutSa { lifetime: limit(None, Some(0)), ..sa(Outbound, 501, 9) }],
+            0,
+            "bad_limit",
+            "0",
+        ),
         (
             vec![PutSa { lifetime: limit(Some(2), Some(1)), ..sa(Outbound, 501, 9) }],
             0,
@@ -442,6 +448,55 @@ fn a_key_is_put_once_from_boot_to_boot_in_either_direction() {
 }
 
 #[test]
+fn a_reserved_spi_holds_the_worker_that_will_open_and_is_its_peers_alone_for_300_s() {
+    let mut gateway = Gateway::new(&peers());
+    let mut reserved = ReservedSpis::default();
+    let take = |reserved: &mut ReservedSpis, gateway: &Gateway, peer: &str| {
+        reserved.reserve(&gateway.compiled, peer, 3, gateway.now_ns)
+    };
+    let mut seen = Vec::new();
+    for n in 0..12 {
+        let (spi, worker) = take(&mut reserved, &gateway, "a").unwrap();
+        assert_eq!((spi.value() & 0xff, worker.worker, worker.workers), (n % 3, n % 3, 3));
+        assert!(!seen.contains(&spi));
+        seen.push(spi);
+    }
+    let mut others =
+        vec![sa(Inbound, 700, 1), of("b", PutSa { spi: seen[4], ..sa(Inbound, 0x100, 2) })];
+    let refused = reserved.assign(&mut others, gateway.now_ns).unwrap_err();
+    assert_eq!((refused.place, refused.why.word()), (1, "spi_taken"), "{refused}");
+    // Outbound SPIs are the peers' numbers.
+    let mut ours = vec![
+        PutSa { spi: seen[4], ..sa(Inbound, 0x100, 3) },
+        PutSa { spi: seen[5], ..sa(Outbound, 0x100, 4) },
+    ];
+    reserved.assign(&mut ours, gateway.now_ns).unwrap();
+    assert_eq!(ours[0].worker, Some(OpeningWorker { worker: 1, workers: 3 }));
+    assert_eq!(ours[1].worker, None);
+    let plan = gateway.compiled.plan_put(ours).unwrap();
+    assert!(plan.inbound_spis().eq([seen[4]]));
+    reserved.end(plan.inbound_spis());
+    let proofs = gateway.keys.use_all_once(&plan.fingerprints()).unwrap();
+    let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
+    gateway.go_over(changed);
+    assert_eq!(gateway.snapshot.inbound_by_spi(seen[4]).unwrap().id.0 % 3, 1);
+    gateway.now_ns += RESERVED_NS;
+    let mut late = vec![of("b", PutSa { spi: seen[0], ..sa(Inbound, 0x100, 5) })];
+    reserved.assign(&mut late, gateway.now_ns).unwrap();
+    assert_eq!(late[0].worker, None);
+    let unknown = take(&mut reserved, &gateway, "c").unwrap_err();
+    assert!(unknown.to_string().contains("no peer \"c\""), "{unknown}");
+    let of_file = take(&mut reserved, &gateway, "f").unwrap_err();
+    assert!(of_file.to_string().contains("keys = \"api\""), "{of_file}");
+    for _ in 0..MAX_RESERVED {
+        take(&mut reserved, &gateway, "b").unwrap();
+    }
+    assert_eq!(take(&mut reserved, &gateway, "a"), Err(ReserveRefusal::TooMany));
+    gateway.now_ns += RESERVED_NS;
+    take(&mut reserved, &gateway, "a").unwrap();
+}
+
+#[test]
 fn an_inbound_sa_gets_a_slot_of_the_worker_that_was_chosen() {
     let mut gateway = Gateway::new(&peers());
     for (value, key) in [(600, 1), (601, 2), (602, 3)] {
@@ -456,9 +511,7 @@ fn an_inbound_sa_gets_a_slot_of_the_worker_that_was_chosen() {
 #[test]
 fn a_change_of_configuration_keeps_them_as_long_as_their_peer_has_keys_over_the_api() {
     let mut gateway = Gateway::new(&peers());
-    gateway
-        .put(vec![sa(Outbound, 501, 1), sa(Outbound, 500, 2), sa(Inbound, 600, 3)])
-        .unwrap();
+    gateway.put(vec![sa(Outbound, 501, 1), sa(Outbound, 500, 2), sa(Inbound, 600, 3)]).unwrap();
     gateway.put(vec![of("b", sa(Outbound, 700, 4))]).unwrap();
     gateway.put(vec![instead_of(600, sa(Inbound, 601, 5))]).unwrap();
     let sealing = gateway.snapshot.outbound().find(|sa| sa.spi == spi(501)).unwrap();
@@ -661,9 +714,10 @@ impl Twin {
                 let is_its = self.inbound.get(value).is_some_and(|sa| sa.peer == peer(*of));
                 is_its && self.inbound.remove(value).is_some()
             }
-            Move::Receive(value) => {
-                self.inbound.get_mut(value).is_some_and(|sa| !std::mem::replace(&mut sa.received, true))
-            }
+            Move::Receive(value) => self
+                .inbound
+                .get_mut(value)
+                .is_some_and(|sa| !std::mem::replace(&mut sa.received, true)),
             Move::Pass(_) => {
                 let all = self.clone();
                 for sa in self.inbound.values_mut() {

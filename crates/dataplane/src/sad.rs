@@ -3,8 +3,8 @@
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use imbl::{GenericHashMap, OrdSet};
 use imbl::shared_ptr::DefaultSharedPtr;
+use imbl::{GenericHashMap, OrdSet};
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use persistent::Slotted;
 use policy::{SaSetId, SetIndex, SetPlaces, TablesError};

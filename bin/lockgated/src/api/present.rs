@@ -109,7 +109,9 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             *users.entry(set).or_default() += 1;
         }
     }
-    let mut volumes: HashMap<&str, [Volume; 2]> = HashMap::new();
+    let retired = running.retired.iter();
+    let mut volumes: HashMap<&str, [Volume; 2]> =
+        retired.map(|(peer, volumes)| (peer.as_str(), *volumes)).collect();
     for ((direction, _, peer), volume) in &running.sas {
         let [sealed, opened] = volumes.entry(peer).or_default();
         let sum = if *direction == Direction::Outbound { sealed } else { opened };

@@ -345,6 +345,18 @@ impl DiagnosticKind {
             DiagnosticKind::KeyDirection { .. } | DiagnosticKind::KeyWords { .. } => {
                 "one line an SA: direction, SPI, key material in hexadecimal"
             }
+            DiagnosticKind::SaOption => {
+                "write peer=, suite=, esn=, replay_window=, replaces=, or a key of \
+                 [peer.NAME.lifetime] with =, without spaces"
+            }
+            DiagnosticKind::SaOptionValue { .. } => {
+                "as in a configuration, without quotes: suite=aes-128-gcm, esn=true, \
+                 replay_window=1024, replaces=0x00001001, soft_packets=3G"
+            }
+            DiagnosticKind::SaOptionTwice { .. } => "leave one of them out",
+            DiagnosticKind::SaKeyBytes { .. } | DiagnosticKind::SaWords { .. } => {
+                "one line an SA: `in` or `out`, SPI, key material in hexadecimal, options"
+            }
             DiagnosticKind::KeySpi => "write a number, decimal or 0x…, of 32 bits",
             DiagnosticKind::SameMaterial => "a key serves one SA in one direction: make new keys",
             DiagnosticKind::SameInboundSpi | DiagnosticKind::SameOutboundSpi => {

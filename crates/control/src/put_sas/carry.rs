@@ -116,12 +116,16 @@ impl Compiled {
     /// Returns the SAs that were put into an earlier configuration and are not in this one.
     pub fn put_sas_gone_since(&self, before: &Compiled) -> Vec<GoneSa> {
         let names = |of: &Compiled| -> Vec<(Direction, Spi, String)> {
-            let outbound = of.put.outbound.values().map(|kept| {
-                (Direction::Outbound, kept.sa.spi, of.peer_of(kept.sa.set))
-            });
-            let inbound = of.put.inbound.values().map(|kept| {
-                (Direction::Inbound, kept.sa.spi, of.peer_of(kept.sa.set))
-            });
+            let outbound = of
+                .put
+                .outbound
+                .values()
+                .map(|kept| (Direction::Outbound, kept.sa.spi, of.peer_of(kept.sa.set)));
+            let inbound = of
+                .put
+                .inbound
+                .values()
+                .map(|kept| (Direction::Inbound, kept.sa.spi, of.peer_of(kept.sa.set)));
             outbound.chain(inbound).collect()
         };
         let here: HashSet<(Direction, Spi, String)> = names(self).into_iter().collect();

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use config::validated::KeySource;
-use config::nearest;
+use config::{MAX_LIMIT_SECONDS, nearest};
 use ipsec::{
     Encapsulation, Fingerprint, KeyMaterial, Lifetime, Limit, ReplayWindow, SaId, SequenceCounter,
     Spi, Suite, WindowSizeError,
 };
 use policy::{Direction, SaSetId};
 
-use super::{
-    FreshSa, Kept, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner,
-};
+use super::{FreshSa, Kept, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
 
@@ -118,6 +116,9 @@ pub enum LimitMistake {
     /// A limit of nothing: the SA would never live.
     #[error("a limit of 0 {}: write 1 at least, or none", .0.name())]
     Zero(Limit),
+    /// A limit by time that is longer than a configuration's may be.
+    #[error("a limit of more than {MAX_LIMIT_SECONDS} {}", .0.name())]
+    TooLong(Limit),
     /// A soft limit beyond the hard one would never be told.
     #[error("soft limit {soft} is above hard limit {hard} {}", .limit.name())]
     SoftAboveHard {
@@ -178,6 +179,13 @@ impl PutPlan {
         self.unchanged
     }
 
+    /// Returns the place in the request of the SA with a key that does not run yet; of two with one
+    /// key the later.
+    pub fn place_of(&self, key: Fingerprint) -> Option<usize> {
+        let mut from_behind = self.fresh.iter().rev();
+        from_behind.find(|fresh| fresh.material.fingerprint() == key).map(|fresh| fresh.place)
+    }
+
     /// SPIs of the inbound SAs that do not run yet.
     pub fn inbound_spis(&self) -> impl Iterator<Item = Spi> {
         let inbound = self.fresh.iter().filter(|fresh| fresh.direction() == Direction::Inbound);
@@ -192,7 +200,8 @@ impl PutPlan {
 
 /// A peer whose SAs are put.
 struct ApiPeer<'c> {
-    place: usize,
+    /// Its place in the file.
+    number: usize,
     set: SaSetId,
     of: &'c config::validated::Peer,
 }
@@ -208,7 +217,7 @@ impl Compiled {
         let mut plan = PutPlan::default();
         let mut names: Vec<(Direction, Spi, SaSetId)> = Vec::with_capacity(asked.len());
         for (place, asked) in asked.into_iter().enumerate() {
-            let planned = self.plan_one(asked, &plan, &mut names);
+            let planned = self.plan_one((place, asked), &plan, &mut names);
             match planned.map_err(|why| RefusedPut { place, why })? {
                 Some(fresh) => plan.fresh.push(fresh),
                 None => plan.unchanged += 1,
@@ -220,11 +229,11 @@ impl Compiled {
     /// Plans one SA beside those before it; `None`: it runs already.
     fn plan_one(
         &self,
-        asked: PutSa,
+        (place, asked): (usize, PutSa),
         plan: &PutPlan,
         names: &mut Vec<(Direction, Spi, SaSetId)>,
     ) -> Result<Option<FreshSa>, PutRefusal> {
-        let ApiPeer { place, set, of: peer } = self.api_peer(&asked.peer)?;
+        let ApiPeer { number, set, of: peer } = self.api_peer(&asked.peer)?;
         let PutSa { direction, spi, lifetime, worker, .. } = asked;
         let suite = asked.suite.unwrap_or(peer.suite);
         if !suite.is_authenticated() {
@@ -253,9 +262,9 @@ impl Compiled {
             return Err(PutRefusal::Twice { direction: direction.name(), spi });
         }
         names.push((direction, spi, set));
-        let replaces = None;
+        let (peer, replaces) = (number, None);
         let fresh =
-            FreshSa { peer: place, set, spi, material, numbers, lifetime, replaces, worker };
+            FreshSa { place, peer, set, spi, material, numbers, lifetime, replaces, worker };
         if self.runs(&fresh)? {
             return Ok(None);
         }
@@ -275,7 +284,7 @@ impl Compiled {
             return Err(PutRefusal::UnknownPeer { name: name.to_owned(), nearest });
         };
         match peers[place].keys {
-            KeySource::Api => Ok(ApiPeer { place, set, of: &peers[place] }),
+            KeySource::Api => Ok(ApiPeer { number: place, set, of: &peers[place] }),
             KeySource::File(_) => Err(PutRefusal::FileKeys { peer: name.to_owned() }),
         }
     }
@@ -414,6 +423,11 @@ fn check_limits(lifetime: &Lifetime) -> Result<(), LimitMistake> {
         let (soft, hard) = (lifetime.soft.of(limit), lifetime.hard.of(limit));
         if soft == Some(0) || hard == Some(0) {
             return Err(LimitMistake::Zero(limit));
+        }
+        let is_time = matches!(limit, Limit::Seconds | Limit::Idle);
+        let is_long = |of: Option<u64>| of.is_some_and(|time| time > MAX_LIMIT_SECONDS.into());
+        if is_time && (is_long(soft) || is_long(hard)) {
+            return Err(LimitMistake::TooLong(limit));
         }
         if let (Some(soft), Some(hard)) = (soft, hard)
             && soft > hard
