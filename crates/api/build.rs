@@ -12,6 +12,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
         .field_attribute("lockgate.v1.Explanation.lines", "#[serde(skip)]")
         .field_attribute("lockgate.v1.Event.details", "#[serde(with = \"crate::details\")]")
+        // Key material is neither printed nor written as JSON.
+        .field_attribute("lockgate.v1.NewSecurityAssociation.key", "#[serde(skip)]")
+        .skip_debug(["lockgate.v1.NewSecurityAssociation"])
         .btree_map(".")
         .compile_fds(descriptors)?;
     Ok(())

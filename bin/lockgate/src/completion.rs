@@ -104,6 +104,9 @@ const PLACES: &[Place] = &[
         .of_config()
         .form(Form::NameAndFile),
     Place::new(&["policy", "add"], "peer", Some(Kind::Peer)),
+    Place::new(&["sa", "put"], "peer", Some(Kind::Peer)),
+    Place::new(&["sa", "del"], "peer", Some(Kind::Peer)),
+    Place::new(&["sa", "reserve"], "peer", Some(Kind::Peer)),
     Place::new(&["policy", "add"], "ports", Some(Kind::Port)),
     Place::new(&["policy", "del"], "names", Some(Kind::Policy)),
     Place::new(&["policy", "change"], "del", Some(Kind::Policy)),

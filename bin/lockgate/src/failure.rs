@@ -146,6 +146,21 @@ pub(crate) enum Usage {
         /// The name.
         name: String,
     },
+    /// An SA to put that names no peer.
+    #[error("an SA names no peer: write peer=NAME behind its key, or give --peer NAME")]
+    SaWithoutPeer,
+    /// A word that is no SPI.
+    #[error("\"{text}\" is no SPI: write a number, decimal or 0x…, of 32 bits")]
+    BadSpi {
+        /// The word.
+        text: String,
+    },
+    /// An SPI that an inbound and an outbound SA have.
+    #[error("an inbound and an outbound SA have SPI {text}: give --direction in or out")]
+    BothDirections {
+        /// The SPI.
+        text: String,
+    },
     /// An answer of `init` that cannot be used.
     #[error("{option}: {mistake}")]
     Answer {

@@ -8,6 +8,7 @@ pub(crate) mod events;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod rule;
+pub(crate) mod sa;
 pub(crate) mod show;
 pub(crate) mod status;
 

@@ -32,7 +32,7 @@ use ipsec::SelfTestError;
 use elsewhere::Program;
 use failure::{Failure, Usage};
 use live::{
-    Socket, capture, change, connection, detach, events, policy, probe, rule, show, status,
+    Socket, capture, change, connection, detach, events, policy, probe, rule, sa, show, status,
 };
 
 /// Lockgate: an IPsec gateway in user space.
@@ -78,6 +78,7 @@ enum Command {
     Rule(rule::RuleArgs),
     Set(rule::SetArgs),
     Connection(connection::Args),
+    Sa(sa::Args),
     Status(status::Args),
     #[command(alias = "sh")]
     Show(show::Args),
@@ -195,6 +196,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Rule(args) => rule::run_rule(&args, &socket),
         Command::Set(args) => rule::run_set(&args, &socket),
         Command::Connection(args) => connection::run(&args, &socket),
+        Command::Sa(args) => sa::run(&args, &socket),
         Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),

@@ -227,6 +227,71 @@ fn policies_are_added_from_options_or_a_file_and_removed_by_name() {
 }
 
 #[test]
+fn sas_are_put_from_a_file_or_standard_input_and_deleted_by_spi() {
+    let lab = Lab::new();
+    let write = |name: &str, text: &str| {
+        let path = lab.place.file(name);
+        std::fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+    };
+    write("sas", "in 0x5d3c7e01 0a0b peer=paris replaces=0x2001\nout 4097 0c hard_packets=9\n");
+    let text = lab.succeeds(&["sa", "put", "sas", "--peer", "berlin"]);
+    assert!(text.starts_with("put 1 SA, 1 SA ran already, "), "{text}");
+    let sent = lab.fake.put.lock().unwrap().pop().unwrap();
+    assert_eq!(sent.incarnation, "run-7");
+    let [first, second] = &sent.sas[..] else { panic!("{sent:?}") };
+    assert_eq!((first.direction.as_str(), first.spi.as_str()), ("inbound", "0x5d3c7e01"));
+    assert_eq!((first.peer.as_str(), &first.key[..]), ("paris", &[10, 11][..]));
+    assert_eq!((first.replaces.as_deref(), first.hard), (Some("0x00002001"), None));
+    assert_eq!((second.peer.as_str(), second.hard.unwrap().packets), ("berlin", Some(9)));
+    assert_eq!(lab.json(&["sa", "put", "sas", "--peer", "b", "--incarnation", "run-6"])["put"], 1);
+    assert_eq!(lab.fake.put.lock().unwrap().pop().unwrap().incarnation, "run-6");
+    lab.fails(2, &["sa", "put", "sas"], &["names no peer", "--peer NAME"]);
+    write("met", "out 500 0c\nout 501 ff\n");
+    let met = ["sa", "put", "met", "--peer", "b"];
+    lab.fails(1, &met, &["SA 2: the key was put before; nothing was changed"]);
+    write("bad", "out 500 deadbeef options\n");
+    let ran = lab.place.run(&lab.args(&["sa", "put", "bad"]));
+    assert!(ran.code() == 1 && ran.err().contains("bad:1:18"), "{}", ran.err());
+    assert!(!ran.err().contains("deadbeef"), "{}", ran.err());
+    lab.place.write("open", "out 500 0c peer=b\n");
+    lab.fails(1, &["sa", "put", "open"], &["wider than 0600"]);
+
+    assert!(lab.succeeds(&["sa", "del", "768", "0x1001"]).starts_with("deleted 2 SAs, "));
+    let sent = lab.fake.deleted.lock().unwrap().pop().unwrap();
+    let names: Vec<_> = sent.sas.iter().map(|sa| (&*sa.direction, &*sa.spi)).collect();
+    assert_eq!(names, [("inbound", "768"), ("outbound", "4097")]);
+    lab.fails(2, &["sa", "del", "0x2001"], &["--direction in or out"]);
+    lab.fails(2, &["sa", "del", "spi"], &["\"spi\" is no SPI"]);
+    let of_b = ["sa", "del", "0x2001", "--direction", "out", "--peer", "b"];
+    assert_eq!(lab.json(&of_b)["deleted"], 1);
+    let sent = lab.fake.deleted.lock().unwrap().pop().unwrap();
+    assert_eq!((&*sent.sas[0].direction, &*sent.sas[0].peer), ("outbound", "b"));
+
+    let text = lab.succeeds(&["sa", "reserve", "berlin"]);
+    assert!(
+        text.starts_with("0x5d3c7e01 is reserved for peer berlin for 300 s: worker 1"),
+        "{text}"
+    );
+    assert_eq!(lab.json(&["sa", "reserve", "berlin"])["incarnation"], "run-7");
+    lab.fails(2, &["sa", "reserve", "brelin"], &["did you mean \"berlin\"?"]);
+}
+
+#[test]
+fn policies_that_need_sas_are_shown_until_the_daemon_ends() {
+    let lab = Lab::new();
+    let ran = lab.place.run(&lab.args(&["sa", "watch"]));
+    let flow = "10.1.0.5 port 1000 to 10.2.0.9 port 53, udp";
+    let lines = [1, 2].map(|id| format!("{id}: peer berlin, policy berlin-net: {flow}\n"));
+    // A stream that ends by itself is a failure: nobody is asked any more.
+    assert_eq!((ran.code(), ran.out()), (1, lines.concat()), "{}", ran.err());
+    let ran = lab.place.run(&lab.args(&["sa", "watch", "--json"]));
+    let first: serde_json::Value = serde_json::from_str(ran.out().lines().next().unwrap()).unwrap();
+    assert_eq!((&first["peer"], &first["ports"]["destination"]), (&"berlin".into(), &53.into()));
+}
+
+#[test]
 fn the_caches_entries_are_shown_as_many_as_are_asked_for() {
     let lab = Lab::new();
     let text = lab.succeeds(&["show", "cache", "--entries", "2", "--worker", "1"]);

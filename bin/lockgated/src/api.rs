@@ -5,6 +5,7 @@
 //! end (`SO_PEERCRED`). Everything that a client can send or hold open is bounded.
 
 mod admission;
+mod associations;
 mod capture;
 mod connections;
 mod groups;

@@ -1,7 +1,7 @@
 //! The daemon's interface to the API. The server is written against this trait and nothing else, so
 //! that its tests need no daemon.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use crate::config_file::SaveError;
 use crate::liveness::PeerLiveness;
+use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
 
 /// Lifelong identity of an SA: direction, SPI, peer.
@@ -50,6 +51,8 @@ pub(crate) struct Running {
     pub(crate) actions: [[Volume; 2]; policy::Action::NAMES.len()],
     /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
+    /// The same of SAs that are gone, summed up by peer.
+    pub(crate) retired: BTreeMap<String, [Volume; 2]>,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
@@ -436,6 +439,13 @@ pub(crate) trait Backend: Send + Sync + 'static {
         change: PolicyChange,
         by: Uid,
     ) -> Result<ChangeReport, ChangeError>;
+    /// Puts SAs, all or none. Returns when every worker walks by them. Refused or not, it is an event.
+    async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal>;
+    /// Deletes SAs that were put, all or none. Returns when no worker uses them. Refused or not, it
+    /// is an event.
+    async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal>;
+    /// Reserves an SPI for inbound packets of a peer.
+    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError>;
     /// Keeps the change that waits, if it is the one named. Refused or not, it is an event.
     /// Returns its revision.
     async fn confirm(

@@ -28,7 +28,9 @@ use crate::orders::{Order, Reply};
 use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
 use crate::policies;
+use crate::put_sas;
 use crate::revisions::on_disk;
+use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::save;
 use crate::shown::{counters, neighbours, ports, security_associations};
 use crate::totals::Totals;
@@ -430,6 +432,25 @@ impl Backend for Daemon {
         done
     }
 
+    async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal> {
+        let done = self.order(|reply| Order::PutSas { put, reply }).await;
+        let done = done.unwrap_or(Err(SaRefusal::Stopping));
+        put_sas::audit_put(&self.events, by, &done);
+        done
+    }
+
+    async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal> {
+        let done = self.order(|reply| Order::DeleteSas { deletion, reply }).await;
+        let done = done.unwrap_or(Err(SaRefusal::Stopping));
+        put_sas::audit_deletion(&self.events, by, &done);
+        done
+    }
+
+    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError> {
+        let done = self.order(|reply| Order::ReserveSpi { peer, reply }).await;
+        done.unwrap_or(Err(ReserveError::Stopping))
+    }
+
     async fn confirm(
         &self,
         revision: Option<u64>,
@@ -496,6 +517,7 @@ fn running(counted: CountedPicture) -> Running {
         policies: totals.policies,
         actions: totals.actions,
         sas: totals.sas,
+        retired: totals.retired,
         moves: picture.moves.clone(),
         liveness: picture.liveness_of_peers(),
         spis: control::Spis::Configured,
@@ -521,6 +543,7 @@ fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
         waiting: picture.pending.as_ref().map(AwaitedConfirmation::waits).map(crate::api::waiting),
         drift: Some(drift),
         troubles: picture.lasting_troubles.clone(),
+        incarnation: picture.incarnation.to_string(),
         ..v1::Status::default()
     }
 }

@@ -241,8 +241,9 @@ impl State {
         let guard = guard.map_err(machine)?;
         // Two files are synced for each new key: that is not for this thread.
         let (mut lent, state) = (std::mem::take(compiler), self.keys.clone());
+        let running = self.gateway.compiled.copied();
         let finish = move || {
-            let compiled = lent.finish(prepared, &keys, &mut state.blocking_lock());
+            let compiled = lent.finish(prepared, &keys, &mut state.blocking_lock(), Some(&running));
             (lent, compiled)
         };
         let finished = tokio::task::spawn_blocking(finish).await;
@@ -372,8 +373,11 @@ impl State {
         compiled: Compiled,
         guard: Guard,
     ) -> Result<(), TransactionError> {
+        let before = self.gateway.compiled.copied();
         let transaction = self.gateway.prepare(compiled, guard).await?;
-        self.make(transaction).await
+        self.make(transaction).await?;
+        self.let_go_of_put_sas(&before);
+        Ok(())
     }
 
     /// Makes a change. Readers see it as soon as the workers use it: later counts belong to it.

@@ -121,6 +121,7 @@ impl State {
     /// Puts back what ran before a change that nobody confirmed. Refused, what waits goes on.
     async fn bring_back(&mut self, pending: &Pending) -> Result<u64, ChangeError> {
         let mut compiled = pending.before.compiled.copied();
+        compiled.keep_put_sas(&self.gateway.compiled).map_err(machine)?;
         compiled.keep_peer_addresses(&self.gateway.compiled);
         let (copy, view) = (compiled.copied(), self.gateway.view.clone());
         // What is reserved depends on addresses: it is filled in when the guard is put up.

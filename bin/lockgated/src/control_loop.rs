@@ -27,6 +27,8 @@ use crate::worker::WorkerGone;
 
 /// Interval at which moves of peers are followed.
 const FOLLOW_MOVES: Duration = Duration::from_millis(100);
+/// Interval at which replaced SAs are looked at.
+const RETIRE: Duration = Duration::from_millis(100);
 /// Interval at which the loop inspects what no notification reports.
 const INSPECT: Duration = Duration::from_secs(1);
 /// Least time between two looks at a guard that was broken.
@@ -106,7 +108,8 @@ pub(crate) async fn run(
     let Inbox { mut orders, mut not_reserved, mut tasks, .. } = inbox;
     let mut follow_moves = interval(FOLLOW_MOVES);
     let mut inspect = interval(INSPECT);
-    for clock in [&mut follow_moves, &mut inspect] {
+    let mut retire = interval(RETIRE);
+    for clock in [&mut follow_moves, &mut inspect, &mut retire] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let mut told = UnansweredNeighbours::default();
@@ -138,6 +141,11 @@ pub(crate) async fn run(
                 let seen = take_all(&mut moved);
                 if !seen.is_empty() && state.peers_moved(&seen).await? {
                     let _ = mirror.keep_fresh(&state.gateway.live.fresh);
+                    state.show();
+                }
+            }
+            _ = retire.tick() => {
+                if state.retire_replaced_sas().await? {
                     state.show();
                 }
             }

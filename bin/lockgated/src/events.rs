@@ -253,6 +253,21 @@ kinds! {
     AcquireExpired "acquire_expired" Warning PerSecond
         "nobody made an SA in 30 s: packets that waited for it were dropped (`no_sa`), and the \
          next one asks again; look at what makes SAs over the API"
+    SaPut "sa_put" Info PerSecond
+        "a program put SAs of a peer with keys = \"api\"; the message names them, details say how \
+         many"
+    SaDeleted "sa_deleted" Info PerSecond
+        "SAs that a program had put are gone: it deleted them, or their peer is not configured so \
+         any more"
+    SaRefused "sa_refused" Warning PerSecond
+        "SAs that a program wanted put or deleted were refused, and nothing changed; the message \
+         says why"
+    SaReplaced "sa_replaced" Info PerSecond
+        "an inbound SA that another had replaced is gone, 5 s after the first packet of its \
+         replacement"
+    SaReplacementSilent "sa_replacement_silent" Warning PerSecond
+        "an inbound SA that another had replaced is gone after 300 s, and no authentic packet of \
+         its replacement has come: the peer does not use the new keys"
     NetlinkResync "netlink_resync" Info PerSecond
         "the kernel's addresses, routes and neighbours were read again in full"
     NetlinkLost "netlink_lost" Error PerSecond
@@ -312,6 +327,7 @@ impl Kind {
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",
+            Kind::SaRefused => "security associations",
             Kind::RecordSetAside | Kind::ReservationFailed => "sequence numbers",
             Kind::NetlinkResync | Kind::NetlinkLost => "netlink",
             Kind::RouteRefused | Kind::RouteAccepted => "routes",

@@ -10,12 +10,14 @@
 //! | `machine` | what is asked of the machine |
 //! | `transaction` | every change of what runs: withhold, guard, publish, take over, or all back |
 //! | `view` | a change of what the kernel says |
+//! | `associations` | single SAs that come and go |
 //! | `roaming` | peers that are elsewhere now |
 //! | `netdevs` | which netdevs are attached, and what their programs know |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
 //! | `connections` | connections that must not outlast a change |
 //! | `publish` | snapshots to the workers, with counters and flow caches |
 
+mod associations;
 mod connections;
 mod guarding;
 mod machine;

@@ -11,10 +11,11 @@
 //! | `assign`, `caches` | which worker serves which queue, on which core; memory for flow caches |
 //! | `picture`, `workers` | what everybody may see, without asking the control thread |
 //! | `changer`, `change`, `policies` | `apply`, `rollback`, single policies: prepared beside it |
+//! | `put_sas`, `sa_changes` | SAs that programs put and delete, and SPIs that they reserve |
 //! | `confirm`, `unconfirmed` | changes that are rolled back unless somebody confirms them |
 //! | `revisions`, `stored_keys` | what ran before, and with which keys |
 //! | `save`, `config_file` | the configuration file, written and compared |
-//! | `sequence_usage`, `sampling`, `liveness`, `checksums` | what is looked after every second |
+//! | `sequence_usage`, `sampling`, `liveness`, `sa_activity`, `checksums` | what is looked after every second |
 //! | `backend`, `backend_impl`, `shown`, `cached`, `api` | answers to the API |
 //! | `metrics`, `events`, `notify` | reports to Prometheus, to readers of events, to systemd |
 //! | `totals` | what was counted, by names, which outlive slots |
@@ -53,10 +54,13 @@ mod orders;
 mod overview;
 mod picture;
 mod policies;
+mod put_sas;
 #[cfg(test)]
 mod reference;
 mod reservations;
 mod revisions;
+mod sa_activity;
+mod sa_changes;
 mod sa_limits;
 mod sampling;
 mod save;

@@ -15,6 +15,7 @@ use crate::config_file::KnownDrift;
 use crate::events::Kind;
 use crate::policies::Batch;
 use crate::revisions::RevisionError;
+use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::state::State;
 use crate::who::ConnectionNumber;
 use crate::worker::{Report, WorkerGone};
@@ -48,6 +49,12 @@ pub(crate) enum Order {
     Written { number: u64, written: Result<(), RevisionError>, reply: Reply<Option<String>> },
     /// Notes how the daemon's file differs from what runs.
     Compared { known: Arc<KnownDrift>, reply: Reply<()> },
+    /// Puts SAs, all or none.
+    PutSas { put: SaPut, reply: Reply<Result<SaChange, SaRefusal>> },
+    /// Deletes SAs that were put, all or none.
+    DeleteSas { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
+    /// Reserves an SPI for a peer.
+    ReserveSpi { peer: String, reply: Reply<Result<Reserved, ReserveError>> },
     /// Lets every worker begin a turn, after connections were removed, and forgets those on disk.
     Exchange { reply: Reply<()> },
     /// Asks what the workers counted, while nothing else is done.
@@ -122,6 +129,19 @@ impl State {
             Order::Compared { known, reply } => {
                 self.drift = Some(known);
                 self.answer(reply, ());
+            }
+            Order::PutSas { put, reply } => {
+                let done = self.put_sas(put).await?;
+                self.settle_acquires();
+                self.answer(reply, done);
+            }
+            Order::DeleteSas { deletion, reply } => {
+                let done = self.delete_sas(deletion).await?;
+                self.answer(reply, done);
+            }
+            Order::ReserveSpi { peer, reply } => {
+                // Nobody sees it yet.
+                let _ = reply.send(self.reserve_spi(&peer));
             }
             Order::Exchange { reply } => {
                 self.settle_connections().await?;

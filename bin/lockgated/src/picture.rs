@@ -19,6 +19,7 @@ use crate::history::History;
 use crate::liveness::{Liveness, PeerLiveness};
 use crate::netdev::Netdev;
 use crate::revisions::Revisions;
+use crate::sa_activity::SaActivity;
 use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
@@ -58,6 +59,10 @@ pub(crate) struct Picture {
     /// Counters of the last minute.
     pub(crate) history: Arc<History>,
     pub(crate) liveness: Arc<Liveness>,
+    /// The last packet of each SA.
+    pub(crate) sa_activity: SaActivity,
+    /// Name of this run of the daemon.
+    pub(crate) incarnation: Arc<str>,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     pub(crate) netlink_resyncs: u64,

@@ -280,6 +280,7 @@ impl State {
     ) -> Result<(), TransactionError> {
         let Some(last) = changes.last() else { return Ok(()) };
         let mut compiled = last.made.compiled.copied();
+        compiled.keep_put_sas(&self.gateway.compiled)?;
         compiled.keep_peer_addresses(&self.gateway.compiled);
         let removed = changes.iter().flat_map(|of| &of.made.removed);
         let added = changes.iter().flat_map(|of| &of.made.added);

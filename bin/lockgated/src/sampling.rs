@@ -41,6 +41,7 @@ impl State {
         let configured = self.gateway.config().peers.iter().map(|peer| {
             (peer.name.as_str(), sample.peers.get(&peer.name).copied().unwrap_or_default())
         });
+        self.sa_activity.observe(sample.at, &totals.sas);
         let changes = Arc::make_mut(&mut self.liveness).observe(sample.at, configured);
         Arc::make_mut(&mut self.history).keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));

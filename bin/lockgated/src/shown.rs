@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
-use control::PortState;
+use control::{PortState, SaOwner};
 use dataplane::{DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
 use ipsec::{Allowance, Encapsulation, Fingerprint, Limit, Limits, SequenceNumbers, Spi, Used};
 use linux::NeighbourState;
@@ -235,16 +235,20 @@ pub(crate) fn security_associations(
         };
         let peer = peers.get(&sa.set).copied().unwrap_or_default();
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
+        let owner = picture.compiled.owner_of_outbound(sa.id);
         sas.push(v1::SecurityAssociation {
             backend: sa.cipher.backend_name().into(),
             sequence: last,
             sequence_used: sequence_usage::part(last, numbers),
-            reserved_to: Some(sa.sequence.reserved()),
+            reserved_to: (owner == SaOwner::File).then(|| sa.sequence.reserved()),
             extended_sequence_numbers: numbers == SequenceNumbers::Extended,
             state: state_text.into(),
             state_reason: reason,
             fingerprint: short(&picture.compiled.outbound_fingerprint(sa.id)),
             lifetime: sa.allowance.as_ref().map(lifetime),
+            owner: owner.name().into(),
+            age_ms: age_ms(owner),
+            last_packet_age_ms: last_packet_age_ms(picture, (Direction::Outbound, sa.spi, peer)),
             ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
@@ -255,6 +259,7 @@ pub(crate) fn security_associations(
             true => ended(),
             false => ("ok", String::new()),
         };
+        let owner = picture.compiled.owner_of_inbound(sa.id);
         sas.push(v1::SecurityAssociation {
             backend: sa.cipher.backend_name().into(),
             sequence: edge,
@@ -265,6 +270,9 @@ pub(crate) fn security_associations(
             state_reason: reason,
             fingerprint: short(&picture.compiled.inbound_fingerprint(sa.id)),
             lifetime: sa.allowance.as_ref().map(lifetime),
+            owner: owner.name().into(),
+            age_ms: age_ms(owner),
+            last_packet_age_ms: last_packet_age_ms(picture, (Direction::Inbound, sa.spi, peer)),
             ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
         });
     }
@@ -279,10 +287,30 @@ pub(crate) fn security_associations(
             state: "refused".into(),
             state_reason: refused.to_string(),
             fingerprint: short(&refused.fingerprint),
+            owner: SaOwner::File.name().into(),
             ..association(key, peer.suite, &peer.encapsulation, totals)
         });
     }
     sas
+}
+
+/// Time since an SA was put; `None`: a file has it.
+fn age_ms(owner: SaOwner) -> Option<u64> {
+    match owner {
+        SaOwner::File => None,
+        SaOwner::Api { put_ns } => {
+            Some(sa_limits::boot_clock_ns().saturating_sub(put_ns) / 1_000_000)
+        }
+    }
+}
+
+/// Time since the last packet of an SA.
+fn last_packet_age_ms(
+    picture: &Picture,
+    (direction, spi, peer): (Direction, Spi, &str),
+) -> Option<u64> {
+    let last = picture.sa_activity.last_packet(&(direction, spi, peer.to_owned()))?;
+    u64::try_from(last.elapsed().as_millis()).ok()
 }
 
 fn is_spent(allowance: Option<&Allowance>) -> bool {

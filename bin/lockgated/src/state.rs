@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::validated::Validated;
+use control::ReservedSpis;
 use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
@@ -26,8 +27,10 @@ use crate::kept_connections::KeptConnections;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
 use crate::picture::Picture;
+use crate::put_sas::new_incarnation;
 use crate::reservations::Keys;
 use crate::revisions::Revisions;
+use crate::sa_activity::SaActivity;
 use crate::sequence_usage::SequenceUsage;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::worker::{Report, WorkerGone};
@@ -63,11 +66,17 @@ pub(crate) struct State {
     /// The reason why records of sequence numbers are not written.
     pub(crate) not_reserved: Option<String>,
     pub(crate) keys: Keys,
+    /// Name of this run of the daemon: SAs are put for it and no other.
+    pub(crate) incarnation: Arc<str>,
+    /// SPIs that were promised.
+    pub(crate) reserved_spis: ReservedSpis,
     /// Policies that single changes took away since the start.
     pub(crate) policies_removed: u64,
     /// Counters of the last minute.
     pub(crate) history: Arc<History>,
     pub(crate) liveness: Arc<Liveness>,
+    /// The last packet of each SA.
+    pub(crate) sa_activity: SaActivity,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The last mark reported of each sealing key's sequence numbers.
@@ -129,9 +138,12 @@ impl State {
             not_kept: None,
             not_reserved: None,
             keys: Arc::new(Mutex::new(keystate)),
+            incarnation: new_incarnation(),
+            reserved_spis: ReservedSpis::default(),
             policies_removed: 0,
             history: Arc::default(),
             liveness: Arc::default(),
+            sa_activity: SaActivity::default(),
             moves: Arc::default(),
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
@@ -214,6 +226,8 @@ impl State {
             totals: gateway.totals.clone(),
             history: self.history.clone(),
             liveness: self.liveness.clone(),
+            sa_activity: self.sa_activity.clone(),
+            incarnation: self.incarnation.clone(),
             moves: self.moves.clone(),
             netlink_resyncs: self.netlink_resyncs,
             guard: gateway.guard.clone(),

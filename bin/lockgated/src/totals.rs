@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use control::GoneSa;
 use dataplane::counters::{PortCounts, Volume};
 use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots};
 use ipsec::{SaId, Spi};
@@ -30,6 +31,9 @@ pub(crate) struct Totals {
     /// [`Action::kind`] counts into it.
     pub(crate) actions: [[Volume; 2]; Action::NAMES.len()],
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
+    /// Sums over SAs that were put and are gone, outbound and inbound, by peer: such SAs come and go
+    /// as long as the daemon runs.
+    pub(crate) retired: BTreeMap<String, [Volume; 2]>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
     pub(crate) keepalives: u64,
@@ -40,7 +44,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Packets sealed and opened with each peer, over all of its SAs, those of earlier keys too.
     pub(crate) fn peers(&self) -> BTreeMap<String, [Volume; 2]> {
-        let mut peers: BTreeMap<String, [Volume; 2]> = BTreeMap::new();
+        let mut peers = self.retired.clone();
         for ((direction, _, peer), volume) in &self.sas {
             let [sealed, opened] = match peers.get_mut(peer) {
                 Some(volumes) => volumes,
@@ -123,6 +127,15 @@ impl Totals {
             let sa = before.inbound_sa(*sa);
             let key = (Direction::Inbound, sa.spi, peer(sa.set));
             add(self.sas.entry(key).or_default(), volume);
+        }
+    }
+
+    /// Adds what SAs that are gone have counted to their peers' sums, and forgets the SAs.
+    pub(crate) fn retire(&mut self, gone: &[GoneSa]) {
+        for GoneSa { direction, spi, peer, .. } in gone {
+            let Some(volume) = self.sas.remove(&(*direction, *spi, peer.clone())) else { continue };
+            let [sealed, opened] = self.retired.entry(peer.clone()).or_default();
+            add(if *direction == Direction::Outbound { sealed } else { opened }, &volume);
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod connect;
 mod details;
+mod put;
 
 /// Version 1 of the API, generated from `proto/lockgate/v1/lockgate.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
@@ -49,6 +50,11 @@ pub const MAX_EVENTS_KEPT: usize = 1024;
 pub const MAX_EVENTS_WAITING: usize = 256;
 /// Time that a request may take before it is refused; the stream of events is not bound by it.
 pub const REQUEST_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// SAs that are put by one request, at most.
+pub const MAX_SAS_A_PUT: usize = 128;
+/// SAs that are deleted by one request, at most.
+pub const MAX_SAS_A_DELETION: usize = 1024;
 
 /// Captures at a time.
 pub const MAX_CAPTURES: usize = 4;

@@ -210,18 +210,30 @@ pub enum DiagnosticKind {
     MulticastPeer { address: IpAddr },
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     MixedTunnel,
-    #[error("`keys` is not \"file:NAME\"")]
+    #[error("`keys` is neither \"file:NAME\" nor \"api\"")]
     BadKeys,
     #[error("a key file is named without a path")]
     BadKeyFileName,
     #[error("the name of the key file looks like a key")]
     KeyAsFileName,
+    #[error("this is not an option of an SA")]
+    SaOption,
+    #[error("the value of `{option}` makes no sense")]
+    SaOptionValue { option: &'static str },
+    #[error("the option `{option}` is there already")]
+    SaOptionTwice { option: &'static str },
+    #[error("hexadecimal digits come in pairs, and at most {most} bytes make a key")]
+    SaKeyBytes { most: usize },
+    #[error("{words} words: an SA needs 3 at least, then come its options")]
+    SaWords { words: usize },
     #[error("another peer has this key file already")]
     SameKeyFile,
     #[error("keys from IKE are not supported yet")]
     IkeNotYet,
     #[error("manual keys need `manual = \"laboratory\"`")]
     ManualNotSaid,
+    #[error("`manual` is for keys of a file: those of this peer come over the API")]
+    ManualOfApi,
     #[error("suite \"null\" neither encrypts nor authenticates")]
     NullNotSaid,
     #[error("`benchmark` is for suite \"null\" alone: {suite} has integrity")]

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use crate::diagnostic::{DiagnosticKind, kind_text, material_text};
 use crate::errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity};
 use crate::source::Location;
-use crate::validated::{Peer, PeerId, Validated};
+use crate::validated::{KeySource, Peer, PeerId, Validated};
 
 /// The largest key file that is read, bytes.
 pub const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
@@ -45,8 +45,8 @@ pub struct KeyLine {
 pub struct Keys {
     /// The keys of each peer, in the order of its file.
     pub peers: Vec<Vec<KeyLine>>,
-    /// The file of each peer's keys; empty for keys without files.
-    pub files: Vec<KeyFileFacts>,
+    /// The file of each peer's keys, `None` for a peer without one; empty for keys without files.
+    pub files: Vec<Option<KeyFileFacts>>,
 }
 
 impl Keys {
@@ -75,16 +75,23 @@ impl Keys {
         let is_key = crate::source::holds_key(&config.node.keys_dir.to_string_lossy());
         let mut seen = SeenKeys { directory_is_key: is_key, ..SeenKeys::default() };
         let mut keys = Keys::default();
-        if let (Some(named), Err(mistake)) = (named.first(), check_directory(&directory)) {
+        let of_files = |peer: &Peer| matches!(peer.keys, KeySource::File(_));
+        let first = config.peers.iter().zip(named).find(|(peer, _)| of_files(peer));
+        if let (Some((_, named)), Err(mistake)) = (first, check_directory(&directory)) {
             // Who may put files there chooses the keys: none of them is read.
             seen.problem(Severity::Error, named.clone(), mistake);
             return seen.finish().map(|warnings| (keys, warnings));
         }
         for (peer, named) in config.peers.iter().zip(named) {
-            let path = directory.join(&peer.key_file);
+            let KeySource::File(name) = &peer.keys else {
+                keys.files.push(None);
+                keys.peers.push(Vec::new());
+                continue;
+            };
+            let path = directory.join(name);
             let lines = match read_dated_secret(&path) {
                 Ok((content, modified)) => {
-                    keys.files.push(KeyFileFacts { path: path.clone(), modified });
+                    keys.files.push(Some(KeyFileFacts { path: path.clone(), modified }));
                     let file = path.display().to_string();
                     let (lines, problems) = parse(&content, peer.suite, &file);
                     for (line, place) in &lines {

@@ -33,6 +33,7 @@ mod meeting;
 mod raw;
 mod read;
 mod replay_keys;
+mod sa_lines;
 pub mod schema;
 mod set_files;
 mod source;
@@ -65,9 +66,11 @@ pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
+pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
 pub use meeting::Meeting;
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
+pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};
 pub use source::Location;
 pub use standalone::ConfiguredRoutes;
 pub use text::{escaped, escaped_line, is_hidden};

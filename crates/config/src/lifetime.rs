@@ -30,7 +30,7 @@ pub(crate) const HARD: LimitKeys = LimitKeys {
 };
 
 /// Longest limit by time, seconds: ten years.
-pub(crate) const MAX_SECONDS: u32 = 10 * 365 * 24 * 3600;
+pub const MAX_SECONDS: u32 = 10 * 365 * 24 * 3600;
 
 /// Writes the section of a peer; nothing if it has no limits.
 pub(crate) fn write(out: &mut String, peer: &str, lifetime: &Lifetime) -> std::fmt::Result {

@@ -184,11 +184,14 @@ sections! {
         "remote" Text Required,
             "outer address of the peer, of the same IP version"
         "keys" Text Required,
-            "`\"file:NAME\"`: the peer's key file in `keys_dir`"
+            "`\"file:NAME\"`: the peer's key file in `keys_dir`; `\"api\"`: its SAs are put over \
+             the API"
         "manual" Text Words("none"),
-            "`\"laboratory\"` is required: manual keys are for laboratories only (RFC 4106 §2)"
+            "`\"laboratory\"` is required with a key file: manual keys are for laboratories only \
+             (RFC 4106 §2)"
         "suite" Text Required,
-            "cipher suite, the same at both ends: `\"aes-128-gcm\"`, `\"chacha20-poly1305\"`, …"
+            "cipher suite, the same at both ends; with `keys = \"api\"` that of SAs put without \
+             one: `\"aes-128-gcm\"`, `\"chacha20-poly1305\"`, …"
         "benchmark" Text Words("none"),
             "`\"no-integrity\"` is required with suite `\"null\"`, and refused with any other"
         "mode" Text Value("\"tunnel\""),

@@ -206,20 +206,21 @@ pub struct Port {
     pub groups_out: Vec<GroupId>,
 }
 
-/// A peer gateway. Its keys are manual: nothing else is there yet.
+/// A peer gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// Name of the peer.
     pub name: String,
     /// Mode, the two ends, and how packets to it look outside.
     pub encapsulation: Encapsulation,
-    /// Name of its key file in [`Node::keys_dir`].
-    pub key_file: String,
-    /// Algorithms of all its SAs.
+    /// The source of its keys.
+    pub keys: KeySource,
+    /// Algorithms of its SAs. One that is put over the API may have others.
     pub suite: Suite,
-    /// Width of the sequence numbers of all its SAs.
+    /// Width of the sequence numbers of its SAs. One that is put over the API may have the other.
     pub numbers: SequenceNumbers,
-    /// Packets that its replay windows remember.
+    /// Packets that its replay windows remember. That of an SA that is put over the API may
+    /// remember more or fewer.
     pub replay_window: u32,
     /// True if the MSS of TCP SYN segments is clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
@@ -236,6 +237,25 @@ impl Peer {
     /// The two ends, as configured.
     pub const fn tunnel(&self) -> Tunnel {
         self.encapsulation.tunnel
+    }
+}
+
+/// The source of a peer's keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeySource {
+    /// A key file in [`Node::keys_dir`], by its name: manual keys, for laboratories.
+    File(String),
+    /// The API: SAs are put, replaced and deleted while the daemon runs, and end with it.
+    Api,
+}
+
+/// The value of `keys`.
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeySource::File(name) => write!(f, "file:{name}"),
+            KeySource::Api => f.write_str("api"),
+        }
     }
 }
 
@@ -576,12 +596,15 @@ fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {
 }
 
 fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
-    let Peer { name, encapsulation, key_file, suite, numbers, replay_window, .. } = peer;
+    let Peer { name, encapsulation, keys, suite, numbers, replay_window, .. } = peer;
     let Encapsulation { mode, tunnel, udp, dscp, dont_fragment } = encapsulation;
     writeln!(out, "[peer.{}]\nlocal = \"{}\"", quoted(name), tunnel.local)?;
     writeln!(out, "remote = \"{}\"", tunnel.remote)?;
-    writeln!(out, "keys = {}", quoted(&format!("file:{key_file}")))?;
-    writeln!(out, "manual = \"laboratory\"\nsuite = \"{suite}\"")?;
+    writeln!(out, "keys = {}", quoted(&keys.to_string()))?;
+    if matches!(keys, KeySource::File(_)) {
+        writeln!(out, "manual = \"laboratory\"")?;
+    }
+    writeln!(out, "suite = \"{suite}\"")?;
     if !suite.is_authenticated() {
         writeln!(out, "benchmark = \"{NO_INTEGRITY}\"")?;
     }

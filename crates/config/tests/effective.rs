@@ -272,6 +272,7 @@ fn configuration() -> impl Strategy<Value = String> {
         maybe(&["replay_window = 32", "replay_window = 4096"]),
         maybe(&["mss_clamp = false", "mss_clamp = true"]),
         lifetime,
+        prop::sample::select(&["keys = \"file:2\"\nmanual = \"laboratory\"", "keys = \"api\""][..]),
     );
     let route = prop::sample::select(
         &[
@@ -297,7 +298,7 @@ fn configuration() -> impl Strategy<Value = String> {
         let (sections, groups_in, groups_out) = groups;
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
-        let (mode, carried, window, clamp, lifetime) = peer;
+        let (mode, carried, window, clamp, lifetime, source) = peer;
         let mut text = format!(
             "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
              [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}{groups_in}\
@@ -308,8 +309,8 @@ fn configuration() -> impl Strategy<Value = String> {
              [peer.\"f.o_u-r\"]\nlocal = \"192.0.2.1\"\nremote = \"1.0.0.0\"\n\
              keys = \"file: k'1\"\nmanual = \"laboratory\"\nsuite = \"aes-256-gcm\"\n{mode}\
              {carried}\
-             [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\nkeys = \"file:2\"\n\
-             manual = \"laboratory\"\nsuite = \"aes-128-gcm\"\n{window}{clamp}\
+             [peer.six]\nlocal = \"2001:db8::1\"\nremote = \"2001:db8::7\"\n{source}\n\
+             suite = \"aes-128-gcm\"\n{window}{clamp}\
              {lifetime}\
              [[route]]\n{route}\n\
              [[neighbour]]\nport = \"wan\"\naddress = \"fe80::1\"\nmac = \"02:00:00:00:00:01\"\n"

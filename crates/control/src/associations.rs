@@ -14,12 +14,15 @@ use policy::{Direction, SaSetId};
 
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::{PreviousSas, RefusedKey, SaIdentity};
+use crate::put_sas::PutSas;
 use config::KeyLine;
 use config::validated::Peer;
 
 /// The SAs of a configuration that is being compiled.
 pub(crate) struct Associations<'a> {
     last: &'a PreviousSas,
+    /// SAs that were put and stay: nobody else gets their slots.
+    put: &'a PutSas,
     sets: Vec<(&'a Peer, SaSetId)>,
     outbound: Vec<RequestedSa<'a, SequenceCounter>>,
     inbound: Vec<RequestedSa<'a, ReplayWindow>>,
@@ -38,15 +41,21 @@ struct RequestedSa<'a, N> {
 }
 
 impl<'a> Associations<'a> {
-    /// Begins with the SAs that were compiled last.
-    pub(crate) fn after(last: &'a PreviousSas) -> Associations<'a> {
+    /// Begins with the SAs that were compiled last, beside those that were put since.
+    pub(crate) fn after(last: &'a PreviousSas, put: &'a PutSas) -> Associations<'a> {
         Associations {
             last,
+            put,
             sets: Vec::new(),
             outbound: Vec::new(),
             inbound: Vec::new(),
             refused: Vec::new(),
         }
+    }
+
+    /// Adds a peer's set, whose SAs are put.
+    pub(crate) fn add_set(&mut self, peer: &'a Peer, set: SaSetId) {
+        self.sets.push((peer, set));
     }
 
     /// Adds a peer's set, and an SA for each of its keys that is not refused.
@@ -93,7 +102,7 @@ impl<'a> Associations<'a> {
 
     /// Assigns slots: an SA that was there keeps its slot, a new one gets a vacant slot.
     pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, PreviousSas), CompileError> {
-        let Associations { last, sets, outbound, inbound, refused } = self;
+        let Associations { last, put, sets, outbound, inbound, refused } = self;
         let mut sad = last.sad.clone();
         leave_out_gone(&mut sad, last, &outbound, &inbound);
         let there: HashSet<SaSetId> = sets.iter().map(|(_, set)| *set).collect();
@@ -103,7 +112,8 @@ impl<'a> Associations<'a> {
         let mut kept = PreviousSas::default();
         let mut sealing: HashMap<SaSetId, Vec<SaId>> = HashMap::new();
         for wanted in &outbound {
-            let sa = wanted.sealing(last, &kept, &sad)?;
+            let free = sad.vacant_outbound_where(|id| !put.outbound.contains_key(&id));
+            let sa = wanted.sealing(last, &kept, free)?;
             sealing.entry(wanted.set).or_default().push(sa.id);
             kept.fingerprints[0].insert(sa.id, wanted.identity.fingerprint);
             kept.outbound.insert(wanted.identity, sa.clone());
@@ -123,7 +133,8 @@ impl<'a> Associations<'a> {
         let (known, new): (Vec<_>, Vec<_>) =
             inbound.iter().partition(|wanted| last.inbound.contains_key(&wanted.identity));
         for wanted in known.into_iter().chain(new) {
-            let sa = wanted.opening(last, &kept, &sad)?;
+            let free = sad.vacant_inbound_where(|id| !put.inbound.contains_key(&id));
+            let sa = wanted.opening(last, &kept, free)?;
             kept.fingerprints[1].insert(sa.id, wanted.identity.fingerprint);
             kept.inbound.insert(wanted.identity, sa.clone());
             if sad.find_inbound(sa.id).is_none_or(|there| !Arc::ptr_eq(there, &sa)) {
@@ -155,7 +166,7 @@ impl RequestedSa<'_, SequenceCounter> {
         &self,
         last: &PreviousSas,
         made: &PreviousSas,
-        sad: &Sad,
+        free: SaId,
     ) -> Result<Arc<OutboundSa>, SaError> {
         let RequestedSa { peer, set, line, identity, numbers, account } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
@@ -163,7 +174,7 @@ impl RequestedSa<'_, SequenceCounter> {
         let counted = before.and_then(|before| before.allowance.as_ref());
         let account = account.as_ref().or(counted.map(|counted| &counted.account));
         let allowance = allowance(&peer.lifetime, account, || numbers.last());
-        let id = before.map_or_else(|| sad.vacant_outbound(), |before| before.id);
+        let id = before.map_or(free, |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.sequence, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
                 before.at(id, set).carried(encapsulation)?
@@ -186,7 +197,7 @@ impl RequestedSa<'_, ReplayWindow> {
         &self,
         last: &PreviousSas,
         made: &PreviousSas,
-        sad: &Sad,
+        free: SaId,
     ) -> Result<Arc<InboundSa>, SaError> {
         let RequestedSa { peer, set, line, identity, numbers, account } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
@@ -194,7 +205,7 @@ impl RequestedSa<'_, ReplayWindow> {
         let counted = before.and_then(|before| before.allowance.as_ref());
         let account = account.as_ref().or(counted.map(|counted| &counted.account));
         let allowance = allowance(&peer.lifetime, account, || numbers.right_edge());
-        let id = before.map_or_else(|| sad.vacant_inbound(), |before| before.id);
+        let id = before.map_or(free, |before| before.id);
         let sa = match before.filter(|before| Arc::ptr_eq(&before.window, numbers)) {
             Some(before) if before.encapsulation != encapsulation => {
                 before.at(id, set).carried(encapsulation)?

@@ -72,7 +72,8 @@ pub enum ChangeRefused {
     Compile(#[from] CompileError),
 }
 
-fn did_you_mean(nearest: &Option<String>) -> String {
+/// Names what was probably meant, behind a message.
+pub(crate) fn did_you_mean(nearest: &Option<String>) -> String {
     nearest.as_ref().map_or(String::new(), |nearest| format!("; did you mean \"{nearest}\"?"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::validated::{Peer, PeerPlace};
+use config::validated::{KeySource, Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
 use dataplane::connections::Connections;
 use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
@@ -142,7 +142,7 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
         peer: peer.name.clone(),
         tunnel: peer.tunnel(),
         outbound,
-        acquires: false,
+        acquires: peer.keys == KeySource::Api,
         mss_clamp: peer.mss_clamp,
         may_move: peer.place == PeerPlace::BehindNat,
         keepalive_s: peer.nat_keepalive_s,

@@ -12,6 +12,7 @@ use crate::listing::Listing;
 use crate::live_parts::LiveParts;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::PortSlots;
+use crate::put_sas::PutSas;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
 
@@ -48,6 +49,8 @@ pub struct Compiled {
     pub refused: Arc<[RefusedKey]>,
     /// Present addresses of the peers behind NATs that have moved.
     pub(crate) peer_addresses: PeerAddresses,
+    /// The SAs that programs have put.
+    pub(crate) put: PutSas,
     /// The settings, and the order of the policies.
     pub(crate) listing: Listing,
     /// The configuration in one piece, made on first use.
@@ -131,7 +134,8 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn outbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.fingerprints[0][&sa]
+        let put = self.put.outbound.get(&sa).map(|kept| kept.fingerprint);
+        put.unwrap_or_else(|| self.kept.fingerprints[0][&sa])
     }
 
     /// Returns the fingerprint of the key that an SA opens with.
@@ -139,7 +143,8 @@ impl Compiled {
     /// # Panics
     /// If `sa` is from another configuration.
     pub fn inbound_fingerprint(&self, sa: SaId) -> Fingerprint {
-        self.kept.fingerprints[1][&sa]
+        let put = self.put.inbound.get(&sa).map(|kept| kept.fingerprint);
+        put.unwrap_or_else(|| self.kept.fingerprints[1][&sa])
     }
 }
 
@@ -176,6 +181,7 @@ impl Compiled {
             policy_slots: self.policy_slots,
             refused: self.refused.clone(),
             peer_addresses: self.peer_addresses.clone(),
+            put: self.put.clone(),
             listing,
             validated: OnceLock::new(),
             kept: self.kept.clone(),
@@ -187,13 +193,16 @@ impl Compiled {
 }
 
 impl Compiled {
-    /// The names of the keys of all peers, those that were refused among them.
+    /// The names of the keys of all peers' files, those that were refused among them. Of SAs that
+    /// were put nothing is told: their keys are nowhere written down.
     pub fn key_names(&self) -> KeyNames {
         let peers: HashMap<_, _> = self.sets().map(|set| (set.id, set.peer.as_str())).collect();
-        let outbound = self.sad.outbound().map(|sa| {
+        let of_file = |sa: &&Arc<OutboundSa>| !self.put.outbound.contains_key(&sa.id);
+        let outbound = self.sad.outbound().filter(of_file).map(|sa| {
             (sa.set, KeyName::new(Direction::Outbound, sa.spi, self.outbound_fingerprint(sa.id)))
         });
-        let inbound = self.sad.inbound().map(|sa| {
+        let of_file = |sa: &&Arc<InboundSa>| !self.put.inbound.contains_key(&sa.id);
+        let inbound = self.sad.inbound().filter(of_file).map(|sa| {
             (sa.set, KeyName::new(Direction::Inbound, sa.spi, self.inbound_fingerprint(sa.id)))
         });
         let mut names: KeyNames =

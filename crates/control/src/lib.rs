@@ -5,6 +5,7 @@
 //! | [`config::Validated`], keys | [`Compiler`] | [`Compiled`]: policies, SAs in their slots |
 //! | a change of single policies | [`Compiler::change_policies`] | the next [`Compiled`] |
 //! | [`linux::View`] | [`live_parts`] | [`LiveParts`]: ports, routes, neighbours |
+//! | SAs that a program puts or deletes | [`Compiled::with_put`], [`Compiled::without`] | likewise |
 //! | both | [`Compiled::assemble`] | [`dataplane::Snapshot`] |
 //! | policies and netdevs | [`guard::Guard`] | the nftables table that stands behind Lockgate |
 //! | a snapshot and a question | [`explain`] | the same answer in words |
@@ -27,6 +28,7 @@ mod live_parts;
 mod netdevs;
 mod peer_address;
 mod port_slots;
+mod put_sas;
 mod roaming;
 mod takeover;
 
@@ -43,5 +45,10 @@ pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_p
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use peer_address::PeerAddress;
 pub use port_slots::PortSlots;
+pub use put_sas::{
+    ChangedSas, DeleteRefusal, GoneReason, GoneSa, LINGER_NS, LimitMistake, MAX_OUTBOUND_OF_PEER,
+    MAX_PUT_SAS, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker, PutPlan, PutRefusal, PutSa,
+    RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName, SaOwner,
+};
 pub use roaming::{MoveError, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

@@ -9,6 +9,7 @@
 //! | SA, its expanded key | SPI, direction, key, suite, ESN and window size are the same |
 //! | where a peer has moved to | its ends, UDP port and mode are configured as before |
 //! | counter, window | the key is ([`keystate`]) |
+//! | SA that was put | its peer is there and has `keys = "api"` |
 //! | generation | all policies are the same; each domain has one of its own |
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
@@ -33,6 +34,7 @@ use crate::connections::SharedConnections;
 use crate::listing::Listing;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::{HeldSlots, PortSlots};
+use crate::put_sas::PutSas;
 use config::validated::{Peer, Policy, Validated};
 use config::{Keys, Loaded, PeerId};
 
@@ -135,23 +137,28 @@ impl Compiler {
     ) -> Result<Compiled, CompileError> {
         check_associations(&loaded.validated, &loaded.keys)?;
         let prepared = self.prepare(loaded.validated.clone())?;
-        self.finish(prepared, &loaded.keys, keys)
+        self.finish(prepared, &loaded.keys, keys, None)
     }
 
     /// Compiles a configuration whose policies are prepared.
     ///
     /// 1. what else can fail, which takes nothing from anyone;
     /// 2. counters and windows for every key; a key that is refused costs its own SA;
-    /// 3. what is new becomes what the next compile keeps.
+    /// 3. the SAs that were put into what runs go on;
+    /// 4. what is new becomes what the next compile keeps.
+    ///
+    /// `running`: what runs, if anything does.
     ///
     /// # Errors
-    /// [`CompileError`], none of which is the fault of a file that was validated. Nothing was
+    /// [`CompileError`]. A file that was validated is at fault only if a key file has the SPI of an
+    /// inbound SA that was put ([`SnapshotError::SameSpi`](dataplane::SnapshotError)). Nothing was
     /// taken, and what runs goes on.
     pub fn finish(
         &mut self,
         prepared: PreparedConfiguration,
         read: &Keys,
         keys: &mut KeyState,
+        running: Option<&Compiled>,
     ) -> Result<Compiled, CompileError> {
         let PreparedConfiguration { listing, spd, slots, ports, generation, .. } = prepared;
         let PreparedConfiguration { sets: set_ids, next, compiles, .. } = prepared;
@@ -163,11 +170,15 @@ impl Compiler {
         let connections = self.connections.for_configuration(&config)?;
         let nothing = PreviousSas::default();
         let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
-        let mut made = Associations::after(last);
+        let (nobody, put) = (PutSas::default(), running.map(|running| &running.put));
+        let mut made = Associations::after(last, put.unwrap_or(&nobody));
         for ((peer, lines), (set, file)) in
             config.peers.iter().zip(&read.peers).zip(set_ids.iter().zip(&read.files))
         {
-            made.add_peer(peer, *set, lines, file, keys)?;
+            match file {
+                Some(file) => made.add_peer(peer, *set, lines, file, keys)?,
+                None => made.add_set(peer, *set),
+            }
         }
         // A counter that gets no numbers now gets some when a later call succeeds. The daemon's own
         // calls tell why they fail.
@@ -179,24 +190,30 @@ impl Compiler {
             sets: names.zip(set_ids.iter().copied()).collect(),
             ..kept
         });
-        self.held.hold(&kept.slots);
-        (self.next_policy, self.next_set) = (next.policy, next.set);
-        self.take(generation, &spd, slots, &kept);
-        Ok(Compiled {
-            spd,
+        let mut compiled = Compiled {
+            spd: spd.clone(),
             sad,
             peers: set_ids.into(),
             generation,
             policy_slots: self.policy_slots,
             refused: refused.into(),
             peer_addresses: PeerAddresses::default(),
+            put: PutSas::default(),
             listing,
             validated: OnceLock::new(),
-            kept,
+            kept: kept.clone(),
             workers: self.workers,
             connections,
             acquires: self.acquires.clone(),
-        })
+        };
+        if let Some(running) = running {
+            compiled.keep_put_sas(running)?;
+        }
+        self.held.hold(&kept.slots);
+        (self.next_policy, self.next_set) = (next.policy, next.set);
+        self.take(generation, &spd, slots, &kept);
+        compiled.policy_slots = self.policy_slots;
+        Ok(compiled)
     }
 
     /// Records a result as the last, and counts the arrangement of policy slots on if it

@@ -191,7 +191,7 @@ fn says_the_same(before: &Peer, now: &Peer) -> bool {
 }
 
 /// Returns the encapsulation with another remote address.
-fn towards(way: Encapsulation, to: PeerAddress) -> Encapsulation {
+pub(crate) fn towards(way: Encapsulation, to: PeerAddress) -> Encapsulation {
     Encapsulation {
         tunnel: Tunnel { remote: to.address, ..way.tunnel },
         udp: way.udp.map(|ports| UdpPorts { remote: to.port, ..ports }),

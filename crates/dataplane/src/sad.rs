@@ -3,8 +3,8 @@
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use imbl::GenericHashMap;
 use imbl::shared_ptr::DefaultSharedPtr;
+use imbl::{GenericHashMap, OrdSet};
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use persistent::Slotted;
 use policy::{SaSetId, SetIndex, SetPlaces, TablesError};
@@ -22,6 +22,8 @@ pub struct Sad {
     outbound: Slotted<Arc<OutboundSa>>,
     inbound: Slotted<Opener>,
     by_spi: GenericHashMap<u32, SaId, BuildHasherDefault<SpiHasher>, DefaultSharedPtr>,
+    /// SAs that seal, by SPI. Their SPIs are the peers' numbers: several may have the same.
+    outbound_spis: OrdSet<(Spi, SaId)>,
 }
 
 #[derive(Clone)]
@@ -104,6 +106,12 @@ impl Sad {
         self.by_spi.get(&spi.value()).map(|id| self.inbound_sa(*id))
     }
 
+    /// The SAs that seal under this SPI, each for another peer.
+    pub fn outbound_by_spi(&self, spi: Spi) -> impl Iterator<Item = &Arc<OutboundSa>> {
+        let all = self.outbound_spis.range((spi, SaId(0))..=(spi, SaId(u32::MAX)));
+        all.map(|(_, id)| self.outbound_sa(*id))
+    }
+
     /// Slots that there is room for, of SAs that seal and of those that open.
     pub fn room(&self) -> [usize; 2] {
         [self.outbound.capacity(), self.inbound.capacity()]
@@ -114,9 +122,19 @@ impl Sad {
         SaId(self.outbound.vacant() as u32)
     }
 
+    /// Returns the lowest vacant slot for an outbound SA that fits; some high one must.
+    pub fn vacant_outbound_where(&self, fits: impl Fn(SaId) -> bool) -> SaId {
+        SaId(self.outbound.vacant_where(|slot| fits(SaId(slot as u32))) as u32)
+    }
+
     /// Returns the lowest vacant slot for an inbound SA.
     pub fn vacant_inbound(&self) -> SaId {
         SaId(self.inbound.vacant() as u32)
+    }
+
+    /// Returns the lowest vacant slot for an inbound SA that fits; some high one must.
+    pub fn vacant_inbound_where(&self, fits: impl Fn(SaId) -> bool) -> SaId {
+        SaId(self.inbound.vacant_where(|slot| fits(SaId(slot as u32))) as u32)
     }
 
     /// Puts a set into the place that it has, or into the lowest vacant one.
@@ -140,12 +158,17 @@ impl Sad {
 
     /// Puts an SA that seals into its slot.
     pub fn put_outbound(&mut self, sa: Arc<OutboundSa>) {
-        self.outbound.set(sa.id.0 as usize, Some(sa));
+        let (id, spi) = (sa.id, sa.spi);
+        self.remove_outbound(id);
+        self.outbound.set(id.0 as usize, Some(sa));
+        self.outbound_spis.insert((spi, id));
     }
 
     /// Takes an SA that seals out of its slot.
     pub fn remove_outbound(&mut self, id: SaId) {
-        self.outbound.set(id.0 as usize, None);
+        if let Some(before) = self.outbound.set(id.0 as usize, None) {
+            self.outbound_spis.remove(&(before.spi, id));
+        }
     }
 
     /// Puts an SA that opens into its slot. Its set is there.

@@ -73,6 +73,18 @@ impl<T> Slotted<T> {
         let entries = &self.pages[place].entries;
         place * PAGE + entries.iter().position(Option::is_none).unwrap_or(0)
     }
+
+    /// Returns the lowest vacant slot that fits, which may be past the end. Some slot past the end
+    /// must fit. Cost: visits page after page, and vacant slots of pages until one fits.
+    pub fn vacant_where(&self, fits: impl Fn(usize) -> bool) -> usize {
+        let with_room = self.pages.iter().enumerate().filter(|(_, page)| page.held < PAGE);
+        let vacant = with_room.flat_map(|(place, page)| {
+            let entries = page.entries.iter().enumerate();
+            entries.filter(|(_, entry)| entry.is_none()).map(move |(at, _)| place * PAGE + at)
+        });
+        let mut slots = vacant.chain(self.capacity()..);
+        slots.find(|slot| fits(*slot)).unwrap_or(self.capacity())
+    }
 }
 
 #[cold]
@@ -186,6 +198,12 @@ mod tests {
                 prop_assert!(list.iter().map(|(slot, entry)| (slot, *entry)).eq(map.clone()));
                 let vacant = (0..).find(|slot| !map.contains_key(slot)).unwrap();
                 prop_assert!(list.vacant() == vacant);
+                for (number, of) in [(0, 1), (1, 2), (2, 3)] {
+                    let fits = |slot: &usize| slot % of == number;
+                    let mut slots = (0..).filter(fits);
+                    let vacant = slots.find(|slot| !map.contains_key(slot)).unwrap();
+                    prop_assert_eq!(list.vacant_where(|slot| fits(&slot)), vacant);
+                }
                 prop_assert!(map.keys().all(|slot| *slot < list.capacity()));
                 Ok(map.clone())
             };

@@ -250,6 +250,39 @@ const PAGES: &[(&str, Sections)] = &[
         ]),
     ),
     (
+        "lockgate-sa",
+        live(&[
+            ("lockgate sa reserve berlin", "Reserve an SPI for what peer berlin will send"),
+            ("lockgate sa put new.sas", "Put the SAs of a file"),
+            ("lockgate sa del 0x11aa2b01", "Delete one"),
+        ]),
+    ),
+    (
+        "lockgate-sa-put",
+        Sections {
+            files: &[SOCKET, ("FILE", "SAs with their keys: a regular file of mode 0600 or less.")],
+            ..live(&[
+                ("lockgate sa put new.sas --peer berlin", "Put SAs of one peer"),
+                ("lockgate sa put - --json", "Put SAs that another program writes"),
+            ])
+        },
+    ),
+    (
+        "lockgate-sa-del",
+        live(&[(
+            "lockgate sa del 0x00001001 --direction out --peer berlin",
+            "Delete an outbound SA of one of several peers",
+        )]),
+    ),
+    (
+        "lockgate-sa-reserve",
+        live(&[("lockgate sa reserve berlin --json", "Reserve an SPI, for another program")]),
+    ),
+    (
+        "lockgate-sa-watch",
+        live(&[("lockgate sa watch --json", "Print each policy that needs an SA, for a program")]),
+    ),
+    (
         "lockgate-status",
         live(&[
             ("lockgate status", "Show the gateway on one screen"),

@@ -343,7 +343,7 @@ fn confirm_time(text: &str) -> Result<u32, String> {
 }
 
 /// `12.3 ms`.
-fn milliseconds(microseconds: u64) -> String {
+pub(super) fn milliseconds(microseconds: u64) -> String {
     format!("{}.{} ms", microseconds / 1000, microseconds % 1000 / 100)
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Fake {
     pub(crate) applied: Arc<Mutex<Vec<v1::ApplyRequest>>>,
     pub(crate) changed: Arc<Mutex<Vec<v1::ChangePoliciesRequest>>>,
     pub(crate) watched: Arc<Mutex<Vec<v1::EventsRequest>>>,
+    pub(crate) put: Arc<Mutex<Vec<v1::PutSecurityAssociationsRequest>>>,
+    pub(crate) deleted: Arc<Mutex<Vec<v1::DeleteSecurityAssociationsRequest>>>,
     /// Ports that are not up.
     pub(crate) dead: Arc<Mutex<Vec<control::DeadPort>>>,
 }
@@ -56,7 +58,9 @@ impl Gateway for Fake {
         let name = "berlin".into();
         let peer = v1::PeerActivity { name, state: "silent".into(), ..v1::PeerActivity::default() };
         let warnings = vec!["peer berlin does not answer".into()];
-        answer(v1::Status { node, uptime_ms, peers: vec![peer], warnings, ..v1::Status::default() })
+        let incarnation = "run-7".into();
+        let status = v1::Status { node, uptime_ms, incarnation, ..v1::Status::default() };
+        answer(v1::Status { peers: vec![peer], warnings, ..status })
     }
 
     async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
@@ -82,11 +86,23 @@ impl Gateway for Fake {
     ) -> Answer<v1::SecurityAssociations> {
         let sa = v1::SecurityAssociation {
             spi: "0x00001001".into(),
+            direction: "outbound".into(),
+            owner: "file".into(),
             state: "refused".into(),
             state_reason: "its record is gone".into(),
             ..v1::SecurityAssociation::default()
         };
-        answer(v1::SecurityAssociations { sas: vec![sa] })
+        let other = |direction: &str, spi: &str| v1::SecurityAssociation {
+            direction: direction.into(),
+            spi: spi.into(),
+            owner: "api".into(),
+            state: "ok".into(),
+            last_packet_age_ms: Some(2500),
+            ..v1::SecurityAssociation::default()
+        };
+        let others = [("inbound", "0x00002001"), ("outbound", "0x00002001"), ("inbound", "0x300")];
+        let others = others.map(|(direction, spi)| other(direction, spi));
+        answer(v1::SecurityAssociations { sas: [vec![sa], others.into()].concat() })
     }
 
     async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
@@ -193,6 +209,46 @@ impl Gateway for Fake {
             (applied.ok, applied.refused) = (false, "there is no policy \"unknown\"".into());
         }
         answer(applied)
+    }
+
+    async fn put_security_associations(
+        &self,
+        request: Request<v1::PutSecurityAssociationsRequest>,
+    ) -> Answer<v1::SecurityAssociationsChanged> {
+        let request = request.into_inner();
+        let count = request.sas.len() as u32;
+        let is_met = request.sas.iter().position(|sa| sa.key == [0xff]);
+        self.put.lock().unwrap().push(request);
+        let mut done = v1::SecurityAssociationsChanged::default();
+        match is_met {
+            None => (done.ok, done.put, done.unchanged) = (true, count - 1, 1),
+            Some(place) => {
+                (done.refused, done.message) = ("key_used".into(), "the key was put before".into());
+                done.place = Some(place as u32);
+            }
+        }
+        answer(done)
+    }
+
+    async fn delete_security_associations(
+        &self,
+        request: Request<v1::DeleteSecurityAssociationsRequest>,
+    ) -> Answer<v1::SecurityAssociationsChanged> {
+        let request = request.into_inner();
+        let deleted = request.sas.len() as u32;
+        self.deleted.lock().unwrap().push(request);
+        answer(v1::SecurityAssociationsChanged { ok: true, deleted, ..Default::default() })
+    }
+
+    async fn reserve_spi(
+        &self,
+        request: Request<v1::ReserveSpiRequest>,
+    ) -> Answer<v1::ReservedSpi> {
+        if request.into_inner().peer != "berlin" {
+            return Err(Status::not_found("there is no peer \"brelin\"; did you mean \"berlin\"?"));
+        }
+        let (spi, incarnation) = ("0x5d3c7e01".into(), "run-7".into());
+        answer(v1::ReservedSpi { spi, incarnation, worker: 1, seconds: 300 })
     }
 
     async fn show_neighbours(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Neighbours> {

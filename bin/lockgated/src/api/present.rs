@@ -109,7 +109,9 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             *users.entry(set).or_default() += 1;
         }
     }
-    let mut volumes: HashMap<&str, [Volume; 2]> = HashMap::new();
+    let retired = running.retired.iter();
+    let mut volumes: HashMap<&str, [Volume; 2]> =
+        retired.map(|(peer, volumes)| (peer.as_str(), *volumes)).collect();
     for ((direction, _, peer), volume) in &running.sas {
         let [sealed, opened] = volumes.entry(peer).or_default();
         let sum = if *direction == Direction::Outbound { sealed } else { opened };
@@ -140,7 +142,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             local: tunnel.local.to_string(),
             remote: tunnel.remote.to_string(),
             suite: peer.suite.to_string(),
-            keys: format!("file:{}", peer.key_file),
+            keys: peer.keys.to_string(),
             state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
             route: route.unwrap_or_default(),
             inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
-use super::{capture, connections, groups, present};
+use super::{associations, capture, connections, groups, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
     PolicyChange, Save, ToConfirm,
@@ -336,6 +336,39 @@ impl<B: Backend> Gateway for Service<B> {
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;
         Ok(Response::new(present::applied(result, intent, now, took_us)))
+    }
+
+    async fn put_security_associations(
+        &self,
+        request: Request<v1::PutSecurityAssociationsRequest>,
+    ) -> Answer<v1::SecurityAssociationsChanged> {
+        let start = std::time::Instant::now();
+        let by = self.admin(&request, "put SAs").await?;
+        let put = associations::put(request.into_inner())?;
+        let backend = self.backend.clone();
+        let done = to_its_end(async move { backend.put_sas(put, by).await }).await?;
+        Ok(Response::new(associations::changed(done, microseconds_since(start))))
+    }
+
+    async fn delete_security_associations(
+        &self,
+        request: Request<v1::DeleteSecurityAssociationsRequest>,
+    ) -> Answer<v1::SecurityAssociationsChanged> {
+        let start = std::time::Instant::now();
+        let by = self.admin(&request, "delete SAs").await?;
+        let deletion = associations::deletion(request.into_inner())?;
+        let backend = self.backend.clone();
+        let done = to_its_end(async move { backend.delete_sas(deletion, by).await }).await?;
+        Ok(Response::new(associations::changed(done, microseconds_since(start))))
+    }
+
+    async fn reserve_spi(
+        &self,
+        request: Request<v1::ReserveSpiRequest>,
+    ) -> Answer<v1::ReservedSpi> {
+        self.admin(&request, "reserve an SPI").await?;
+        let peer = request.into_inner().peer;
+        Ok(Response::new(associations::reserved(self.backend.reserve_spi(peer).await)?))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {

@@ -102,7 +102,8 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
     let peers = client.show_peers(v1::ShowRequest::default()).await.unwrap().into_inner().peers;
     let berlin = &peers[0];
     assert_eq!((berlin.policies, berlin.inner_mtu > 1400), (1, true), "{berlin:?}");
-    assert_eq!(berlin.sealed, Some(v1::Volume { packets: 3, bytes: 300 }));
+    // Those of SAs that are gone count too.
+    assert_eq!(berlin.sealed, Some(v1::Volume { packets: 5, bytes: 500 }));
     assert_eq!(berlin.sent_since, 17);
     let age = berlin.last_received_age_ms.unwrap();
     assert!(berlin.silent && (60_000..120_000).contains(&age), "{berlin:?}");
@@ -185,6 +186,53 @@ async fn connections_are_shown_with_their_port_and_rule_and_the_totals_behind_th
         assert_eq!(cleared.removed, 3);
         assert_eq!(fake.asked(), ["clear tcp by 0"]);
     }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn sas_are_put_and_deleted_for_root_and_refusals_are_answers() {
+    if !is_root("sas_are_put_and_deleted") {
+        return;
+    }
+    let (_directory, fake, server, mut client) = lab(Duration::ZERO).await;
+    let sa = |direction: &str| v1::NewSecurityAssociation {
+        direction: direction.into(),
+        spi: "0x00000501".into(),
+        peer: "berlin".into(),
+        key: vec![1; 20],
+        ..v1::NewSecurityAssociation::default()
+    };
+    let put = |incarnation: &str| v1::PutSecurityAssociationsRequest {
+        incarnation: incarnation.into(),
+        sas: vec![sa("inbound"), sa("outbound")],
+    };
+    let done = client.put_security_associations(put("this")).await.unwrap().into_inner();
+    assert_eq!((done.ok, done.put, done.refused.as_str()), (true, 2, ""));
+    let done = client.put_security_associations(put("that")).await.unwrap().into_inner();
+    assert_eq!((done.ok, done.put, done.refused.as_str()), (false, 0, "other_incarnation"));
+    assert!(done.message.contains("agree on new keys"), "{}", done.message);
+    let bad = v1::PutSecurityAssociationsRequest { sas: vec![sa("in")], ..put("this") };
+    let refused = client.put_security_associations(bad).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let delete = |peer: &str| v1::DeleteSecurityAssociationsRequest {
+        incarnation: String::new(),
+        sas: vec![v1::SaName {
+            direction: "inbound".into(),
+            spi: "1281".into(),
+            peer: peer.into(),
+        }],
+    };
+    let done = client.delete_security_associations(delete("")).await.unwrap().into_inner();
+    assert_eq!((done.ok, done.deleted), (true, 1));
+    let done = client.delete_security_associations(delete("b")).await.unwrap().into_inner();
+    assert_eq!((done.refused.as_str(), done.place), ("unknown_sa", Some(0)));
+    assert!(done.message.contains("no inbound SA 0x00000501 of peer b runs"), "{}", done.message);
+    let reserve = |peer: &str| v1::ReserveSpiRequest { peer: peer.into() };
+    let spi = client.reserve_spi(reserve("berlin")).await.unwrap().into_inner();
+    assert_eq!((spi.spi.as_str(), spi.worker, spi.seconds), ("0x00000501", 1, 300));
+    let refused = client.reserve_spi(reserve("x")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(fake.asked()[0], "0 puts 2 SAs for this");
     server.stop().await;
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use config::validated::Policy;
 use control::guard::{Guard, GuardError, UnwritableName};
-use control::{AdoptedBase, Compiled, LiveParts, LiveProblem};
+use control::{AdoptedBase, CompileError, Compiled, LiveParts, LiveProblem};
 use dataplane::carve_out::Reserved;
 use dataplane::{Snapshot, SnapshotError};
 
@@ -67,6 +67,9 @@ pub(crate) enum TransactionError {
     /// Configuration and kernel do not make a snapshot.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// SAs that were put do not fit into the configuration.
+    #[error(transparent)]
+    Associations(#[from] CompileError),
     /// The flow caches cannot be had.
     #[error(transparent)]
     Caches(#[from] CacheError),
@@ -322,7 +325,10 @@ impl Gateway {
         adopted: AdoptedBase,
     ) -> Result<Result<(), SnapshotError>, WorkerGone> {
         let AdoptedBase { mut compiled, tables } = adopted;
-        // Peers may have moved since.
+        // SAs may have come and gone since, and peers moved.
+        if compiled.keep_put_sas(&self.compiled).is_err() {
+            return Ok(Err(SnapshotError::Dangling("an SA that was put")));
+        }
         compiled.keep_peer_addresses(&self.compiled);
         let upon = self.snapshot.upon(tables);
         let snapshot = match compiled.assemble(&self.live, Some(&upon)) {

@@ -203,12 +203,14 @@ impl DiagnosticKind {
                 "no key serves two peers: make a pair for each, lockgate keygen"
             }
             DiagnosticKind::IkeNotYet => {
-                "for a laboratory: keys = \"file:NAME\", manual = \"laboratory\""
+                "keys = \"api\" for SAs that a program puts; for a laboratory: keys = \
+                 \"file:NAME\", manual = \"laboratory\""
             }
             DiagnosticKind::ManualNotSaid => {
                 "write manual = \"laboratory\": RFC 4106 asks for automated key management, and a \
                  sequence number used twice under one key gives the key away"
             }
+            DiagnosticKind::ManualOfApi => "leave `manual` out",
             DiagnosticKind::WindowSize { .. } => "write a multiple of 32 from 32 to 4096",
             DiagnosticKind::NullNotSaid => {
                 "for a benchmark of the framing alone add benchmark = \"no-integrity\"; to have \
@@ -342,6 +344,18 @@ impl DiagnosticKind {
             }
             DiagnosticKind::KeyDirection { .. } | DiagnosticKind::KeyWords { .. } => {
                 "one line an SA: direction, SPI, key material in hexadecimal"
+            }
+            DiagnosticKind::SaOption => {
+                "write peer=, suite=, esn=, replay_window=, replaces=, or a key of \
+                 [peer.NAME.lifetime] with =, without spaces"
+            }
+            DiagnosticKind::SaOptionValue { .. } => {
+                "as in a configuration, without quotes: suite=aes-128-gcm, esn=true, \
+                 replay_window=1024, replaces=0x00001001, soft_packets=3G"
+            }
+            DiagnosticKind::SaOptionTwice { .. } => "leave one of them out",
+            DiagnosticKind::SaKeyBytes { .. } | DiagnosticKind::SaWords { .. } => {
+                "one line an SA: `in` or `out`, SPI, key material in hexadecimal, options"
             }
             DiagnosticKind::KeySpi => "write a number, decimal or 0x…, of 32 bits",
             DiagnosticKind::SameMaterial => "a key serves one SA in one direction: make new keys",

@@ -14,7 +14,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::RawPeer;
 use crate::source::Span;
-use crate::validated::{NO_INTEGRITY, Peer};
+use crate::validated::{KeySource, NO_INTEGRITY, Peer};
 use crate::values::{address, bounded, name, unusable, word};
 
 /// Peers at most.
@@ -53,7 +53,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         problems.doubt(Some("peer".into()));
     }
     let tunnel = tunnel(raw, ports, problems);
-    let key_file = raw.keys.as_ref().and_then(|written| key_file(raw, written, problems));
+    let keys = raw.keys.as_ref().and_then(|written| keys(raw, written, problems));
     let suite = raw.suite.as_ref().and_then(|written| suite(raw, written, problems));
     let carried = encapsulation::carried(raw, tunnel, problems);
     let esn = raw.esn.as_ref().is_some_and(|written| *written.get_ref());
@@ -71,7 +71,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
     Some(Peer {
         name: peer_name?,
         encapsulation,
-        key_file: key_file?,
+        keys: keys?,
         suite: suite?,
         numbers: if esn { SequenceNumbers::Extended } else { SequenceNumbers::Short },
         replay_window: window?,
@@ -133,16 +133,17 @@ fn ours(ports: &Ports, like: IpAddr) -> Vec<IpAddr> {
     ours
 }
 
-fn key_file(
+/// The source of the keys, and what must be said, or not, beside it.
+fn keys(
     raw: &RawPeer,
     written: &Spanned<String>,
     problems: &mut Diagnostics<'_>,
-) -> Option<String> {
+) -> Option<KeySource> {
     let text = written.get_ref();
     let mistake = match text.strip_prefix("file:") {
         Some(file) if !crate::keys::is_file_name(file) => DiagnosticKind::BadKeyFileName,
         Some(file) if crate::source::holds_key(file) => DiagnosticKind::KeyAsFileName,
-        Some(_) => match &raw.manual {
+        Some(file) => match &raw.manual {
             Some(manual) if manual.get_ref() != "laboratory" => {
                 let word = manual.get_ref().clone();
                 let nearest = nearest(&word, ["laboratory"].into_iter());
@@ -151,9 +152,14 @@ fn key_file(
                 problems.error(&manual.span(), mistake);
                 return None;
             }
-            Some(_) => return text.strip_prefix("file:").map(str::to_owned),
+            Some(_) => return Some(KeySource::File(file.to_owned())),
             None => DiagnosticKind::ManualNotSaid,
         },
+        None if text == "api" => {
+            let Some(manual) = &raw.manual else { return Some(KeySource::Api) };
+            problems.error(&manual.span(), DiagnosticKind::ManualOfApi);
+            return None;
+        }
         None if text == "ike" => DiagnosticKind::IkeNotYet,
         None => DiagnosticKind::BadKeys,
     };

@@ -48,6 +48,13 @@ pub(crate) const ERRORS: &[Row] = &[
     ),
     row(
         "keys = \"file:berlin.keys\"",
+        "keys = \"api\"",
+        "19:10",
+        "`manual` is for keys of a file",
+        "leave `manual` out",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"",
         "keys = \"file:../berlin.keys\"",
         "18:8",
         "named without a path",
@@ -57,7 +64,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "keys = \"file:berlin.keys\"",
         "keys = \"berlin.keys\"",
         "18:8",
-        "`keys` is not \"file:NAME\"",
+        "`keys` is neither \"file:NAME\" nor \"api\"",
         "file:berlin.keys",
     ),
     row(

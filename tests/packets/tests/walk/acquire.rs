@@ -339,8 +339,7 @@ impl Twin {
                 }
             }
         }
-        for place in 0..POLICIES {
-            let waiting = &mut self.waiting[place];
+        for (place, waiting) in self.waiting.iter_mut().enumerate() {
             let before = waiting.len();
             waiting.retain(|(_, since)| (self.now_ms - since) * 1_000_000 < PATIENCE_NS);
             self.dropped += (before - waiting.len()) as u64;

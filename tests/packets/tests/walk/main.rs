@@ -22,6 +22,7 @@ mod nat;
 mod policies;
 mod ports;
 mod prefixes;
+mod put;
 mod reassembled;
 mod size;
 mod suites;

@@ -286,6 +286,7 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: 
             end(&sa.local, sa.local_port),
             end(&sa.remote, sa.remote_port),
             or_dash(&sa.fingerprint),
+            sa.last_packet_age_ms.map_or("-".into(), |age| format!("{} s ago", age / 1000)),
             sa.state.clone(),
         ]
     });
@@ -305,9 +306,11 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: 
         "local",
         "remote",
         "key",
+        "last",
         "state",
     ];
-    let wide = ["key", "backend", "ESN", "numbers", "mode", "local", "suite", "bytes", "remote"];
+    let wide =
+        ["key", "backend", "ESN", "numbers", "mode", "local", "suite", "last", "bytes", "remote"];
     let title = "Security associations";
     let table = fitted(title, &header, rows, Numbers(3..=6), (columns, &wide));
     let mut text = some(table, "no SAs");

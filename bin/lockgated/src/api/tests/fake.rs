@@ -17,6 +17,7 @@ use crate::backend::{
     ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
 use crate::liveness::PeerLiveness;
+use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
 
 pub(super) const CONFIG: &str = r#"
@@ -100,6 +101,7 @@ impl Fake {
                 (Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()),
                 volume,
             ),
+            retired: [("berlin".to_owned(), [Volume { packets: 2, bytes: 200 }; 2])].into(),
             moves: Arc::new([("berlin".into(), 3)].into()),
             liveness: [("berlin".into(), heard())].into(),
             spis: Spis::Unknown,
@@ -263,6 +265,36 @@ impl Backend for Fake {
             takeovers,
             ..ChangeReport::default()
         })
+    }
+
+    async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal> {
+        let SaPut { incarnation, sas } = put;
+        self.note(format!("{} puts {} SAs for {incarnation}", by.0, sas.len()));
+        match incarnation.as_str() {
+            "this" => Ok(SaChange { put: sas.len() as u32, ..SaChange::default() }),
+            _ => Err(SaRefusal::OtherIncarnation { runs: "this".into() }),
+        }
+    }
+
+    async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal> {
+        self.note(format!("{} deletes {:?}", by.0, deletion.names));
+        let name = &deletion.names[0];
+        let (direction, spi, peer) = (name.direction.name(), name.spi, name.peer.clone());
+        match &peer {
+            None => Ok(SaChange { deleted: deletion.names.len() as u32, ..SaChange::default() }),
+            Some(_) => {
+                let why = control::DeleteRefusal::Unknown { direction, spi, peer };
+                Err(SaRefusal::Delete { place: 0, why })
+            }
+        }
+    }
+
+    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError> {
+        let spi = ipsec::Spi::new(0x0501).unwrap();
+        match peer.as_str() {
+            "berlin" => Ok(Reserved { spi, worker: 1, incarnation: "this".into() }),
+            _ => Err(ReserveError::Stopping),
+        }
     }
 
     async fn confirm(

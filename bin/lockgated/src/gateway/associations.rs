@@ -1,0 +1,34 @@
+//! Single SAs that come and go: a snapshot, and nothing else.
+
+use std::sync::Arc;
+
+use control::{ChangedSas, GoneSa};
+use dataplane::SnapshotError;
+
+use super::Gateway;
+use super::publish::aside;
+use crate::worker::WorkerGone;
+
+impl Gateway {
+    /// Goes over to the running configuration with other SAs; returns when every worker walks by
+    /// it, with the SAs that are gone. Guard, programs, netdevs and policies are as they were.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`SnapshotError`]: what ran before runs on.
+    pub(crate) async fn change_sas(
+        &mut self,
+        changed: ChangedSas,
+    ) -> Result<Result<Vec<GoneSa>, SnapshotError>, WorkerGone> {
+        let ChangedSas { compiled, gone } = changed;
+        let snapshot = match compiled.assemble(&self.live, Some(&self.snapshot)) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Ok(Err(error)),
+        };
+        let old = std::mem::replace(&mut self.compiled, compiled);
+        self.publish(snapshot, None).await?;
+        // What they counted has come back by now.
+        Arc::make_mut(&mut self.totals).retire(&gone);
+        aside(move || drop(old));
+        Ok(Ok(gone))
+    }
+}

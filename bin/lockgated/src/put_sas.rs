@@ -1,0 +1,266 @@
+//! SAs that programs put and delete while the gateway runs: checked, their keys recorded as used,
+//! and published; and those that have had their time.
+//!
+//! 1. plan: what is refused is refused before a key is recorded
+//! 2. record the keys as used, so that no later run takes one again
+//! 3. publish: when a put is answered, every worker walks by it
+//!
+//! The control thread alone does this, between other orders. What waits to be replaced is looked at
+//! ten times a second.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use control::{Compiled, GoneReason, GoneSa, PutPlan, PutSa, SaName};
+use ipsec::Spi;
+use keystate::{KeyUsed, Once};
+use policy::Direction;
+
+use crate::events::{Events, Kind};
+use crate::reservations::Keys;
+use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaNames, SaPut, SaRefusal};
+use crate::sa_limits::boot_clock_ns;
+use crate::state::State;
+use crate::who::Uid;
+use crate::worker::WorkerGone;
+
+/// SAs that an event names at most.
+const MAX_NAMED: usize = 8;
+
+/// Returns a name for this run of the daemon that no other has. Empty, which no request may name,
+/// if the kernel gives no random number.
+pub(crate) fn new_incarnation() -> Arc<str> {
+    let mut bytes = [0; 16];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => format!("{:032x}", u128::from_ne_bytes(bytes)).into(),
+        Err(_) => "".into(),
+    }
+}
+
+impl State {
+    /// Puts SAs, all or none.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`SaRefusal`]: nothing was put.
+    pub(crate) async fn put_sas(
+        &mut self,
+        put: SaPut,
+    ) -> Result<Result<SaChange, SaRefusal>, WorkerGone> {
+        let now_ns = boot_clock_ns();
+        let (plan, names) = match self.plan_put(put, now_ns) {
+            Ok(planned) => planned,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let fresh = plan.fingerprints().len() as u32;
+        let unchanged = plan.unchanged() as u32;
+        let done = SaChange { put: fresh, unchanged, deleted: 0, names };
+        if fresh == 0 {
+            return Ok(Ok(done));
+        }
+        let proofs = match use_keys(&self.keys, &plan).await {
+            Ok(proofs) => proofs,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let spis: Vec<Spi> = plan.inbound_spis().collect();
+        let changed = match self.gateway.compiled.with_put(plan, proofs, now_ns) {
+            Ok(changed) => changed,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        Ok(self.gateway.change_sas(changed).await?.map_err(SaRefusal::from).map(|_| {
+            self.reserved_spis.end(spis.into_iter());
+            done
+        }))
+    }
+
+    fn plan_put(&self, put: SaPut, now_ns: u64) -> Result<(PutPlan, SaNames), SaRefusal> {
+        let SaPut { incarnation, mut sas } = put;
+        self.check_incarnation(&incarnation)?;
+        let names = names_of(sas.iter().map(|sa| (&*sa.peer, text_of(sa))));
+        self.reserved_spis.assign(&mut sas, now_ns)?;
+        Ok((self.gateway.compiled.plan_put(sas)?, names))
+    }
+
+    /// Deletes SAs that were put, all or none.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`SaRefusal`]: nothing was deleted.
+    pub(crate) async fn delete_sas(
+        &mut self,
+        SaDeletion { incarnation, names }: SaDeletion,
+    ) -> Result<Result<SaChange, SaRefusal>, WorkerGone> {
+        let asked = match incarnation.as_str() {
+            "" if self.stopping => Err(SaRefusal::Stopping),
+            "" => Ok(()),
+            incarnation => self.check_incarnation(incarnation),
+        };
+        if let Err(refusal) = asked {
+            return Ok(Err(refusal));
+        }
+        let changed = match self.gateway.compiled.without(&names) {
+            Ok(changed) => changed,
+            Err((place, why)) => return Ok(Err(SaRefusal::Delete { place, why })),
+        };
+        let deleted = changed.gone.iter().map(|gone| {
+            let name = SaName { direction: gone.direction, spi: gone.spi, peer: None };
+            (&*gone.peer, name_text(&name))
+        });
+        let (names, deleted) = (names_of(deleted), changed.gone.len() as u32);
+        if deleted == 0 {
+            return Ok(Ok(SaChange::default()));
+        }
+        let done = SaChange { deleted, names, ..SaChange::default() };
+        Ok(self.gateway.change_sas(changed).await?.map_err(SaRefusal::from).map(|_| done))
+    }
+
+    /// Reserves an SPI for a peer.
+    ///
+    /// # Errors
+    /// [`ReserveError`].
+    pub(crate) fn reserve_spi(&mut self, peer: &str) -> Result<Reserved, ReserveError> {
+        if self.stopping {
+            return Err(ReserveError::Stopping);
+        }
+        let (running, workers) = (&self.gateway.compiled, self.gateway.active as u32);
+        let (spi, worker) = self.reserved_spis.reserve(running, peer, workers, boot_clock_ns())?;
+        Ok(Reserved { spi, worker: worker.worker, incarnation: self.incarnation.clone() })
+    }
+
+    /// Removes the replaced inbound SAs whose time is over. Returns whether there were any.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn retire_replaced_sas(&mut self) -> Result<bool, WorkerGone> {
+        if self.stopping || !self.gateway.compiled.has_replaced() {
+            return Ok(false);
+        }
+        let Some(changed) = self.gateway.compiled.retired(boot_clock_ns()) else {
+            return Ok(false);
+        };
+        // Refused, it is tried again with the next look.
+        if let Ok(gone) = self.gateway.change_sas(changed).await? {
+            gone.iter().for_each(|gone| report_gone(gone, &self.events));
+        }
+        Ok(true)
+    }
+
+    /// Lets go of what was counted of SAs that were put into an earlier configuration and that
+    /// another one does not have, and reports them.
+    pub(crate) fn let_go_of_put_sas(&mut self, before: &Compiled) {
+        let gone = self.gateway.compiled.put_sas_gone_since(before);
+        if gone.is_empty() {
+            return;
+        }
+        Arc::make_mut(&mut self.gateway.totals).retire(&gone);
+        for peer in gone.chunk_by(|one, other| one.peer == other.peer) {
+            let (name, count) = (&peer[0].peer, peer.len());
+            let message = format!(
+                "{count} SAs that were put for peer {name} are gone: the peer is not configured \
+                 with keys = \"api\" any more"
+            );
+            self.events.record(Kind::SaDeleted, name, message, &[("deleted", &count)]);
+        }
+    }
+
+    fn check_incarnation(&self, asked: &str) -> Result<(), SaRefusal> {
+        match () {
+            () if self.stopping => Err(SaRefusal::Stopping),
+            () if asked.is_empty() || *asked != *self.incarnation => {
+                Err(SaRefusal::OtherIncarnation { runs: self.incarnation.clone() })
+            }
+            () => Ok(()),
+        }
+    }
+}
+
+/// Records the keys of a plan as used: none of them is taken again before the machine boots.
+async fn use_keys(keys: &Keys, plan: &PutPlan) -> Result<Vec<Once>, SaRefusal> {
+    let used = keys.lock().await.use_all_once(&plan.fingerprints());
+    used.map_err(|why| {
+        let place = match &why {
+            KeyUsed::PutBefore { fingerprint } | KeyUsed::FileKey { fingerprint } => {
+                plan.place_of(*fingerprint)
+            }
+            KeyUsed::Full | KeyUsed::Damaged { .. } | KeyUsed::File(_) => None,
+        };
+        SaRefusal::Key { place, why }
+    })
+}
+
+/// Reports an inbound SA that was replaced and is gone.
+fn report_gone(gone: &GoneSa, events: &Events) {
+    let GoneSa { direction, spi, peer, reason } = gone;
+    let subject = spi.to_string();
+    let (kind, why) = match reason {
+        GoneReason::ReplacementSilent => (
+            Kind::SaReplacementSilent,
+            "no authentic packet of the SA that replaced it came in 300 s",
+        ),
+        _ => (Kind::SaReplaced, "packets of the SA that replaced it have come"),
+    };
+    let message = format!("{} SA {spi} of peer {peer} is gone: {why}", direction.name());
+    events.record(kind, &subject, message, &[("peer", peer)]);
+}
+
+/// Records what became of SAs that a user wanted put.
+pub(crate) fn audit_put(events: &Events, by: Uid, done: &Result<SaChange, SaRefusal>) {
+    match done {
+        // What runs already is no change.
+        Ok(SaChange { put: 0, .. }) => {}
+        Ok(SaChange { put, unchanged, names, .. }) => {
+            let details: crate::events::Details<'_> = &[("put", put), ("unchanged", unchanged)];
+            let message = format!("{put} SAs were put: {}", names.text);
+            events.audit(by, Kind::SaPut, &names.subject, message, details);
+        }
+        Err(refusal) => audit_refusal(events, by, refusal),
+    }
+}
+
+/// Records what became of SAs that a user wanted deleted.
+pub(crate) fn audit_deletion(events: &Events, by: Uid, done: &Result<SaChange, SaRefusal>) {
+    match done {
+        Ok(SaChange { deleted: 0, .. }) => {}
+        Ok(SaChange { deleted, names, .. }) => {
+            let message = format!("{deleted} SAs were deleted: {}", names.text);
+            events.audit(by, Kind::SaDeleted, &names.subject, message, &[("deleted", deleted)]);
+        }
+        Err(refusal) => audit_refusal(events, by, refusal),
+    }
+}
+
+fn audit_refusal(events: &Events, by: Uid, refusal: &SaRefusal) {
+    let (message, reason) = (refusal.to_string(), refusal.word());
+    events.audit(by, Kind::SaRefused, "", message, &[("reason", &reason)]);
+}
+
+/// `outbound 0x00001001 instead of 0x00001000`.
+fn text_of(sa: &PutSa) -> String {
+    let name = SaName { direction: sa.direction, spi: sa.spi, peer: None };
+    let mut text = name_text(&name);
+    if let Some(old) = sa.replaces {
+        write!(text, " instead of {old}").expect("writing to a string");
+    }
+    text
+}
+
+fn name_text(name: &SaName) -> String {
+    let direction: Direction = name.direction;
+    format!("{} {}", direction.name(), name.spi)
+}
+
+/// Names SAs, each with its peer, for an event.
+fn names_of<'n>(all: impl Iterator<Item = (&'n str, String)>) -> SaNames {
+    let all: Vec<(&str, String)> = all.collect();
+    let mut peers: Vec<&str> = all.iter().map(|(peer, _)| *peer).collect();
+    peers.sort_unstable();
+    peers.dedup();
+    let subject = match peers[..] {
+        // A name that no section has may be anything.
+        [peer] => config::escaped_line(peer).to_string(),
+        _ => format!("{} peers", peers.len()),
+    };
+    let mut texts: Vec<String> = all.iter().take(MAX_NAMED).map(|(_, text)| text.clone()).collect();
+    if all.len() > MAX_NAMED {
+        texts.push(format!("and {} more", all.len() - MAX_NAMED));
+    }
+    SaNames { subject, text: texts.join(", ") }
+}

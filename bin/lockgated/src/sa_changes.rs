@@ -1,0 +1,132 @@
+//! SAs that programs put, delete and reserve SPIs for, as they are asked for and answered.
+
+use std::sync::Arc;
+
+use control::{CompileError, DeleteRefusal, PutSa, RefusedPut, ReserveRefusal, SaName};
+use dataplane::SnapshotError;
+use ipsec::Spi;
+use keystate::KeyUsed;
+
+/// SAs that somebody wants put. No `Debug`: it holds key bytes.
+pub(crate) struct SaPut {
+    /// The run of the daemon that they are for.
+    pub(crate) incarnation: String,
+    /// The SAs: all of them or none.
+    pub(crate) sas: Vec<PutSa>,
+}
+
+/// SAs that somebody wants deleted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SaDeletion {
+    /// Only in this run of the daemon; empty: in whichever runs.
+    pub(crate) incarnation: String,
+    /// The SAs: all of them or none.
+    pub(crate) names: Vec<SaName>,
+}
+
+/// A change of SAs that was made.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct SaChange {
+    pub(crate) put: u32,
+    /// SAs that ran already, exactly as they were asked for.
+    pub(crate) unchanged: u32,
+    pub(crate) deleted: u32,
+    /// The names of the SAs, for an event.
+    pub(crate) names: SaNames,
+}
+
+/// Names of SAs, for events.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct SaNames {
+    /// The peer, if it is one; else how many they are.
+    pub(crate) subject: String,
+    /// The first few SAs: `outbound 0x00001001 instead of 0x00001000`.
+    pub(crate) text: String,
+}
+
+/// An SPI that was reserved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Reserved {
+    pub(crate) spi: Spi,
+    pub(crate) worker: u32,
+    /// The run of the daemon that it is reserved in.
+    pub(crate) incarnation: Arc<str>,
+}
+
+/// The reason why SAs are neither put nor deleted. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SaRefusal {
+    /// The SAs are for another run of the daemon, which alone knew their numbers.
+    #[error(
+        "these SAs are for another run of the daemon, and this one, {runs}, does not know them: \
+         agree on new keys with the peer"
+    )]
+    OtherIncarnation {
+        /// The run that there is.
+        runs: Arc<str>,
+    },
+    /// One cannot be put.
+    #[error(transparent)]
+    Put(#[from] RefusedPut),
+    /// One cannot be deleted.
+    #[error("{why}")]
+    Delete {
+        /// Place of the SA in the request.
+        place: usize,
+        /// The reason.
+        why: DeleteRefusal,
+    },
+    /// A key was met before, or nobody knows whether it was.
+    #[error("{why}")]
+    Key {
+        /// Place of the SA in the request, if it is about one.
+        place: Option<usize>,
+        /// The reason.
+        why: KeyUsed,
+    },
+    /// An SA cannot be made: a bug of Lockgate.
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    /// The SAs do not become a snapshot: a bug of Lockgate.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The daemon is ending.
+    #[error("lockgated is stopping")]
+    Stopping,
+}
+
+impl SaRefusal {
+    /// Returns the word of the reason in the API: one of a closed set.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            SaRefusal::OtherIncarnation { .. } => "other_incarnation",
+            SaRefusal::Put(refused) => refused.why.word(),
+            SaRefusal::Delete { why, .. } => why.word(),
+            SaRefusal::Key { why, .. } if why.is_met_before() => "key_used",
+            SaRefusal::Key { .. } => "key_records",
+            SaRefusal::Compile(_) | SaRefusal::Snapshot(_) => "internal",
+            SaRefusal::Stopping => "stopping",
+        }
+    }
+
+    /// Returns the place in the request of the SA that it is about.
+    pub(crate) fn place(&self) -> Option<usize> {
+        match self {
+            SaRefusal::Put(refused) => Some(refused.place),
+            SaRefusal::Delete { place, .. } => Some(*place),
+            SaRefusal::Key { place, .. } => *place,
+            _ => None,
+        }
+    }
+}
+
+/// The reason why no SPI is reserved.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum ReserveError {
+    /// The peer is none that SAs are put for, or there is no SPI.
+    #[error(transparent)]
+    Refused(#[from] ReserveRefusal),
+    /// The daemon is ending.
+    #[error("lockgated is stopping")]
+    Stopping,
+}

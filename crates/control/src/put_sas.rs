@@ -1,0 +1,359 @@
+//! SAs that programs put while the gateway runs, into the sets of peers with `keys = "api"`.
+//!
+//! A change makes of the running configuration one that has a few SAs more or fewer and shares all
+//! else: nothing is compiled, no other SA gets another slot, no generation rises.
+//!
+//! **Which outbound SA of a set seals.** They stand in the order in which they were put; one that
+//! replaces another stands in its place. Worker *n* seals with the *n*th of those that last, modulo
+//! their number (`dataplane::worker_share`). A replaced outbound SA is gone at once: packets of a
+//! batch that has begun leave by it, all later ones by its replacement.
+//!
+//! **How long a replaced inbound SA opens.** Until [`LINGER_NS`] after the first authentic packet
+//! of its replacement, or of one that replaced that; at most [`MOST_LINGER_NS`]; or until it is
+//! deleted. So whoever learns of new SAs in this order loses no packet: both gateways put the new
+//! inbound SA, then each replaces its outbound one.
+//!
+//! | file | |
+//! |---|---|
+//! | `plan` | what a put would do, and why it is refused |
+//! | `leaving` | SAs that are deleted, or were replaced and have had their time |
+//! | `carry` | SAs that stay while the configuration becomes another |
+//! | `reserved` | SPIs that were promised |
+//!
+//! Keys, numbers and windows live in memory alone, and end with the process.
+
+mod carry;
+mod leaving;
+mod plan;
+mod reserved;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use dataplane::SaSet;
+use imbl::{OrdMap, OrdSet};
+use ipsec::{
+    Account, Allowance, Encapsulation, Fingerprint, InboundSa, KeyMaterial, Lifetime, OutboundSa,
+    ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+};
+use keystate::Once;
+use policy::{Direction, SaSetId};
+use zeroize::Zeroizing;
+
+pub use leaving::{DeleteRefusal, GoneReason, GoneSa, LINGER_NS, MOST_LINGER_NS, SaName};
+pub use plan::{LimitMistake, PutPlan, PutRefusal, RefusedPut};
+pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
+
+use crate::compile::CompileError;
+use crate::compiled::Compiled;
+use crate::roaming::towards;
+
+/// SAs of each direction that may be put at a time.
+pub const MAX_PUT_SAS: usize = 65_536;
+/// Outbound SAs that a peer may have at a time: one for each of the most workers (RFC 9611).
+pub const MAX_OUTBOUND_OF_PEER: usize = 256;
+
+/// An SA that somebody wants put. No `Debug`: it holds key bytes.
+pub struct PutSa {
+    /// Name of the peer.
+    pub peer: String,
+    /// Direction of the SA.
+    pub direction: Direction,
+    /// SPI of the SA.
+    pub spi: Spi,
+    /// Key material, as the suite takes it.
+    pub key: Zeroizing<Vec<u8>>,
+    /// Algorithms; `None`: those of the peer's section.
+    pub suite: Option<Suite>,
+    /// Width of its sequence numbers; `None`: as the peer's section says.
+    pub numbers: Option<SequenceNumbers>,
+    /// Packets that its replay window remembers, if it opens; `None`: as the peer's section says.
+    pub window: Option<u32>,
+    /// Its limits; `None`: those of the peer's section, as they are and as they become.
+    pub lifetime: Option<Lifetime>,
+    /// SPI of the SA of the same peer and direction that it replaces.
+    pub replaces: Option<Spi>,
+    /// The worker that is to open its packets; `None`: any.
+    pub worker: Option<OpeningWorker>,
+}
+
+/// A worker that is to open an SA's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpeningWorker {
+    /// Number of the worker.
+    pub worker: u32,
+    /// Workers that walk packets, more than `worker`.
+    pub workers: u32,
+}
+
+/// The owner of an SA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SaOwner {
+    /// A key file.
+    File,
+    /// A program that put it.
+    Api {
+        /// Time of the put, in nanoseconds of the boot clock.
+        put_ns: u64,
+    },
+}
+
+impl SaOwner {
+    /// Its word in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SaOwner::File => "file",
+            SaOwner::Api { .. } => "api",
+        }
+    }
+}
+
+/// The SAs that were put. Cheap to copy; a changed copy shares what did not change.
+#[derive(Clone, Default)]
+pub(crate) struct PutSas {
+    pub(crate) outbound: OrdMap<SaId, Kept<OutboundSa>>,
+    pub(crate) inbound: OrdMap<SaId, Kept<InboundSa>>,
+    /// Inbound SAs that were replaced.
+    lingering: OrdSet<SaId>,
+}
+
+/// An SA that was put, with what only its owner and we know. Shared.
+pub(crate) struct Kept<S>(Arc<KeptSa<S>>);
+
+pub(crate) struct KeptSa<S> {
+    /// The SA towards the place where the configuration says that the peer is.
+    sa: Arc<S>,
+    pub(crate) fingerprint: Fingerprint,
+    /// Limits that it was put with; `None`: those of the peer's section.
+    lifetime: Option<Lifetime>,
+    /// Time of the put, in nanoseconds of the boot clock.
+    put_ns: u64,
+    /// Set once another inbound SA has replaced it.
+    replaced: Option<Replaced>,
+}
+
+/// The replacement of an inbound SA.
+#[derive(Clone)]
+struct Replaced {
+    /// SPIs of the SAs that replaced it: two, where both gateways made new keys at a time.
+    by: Vec<Spi>,
+    since_ns: u64,
+    /// Time at which the first authentic packet of a replacement was noticed.
+    seen_ns: Option<u64>,
+}
+
+impl<S> Clone for Kept<S> {
+    fn clone(&self) -> Kept<S> {
+        Kept(self.0.clone())
+    }
+}
+
+impl<S> Deref for Kept<S> {
+    type Target = KeptSa<S>;
+
+    fn deref(&self) -> &KeptSa<S> {
+        &self.0
+    }
+}
+
+/// Equal are copies of one.
+impl<S> PartialEq for Kept<S> {
+    fn eq(&self, other: &Kept<S>) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl<S> Kept<S> {
+    /// Returns this one around another form of its SA.
+    fn around(&self, sa: Arc<S>) -> Kept<S> {
+        let KeptSa { fingerprint, lifetime, put_ns, ref replaced, .. } = **self;
+        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced: replaced.clone() }))
+    }
+
+    /// Returns this one with another replacement.
+    fn replaced(&self, replaced: Replaced) -> Kept<S> {
+        let KeptSa { ref sa, fingerprint, lifetime, put_ns, .. } = **self;
+        let (sa, replaced) = (sa.clone(), Some(replaced));
+        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced }))
+    }
+}
+
+/// The parts of an SA that depend on its direction.
+enum Numbers {
+    Seals(Arc<SequenceCounter>),
+    Opens(Arc<ReplayWindow>),
+}
+
+/// An SA that can be put. No `Debug`: it holds key bytes.
+struct FreshSa {
+    /// Place in the request.
+    place: usize,
+    /// Place of its peer in the file.
+    peer: usize,
+    set: SaSetId,
+    spi: Spi,
+    material: KeyMaterial,
+    numbers: Numbers,
+    lifetime: Option<Lifetime>,
+    replaces: Option<SaId>,
+    worker: Option<OpeningWorker>,
+}
+
+impl FreshSa {
+    fn direction(&self) -> Direction {
+        match self.numbers {
+            Numbers::Seals(_) => Direction::Outbound,
+            Numbers::Opens(_) => Direction::Inbound,
+        }
+    }
+}
+
+/// The running configuration with other SAs.
+pub struct ChangedSas {
+    /// The configuration.
+    pub compiled: Compiled,
+    /// SAs that it no longer has.
+    pub gone: Vec<GoneSa>,
+}
+
+impl Compiled {
+    /// Puts the SAs of a plan that was made of this configuration. `proofs` are those of
+    /// [`PutPlan::fingerprints`], in their order; `now_ns` is of the boot clock.
+    ///
+    /// Cost: by the SAs of the plan, and by those of their sets; the first key of a suite in this
+    /// process measures the libraries that have it.
+    ///
+    /// # Errors
+    /// [`CompileError`]: a mistake of ours. The keys are used up all the same.
+    ///
+    /// # Panics
+    /// If a proof is missing or of another key.
+    pub fn with_put(
+        &self,
+        plan: PutPlan,
+        proofs: Vec<Once>,
+        now_ns: u64,
+    ) -> Result<ChangedSas, CompileError> {
+        let (mut compiled, mut gone) = (self.copied(), Vec::new());
+        assert_eq!(plan.fresh.len(), proofs.len(), "a proof for each key");
+        for (fresh, proof) in plan.fresh.into_iter().zip(proofs) {
+            assert!(proof.fingerprint() == fresh.material.fingerprint(), "the proof of its key");
+            gone.extend(compiled.put_one(fresh, now_ns)?);
+        }
+        Ok(ChangedSas { compiled, gone })
+    }
+
+    /// Puts one SA. Returns the outbound SA that it replaced.
+    fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
+        let FreshSa { peer, set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
+        let peer = &self.settings().peers[peer];
+        let way = peer.encapsulation;
+        let fingerprint = material.fingerprint();
+        let allowance = allowance(lifetime.unwrap_or(peer.lifetime), now_ns);
+        match numbers {
+            Numbers::Seals(counter) => {
+                let id = self.sad.vacant_outbound();
+                let sa = OutboundSa::new(id, spi, set, &material, way, counter)?.within(allowance);
+                let sa = Arc::new(sa);
+                let kept = KeptSa { sa, fingerprint, lifetime, put_ns: now_ns, replaced: None };
+                self.place_outbound(id, Kept(Arc::new(kept)))?;
+                self.change_order(set, |order| {
+                    match order.iter_mut().find(|known| Some(**known) == replaces) {
+                        Some(place) => *place = id,
+                        None => order.push(id),
+                    }
+                });
+                Ok(replaces.and_then(|old| self.take_outbound(old, GoneReason::Replaced)))
+            }
+            Numbers::Opens(window) => {
+                let fits = |id: SaId| worker.is_none_or(|of| id.0 % of.workers == of.worker);
+                let id = self.sad.vacant_inbound_where(fits);
+                let sa = InboundSa::new(id, spi, set, &material, way, window)?.within(allowance);
+                let sa = Arc::new(sa);
+                let kept = KeptSa { sa, fingerprint, lifetime, put_ns: now_ns, replaced: None };
+                self.place_inbound(id, Kept(Arc::new(kept)))?;
+                if let Some(old) = replaces {
+                    self.put.note_replaced(old, spi, now_ns);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Puts an SA that seals into a slot, towards the place where its peer is now.
+    fn place_outbound(&mut self, id: SaId, kept: Kept<OutboundSa>) -> Result<(), CompileError> {
+        let way = self.present_way(kept.sa.set, kept.sa.encapsulation);
+        self.sad.put_outbound(match way == kept.sa.encapsulation {
+            true => kept.sa.clone(),
+            false => Arc::new(kept.sa.carried(way)?),
+        });
+        self.put.outbound.insert(id, kept);
+        Ok(())
+    }
+
+    /// Puts an SA that opens into a slot, from the place where its peer is now.
+    fn place_inbound(&mut self, id: SaId, kept: Kept<InboundSa>) -> Result<(), CompileError> {
+        let way = self.present_way(kept.sa.set, kept.sa.encapsulation);
+        self.sad.put_inbound(match way == kept.sa.encapsulation {
+            true => kept.sa.clone(),
+            false => Arc::new(kept.sa.carried(way)?),
+        })?;
+        if kept.replaced.is_some() {
+            self.put.lingering.insert(id);
+        }
+        self.put.inbound.insert(id, kept);
+        Ok(())
+    }
+
+    /// The carriage of a set's packets, towards the place where the peer is now.
+    fn present_way(&self, set: SaSetId, way: Encapsulation) -> Encapsulation {
+        match self.peer_addresses.0.get(&set) {
+            Some(to) => towards(way, *to),
+            None => way,
+        }
+    }
+
+    /// Changes the order of a set's outbound SAs.
+    fn change_order(&mut self, set: SaSetId, change: impl FnOnce(&mut Vec<SaId>)) {
+        let place = self.sad.places().get(set);
+        let Some(known) = place.and_then(|place| self.sad.set(place)) else { return };
+        let mut changed = SaSet::clone(known);
+        change(&mut changed.outbound);
+        if changed.outbound != known.outbound {
+            self.sad.put_set(changed);
+        }
+    }
+
+    /// Name of the peer whose set it is.
+    fn peer_of(&self, set: SaSetId) -> String {
+        let place = self.sad.places().get(set);
+        let set = place.and_then(|place| self.sad.set(place));
+        set.map_or_else(String::new, |set| set.peer.clone())
+    }
+
+    /// Returns the owner of an SA that seals.
+    pub fn owner_of_outbound(&self, sa: SaId) -> SaOwner {
+        let put = self.put.outbound.get(&sa);
+        put.map_or(SaOwner::File, |kept| SaOwner::Api { put_ns: kept.put_ns })
+    }
+
+    /// Returns the owner of an SA that opens.
+    pub fn owner_of_inbound(&self, sa: SaId) -> SaOwner {
+        let put = self.put.inbound.get(&sa);
+        put.map_or(SaOwner::File, |kept| SaOwner::Api { put_ns: kept.put_ns })
+    }
+
+    /// Number of SAs that were put and run, of both directions.
+    pub fn put_count(&self) -> usize {
+        self.put.outbound.len() + self.put.inbound.len()
+    }
+}
+
+/// The limits of an SA that is put now; its time counts from now on. `None`: it has none.
+fn allowance(lifetime: Lifetime, now_ns: u64) -> Option<Allowance> {
+    (lifetime != Lifetime::NONE).then(|| {
+        let account = Account::new();
+        account.begin(now_ns);
+        Allowance { lifetime, account: Arc::new(account) }
+    })
+}

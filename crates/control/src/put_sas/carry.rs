@@ -1,0 +1,162 @@
+//! SAs that were put stay while the configuration becomes another, with their keys, numbers,
+//! windows and use.
+
+use std::collections::{BTreeMap, HashSet};
+
+use config::validated::{KeySource, Peer};
+use imbl::ordmap::DiffItem::{Add, Remove, Update};
+use ipsec::{Account, Allowance, Lifetime, SaId, Spi};
+use policy::{Direction, SaSetId};
+
+use super::{GoneReason, GoneSa, Kept};
+use crate::compile::CompileError;
+use crate::compiled::Compiled;
+
+/// The slots that SAs have in this configuration, by those that they had in another.
+type Slots = BTreeMap<SaId, SaId>;
+
+impl Compiled {
+    /// Takes over the SAs that were put into the running configuration, for the peers that are here
+    /// too and have `keys = "api"`. Each keeps its slot if that is vacant here.
+    ///
+    /// Cost: by the SAs that differ, if this configuration was made of an earlier state of the
+    /// running one; else by all.
+    ///
+    /// # Errors
+    /// [`CompileError::Snapshot`]: a key file here has an inbound SPI that one of them has. The
+    /// configuration is half changed and of no use.
+    pub fn keep_put_sas(&mut self, running: &Compiled) -> Result<(), CompileError> {
+        self.keep_put_outbound(running)?;
+        self.keep_put_inbound(running)
+    }
+
+    fn keep_put_outbound(&mut self, running: &Compiled) -> Result<(), CompileError> {
+        let (before, now) = (self.put.outbound.clone(), &running.put.outbound);
+        let mut touched: HashSet<String> = HashSet::new();
+        for change in before.diff(now) {
+            if let Remove(id, kept) | Update { old: (id, kept), .. } = change {
+                touched.insert(self.peer_of(kept.sa.set));
+                self.take_outbound(*id, GoneReason::Deleted);
+            }
+        }
+        let mut slots = Slots::new();
+        for change in before.diff(now) {
+            let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
+            let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
+            let Some((set, peer)) = self.peer_with_put_sas(&name) else { continue };
+            let slot = match self.sad.find_outbound(*id) {
+                None => *id,
+                Some(_) => self.sad.vacant_outbound(),
+            };
+            let allowance = kept.allowance(&sa.allowance, peer, sa.sequence.last());
+            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, peer.encapsulation);
+            let kept = match is_same && sa.allowance == allowance {
+                true => kept.clone(),
+                false => {
+                    let carried = sa.at(slot, set).carried(peer.encapsulation)?;
+                    kept.around(carried.within(allowance).into())
+                }
+            };
+            self.place_outbound(slot, kept)?;
+            slots.insert(*id, slot);
+            touched.insert(name);
+        }
+        touched.iter().for_each(|name| self.take_order(name, running, &slots));
+        Ok(())
+    }
+
+    fn keep_put_inbound(&mut self, running: &Compiled) -> Result<(), CompileError> {
+        let (before, now) = (self.put.inbound.clone(), &running.put.inbound);
+        for change in before.diff(now) {
+            if let Remove(id, _) | Update { old: (id, _), .. } = change {
+                self.take_inbound(*id, GoneReason::Deleted);
+            }
+        }
+        for change in before.diff(now) {
+            let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
+            let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
+            let Some((set, peer)) = self.peer_with_put_sas(&name) else { continue };
+            let slot = match self.sad.find_inbound(*id) {
+                None => *id,
+                Some(_) => self.sad.vacant_inbound(),
+            };
+            let allowance = kept.allowance(&sa.allowance, peer, sa.window.right_edge());
+            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, peer.encapsulation);
+            let kept = match is_same && sa.allowance == allowance {
+                true => kept.clone(),
+                false => {
+                    let carried = sa.at(slot, set).carried(peer.encapsulation)?;
+                    kept.around(carried.within(allowance).into())
+                }
+            };
+            self.place_inbound(slot, kept)?;
+        }
+        Ok(())
+    }
+
+    /// The set of a peer of this name and the peer, if its SAs are put.
+    fn peer_with_put_sas(&self, name: &str) -> Option<(SaSetId, &Peer)> {
+        let set = *self.kept.sets.get(name)?;
+        let place = self.peers.iter().position(|known| *known == set)?;
+        let peer = &self.settings().peers[place];
+        (peer.keys == KeySource::Api).then_some((set, peer))
+    }
+
+    /// Brings the outbound SAs of a peer into the order that they have in another configuration.
+    fn take_order(&mut self, name: &str, running: &Compiled, slots: &Slots) {
+        let Some((set, _)) = self.peer_with_put_sas(name) else { return };
+        let place = running.kept.sets.get(name).and_then(|set| running.sad.places().get(*set));
+        let of = place.and_then(|place| running.sad.set(place));
+        let ids = of.iter().flat_map(|of| &of.outbound);
+        let ids = ids.map(|id| slots.get(id).copied().unwrap_or(*id));
+        let order: Vec<SaId> = ids.filter(|id| self.put.outbound.contains_key(id)).collect();
+        self.change_order(set, |known| *known = order);
+    }
+
+    /// Returns the SAs that were put into an earlier configuration and are not in this one.
+    pub fn put_sas_gone_since(&self, before: &Compiled) -> Vec<GoneSa> {
+        let names = |of: &Compiled| -> Vec<(Direction, Spi, String)> {
+            let outbound = of
+                .put
+                .outbound
+                .values()
+                .map(|kept| (Direction::Outbound, kept.sa.spi, of.peer_of(kept.sa.set)));
+            let inbound = of
+                .put
+                .inbound
+                .values()
+                .map(|kept| (Direction::Inbound, kept.sa.spi, of.peer_of(kept.sa.set)));
+            outbound.chain(inbound).collect()
+        };
+        let here: HashSet<(Direction, Spi, String)> = names(self).into_iter().collect();
+        let gone = names(before).into_iter().filter(|name| !here.contains(name));
+        let reason = GoneReason::PeerGone;
+        gone.map(|(direction, spi, peer)| GoneSa { direction, spi, peer, reason }).collect()
+    }
+}
+
+impl<S> Kept<S> {
+    /// The limits of the SA under a peer's section: those that it was put with, else the section's.
+    /// The use goes on. Of an SA that was not counted so far, `most_used` is a bound from above of
+    /// its packets, and its time runs since it was put.
+    fn allowance(
+        &self,
+        counted: &Option<Allowance>,
+        peer: &Peer,
+        most_used: u64,
+    ) -> Option<Allowance> {
+        let lifetime = self.lifetime.unwrap_or(peer.lifetime);
+        match counted {
+            Some(Allowance { account, .. }) => {
+                Some(Allowance { lifetime, account: account.clone() })
+            }
+            None if lifetime == Lifetime::NONE => None,
+            None => {
+                let account = Account::new();
+                account.begin(self.put_ns);
+                account.raise(most_used, 0);
+                Some(Allowance { lifetime, account: account.into() })
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Says what a put would do, before anything is taken for it.
+
+use std::sync::Arc;
+
+use config::validated::KeySource;
+use config::{MAX_LIMIT_SECONDS, nearest};
+use ipsec::{
+    Encapsulation, Fingerprint, KeyMaterial, Lifetime, Limit, ReplayWindow, SaId, SequenceCounter,
+    Spi, Suite, WindowSizeError,
+};
+use policy::{Direction, SaSetId};
+
+use super::{FreshSa, Kept, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner};
+use crate::change::did_you_mean;
+use crate::compiled::Compiled;
+
+/// The reason why an SA is not put. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PutRefusal {
+    /// No peer has the name.
+    #[error("there is no peer \"{name}\"{}", did_you_mean(.nearest))]
+    UnknownPeer {
+        /// The name.
+        name: String,
+        /// Name of a peer that was probably meant.
+        nearest: Option<String>,
+    },
+    /// The peer's keys come from a file.
+    #[error("the keys of peer {peer} come from a file: write keys = \"api\" in its section")]
+    FileKeys {
+        /// The peer's name.
+        peer: String,
+    },
+    /// The key is not as long as the suite's keys are.
+    #[error("{suite} takes {expected} bytes of key material, not {got}")]
+    KeyLength {
+        /// The suite.
+        suite: Suite,
+        /// Bytes that it takes.
+        expected: usize,
+        /// Bytes that were given.
+        got: usize,
+    },
+    /// The suite authenticates nothing.
+    #[error("suite {suite} has no integrity: it is for benchmarks with a key file alone")]
+    NoIntegrity {
+        /// The suite.
+        suite: Suite,
+    },
+    /// The size of the replay window is not offered.
+    #[error(transparent)]
+    Window(#[from] WindowSizeError),
+    /// The limits make no sense.
+    #[error(transparent)]
+    Limits(#[from] LimitMistake),
+    /// Another SA has the SPI: one with another key, other limits or another peer, or that of a
+    /// key file.
+    #[error("{direction} SPI {spi} is taken by another SA, of peer {peer} (owner: {owner})")]
+    SpiTaken {
+        /// Direction of both.
+        direction: &'static str,
+        /// The SPI.
+        spi: Spi,
+        /// Peer of the SA that runs.
+        peer: String,
+        /// Its owner.
+        owner: &'static str,
+    },
+    /// The SPI was reserved for another peer.
+    #[error("inbound SPI {spi} is reserved for peer {peer}")]
+    SpiReserved {
+        /// The SPI.
+        spi: Spi,
+        /// The peer that it is reserved for.
+        peer: String,
+    },
+    /// The SPI comes twice in one request.
+    #[error("{direction} SPI {spi} comes twice in this request")]
+    Twice {
+        /// Direction of both.
+        direction: &'static str,
+        /// The SPI.
+        spi: Spi,
+    },
+    /// The SA that is to be replaced does not run, or is replaced by this request already.
+    #[error("peer {peer} has no {direction} SA {spi} that was put, so that nothing replaces it")]
+    NothingToReplace {
+        /// The peer's name.
+        peer: String,
+        /// Direction of both.
+        direction: &'static str,
+        /// SPI of the missing one.
+        spi: Spi,
+    },
+    /// There are as many SAs as there may be.
+    #[error("{most} {direction} SAs were put, as many as may be: delete some first")]
+    TooMany {
+        /// Direction of the SA.
+        direction: &'static str,
+        /// The number that there may be.
+        most: usize,
+    },
+    /// The peer has as many outbound SAs as it may have.
+    #[error("peer {peer} has {most} outbound SAs, as many as may be: delete some first")]
+    TooManyOfPeer {
+        /// The peer's name.
+        peer: String,
+        /// The number that there may be.
+        most: usize,
+    },
+}
+
+/// Limits that make no sense.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LimitMistake {
+    /// A limit of nothing: the SA would never live.
+    #[error("a limit of 0 {}: write 1 at least, or none", .0.name())]
+    Zero(Limit),
+    /// A limit by time that is longer than a configuration's may be.
+    #[error("a limit of more than {MAX_LIMIT_SECONDS} {}", .0.name())]
+    TooLong(Limit),
+    /// A soft limit beyond the hard one would never be told.
+    #[error("soft limit {soft} is above hard limit {hard} {}", .limit.name())]
+    SoftAboveHard {
+        /// Kind of both limits.
+        limit: Limit,
+        /// The soft one.
+        soft: u64,
+        /// The hard one.
+        hard: u64,
+    },
+}
+
+/// A refusal, and the SA that it is about.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{why}")]
+pub struct RefusedPut {
+    /// Place of the SA in the request, from 0.
+    pub place: usize,
+    /// The reason.
+    pub why: PutRefusal,
+}
+
+impl PutRefusal {
+    /// Returns the word of the reason in the API: one of a closed set.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            PutRefusal::UnknownPeer { .. } => "unknown_peer",
+            PutRefusal::FileKeys { .. } => "file_keys",
+            PutRefusal::KeyLength { .. } => "bad_key",
+            PutRefusal::NoIntegrity { .. } => "bad_suite",
+            PutRefusal::Window(_) => "bad_window",
+            PutRefusal::Limits(_) => "bad_limit",
+            PutRefusal::SpiTaken { .. } | PutRefusal::SpiReserved { .. } => "spi_taken",
+            PutRefusal::Twice { .. } => "twice",
+            PutRefusal::NothingToReplace { .. } => "unknown_sa",
+            PutRefusal::TooMany { .. } | PutRefusal::TooManyOfPeer { .. } => "too_many",
+        }
+    }
+}
+
+/// SAs that can be put into the configuration that the plan was made of. No `Debug`: it holds key
+/// bytes.
+#[derive(Default)]
+pub struct PutPlan {
+    pub(super) fresh: Vec<FreshSa>,
+    /// Number of SAs that run already.
+    unchanged: usize,
+}
+
+impl PutPlan {
+    /// The keys of the SAs that do not run yet, in the order of the request.
+    pub fn fingerprints(&self) -> Vec<Fingerprint> {
+        self.fresh.iter().map(|fresh| fresh.material.fingerprint()).collect()
+    }
+
+    /// Number of SAs that run already, exactly as they were asked for.
+    pub const fn unchanged(&self) -> usize {
+        self.unchanged
+    }
+
+    /// Returns the place in the request of the SA with a key that does not run yet; of two with one
+    /// key the later.
+    pub fn place_of(&self, key: Fingerprint) -> Option<usize> {
+        let mut from_behind = self.fresh.iter().rev();
+        from_behind.find(|fresh| fresh.material.fingerprint() == key).map(|fresh| fresh.place)
+    }
+
+    /// SPIs of the inbound SAs that do not run yet.
+    pub fn inbound_spis(&self) -> impl Iterator<Item = Spi> {
+        let inbound = self.fresh.iter().filter(|fresh| fresh.direction() == Direction::Inbound);
+        inbound.map(|fresh| fresh.spi)
+    }
+
+    /// Number of SAs of a direction that do not run yet.
+    fn count(&self, direction: Direction) -> usize {
+        self.fresh.iter().filter(|fresh| fresh.direction() == direction).count()
+    }
+}
+
+/// A peer whose SAs are put.
+struct ApiPeer<'c> {
+    /// Its place in the file.
+    number: usize,
+    set: SaSetId,
+    of: &'c config::validated::Peer,
+}
+
+impl Compiled {
+    /// Plans to put SAs, all or none. Takes nothing, and changes nothing.
+    ///
+    /// An SA that runs exactly as it is asked for is not put again, whatever it replaces.
+    ///
+    /// # Errors
+    /// [`RefusedPut`]: the first SA that cannot be put.
+    pub fn plan_put(&self, asked: Vec<PutSa>) -> Result<PutPlan, RefusedPut> {
+        let mut plan = PutPlan::default();
+        let mut names: Vec<(Direction, Spi, SaSetId)> = Vec::with_capacity(asked.len());
+        for (place, asked) in asked.into_iter().enumerate() {
+            let planned = self.plan_one((place, asked), &plan, &mut names);
+            match planned.map_err(|why| RefusedPut { place, why })? {
+                Some(fresh) => plan.fresh.push(fresh),
+                None => plan.unchanged += 1,
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Plans one SA beside those before it; `None`: it runs already.
+    fn plan_one(
+        &self,
+        (place, asked): (usize, PutSa),
+        plan: &PutPlan,
+        names: &mut Vec<(Direction, Spi, SaSetId)>,
+    ) -> Result<Option<FreshSa>, PutRefusal> {
+        let ApiPeer { number, set, of: peer } = self.api_peer(&asked.peer)?;
+        let PutSa { direction, spi, lifetime, worker, .. } = asked;
+        let suite = asked.suite.unwrap_or(peer.suite);
+        if !suite.is_authenticated() {
+            return Err(PutRefusal::NoIntegrity { suite });
+        }
+        let wrong = |_| PutRefusal::KeyLength {
+            suite,
+            expected: suite.material_bytes(),
+            got: asked.key.len(),
+        };
+        let material = KeyMaterial::new(suite, &asked.key).map_err(wrong)?;
+        let width = asked.numbers.unwrap_or(peer.numbers);
+        let numbers = match direction {
+            Direction::Outbound => Numbers::Seals(Arc::new(SequenceCounter::new(width))),
+            Direction::Inbound => {
+                let size = asked.window.unwrap_or(peer.replay_window);
+                Numbers::Opens(Arc::new(ReplayWindow::new(size, width)?))
+            }
+        };
+        lifetime.iter().try_for_each(check_limits)?;
+        let is_named = |(of, known, other): &(Direction, Spi, SaSetId)| {
+            let same_end = direction == Direction::Inbound || self.have_one_end(*other, set);
+            (*of, *known) == (direction, spi) && same_end
+        };
+        if names.iter().any(is_named) {
+            return Err(PutRefusal::Twice { direction: direction.name(), spi });
+        }
+        names.push((direction, spi, set));
+        let (peer, replaces) = (number, None);
+        let fresh =
+            FreshSa { place, peer, set, spi, material, numbers, lifetime, replaces, worker };
+        if self.runs(&fresh)? {
+            return Ok(None);
+        }
+        let replaces = asked.replaces.map(|old| self.to_be_replaced(&fresh, old, plan));
+        let fresh = FreshSa { replaces: replaces.transpose()?, ..fresh };
+        self.check_room(&fresh, plan)?;
+        Ok(Some(fresh))
+    }
+
+    /// The peer of this name, if its SAs are put.
+    fn api_peer(&self, name: &str) -> Result<ApiPeer<'_>, PutRefusal> {
+        let peers = &self.settings().peers;
+        let set = self.kept.sets.get(name).copied();
+        let place = set.and_then(|set| self.peers.iter().position(|known| *known == set));
+        let (Some(set), Some(place)) = (set, place) else {
+            let nearest = nearest(name, peers.iter().map(|peer| peer.name.as_str()));
+            return Err(PutRefusal::UnknownPeer { name: name.to_owned(), nearest });
+        };
+        match peers[place].keys {
+            KeySource::Api => Ok(ApiPeer { number: place, set, of: &peers[place] }),
+            KeySource::File(_) => Err(PutRefusal::FileKeys { peer: name.to_owned() }),
+        }
+    }
+
+    /// Checks that SAs can be put for a peer of this name.
+    ///
+    /// # Errors
+    /// [`PutRefusal::UnknownPeer`], [`PutRefusal::FileKeys`].
+    pub fn check_api_peer(&self, name: &str) -> Result<(), PutRefusal> {
+        self.api_peer(name).map(|_| ())
+    }
+
+    /// Returns whether SAs of two sets go to one place, where an SPI means one SA.
+    fn have_one_end(&self, one: SaSetId, other: SaSetId) -> bool {
+        let end = |set: SaSetId| {
+            let place = self.peers.iter().position(|known| *known == set);
+            place.map(|place| end_of(&self.settings().peers[place].encapsulation))
+        };
+        one == other || end(one) == end(other)
+    }
+
+    /// Returns whether an SA runs exactly as it is asked for.
+    ///
+    /// # Errors
+    /// [`PutRefusal::SpiTaken`]: another runs under its SPI.
+    fn runs(&self, fresh: &FreshSa) -> Result<bool, PutRefusal> {
+        let (set, spi, direction) = (fresh.set, fresh.spi, fresh.direction().name());
+        let fingerprint = fresh.material.fingerprint();
+        let (is_same, id_of_set, owner) = match &fresh.numbers {
+            Numbers::Seals(counter) => {
+                let mut others = self.sad.outbound_by_spi(spi);
+                let Some(there) = others.find(|sa| self.have_one_end(sa.set, set)) else {
+                    return Ok(false);
+                };
+                let is_same = self.put.outbound.get(&there.id).is_some_and(|kept| {
+                    let of = (kept.sa.suite, kept.sa.sequence.numbers());
+                    of == (fresh.material.suite(), counter.numbers())
+                        && is_kept(kept, fingerprint, fresh.lifetime)
+                });
+                (is_same, there.set, self.owner_of_outbound(there.id))
+            }
+            Numbers::Opens(window) => {
+                let Some(there) = self.sad.inbound_by_spi(spi) else { return Ok(false) };
+                let is_same = self.put.inbound.get(&there.id).is_some_and(|kept| {
+                    let known = &kept.sa.window;
+                    let of = (kept.sa.suite, known.numbers(), known.size());
+                    of == (fresh.material.suite(), window.numbers(), window.size())
+                        && is_kept(kept, fingerprint, fresh.lifetime)
+                });
+                (is_same, there.set, self.owner_of_inbound(there.id))
+            }
+        };
+        if is_same && id_of_set == set {
+            return Ok(true);
+        }
+        let (peer, owner) = (self.peer_of(id_of_set), SaOwner::name(owner));
+        Err(PutRefusal::SpiTaken { direction, spi, peer, owner })
+    }
+
+    /// The slot of the SA that another is to replace.
+    fn to_be_replaced(
+        &self,
+        fresh: &FreshSa,
+        old: Spi,
+        plan: &PutPlan,
+    ) -> Result<SaId, PutRefusal> {
+        let is_put = |id: &SaId| match fresh.direction() {
+            Direction::Outbound => self.put.outbound.contains_key(id),
+            Direction::Inbound => self.put.inbound.contains_key(id),
+        };
+        let found = match fresh.direction() {
+            Direction::Outbound => {
+                let mut of_spi = self.sad.outbound_by_spi(old);
+                of_spi.find(|sa| sa.set == fresh.set).map(|sa| sa.id)
+            }
+            Direction::Inbound => {
+                let of_spi = self.sad.inbound_by_spi(old).filter(|sa| sa.set == fresh.set);
+                of_spi.map(|sa| sa.id)
+            }
+        };
+        // An outbound one is gone with its first replacement.
+        let is_gone = |id: &SaId| {
+            let same = |other: &FreshSa| {
+                (other.direction(), other.replaces) == (Direction::Outbound, Some(*id))
+            };
+            fresh.direction() == Direction::Outbound && plan.fresh.iter().any(same)
+        };
+        found.filter(is_put).filter(|id| !is_gone(id)).ok_or_else(|| {
+            let (peer, direction) = (self.peer_of(fresh.set), fresh.direction().name());
+            PutRefusal::NothingToReplace { peer, direction, spi: old }
+        })
+    }
+
+    /// Refuses an SA for which there is no room beside those before it.
+    fn check_room(&self, fresh: &FreshSa, plan: &PutPlan) -> Result<(), PutRefusal> {
+        let direction = fresh.direction();
+        let run = match direction {
+            Direction::Outbound => self.put.outbound.len(),
+            Direction::Inbound => self.put.inbound.len(),
+        };
+        if run + plan.count(direction) >= MAX_PUT_SAS {
+            let direction = direction.name();
+            return Err(PutRefusal::TooMany { direction, most: MAX_PUT_SAS });
+        }
+        if direction == Direction::Inbound || fresh.replaces.is_some() {
+            return Ok(());
+        }
+        let adds = |other: &&FreshSa| {
+            let is_of = (other.direction(), other.set) == (direction, fresh.set);
+            is_of && other.replaces.is_none()
+        };
+        let run = self.set_of(fresh.peer).outbound.len();
+        match run + plan.fresh.iter().filter(adds).count() < MAX_OUTBOUND_OF_PEER {
+            true => Ok(()),
+            false => {
+                let peer = self.peer_of(fresh.set);
+                Err(PutRefusal::TooManyOfPeer { peer, most: MAX_OUTBOUND_OF_PEER })
+            }
+        }
+    }
+}
+
+/// Returns whether an SA has this key and was put with these limits.
+fn is_kept<S>(kept: &Kept<S>, fingerprint: Fingerprint, lifetime: Option<Lifetime>) -> bool {
+    (kept.fingerprint, kept.lifetime) == (fingerprint, lifetime)
+}
+
+/// The place that packets go to: an address and, in UDP, a port.
+fn end_of(way: &Encapsulation) -> (std::net::IpAddr, Option<u16>) {
+    (way.tunnel.remote, way.udp.map(|ports| ports.remote))
+}
+
+/// Checks that limits are such as a configuration may have.
+fn check_limits(lifetime: &Lifetime) -> Result<(), LimitMistake> {
+    for limit in Limit::ALL {
+        let (soft, hard) = (lifetime.soft.of(limit), lifetime.hard.of(limit));
+        if soft == Some(0) || hard == Some(0) {
+            return Err(LimitMistake::Zero(limit));
+        }
+        let is_time = matches!(limit, Limit::Seconds | Limit::Idle);
+        let is_long = |of: Option<u64>| of.is_some_and(|time| time > MAX_LIMIT_SECONDS.into());
+        if is_time && (is_long(soft) || is_long(hard)) {
+            return Err(LimitMistake::TooLong(limit));
+        }
+        if let (Some(soft), Some(hard)) = (soft, hard)
+            && soft > hard
+        {
+            return Err(LimitMistake::SoftAboveHard { limit, soft, hard });
+        }
+    }
+    Ok(())
+}
