@@ -68,6 +68,8 @@ fn in_udp() -> Sad {
         mss_clamp: false,
         may_move: false,
         keepalive_s: None,
+        path_mtu: None,
+        fragment_outer: false,
     });
     sad.put_inbound(sa.into()).unwrap();
     sad

@@ -31,9 +31,11 @@ mod large_packet;
 mod limiter;
 mod mss;
 pub mod neighbour_queues;
+mod outer_fragments;
 mod output_batch;
 mod output_path;
 mod outputs;
+pub mod path_mtu;
 mod plan;
 mod port;
 mod reassemble;
@@ -65,12 +67,15 @@ pub use ids::{NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
 pub use neighbour_queues::ResolveRequest;
 pub use outputs::{AddressUpdate, Handover, HeldForm, HeldPacket, Outputs, ToHost};
+pub use path_mtu::PathMtu;
 pub use policy::Generation;
 pub use port::{HostService, L4Checksum, Medium, PortInfo, Side};
 pub use routes::{NextHop, Prefix, RouteEntry, RouteTable, RouteTarget};
 pub use sa_set::SaSet;
 pub use sad::Sad;
-pub use snapshot::{Neighbour, Neighbours, PortInfos, Routes, Snapshot, SnapshotParts, Sources};
+pub use snapshot::{
+    Neighbour, Neighbours, PortInfos, Routes, SetSizes, Snapshot, SnapshotParts, Sources,
+};
 pub use tap::{CapturedPacket, Tap, TapId, TapReader, TapSettings};
 pub use tx_batch::{TxBatch, TxPacket};
 pub use verdict::{DropReason, HoldKind, Verdict};

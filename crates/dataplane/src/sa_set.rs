@@ -3,6 +3,8 @@
 use ipsec::SaId;
 use policy::SaSetId;
 
+use crate::path_mtu::PathMtu;
+
 /// The SAs that a PROTECT policy names, with what depends on the peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SaSet {
@@ -20,4 +22,9 @@ pub struct SaSet {
     pub may_move: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,
+    /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
+    pub path_mtu: Option<PathMtu>,
+    /// True if an IPv6 packet of up to 1280 bytes, which nobody may call too big, is sealed even
+    /// if its outer packet is too large for the path: that leaves in fragments.
+    pub fragment_outer: bool,
 }

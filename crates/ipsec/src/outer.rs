@@ -122,7 +122,16 @@ impl OuterHeader {
             DontFragment::Copy => inner.dont_fragment,
             DontFragment::Clear => false,
         };
-        if set { u32::from(DONT_FRAGMENT) } else { u32::from(sequence as u16) << 16 }
+        match set {
+            true => u32::from(DONT_FRAGMENT),
+            false => u32::from(self.identification(sequence)) << 16,
+        }
+    }
+
+    /// The identification of the packet with a sequence number, if routers may fragment it.
+    #[inline(always)]
+    pub(crate) fn identification(&self, sequence: u64) -> u16 {
+        sequence as u16
     }
 
     /// Writes the headers of an outer packet of `total` bytes, at most

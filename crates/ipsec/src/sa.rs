@@ -115,6 +115,13 @@ impl OutboundSa {
             .map(|sa| sa.within(self.allowance.clone()))
     }
 
+    /// Identification of the outer IPv4 packet with a sequence number where DF is clear (RFC 6864
+    /// §4.3): its lower 16 bits.
+    #[inline]
+    pub fn identification(&self, sequence: u64) -> u16 {
+        self.outer.identification(sequence)
+    }
+
     /// The family of the packets that leave.
     #[inline]
     pub const fn family(&self) -> wire::Family {
