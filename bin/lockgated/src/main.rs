@@ -50,6 +50,7 @@ mod netdev;
 mod notify;
 mod orders;
 mod overview;
+mod path_mtus;
 mod picture;
 mod policies;
 #[cfg(test)]

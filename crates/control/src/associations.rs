@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dataplane::{SaSet, Sad};
+use dataplane::Sad;
 use ipsec::{
     Account, Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId,
     SequenceCounter, Used,
@@ -112,10 +112,12 @@ impl<'a> Associations<'a> {
             }
         }
         for (peer, id) in sets {
-            let set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
-            let place = sad.places().get(id);
-            let is_there = |there: &Arc<SaSet>| **there == set;
-            if !place.and_then(|place| sad.set(place)).is_some_and(is_there) {
+            let mut set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
+            let there = sad.places().get(id).and_then(|place| sad.set(place));
+            if let Some(there) = there {
+                set.keep_path_mtu_of(there);
+            }
+            if there.is_none_or(|there| **there != set) {
                 sad.put_set(set);
             }
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use config::validated::{Peer, PeerPlace};
+use config::validated::{PathMtuUse, Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
 use dataplane::connections::Connections;
-use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use dataplane::{Generation, PathMtu, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
 use ipsec::{
     Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter,
     WindowSizeError,
@@ -145,5 +145,7 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
         mss_clamp: peer.mss_clamp,
         may_move: peer.place == PeerPlace::BehindNat,
         keepalive_s: peer.nat_keepalive_s,
+        path_mtu: (peer.pmtu == PathMtuUse::Learn).then(PathMtu::default),
+        fragment_outer: peer.fragment_outer,
     }
 }

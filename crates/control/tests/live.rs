@@ -273,6 +273,42 @@ fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() 
 }
 
 #[test]
+fn a_path_mtu_is_kept_by_a_new_configuration_and_forgotten_where_the_peer_is_elsewhere() {
+    let mut gateway = Gateway::new();
+    let path = |compiled: &Compiled, set: usize| compiled.all_sets()[set].path_mtu.clone();
+    let first = gateway.compile(&roaming(""));
+    let mut second = gateway.compile(&roaming("mss_clamp = false\n"));
+    second.keep_peer_addresses(&first);
+    for set in [0, 1] {
+        assert!(path(&first, set).is_some());
+        assert_eq!(path(&second, set), path(&first, set));
+    }
+    // It moves: another path. The other peer's stays.
+    second.move_peer(SaSetId(0), peer_address("203.0.113.9:61000")).unwrap();
+    let there = path(&second, 0);
+    assert!(there.is_some() && there != path(&first, 0));
+    assert_eq!(path(&second, 1), path(&first, 1));
+    // Another port at the same address is another place behind the NAT.
+    second.move_peer(SaSetId(0), peer_address("203.0.113.9:61001")).unwrap();
+    assert_ne!(path(&second, 0), there);
+    let there = path(&second, 0);
+    // Where it is now is kept, and so is what is known of the path.
+    let mut third = gateway.compile(&roaming("dscp = 46\n"));
+    third.keep_peer_addresses(&second);
+    assert_eq!(third.remotes().next(), Some("203.0.113.9".parse().unwrap()));
+    assert_eq!(path(&third, 0), there);
+    // Configured to be elsewhere, or to ignore ICMP.
+    let elsewhere = roaming("")[0].replace("198.51.100.2", "198.51.100.3");
+    let fourth = gateway.compile(&[&[elsewhere], &roaming("")[1..]].concat());
+    assert!(path(&fourth, 1).is_some() && path(&fourth, 1) != path(&first, 1));
+    let fifth = gateway.compile(&roaming("pmtu = \"ignore\"\n"));
+    assert_eq!(path(&fifth, 0), None);
+    assert!(fifth.all_sets().iter().all(|set| !set.fragment_outer));
+    let sixth = gateway.compile(&roaming("fragment_outer = true\n"));
+    assert!(sixth.all_sets()[0].fragment_outer && path(&sixth, 0).is_some());
+}
+
+#[test]
 fn a_peer_does_not_move_where_it_cannot_be() {
     let mut gateway = Gateway::new();
     let mut compiled = gateway.compile(&roaming(""));

@@ -129,9 +129,8 @@ fn tunnel_mtu<F>(context: &BatchContext<'_, F>, row: &Row, path: &OutputPath) ->
         _ => None,
     };
     let (snapshot, now_ns) = (context.snapshot, context.now_ns);
-    let clamped = |set: SetIndex| {
-        snapshot.set(set).mss_clamp.then(|| snapshot.set_sizes(set, now_ns).whole)
-    };
+    let clamped =
+        |set: SetIndex| snapshot.set(set).mss_clamp.then(|| snapshot.set_sizes(set, now_ns).whole);
     match (left_by.and_then(clamped), came_by.and_then(clamped)) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -51,11 +51,7 @@ impl OutputBatch {
     }
 
     /// Transmits or holds what is finished, in the order of the output rows.
-    fn transmit_or_hold<F: Frames>(
-        &mut self,
-        context: &mut BatchContext<'_, F>,
-        rows: &mut [Row],
-    ) {
+    fn transmit_or_hold<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &mut [Row]) {
         let OutputBatch { list, paths, cuts, .. } = self;
         for run in list.chunk_by_mut(|one, next| one.path == next.path) {
             let path_use = &mut paths[run[0].path as usize];

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use dataplane::{
     AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse, FlowCache,
-    HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PathMtu, PortId, PortInfo,
-    Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
+    HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PathMtu, PortId,
+    PortInfo, Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
     SnapshotParts, Sources, TapReader, TapSettings, VacatedSlots, Verdict, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};

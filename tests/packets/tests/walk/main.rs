@@ -18,6 +18,7 @@ mod icmp;
 mod limits;
 mod link;
 mod nat;
+mod path_mtu;
 mod policies;
 mod ports;
 mod prefixes;
