@@ -57,3 +57,70 @@ impl PathMtuEvents {
         lowered
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dataplane::path_mtu::AGE_NS;
+    use dataplane::{NextHop, Prefix, RouteTarget};
+
+    use super::*;
+    use crate::test_lab::{PEER, TestLab};
+
+    /// MTU and inner MTU of each event.
+    fn told(events: &Events) -> Vec<[u64; 2]> {
+        let (kept, _) = events.subscribe();
+        let falls = kept.iter().filter(|event| event.kind == "path_mtu_lowered");
+        let detail = |event: &api::v1::Event, name: &str| event.details[name].to_string();
+        falls.map(|e| ["mtu", "inner_mtu"].map(|name| detail(e, name).parse().unwrap())).collect()
+    }
+
+    /// The lab's snapshot with a route to the peer.
+    fn routed(lab: &TestLab) -> Snapshot {
+        let mut sources = lab.state.gateway.snapshot.sources().clone();
+        let port = lab.state.gateway.snapshot.port_named("wan").unwrap();
+        let everywhere = Prefix { address: wire::Address::v4(0), length: 0 };
+        sources.routes.insert(everywhere, RouteTarget::Via(NextHop { port, gateway: None }));
+        Snapshot::after(sources, None).unwrap()
+    }
+
+    #[test]
+    fn a_fall_is_told_once_and_again_only_with_another_value() {
+        let lab = TestLab::new(PEER);
+        let snapshot = &routed(&lab);
+        let (place, set) = snapshot.sets().next().unwrap();
+        assert_eq!(snapshot.set_sizes(place, 0).outer, 1500, "the peer has a route");
+        let path = set.path_mtu.as_ref().unwrap();
+        let mut reported = PathMtuEvents::default();
+        let mut look = |now_ns| {
+            reported.lowered(snapshot, now_ns).iter().map(|of| of.sizes.outer).collect::<Vec<_>>()
+        };
+        let start_ns = 1_000_000_000;
+        assert!(look(start_ns).is_empty());
+        assert!(path.lower(1400, start_ns));
+        assert_eq!((look(start_ns), look(start_ns + 1)), (vec![1400], vec![]));
+        assert!(path.lower(1300, start_ns + 2));
+        assert_eq!((look(start_ns + 2), look(start_ns + 3)), (vec![1300], vec![]));
+        // Forgotten, and learned again.
+        let later_ns = start_ns + 2 * AGE_NS;
+        assert!(look(later_ns).is_empty());
+        assert!(path.lower(1300, later_ns));
+        assert!(look(later_ns).is_empty());
+        assert!(path.lower(1200, later_ns));
+        assert_eq!(look(later_ns), [1200]);
+        // More than the port carries is no fall.
+        assert!(path.lower(9000, later_ns + 2 * AGE_NS));
+        assert!(look(later_ns + 2 * AGE_NS).is_empty());
+    }
+
+    #[test]
+    fn an_event_names_the_peer_and_both_sizes() {
+        let lab = TestLab::new(PEER);
+        let snapshot = &routed(&lab);
+        let (_, set) = snapshot.sets().next().unwrap();
+        assert!(set.path_mtu.as_ref().unwrap().lower(1400, 0));
+        PathMtuEvents::default().report(snapshot, 0, &lab.events);
+        assert_eq!(told(&lab.events), [[1400, 1346]]);
+        let (kept, _) = lab.events.subscribe();
+        assert_eq!(kept.last().unwrap().subject, "a");
+    }
+}

@@ -95,8 +95,8 @@ impl PathMtu {
     }
 
     /// Takes an MTU for the path's if none is known or the known one is larger. Returns whether it
-    /// did.
-    fn lower(&self, mtu: u16, now_ns: u64) -> bool {
+    /// did. For those who have a reason to believe it, as a worker has ([`crate::path_mtu`]).
+    pub fn lower(&self, mtu: u16, now_ns: u64) -> bool {
         let (now, order) = (now_ns / NS_PER_MS, Ordering::Relaxed);
         let lowered = self.word.fetch_update(order, order, |word| {
             let is_lower = fresh(word, now_ns).is_none_or(|known| u32::from(mtu) < known.mtu);
