@@ -12,6 +12,8 @@ use ipsec::{
 };
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 
+use crate::associations::identifications;
+
 /// The reason why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
@@ -131,6 +133,10 @@ fn add_security_associations(
             }
         }
         parts.sets.push(sa_set(peer, set, outbound));
+    }
+    let identifications = identifications(parts.outbound.iter().map(|sa| sa.encapsulation));
+    for (sa, identifications) in parts.outbound.iter_mut().zip(identifications) {
+        *sa = Arc::new(sa.at(sa.id, sa.set).identified_by(identifications));
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use config::{Loaded, parse};
 use control::{CompileError, Compiled, Compiler, MoveError, PeerAddress, live_parts};
 use dataplane::{Generation, SaSet, SetIndex, SnapshotError};
-use ipsec::{Dscp, Encapsulation, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers};
+use ipsec::{
+    Dscp, Encapsulation, Identifications, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers,
+};
 use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
 use linux::View;
 use policy::{Direction, PolicyId, SaSetId};
@@ -409,6 +411,35 @@ fn another_way_of_carrying_keeps_the_key_and_goes_on_behind_its_numbers() {
         assert_eq!(next.out()[0].encapsulation, next.settings().peers[0].encapsulation);
         assert_eq!(next.inb()[0].encapsulation, next.settings().peers[0].encapsulation);
     }
+}
+
+/// RFC 6864 §4.3: for as many packets as there are numbers.
+#[test]
+fn sas_between_the_same_ends_have_identifications_of_their_own() {
+    let mut gateway = Gateway::new();
+    let parts = |more: &str| {
+        let peers = [peer("a", 1, 64), more.to_owned(), peer("b", 2, 64)].concat();
+        vec![peers, policy("to-a", "a", 2), policy("to-b", "b", 3)]
+    };
+    let first = gateway.compile(&parts("df = \"clear\"\n"));
+    let of = |compiled: &Compiled, sa: usize| compiled.out()[sa].identifications();
+    assert_eq!((of(&first, 0), of(&first, 1)), (Identifications::ALL, Identifications::ALL));
+    // A second key of a: its two SAs share the numbers, b's has all of its own.
+    gateway.write_keys("a", &[("out", 0x1001, 1), ("out", 0x1101, 21), ("in", 0x2001, 2)]);
+    let second = gateway.compile(&parts("df = \"clear\"\n"));
+    let outs = second.out();
+    let mut seen = std::collections::BTreeSet::new();
+    let of_a: Vec<_> = outs.iter().filter(|sa| sa.set == SaSetId(0)).collect();
+    assert_eq!(of_a.len(), 2);
+    for sa in of_a {
+        assert!((1..=32_768).all(|number| seen.insert(sa.identifications().of(number))));
+    }
+    assert!(Arc::ptr_eq(&outs[1], &first.out()[1]), "b's is as it was");
+    assert!(Arc::ptr_eq(&outs[0].sequence, &first.out()[0].sequence));
+    // And back.
+    gateway.write_keys("a", &[("out", 0x1001, 1), ("in", 0x2001, 2)]);
+    let third = gateway.compile(&parts("df = \"clear\"\n"));
+    assert_eq!(of(&third, 0), Identifications::ALL);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn identification(sa: &OutboundSa, ip: &[u8], packet: &wire::Packet) -> Option<u
     let esp = ip.get(usize::from(packet.upper_offset) + in_udp..)?;
     let EspHeader { spi, sequence_low } = EspHeader::read(esp)?;
     Some(match packet.flow.family {
-        Family::V4 => sa.identification(sequence_low.into()).into(),
+        Family::V4 => sa.identifications().of(sequence_low.into()).into(),
         Family::V6 => spi?.value().wrapping_add(sequence_low),
     })
 }

@@ -200,12 +200,15 @@ fn what_is_told_ends_at_the_floor_and_at_the_ports_mtu() {
     assert_eq!(outer(&lab, BERLIN), 1400);
 }
 
-/// A message as it comes, its bytes and the port: what a forger may change.
+/// A way to make a message that a forger may send of a genuine one.
+type Forge = fn(&Genuine) -> Vec<u8>;
+
+/// A message that is not to be believed.
 struct Forgery {
     what: &'static str,
     /// Families that it is of.
     families: &'static [Family],
-    forge: fn(&Genuine) -> Vec<u8>,
+    forge: Forge,
 }
 
 /// What a router would send.
@@ -307,15 +310,11 @@ const FORGERIES: [Forgery; 26] = [
     }),
 ];
 
-const fn forgery(what: &'static str, forge: fn(&Genuine) -> Vec<u8>) -> Forgery {
+const fn forgery(what: &'static str, forge: Forge) -> Forgery {
     only(&FAMILIES, what, forge)
 }
 
-const fn only(
-    families: &'static [Family],
-    what: &'static str,
-    forge: fn(&Genuine) -> Vec<u8>,
-) -> Forgery {
+const fn only(families: &'static [Family], what: &'static str, forge: Forge) -> Forgery {
     Forgery { what, families, forge }
 }
 
@@ -368,7 +367,7 @@ fn a_forged_message_teaches_nothing() {
 #[test]
 fn of_an_sa_in_udp_ports_and_spi_have_to_be_right() {
     for peer in PEERS {
-        let forgeries: [(&str, fn(&Genuine) -> Vec<u8>); 6] = [
+        let forgeries: [(&str, Forge); 6] = [
             ("another port of ours", |it| it.with_byte(it.esp - 7, |byte| byte ^ 1)),
             ("another port of the peer", |it| it.with_byte(it.esp - 5, |byte| byte ^ 1)),
             ("an SPI of nobody", |it| it.with_word(0, 0x7777)),
