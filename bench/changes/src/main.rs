@@ -170,8 +170,8 @@ impl Gateway {
             assert!(hops(&self.snapshot, to) == hops(&at_once, to), "{to}");
         }
         for (place, set) in self.snapshot.sets() {
-            assert!(at_once.set(place) == set && self.snapshot.set_mtu(place) > 0);
-            assert_eq!(self.snapshot.set_mtu(place), at_once.set_mtu(place));
+            assert!(at_once.set(place) == set && self.snapshot.set_sizes(place, 0).whole > 0);
+            assert_eq!(self.snapshot.set_sizes(place, 0), at_once.set_sizes(place, 0));
         }
         for sa in self.snapshot.inbound() {
             let found = [&*self.snapshot, &at_once].map(|snapshot| snapshot.inbound_by_spi(sa.spi));
@@ -202,6 +202,8 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
             mss_clamp: true,
             may_move: false,
             keepalive_s: None,
+            path_mtu: Some(dataplane::PathMtu::default()),
+            fragment_outer: false,
         });
     }
     let inbound = inbound.expect("ends of one family");

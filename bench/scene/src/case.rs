@@ -299,6 +299,8 @@ impl Case {
                 mss_clamp: true,
                 may_move: false,
                 keepalive_s: None,
+                path_mtu: Some(dataplane::PathMtu::default()),
+                fragment_outer: false,
             }],
             outbound,
             inbound,

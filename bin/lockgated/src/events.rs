@@ -283,6 +283,10 @@ kinds! {
         "an authentic packet of a peer behind a NAT came from an address that the peer cannot \
          have, and its traffic is still sent to the old one: someone on the path may be rewriting \
          the address"
+    PathMtuLowered "path_mtu_lowered" Notice PerSecond
+        "a router told by ICMP that the path to a peer carries smaller packets than it was sent; \
+         larger packets for it are now cut or answered by ICMP; details give the size of outer and \
+         inner packets. After ten minutes the MTU of the port is tried again"
     PeerSilent "peer_silent" Warning PerSecond
         "for 30 s packets were sent to a peer and no authentic packet came back: the peer is down, \
          packets are lost on the path, or the two gateways have different keys"

@@ -52,6 +52,7 @@ mod netdev;
 mod notify;
 mod orders;
 mod overview;
+mod path_mtus;
 mod picture;
 mod policies;
 mod put_sas;

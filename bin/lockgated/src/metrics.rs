@@ -288,6 +288,7 @@ pub(crate) mod tests {
             sealed: Some(volume),
             opened: Some(volume),
             moves: count,
+            path_mtu: 1400,
             last_received: Some("2026-08-30T12:00:00Z".into()),
             silent: true,
             ..Default::default()
@@ -522,6 +523,7 @@ pub(crate) mod tests {
             ("lockgate_peer_sent_bytes_total{peer=\"berlin\"}", 300),
             ("lockgate_peer_received_packets_total{peer=\"berlin\"}", 3),
             ("lockgate_peer_silent{peer=\"berlin\"}", 1),
+            ("lockgate_peer_path_mtu_bytes{peer=\"berlin\"}", 1400),
             ("lockgate_peer_last_received_timestamp_seconds{peer=\"berlin\"}", 1_788_091_200),
         ] {
             assert_eq!(samples.get(name), Some(&f64::from(value)), "{name} in {samples:#?}");

@@ -1,5 +1,5 @@
-//! Samples the counters once a second: for rates, and to find silent peers, ports that receive
-//! wrong checksums, and workers that need larger flow caches.
+//! Samples the counters once a second: for rates, and to find silent peers, path MTUs that fell,
+//! ports that receive wrong checksums, and workers that need larger flow caches.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::liveness::Change;
 use crate::state::State;
 use crate::totals::Totals;
 use crate::worker::{Report, WorkerGone};
-use crate::{cache_memory, checksums};
+use crate::{cache_memory, checksums, clock};
 
 impl State {
     /// Takes a sample. Its cost goes by ports and SAs, not by policies.
@@ -31,6 +31,7 @@ impl State {
         let ports = &self.gateway.live.ports;
         let counts = (ports, &totals.l4_checksums);
         checksums::report_bad(&mut self.checksum_events, counts, &self.events);
+        self.path_mtu_events.report(&self.gateway.snapshot, clock::now_ns(), &self.events);
         if let Some(connections) = self.gateway.snapshot.connections() {
             self.refused_connections.report(connections, &self.events);
         }

@@ -26,6 +26,7 @@ use crate::history::History;
 use crate::kept_connections::KeptConnections;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
+use crate::path_mtus::PathMtuEvents;
 use crate::picture::Picture;
 use crate::put_sas::new_incarnation;
 use crate::reservations::Keys;
@@ -83,6 +84,8 @@ pub(crate) struct State {
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
     pub(crate) checksum_events: ChecksumEvents,
+    /// Path MTUs that events have told of.
+    pub(crate) path_mtu_events: PathMtuEvents,
     /// The file of connections that a restart goes by.
     pub(crate) kept_connections: KeptConnections,
     /// Connections that were refused, as far as events say so.
@@ -147,6 +150,7 @@ impl State {
             moves: Arc::default(),
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
+            path_mtu_events: PathMtuEvents::default(),
             kept_connections,
             refused_connections: refused_connections.unwrap_or_default(),
             netlink_resyncs: 0,

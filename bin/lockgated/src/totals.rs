@@ -36,6 +36,8 @@ pub(crate) struct Totals {
     pub(crate) retired: BTreeMap<String, [Volume; 2]>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
+    pub(crate) path_mtu_lowered: u64,
+    pub(crate) path_mtu_ignored: u64,
     pub(crate) keepalives: u64,
     pub(crate) fast_path: u64,
     pub(crate) cache: CacheCounters,
@@ -98,6 +100,8 @@ impl Totals {
         }
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
+        self.path_mtu_lowered += counters.path_mtu_lowered;
+        self.path_mtu_ignored += counters.path_mtu_ignored;
         self.keepalives += counters.keepalives;
         self.fast_path += counters.fast_path;
         self.cache.add(&counters.cache);

@@ -124,6 +124,7 @@ struct packet {
 	__u8 hop_limit;
 	enum fragment fragment;
 	__u16 type; /* ICMP type; meaningless for others */
+	__u16 code; /* ICMP code, likewise */
 	__u16 port; /* destination, host byte order, if has_ports */
 	bool has_ports;
 	bool is_ike; /* a UDP datagram that begins with the non-ESP marker: RFC 3948 */
@@ -235,6 +236,7 @@ __noinline int parse_upper(struct xdp_md *ctx, __u32 at, __u32 length, struct pa
 	if (packet->fragment == FRAGMENT_WHOLE && length < least)
 		packet->sound = false;
 	packet->type = upper[0];
+	packet->code = upper[1];
 	packet->port = load16(upper + 2);
 	packet->has_ports = packet->protocol != IPPROTO_ICMP &&
 			    packet->protocol != IPPROTO_ICMPV6;
@@ -502,6 +504,19 @@ static __always_inline bool is_discovery(const struct packet *packet)
 	       packet->type >= 133 && packet->type <= 137;
 }
 
+/* Tells of a path MTU (RFC 1191, RFC 8201): the worker looks whether it is that
+ * of a peer, and hands the message on to Linux if it is listed.
+ */
+static __always_inline bool is_too_big(const struct packet *packet)
+{
+	if (packet->fragment != FRAGMENT_WHOLE)
+		return false;
+	if (packet->family == 4)
+		return packet->protocol == IPPROTO_ICMP && packet->type == 3 &&
+		       packet->code == 4;
+	return packet->protocol == IPPROTO_ICMPV6 && packet->type == 2;
+}
+
 /* IP on an unprotected port, to us or to a group: Linux's only if listed, and if
  * the process says that no policy wants it. Why it is passed, or
  * LOCKGATE_TO_WORKER.
@@ -531,6 +546,8 @@ __noinline int carve_out(const struct lockgate_port *port, const struct packet *
 	if (is_discovery(packet))
 		return LOCKGATE_PASSED_ARP_ND;
 	if (inside == INSIDE_UNKNOWN)
+		return LOCKGATE_TO_WORKER;
+	if (to_us && to && is_too_big(packet))
 		return LOCKGATE_TO_WORKER;
 	/* What a policy may want is not among it. */
 	if (!is_listed(port, packet, to ? LOCKGATE_SERVICE_TO_US : LOCKGATE_SERVICE_TO_GROUPS))

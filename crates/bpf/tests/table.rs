@@ -257,6 +257,18 @@ fn unprotected_ports_leave_to_linux_only_what_is_carved_out() {
             worker("a listed port as source", v4("198.51.100.7", "192.0.2.1").udp(500, 1)),
             pass("whole protocol", v4("198.51.100.7", "192.0.2.1").icmp(8, 0, [0; 4])),
             worker(
+                "fragmentation needed",
+                v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(28),
+            ),
+            pass(
+                "unreachable for another reason",
+                v4("198.51.100.7", "192.0.2.1").icmp(3, 3, [0; 4]).payload_of(28),
+            ),
+            pass(
+                "fragmentation needed, in fragments",
+                v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(56).fragment(0, true),
+            ),
+            worker(
                 "ICMPv6 is not ICMP",
                 v6("2001:db8:fd::9", "2001:db8:ff::1").icmp(128, 0, [0; 4]),
             ),

@@ -69,6 +69,8 @@ fn in_udp() -> Sad {
         mss_clamp: false,
         may_move: false,
         keepalive_s: None,
+        path_mtu: None,
+        fragment_outer: false,
     });
     sad.put_inbound(sa.into()).unwrap();
     sad
@@ -219,7 +221,12 @@ fn is_unusual(frame: &[u8]) -> bool {
         })
     });
     let mapped = |value: u128| said == 6 && value >> 32 == 0xffff;
-    first >> 4 != said
+    // The worker learns path MTUs of it before it hands it on.
+    let tells_mtu = wire::packet::parse(ip).is_ok_and(|packet| {
+        packet.fragment == wire::Fragment::Whole && wire::icmp::is_too_big(&packet.flow)
+    });
+    tells_mtu && !link.is_group()
+        || first >> 4 != said
         || said == 4 && *first != 0x45
         || is_discovery && (hop_limit != Some(&255) || is_fragment(ip))
         || link.is_group()
@@ -323,6 +330,8 @@ fn a_packet() -> impl Strategy<Value = PacketBuilder> {
             packet = match protocol {
                 UDP => packet.udp(number, number),
                 TCP => packet.tcp(1, number),
+                // "Fragmentation needed" and its neighbours, and all others.
+                ICMP if number % 4 == 1 => packet.icmp(3, (number % 8) as u8, [0; 4]),
                 ICMP => packet.icmp(u8::try_from(number).unwrap_or(135), 0, [0; 4]),
                 other => packet.protocol(other),
             };

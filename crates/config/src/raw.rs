@@ -111,12 +111,14 @@ pub(crate) struct RawPeer {
     pub(crate) esn: Truth,
     pub(crate) replay_window: Number,
     pub(crate) mss_clamp: Truth,
+    pub(crate) pmtu: Text,
     pub(crate) encapsulation: Text,
     pub(crate) remote_port: Number,
     pub(crate) behind_nat: Truth,
     pub(crate) nat_keepalive: Either,
     pub(crate) dscp: Either,
     pub(crate) df: Text,
+    pub(crate) fragment_outer: Truth,
     pub(crate) lifetime: Option<RawLifetime>,
 }
 
@@ -396,12 +398,14 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         esn: section.truth(problems, "esn"),
         replay_window: section.number(problems, "replay_window"),
         mss_clamp: section.truth(problems, "mss_clamp"),
+        pmtu: section.text(problems, "pmtu"),
         encapsulation: section.text(problems, "encapsulation"),
         remote_port: section.number(problems, "remote_port"),
         behind_nat: section.truth(problems, "behind_nat"),
         nat_keepalive: section.scalar(problems, "nat_keepalive"),
         dscp: section.scalar(problems, "dscp"),
         df: section.text(problems, "df"),
+        fragment_outer: section.truth(problems, "fragment_outer"),
         lifetime: section.table(problems, "lifetime").map(|section| lifetime(&section, problems)),
     }
 }

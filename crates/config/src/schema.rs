@@ -202,6 +202,9 @@ sections! {
             "size of the replay window in packets, 32 … 4096, a multiple of 32"
         "mss_clamp" Truth Value("true"),
             "lowers the MSS of TCP SYNs to what the tunnel carries"
+        "pmtu" Text Value("\"learn\""),
+            "`\"learn\"`: the path MTU to the peer falls when ICMP from outside credibly says so, \
+             and is forgotten after ten minutes; `\"ignore\"`: it is always the MTU of the port"
         "encapsulation" Text Value("\"none\""),
             "`\"udp\"`: ESP in UDP from and to port 4500 (RFC 3948), for peers behind a NAT"
         "remote_port" Number Value("4500"),
@@ -217,6 +220,9 @@ sections! {
         "df" Text Value("\"set\""),
             "in tunnel mode over IPv4: don't-fragment flag of the outer header: `\"set\"`, \
              `\"clear\"`, or `\"copy\"` of the inner packet's"
+        "fragment_outer" Truth Value("false"),
+            "in tunnel mode: IPv6 packets of up to 1280 bytes cross a path that is too narrow for \
+             them, in fragments of the outer packet, which the peer puts together"
     ]
 
     LIFETIME "[peer.NAME.lifetime]" "Limits of each SA of the peer, in both directions. At a soft \

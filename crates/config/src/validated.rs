@@ -224,6 +224,11 @@ pub struct Peer {
     pub replay_window: u32,
     /// True if the MSS of TCP SYN segments is clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
+    /// The treatment of ICMP that tells the path MTU to the peer.
+    pub pmtu: PathMtuUse,
+    /// True if IPv6 packets of up to 1280 bytes that do not fit the path are sealed, and leave in
+    /// fragments of the outer packet. Only in tunnel mode.
+    pub fragment_outer: bool,
     /// Fixed, or behind a NAT: then its address and UDP port may change.
     pub place: PeerPlace,
     /// Seconds without a packet to it after which a NAT keepalive is sent (RFC 3948 §4); `None`:
@@ -255,6 +260,25 @@ impl std::fmt::Display for KeySource {
         match self {
             KeySource::File(name) => write!(f, "file:{name}"),
             KeySource::Api => f.write_str("api"),
+        }
+    }
+}
+
+/// The treatment of ICMP from outside that tells the path MTU to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathMtuUse {
+    /// The path MTU falls where it is credible (RFC 4301 §8.2).
+    Learn,
+    /// It changes nothing.
+    Ignore,
+}
+
+impl PathMtuUse {
+    /// Returns the word in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PathMtuUse::Learn => "learn",
+            PathMtuUse::Ignore => "ignore",
         }
     }
 }
@@ -611,6 +635,7 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
     let esn = *numbers == SequenceNumbers::Extended;
     writeln!(out, "mode = \"{}\"\nesn = {esn}", mode.name())?;
     writeln!(out, "replay_window = {replay_window}\nmss_clamp = {}", peer.mss_clamp)?;
+    writeln!(out, "pmtu = \"{}\"", peer.pmtu.name())?;
     match udp {
         None => writeln!(out, "encapsulation = \"none\"")?,
         Some(ports) => {
@@ -629,13 +654,13 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
         Dscp::Copy => writeln!(out, "dscp = \"copy\"")?,
         Dscp::Fixed(value) => writeln!(out, "dscp = {value}")?,
     }
-    if tunnel.remote.is_ipv6() {
-        return Ok(());
+    if tunnel.remote.is_ipv4() {
+        let df = match dont_fragment {
+            DontFragment::Set => "set",
+            DontFragment::Copy => "copy",
+            DontFragment::Clear => "clear",
+        };
+        writeln!(out, "df = \"{df}\"")?;
     }
-    let df = match dont_fragment {
-        DontFragment::Set => "set",
-        DontFragment::Copy => "copy",
-        DontFragment::Clear => "clear",
-    };
-    writeln!(out, "df = \"{df}\"")
+    writeln!(out, "fragment_outer = {}", peer.fragment_outer)
 }

@@ -55,6 +55,8 @@ fn every_default_is_written_out() {
         "esn = ",
         "replay_window = 1024",
         "mss_clamp = true",
+        "pmtu = \"learn\"",
+        "fragment_outer = false",
         "encapsulation = \"none\"",
         "dscp = \"copy\"",
         "df = \"set\"",
@@ -147,8 +149,10 @@ fn carried() -> impl Strategy<Value = String> {
     let headers = (
         maybe(&["dscp = 0", "dscp = 63", "dscp = \"copy\""]),
         maybe(&["df = \"set\"", "df = \"copy\"", "df = \"clear\""]),
+        maybe(&["pmtu = \"learn\"", "pmtu = \"ignore\""]),
+        maybe(&["fragment_outer = true", "fragment_outer = false"]),
     );
-    (udp, headers).prop_map(|(udp, (dscp, df))| format!("{udp}{dscp}{df}"))
+    (udp, headers).prop_map(|(udp, (dscp, df, pmtu, cut))| format!("{udp}{dscp}{df}{pmtu}{cut}"))
 }
 
 fn policy() -> impl Strategy<Value = String> {
@@ -384,6 +388,8 @@ fn peers_of_every_kind_mean_themselves_when_every_default_is_written_out() {
         ("mode = \"transport\"\n", "encapsulation = \"none\"\n\n"),
         ("mode = \"transport\"\nencapsulation = \"udp\"\n", "nat_keepalive = 20\n\n"),
         ("dscp = 46\ndf = \"clear\"\nesn = true\n", "dscp = 46\ndf = \"clear\"\n"),
+        ("fragment_outer = true\n", "df = \"set\"\nfragment_outer = true\n"),
+        ("pmtu = \"ignore\"\n", "mss_clamp = true\npmtu = \"ignore\"\n"),
     ] {
         let text = format!(
             "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth1\"\nside = \"unprotected\"\n\

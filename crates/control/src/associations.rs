@@ -4,10 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dataplane::{SaSet, Sad};
+use dataplane::Sad;
 use ipsec::{
-    Account, Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId,
-    SequenceCounter, Used,
+    Account, Allowance, Encapsulation, Identifications, InboundSa, Lifetime, OutboundSa,
+    ReplayWindow, SaError, SaId, SequenceCounter, Tunnel, Used,
 };
 use keystate::{KeyFileFacts, KeyRefused, KeyState, KeyUse};
 use policy::{Direction, SaSetId};
@@ -27,6 +27,23 @@ pub(crate) struct Associations<'a> {
     outbound: Vec<RequestedSa<'a, SequenceCounter>>,
     inbound: Vec<RequestedSa<'a, ReplayWindow>>,
     refused: Vec<RefusedKey>,
+}
+
+/// Returns the identifications of outbound SAs that are carried so, in their order: those between
+/// the same ends, in ESP alone or in UDP, share none.
+pub(crate) fn identifications(
+    carried: impl Iterator<Item = Encapsulation> + Clone,
+) -> Vec<Identifications> {
+    let ends = carried.map(|Encapsulation { tunnel, udp, .. }| (tunnel, udp.is_some()));
+    let mut counts: HashMap<(Tunnel, bool), usize> = HashMap::new();
+    ends.clone().for_each(|ends| *counts.entry(ends).or_default() += 1);
+    let mut places: HashMap<(Tunnel, bool), usize> = HashMap::new();
+    let one = |ends| {
+        let place = places.entry(ends).or_default();
+        *place += 1;
+        Identifications::of_one_among(*place - 1, counts[&ends])
+    };
+    ends.map(one).collect()
 }
 
 /// An SA that a key was taken for.
@@ -111,9 +128,10 @@ impl<'a> Associations<'a> {
         gone.into_iter().for_each(|set| sad.remove_set(set));
         let mut kept = PreviousSas::default();
         let mut sealing: HashMap<SaSetId, Vec<SaId>> = HashMap::new();
-        for wanted in &outbound {
+        let carried = outbound.iter().map(|wanted| wanted.peer.encapsulation);
+        for (wanted, identifications) in outbound.iter().zip(identifications(carried)) {
             let free = sad.vacant_outbound_where(|id| !put.outbound.contains_key(&id));
-            let sa = wanted.sealing(last, &kept, free)?;
+            let sa = wanted.sealing(last, &kept, free, identifications)?;
             sealing.entry(wanted.set).or_default().push(sa.id);
             kept.fingerprints[0].insert(sa.id, wanted.identity.fingerprint);
             kept.outbound.insert(wanted.identity, sa.clone());
@@ -122,10 +140,12 @@ impl<'a> Associations<'a> {
             }
         }
         for (peer, id) in sets {
-            let set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
-            let place = sad.places().get(id);
-            let is_there = |there: &Arc<SaSet>| **there == set;
-            if !place.and_then(|place| sad.set(place)).is_some_and(is_there) {
+            let mut set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
+            let there = sad.places().get(id).and_then(|place| sad.set(place));
+            if let Some(there) = there {
+                set.keep_path_mtu_of(there);
+            }
+            if there.is_none_or(|there| **there != set) {
                 sad.put_set(set);
             }
         }
@@ -167,6 +187,7 @@ impl RequestedSa<'_, SequenceCounter> {
         last: &PreviousSas,
         made: &PreviousSas,
         free: SaId,
+        identifications: Identifications,
     ) -> Result<Arc<OutboundSa>, SaError> {
         let RequestedSa { peer, set, line, identity, numbers, account } = self;
         let (set, encapsulation) = (*set, peer.encapsulation);
@@ -179,7 +200,11 @@ impl RequestedSa<'_, SequenceCounter> {
             Some(before) if before.encapsulation != encapsulation => {
                 before.at(id, set).carried(encapsulation)?
             }
-            Some(before) if before.set == set && before.allowance == allowance => {
+            Some(before)
+                if before.set == set
+                    && before.allowance == allowance
+                    && before.identifications() == identifications =>
+            {
                 return Ok(before.clone());
             }
             Some(before) => before.at(id, set),
@@ -188,7 +213,7 @@ impl RequestedSa<'_, SequenceCounter> {
                 OutboundSa::new(id, line.spi, set, &line.material, encapsulation, counter)?
             }
         };
-        Ok(Arc::new(sa.within(allowance)))
+        Ok(Arc::new(sa.within(allowance).identified_by(identifications)))
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use config::validated::{KeySource, Peer, PeerPlace};
+use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
 use dataplane::connections::Connections;
-use dataplane::{Generation, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use dataplane::{Generation, PathMtu, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
 use ipsec::{
     Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter,
     WindowSizeError,
 };
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
+
+use crate::associations::identifications;
 
 /// The reason why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +134,10 @@ fn add_security_associations(
         }
         parts.sets.push(sa_set(peer, set, outbound));
     }
+    let identifications = identifications(parts.outbound.iter().map(|sa| sa.encapsulation));
+    for (sa, identifications) in parts.outbound.iter_mut().zip(identifications) {
+        *sa = Arc::new(sa.at(sa.id, sa.set).identified_by(identifications));
+    }
     Ok(())
 }
 
@@ -146,5 +152,7 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
         mss_clamp: peer.mss_clamp,
         may_move: peer.place == PeerPlace::BehindNat,
         keepalive_s: peer.nat_keepalive_s,
+        path_mtu: (peer.pmtu == PathMtuUse::Learn).then(PathMtu::default),
+        fragment_outer: peer.fragment_outer,
     }
 }

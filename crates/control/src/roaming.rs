@@ -126,9 +126,7 @@ impl Compiled {
             // In its own slot, with its own SPI.
             let _ = self.sad.put_inbound(Arc::new(sa));
         }
-        let mut moved_set = SaSet::clone(&known);
-        moved_set.tunnel.remote = address;
-        self.sad.put_set(moved_set);
+        self.sad.put_set(known.moved_to(address));
         self.peer_addresses.0.insert(id, to);
         Ok(Some(moved))
     }
@@ -161,8 +159,20 @@ impl Compiled {
                 && says_the_same(before, now)
             {
                 // It was taken once, under the same configuration.
-                let _ = self.move_peer(*set, *to);
+                if self.move_peer(*set, *to).is_ok() {
+                    self.keep_path_mtu(place, earlier);
+                }
             }
+        }
+    }
+
+    /// Keeps what `earlier` has learned of the path to a peer, by its place in the file.
+    fn keep_path_mtu(&mut self, peer: usize, earlier: &Compiled) {
+        let mut set = SaSet::clone(self.set_of(peer));
+        let before = earlier.sad.places().get(set.id).and_then(|place| earlier.sad.set(place));
+        if let Some(before) = before {
+            set.keep_path_mtu_of(before);
+            self.sad.put_set(set);
         }
     }
 

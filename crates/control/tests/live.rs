@@ -7,7 +7,9 @@ use std::sync::Arc;
 use config::{Loaded, parse};
 use control::{CompileError, Compiled, Compiler, MoveError, PeerAddress, live_parts};
 use dataplane::{Generation, SaSet, SetIndex, SnapshotError};
-use ipsec::{Dscp, Encapsulation, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers};
+use ipsec::{
+    Dscp, Encapsulation, Identifications, InboundSa, Mode, OutboundSa, SaId, SequenceNumbers,
+};
 use keystate::{HostIdentity, KeyState, RESERVATION_STEP, Refusal};
 use linux::View;
 use policy::{Direction, PolicyId, SaSetId};
@@ -273,6 +275,42 @@ fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() 
 }
 
 #[test]
+fn a_path_mtu_is_kept_by_a_new_configuration_and_forgotten_where_the_peer_is_elsewhere() {
+    let mut gateway = Gateway::new();
+    let path = |compiled: &Compiled, set: usize| compiled.all_sets()[set].path_mtu.clone();
+    let first = gateway.compile(&roaming(""));
+    let mut second = gateway.compile(&roaming("mss_clamp = false\n"));
+    second.keep_peer_addresses(&first);
+    for set in [0, 1] {
+        assert!(path(&first, set).is_some());
+        assert_eq!(path(&second, set), path(&first, set));
+    }
+    // It moves: another path. The other peer's stays.
+    second.move_peer(SaSetId(0), peer_address("203.0.113.9:61000")).unwrap();
+    let there = path(&second, 0);
+    assert!(there.is_some() && there != path(&first, 0));
+    assert_eq!(path(&second, 1), path(&first, 1));
+    // Another port at the same address is another place behind the NAT.
+    second.move_peer(SaSetId(0), peer_address("203.0.113.9:61001")).unwrap();
+    assert_ne!(path(&second, 0), there);
+    let there = path(&second, 0);
+    // Where it is now is kept, and so is what is known of the path.
+    let mut third = gateway.compile(&roaming("dscp = 46\n"));
+    third.keep_peer_addresses(&second);
+    assert_eq!(third.remotes().next(), Some("203.0.113.9".parse().unwrap()));
+    assert_eq!(path(&third, 0), there);
+    // Configured to be elsewhere, or to ignore ICMP.
+    let elsewhere = roaming("")[0].replace("198.51.100.2", "198.51.100.3");
+    let fourth = gateway.compile(&[&[elsewhere], &roaming("")[1..]].concat());
+    assert!(path(&fourth, 1).is_some() && path(&fourth, 1) != path(&first, 1));
+    let fifth = gateway.compile(&roaming("pmtu = \"ignore\"\n"));
+    assert_eq!(path(&fifth, 0), None);
+    assert!(fifth.all_sets().iter().all(|set| !set.fragment_outer));
+    let sixth = gateway.compile(&roaming("fragment_outer = true\n"));
+    assert!(sixth.all_sets()[0].fragment_outer && path(&sixth, 0).is_some());
+}
+
+#[test]
 fn a_peer_does_not_move_where_it_cannot_be() {
     let mut gateway = Gateway::new();
     let mut compiled = gateway.compile(&roaming(""));
@@ -373,6 +411,35 @@ fn another_way_of_carrying_keeps_the_key_and_goes_on_behind_its_numbers() {
         assert_eq!(next.out()[0].encapsulation, next.settings().peers[0].encapsulation);
         assert_eq!(next.inb()[0].encapsulation, next.settings().peers[0].encapsulation);
     }
+}
+
+/// RFC 6864 §4.3: for as many packets as there are numbers.
+#[test]
+fn sas_between_the_same_ends_have_identifications_of_their_own() {
+    let mut gateway = Gateway::new();
+    let parts = |more: &str| {
+        let peers = [peer("a", 1, 64), more.to_owned(), peer("b", 2, 64)].concat();
+        vec![peers, policy("to-a", "a", 2), policy("to-b", "b", 3)]
+    };
+    let first = gateway.compile(&parts("df = \"clear\"\n"));
+    let of = |compiled: &Compiled, sa: usize| compiled.out()[sa].identifications();
+    assert_eq!((of(&first, 0), of(&first, 1)), (Identifications::ALL, Identifications::ALL));
+    // A second key of a: its two SAs share the numbers, b's has all of its own.
+    gateway.write_keys("a", &[("out", 0x1001, 1), ("out", 0x1101, 21), ("in", 0x2001, 2)]);
+    let second = gateway.compile(&parts("df = \"clear\"\n"));
+    let outs = second.out();
+    let mut seen = std::collections::BTreeSet::new();
+    let of_a: Vec<_> = outs.iter().filter(|sa| sa.set == SaSetId(0)).collect();
+    assert_eq!(of_a.len(), 2);
+    for sa in of_a {
+        assert!((1..=32_768).all(|number| seen.insert(sa.identifications().of(number))));
+    }
+    assert!(Arc::ptr_eq(&outs[1], &first.out()[1]), "b's is as it was");
+    assert!(Arc::ptr_eq(&outs[0].sequence, &first.out()[0].sequence));
+    // And back.
+    gateway.write_keys("a", &[("out", 0x1001, 1), ("in", 0x2001, 2)]);
+    let third = gateway.compile(&parts("df = \"clear\"\n"));
+    assert_eq!(of(&third, 0), Identifications::ALL);
 }
 
 #[test]

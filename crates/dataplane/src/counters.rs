@@ -131,6 +131,11 @@ pub struct Counters {
     pub full_lookups: u64,
     /// ICMP messages not made because of the rate limit.
     pub icmp_limited: u64,
+    /// ICMP errors from outside that lowered a peer's path MTU.
+    pub path_mtu_lowered: u64,
+    /// ICMP errors from outside that tell of a path MTU and changed none: not believed, or nothing
+    /// new.
+    pub path_mtu_ignored: u64,
     /// Packets received here and put into another worker's ring; that worker's ledger counts them.
     pub handed_over: u64,
     /// Packets taken from other workers' rings; this worker's ledger counts them.
@@ -158,6 +163,8 @@ impl Counters {
             opened: vec![Volume::default(); inbound],
             full_lookups: 0,
             icmp_limited: 0,
+            path_mtu_lowered: 0,
+            path_mtu_ignored: 0,
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,

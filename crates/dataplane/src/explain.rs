@@ -70,7 +70,7 @@ pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flo
         Ok(State::Protect(set)) => match protected(snapshot, set, &row.packet) {
             Ok(egress) => {
                 told.egress = Some(egress);
-                told.mtu = Some(snapshot.set_mtu(set));
+                told.mtu = Some(snapshot.set_sizes(set, now_ns).inner(flow.family));
                 Verdict::Protect(set)
             }
             Err(DropReason::NoSa) if snapshot.awaits_sa(set) => Verdict::Hold(HoldKind::Sa),

@@ -11,19 +11,27 @@ const OFFSET: u16 = 0x1fff;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
     /// Offset of its data in the original packet.
-    from: usize,
+    pub(crate) from: usize,
     /// Its data, bytes.
-    length: usize,
+    pub(crate) length: usize,
     /// True if another fragment follows.
-    more: bool,
+    pub(crate) more: bool,
 }
 
 /// Cuts a packet into fragments of at most `mtu` bytes; none if `mtu` has no room for data. The
 /// packet is IPv4 and may itself be a fragment.
 pub(crate) fn pieces(packet: &Packet, mtu: usize) -> impl Iterator<Item = Piece> + use<> {
-    let header = usize::from(packet.upper_offset);
-    let total = packet.length as usize;
-    let room = mtu.saturating_sub(header) & !7;
+    cut((usize::from(packet.upper_offset), 0), packet.length as usize, mtu)
+}
+
+/// Cuts a packet of `total` bytes into fragments of at most `mtu` bytes, each with the packet's
+/// `header` bytes and with so many `added` ones; none if `mtu` has no room for data.
+pub(crate) fn cut(
+    (header, added): (usize, usize),
+    total: usize,
+    mtu: usize,
+) -> impl Iterator<Item = Piece> + use<> {
+    let room = mtu.saturating_sub(header + added) & !7;
     let step = if room == 0 { total } else { room };
     let starts = (header..total).step_by(step.max(1)).take_while(move |_| room != 0);
     starts.map(move |from| {

@@ -6,6 +6,7 @@ use ipsec::{OutboundSa, SealJob, SequenceRun};
 use wire::{Descriptor, FrameId};
 
 use crate::batch_context::BatchContext;
+use crate::outer_fragments::Cuts;
 use crate::output_path::OutputPath;
 use crate::row::Row;
 use crate::verdict::DropReason;
@@ -82,6 +83,8 @@ pub(crate) struct OutputBatch {
     pub(crate) jobs: Vec<SealJob>,
     /// A fragment, on its way to its frame.
     pub(crate) fragment: Vec<u8>,
+    /// Fragments of an outer packet.
+    pub(crate) cuts: Cuts,
 }
 
 impl OutputBatch {

@@ -29,6 +29,8 @@ pub(crate) struct OutputPath {
     pub(crate) protection: Option<Protection>,
     /// Bytes of the largest packet that may take it, before sealing.
     pub(crate) mtu: u32,
+    /// Bytes of outer packets above which they leave in fragments; `None`: none does.
+    pub(crate) cut_at: Option<u32>,
 }
 
 /// Writes the link header in front of `end`, where it has one and the neighbour is known; returns

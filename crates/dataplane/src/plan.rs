@@ -35,7 +35,7 @@ pub(crate) fn plan<F: Frames>(
         let row = &mut rows[number];
         let path = match row.state {
             State::Forward(adjacency) => Ok(in_clear(context.snapshot, adjacency)),
-            State::Protect(set) => protected(context, set),
+            State::Protect(set) => protected(context, set, row.packet.flow.family),
             State::Host => {
                 to_host(context, row);
                 continue;
@@ -62,16 +62,22 @@ fn to_host<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
 
 fn in_clear(snapshot: &Snapshot, adjacency: Adjacency) -> OutputPath {
     let mtu = snapshot.path_port(adjacency.port).mtu;
-    OutputPath { adjacency, protection: None, mtu }
+    OutputPath { adjacency, protection: None, mtu, cut_at: None }
 }
 
-fn protected<F>(context: &BatchContext<'_, F>, set: SetIndex) -> Result<OutputPath, DropReason> {
+/// The path of packets of a family that are to be sealed.
+fn protected<F>(
+    context: &BatchContext<'_, F>,
+    set: SetIndex,
+    family: Family,
+) -> Result<OutputPath, DropReason> {
     let sas = &context.snapshot.set(set).outbound;
     let sa =
         worker_share::sealing_sa(context.snapshot, sas, context.share).ok_or(DropReason::NoSa)?;
     let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
-    let mtu = context.snapshot.set_mtu(set);
-    Ok(OutputPath { adjacency, protection: Some(Protection { set, sa }), mtu })
+    let sizes = context.snapshot.set_sizes(set, context.now_ns);
+    let (mtu, cut_at) = (sizes.inner(family), sizes.fragments.then_some(sizes.outer));
+    Ok(OutputPath { adjacency, protection: Some(Protection { set, sa }), mtu, cut_at })
 }
 
 /// Returns whether a row's packet may leave whole.
@@ -123,8 +129,9 @@ fn tunnel_mtu<F>(context: &BatchContext<'_, F>, row: &Row, path: &OutputPath) ->
         Origin::Opened(set) => Some(set),
         _ => None,
     };
+    let (snapshot, now_ns) = (context.snapshot, context.now_ns);
     let clamped =
-        |set: SetIndex| context.snapshot.set(set).mss_clamp.then(|| context.snapshot.set_mtu(set));
+        |set: SetIndex| snapshot.set(set).mss_clamp.then(|| snapshot.set_sizes(set, now_ns).whole);
     match (left_by.and_then(clamped), came_by.and_then(clamped)) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

@@ -1,7 +1,11 @@
 //! Sets of SAs.
 
+use std::net::IpAddr;
+
 use ipsec::SaId;
 use policy::SaSetId;
+
+use crate::path_mtu::PathMtu;
 
 /// The SAs that a PROTECT policy names, with what depends on the peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,4 +27,31 @@ pub struct SaSet {
     pub may_move: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,
+    /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
+    pub path_mtu: Option<PathMtu>,
+    /// True if an IPv6 packet of up to 1280 bytes, which nobody may call too big, is sealed even
+    /// if its outer packet is too large for the path: that leaves in fragments.
+    pub fragment_outer: bool,
+}
+
+impl SaSet {
+    /// Goes on with the path MTU that an earlier form of the set has learned, if both learn one of
+    /// the same path.
+    pub fn keep_path_mtu_of(&mut self, earlier: &SaSet) {
+        if let (Some(path), Some(known)) = (&mut self.path_mtu, &earlier.path_mtu)
+            && self.tunnel == earlier.tunnel
+        {
+            *path = known.clone();
+        }
+    }
+
+    /// Returns the set with its peer at another address, or another UDP port: another path, of
+    /// which nothing is known.
+    #[must_use]
+    pub fn moved_to(&self, remote: IpAddr) -> SaSet {
+        let mut moved = self.clone();
+        moved.tunnel.remote = remote;
+        moved.path_mtu = self.path_mtu.as_ref().map(|_| PathMtu::default());
+        moved
+    }
 }

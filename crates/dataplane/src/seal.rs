@@ -2,9 +2,10 @@
 //! SA: a nonce written just before it is used stalls the cipher.
 
 use ipsec::{Mode, OutboundSa, SealJob, SequenceError};
-use wire::Frames;
+use wire::{Descriptor, Frames};
 
 use crate::batch_context::BatchContext;
+use crate::outer_fragments::{Cuts, Whole};
 use crate::output_batch::{OutputBatch, OutputRow, PathUse};
 use crate::output_path::{Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
@@ -50,15 +51,21 @@ impl OutputBatch {
     }
 
     /// Transmits or holds what is finished, in the order of the output rows.
-    fn transmit_or_hold<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &[Row]) {
-        let OutputBatch { list, paths, .. } = self;
-        for run in list.chunk_by(|one, next| one.path == next.path) {
+    fn transmit_or_hold<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &mut [Row]) {
+        let OutputBatch { list, paths, cuts, .. } = self;
+        for run in list.chunk_by_mut(|one, next| one.path == next.path) {
             let path_use = &mut paths[run[0].path as usize];
             let verdict = match path_use.path.protection {
                 Some(Protection { set, .. }) => Verdict::Protect(set),
                 None => Verdict::Forward(path_use.path.adjacency.port),
             };
-            transmit_or_hold_run(context, rows, run, path_use, verdict);
+            match (path_use.path.cut_at, path_use.path.protection) {
+                (Some(mtu), Some(Protection { sa, .. })) => {
+                    let limit = Limit { mtu, sa: context.snapshot.outbound_sa(sa) };
+                    transmit_cut(context, rows, run, (path_use, verdict), &limit, cuts);
+                }
+                _ => transmit_or_hold_run(context, rows, run, path_use, verdict),
+            }
         }
     }
 }
@@ -89,6 +96,64 @@ fn transmit_or_hold_run<F: Frames>(
         tx.push(TxPacket { egress: adjacency.port, ingress: row.ingress, packet });
         verdicts[row.place as usize] = Some(verdict);
     }
+}
+
+/// The size above which packets of an SA leave in fragments.
+struct Limit<'a> {
+    /// Bytes of the outer packet.
+    mtu: u32,
+    sa: &'a OutboundSa,
+}
+
+/// Transmits or holds packets that follow each other on one path; those that are too large for it
+/// leave in fragments, all of a packet or none. The first has the packet's verdict, the others are
+/// packets that we make.
+#[cold]
+fn transmit_cut<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    rows: &mut [Row],
+    run: &mut [OutputRow],
+    (path_use, verdict): (&mut PathUse, Verdict),
+    Limit { mtu, sa }: &Limit<'_>,
+    cuts: &mut Cuts,
+) {
+    let adjacency = path_use.path.adjacency;
+    let link = link_bytes(context.snapshot, adjacency);
+    for output_row in run.iter_mut().filter(|output_row| output_row.leaves()) {
+        let row = rows[output_row.row as usize];
+        let packet = output_row.packet(row.frame);
+        if packet.length as usize <= *mtu as usize + link {
+            path_use.leaves(&row);
+            transmit_or_hold_one(context, &row, adjacency, packet, verdict);
+            continue;
+        }
+        if let Err(reason) = cuts.cut(context, &Whole { packet, link, mtu: *mtu, sa }) {
+            output_row.ends();
+            context.drop(&mut rows[output_row.row as usize], reason);
+            continue;
+        }
+        path_use.leaves(&row);
+        for (number, piece) in cuts.pieces.drain(..).enumerate() {
+            let place = if number == 0 { row.place } else { context.make(row.ingress) };
+            transmit_or_hold_one(context, &Row { place, ..row }, adjacency, piece, verdict);
+        }
+        context.frames.give(row.frame);
+    }
+}
+
+/// Transmits or holds one packet of a row.
+fn transmit_or_hold_one<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &Row,
+    adjacency: Adjacency,
+    packet: Descriptor,
+    verdict: Verdict,
+) {
+    if adjacency.mac.is_none() {
+        return hold(context, row, adjacency.port, packet, verdict);
+    }
+    context.out.tx.push(TxPacket { egress: adjacency.port, ingress: row.ingress, packet });
+    context.out.verdicts[row.place as usize] = Some(verdict);
 }
 
 /// The checksum of ESP in UDP over IPv6.

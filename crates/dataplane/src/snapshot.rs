@@ -161,8 +161,38 @@ struct SetLink {
     mode: Mode,
     /// Next hop of its outer packets; `None`: there is no route to the peer.
     hop: Option<NextHopId>,
-    /// Largest inner packet that its SAs carry without fragmenting the outer one, bytes.
+    /// Largest packet that the port carries by which its outer packets leave, bytes; 0: there is
+    /// no route to the peer.
+    outer_mtu: u32,
+    /// Largest inner packet whose outer packet that port carries whole, bytes.
     mtu: u32,
+}
+
+/// Sizes of packets to a set's peer at some time, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetSizes {
+    /// Largest outer packet that the path carries whole: by the MTU of the port that it leaves by,
+    /// and the path MTU, as far as it is known. 0: there is no route to the peer.
+    pub outer: u32,
+    /// Largest inner packet whose outer packet the path carries whole.
+    pub whole: u32,
+    /// True if larger inner packets of IPv6 are sealed too: see [`SaSet::fragment_outer`].
+    pub fragments: bool,
+}
+
+/// The least MTU that IPv6 may be told of, bytes (RFC 8200 §5): a link that carries less has to
+/// fragment and reassemble by itself.
+const LEAST_MTU_V6: u32 = 1280;
+
+impl SetSizes {
+    /// Largest inner packet of a family that is sealed, bytes.
+    #[inline]
+    pub fn inner(&self, family: Family) -> u32 {
+        match self.fragments && family == Family::V6 && self.outer > 0 {
+            true => self.whole.max(LEAST_MTU_V6),
+            false => self.whole,
+        }
+    }
 }
 
 /// An immutable object with all data that the walk looks up.
@@ -314,17 +344,20 @@ impl Snapshot {
     fn linked(&mut self, place: SetIndex, set: Arc<SaSet>) -> Result<SetLink, SnapshotError> {
         let mode = self.sources.sad.mode(place);
         let hop = self.routing.hop_to(set.tunnel.remote.into());
-        let path_mtu = hop.map(|hop| self.port(hop.port).mtu as usize);
-        let largest = |sa: &SaId| {
-            let sa = self.sources.sad.find_outbound(*sa)?;
-            Some(path_mtu.map_or(0, |path_mtu| sa.largest_inner(path_mtu) as u32))
-        };
-        let sas = set.outbound.iter();
-        let of_sas: Option<Vec<u32>> = sas.map(largest).collect();
-        let of_sas = of_sas.ok_or(SnapshotError::Dangling("an SA set"))?;
-        let mtu = of_sas.into_iter().min().unwrap_or(0);
+        let outer_mtu = hop.map_or(0, |hop| self.port(hop.port).mtu);
+        if set.outbound.iter().any(|sa| self.sources.sad.find_outbound(*sa).is_none()) {
+            return Err(SnapshotError::Dangling("an SA set"));
+        }
+        let mtu = self.largest_inner(&set, outer_mtu);
         let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
-        Ok(SetLink { set, mode, hop, mtu })
+        Ok(SetLink { set, mode, hop, outer_mtu, mtu })
+    }
+
+    /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so
+    /// many bytes. 0: none fits, or there are no such SAs.
+    fn largest_inner(&self, set: &SaSet, outer_mtu: u32) -> u32 {
+        let largest = |sa: &SaId| self.outbound_sa(*sa).largest_inner(outer_mtu as usize) as u32;
+        set.outbound.iter().map(largest).min().unwrap_or(0)
     }
 
     /// The parts that it is made of.
@@ -602,13 +635,32 @@ impl Snapshot {
         Some(self.hop(self.set_link(set).hop?).adjacency)
     }
 
-    /// Largest inner packet that goes through a set's tunnel whole, bytes.
+    /// Sizes of packets to a set's peer, by the path MTU that is known at `now_ns`, a time by the
+    /// walk's clock. Cost: a load, unless a path MTU is known.
     ///
     /// # Panics
     /// If `set` is from another snapshot.
     #[inline]
-    pub fn set_mtu(&self, set: SetIndex) -> u32 {
-        self.set_link(set).mtu
+    pub fn set_sizes(&self, set: SetIndex, now_ns: u64) -> SetSizes {
+        let link = self.set_link(set);
+        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.set.fragment_outer);
+        let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
+        match known.filter(|known| *known < outer) {
+            None => SetSizes { outer, whole, fragments },
+            Some(known) => self.narrow_sizes(&link.set, known),
+        }
+    }
+
+    #[cold]
+    fn narrow_sizes(&self, set: &SaSet, outer: u32) -> SetSizes {
+        let (whole, fragments) = (self.largest_inner(set, outer), set.fragment_outer);
+        SetSizes { outer, whole, fragments }
+    }
+
+    /// The sets whose peer's end of the tunnel has this address.
+    pub(crate) fn sets_towards(&self, peer: Address) -> impl Iterator<Item = &SaSet> {
+        let sets = self.remotes.range((peer, SetIndex(0))..=(peer, SetIndex(u32::MAX)));
+        sets.map(|(_, set)| self.set(*set))
     }
 
     /// The set that an inbound SA belongs to.

@@ -57,6 +57,35 @@ pub enum DontFragment {
     Clear,
 }
 
+/// The identifications of an SA's outer IPv4 packets where DF is clear, and of its outer fragments.
+/// SAs between the same two ends have different ones, so that no two of their packets are taken for
+/// one datagram (RFC 6864 §4.3).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Identifications {
+    /// Low bits that are the same in all of them, 0 to 16.
+    shift: u8,
+    place: u16,
+}
+
+impl Identifications {
+    /// The identifications of an SA that is the only one between its ends: all.
+    pub const ALL: Identifications = Identifications { shift: 0, place: 0 };
+
+    /// The identifications of the SA at a place among `count` ones between the same ends. They are
+    /// no other's, unless there are more than 65,536.
+    pub fn of_one_among(place: usize, count: usize) -> Identifications {
+        let shift = count.next_power_of_two().trailing_zeros().min(16) as u8;
+        Identifications { shift, place: (place % (1 << shift)) as u16 }
+    }
+
+    /// Returns the identification of the packet with a sequence number: the lower bits of the
+    /// number above those of the place.
+    #[inline(always)]
+    pub const fn of(self, sequence: u64) -> u16 {
+        (sequence << self.shift) as u16 | self.place
+    }
+}
+
 /// The carriage of an SA's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Encapsulation {
@@ -94,6 +123,37 @@ impl From<Tunnel> for Encapsulation {
             udp: None,
             dscp: Dscp::Copy,
             dont_fragment: DontFragment::Set,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn sas_between_the_same_ends_share_no_identification_and_each_comes_as_late_as_it_can() {
+        for count in [1, 2, 3, 4, 5, 16, 17] {
+            let each = 65_536 / (count as u64).next_power_of_two();
+            let mut owners = BTreeMap::new();
+            for place in 0..count {
+                let identifications = Identifications::of_one_among(place, count);
+                // From any number on.
+                for sequence in 70_000..70_000 + each {
+                    let before = owners.insert(identifications.of(sequence), place);
+                    assert_eq!(before, None, "place {place} of {count}");
+                }
+            }
+            assert_eq!(owners.len() as u64, each * count as u64);
+        }
+        assert_eq!(Identifications::of_one_among(0, 1), Identifications::ALL);
+        assert_eq!(Identifications::ALL.of(0x1_2345), 0x2345);
+        // More than there are: no panic.
+        for count in [65_536, 65_537, 1 << 20] {
+            let last = Identifications::of_one_among(count - 1, count);
+            assert_eq!(last.of(7), ((count - 1) % 65_536) as u16);
         }
     }
 }

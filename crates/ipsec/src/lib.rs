@@ -24,7 +24,7 @@ pub mod template;
 mod testing;
 
 pub use cipher::{Cipher, SealError, SelfTestError, SelfTestStep, self_test};
-pub use encapsulation::{DontFragment, Dscp, Encapsulation, Mode, UdpPorts};
+pub use encapsulation::{DontFragment, Dscp, Encapsulation, Identifications, Mode, UdpPorts};
 pub use error::SaError;
 pub use esp::{EspHeader, Inner, OpenError, Payload};
 pub use ids::{SaId, Spi, Tunnel};

@@ -11,7 +11,7 @@ use wire::flow::protocol::{ESP, UDP};
 use wire::{Family, Fragment, Packet};
 
 use crate::ecn;
-use crate::encapsulation::{DontFragment, Dscp, Encapsulation, UdpPorts};
+use crate::encapsulation::{DontFragment, Dscp, Encapsulation, Identifications, UdpPorts};
 use crate::error::SaError;
 
 /// Bytes of the outer IPv4 header: no options.
@@ -37,6 +37,7 @@ pub(crate) struct OuterHeader {
     /// Bits of the outer traffic class that are always set.
     fixed_class: u8,
     dont_fragment: DontFragment,
+    pub(crate) identifications: Identifications,
     bytes: usize,
     largest_packet: usize,
 }
@@ -98,7 +99,17 @@ impl OuterHeader {
             Dscp::Copy => (u8::MAX, 0),
             Dscp::Fixed(dscp) => (ecn::MASK, dscp << 2),
         };
-        Ok(OuterHeader { ip, udp, copied_class, fixed_class, dont_fragment, bytes, largest_packet })
+        let identifications = Identifications::ALL;
+        Ok(OuterHeader {
+            ip,
+            udp,
+            copied_class,
+            fixed_class,
+            dont_fragment,
+            identifications,
+            bytes,
+            largest_packet,
+        })
     }
 
     /// Bytes of the headers in front of ESP.
@@ -122,7 +133,10 @@ impl OuterHeader {
             DontFragment::Copy => inner.dont_fragment,
             DontFragment::Clear => false,
         };
-        if set { u32::from(DONT_FRAGMENT) } else { u32::from(sequence as u16) << 16 }
+        match set {
+            true => u32::from(DONT_FRAGMENT),
+            false => u32::from(self.identifications.of(sequence)) << 16,
+        }
     }
 
     /// Writes the headers of an outer packet of `total` bytes, at most

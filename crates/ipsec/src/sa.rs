@@ -5,7 +5,7 @@ use std::sync::Arc;
 use policy::SaSetId;
 
 use crate::cipher::Cipher;
-use crate::encapsulation::{Encapsulation, Mode};
+use crate::encapsulation::{Encapsulation, Identifications, Mode};
 use crate::error::SaError;
 use crate::ids::{SaId, Spi, Tunnel};
 use crate::layout::Sizes;
@@ -105,14 +105,30 @@ impl OutboundSa {
     }
 
     /// Returns this SA with another carriage, towards another end say, with the same expanded key,
-    /// counter and limits.
+    /// counter, limits and identifications.
     ///
     /// # Errors
     /// [`SaError`]: the caller's ends are of different families.
     pub fn carried(&self, encapsulation: Encapsulation) -> Result<OutboundSa, SaError> {
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
-            .map(|sa| sa.within(self.allowance.clone()))
+            .map(|sa| sa.within(self.allowance.clone()).identified_by(self.identifications()))
+    }
+
+    /// The identifications of its outer IPv4 packets where DF is clear, and of its outer fragments:
+    /// all, unless [`identified_by`](Self::identified_by) says otherwise.
+    #[inline]
+    pub const fn identifications(&self) -> Identifications {
+        self.outer.identifications
+    }
+
+    /// Has the SA use these identifications and no others.
+    pub fn identified_by(mut self, identifications: Identifications) -> OutboundSa {
+        self.outer.identifications = identifications;
+        if let Some(template) = &mut self.template {
+            template.identifications = identifications;
+        }
+        self
     }
 
     /// The family of the packets that leave.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use wire::flow::protocol;
 
-use crate::encapsulation::{DontFragment, Dscp, Encapsulation, Mode};
+use crate::encapsulation::{DontFragment, Dscp, Encapsulation, Identifications, Mode};
 use crate::ids::Spi;
 use crate::layout::{HEADER_BYTES, MAX_TAIL_BYTES, PADDINGS, Sizes, TRAILER_BYTES};
 use crate::outer::{HOP_LIMIT, UDP_BYTES, V4_BYTES, V6_BYTES};
@@ -49,6 +49,7 @@ pub(crate) struct Template {
     pub(crate) around: u32,
     copied_class: u8,
     dont_fragment: DontFragment,
+    pub(crate) identifications: Identifications,
     pub(crate) outer: u8,
     pub(crate) iv: u8,
 }
@@ -132,6 +133,7 @@ impl Template {
             sum,
             copied_class: copied_class | ecn::MASK,
             dont_fragment,
+            identifications: Identifications::ALL,
             around: (outer + HEADER_BYTES + sizes.iv + sizes.icv) as u32,
             outer: outer as u8,
             iv: sizes.iv as u8,
@@ -157,7 +159,7 @@ impl Template {
                 DontFragment::Set => (0, 0),
                 DontFragment::Copy if may_not_fragment => (0x4000, 0x4000),
                 DontFragment::Copy | DontFragment::Clear => {
-                    let identification = u32::from(sequence as u16);
+                    let identification = u32::from(self.identifications.of(sequence));
                     (identification << 16, identification)
                 }
             };

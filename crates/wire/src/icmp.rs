@@ -45,6 +45,58 @@ pub fn is_from_routers(flow: &Flow) -> bool {
     }
 }
 
+/// Returns whether a message tells of a packet that was too big for a link: "fragmentation needed
+/// and DF set" (RFC 792, RFC 1191 §4), "packet too big" (RFC 4443 §3.2).
+#[inline]
+pub fn is_too_big(flow: &Flow) -> bool {
+    match (flow.family, flow.upper) {
+        (Family::V4, Upper::Icmp { kind, code }) => (kind, code) == (3, 4),
+        (Family::V6, Upper::Icmp { kind, .. }) => kind == 2,
+        _ => false,
+    }
+}
+
+/// An ICMP error that tells of a packet that was too big for a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooBigMessage<'b> {
+    /// MTU of the link, bytes; of IPv4 at most 65,535, and 0 where the router names none.
+    pub mtu: u32,
+    /// The beginning of the packet that did not fit, from its IP header on.
+    pub quote: &'b [u8],
+    /// That packet, by its own header; neither lengths nor checksum are judged.
+    pub quoted: Packet,
+}
+
+/// Reads a message that [`is_too_big`]. `None`: it is another one, a fragment, its checksum is
+/// wrong, or the quote is too short or of the other family. `bytes` begins with the IP header of
+/// the parsed `packet`. Cost: reads all of the message.
+pub fn too_big_message<'b>(bytes: &'b [u8], packet: &Packet) -> Option<TooBigMessage<'b>> {
+    let Packet { flow, fragment, .. } = packet;
+    if !is_too_big(flow) || *fragment != Fragment::Whole {
+        return None;
+    }
+    let message = bytes.get(usize::from(packet.upper_offset)..packet.length as usize)?;
+    let pseudo = match flow.family {
+        Family::V4 => 0,
+        Family::V6 => {
+            let (source, destination) = (flow.source_address(), flow.destination_address());
+            checksum::pseudo_header(source, destination, protocol::ICMPV6, message.len())
+        }
+    };
+    if checksum::finish(checksum::sum(message) + pseudo) != 0 {
+        return None;
+    }
+    let (header, quote) = message.split_first_chunk::<HEADER_BYTES>()?;
+    let low = u16::from_be_bytes([header[6], header[7]]);
+    let mtu = match flow.family {
+        Family::V4 => low.into(),
+        Family::V6 => u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
+    };
+    let quoted = packet::quoted(quote)?;
+    let is_same_family = quoted.flow.family == flow.family;
+    is_same_family.then_some(TooBigMessage { mtu, quote, quoted })
+}
+
 /// The flow of the packet that an ICMP error quotes; `None`: no error, or the quote is too short or
 /// of the other family. `bytes` begins with the IP header of the parsed `packet`.
 pub fn quoted_flow(bytes: &[u8], packet: &Packet) -> Option<Flow> {

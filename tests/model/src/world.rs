@@ -172,6 +172,8 @@ impl World {
                 mss_clamp: peer.mss_clamp,
                 may_move: peer.may_move,
                 keepalive_s: None,
+                path_mtu: Some(dataplane::PathMtu::default()),
+                fragment_outer: false,
             });
         }
         Snapshot::new(SnapshotParts {

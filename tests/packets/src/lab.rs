@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use dataplane::{
     AcquireRequest, AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse,
-    FlowCache, HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId,
-    PortInfo, Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side, Snapshot,
-    SnapshotParts, Sources, TapReader, TapSettings, VacatedSlots, Verdict, Worker, tap,
+    FlowCache, HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PathMtu,
+    PortId, PortInfo, Prefix, ResolveRequest, RouteEntry, RouteTarget, SaSet, SetIndex, Side,
+    Snapshot, SnapshotParts, Sources, TapReader, TapSettings, VacatedSlots, Verdict, Worker, tap,
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
@@ -720,6 +720,8 @@ fn sets() -> Vec<SaSet> {
         mss_clamp: true,
         may_move: false,
         keepalive_s: None,
+        path_mtu: Some(PathMtu::default()),
+        fragment_outer: false,
     };
     let of = |a: &Agreement| SaSet {
         tunnel: Tunnel { local: a.hub, remote: a.address },

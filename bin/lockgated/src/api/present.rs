@@ -16,6 +16,7 @@ use policy::{Action, Direction, Policy, PortRange, SaSetId};
 use wire::{Address, Flow, Upper};
 
 use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingChange};
+use crate::clock;
 use crate::liveness::PeerLiveness;
 use crate::shown::{in_front, short};
 
@@ -125,6 +126,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     }
     let sets = snapshot.sets().map(|(place, set)| (set.peer.as_str(), (place, set)));
     let sets: HashMap<&str, (SetIndex, &SaSet)> = sets.collect();
+    let now_ns = clock::now_ns();
     let one = |peer: &Peer| {
         let [sealed, opened] = volumes.get(peer.name.as_str()).copied().unwrap_or_default();
         let set = sets.get(peer.name.as_str());
@@ -136,6 +138,9 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         let route = route_to(snapshot, current.0);
         let PeerLiveness { last_received, silent_since, sent_since } =
             running.liveness.get(&peer.name).copied().unwrap_or_default();
+        let sizes = set.map(|(place, _)| snapshot.set_sizes(*place, now_ns));
+        let learned = set.and_then(|(_, set)| set.path_mtu.as_ref()?.learned(now_ns));
+        let learned = learned.filter(|learned| sizes.is_some_and(|of| of.outer == learned.mtu));
         let state = peer_state(snapshot, set.map(|(_, set)| *set), route.is_some());
         v1::Peer {
             name: peer.name.clone(),
@@ -145,7 +150,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             keys: peer.keys.to_string(),
             state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
             route: route.unwrap_or_default(),
-            inner_mtu: set.map_or(0, |(place, _)| snapshot.set_mtu(*place)),
+            inner_mtu: sizes.map_or(0, |sizes| sizes.whole),
             outbound_sas: set.map_or(0, |(_, set)| count(set.outbound.len())),
             inbound_sas: opening.map_or(0, |(count, _)| *count),
             sealed: Some(volume(sealed)),
@@ -165,6 +170,10 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             silent: silent_since.is_some(),
             silent_since: silent_since.map(wall_clock),
             sent_since,
+            path_mtu: sizes.map_or(0, |sizes| sizes.outer),
+            path_mtu_age_ms: learned.map(|learned| learned.age_ms),
+            pmtu: peer.pmtu.name().into(),
+            fragment_outer: peer.fragment_outer,
         }
     };
     running.settings.peers.iter().map(one).collect()

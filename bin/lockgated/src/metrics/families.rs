@@ -97,6 +97,11 @@ impl Report {
         into.level("held_packets", help, counters.held);
         let help = "ICMP messages not sent because of the rate limit";
         into.count("icmp_limited", help, counters.icmp_limited);
+        let help = "ICMP errors from outside that lowered the path MTU to a peer";
+        into.count("path_mtu_lowered", help, counters.path_mtu_lowered);
+        let help = "ICMP errors from outside that tell of a path MTU and changed none: not \
+                    believed, or nothing new";
+        into.count("path_mtu_ignored", help, counters.path_mtu_ignored);
         let help = "NAT keepalives sent for tunnels that sent nothing else";
         into.count("keepalives", help, counters.keepalives);
         let help = "Packets that the fast path sent or dropped; the general walk did the rest";
@@ -360,6 +365,11 @@ impl Report {
         let silent = self.peers.iter().map(|p| (peer(p), p.silent));
         let help = "1 while packets leave for the peer and nothing authentic comes back";
         into.gauge("peer_silent", help, silent);
+        let routed = self.peers.iter().filter(|p| p.path_mtu > 0);
+        let mtu = routed.map(|p| (peer(p), p.path_mtu));
+        let help = "Largest outer packet that the path to the peer carries whole: the MTU of the \
+                    port, or less if ICMP told so; absent without a route";
+        into.gauge("peer_path_mtu_bytes", help, mtu);
         let moves = self.peers.iter().map(|p| (peer(p), p.moves));
         let help = "Times the daemon followed a peer behind a NAT to another address or port";
         into.counter("peer_moves", help, moves);

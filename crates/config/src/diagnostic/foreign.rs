@@ -153,6 +153,7 @@ pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
         "keepalive" | "persistentkeepalive" => &["nat_keepalive"],
         "window" | "antireplaywindow" | "replaywin" => &["replay_window"],
         "dontfragment" | "copydf" => &["df"],
+        "pathmtu" | "pathmtudiscovery" | "pmtud" | "nopmtudisc" => &["pmtu"],
         "tos" | "copydscp" => &["dscp"],
         "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => &["local"],
         "right" | "rightaddr" | "remoteaddr" | "remoteaddrs" | "remoteaddress" => &["remote"],

@@ -99,7 +99,8 @@ fn check_headers(
     let dscp = raw.dscp.as_ref().map(Spanned::span);
     let df = raw.df.as_ref().map(Spanned::span);
     let mut fits = true;
-    for (key, span) in [("dscp", &dscp), ("df", &df)] {
+    let fragment_outer = raw.fragment_outer.as_ref().map(Spanned::span);
+    for (key, span) in [("dscp", &dscp), ("df", &df), ("fragment_outer", &fragment_outer)] {
         if let (Some(Mode::Transport), Some(span)) = (mode, span) {
             problems.error(span, DiagnosticKind::OnlyInTunnelMode { key });
             fits = false;

@@ -14,7 +14,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::RawPeer;
 use crate::source::Span;
-use crate::validated::{KeySource, NO_INTEGRITY, Peer};
+use crate::validated::{KeySource, NO_INTEGRITY, PathMtuUse, Peer};
 use crate::values::{address, bounded, name, unusable, word};
 
 /// Peers at most.
@@ -66,6 +66,8 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         }
         fits
     });
+    let uses = [PathMtuUse::Learn, PathMtuUse::Ignore].map(|pmtu| (pmtu.name(), pmtu));
+    let pmtu = word(problems, "pmtu", &raw.pmtu, PathMtuUse::Learn, &uses);
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
     let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
@@ -76,6 +78,8 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         numbers: if esn { SequenceNumbers::Extended } else { SequenceNumbers::Short },
         replay_window: window?,
         mss_clamp: raw.mss_clamp.as_ref().is_none_or(|written| *written.get_ref()),
+        pmtu: pmtu?,
+        fragment_outer: raw.fragment_outer.as_ref().is_some_and(|written| *written.get_ref()),
         place,
         nat_keepalive_s,
         lifetime: lifetime?,

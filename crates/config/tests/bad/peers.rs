@@ -256,6 +256,21 @@ pub(crate) const ERRORS: &[Row] = &[
     ),
     row(
         "mode = \"tunnel\"",
+        "pmtu = \"lern\"",
+        "21:8",
+        "`pmtu` cannot be \"lern\"",
+        "did you mean `learn`?",
+    ),
+    row("mode = \"tunnel\"", "fragment_outer = 1", "21:18", "must be true or false", ""),
+    row(
+        "mode = \"tunnel\"",
+        "mode = \"transport\"\nfragment_outer = false",
+        "22:18",
+        "`fragment_outer` has an effect only in tunnel mode",
+        "",
+    ),
+    row(
+        "mode = \"tunnel\"",
         "df = \"cleared\"",
         "21:6",
         "`df` cannot be \"cleared\"",

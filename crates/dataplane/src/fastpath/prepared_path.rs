@@ -271,7 +271,8 @@ impl PreparedPath {
                 let sas = &snapshot.set(set).outbound;
                 let id = worker_share::sealing_sa(snapshot, sas, context.share)?;
                 let form = snapshot.outbound_sa(id).form()?;
-                let (adjacency, mtu) = (snapshot.set_adjacency(set)?, snapshot.set_mtu(set));
+                let adjacency = snapshot.set_adjacency(set)?;
+                let mtu = snapshot.set_sizes(set, context.now_ns).whole;
                 let path =
                     PreparedPath::by(snapshot, target, (adjacency, mtu, Verdict::Protect(set)))?;
                 let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };

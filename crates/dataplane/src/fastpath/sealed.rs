@@ -429,7 +429,7 @@ fn find<'s, F: Frames>(
         around: opener.front + opener.icv,
         is_ciphered: sa.suite != Suite::Null,
         right: sa.window.right_edge(),
-        clamp: if of.mss_clamp { snapshot.set_mtu(set) } else { u32::MAX },
+        clamp: if of.mss_clamp { snapshot.set_sizes(set, context.now_ns).whole } else { u32::MAX },
     });
     Some((sa, known.len() - 1))
 }

@@ -95,6 +95,8 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         mss_clamp: false,
         may_move: false,
         keepalive_s: None,
+        path_mtu: None,
+        fragment_outer: false,
     });
     let window = Arc::new(ReplayWindow::new(64, short).unwrap());
     let inbound = InboundSa::new(id, Spi::new(spi + 100).unwrap(), set, &key(2), tunnel, window);
@@ -164,8 +166,8 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
     }
     for (place, set) in snapshot.sets() {
         let may = destinations.map(|from| snapshot.may_come_by(place, from));
-        let (adjacency, mtu) = (snapshot.set_adjacency(place), snapshot.set_mtu(place));
-        answers.push(format!("{place:?} {set:?}: {adjacency:?} {mtu} {may:?}"));
+        let (adjacency, mtu) = (snapshot.set_adjacency(place), snapshot.set_sizes(place, 0));
+        answers.push(format!("{place:?} {set:?}: {adjacency:?} {mtu:?} {may:?}"));
     }
     for sa in snapshot.inbound() {
         let found = snapshot.inbound_by_spi(sa.spi).map(|sa| sa.id);

@@ -19,6 +19,7 @@ mod icmp;
 mod limits;
 mod link;
 mod nat;
+mod path_mtu;
 mod policies;
 mod ports;
 mod prefixes;

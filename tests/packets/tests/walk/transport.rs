@@ -194,7 +194,7 @@ fn the_largest_packet_of_linux_is_what_the_path_takes_sealed() {
     ] {
         let mut lab = laboratory(change);
         for ((set, family, ours, theirs), mtu) in PEERS.into_iter().zip([v4, v6]) {
-            assert_eq!(lab.snapshot.set_mtu(set), mtu);
+            assert_eq!(lab.snapshot.set_sizes(set, lab.now_ns).whole, mtu);
             let headers = if family == V4 { 28 } else { 48 };
             let packet = PacketBuilder::between(ours, theirs).udp(5, 6).dont_fragment();
             let fits = packet.clone().payload_of(mtu as usize - headers).ip();

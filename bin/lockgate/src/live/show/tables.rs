@@ -188,6 +188,7 @@ pub(super) fn peers(answer: &v1::Peers, columns: Columns) -> String {
             format!("{}/{}", peer.outbound_sas, peer.inbound_sas),
             peer.policies.to_string(),
             peer.inner_mtu.to_string(),
+            path_mtu(peer),
             sealed.packets.to_string(),
             opened.packets.to_string(),
             received(peer.last_received_age_ms),
@@ -206,15 +207,26 @@ pub(super) fn peers(answer: &v1::Peers, columns: Columns) -> String {
         "SAs out/in",
         "policies",
         "inner MTU",
+        "path MTU",
         "sealed",
         "opened",
         "received",
         "state",
         "route",
     ];
-    let wide = ["keys", "suite", "policies", "route", "inner MTU", "SAs out/in", "mode", "local"];
+    let wide = [
+        "keys",
+        "suite",
+        "policies",
+        "route",
+        "inner MTU",
+        "path MTU",
+        "SAs out/in",
+        "mode",
+        "local",
+    ];
     let wide = [&wide[..], &["address", "sealed", "opened"]].concat();
-    some(fitted("Peers", &header, rows, Numbers(7..=11), (columns, &wide)), "no peers")
+    some(fitted("Peers", &header, rows, Numbers(7..=12), (columns, &wide)), "no peers")
 }
 
 /// A peer's present address, if it is not the configured one, and how often the peer has moved.
@@ -224,6 +236,14 @@ fn address(peer: &v1::Peer) -> String {
         true if peer.behind_nat => "as configured, may move".into(),
         true => "as configured".into(),
         false => format!("{current} (moves: {})", peer.moves),
+    }
+}
+
+/// The path MTU to a peer, and the time since ICMP told it, if that did.
+fn path_mtu(peer: &v1::Peer) -> String {
+    match peer.path_mtu_age_ms {
+        None => peer.path_mtu.to_string(),
+        Some(age_ms) => format!("{} (ICMP, {} ago)", peer.path_mtu, duration(age_ms)),
     }
 }
 
@@ -629,6 +649,7 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
     text.push_str(&table("Ledger, all ports, in packets", &LEDGER, ledger, Numbers(0..=7)));
     text.push_str(&workers(&counters.workers, columns));
     let v1::Counters { revision, generation, icmp_limited, netlink_resyncs, .. } = counters;
+    let v1::Counters { path_mtu_lowered, path_mtu_ignored, .. } = counters;
     let since = duration(counters.uptime_ms);
     let held = counted(counters.held.into(), "packet");
     text.push_str(&format!(
@@ -637,6 +658,10 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
          revision {revision}, generation {generation}, running {since}\n",
         counters.ledger_imbalance,
         counted(*netlink_resyncs, "resync"),
+    ));
+    text.push_str(&format!(
+        "{path_mtu_lowered} ICMP lowered a path MTU, {path_mtu_ignored} told of one and changed \
+         none\n"
     ));
     text.push_str(&format!(
         "{} by the fast path, {} of the classifier\n",
@@ -915,6 +940,12 @@ mod tests {
         let heard =
             v1::Peer { last_received_age_ms: Some(65_432), ..peer("198.51.100.7", 4500, 0) };
         assert!(shown(heard).contains("1 min 5 s ago"));
+        let narrow = v1::Peer {
+            path_mtu: 1380,
+            path_mtu_age_ms: Some(65_432),
+            ..peer("198.51.100.7", 4500, 0)
+        };
+        assert!(shown(narrow).contains("1380 (ICMP, 1 min 5 s ago)"));
         let text = shown(peer("203.0.113.9", 61000, 2));
         assert!(text.contains("198.51.100.7:4500"), "{text}");
         assert!(text.contains("203.0.113.9:61000 (moves: 2)"), "{text}");
