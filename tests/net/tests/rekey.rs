@@ -87,6 +87,12 @@ impl Gateway {
         Duration::from_micros(done.took_us)
     }
 
+    /// Packets sealed for the peer.
+    fn sealed(&mut self) -> u64 {
+        let peers = self.runtime.block_on(self.client.show_peers(v1::ShowRequest::default()));
+        peers.unwrap().into_inner().peers[0].sealed.unwrap().packets
+    }
+
     fn delete(&mut self, direction: &str, spi: &str) {
         let (direction, spi) = (direction.to_owned(), spi.to_owned());
         let sas = vec![v1::SaName { direction, spi, peer: String::new() }];
@@ -217,21 +223,22 @@ fn a_thousand_changes_of_keys_under_load_lose_no_packet() {
     lab.balances();
 }
 
-/// XO-34: nothing leaves by an SA after its deletion was answered, and nothing in clear.
+/// XO-34: when a deletion is answered, the SA seals no further packet; and nothing leaves in clear.
+/// Many times in `make test`, a thousand times in `make test-long`.
 #[test]
 fn sas_that_are_deleted_under_traffic_seal_nothing_afterwards() {
-    const TIMES: u32 = 50;
+    let times = if std::env::var_os("LOCKGATE_LONG").is_some() { 1000 } else { 200 };
     let Some(mut lab) = over_the_api("deleted", 2, "") else { return };
     let mut both = Gateway::both(&lab.gateways);
     let spis = agree(&mut both, 0, None);
     let mut last = spis[1].clone();
-    lab.hunt(|gateways| {
-        for number in 1..=TIMES {
+    lab.hunt(|_| {
+        for number in 1..=times {
             both[0].delete("outbound", &last);
-            // The captured packets of the SA are those of before.
-            let sealed = volumes(gateways, 1)[0];
-            std::thread::sleep(Duration::from_millis(10));
-            assert_eq!(volumes(gateways, 1)[0], sealed, "sealed by a deleted SA");
+            let sealed = both[0].sealed();
+            // Time for some packets of the stream.
+            std::thread::sleep(4 * net::STEP);
+            assert_eq!(both[0].sealed(), sealed, "sealed by a deleted SA");
             both[1].delete("inbound", &last);
             last = both[1].reserve();
             both[1].put(sa("inbound", &last, (number, 1)));
@@ -239,48 +246,47 @@ fn sas_that_are_deleted_under_traffic_seal_nothing_afterwards() {
         }
     });
     let counters = lab.gateways.daemon(1).unwrap().counters().unwrap();
-    assert!(counters.dropped("no_sa") > u64::from(TIMES), "{:?}", counters.drops);
+    assert!(counters.dropped("no_sa") >= u64::from(times), "{:?}", counters.drops);
     lab.flows_again();
     lab.balances();
 }
 
-/// XO-17, XO-18: limits that an SA was put with, and else those of the peer's section.
+/// XO-18: limits that an SA was put with, and else those of the peer's section. Exactly as many
+/// packets leave as they allow, and each limit is told once.
 #[test]
 fn an_sa_that_was_put_ends_at_its_limits() {
-    let section = "[peer.NAME.lifetime]\nsoft_packets = 20\nhard_packets = 40";
+    let section = "[peer.NAME.lifetime]\nsoft_packets = 300\nhard_packets = 400";
     let Some(lab) = over_the_api("put_limits", 1, section) else { return };
     let mut both = Gateway::both(&lab.gateways);
-    let gateways = &lab.gateways;
     let [_, to_2] = agree(&mut both, 0, None);
-    let packets = |number: u8, direction: &str| {
-        let all = sas(gateways, number);
-        let found = all.iter().find(|sa| sa["direction"] == direction).unwrap();
-        (found["lifetime"]["packets"].as_u64().unwrap(), found["state"].clone())
+    lab.flows_again();
+    let gateways = &lab.gateways;
+    let used = || {
+        let all = sas(gateways, 1);
+        let sa = all.iter().find(|sa| sa["direction"] == "outbound").unwrap();
+        (sa["lifetime"]["packets"].as_u64().unwrap(), sa["state"].clone())
     };
+    let (before, _) = used();
     let stream = gateways.stream(1, 2, net::STEP).unwrap();
-    wait_for("no end", || packets(1, "outbound") == (40, "ended".into()));
-    wait_for("no event", || ended_at(gateways) == [40]);
-    // One with limits of its own takes its place.
-    let (hard, soft) = (v1::SaLimits { packets: Some(60), ..Default::default() }, None);
+    wait_for("no end", || used() == (400, "ended".into()));
+    wait_for("no event", || told_at(gateways, "sa_hard_expire") == [400]);
+    // One with a limit of its own takes its place, and one without any that of its other end.
     let spi = both[1].reserve();
-    let unlimited = Some(v1::SaLimits::default());
-    let inbound = v1::NewSecurityAssociation {
-        replaces: Some(to_2.clone()),
-        soft: unlimited,
-        ..sa("inbound", &spi, (1, 1))
-    };
-    both[1].put(inbound);
-    both[0].put(v1::NewSecurityAssociation {
-        replaces: Some(to_2),
-        hard: Some(hard),
-        soft,
-        ..sa("outbound", &spi, (1, 1))
-    });
-    wait_for("no end", || packets(1, "outbound") == (60, "ended".into()));
+    let (replaces, none) = (Some(to_2), Some(v1::SaLimits::default()));
+    let inbound = sa("inbound", &spi, (1, 1));
+    both[1].put(v1::NewSecurityAssociation { replaces: replaces.clone(), soft: none, ..inbound });
+    let hard = Some(v1::SaLimits { packets: Some(600), ..Default::default() });
+    let outbound = sa("outbound", &spi, (1, 1));
+    both[0].put(v1::NewSecurityAssociation { replaces, hard, ..outbound });
+    wait_for("no end", || used() == (600, "ended".into()));
+    wait_for("no event", || told_at(gateways, "sa_hard_expire") == [400, 600]);
     let delivery = stream.finish();
     assert_eq!(delivery.repeated(), 0);
-    assert!(delivery.received() <= 100, "{} came", delivery.received());
-    wait_for("no event", || ended_at(gateways) == [40, 60]);
+    assert_eq!(delivery.received() as u64, 400 - before + 600);
+    let counters = gateways.daemon(1).unwrap().counters().unwrap();
+    assert_eq!(counters.dropped("sa_hard_limit"), delivery.lost() as u64);
+    let soft = told_at(gateways, "sa_soft_expire");
+    assert!(soft.len() == 1 && (300..=400).contains(&soft[0]), "{soft:?}");
     let bad = both[0].try_put(v1::NewSecurityAssociation {
         hard: Some(v1::SaLimits { packets: Some(0), ..Default::default() }),
         ..sa("inbound", "0x5000", (2, 0))
@@ -289,17 +295,17 @@ fn an_sa_that_was_put_ends_at_its_limits() {
     lab.balances();
 }
 
-/// Packets at which outbound SAs of gateway 1 ended, as events say.
-fn ended_at(gateways: &Gateways) -> Vec<u64> {
-    let all = events(gateways, 1, "sa_hard_expire");
+/// Packets that outbound SAs of gateway 1 had sealed when events of a kind told of them.
+fn told_at(gateways: &Gateways, kind: &str) -> Vec<u64> {
+    let all = events(gateways, 1, kind);
     let outbound = all.iter().filter(|event| event["details"]["direction"] == "outbound");
     outbound.map(|event| event["details"]["packets"].as_u64().unwrap()).collect()
 }
 
-/// From the request to the last of two workers, among 10,000 SAs and under load. Told, and refused
-/// only where it takes ten times what it may.
+/// From the request to the last of two workers, among 10,000 SAs and under load. The target is
+/// 1 ms; the time is printed, and the test fails only at ten times as much.
 #[test]
-fn among_ten_thousand_live_sas_one_more_is_put_within_a_millisecond() {
+fn among_ten_thousand_live_sas_one_is_put_within_ten_milliseconds() {
     const SAS: u32 = 10_000;
     const PUTS: usize = 200;
     let Some(mut lab) = over_the_api("many_sas", 2, "") else { return };
