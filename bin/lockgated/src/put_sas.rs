@@ -264,3 +264,6 @@ fn names_of<'n>(all: impl Iterator<Item = (&'n str, String)>) -> SaNames {
     }
     SaNames { subject, text: texts.join(", ") }
 }
+
+#[cfg(test)]
+mod tests;

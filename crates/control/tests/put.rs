@@ -593,10 +593,10 @@ fn bounds_are_kept() {
     assert_eq!(gateway.order("a").len(), MAX_OUTBOUND_OF_PEER);
 }
 
-/// 10,000 SAs live, and one comes or goes: told, and refused only where it takes ten times what it
-/// may.
+/// 10,000 SAs live, and one comes or goes, without workers and API. The target is 1 ms; the time is
+/// printed, and the test fails only at ten times as much.
 #[test]
-fn among_ten_thousand_sas_one_is_put_or_deleted_within_a_millisecond() {
+fn among_ten_thousand_sas_one_is_put_or_deleted_within_ten_milliseconds() {
     const PEERS: u32 = 50;
     let sections: String = (0..PEERS)
         .map(|n| peer(&format!("p{n}"), &format!("198.51.101.{n}"), "keys = \"api\""))

@@ -155,6 +155,11 @@ impl Simulated {
         Simulated(Arc::new(Mutex::new(world)))
     }
 
+    /// The snapshot that the workers run on.
+    pub(crate) fn walked(&self) -> Arc<Snapshot> {
+        self.world().walked.clone()
+    }
+
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
     }

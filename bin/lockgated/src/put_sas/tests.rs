@@ -1,0 +1,285 @@
+//! SAs that are put into a daemon over a simulated machine.
+
+use std::sync::Arc;
+
+use api::v1;
+use dataplane::counters::Volume;
+use policy::Direction::{Inbound, Outbound};
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::backend::{Backend, Change, Consent, Intent, PolicyChange, Save};
+use crate::backend_impl::Daemon;
+use crate::changer::Changer;
+use crate::test_lab::{TestLab, configuration};
+
+const WAN: &str = "[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n";
+
+fn peer(keys: &str) -> String {
+    format!(
+        "{WAN}[peer.a]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.1\"\n{keys}\n\
+         suite = \"aes-128-gcm\"\n"
+    )
+}
+
+fn api_peer() -> String {
+    peer("keys = \"api\"")
+}
+
+fn spi(value: u32) -> Spi {
+    Spi::new(value).unwrap()
+}
+
+fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
+    PutSa {
+        peer: "a".into(),
+        direction,
+        spi: spi(value),
+        key: Zeroizing::new(vec![key; 20]),
+        suite: None,
+        numbers: None,
+        window: None,
+        lifetime: None,
+        replaces: None,
+        worker: None,
+    }
+}
+
+fn name(direction: Direction, value: u32) -> SaName {
+    SaName { direction, spi: spi(value), peer: None }
+}
+
+async fn put(state: &mut State, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
+    let incarnation = state.incarnation.to_string();
+    state.put_sas(SaPut { incarnation, sas }).await.unwrap()
+}
+
+async fn delete(state: &mut State, names: Vec<SaName>) -> Result<SaChange, SaRefusal> {
+    state.delete_sas(SaDeletion { incarnation: String::new(), names }).await.unwrap()
+}
+
+/// Kind, subject and message of the events about SAs that were put.
+fn told(events: &Events) -> Vec<(String, String, String)> {
+    events.flush();
+    let (kept, _) = events.subscribe();
+    let about = kept.into_iter().filter(|event| event.kind.starts_with("sa_"));
+    about.map(|event| (event.kind, event.subject, event.message)).collect()
+}
+
+#[tokio::test]
+async fn what_is_put_runs_on_every_worker_and_needs_the_name_of_this_run() {
+    let TestLab { folder: _folder, machine, mut state, .. } = TestLab::new(&api_peer());
+    assert_eq!(state.incarnation.len(), 32);
+    let before = state.gateway.snapshot.clone();
+    for incarnation in ["", "x", &"0".repeat(32)] {
+        let put = SaPut { incarnation: incarnation.into(), sas: vec![sa(Outbound, 500, 1)] };
+        let refused = state.put_sas(put).await.unwrap().unwrap_err();
+        assert_eq!((refused.word(), refused.place()), ("other_incarnation", None));
+        assert!(refused.to_string().contains(&*state.incarnation), "{refused}");
+    }
+    assert!(Arc::ptr_eq(&before, &state.gateway.snapshot), "nothing was published");
+    let done = put(&mut state, vec![sa(Outbound, 500, 1), sa(Inbound, 600, 2)]).await.unwrap();
+    assert_eq!((done.put, done.unchanged), (2, 0));
+    assert_eq!(done.names.subject, "a");
+    assert_eq!(done.names.text, "outbound 0x000001f4, inbound 0x00000258");
+    let walked = machine.walked();
+    assert_eq!((walked.outbound().count(), walked.inbound().count()), (1, 1));
+    // The key was used before, but this is the SA that runs.
+    let again = put(&mut state, vec![sa(Outbound, 500, 1)]).await.unwrap();
+    assert_eq!((again.put, again.unchanged), (0, 1));
+    assert!(Arc::ptr_eq(&walked, &machine.walked()), "nothing was published");
+    let other_run = SaDeletion { incarnation: "x".into(), names: vec![name(Outbound, 500)] };
+    let refused = state.delete_sas(other_run).await.unwrap().unwrap_err();
+    assert_eq!(refused.word(), "other_incarnation");
+    assert_eq!(delete(&mut state, vec![name(Outbound, 500)]).await.unwrap().deleted, 1);
+    assert_eq!(machine.walked().outbound().count(), 0);
+    state.stopping = true;
+    assert_eq!(put(&mut state, vec![]).await.unwrap_err().word(), "stopping");
+    assert_eq!(delete(&mut state, vec![]).await.unwrap_err().word(), "stopping");
+}
+
+#[tokio::test]
+async fn a_key_that_was_met_is_refused_with_its_place_and_nothing_is_put() {
+    let TestLab { folder, mut state, .. } = TestLab::new(&api_peer());
+    put(&mut state, vec![sa(Outbound, 500, 1)]).await.unwrap();
+    delete(&mut state, vec![name(Outbound, 500)]).await.unwrap();
+    let rows = [
+        (vec![sa(Inbound, 600, 9), sa(Outbound, 500, 1)], "put before"),
+        (vec![sa(Inbound, 600, 9), sa(Outbound, 501, 9)], "put before"),
+    ];
+    for (sas, text) in rows {
+        let refused = put(&mut state, sas).await.unwrap_err();
+        assert_eq!((refused.word(), refused.place()), ("key_used", Some(1)), "{refused}");
+        assert!(refused.to_string().contains(text), "{refused}");
+        assert_eq!(state.gateway.compiled.put_count(), 0);
+    }
+    // A refusal that needs no look at the key takes none.
+    let unknown = PutSa { peer: "b".into(), ..sa(Outbound, 501, 3) };
+    let refused = put(&mut state, vec![sa(Outbound, 500, 2), unknown]).await.unwrap_err();
+    assert_eq!((refused.word(), refused.place()), ("unknown_peer", Some(1)));
+    put(&mut state, vec![sa(Outbound, 500, 2), sa(Outbound, 501, 3)]).await.unwrap();
+    // No key lies in any file.
+    for file in walk(folder.path()) {
+        let content = std::fs::read(&file).unwrap();
+        for key in [1, 2, 3, 9] {
+            assert!(!content.windows(16).any(|bytes| bytes == [key; 16]), "{}", file.display());
+            let hex = format!("{key:02x}").repeat(16);
+            assert!(!content.windows(32).any(|text| text == hex.as_bytes()), "{}", file.display());
+        }
+    }
+}
+
+fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let of = |path: std::path::PathBuf| match path.is_dir() {
+        true => walk(&path),
+        // The key file of other tests.
+        false if path.ends_with("a.keys") => Vec::new(),
+        false => vec![path],
+    };
+    entries.flat_map(of).collect()
+}
+
+/// SAs come and go for ever: what they counted is their peer's, and nothing grows.
+#[tokio::test]
+async fn counts_of_sas_that_are_gone_are_kept_by_peer() {
+    let TestLab { folder: _folder, mut state, .. } = TestLab::new(&api_peer());
+    for n in 0..5u8 {
+        put(&mut state, vec![sa(Outbound, 500, 2 * n + 1), sa(Inbound, 500, 2 * n + 2)])
+            .await
+            .unwrap();
+        let totals = Arc::make_mut(&mut state.gateway.totals);
+        let volume = |packets| Volume { packets, bytes: 10 * packets };
+        totals.sas.insert((Outbound, spi(500), "a".into()), volume(3));
+        totals.sas.insert((Inbound, spi(500), "a".into()), volume(4));
+        delete(&mut state, vec![name(Outbound, 500), name(Inbound, 500)]).await.unwrap();
+    }
+    let totals = &state.gateway.totals;
+    assert!(totals.sas.is_empty());
+    let volume = |packets| Volume { packets, bytes: 10 * packets };
+    assert_eq!(totals.peers()["a"], [volume(15), volume(20)]);
+}
+
+#[tokio::test]
+async fn an_spi_is_reserved_for_a_worker_and_ends_with_its_sa() {
+    let TestLab { folder: _folder, mut state, .. } = TestLab::new(&api_peer());
+    let reserved = state.reserve_spi("a").unwrap();
+    assert_eq!(reserved.spi.value() & 0xff, reserved.worker);
+    assert_eq!(reserved.incarnation, state.incarnation);
+    let unknown = state.reserve_spi("b").unwrap_err();
+    assert!(unknown.to_string().contains("there is no peer \"b\""), "{unknown}");
+    let inbound = || PutSa { spi: reserved.spi, ..sa(Inbound, 0x100, 1) };
+    put(&mut state, vec![inbound()]).await.unwrap();
+    let slot = state.gateway.snapshot.inbound_by_spi(reserved.spi).unwrap().id.0;
+    assert_eq!(slot % state.gateway.active as u32, reserved.worker);
+    state.stopping = true;
+    assert_eq!(state.reserve_spi("a"), Err(ReserveError::Stopping));
+}
+
+/// A daemon with all its tasks.
+struct Lab {
+    folder: tempfile::TempDir,
+    daemon: Arc<Daemon>,
+    events: Events,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let TestLab { folder, compiler, mut state, events, .. } = TestLab::new(&api_peer());
+        let picture = state.watched();
+        let (ordering, mut orders) = mpsc::channel(1);
+        let (asking, asks) = mpsc::unbounded_channel();
+        let changer =
+            Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
+        tokio::spawn(changer.run());
+        tokio::spawn(async move {
+            while let Some(order) = orders.recv().await {
+                state.obey(order).await.unwrap();
+            }
+        });
+        let daemon = Daemon::new(picture, ordering, asking, events.clone());
+        Lab { folder, daemon, events }
+    }
+
+    async fn put(&self, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
+        let incarnation = self.daemon.status().await.incarnation;
+        self.daemon.put_sas(SaPut { incarnation, sas }, Uid(7)).await
+    }
+
+    async fn apply(&self, sections: &str) {
+        let change = Change {
+            text: configuration(&self.folder, "gw", sections),
+            file: "test".into(),
+            base_directory: self.folder.path().into(),
+            intent: Intent::Apply,
+            confirm: None,
+            save: Save::No,
+            only_after: None,
+        };
+        let done = self.daemon.apply(change, Uid(0)).await.unwrap();
+        // SAs that were put are no keys of a file.
+        assert!(done.key_changes.iter().all(|change| change.removed.is_empty()));
+    }
+
+    /// Direction, SPI, owner of each SA.
+    async fn shown(&self) -> Vec<v1::SecurityAssociation> {
+        self.daemon.security_associations().await
+    }
+}
+
+#[tokio::test]
+async fn sas_outlast_changes_of_configuration_and_end_with_their_peer() {
+    let lab = Lab::new();
+    lab.put(vec![sa(Outbound, 500, 1), sa(Inbound, 600, 2)]).await.unwrap();
+    let shown = lab.shown().await;
+    assert_eq!(shown.len(), 2);
+    for sa in &shown {
+        assert_eq!((sa.owner.as_str(), sa.reserved_to, sa.last_packet_age_ms), ("api", None, None));
+        assert!(sa.age_ms.unwrap() < 60_000 && sa.lifetime.is_none(), "{sa:?}");
+        assert!(!sa.fingerprint.is_empty());
+    }
+    assert!(lab.daemon.key_names().await["a"].is_empty());
+    lab.apply(&format!("{}[peer.a.lifetime]\nhard_packets = 9\n", api_peer())).await;
+    let shown = lab.shown().await;
+    assert!(shown.len() == 2 && shown.iter().all(|sa| sa.lifetime.is_some()), "{shown:?}");
+    let policy = "[[policy]]\nname = \"p\"\npeer = \"a\"\nlocal = [\"any\"]\nremote = [\"any\"]\n";
+    let change = PolicyChange {
+        remove: Vec::new(),
+        add: policy.into(),
+        file: "test".into(),
+        intent: Intent::Apply,
+        save: Save::No,
+        consent: Consent::NotGiven,
+    };
+    lab.daemon.change_policies(change, Uid(0)).await.unwrap();
+    assert_eq!(lab.shown().await.len(), 2);
+    let refused = lab.put(vec![sa(Outbound, 501, 1)]).await.unwrap_err();
+    assert_eq!(refused.word(), "key_used");
+    lab.apply(&peer("keys = \"file:a.keys\"\nmanual = \"laboratory\"")).await;
+    let owners: Vec<_> = lab.shown().await.into_iter().map(|sa| sa.owner).collect();
+    assert_eq!(owners, ["file", "file"]);
+    let told = told(&lab.events);
+    let kinds: Vec<_> = told.iter().map(|(kind, subject, _)| (&**kind, &**subject)).collect();
+    let expected = [("sa_put", "a"), ("sa_refused", "security associations"), ("sa_deleted", "a")];
+    assert_eq!(kinds, expected, "{told:?}");
+    assert!(told[0].2.contains("2 SAs were put: outbound 0x000001f4, inbound"), "{told:?}");
+    assert!(told[2].2.contains("2 SAs that were put for peer a are gone"), "{told:?}");
+}
+
+#[test]
+fn an_event_names_the_first_sas_and_counts_the_others() {
+    let one = |n: u32| ("a", name_text(&name(Outbound, 0x1000 + n)));
+    let names = names_of((0..10).map(one));
+    assert_eq!(names.subject, "a");
+    assert!(
+        names.text.starts_with("outbound 0x00001000, ") && names.text.ends_with(", and 2 more")
+    );
+    let two = [("a", String::new()), ("b", String::new())];
+    assert_eq!(names_of(two.into_iter()).subject, "2 peers");
+    let replaces = Some(spi(0x1001));
+    let text = text_of(&PutSa { replaces, ..sa(Inbound, 0x1002, 1) });
+    assert_eq!(text, "inbound 0x00001002 instead of 0x00001001");
+    let hostile = [("a\n\x1b[2J", String::new())];
+    assert_eq!(names_of(hostile.into_iter()).subject, "a\\n\\u{1b}[2J");
+}
