@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use dataplane::Sad;
 use ipsec::{
-    Account, Allowance, Encapsulation, Identifications, InboundSa, Lifetime, OutboundSa,
-    ReplayWindow, SaError, SaId, SequenceCounter, Tunnel, Used,
+    Account, Allowance, Identifications, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError,
+    SaId, SequenceCounter, Used,
 };
 use keystate::{KeyFileFacts, KeyRefused, KeyState, KeyUse};
 use policy::{Direction, SaSetId};
 
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::{PreviousSas, RefusedKey, SaIdentity};
+use crate::identifications::identifications;
 use crate::put_sas::PutSas;
 use config::KeyLine;
 use config::validated::Peer;
@@ -27,23 +28,6 @@ pub(crate) struct Associations<'a> {
     outbound: Vec<RequestedSa<'a, SequenceCounter>>,
     inbound: Vec<RequestedSa<'a, ReplayWindow>>,
     refused: Vec<RefusedKey>,
-}
-
-/// Returns the identifications of outbound SAs that are carried so, in their order: those between
-/// the same ends, in ESP alone or in UDP, share none.
-pub(crate) fn identifications(
-    carried: impl Iterator<Item = Encapsulation> + Clone,
-) -> Vec<Identifications> {
-    let ends = carried.map(|Encapsulation { tunnel, udp, .. }| (tunnel, udp.is_some()));
-    let mut counts: HashMap<(Tunnel, bool), usize> = HashMap::new();
-    ends.clone().for_each(|ends| *counts.entry(ends).or_default() += 1);
-    let mut places: HashMap<(Tunnel, bool), usize> = HashMap::new();
-    let one = |ends| {
-        let place = places.entry(ends).or_default();
-        *place += 1;
-        Identifications::of_one_among(*place - 1, counts[&ends])
-    };
-    ends.map(one).collect()
 }
 
 /// An SA that a key was taken for.

@@ -12,7 +12,7 @@ use ipsec::{
 };
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
 
-use crate::associations::identifications;
+use crate::identifications::identifications;
 
 /// The reason why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]

@@ -22,6 +22,7 @@ mod connections;
 mod explained;
 pub mod guard;
 mod host_routes;
+mod identifications;
 mod listing;
 mod live;
 mod live_parts;

@@ -13,8 +13,8 @@
 //! which packets of which service some policy may want: those it hands to a worker, which sends on
 //! to Linux by the host port what may pass. A reserved service is closed while no worker runs.
 //!
-//! ICMP that tells of a path MTU to one of our addresses is always a worker's, listed or not: it may
-//! be about a peer's path (`path_mtu`). The worker sends on to Linux what is listed.
+//! ICMP that tells of a path MTU to one of our addresses is always a worker's, listed or not: it
+//! may be about a peer's path (`mtu_messages`). The worker sends on to Linux what is listed.
 //!
 //! Fragments of ESP in UDP look like those of IKE: only the first one shows a port. Where a peer's
 //! ESP comes so, all fragments of UDP are a worker's, which puts the peer's together

@@ -32,7 +32,7 @@ use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Said, Words};
 use crate::carve_out::{CarveOut, carve_out};
 use crate::ids::NextHopId;
-use crate::path_mtu;
+use crate::mtu_messages;
 use crate::port::Side;
 use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
@@ -77,7 +77,7 @@ fn decide_inbound<F: Frames>(
             InboundCheck::Skip => {}
             InboundCheck::Lookup => {
                 if row.origin == Origin::Received && icmp::is_too_big(flow) {
-                    path_mtu::learn(context, row);
+                    mtu_messages::learn(context, row);
                 }
                 let scope = inbound_scope(context.snapshot, row);
                 let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));

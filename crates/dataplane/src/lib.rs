@@ -32,6 +32,7 @@ mod l4_checksum;
 mod large_packet;
 mod limiter;
 mod mss;
+mod mtu_messages;
 pub mod neighbour_queues;
 mod outer_fragments;
 mod output_batch;

@@ -180,7 +180,8 @@ mod tests {
                 prop_assert!(length <= mtu && !last);
                 let packet = wire::packet::parse(&bytes).unwrap();
                 prop_assert_eq!(packet.length as usize, length);
-                prop_assert_eq!((packet.traffic_class, packet.flow.protocol), (0xb9, protocol::ESP));
+                prop_assert_eq!(packet.traffic_class, 0xb9);
+                prop_assert_eq!(packet.flow.protocol, protocol::ESP);
                 match fragment_fields(&bytes, &packet) {
                     None => {
                         // An atomic fragment: all of the packet in one.

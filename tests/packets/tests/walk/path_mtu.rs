@@ -211,7 +211,7 @@ struct Forgery {
     forge: Forge,
 }
 
-/// What a router would send.
+/// The message that a router would send.
 struct Genuine {
     family: Family,
     ours: &'static str,
@@ -449,7 +449,7 @@ fn a_peer_that_ignores_icmp_learns_nothing() {
     }
 }
 
-/// What `allow_host` lists goes to Linux, too.
+/// A message that `allow_host` lists goes to Linux, too.
 #[test]
 fn a_listed_message_teaches_and_reaches_linux() {
     for peer in PEERS {
