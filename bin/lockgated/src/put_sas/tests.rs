@@ -198,7 +198,7 @@ impl Lab {
                 state.obey(order).await.unwrap();
             }
         });
-        let daemon = Daemon::new(picture, ordering, asking, events.clone());
+        let daemon = Daemon::new(picture, ordering, asking, events.clone(), state.acquires.clone());
         Lab { folder, daemon, events }
     }
 
