@@ -439,7 +439,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
         change: PolicyChange,
         by: Uid,
     ) -> Result<ChangeReport, ChangeError>;
-    /// Puts SAs, all or none. Returns when every worker walks by them. Refused or not, it is an event.
+    /// Puts SAs, all or none. Returns when every worker walks by them. Refused or not, it is an
+    /// event.
     async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal>;
     /// Deletes SAs that were put, all or none. Returns when no worker uses them. Refused or not, it
     /// is an event.

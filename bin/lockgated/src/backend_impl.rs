@@ -24,7 +24,7 @@ use crate::changer::Ask;
 use crate::clock;
 use crate::config_file::Target;
 use crate::events::{Events, Kind};
-use crate::orders::{Order, Reply};
+use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
 use crate::policies;
@@ -433,21 +433,21 @@ impl Backend for Daemon {
     }
 
     async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal> {
-        let done = self.order(|reply| Order::PutSas { put, reply }).await;
+        let done = self.order(|reply| Order::Sas(SaOrder::Put { put, reply })).await;
         let done = done.unwrap_or(Err(SaRefusal::Stopping));
         put_sas::audit_put(&self.events, by, &done);
         done
     }
 
     async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal> {
-        let done = self.order(|reply| Order::DeleteSas { deletion, reply }).await;
+        let done = self.order(|reply| Order::Sas(SaOrder::Delete { deletion, reply })).await;
         let done = done.unwrap_or(Err(SaRefusal::Stopping));
         put_sas::audit_deletion(&self.events, by, &done);
         done
     }
 
     async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError> {
-        let done = self.order(|reply| Order::ReserveSpi { peer, reply }).await;
+        let done = self.order(|reply| Order::Sas(SaOrder::Reserve { peer, reply })).await;
         done.unwrap_or(Err(ReserveError::Stopping))
     }
 

@@ -150,20 +150,7 @@ pub(crate) async fn run(
                 }
             }
             _ = inspect.tick() => {
-                state.gateway.inspect().await?;
-                state.sample().await?;
-                state.settle_acquires();
-                state.keep_connections_if_due().await;
-                let links = state.gateway.live.links.iter().flatten().copied().collect();
-                mirror.probe_stale(&links);
-                sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);
-                if !state.gateway.is_alive() {
-                    // Its queues would be closed for ever.
-                    return Err(WorkerGone.into());
-                }
-                if state.gateway.caches_need_replacement {
-                    state.gateway.renew_caches().await?;
-                }
+                inspect_all(state, mirror).await?;
                 // Policies may have changed.
                 host.lead(state, mirror, Set::IfOthers);
                 state.show();
@@ -171,6 +158,25 @@ pub(crate) async fn run(
             () = host.made() => host.set(state, mirror),
         }
     }
+}
+
+/// Inspects what no notification reports, and attends to what is due.
+async fn inspect_all(state: &mut State, mirror: &mut Mirror) -> Result<(), WorkerGone> {
+    state.gateway.inspect().await?;
+    state.sample().await?;
+    state.settle_acquires();
+    state.keep_connections_if_due().await;
+    let links = state.gateway.live.links.iter().flatten().copied().collect();
+    mirror.probe_stale(&links);
+    sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);
+    if !state.gateway.is_alive() {
+        // Its queues would be closed for ever.
+        return Err(WorkerGone);
+    }
+    if state.gateway.caches_need_replacement {
+        state.gateway.renew_caches().await?;
+    }
+    Ok(())
 }
 
 /// Has the kernel resolve a neighbour.

@@ -15,7 +15,8 @@
 //! | `confirm`, `unconfirmed` | changes that are rolled back unless somebody confirms them |
 //! | `revisions`, `stored_keys` | what ran before, and with which keys |
 //! | `save`, `config_file` | the configuration file, written and compared |
-//! | `sequence_usage`, `sampling`, `liveness`, `sa_activity`, `checksums` | what is looked after every second |
+//! | `sampling`, `liveness`, `sequence_usage`, `checksums` | what is looked after every second |
+//! | `sa_activity`, `sa_limits` | last packets of SAs; their limits |
 //! | `backend`, `backend_impl`, `shown`, `cached`, `api` | answers to the API |
 //! | `metrics`, `events`, `notify` | reports to Prometheus, to readers of events, to systemd |
 //! | `totals` | what was counted, by names, which outlive slots |

@@ -49,16 +49,22 @@ pub(crate) enum Order {
     Written { number: u64, written: Result<(), RevisionError>, reply: Reply<Option<String>> },
     /// Notes how the daemon's file differs from what runs.
     Compared { known: Arc<KnownDrift>, reply: Reply<()> },
-    /// Puts SAs, all or none.
-    PutSas { put: SaPut, reply: Reply<Result<SaChange, SaRefusal>> },
-    /// Deletes SAs that were put, all or none.
-    DeleteSas { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
-    /// Reserves an SPI for a peer.
-    ReserveSpi { peer: String, reply: Reply<Result<Reserved, ReserveError>> },
+    /// Changes SAs that are put, or reserves an SPI for one.
+    Sas(SaOrder),
     /// Lets every worker begin a turn, after connections were removed, and forgets those on disk.
     Exchange { reply: Reply<()> },
     /// Asks what the workers counted, while nothing else is done.
     Count { reply: Reply<Vec<Report>> },
+}
+
+/// An order about SAs that programs put.
+pub(crate) enum SaOrder {
+    /// Puts SAs, all or none.
+    Put { put: SaPut, reply: Reply<Result<SaChange, SaRefusal>> },
+    /// Deletes SAs that were put, all or none.
+    Delete { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
+    /// Reserves an SPI for a peer.
+    Reserve { peer: String, reply: Reply<Result<Reserved, ReserveError>> },
 }
 
 /// State of a revision: it still runs, or no more.
@@ -130,19 +136,7 @@ impl State {
                 self.drift = Some(known);
                 self.answer(reply, ());
             }
-            Order::PutSas { put, reply } => {
-                let done = self.put_sas(put).await?;
-                self.settle_acquires();
-                self.answer(reply, done);
-            }
-            Order::DeleteSas { deletion, reply } => {
-                let done = self.delete_sas(deletion).await?;
-                self.answer(reply, done);
-            }
-            Order::ReserveSpi { peer, reply } => {
-                // Nobody sees it yet.
-                let _ = reply.send(self.reserve_spi(&peer));
-            }
+            Order::Sas(order) => self.obey_about_sas(order).await?,
             Order::Exchange { reply } => {
                 self.settle_connections().await?;
                 self.answer(reply, ());
@@ -150,6 +144,24 @@ impl State {
             Order::Count { reply } => {
                 let reports = self.workers.reports(&self.gateway.snapshot).await?;
                 self.answer(reply, reports.unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
+    async fn obey_about_sas(&mut self, order: SaOrder) -> Result<(), WorkerGone> {
+        match order {
+            SaOrder::Put { put, reply } => {
+                let done = self.put_sas(put).await?;
+                self.answer(reply, done);
+            }
+            SaOrder::Delete { deletion, reply } => {
+                let done = self.delete_sas(deletion).await?;
+                self.answer(reply, done);
+            }
+            SaOrder::Reserve { peer, reply } => {
+                // Nobody sees it yet, and whoever asked may be gone.
+                let _ = reply.send(self.reserve_spi(&peer));
             }
         }
         Ok(())

@@ -27,16 +27,6 @@ use crate::worker::WorkerGone;
 /// SAs that an event names at most.
 const MAX_NAMED: usize = 8;
 
-/// Returns a name for this run of the daemon that no other has. Empty, which no request may name,
-/// if the kernel gives no random number.
-pub(crate) fn new_incarnation() -> Arc<str> {
-    let mut bytes = [0; 16];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => format!("{:032x}", u128::from_ne_bytes(bytes)).into(),
-        Err(_) => "".into(),
-    }
-}
-
 impl State {
     /// Puts SAs, all or none.
     ///

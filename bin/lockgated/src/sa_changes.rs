@@ -7,6 +7,16 @@ use dataplane::SnapshotError;
 use ipsec::Spi;
 use keystate::KeyUsed;
 
+/// Returns a name for this run of the daemon that no other has. Empty, which no request may name,
+/// if the kernel gives no random number.
+pub(crate) fn new_incarnation() -> Arc<str> {
+    let mut bytes = [0; 16];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => format!("{:032x}", u128::from_ne_bytes(bytes)).into(),
+        Err(_) => "".into(),
+    }
+}
+
 /// SAs that somebody wants put. No `Debug`: it holds key bytes.
 pub(crate) struct SaPut {
     /// The run of the daemon that they are for.

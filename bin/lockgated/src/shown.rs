@@ -1,22 +1,22 @@
 //! Describes what runs in the API's messages.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
-use control::{PortState, SaOwner};
+use control::PortState;
 use dataplane::{DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
-use ipsec::{Allowance, Encapsulation, Fingerprint, Limit, Limits, SequenceNumbers, Spi, Used};
+use ipsec::{Encapsulation, Fingerprint};
 use linux::NeighbourState;
-use policy::Direction;
+
+mod sas;
+
+pub(crate) use sas::security_associations;
 
 use crate::assign;
 use crate::netdev::Netdev;
 use crate::overview;
 use crate::picture::Picture;
-use crate::sa_limits;
-use crate::sequence_usage;
 use crate::totals::Totals;
 use crate::worker::Report;
 
@@ -212,165 +212,6 @@ fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCo
         ring_full: lost,
         imbalance: to_worker as i64 - (received + lost) as i64,
     })
-}
-
-pub(crate) fn security_associations(
-    picture: &Picture,
-    totals: &Totals,
-) -> Vec<v1::SecurityAssociation> {
-    let snapshot = &picture.snapshot;
-    let peers: HashMap<_, _> =
-        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
-    let mut sas = Vec::new();
-    for sa in snapshot.outbound() {
-        let (state_text, reason) = match () {
-            () if is_spent(sa.allowance.as_ref()) => ended(),
-            () if sa.sequence.is_exhausted() => {
-                ("exhausted", DropReason::SequenceExhausted.help().to_owned())
-            }
-            () if sa.sequence.last() >= sa.sequence.reserved() => {
-                ("not_reserved", DropReason::SequenceNotReserved.help().to_owned())
-            }
-            () => ("ok", String::new()),
-        };
-        let peer = peers.get(&sa.set).copied().unwrap_or_default();
-        let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
-        let owner = picture.compiled.owner_of_outbound(sa.id);
-        sas.push(v1::SecurityAssociation {
-            backend: sa.cipher.backend_name().into(),
-            sequence: last,
-            sequence_used: sequence_usage::part(last, numbers),
-            reserved_to: (owner == SaOwner::File).then(|| sa.sequence.reserved()),
-            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
-            state: state_text.into(),
-            state_reason: reason,
-            fingerprint: short(&picture.compiled.outbound_fingerprint(sa.id)),
-            lifetime: sa.allowance.as_ref().map(lifetime),
-            owner: owner.name().into(),
-            age_ms: age_ms(owner),
-            last_packet_age_ms: last_packet_age_ms(picture, (Direction::Outbound, sa.spi, peer)),
-            ..association((Direction::Outbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
-        });
-    }
-    for sa in snapshot.inbound() {
-        let peer = peers.get(&sa.set).copied().unwrap_or_default();
-        let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
-        let (state_text, reason) = match is_spent(sa.allowance.as_ref()) {
-            true => ended(),
-            false => ("ok", String::new()),
-        };
-        let owner = picture.compiled.owner_of_inbound(sa.id);
-        sas.push(v1::SecurityAssociation {
-            backend: sa.cipher.backend_name().into(),
-            sequence: edge,
-            sequence_used: sequence_usage::part(edge, numbers),
-            window_packets: Some(sa.window.size()),
-            extended_sequence_numbers: numbers == SequenceNumbers::Extended,
-            state: state_text.into(),
-            state_reason: reason,
-            fingerprint: short(&picture.compiled.inbound_fingerprint(sa.id)),
-            lifetime: sa.allowance.as_ref().map(lifetime),
-            owner: owner.name().into(),
-            age_ms: age_ms(owner),
-            last_packet_age_ms: last_packet_age_ms(picture, (Direction::Inbound, sa.spi, peer)),
-            ..association((Direction::Inbound, sa.spi, peer), sa.suite, &sa.encapsulation, totals)
-        });
-    }
-    for refused in &*picture.compiled.refused {
-        let config = picture.config();
-        let Some(peer) = config.peers.iter().find(|peer| peer.name == refused.peer) else {
-            continue;
-        };
-        let key = (refused.direction, refused.spi, peer.name.as_str());
-        sas.push(v1::SecurityAssociation {
-            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
-            state: "refused".into(),
-            state_reason: refused.to_string(),
-            fingerprint: short(&refused.fingerprint),
-            owner: SaOwner::File.name().into(),
-            ..association(key, peer.suite, &peer.encapsulation, totals)
-        });
-    }
-    sas
-}
-
-/// Time since an SA was put; `None`: a file has it.
-fn age_ms(owner: SaOwner) -> Option<u64> {
-    match owner {
-        SaOwner::File => None,
-        SaOwner::Api { put_ns } => {
-            Some(sa_limits::boot_clock_ns().saturating_sub(put_ns) / 1_000_000)
-        }
-    }
-}
-
-/// Time since the last packet of an SA.
-fn last_packet_age_ms(
-    picture: &Picture,
-    (direction, spi, peer): (Direction, Spi, &str),
-) -> Option<u64> {
-    let last = picture.sa_activity.last_packet(&(direction, spi, peer.to_owned()))?;
-    u64::try_from(last.elapsed().as_millis()).ok()
-}
-
-fn is_spent(allowance: Option<&Allowance>) -> bool {
-    allowance.is_some_and(Allowance::is_spent)
-}
-
-/// State of an SA at a hard limit, and the reason.
-fn ended() -> (&'static str, String) {
-    ("ended", DropReason::SaHardLimit.help().to_owned())
-}
-
-/// The use and the limits of an SA.
-fn lifetime(allowance: &Allowance) -> v1::SaLifetime {
-    let Used { packets, bytes, seconds, idle_seconds } =
-        allowance.account.used(sa_limits::boot_clock_ns());
-    let limits = |limits: &Limits| v1::SaLimits {
-        packets: limits.packets,
-        bytes: limits.bytes,
-        seconds: limits.seconds.map(u64::from),
-        idle_seconds: limits.idle_seconds.map(u64::from),
-    };
-    let ended = allowance.account.ended().map_or("", Limit::name);
-    v1::SaLifetime {
-        packets,
-        bytes,
-        seconds,
-        idle_seconds,
-        soft: Some(limits(&allowance.lifetime.soft)),
-        hard: Some(limits(&allowance.lifetime.hard)),
-        ended: ended.into(),
-    }
-}
-
-/// Returns the message of an SA with the fields that all SAs have in common.
-fn association(
-    (direction, spi, peer): (Direction, Spi, &str),
-    suite: ipsec::Suite,
-    encapsulation: &Encapsulation,
-    totals: &Totals,
-) -> v1::SecurityAssociation {
-    let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
-    let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
-    v1::SecurityAssociation {
-        direction: match direction {
-            Direction::Outbound => "outbound".into(),
-            Direction::Inbound => "inbound".into(),
-        },
-        spi: spi.to_string(),
-        peer: peer.into(),
-        suite: suite.to_string(),
-        local: tunnel.local.to_string(),
-        remote: tunnel.remote.to_string(),
-        packets: volume.packets,
-        bytes: volume.bytes,
-        mode: mode.name().into(),
-        encapsulation: in_front(encapsulation).into(),
-        local_port: udp.map(|ports| ports.local.into()),
-        remote_port: udp.map(|ports| ports.remote.into()),
-        ..v1::SecurityAssociation::default()
-    }
 }
 
 /// Returns the headers before ESP, in the configuration's words.

@@ -31,8 +31,8 @@ pub(crate) struct Totals {
     /// [`Action::kind`] counts into it.
     pub(crate) actions: [[Volume; 2]; Action::NAMES.len()],
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
-    /// Sums over SAs that were put and are gone, outbound and inbound, by peer: such SAs come and go
-    /// as long as the daemon runs.
+    /// Sums over SAs that were put and are gone, outbound and inbound, by peer: such SAs come and
+    /// go as long as the daemon runs.
     pub(crate) retired: BTreeMap<String, [Volume; 2]>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,

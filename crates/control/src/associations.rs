@@ -15,7 +15,7 @@ use policy::{Direction, SaSetId};
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::{PreviousSas, RefusedKey, SaIdentity};
 use crate::identifications::identifications;
-use crate::put_sas::PutSas;
+use crate::kept_sas::PutSas;
 use config::KeyLine;
 use config::validated::Peer;
 

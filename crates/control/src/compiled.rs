@@ -8,11 +8,11 @@ use dataplane::{AcquireSwitch, Generation, SaSet, Sad, Snapshot, SnapshotError, 
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
+use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::PortSlots;
-use crate::put_sas::PutSas;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
 

@@ -5,7 +5,7 @@
 //! | [`config::Validated`], keys | [`Compiler`] | [`Compiled`]: policies, SAs in their slots |
 //! | a change of single policies | [`Compiler::change_policies`] | the next [`Compiled`] |
 //! | [`linux::View`] | [`live_parts`] | [`LiveParts`]: ports, routes, neighbours |
-//! | SAs that a program puts or deletes | [`Compiled::with_put`], [`Compiled::without`] | likewise |
+//! | SAs put or deleted | [`Compiled::with_put`], [`Compiled::without`] | likewise |
 //! | both | [`Compiled::assemble`] | [`dataplane::Snapshot`] |
 //! | policies and netdevs | [`guard::Guard`] | the nftables table that stands behind Lockgate |
 //! | a snapshot and a question | [`explain`] | the same answer in words |
@@ -23,6 +23,7 @@ mod explained;
 pub mod guard;
 mod host_routes;
 mod identifications;
+mod kept_sas;
 mod listing;
 mod live;
 mod live_parts;

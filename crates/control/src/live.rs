@@ -31,10 +31,10 @@ use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
 use crate::connections::SharedConnections;
+use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::{HeldSlots, PortSlots};
-use crate::put_sas::PutSas;
 use config::validated::{Peer, Policy, Validated};
 use config::{Keys, Loaded, PeerId};
 

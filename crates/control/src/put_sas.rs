@@ -27,14 +27,12 @@ mod leaving;
 mod plan;
 mod reserved;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use dataplane::SaSet;
-use imbl::{OrdMap, OrdSet};
 use ipsec::{
-    Account, Allowance, Encapsulation, Fingerprint, InboundSa, KeyMaterial, Lifetime, OutboundSa,
-    ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+    Account, Allowance, Encapsulation, InboundSa, KeyMaterial, Lifetime, OutboundSa, ReplayWindow,
+    SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
@@ -46,6 +44,7 @@ pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
 
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
+use crate::kept_sas::{Kept, KeptSa};
 use crate::roaming::towards;
 
 /// SAs of each direction that may be put at a time.
@@ -105,76 +104,6 @@ impl SaOwner {
             SaOwner::File => "file",
             SaOwner::Api { .. } => "api",
         }
-    }
-}
-
-/// The SAs that were put. Cheap to copy; a changed copy shares what did not change.
-#[derive(Clone, Default)]
-pub(crate) struct PutSas {
-    pub(crate) outbound: OrdMap<SaId, Kept<OutboundSa>>,
-    pub(crate) inbound: OrdMap<SaId, Kept<InboundSa>>,
-    /// Inbound SAs that were replaced.
-    lingering: OrdSet<SaId>,
-}
-
-/// An SA that was put, with what only its owner and we know. Shared.
-pub(crate) struct Kept<S>(Arc<KeptSa<S>>);
-
-pub(crate) struct KeptSa<S> {
-    /// The SA towards the place where the configuration says that the peer is.
-    sa: Arc<S>,
-    pub(crate) fingerprint: Fingerprint,
-    /// Limits that it was put with; `None`: those of the peer's section.
-    lifetime: Option<Lifetime>,
-    /// Time of the put, in nanoseconds of the boot clock.
-    put_ns: u64,
-    /// Set once another inbound SA has replaced it.
-    replaced: Option<Replaced>,
-}
-
-/// The replacement of an inbound SA.
-#[derive(Clone)]
-struct Replaced {
-    /// SPIs of the SAs that replaced it: two, where both gateways made new keys at a time.
-    by: Vec<Spi>,
-    since_ns: u64,
-    /// Time at which the first authentic packet of a replacement was noticed.
-    seen_ns: Option<u64>,
-}
-
-impl<S> Clone for Kept<S> {
-    fn clone(&self) -> Kept<S> {
-        Kept(self.0.clone())
-    }
-}
-
-impl<S> Deref for Kept<S> {
-    type Target = KeptSa<S>;
-
-    fn deref(&self) -> &KeptSa<S> {
-        &self.0
-    }
-}
-
-/// Equal are copies of one.
-impl<S> PartialEq for Kept<S> {
-    fn eq(&self, other: &Kept<S>) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl<S> Kept<S> {
-    /// Returns this one around another form of its SA.
-    fn around(&self, sa: Arc<S>) -> Kept<S> {
-        let KeptSa { fingerprint, lifetime, put_ns, ref replaced, .. } = **self;
-        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced: replaced.clone() }))
-    }
-
-    /// Returns this one with another replacement.
-    fn replaced(&self, replaced: Replaced) -> Kept<S> {
-        let KeptSa { ref sa, fingerprint, lifetime, put_ns, .. } = **self;
-        let (sa, replaced) = (sa.clone(), Some(replaced));
-        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced }))
     }
 }
 

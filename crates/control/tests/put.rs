@@ -564,7 +564,7 @@ fn a_key_file_with_the_spi_of_an_sa_that_was_put_is_refused() {
     assert_eq!(gateway.all(), before);
 }
 
-/// What was compiled on the side learns of puts that came meanwhile.
+/// A configuration that was compiled on the side learns of puts that came meanwhile.
 #[test]
 fn a_change_of_policies_that_was_compiled_before_a_put_has_what_was_put() {
     let mut gateway = Gateway::new(&peers());

@@ -166,7 +166,7 @@ fn put(args: &PutArgs, socket: &Socket) -> Result<(), Failure> {
     };
     let request = v1::PutSecurityAssociationsRequest { incarnation, sas };
     let done = ask.call(async |client| client.put_security_associations(request).await)?;
-    answer(&done, args.json)
+    answer(&done, if args.json { Form::Json } else { Form::Text })
 }
 
 /// An SA as the API takes it.
@@ -202,7 +202,7 @@ fn delete(args: &DelArgs, socket: &Socket) -> Result<(), Failure> {
     let sas = args.spis.iter().map(name).collect::<Result<Vec<_>, Failure>>()?;
     let request = v1::DeleteSecurityAssociationsRequest { sas, ..Default::default() };
     let done = ask.call(async |client| client.delete_security_associations(request).await)?;
-    answer(&done, args.json)
+    answer(&done, if args.json { Form::Json } else { Form::Text })
 }
 
 /// The SA of an SPI among those that run: the daemon refuses what is none.
@@ -240,13 +240,20 @@ fn named(
     })
 }
 
+/// The form of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    Text,
+    Json,
+}
+
 /// Prints what became of SAs; fails with [`Failure::Bad`] if they were refused.
-fn answer(done: &v1::SecurityAssociationsChanged, as_json: bool) -> Result<(), Failure> {
+fn answer(done: &v1::SecurityAssociationsChanged, form: Form) -> Result<(), Failure> {
     let v1::SecurityAssociationsChanged { ok, message, place, put, .. } = done;
     let v1::SecurityAssociationsChanged { unchanged, deleted, took_us, .. } = done;
-    match (as_json, ok) {
-        (true, _) => print_json(done)?,
-        (false, true) => {
+    match (form, ok) {
+        (Form::Json, _) => print_json(done)?,
+        (Form::Text, true) => {
             let mut parts = Vec::new();
             if *deleted > 0 {
                 parts.push(format!("deleted {}", counted((*deleted).into(), "SA")));
@@ -259,7 +266,7 @@ fn answer(done: &v1::SecurityAssociationsChanged, as_json: bool) -> Result<(), F
             }
             print(&format!("{}, {}\n", parts.join(", "), milliseconds(*took_us)))?;
         }
-        (false, false) => {
+        (Form::Text, false) => {
             let place = place.map(|place| format!("SA {}: ", place + 1)).unwrap_or_default();
             complain(&format!("lockgate: {place}{message}; nothing was changed\n"));
         }

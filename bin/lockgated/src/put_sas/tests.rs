@@ -187,7 +187,7 @@ struct Lab {
 impl Lab {
     fn new() -> Lab {
         let TestLab { folder, compiler, mut state, events, .. } = TestLab::new(&api_peer());
-        let picture = state.watched();
+        let (picture, acquires) = (state.watched(), state.acquires.clone());
         let (ordering, mut orders) = mpsc::channel(1);
         let (asking, asks) = mpsc::unbounded_channel();
         let changer =
@@ -198,7 +198,7 @@ impl Lab {
                 state.obey(order).await.unwrap();
             }
         });
-        let daemon = Daemon::new(picture, ordering, asking, events.clone(), state.acquires.clone());
+        let daemon = Daemon::new(picture, ordering, asking, events.clone(), acquires);
         Lab { folder, daemon, events }
     }
 

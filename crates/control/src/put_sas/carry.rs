@@ -8,9 +8,10 @@ use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use ipsec::{Account, Allowance, Lifetime, SaId, Spi};
 use policy::{Direction, SaSetId};
 
-use super::{GoneReason, GoneSa, Kept};
+use super::{GoneReason, GoneSa};
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
+use crate::kept_sas::Kept;
 
 /// The slots that SAs have in this configuration, by those that they had in another.
 type Slots = BTreeMap<SaId, SaId>;

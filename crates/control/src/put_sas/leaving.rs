@@ -5,8 +5,9 @@ use std::collections::HashSet;
 use ipsec::{SaId, Spi};
 use policy::Direction;
 
-use super::{ChangedSas, Kept, PutSas, Replaced};
+use super::ChangedSas;
 use crate::compiled::Compiled;
+use crate::kept_sas::Kept;
 
 /// Time that a replaced inbound SA opens after the first authentic packet of its replacement, in
 /// nanoseconds: what is on its way arrives.
@@ -97,22 +98,6 @@ impl DeleteRefusal {
 
 fn of_peer(peer: &Option<String>) -> String {
     peer.as_ref().map_or(String::new(), |peer| format!(" of peer {peer}"))
-}
-
-impl PutSas {
-    /// Notes that an inbound SA has a replacement.
-    pub(super) fn note_replaced(&mut self, old: SaId, by: Spi, now_ns: u64) {
-        let Some(kept) = self.inbound.get(&old) else { return };
-        let mut replaced = kept.replaced.clone().unwrap_or(Replaced {
-            by: Vec::new(),
-            since_ns: now_ns,
-            seen_ns: None,
-        });
-        replaced.by.push(by);
-        let kept = kept.replaced(replaced);
-        self.inbound.insert(old, kept);
-        self.lingering.insert(old);
-    }
 }
 
 impl Compiled {

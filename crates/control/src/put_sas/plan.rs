@@ -10,9 +10,10 @@ use ipsec::{
 };
 use policy::{Direction, SaSetId};
 
-use super::{FreshSa, Kept, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner};
+use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
+use crate::kept_sas::Kept;
 
 /// The reason why an SA is not put. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

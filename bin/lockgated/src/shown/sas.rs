@@ -1,0 +1,195 @@
+//! Describes SAs in the API's messages.
+
+use std::collections::HashMap;
+
+use api::v1;
+use control::{RefusedKey, SaOwner};
+use dataplane::DropReason;
+use ipsec::{
+    Allowance, Encapsulation, InboundSa, Limit, Limits, OutboundSa, SequenceNumbers, Spi, Used,
+};
+use policy::{Direction, SaSetId};
+
+use super::{in_front, short};
+use crate::picture::Picture;
+use crate::totals::Totals;
+use crate::{sa_limits, sequence_usage};
+
+/// The SAs, the refused ones behind the others.
+pub(crate) fn security_associations(
+    picture: &Picture,
+    totals: &Totals,
+) -> Vec<v1::SecurityAssociation> {
+    let snapshot = &picture.snapshot;
+    let peers: HashMap<SaSetId, &str> =
+        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
+    let of = |set: SaSetId| peers.get(&set).copied().unwrap_or_default();
+    let outbound = snapshot.outbound().map(|sa| outbound(picture, totals, sa, of(sa.set)));
+    let inbound = snapshot.inbound().map(|sa| inbound(picture, totals, sa, of(sa.set)));
+    let refused = picture.compiled.refused.iter();
+    let refused = refused.filter_map(|key| refused_key(picture, totals, key));
+    outbound.chain(inbound).chain(refused).collect()
+}
+
+fn outbound(
+    picture: &Picture,
+    totals: &Totals,
+    sa: &OutboundSa,
+    peer: &str,
+) -> v1::SecurityAssociation {
+    let (state, state_reason) = match () {
+        () if is_spent(sa.allowance.as_ref()) => ended(),
+        () if sa.sequence.is_exhausted() => {
+            ("exhausted", DropReason::SequenceExhausted.help().to_owned())
+        }
+        () if sa.sequence.last() >= sa.sequence.reserved() => {
+            ("not_reserved", DropReason::SequenceNotReserved.help().to_owned())
+        }
+        () => ("ok", String::new()),
+    };
+    let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
+    let owner = picture.compiled.owner_of_outbound(sa.id);
+    let key = (Direction::Outbound, sa.spi, peer);
+    v1::SecurityAssociation {
+        backend: sa.cipher.backend_name().into(),
+        sequence: last,
+        sequence_used: sequence_usage::part(last, numbers),
+        reserved_to: (owner == SaOwner::File).then(|| sa.sequence.reserved()),
+        extended_sequence_numbers: numbers == SequenceNumbers::Extended,
+        state: state.into(),
+        state_reason,
+        fingerprint: short(&picture.compiled.outbound_fingerprint(sa.id)),
+        lifetime: sa.allowance.as_ref().map(lifetime),
+        owner: owner.name().into(),
+        age_ms: age_ms(owner),
+        last_packet_age_ms: last_packet_age_ms(picture, key),
+        ..association(key, sa.suite, &sa.encapsulation, totals)
+    }
+}
+
+fn inbound(
+    picture: &Picture,
+    totals: &Totals,
+    sa: &InboundSa,
+    peer: &str,
+) -> v1::SecurityAssociation {
+    let (edge, numbers) = (sa.window.right_edge(), sa.window.numbers());
+    let (state, state_reason) = match is_spent(sa.allowance.as_ref()) {
+        true => ended(),
+        false => ("ok", String::new()),
+    };
+    let owner = picture.compiled.owner_of_inbound(sa.id);
+    let key = (Direction::Inbound, sa.spi, peer);
+    v1::SecurityAssociation {
+        backend: sa.cipher.backend_name().into(),
+        sequence: edge,
+        sequence_used: sequence_usage::part(edge, numbers),
+        window_packets: Some(sa.window.size()),
+        extended_sequence_numbers: numbers == SequenceNumbers::Extended,
+        state: state.into(),
+        state_reason,
+        fingerprint: short(&picture.compiled.inbound_fingerprint(sa.id)),
+        lifetime: sa.allowance.as_ref().map(lifetime),
+        owner: owner.name().into(),
+        age_ms: age_ms(owner),
+        last_packet_age_ms: last_packet_age_ms(picture, key),
+        ..association(key, sa.suite, &sa.encapsulation, totals)
+    }
+}
+
+fn refused_key(
+    picture: &Picture,
+    totals: &Totals,
+    refused: &RefusedKey,
+) -> Option<v1::SecurityAssociation> {
+    let mut peers = picture.config().peers.iter();
+    let peer = peers.find(|peer| peer.name == refused.peer)?;
+    let key = (refused.direction, refused.spi, peer.name.as_str());
+    Some(v1::SecurityAssociation {
+        extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
+        state: "refused".into(),
+        state_reason: refused.to_string(),
+        fingerprint: short(&refused.fingerprint),
+        owner: SaOwner::File.name().into(),
+        ..association(key, peer.suite, &peer.encapsulation, totals)
+    })
+}
+
+/// Time since an SA was put; `None`: a file has it.
+fn age_ms(owner: SaOwner) -> Option<u64> {
+    match owner {
+        SaOwner::File => None,
+        SaOwner::Api { put_ns } => {
+            Some(sa_limits::boot_clock_ns().saturating_sub(put_ns) / 1_000_000)
+        }
+    }
+}
+
+/// Time since the last packet of an SA.
+fn last_packet_age_ms(
+    picture: &Picture,
+    (direction, spi, peer): (Direction, Spi, &str),
+) -> Option<u64> {
+    let last = picture.sa_activity.last_packet(&(direction, spi, peer.to_owned()))?;
+    u64::try_from(last.elapsed().as_millis()).ok()
+}
+
+fn is_spent(allowance: Option<&Allowance>) -> bool {
+    allowance.is_some_and(Allowance::is_spent)
+}
+
+/// State of an SA at a hard limit, and the reason.
+fn ended() -> (&'static str, String) {
+    ("ended", DropReason::SaHardLimit.help().to_owned())
+}
+
+/// The use and the limits of an SA.
+fn lifetime(allowance: &Allowance) -> v1::SaLifetime {
+    let Used { packets, bytes, seconds, idle_seconds } =
+        allowance.account.used(sa_limits::boot_clock_ns());
+    let limits = |limits: &Limits| v1::SaLimits {
+        packets: limits.packets,
+        bytes: limits.bytes,
+        seconds: limits.seconds.map(u64::from),
+        idle_seconds: limits.idle_seconds.map(u64::from),
+    };
+    let ended = allowance.account.ended().map_or("", Limit::name);
+    v1::SaLifetime {
+        packets,
+        bytes,
+        seconds,
+        idle_seconds,
+        soft: Some(limits(&allowance.lifetime.soft)),
+        hard: Some(limits(&allowance.lifetime.hard)),
+        ended: ended.into(),
+    }
+}
+
+/// Returns the message of an SA with the fields that all SAs have in common.
+fn association(
+    (direction, spi, peer): (Direction, Spi, &str),
+    suite: ipsec::Suite,
+    encapsulation: &Encapsulation,
+    totals: &Totals,
+) -> v1::SecurityAssociation {
+    let volume = totals.sas.get(&(direction, spi, peer.to_owned())).copied().unwrap_or_default();
+    let Encapsulation { mode, tunnel, udp, .. } = encapsulation;
+    v1::SecurityAssociation {
+        direction: match direction {
+            Direction::Outbound => "outbound".into(),
+            Direction::Inbound => "inbound".into(),
+        },
+        spi: spi.to_string(),
+        peer: peer.into(),
+        suite: suite.to_string(),
+        local: tunnel.local.to_string(),
+        remote: tunnel.remote.to_string(),
+        packets: volume.packets,
+        bytes: volume.bytes,
+        mode: mode.name().into(),
+        encapsulation: in_front(encapsulation).into(),
+        local_port: udp.map(|ports| ports.local.into()),
+        remote_port: udp.map(|ports| ports.remote.into()),
+        ..v1::SecurityAssociation::default()
+    }
+}
