@@ -224,6 +224,7 @@ mod tests {
         AcquireDesk::new(Arc::default())
     }
 
+    /// Row XO-21.
     #[test]
     fn a_policy_is_asked_for_once_until_its_set_has_an_sa_or_time_is_over() {
         let (desk, start) = (desk(), Instant::now());

@@ -104,21 +104,7 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
 /// The peers with the state of their SAs.
 pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     let snapshot = &*running.snapshot;
-    let mut users: HashMap<SaSetId, u32> = HashMap::new();
-    for (_, policy) in snapshot.spd().holding_policies() {
-        if let Action::Protect(set) = policy.action {
-            *users.entry(set).or_default() += 1;
-        }
-    }
-    let retired = running.retired.iter();
-    let mut volumes: HashMap<&str, [Volume; 2]> =
-        retired.map(|(peer, volumes)| (peer.as_str(), *volumes)).collect();
-    for ((direction, _, peer), volume) in &running.sas {
-        let [sealed, opened] = volumes.entry(peer).or_default();
-        let sum = if *direction == Direction::Outbound { sealed } else { opened };
-        sum.packets += volume.packets;
-        sum.bytes += volume.bytes;
-    }
+    let (users, volumes) = (users(snapshot), volumes(running));
     // Looked through once: a hub has as many SAs as peers.
     let mut opening: HashMap<SaSetId, (u32, &InboundSa)> = HashMap::new();
     for sa in snapshot.inbound() {
@@ -177,6 +163,31 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         }
     };
     running.settings.peers.iter().map(one).collect()
+}
+
+/// Returns the number of policies that name each set.
+fn users(snapshot: &Snapshot) -> HashMap<SaSetId, u32> {
+    let mut users: HashMap<SaSetId, u32> = HashMap::new();
+    for (_, policy) in snapshot.spd().holding_policies() {
+        if let Action::Protect(set) = policy.action {
+            *users.entry(set).or_default() += 1;
+        }
+    }
+    users
+}
+
+/// Returns the volumes of each peer, sealed and opened, over all SAs that it has or had.
+fn volumes(running: &Running) -> HashMap<&str, [Volume; 2]> {
+    let retired = running.retired.iter();
+    let mut volumes: HashMap<&str, [Volume; 2]> =
+        retired.map(|(peer, volumes)| (peer.as_str(), *volumes)).collect();
+    for ((direction, _, peer), volume) in &running.sas {
+        let [sealed, opened] = volumes.entry(peer).or_default();
+        let sum = if *direction == Direction::Outbound { sealed } else { opened };
+        sum.packets += volume.packets;
+        sum.bytes += volume.bytes;
+    }
+    volumes
 }
 
 /// Returns a peer's current address and, with ESP in UDP, its port.
