@@ -31,8 +31,8 @@ use std::sync::Arc;
 
 use dataplane::SaSet;
 use ipsec::{
-    Account, Allowance, Encapsulation, InboundSa, KeyMaterial, Lifetime, OutboundSa, ReplayWindow,
-    SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+    Account, Allowance, DontFragment, Encapsulation, Identifications, InboundSa, KeyMaterial,
+    Lifetime, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
@@ -249,7 +249,23 @@ impl Compiled {
         let mut changed = SaSet::clone(known);
         change(&mut changed.outbound);
         if changed.outbound != known.outbound {
-            self.sad.put_set(changed);
+            self.sad.put_set(changed.clone());
+        }
+        self.share_identifications(&changed);
+    }
+
+    /// Has the outbound SAs of a set share out the identifications of outer packets, where these
+    /// may be cut. Each SA keeps its key, numbers and slot.
+    fn share_identifications(&mut self, set: &SaSet) {
+        let count = set.outbound.len();
+        for (place, id) in set.outbound.iter().enumerate() {
+            let Some(sa) = self.sad.find_outbound(*id) else { continue };
+            let are_cut = set.fragment_outer || sa.encapsulation.dont_fragment != DontFragment::Set;
+            let identifications = Identifications::of_one_among(place, count);
+            if are_cut && sa.identifications() != identifications {
+                let sa = sa.at(*id, set.id).identified_by(identifications);
+                self.sad.put_outbound(Arc::new(sa));
+            }
         }
     }
 

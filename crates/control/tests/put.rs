@@ -799,3 +799,35 @@ proptest! {
         }
     }
 }
+
+/// RFC 6864 §4.3: where routers may cut outer packets, a set's SAs have identifications of their
+/// own, whichever come and go.
+#[test]
+fn outbound_sas_of_a_peer_share_out_the_identifications_where_packets_may_be_cut() {
+    for (more, are_cut) in [("", false), ("df = \"clear\"", true), ("fragment_outer = true", true)]
+    {
+        let peer = peer("a", "198.51.100.1", &format!("keys = \"api\"\n{more}"));
+        let mut gateway = Gateway::new(&peer);
+        let put = |n: u32| sa(Outbound, 0x4000 + n, n + 1);
+        let check = |gateway: &Gateway| {
+            let sas: Vec<_> = gateway.snapshot.outbound().cloned().collect();
+            let each = 65_536 / sas.len().next_power_of_two() as u64;
+            let all = sas.iter().flat_map(|sa| (1..=each).map(|n| sa.identifications().of(n)));
+            let different: std::collections::BTreeSet<u16> = all.collect();
+            let expected = if are_cut { each * sas.len() as u64 } else { each };
+            assert_eq!(different.len() as u64, expected, "{more}, {} SAs", sas.len());
+        };
+        for n in 0..3 {
+            gateway.put(vec![put(n)]).unwrap();
+            check(&gateway);
+        }
+        let counter = |gateway: &Gateway| {
+            let mut sas = gateway.snapshot.outbound();
+            sas.find(|sa| sa.spi.value() == 0x4002).unwrap().sequence.clone()
+        };
+        let before = counter(&gateway);
+        gateway.delete(&[name(Outbound, 0x4000), name(Outbound, 0x4001)]).unwrap();
+        check(&gateway);
+        assert!(Arc::ptr_eq(&before, &counter(&gateway)), "its numbers go on");
+    }
+}
