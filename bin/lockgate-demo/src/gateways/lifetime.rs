@@ -1,15 +1,17 @@
-//! The end of an SA: at its hard limit nothing more leaves, until both gateways have new keys.
+//! The life of an SA: new keys under traffic, without a lost packet; and its end, at a hard limit,
+//! behind which nothing more leaves until both gateways have new keys.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netlab::capture::Scope;
 use netlab::configuration::make_keys;
 use netlab::ping::Ping;
 use netlab::stream::Stream;
-use netlab::{LabError, Programs, interrupt};
+use netlab::{Gateways, LabError, Programs, interrupt, iperf};
 use serde_json::Value;
 
-use super::scenes::STEP_LIMIT;
+use super::scenes::{STEP_LIMIT, Seconds, UDP, both_ways};
 use super::stage::{A, B, Stage};
 
 /// Packets that may leave.
@@ -17,6 +19,84 @@ const MOST: u64 = 500;
 /// Time between two packets, and time that they are sent for: twice as many as may leave.
 const STEP: Duration = Duration::from_millis(1);
 const SENT_FOR: Duration = Duration::from_millis(1200);
+
+/// Drops that a change of keys could cause.
+const OF_KEYS: [&str; 5] = ["unknown_spi", "integrity", "replayed", "replay_too_old", "no_sa"];
+
+/// Changes the keys of both gateways under streams and iperf3, in two steps: both learn to decrypt
+/// with the new keys, then both encrypt with them.
+pub(super) fn rekey(stage: &mut Stage, seconds: Seconds) -> Result<(), LabError> {
+    let capture = stage.gateways.capture(Scope::Heads)?;
+    let of_keys = |stage: &Stage| -> Result<u64, LabError> {
+        let of = |end| -> Result<u64, LabError> {
+            let counters = stage.gateways.daemon(end)?.counters()?;
+            Ok(OF_KEYS.iter().map(|reason| counters.dropped(reason)).sum())
+        };
+        Ok(of(A)? + of(B)?)
+    };
+    let (dropped, before) = (of_keys(stage)?, outbound(stage)?["spi"].clone());
+    let streams = both_ways(stage)?;
+    let to = stage.gateways.site(B);
+    let server = iperf::Server::start(&to.host)?;
+    let (from, address) = (&stage.gateways.site(A).host, to.host_v4());
+    let (changed, udp) = std::thread::scope(|scope| {
+        let udp = scope.spawn(|| iperf::udp(from, &address, seconds.0, UDP));
+        let changed = interrupt::sleep(Duration::from_millis(500))
+            .and_then(|()| keys_in_two_steps(&stage.gateways));
+        (changed, udp.join().expect("iperf3's thread does not panic"))
+    });
+    drop(server);
+    changed?;
+    let udp = udp?;
+    let deliveries = streams.map(Stream::finish);
+    stage.add_capture(capture)?;
+    let sent: usize = deliveries.iter().map(|delivery| delivery.sent.len()).sum();
+    let lost: usize = deliveries.iter().map(netlab::stream::Delivery::lost).sum();
+    let dropped = of_keys(stage)? - dropped;
+    let is_new = outbound(stage)?["spi"] != before;
+    stage.check(
+        "new keys under traffic lose nothing",
+        is_new && sent > 0 && lost == 0 && dropped == 0,
+        format!(
+            "{lost} of {sent} packets lost, {dropped} dropped for their SA, beside iperf3 UDP at \
+             {:.0} packets/s ({} lost)",
+            udp.sent_pps, udp.lost
+        ),
+    );
+    Ok(())
+}
+
+/// Writes the lines of key files that a step wants, with those of new keys.
+fn keys_in_two_steps(gateways: &Gateways) -> Result<(), LabError> {
+    let names = [A, B].map(|end| gateways.file(end).name());
+    let (keys, fresh) = (gateways.directory().join("keys"), gateways.directory().join("new-keys"));
+    std::fs::create_dir_all(&fresh).map_err(LabError::file(&fresh))?;
+    make_keys(&Programs::find()?, &fresh, names[0], names[1])?;
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(LabError::file(path));
+    let of = |text: &str, direction: &str| -> String {
+        text.lines()
+            .filter(|line| line.starts_with(direction))
+            .fold(String::new(), |text, line| text + line + "\n")
+    };
+    let files = [
+        (A, format!("{}-{}.keys", names[0], names[1])),
+        (B, format!("{}-{}.keys", names[1], names[0])),
+    ];
+    for both_encrypt in [false, true] {
+        for (end, file) in &files {
+            let path = keys.join(file);
+            let (old, new) = (read(&path)?, read(&fresh.join(file))?);
+            let text = match both_encrypt {
+                false => format!("{old}{}", of(&new, "in")),
+                true => of(&old, "in") + &of(&new, "out"),
+            };
+            std::fs::write(&path, text).map_err(LabError::file(&path))?;
+            gateways.daemon(*end)?.apply(&gateways.file(*end).path())?;
+        }
+        interrupt::sleep(Duration::from_millis(300))?;
+    }
+    Ok(())
+}
 
 /// Gives gateway a's SA a hard limit, sends more, and gives both gateways new keys.
 pub(super) fn hard_limit(stage: &mut Stage) -> Result<(), LabError> {

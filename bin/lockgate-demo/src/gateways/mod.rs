@@ -76,6 +76,7 @@ fn play(stage: &mut Stage, seconds: Seconds, rival: Option<&Path>) -> Result<(),
     scenes::bounded_udp(stage, seconds)?;
     scenes::rates(stage, seconds)?;
     scenes::reload(stage)?;
+    lifetime::rekey(stage, seconds)?;
     lifetime::hard_limit(stage)?;
     let captured = restart::kill_and_restart(stage)?;
     restart::replay(stage, &captured)?;

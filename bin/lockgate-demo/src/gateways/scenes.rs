@@ -17,7 +17,7 @@ pub(super) struct Seconds(pub(super) u32);
 
 /// UDP: bytes of a packet, and packets a second. Three parties share two cores: more is for
 /// benches.
-const UDP: (u32, u32) = (1200, 10_000);
+pub(super) const UDP: (u32, u32) = (1200, 10_000);
 /// Target for the part of them that is lost, a figure: a host that shares two cores with everybody
 /// loses some itself.
 const UDP_LOSS_TARGET: f64 = 0.01;
