@@ -153,6 +153,8 @@ impl State {
         match order {
             SaOrder::Put { put, reply } => {
                 let done = self.put_sas(put).await?;
+                // What was asked for may be there: if it goes, it is asked for again.
+                self.settle_acquires();
                 self.answer(reply, done);
             }
             SaOrder::Delete { deletion, reply } => {
