@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::built::{self, Built};
+use crate::built;
 use crate::runs::{
     Counts, NET_PACKAGE, Outcome, Part, Threads, build, built_program, conclude,
     network_namespaces, run_tests, time, time_into, watch, watch_into,
@@ -27,36 +27,10 @@ pub(crate) fn run() -> Result<(), Failure> {
         // Programs of an earlier build would be tested.
         return conclude("test", &[building]);
     }
-    // What computes on one core for long runs beside the tests, which wait a lot, and shows itself
-    // afterwards.
-    let (parts, beside) = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| {
-            let mut said = Vec::new();
-            let interop = time_into("interop", &mut said, |said| interop(&[], said));
-            let package = time_into("package", &mut said, package);
-            let instructions = time_into("instructions", &mut said, |_| match began.elapsed() {
-                slow if slow > SLOW => Ok(Outcome::Skipped(
-                    "this machine is slow, 17 minutes are over: make test-long PART=instructions",
-                )),
-                _ => instructions::check(instructions::Rows::Short),
-            });
-            (said, [interop, package, instructions])
-        });
-        let parts = tests(&built);
-        (parts, beside.join().expect("a part does not panic"))
-    });
-    let (said, beside) = beside;
-    // Nobody reads our output any more: the table's parts say what failed all the same.
-    let _ = std::io::stdout().write_all(&said);
-    let parts: Vec<Part> = [building].into_iter().chain(parts).chain(beside).collect();
-    conclude("test", &parts)
-}
-
-/// Runs the tests that cargo built, and what takes moments, one part after the other.
-fn tests(built: &Built) -> [Part; 5] {
     let elsewhere = [NET_PACKAGE, FUZZ_PACKAGE];
     let units = || built.tests.iter().filter(|test| !elsewhere.contains(&&*test.package));
-    [
+    let parts = [
+        building,
         time("unit and property tests", || run_tests(units(), Threads::All, |command| command)),
         time("tests in documentation", || {
             let mut command = cargo();
@@ -71,8 +45,30 @@ fn tests(built: &Built) -> [Part; 5] {
         time("fuzz corpora", || {
             run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
-        time("network namespaces", || network_namespaces(built, &[], |command| command)),
-    ]
+    ];
+    // Tests in namespaces mostly wait: what computes runs beside them, and shows itself afterwards.
+    let (namespaces, beside) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| {
+            let mut said = Vec::new();
+            let interop = time_into("interop", &mut said, |said| interop(&[], said));
+            let package = time_into("package", &mut said, package);
+            let instructions = time_into("instructions", &mut said, |_| match began.elapsed() {
+                slow if slow > SLOW => Ok(Outcome::Skipped(
+                    "this machine is slow, 17 minutes are over: make test-long PART=instructions",
+                )),
+                _ => instructions::check(instructions::Rows::Short),
+            });
+            (said, [interop, package, instructions])
+        });
+        let namespaces =
+            time("network namespaces", || network_namespaces(&built, &[], |command| command));
+        (namespaces, beside.join().expect("a part does not panic"))
+    });
+    let (said, beside) = beside;
+    // Nobody reads our output any more: the table's parts say what failed all the same.
+    let _ = std::io::stdout().write_all(&said);
+    let parts: Vec<Part> = parts.into_iter().chain([namespaces]).chain(beside).collect();
+    conclude("test", &parts)
 }
 
 /// Runs only the tests against other implementations: rows whose names hold all `words`. Fails if
