@@ -284,7 +284,7 @@ fn policies_that_need_sas_are_shown_until_the_daemon_ends() {
     let ran = lab.place.run(&lab.args(&["sa", "watch"]));
     let flow = "10.1.0.5 port 1000 to 10.2.0.9 port 53, udp";
     let lines = [1, 2].map(|id| format!("{id}: peer berlin, policy berlin-net: {flow}\n"));
-    // A stream that ends by itself is a failure: nobody is asked any more.
+    // The stream ended by itself, which is a failure: no further request would be seen.
     assert_eq!((ran.code(), ran.out()), (1, lines.concat()), "{}", ran.err());
     let ran = lab.place.run(&lab.args(&["sa", "watch", "--json"]));
     let first: serde_json::Value = serde_json::from_str(ran.out().lines().next().unwrap()).unwrap();

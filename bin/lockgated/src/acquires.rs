@@ -1,23 +1,22 @@
-//! Requests for SAs (acquire): workers say which policies wait for one; those who listen over the
-//! API are asked, once a policy.
+//! Requests for SAs (acquire): workers report policies whose packets wait for an SA; each policy is
+//! passed on once to the key managers that listen over the API.
 //!
-//! **Once.** A request is outstanding until the set has an SA that seals, or for
-//! [`OUTSTANDING_FOR`]. Meanwhile what workers say of the policy is no news. They say it again each
-//! second, so a request that is refused here is made later.
+//! **Once.** A request is outstanding until the set has an outbound SA, or for [`OUTSTANDING_FOR`].
+//! Meanwhile further reports of the policy are ignored. Workers report each second, so a request
+//! that exceeds a bound is made later.
 //!
-//! **Bounds.** At most [`MAX_OUTSTANDING`] requests at a time, [`MAX_PER_SECOND`] new ones a
-//! second: somebody who sends to very many addresses behind policies without SAs does not drown the
-//! others.
+//! **Bounds.** At most [`MAX_OUTSTANDING`] requests at a time and [`MAX_PER_SECOND`] new ones a
+//! second, so that a sender to very many addresses does not flood the key manager.
 //!
-//! **Nobody.** Without a listener packets do not wait ([`AcquireSwitch`]). One that comes later is
-//! first told what is outstanding.
+//! **Without a key manager** packets do not wait ([`AcquireSwitch`]). One that begins to listen first
+//! receives the outstanding requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::v1;
-use dataplane::{AcquireRequest, AcquireSwitch, Listener};
+use dataplane::{AcquireRequest, AcquireSwitch, KeyManager};
 use policy::SaSetId;
 use tokio::sync::broadcast;
 use wire::{Flow, Upper};
@@ -32,10 +31,11 @@ pub(crate) const MAX_OUTSTANDING: usize = dataplane::sa_queues::MAX_WAITING;
 /// New requests a second.
 pub(crate) const MAX_PER_SECOND: u32 = 200;
 
-/// Keeps the outstanding requests and those who listen. Shared by the control thread and the API.
+/// Holds the outstanding requests and the channel to key managers. Shared by the control thread and
+/// the API.
 pub(crate) struct AcquireDesk {
     switch: Arc<AcquireSwitch>,
-    to_listeners: broadcast::Sender<v1::Acquire>,
+    to_key_managers: broadcast::Sender<v1::Acquire>,
     book: Mutex<Book>,
 }
 
@@ -55,37 +55,37 @@ struct Outstanding {
 /// The outcome of asking.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Asked {
-    /// Those who listen are asked.
+    /// The key managers are asked.
     New(v1::Acquire),
-    /// They have been asked before.
+    /// The request is outstanding.
     Before,
     /// A bound is reached.
     Limited,
-    /// Nobody listens.
-    Nobody,
+    /// No key manager listens.
+    NoKeyManager,
 }
 
 impl AcquireDesk {
-    /// A desk that nobody listens at.
+    /// A desk without key managers.
     pub(crate) fn new(switch: Arc<AcquireSwitch>) -> Arc<AcquireDesk> {
-        let (to_listeners, _) = broadcast::channel(MAX_OUTSTANDING);
-        Arc::new(AcquireDesk { switch, to_listeners, book: Mutex::default() })
+        let (to_key_managers, _) = broadcast::channel(MAX_OUTSTANDING);
+        Arc::new(AcquireDesk { switch, to_key_managers, book: Mutex::default() })
     }
 
-    /// Begins to listen. Returns what is outstanding, and the requests to come.
+    /// Subscribes a key manager. Returns the outstanding requests, and a receiver of later ones.
     pub(crate) fn listen(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>) {
         // Under the lock: no request is in both.
         let book = self.book();
-        let to_come = self.to_listeners.subscribe();
-        self.switch.set(Listener::There);
+        let to_come = self.to_key_managers.subscribe();
+        self.switch.set(KeyManager::Present);
         (book.outstanding.values().map(|one| one.request.clone()).collect(), to_come)
     }
 
-    /// Asks those who listen for an SA of a peer.
+    /// Asks the key managers for an SA of a peer.
     pub(crate) fn ask(&self, now: Instant, asked: &AcquireRequest, peer: &str) -> Asked {
         let mut book = self.book();
-        if self.to_listeners.receiver_count() == 0 {
-            return Asked::Nobody;
+        if self.to_key_managers.receiver_count() == 0 {
+            return Asked::NoKeyManager;
         }
         let key = (asked.set, asked.policy.clone());
         if book.outstanding.contains_key(&key) {
@@ -96,15 +96,15 @@ impl AcquireDesk {
         }
         book.last_id += 1;
         let request = message(book.last_id, asked, peer);
-        if self.to_listeners.send(request.clone()).is_err() {
-            return Asked::Nobody;
+        if self.to_key_managers.send(request.clone()).is_err() {
+            return Asked::NoKeyManager;
         }
         book.outstanding.insert(key, Outstanding { since: now, request: request.clone() });
         Asked::New(request)
     }
 
-    /// Forgets requests whose set has an SA now, by `has_sa`, and those that are too old: these are
-    /// returned.
+    /// Removes requests whose set has an SA now (`has_sa`), and expired ones. Returns the expired
+    /// ones.
     pub(crate) fn settle(
         &self,
         now: Instant,
@@ -121,8 +121,8 @@ impl AcquireDesk {
             }
             stays
         });
-        let listens = self.to_listeners.receiver_count() > 0;
-        self.switch.set(if listens { Listener::There } else { Listener::Nobody });
+        let listens = self.to_key_managers.receiver_count() > 0;
+        self.switch.set(if listens { KeyManager::Present } else { KeyManager::Absent });
         expired
     }
 
@@ -145,7 +145,7 @@ impl Book {
     }
 }
 
-/// Records what became of a request.
+/// Records the outcome of asking as an event.
 pub(crate) fn record(events: &Events, asked: &Asked, policy: &str) {
     match asked {
         Asked::New(request) => {
@@ -157,16 +157,16 @@ pub(crate) fn record(events: &Events, asked: &Asked, policy: &str) {
             let message = format!("policy \"{policy}\": too many requests for SAs, asked later");
             events.record(Kind::AcquireLimited, policy, message, &[]);
         }
-        Asked::Before | Asked::Nobody => {}
+        Asked::Before | Asked::NoKeyManager => {}
     }
 }
 
-/// Records that nobody made an SA in time.
+/// Records expired requests as events.
 pub(crate) fn record_expired(events: &Events, expired: &[v1::Acquire]) {
     for v1::Acquire { id, peer, policy, .. } in expired {
         let seconds = OUTSTANDING_FOR.as_secs();
         let message = format!(
-            "policy \"{policy}\": nobody made an SA of peer \"{peer}\" in {seconds} s: its packets \
+            "policy \"{policy}\": no key manager put an SA of peer \"{peer}\" in {seconds} s: its packets \
              are dropped (no_sa), and the next one asks again"
         );
         events.record(Kind::AcquireExpired, policy, message, &[("peer", peer), ("id", id)]);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn a_policy_is_asked_for_once_until_its_set_has_an_sa_or_time_is_over() {
         let (desk, start) = (desk(), Instant::now());
-        assert_eq!(desk.ask(start, &asked(1, "a"), "x"), Asked::Nobody);
+        assert_eq!(desk.ask(start, &asked(1, "a"), "x"), Asked::NoKeyManager);
         let (outstanding, mut to_come) = desk.listen();
         assert!(outstanding.is_empty() && desk.switch.is_on());
         let Asked::New(first) = desk.ask(start, &asked(1, "a"), "x") else { panic!("not asked") };
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(expired[0], first);
         let again = start + OUTSTANDING_FOR;
         assert!(matches!(desk.ask(again, &asked(1, "a"), "x"), Asked::New(_)));
-        // Made in time: nothing to say, and once that SA is gone it is asked for again.
+        // Put in time: no event. Once that SA is gone, another request is new.
         assert_eq!(desk.settle(again, |set| set == SaSetId(1)), []);
         assert!(matches!(desk.ask(again, &asked(1, "a"), "x"), Asked::New(_)));
     }
@@ -272,7 +272,7 @@ mod tests {
         drop(second);
         desk.settle(now, |_| false);
         assert!(!desk.switch.is_on());
-        assert_eq!(desk.ask(now, &asked(2, "b"), "x"), Asked::Nobody);
+        assert_eq!(desk.ask(now, &asked(2, "b"), "x"), Asked::NoKeyManager);
     }
 
     #[test]

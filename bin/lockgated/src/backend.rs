@@ -51,7 +51,7 @@ pub(crate) struct Running {
     pub(crate) actions: [[Volume; 2]; policy::Action::NAMES.len()],
     /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
-    /// The same of SAs that are gone, summed up by peer.
+    /// Packets and bytes of SAs that are gone, as sums by peer.
     pub(crate) retired: BTreeMap<String, [Volume; 2]>,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,

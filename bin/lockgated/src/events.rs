@@ -244,15 +244,14 @@ kinds! {
         "an SA has reached a hard limit of its `lifetime` and has ended; its packets are dropped: \
          give both gateways new keys. Once in the life of an SA"
     Acquire "acquire" Info PerSecond
-        "a policy wants packets protected, its peer has no SA that seals, and whoever makes SAs \
-         over the API was asked for one; details name the peer and the number of the request. \
-         Packets wait for it, at most 30 s"
+        "a policy protects packets, its peer has no outbound SA, and the key manager was asked for \
+         one; details name the peer and the number of the request. Packets wait at most 30 s"
     AcquireLimited "acquire_limited" Warning PerSecond
-        "more policies need SAs than may be asked for at a time or in a second: those left out are \
-         asked for later; somebody may send to very many addresses"
+        "more policies need SAs than may be requested at a time or in a second: the others are \
+         requested later; a sender may be scanning addresses"
     AcquireExpired "acquire_expired" Warning PerSecond
-        "nobody made an SA in 30 s: packets that waited for it were dropped (`no_sa`), and the \
-         next one asks again; look at what makes SAs over the API"
+        "the key manager put no SA within 30 s: packets that waited for it were dropped (`no_sa`), \
+         and the next one asks again; look at the log of the key manager"
     SaPut "sa_put" Info PerSecond
         "a program put SAs of a peer with keys = \"api\"; the message names them, details say how \
          many"

@@ -153,7 +153,7 @@ impl State {
         match order {
             SaOrder::Put { put, reply } => {
                 let done = self.put_sas(put).await?;
-                // What was asked for may be there: if it goes, it is asked for again.
+                // A request for this SA is settled: if the SA goes, the next request is new.
                 self.settle_acquires();
                 self.answer(reply, done);
             }

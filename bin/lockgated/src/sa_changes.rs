@@ -17,7 +17,7 @@ pub(crate) fn new_incarnation() -> Arc<str> {
     }
 }
 
-/// SAs that somebody wants put. No `Debug`: it holds key bytes.
+/// A request to put SAs. No `Debug`: it holds key bytes.
 pub(crate) struct SaPut {
     /// The run of the daemon that they are for.
     pub(crate) incarnation: String,
@@ -25,7 +25,7 @@ pub(crate) struct SaPut {
     pub(crate) sas: Vec<PutSa>,
 }
 
-/// SAs that somebody wants deleted.
+/// A request to delete SAs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SaDeletion {
     /// Only in this run of the daemon; empty: in whichever runs.
@@ -86,7 +86,7 @@ pub(crate) enum SaRefusal {
         /// The reason.
         why: DeleteRefusal,
     },
-    /// A key was met before, or nobody knows whether it was.
+    /// A key was used before, or the record of used keys cannot be read.
     #[error("{why}")]
     Key {
         /// Place of the SA in the request, if it is about one.

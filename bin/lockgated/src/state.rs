@@ -176,7 +176,7 @@ impl State {
         receiver
     }
 
-    /// Asks those who make SAs for one, as a worker says.
+    /// Passes on a worker's request for an SA.
     pub(crate) fn acquire(&self, asked: &AcquireRequest) {
         let set = control::set_of(&self.gateway.snapshot, asked.set);
         // It has gone meanwhile, or has an SA.
@@ -185,7 +185,7 @@ impl State {
         acquires::record(&self.events, &outcome, &asked.policy);
     }
 
-    /// Forgets requests for SAs that were made, or that nobody made in time.
+    /// Removes requests for SAs that are there now, and expired ones.
     pub(crate) fn settle_acquires(&self) {
         let snapshot = &self.gateway.snapshot;
         let is_settled =

@@ -22,7 +22,7 @@ use config::validated::Peer;
 /// The SAs of a configuration that is being compiled.
 pub(crate) struct Associations<'a> {
     last: &'a PreviousSas,
-    /// SAs that were put and stay: nobody else gets their slots.
+    /// SAs that were put over the API and stay: no other SA gets their slots.
     put: &'a PutSas,
     sets: Vec<(&'a Peer, SaSetId)>,
     outbound: Vec<RequestedSa<'a, SequenceCounter>>,

@@ -59,7 +59,7 @@ pub struct Compiled {
     pub(crate) workers: u32,
     /// The connections, from the first configuration on that tracks some.
     pub(crate) connections: Option<Arc<Connections>>,
-    /// Says whether somebody makes SAs when asked.
+    /// Says whether a key manager listens.
     pub(crate) acquires: Arc<AcquireSwitch>,
 }
 
@@ -193,8 +193,8 @@ impl Compiled {
 }
 
 impl Compiled {
-    /// The names of the keys of all peers' files, those that were refused among them. Of SAs that
-    /// were put nothing is told: their keys are nowhere written down.
+    /// The names of the keys in all peers' files, including refused ones. Keys that were put over
+    /// the API are not among them: they are written nowhere.
     pub fn key_names(&self) -> KeyNames {
         let peers: HashMap<_, _> = self.sets().map(|set| (set.id, set.peer.as_str())).collect();
         let of_file = |sa: &&Arc<OutboundSa>| !self.put.outbound.contains_key(&sa.id);

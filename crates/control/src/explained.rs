@@ -287,7 +287,7 @@ pub fn port_named(snapshot: &Snapshot, name: &str) -> Result<PortId, QuestionErr
 
 /// The SA set with this number.
 pub fn set_of(snapshot: &Snapshot, id: SaSetId) -> Option<&SaSet> {
-    snapshot.sets().map(|(_, set)| set).find(|set| set.id == id)
+    snapshot.sad().places().get(id).map(|place| snapshot.set(place))
 }
 
 /// A flow in the words of the command line: `tcp 10.1.0.5:1000 -> 10.2.0.9:443`.
@@ -535,7 +535,7 @@ impl Story<'_> {
             Verdict::Host => "HOST: handed to Linux on this machine".into(),
             Verdict::Drop(_) => "DROP".into(),
             Verdict::Hold(HoldKind::Sa) => {
-                "HOLD: waits up to 30 s for an SA, which somebody is asked to make".into()
+                "HOLD: waits up to 30 s for an SA; a key manager is asked for it".into()
             }
             Verdict::Hold(_) => "HOLD: waits for the MAC address of its next hop".into(),
             Verdict::Consumed => "CONSUMED: replaced by its fragments".into(),

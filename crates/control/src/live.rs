@@ -66,7 +66,7 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// The switch that says whether somebody makes SAs when asked: one for all it compiles.
+    /// The switch that says whether a key manager listens; shared by all that it compiles.
     pub fn acquires(&self) -> &Arc<AcquireSwitch> {
         &self.acquires
     }
@@ -170,8 +170,8 @@ impl Compiler {
         let connections = self.connections.for_configuration(&config)?;
         let nothing = PreviousSas::default();
         let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
-        let (nobody, put) = (PutSas::default(), running.map(|running| &running.put));
-        let mut made = Associations::after(last, put.unwrap_or(&nobody));
+        let (none, put) = (PutSas::default(), running.map(|running| &running.put));
+        let mut made = Associations::after(last, put.unwrap_or(&none));
         for ((peer, lines), (set, file)) in
             config.peers.iter().zip(&read.peers).zip(set_ids.iter().zip(&read.files))
         {

@@ -52,7 +52,7 @@ pub const MAX_PUT_SAS: usize = 65_536;
 /// Outbound SAs that a peer may have at a time: one for each of the most workers (RFC 9611).
 pub const MAX_OUTBOUND_OF_PEER: usize = 256;
 
-/// An SA that somebody wants put. No `Debug`: it holds key bytes.
+/// A request to put an SA. No `Debug`: it holds key bytes.
 pub struct PutSa {
     /// Name of the peer.
     pub peer: String,

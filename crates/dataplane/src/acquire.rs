@@ -1,5 +1,5 @@
-//! Stage 5, packets that are to be sealed by a set without an SA: they wait for one, if somebody
-//! makes it ([`crate::sa_queues`]), and go on when it is there.
+//! Stage 5, packets that a policy protects by an SA set without an outbound SA: they wait for one if
+//! a key manager listens ([`crate::sa_queues`]), and continue when the SA is there.
 
 use policy::{Action, PolicyIndex, SaSetId, SetIndex};
 use wire::Frames;
@@ -12,7 +12,7 @@ use crate::sa_queues::{Next, PATIENCE_NS, Waiting};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 
-/// Lets a packet wait for an SA of the set that is to seal it, or drops it.
+/// Holds a packet until its SA set has an outbound SA, or drops it.
 #[cold]
 pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
     let snapshot = context.snapshot;
@@ -48,8 +48,8 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
     context.counters.ledger(Some(row.ingress)).held += 1;
 }
 
-/// Returns what is to become of a packet. `judged`: the policy that it waits by, if policies are
-/// those that said so.
+/// Returns the next step of a packet that waits. `judged`: the policy that protects it, unless
+/// policies have changed since it was asked.
 pub(crate) fn next<F: Frames>(
     (snapshot, now_ns): (&Snapshot, u64),
     waiting: &Waiting,
@@ -85,7 +85,7 @@ pub(crate) fn next<F: Frames>(
     }
 }
 
-/// Asks the policies about a row as the walk does, and returns which one wants it protected.
+/// Evaluates the policies for a row as the walk does. Returns also the policy that protects it.
 fn judge(
     (snapshot, now_ns): (&Snapshot, u64),
     row: &Row,

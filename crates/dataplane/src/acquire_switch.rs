@@ -1,27 +1,27 @@
-//! The switch that says whether somebody makes SAs when asked.
+//! The switch that says whether a key manager listens for requests to make SAs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Somebody who makes SAs when asked, or nobody.
+/// Presence of a key manager: a program that agrees on keys with peers and makes SAs on request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Listener {
-    /// Somebody listens: packets wait for an SA.
-    There,
-    /// Nobody does: packets without an SA are dropped.
-    Nobody,
+pub enum KeyManager {
+    /// One listens: packets without an SA wait for one.
+    Present,
+    /// None listens: packets without an SA are dropped.
+    Absent,
 }
 
-/// Says whether somebody makes SAs when asked. One a process, shared by snapshots.
+/// Says whether a key manager listens. One for each process, shared by snapshots.
 #[derive(Default, Debug)]
 pub struct AcquireSwitch(AtomicBool);
 
 impl AcquireSwitch {
-    /// Sets whether somebody listens.
-    pub fn set(&self, listener: Listener) {
-        self.0.store(listener == Listener::There, Ordering::Relaxed);
+    /// Records the presence of a key manager.
+    pub fn set(&self, key_manager: KeyManager) {
+        self.0.store(key_manager == KeyManager::Present, Ordering::Relaxed);
     }
 
-    /// Returns whether somebody listens.
+    /// Returns true while a key manager is present.
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

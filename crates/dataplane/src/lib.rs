@@ -62,7 +62,7 @@ mod watch;
 pub mod worker;
 mod worker_share;
 
-pub use acquire_switch::{AcquireSwitch, Listener};
+pub use acquire_switch::{AcquireSwitch, KeyManager};
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use counters::{CounterRoom, Counters, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;

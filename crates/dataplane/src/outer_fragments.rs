@@ -1,12 +1,12 @@
 //! Fragments of outer packets: a sealed packet that is too large for the path, and whose inner
-//! packet nobody may call too big (IPv6 of up to 1280 bytes), leaves in fragments of its outer one
+//! packet no router may report as too big (IPv6 of up to 1280 bytes), leaves in outer fragments
 //! (RFC 4303 §3.3.4: in tunnel mode a gateway may fragment what it has sealed). The peer puts them
 //! together before it opens the packet.
 //!
 //! Only where a set wants that ([`SaSet::fragment_outer`](crate::SaSet::fragment_outer)). The
 //! fragments may be cut again: IPv4's DF is clear. Their identification is the packet's own: of
 //! IPv4 what the SA has for packets without DF, of IPv6 the sum of SPI and sequence number, which
-//! nobody off the path can foresee (RFC 7739).
+//! cannot be foreseen off the path (RFC 7739).
 
 use ipsec::{EspHeader, OutboundSa};
 use wire::flow::protocol;

@@ -1,17 +1,18 @@
-//! Packets that wait for an SA: a policy wants them protected, its set has none that seals, and
-//! somebody makes SAs when asked (RFC 4301 §5.1, step 3: the packet that asks may be kept).
+//! Queues of packets that wait for an SA: a policy protects them, its SA set has no outbound SA, and
+//! a key manager makes SAs on request (RFC 4301 §5.1: where an SA is missing, key management is
+//! asked for it).
 //!
-//! **When.** [`SaSet::acquires`](crate::SaSet::acquires) says that SAs of a set come from outside,
-//! [`AcquireSwitch`](crate::AcquireSwitch) that somebody listens. Without either a packet is
-//! dropped (`no_sa`).
+//! **Conditions.** [`SaSet::acquires`](crate::SaSet::acquires): the set's SAs come from a key
+//! manager. [`AcquireSwitch`](crate::AcquireSwitch): a key manager listens. Unless both hold, the
+//! packet is dropped (`no_sa`).
 //!
-//! **How many.** Each worker holds its share of [`MAX_PER_POLICY`] packets of a policy and of
-//! [`MAX_WAITING`] in all. If all room is taken, the policy with most packets gives one back for a
-//! policy with fewer, so that no flood keeps another policy's first packets out.
+//! **Bounds.** Each worker holds its share of [`MAX_PER_POLICY`] packets of a policy and of
+//! [`MAX_WAITING`] in all. If all room is taken, the policy with the most packets drops one for a
+//! policy with fewer, so that no flood keeps the first packets of other policies out.
 //!
-//! **How long.** Until the set has an SA, for at most [`PATIENCE_NS`]. Then they go on from the
-//! fifth stage, in the order in which they came. Where policies changed meanwhile they are judged
-//! again; where their set or a port of theirs is gone, they are dropped.
+//! **Time.** Packets wait until the set has an SA, for at most [`PATIENCE_NS`]. Then they continue
+//! from the fifth stage, in the order of their arrival. If policies changed meanwhile, the packets
+//! are evaluated again. If their SA set or their ingress port is gone, they are dropped.
 
 use std::collections::HashMap;
 

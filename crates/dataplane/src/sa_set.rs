@@ -18,8 +18,8 @@ pub struct SaSet {
     pub tunnel: ipsec::Tunnel,
     /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
     pub outbound: Vec<SaId>,
-    /// True if its SAs come from somebody who makes them when asked: without one that seals,
-    /// packets wait while [`AcquireSwitch`](crate::AcquireSwitch) is on.
+    /// True if its SAs come from a key manager: without an outbound SA, packets wait while
+    /// [`AcquireSwitch`](crate::AcquireSwitch) is on.
     pub acquires: bool,
     /// True if TCP SYN segments are clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
@@ -29,8 +29,8 @@ pub struct SaSet {
     pub keepalive_s: Option<u32>,
     /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
     pub path_mtu: Option<PathMtu>,
-    /// True if an IPv6 packet of up to 1280 bytes, which nobody may call too big, is sealed even
-    /// if its outer packet is too large for the path: that leaves in fragments.
+    /// True if an IPv6 packet of up to 1280 bytes, which no router may report as too big, is sealed
+    /// even if its outer packet is too large for the path: the outer packet leaves in fragments.
     pub fragment_outer: bool,
 }
 

@@ -69,7 +69,7 @@ pub struct Sources {
     pub sad: Sad,
     /// The connections that `reflect` rules let through. `None`: there is no room for any.
     pub connections: Option<Arc<Connections>>,
-    /// Says whether somebody makes SAs when asked.
+    /// Says whether a key manager listens.
     pub acquires: Arc<AcquireSwitch>,
 }
 
@@ -96,7 +96,7 @@ pub struct SnapshotParts {
     pub spd: Arc<Spd>,
     /// The connections that `reflect` rules let through. `None`: there is no room for any.
     pub connections: Option<Arc<Connections>>,
-    /// Says whether somebody makes SAs when asked.
+    /// Says whether a key manager listens.
     pub acquires: Arc<AcquireSwitch>,
     /// The SA sets; [`SetIndex`] counts into this list.
     pub sets: Vec<SaSet>,

@@ -256,7 +256,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         for_neighbours + self.walk.waiting_for_sas() + self.walk.fragments_waiting()
     }
 
-    /// SAs that somebody is to make now; each once a second while packets wait for it.
+    /// Requests for SAs since the last call; one a second for each policy that packets wait by.
     pub fn acquire_requests(&mut self) -> std::vec::Drain<'_, AcquireRequest> {
         self.walk.acquire_requests()
     }

@@ -295,7 +295,7 @@ impl Laboratory {
         self.worker.resolve_requests().collect()
     }
 
-    /// SAs that the worker wants somebody to make.
+    /// Requests for SAs that the worker has made.
     pub fn acquire_requests(&mut self) -> Vec<AcquireRequest> {
         self.worker.acquire_requests().collect()
     }

@@ -47,7 +47,7 @@ keys of [peer.NAME.lifetime]. What is not written is as the peer's section says.
 #[derive(clap::Args)]
 #[command(after_help = LINES)]
 struct PutArgs {
-    /// The SAs, in a file that nobody else can read; `-` reads standard input
+    /// File with the SAs, readable only by its owner; `-` reads standard input
     file: PathBuf,
     /// Peer of the SAs whose lines name none
     #[arg(long, value_name = "PEER")]
@@ -77,11 +77,11 @@ struct DelArgs {
     json: bool,
 }
 
-/// Show which policies need SAs, and let packets wait for them
+/// Show policies that need an SA, and hold their first packets
 ///
-/// While somebody watches, the first packets of a policy whose peer has keys = "api" and no SA to
-/// send with wait up to 30 s for one (`lockgate sa put`), at most 16 a policy. Each policy is shown
-/// once, until its peer has an SA or 30 s are over. Runs until it is interrupted.
+/// While this command runs, packets of a policy whose peer has keys = "api" and no outbound SA wait
+/// up to 30 s for one (`lockgate sa put`), at most 16 for each policy. A policy is shown once, until
+/// its peer has an SA or 30 s are over. Runs until it is interrupted.
 #[derive(clap::Args)]
 struct WatchArgs {
     /// Print one JSON object a line
@@ -97,8 +97,8 @@ enum Way {
 
 /// Reserve an SPI for an inbound SA of a peer
 ///
-/// For 300 s nobody else is given the SPI. Its lowest 8 bits are the number of the worker that will
-/// open its packets.
+/// The SPI stays reserved for 300 s. Its lowest 8 bits are the number of the worker that will
+/// decrypt its packets.
 #[derive(clap::Args)]
 struct ReserveArgs {
     /// The peer that will send under it
@@ -108,7 +108,7 @@ struct ReserveArgs {
     json: bool,
 }
 
-/// Does what was asked for and prints the result.
+/// Runs the subcommand and prints its result.
 pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     match &args.what {
         What::Put(args) => put(args, socket),

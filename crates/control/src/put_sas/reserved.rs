@@ -1,5 +1,5 @@
-//! SPIs that were promised to somebody who agrees on keys with a peer: the peer learns of the SPI
-//! before there are keys.
+//! Reserved SPIs: while a key manager agrees on keys with a peer, the peer learns the SPI before
+//! there are keys.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,7 +17,7 @@ pub const MAX_RESERVED: usize = 65_536;
 
 /// Bits of an SPI that are the number of its worker.
 const WORKER_BITS: u32 = 8;
-/// Tries to find an SPI that nobody has: of 2²⁴ for each worker few are taken.
+/// Attempts to find a vacant SPI: of 2²⁴ for each worker few are taken.
 const TRIES: usize = 256;
 
 /// The SPIs that are reserved. Time is of the boot clock.
@@ -47,7 +47,7 @@ pub enum ReserveRefusal {
     /// The kernel gives no random number.
     #[error("no random number for an SPI: {0}")]
     NoRandom(getrandom::Error),
-    /// No SPI was found that nobody has.
+    /// All SPIs that were tried are taken.
     #[error("no SPI was found that no SA has: try again")]
     NoneVacant,
 }

@@ -1,10 +1,10 @@
-//! Packets that wait for an SA which somebody is asked to make (XO-21).
+//! Packets that wait for an SA, which a key manager is asked for (XO-21).
 
 use std::sync::Arc;
 
 use dataplane::Verdict::{self, Drop, Hold, Protect};
 use dataplane::sa_queues::{ASK_EVERY_NS, MAX_PER_POLICY, MAX_WAITING, PATIENCE_NS};
-use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, Listener, SetIndex, Sources};
+use dataplane::{AcquireRequest, DropReason, Generation, HoldKind, KeyManager, SetIndex, Sources};
 use ipsec::SaId;
 use packets::lab::{BERLIN, CARLA, Hub, LAN, LAN2, Laboratory, WAN, numbered, policy};
 use policy::{Action, Spd};
@@ -17,10 +17,10 @@ use crate::{FAMILIES, between, datagram};
 const WAITS: Verdict = Hold(HoldKind::Sa);
 const NO_SA: Verdict = Drop(DropReason::NoSa);
 
-/// A laboratory in which somebody makes SAs when asked, and berlin and carla have none that seals.
+/// A laboratory with a key manager, in which berlin and carla have no outbound SA.
 fn asking() -> Hub {
     let mut hub = Hub { frames: 4096, ..Hub::default() };
-    hub.parts.acquires.set(Listener::There);
+    hub.parts.acquires.set(KeyManager::Present);
     for set in [BERLIN, CARLA] {
         let set = &mut hub.parts.sets[set.0 as usize];
         (set.acquires, set.outbound) = (true, Vec::new());
@@ -90,25 +90,25 @@ fn packets_wait_ask_once_and_leave_in_order_when_the_sa_comes() {
 
 /// Each of the three conditions is needed.
 #[test]
-fn without_somebody_to_ask_or_for_a_set_with_keys_of_its_own_packets_are_dropped() {
+fn without_a_key_manager_or_for_a_set_with_keys_of_its_own_packets_are_dropped() {
     let packet = datagram(Family::V4, 1, 2).ip();
-    for (listener, acquires, expected) in [
-        (Listener::Nobody, true, NO_SA),
-        (Listener::There, false, NO_SA),
-        (Listener::There, true, WAITS),
+    for (key_manager, acquires, expected) in [
+        (KeyManager::Absent, true, NO_SA),
+        (KeyManager::Present, false, NO_SA),
+        (KeyManager::Present, true, WAITS),
     ] {
         let mut hub = asking();
-        hub.parts.acquires.set(listener);
+        hub.parts.acquires.set(key_manager);
         hub.parts.sets[BERLIN.0 as usize].acquires = acquires;
         let mut lab = hub.laboratory().live();
         assert_eq!(lab.send(LAN, &packet).verdicts, [expected]);
         assert_eq!(lab.acquire_requests().len(), usize::from(expected == WAITS));
         assert_eq!(no_sa(&lab), u64::from(expected == NO_SA));
     }
-    // Somebody who stops to listen: those that wait go on waiting, others are dropped.
+    // The key manager stops listening: waiting packets stay, later ones are dropped.
     let mut lab = asking().laboratory().live();
     lab.send(LAN, &packet);
-    lab.snapshot.sources().acquires.set(Listener::Nobody);
+    lab.snapshot.sources().acquires.set(KeyManager::Absent);
     assert_eq!(lab.send(LAN, &packet).verdicts, [NO_SA]);
     assert_eq!(lab.waiting(), 1);
     put_sa(&mut lab, BERLIN);
