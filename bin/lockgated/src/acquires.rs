@@ -8,8 +8,8 @@
 //! **Bounds.** At most [`MAX_OUTSTANDING`] requests at a time and [`MAX_PER_SECOND`] new ones a
 //! second, so that a sender to very many addresses does not flood the key manager.
 //!
-//! **Without a key manager** packets do not wait ([`AcquireSwitch`]). One that begins to listen first
-//! receives the outstanding requests.
+//! **Without a key manager** packets do not wait ([`AcquireSwitch`]). One that begins to listen
+//! receives the outstanding requests first.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -166,8 +166,8 @@ pub(crate) fn record_expired(events: &Events, expired: &[v1::Acquire]) {
     for v1::Acquire { id, peer, policy, .. } in expired {
         let seconds = OUTSTANDING_FOR.as_secs();
         let message = format!(
-            "policy \"{policy}\": no key manager put an SA of peer \"{peer}\" in {seconds} s: its packets \
-             are dropped (no_sa), and the next one asks again"
+            "policy \"{policy}\": no key manager put an SA of peer \"{peer}\" in {seconds} s: its \
+             packets are dropped (no_sa), and the next one asks again"
         );
         events.record(Kind::AcquireExpired, policy, message, &[("peer", peer), ("id", id)]);
     }

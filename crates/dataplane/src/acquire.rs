@@ -1,5 +1,5 @@
-//! Stage 5, packets that a policy protects by an SA set without an outbound SA: they wait for one if
-//! a key manager listens ([`crate::sa_queues`]), and continue when the SA is there.
+//! Stage 5, packets that a policy protects by an SA set without an outbound SA: they wait for one
+//! if a key manager listens ([`crate::sa_queues`]), and continue when the SA is there.
 
 use policy::{Action, PolicyIndex, SaSetId, SetIndex};
 use wire::Frames;

@@ -1,5 +1,5 @@
-//! Queues of packets that wait for an SA: a policy protects them, its SA set has no outbound SA, and
-//! a key manager makes SAs on request (RFC 4301 §5.1: where an SA is missing, key management is
+//! Queues of packets that wait for an SA: a policy protects them, its SA set has no outbound SA,
+//! and a key manager makes SAs on request (RFC 4301 §5.1: where an SA is missing, key management is
 //! asked for it).
 //!
 //! **Conditions.** [`SaSet::acquires`](crate::SaSet::acquires): the set's SAs come from a key

@@ -14,11 +14,14 @@ use netlab::ping::Ping;
 use netlab::sites::Plan;
 use netlab::stream::{Delivery, Stream};
 use netlab::{Gateways, LabError, PeerEntry};
+use serde_json::Value;
 
 /// Time between two packets of a stream.
 pub const STEP: Duration = Duration::from_millis(1);
 /// A step that takes longer than this never ends. Tests assert no speed: the machine may be busy.
 pub const AGAIN: Duration = Duration::from_secs(60);
+/// Time for steps that a daemon takes by itself.
+pub const BY_ITSELF: Duration = Duration::from_secs(20);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -109,6 +112,50 @@ pub fn lab(test: &str, plan: Plan) -> Option<Lab> {
 /// As [`lab`] and [`Lab::start`].
 pub fn running(test: &str, plan: Plan) -> Option<Lab> {
     lab(test, plan)?.start(test)
+}
+
+/// Builds a laboratory of two gateways whose SAs are put over the API, with so many workers; its
+/// daemons do not run yet. `more` follows the peer's section of both, with the peer's name for
+/// NAME.
+///
+/// # Panics
+/// As [`lab`].
+pub fn over_the_api(test: &str, workers: u32, more: &str) -> Option<Lab> {
+    let mut lab = lab(test, Plan { queues: workers, ..Plan::default() })?;
+    for number in [1, 2] {
+        let file = lab.gateways.file_mut(number);
+        file.workers = workers.to_string();
+        let PeerEntry { name, local, remote, ours, theirs, .. } = file.peers.pop().unwrap();
+        file.extra += &format!(
+            "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"api\"\n\
+             suite = \"aes-128-gcm\"\nesn = true\n{}\n[[policy]]\nname = \"to-{name}\"\n\
+             peer = \"{name}\"\nlocal = {ours:?}\nremote = {theirs:?}\npriority = 100\n",
+            more.replace("NAME", &name)
+        );
+    }
+    Some(lab)
+}
+
+/// Waits until a condition holds, for at most [`BY_ITSELF`].
+///
+/// # Panics
+/// If it does not, with `what`.
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + BY_ITSELF;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The events of one kind of a gateway, oldest first.
+///
+/// # Panics
+/// If the gateway does not answer.
+pub fn events(gateways: &Gateways, number: u8, kind: &str) -> Vec<Value> {
+    let words = ["events", "--kind", kind, "--json"];
+    let printed = gateways.daemon(number).unwrap().run(&words).unwrap();
+    printed.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
 /// Returns whether a daemon says that this kernel is too old for it, or that this process may not

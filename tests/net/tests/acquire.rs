@@ -1,46 +1,57 @@
-//! Acquire, live: a policy without an SA asks for one, once; its first packets wait and leave in
-//! order when somebody has put it.
+//! Acquire, live: a policy without an SA asks a key manager for one, once; its first packets wait
+//! and leave in order when the SA is put.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use net::Lab;
-use netlab::sites::Plan;
-use netlab::{Gateways, PeerEntry};
+use net::{BY_ITSELF, Lab, events, wait_for};
+use netlab::Gateways;
 use serde_json::Value;
 
-/// Packets that wait.
-const FIRST: usize = 5;
-/// Time for what the daemon does by itself.
-const BY_ITSELF: Duration = Duration::from_secs(20);
+/// Packets that are sent while the first one waits.
+const FURTHER: u8 = 4;
+/// Time after which a packet that does not wait has been dropped.
+const DECIDED: Duration = Duration::from_millis(100);
 
-/// Two gateways whose SAs are put.
-fn over_the_api(test: &str) -> Option<Lab> {
-    let mut lab = net::lab(test, Plan::default())?;
-    for number in [1, 2] {
-        let file = lab.gateways.file_mut(number);
-        let PeerEntry { name, local, remote, ours, theirs, .. } = file.peers.pop().unwrap();
-        file.extra += &format!(
-            "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"api\"\n\
-             suite = \"aes-128-gcm\"\n\n[[policy]]\nname = \"to-{name}\"\npeer = \"{name}\"\n\
-             local = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
-        );
-    }
-    for number in [1, 2] {
-        lab.gateways.start(number).unwrap();
-    }
-    Some(lab)
+/// Two gateways whose SAs are put, and UDP sockets in the hosts behind them.
+struct Stage {
+    lab: Lab,
+    /// Names of the gateways, each the other's peer.
+    names: [String; 2],
+    sender: UdpSocket,
+    receiver: UdpSocket,
+    /// Number in the last packet that was sent.
+    sent: u8,
 }
 
-/// `lockgate sa watch --json`; it ends with the test.
-struct Watcher(Child);
+/// `lockgate sa watch --json`: a key manager that only listens. It ends with the test.
+struct KeyManager {
+    process: Child,
+    requests: Receiver<Value>,
+}
 
-impl Drop for Watcher {
+impl KeyManager {
+    fn start(gateways: &Gateways) -> KeyManager {
+        let mut watch = command(gateways, 1, &["sa", "watch", "--json"]);
+        let mut process = watch.stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, requests) = channel();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        std::thread::spawn(move || {
+            let lines = lines.map_while(Result::ok);
+            let requests = lines.map(|line| serde_json::from_str(&line).unwrap());
+            requests.take_while(|request| sender.send(Value::clone(request)).is_ok()).count()
+        });
+        KeyManager { process, requests }
+    }
+}
+
+impl Drop for KeyManager {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -56,107 +67,109 @@ fn put(gateways: &Gateways, number: u8, line: &str) {
     assert!(child.wait().unwrap().success(), "{line}");
 }
 
-fn reserve(gateways: &Gateways, number: u8, peer: &str) -> String {
-    let reserved = gateways.daemon(number).unwrap().ask(&["sa", "reserve", peer]).unwrap();
-    reserved["spi"].as_str().unwrap().to_owned()
-}
+impl Stage {
+    fn build(test: &str) -> Option<Stage> {
+        let lab = net::over_the_api(test, 1, "")?.start(test)?;
+        let bind = |site: u8| {
+            let host = &lab.gateways.site(site).host;
+            let address = SocketAddr::from(([10, site, 0, 10], 0));
+            host.enter(|| UdpSocket::bind(address)).unwrap().unwrap()
+        };
+        let (sender, receiver) = (bind(1), bind(2));
+        receiver.set_read_timeout(Some(BY_ITSELF)).unwrap();
+        sender.connect(receiver.local_addr().unwrap()).unwrap();
+        let names = [1, 2].map(|number| lab.gateways.file(number).name().to_owned());
+        Some(Stage { lab, names, sender, receiver, sent: 0 })
+    }
 
-fn acquires(gateways: &Gateways) -> usize {
-    let printed = gateways.daemon(1).unwrap().run(&["events", "--kind", "acquire", "--json"]);
-    printed.unwrap().stdout.lines().count()
-}
+    fn gateways(&self) -> &Gateways {
+        &self.lab.gateways
+    }
 
-fn no_sa(gateways: &Gateways) -> u64 {
-    gateways.daemon(1).unwrap().counters().unwrap().dropped("no_sa")
-}
+    fn send(&mut self) {
+        self.sent += 1;
+        self.sender.send(&[self.sent; 8]).unwrap();
+    }
 
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + BY_ITSELF;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
+    /// Receives a packet and returns its number.
+    fn receive(&self) -> u8 {
+        let mut packet = [0; 64];
+        assert_eq!(self.receiver.recv(&mut packet).unwrap(), 8);
+        packet[0]
+    }
+
+    fn no_sa(&self) -> u64 {
+        self.gateways().daemon(1).unwrap().counters().unwrap().dropped("no_sa")
+    }
+
+    fn asked(&self) -> usize {
+        events(self.gateways(), 1, "acquire").len()
+    }
+
+    /// Sends until a packet waits, and returns the request: until the key manager has subscribed,
+    /// packets are dropped.
+    fn ask(&mut self, key_manager: &KeyManager) -> Value {
+        let end = Instant::now() + BY_ITSELF;
+        loop {
+            self.send();
+            if let Ok(request) = key_manager.requests.recv_timeout(DECIDED) {
+                return request;
+            }
+            assert!(Instant::now() < end, "no packet waits");
+        }
+    }
+
+    /// Puts an SA from gateway 1 to gateway 2 into both; returns its SPI.
+    fn put_sa(&self) -> String {
+        let [one, two] = &self.names;
+        let gateways = self.gateways();
+        let reserved = gateways.daemon(2).unwrap().ask(&["sa", "reserve", one]).unwrap();
+        let (spi, key) = (reserved["spi"].as_str().unwrap(), "7c".repeat(20));
+        put(gateways, 2, &format!("in {spi} {key} peer={one}\n"));
+        put(gateways, 1, &format!("out {spi} {key} peer={two}\n"));
+        spi.to_owned()
     }
 }
 
 /// XO-21: the request, the packets that wait, and the SA that lets them go.
 #[test]
 fn a_policy_without_an_sa_asks_once_and_its_first_packets_wait_for_it() {
-    let Some(lab) = over_the_api("acquire") else { return };
-    let gateways = &lab.gateways;
-    let [one, two] = [1, 2].map(|number| gateways.file(number).name().to_owned());
-    let bind = |site: u8| {
-        let address = SocketAddr::from(([10, site, 0, 10], 0));
-        let host = &gateways.site(site).host;
-        host.enter(|| UdpSocket::bind(address)).unwrap().unwrap()
-    };
-    let (sender, receiver) = (bind(1), bind(2));
-    receiver.set_read_timeout(Some(BY_ITSELF)).unwrap();
-    let target = receiver.local_addr().unwrap();
-    let send = |number: u8| sender.send_to(&[number; 8], target).unwrap();
+    let Some(mut stage) = Stage::build("acquire") else { return };
+    // Without a key manager.
+    stage.send();
+    wait_for("no drop", || stage.no_sa() == 1);
 
-    // Nobody is there to ask.
-    send(0);
-    wait_for("no drop", || no_sa(gateways) == 1);
-
-    let mut watch = command(gateways, 1, &["sa", "watch", "--json"]);
-    let mut watcher = Watcher(watch.stdout(Stdio::piped()).spawn().unwrap());
-    let mut lines = BufReader::new(watcher.0.stdout.take().unwrap()).lines();
-    // Until it is heard, packets are dropped.
-    let mut number = 0;
-    wait_for("the first packet does not wait", || {
-        number += 1;
-        let before = no_sa(gateways);
-        send(number);
-        std::thread::sleep(Duration::from_millis(100));
-        no_sa(gateways) == before
-    });
-    let first = number;
-    let asked: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-    assert_eq!(
-        (&asked["peer"], &asked["policy"]),
-        (&two.clone().into(), &format!("to-{two}").into())
-    );
-    assert_eq!((&asked["source"], &asked["protocol"]), (&"10.1.0.10".into(), &17.into()));
-    let dropped = no_sa(gateways);
-    for more in 1..FIRST as u8 {
-        send(first + more);
-    }
+    let key_manager = KeyManager::start(stage.gateways());
+    let asked = stage.ask(&key_manager);
+    let two = stage.names[1].as_str();
+    let expected = (two.into(), format!("to-{two}").into(), "10.1.0.10".into(), 17.into());
+    let [peer, policy, source, protocol] =
+        ["peer", "policy", "source", "protocol"].map(|name| asked[name].clone());
+    assert_eq!((peer, policy, source, protocol), expected);
+    (0..FURTHER).for_each(|_| stage.send());
+    // Longer than a worker takes to ask again.
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!((acquires(gateways), no_sa(gateways)), (1, dropped), "asked once");
+    let dropped = stage.no_sa();
+    assert_eq!(stage.asked(), 1);
 
-    let (spi, key) = (reserve(gateways, 2, &one), "7c".repeat(20));
-    put(gateways, 2, &format!("in {spi} {key} peer={one}\n"));
-    let begun = Instant::now();
-    put(gateways, 1, &format!("out {spi} {key} peer={two}\n"));
-    let mut packet = [0; 64];
-    for more in 0..FIRST as u8 {
-        assert_eq!(receiver.recv(&mut packet).unwrap(), 8);
-        assert_eq!(packet[0], first + more, "in order");
-    }
-    println!("acquire: {FIRST} packets that waited came {:?} after the put began", begun.elapsed());
-    send(200);
-    assert_eq!((receiver.recv(&mut packet).unwrap(), packet[0]), (8, 200));
-    assert_eq!((acquires(gateways), no_sa(gateways)), (1, dropped));
+    let spi = stage.put_sa();
+    let first = stage.receive();
+    assert!(first + FURTHER <= stage.sent, "{first} of {}", stage.sent);
+    (first + 1..=stage.sent).for_each(|number| assert_eq!(stage.receive(), number, "in order"));
+    stage.send();
+    assert_eq!(stage.receive(), stage.sent);
+    assert_eq!((stage.asked(), stage.no_sa()), (1, dropped));
 
-    // Without the SA it is asked for again; without a listener nothing waits.
-    let deleted = command(gateways, 1, &["sa", "del", &spi]).stdout(Stdio::null()).status();
-    assert!(deleted.unwrap().success());
-    send(201);
-    let end = Instant::now() + BY_ITSELF;
-    while acquires(gateways) != 2 {
-        let seen = || {
-            let counters = gateways.daemon(1).unwrap().counters().unwrap();
-            let events = gateways.daemon(1).unwrap().run(&["events"]).unwrap().stdout;
-            format!("{} requests, drops {:?}\n{events}", acquires(gateways), counters.drops)
-        };
-        assert!(Instant::now() < end, "not asked again: {}", seen());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert_eq!(no_sa(gateways), dropped);
-    drop(lines);
-    drop(watcher);
-    wait_for("it is still waited for", || {
-        send(202);
-        no_sa(gateways) > dropped
+    // The SA goes: the next packet asks again.
+    let mut deletion = command(stage.gateways(), 1, &["sa", "del", &spi]);
+    assert!(deletion.stdout(Stdio::null()).status().unwrap().success());
+    stage.send();
+    wait_for("not asked again", || stage.asked() == 2);
+    assert_eq!(stage.no_sa(), dropped);
+    // The key manager goes: packets are dropped again.
+    drop(key_manager);
+    wait_for("packets still wait", || {
+        stage.send();
+        stage.no_sa() > dropped
     });
 }

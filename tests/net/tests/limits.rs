@@ -2,16 +2,15 @@
 //! a change of the configuration nor SIGKILL takes anything back.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use net::{events, wait_for};
 use netlab::Gateways;
 use netlab::sites::Plan;
 use serde_json::Value;
 
 /// Flows, each from a port of its own, so that both workers get some.
 const FLOWS: usize = 32;
-/// Time for what the daemon does by itself.
-const BY_ITSELF: Duration = Duration::from_secs(20);
 
 /// Two gateways of two workers; `lifetime` are the keys of the section at gateway 1.
 fn limited(test: &str, lifetime: &str) -> Option<net::Lab> {
@@ -57,13 +56,8 @@ fn dropped(gateways: &Gateways) -> u64 {
 
 /// The events of one kind about outbound SAs of gateway 1.
 fn expiries(gateways: &Gateways, kind: &str) -> Vec<Value> {
-    let printed = gateways.daemon(1).unwrap().run(&["events", "--json"]).unwrap();
-    let events = printed.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
-    events
-        .filter(|event: &Value| {
-            event["kind"] == kind && event["details"]["direction"] == "outbound"
-        })
-        .collect()
+    let events = events(gateways, 1, kind).into_iter();
+    events.filter(|event| event["details"]["direction"] == "outbound").collect()
 }
 
 /// Sends so many packets from site 1's host to site 2's; returns how many came.
@@ -93,14 +87,6 @@ fn send(gateways: &Gateways, packets: usize) -> usize {
         }
         came.join().unwrap()
     })
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + BY_ITSELF;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// XO-17 and XO-18: a limit by packets.

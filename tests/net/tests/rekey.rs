@@ -4,10 +4,9 @@
 use std::time::{Duration, Instant};
 
 use api::{GatewayClient, v1};
-use net::Lab;
-use netlab::sites::Plan;
+use net::{Lab, events, wait_for};
+use netlab::Gateways;
 use netlab::stream::Delivery;
-use netlab::{Gateways, PeerEntry};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -15,30 +14,15 @@ use tokio::runtime::Runtime;
 const REKEYS: [u32; 2] = [250, 1000];
 /// SAs beside one that is put.
 const MANY_SAS: [u32; 2] = [2000, 10_000];
-/// Time for what the daemon does by itself: replaced SAs go 5 s after the first packet of others.
-const BY_ITSELF: Duration = Duration::from_secs(20);
 
 /// The first of two numbers in `make test`, the second in `make test-long`.
 fn long([brief, long]: [u32; 2]) -> u32 {
     if std::env::var_os("LOCKGATE_LONG").is_some() { long } else { brief }
 }
 
-/// Two gateways of so many workers, whose SAs are put; `more` follows the peer's section of both,
-/// with the peer's name for NAME.
+/// Two running gateways of so many workers, whose SAs are put.
 fn over_the_api(test: &str, workers: u32, more: &str) -> Option<Lab> {
-    let mut lab = net::lab(test, Plan { queues: workers, ..Plan::default() })?;
-    for number in [1, 2] {
-        let file = lab.gateways.file_mut(number);
-        file.workers = workers.to_string();
-        let PeerEntry { name, local, remote, ours, theirs, .. } = file.peers.pop().unwrap();
-        file.extra += &format!(
-            "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"api\"\n\
-             suite = \"aes-128-gcm\"\nesn = true\n{}\n[[policy]]\nname = \"to-{name}\"\n\
-             peer = \"{name}\"\nlocal = {ours:?}\nremote = {theirs:?}\npriority = 100\n",
-            more.replace("NAME", &name)
-        );
-    }
-    lab.start(test)
+    net::over_the_api(test, workers, more)?.start(test)
 }
 
 /// One gateway's API.
@@ -149,20 +133,6 @@ fn volumes(gateways: &Gateways, number: u8) -> [u64; 2] {
 
 fn sas(gateways: &Gateways, number: u8) -> Vec<Value> {
     ask(gateways, number, &["show", "sa"])["sas"].as_array().unwrap().clone()
-}
-
-fn events(gateways: &Gateways, number: u8, kind: &str) -> Vec<Value> {
-    let printed = gateways.daemon(number).unwrap().run(&["events", "--json"]).unwrap();
-    let events = printed.stdout.lines().filter_map(|line| serde_json::from_str(line).ok());
-    events.filter(|event: &Value| event["kind"] == kind).collect()
-}
-
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + BY_ITSELF;
-    while !is_so() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Drops that a change of keys could cause.

@@ -80,8 +80,8 @@ struct DelArgs {
 /// Show policies that need an SA, and hold their first packets
 ///
 /// While this command runs, packets of a policy whose peer has keys = "api" and no outbound SA wait
-/// up to 30 s for one (`lockgate sa put`), at most 16 for each policy. A policy is shown once, until
-/// its peer has an SA or 30 s are over. Runs until it is interrupted.
+/// up to 30 s for one (`lockgate sa put`), at most 16 for each policy. A policy is shown once,
+/// until its peer has an SA or 30 s are over. Runs until it is interrupted.
 #[derive(clap::Args)]
 struct WatchArgs {
     /// Print one JSON object a line

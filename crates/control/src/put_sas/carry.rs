@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use config::validated::{KeySource, Peer};
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
-use ipsec::{Account, Allowance, Lifetime, SaId, Spi};
+use ipsec::{Account, Allowance, Lifetime, SaError, SaId, Spi};
 use policy::{Direction, SaSetId};
 
 use super::{GoneReason, GoneSa};
@@ -50,14 +50,12 @@ impl Compiled {
                 Some(_) => self.sad.vacant_outbound(),
             };
             let allowance = kept.allowance(&sa.allowance, peer, sa.sequence.last());
-            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, peer.encapsulation);
-            let kept = match is_same && sa.allowance == allowance {
-                true => kept.clone(),
-                false => {
-                    let carried = sa.at(slot, set).carried(peer.encapsulation)?;
-                    kept.around(carried.within(allowance).into())
-                }
-            };
+            let way = peer.encapsulation;
+            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, way);
+            let is_same = is_same && sa.allowance == allowance;
+            let kept = kept.in_form(
+                (!is_same).then_some(|| Ok(sa.at(slot, set).carried(way)?.within(allowance))),
+            )?;
             self.place_outbound(slot, kept)?;
             slots.insert(*id, slot);
             touched.insert(name);
@@ -82,14 +80,12 @@ impl Compiled {
                 Some(_) => self.sad.vacant_inbound(),
             };
             let allowance = kept.allowance(&sa.allowance, peer, sa.window.right_edge());
-            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, peer.encapsulation);
-            let kept = match is_same && sa.allowance == allowance {
-                true => kept.clone(),
-                false => {
-                    let carried = sa.at(slot, set).carried(peer.encapsulation)?;
-                    kept.around(carried.within(allowance).into())
-                }
-            };
+            let way = peer.encapsulation;
+            let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, way);
+            let is_same = is_same && sa.allowance == allowance;
+            let kept = kept.in_form(
+                (!is_same).then_some(|| Ok(sa.at(slot, set).carried(way)?.within(allowance))),
+            )?;
             self.place_inbound(slot, kept)?;
         }
         Ok(())
@@ -137,6 +133,14 @@ impl Compiled {
 }
 
 impl<S> Kept<S> {
+    /// Returns this one around another form of its SA; `None`: around the same.
+    fn in_form(
+        &self,
+        form: Option<impl FnOnce() -> Result<S, SaError>>,
+    ) -> Result<Kept<S>, SaError> {
+        form.map_or_else(|| Ok(self.clone()), |form| Ok(self.around(form()?.into())))
+    }
+
     /// The limits of the SA under a peer's section: those that it was put with, else the section's.
     /// The use goes on. Of an SA that was not counted so far, `most_used` is a bound from above of
     /// its packets, and its time runs since it was put.
