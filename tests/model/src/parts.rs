@@ -99,6 +99,9 @@ impl Parts {
         match first {
             Some(Content::Other) if content.is_some() => Answer::Other(before),
             Some(Content::Other) => Answer::Other(vec![]),
+            Some(_) if is_complete && contradict_congestion(&all) => {
+                Answer::Refused(DropReason::Malformed)
+            }
             Some(_) if is_complete => Answer::Whole(whole(&all)),
             Some(_) | None => Answer::Waits,
         }
@@ -130,6 +133,13 @@ fn content(first: &Ip) -> Content {
             if to_4500 && !is_ike { Content::Tiny } else { Content::Other }
         }
     }
+}
+
+/// RFC 3168 §5.3: one has experienced congestion, and another says that its sender knows nothing of
+/// that.
+fn contradict_congestion(parts: &[Ip]) -> bool {
+    let has = |codepoint: u8| parts.iter().any(|part| part.traffic_class & 3 == codepoint);
+    has(3) && has(0)
 }
 
 /// The packet of all its fragments.

@@ -122,7 +122,11 @@ impl<'w> Builder<'w> {
             .traffic_class(seed.sealing.outer_class)
             .identification(identification(&seed.inner) & 1)
             .payload(&bytes);
+        // Not covered: a fragment in a packet that no frame holds. The worker of the outer datagram
+        // opens that, and remembers the fragment; the oracle does not know which worker it is.
+        let is_large_fragment = !matches!(seed.inner.part, PartSeed::Whole) && inner.len() > 1500;
         match seed.sealing.outer_part {
+            _ if is_large_fragment => outer.ip(),
             PartSeed::Whole => outer.ip(),
             PartSeed::First => {
                 let order = match seed.sealing.outer_class {
