@@ -19,24 +19,26 @@ fn any(courses: &[Course], verdicts: &[Verdict], emissions: &[Emission]) -> bool
 
 /// Holds a packet and what follows it against their courses. Verdicts: its own, those of the
 /// followers, then of what is made. What is made about a packet leaves in its place, but for ICMP,
-/// which leaves behind all.
+/// which leaves behind all; its verdict may be before those of the followers' own fragments.
 fn followed(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
     let count = course.followers.len();
     if count == 0 || verdicts.len() <= count {
         return count == 0 && one(course, verdicts, emissions);
     }
     let (own, made) = verdicts.split_at(1 + count);
-    let of_course = |verdict: Verdict, made: &[Verdict]| [&[verdict], made].concat();
-    let splits = (0..=made.len()).flat_map(|m| (0..=emissions.len()).map(move |e| (m, e)));
-    splits.into_iter().any(|(m, e)| {
-        let in_place = (made.split_at(m), emissions.split_at(e));
-        let (made_behind, made_own) = made.split_at(made.len() - m);
-        let (sent_behind, sent_own) = emissions.split_at(emissions.len() - e);
-        let behind = ((made_own, made_behind), (sent_own, sent_behind));
-        [in_place, behind].into_iter().any(|((made, others_made), (sent, others_sent))| {
-            one(course, &of_course(own[0], made), sent)
+    ends(made).any(|(made, others_made)| {
+        ends(emissions).any(|(sent, others_sent)| {
+            one(course, &[&own[..1], made].concat(), sent)
                 && all(&course.followers, &own[1..], others_made, others_sent)
         })
+    })
+}
+
+/// Each part of a list that begins or ends it, with the rest.
+fn ends<T>(list: &[T]) -> impl Iterator<Item = (&[T], &[T])> {
+    (0..=list.len()).flat_map(move |n| {
+        let (first, last) = list.split_at(n);
+        [(first, last), (last, first)]
     })
 }
 
