@@ -2,6 +2,7 @@
 //! hard expiry in its life. A task of its own, because an order of the control thread can take
 //! longer than the time by which an SA has to end.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, events: E
     loop {
         clock.tick().await;
         let snapshot = pictures.borrow_and_update().snapshot.clone();
-        limited.follow(&snapshot);
+        limited.follow(&snapshot, &events);
         drop(snapshot);
         limited.judge(boot_clock_ns(), &events);
     }
@@ -45,6 +46,8 @@ pub(crate) fn boot_clock_ns() -> u64 {
 struct LimitedSas {
     of: Weak<Snapshot>,
     list: Vec<LimitedSa>,
+    /// Time of the last judgement, in nanoseconds of the boot clock.
+    judged_ns: u64,
 }
 
 struct LimitedSa {
@@ -56,20 +59,24 @@ struct LimitedSa {
 }
 
 impl LimitedSas {
-    /// Takes the SAs of a snapshot, if it is another one.
-    fn follow(&mut self, snapshot: &Arc<Snapshot>) {
+    /// Takes the SAs of a snapshot, if it is another one. Those that are gone may have come to a
+    /// limit since they were judged, but not by time: they ended before.
+    ///
+    /// The picture of a snapshot is shown when every worker walks by it: what is gone is used no
+    /// more, and judged twice its use is known to rest.
+    fn follow(&mut self, snapshot: &Arc<Snapshot>, events: &Events) {
         let of = Arc::downgrade(snapshot);
         if self.of.ptr_eq(&of) {
             return;
         }
         self.of = of;
+        let before = std::mem::take(&mut self.list);
         let outbound = snapshot
             .outbound()
             .filter_map(|sa| Some((Direction::Outbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
         let inbound = snapshot
             .inbound()
             .filter_map(|sa| Some((Direction::Inbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
-        self.list.clear();
         self.list.extend(outbound.chain(inbound).map(|(direction, spi, set, allowance)| {
             let place = snapshot.sad().places().get(set);
             let set = place.map(|place| snapshot.set(place));
@@ -77,22 +84,29 @@ impl LimitedSas {
             let (lifetime, account) = (allowance.lifetime, allowance.account.clone());
             LimitedSa { direction, spi, peer, lifetime, account }
         }));
+        let running: HashSet<_> = self.list.iter().map(|sa| Arc::as_ptr(&sa.account)).collect();
+        for sa in before.iter().filter(|sa| !running.contains(&Arc::as_ptr(&sa.account))) {
+            (0..2).for_each(|_| sa.judge(self.judged_ns, events));
+        }
     }
 
-    fn judge(&self, now_ns: u64, events: &Events) {
-        for sa in &self.list {
-            let expiries = sa.account.judge(&sa.lifetime, now_ns);
-            if let Some(limit) = expiries.soft {
-                sa.report((Kind::SaSoftExpire, limit, &sa.lifetime.soft), now_ns, events);
-            }
-            if let Some(limit) = expiries.hard {
-                sa.report((Kind::SaHardExpire, limit, &sa.lifetime.hard), now_ns, events);
-            }
-        }
+    fn judge(&mut self, now_ns: u64, events: &Events) {
+        self.judged_ns = now_ns;
+        self.list.iter().for_each(|sa| sa.judge(now_ns, events));
     }
 }
 
 impl LimitedSa {
+    fn judge(&self, now_ns: u64, events: &Events) {
+        let expiries = self.account.judge(&self.lifetime, now_ns);
+        if let Some(limit) = expiries.soft {
+            self.report((Kind::SaSoftExpire, limit, &self.lifetime.soft), now_ns, events);
+        }
+        if let Some(limit) = expiries.hard {
+            self.report((Kind::SaHardExpire, limit, &self.lifetime.hard), now_ns, events);
+        }
+    }
+
     fn report(&self, (kind, limit, limits): (Kind, Limit, &Limits), now_ns: u64, events: &Events) {
         let used = self.account.used(now_ns);
         let (subject, direction) = (self.spi.to_string(), self.direction.name());
@@ -172,7 +186,7 @@ mod tests {
             let lab = lab(lifetime);
             let mut limited = LimitedSas::default();
             let mut judge = |second: u64| {
-                limited.follow(&lab.state.gateway.snapshot);
+                limited.follow(&lab.state.gateway.snapshot, &lab.events);
                 limited.judge(second * SECOND, &lab.events);
             };
             let soft = ("sa_soft_expire".to_owned(), limit.to_owned(), 3);
@@ -193,7 +207,7 @@ mod tests {
     fn a_limit_by_time_ends_the_sa_and_says_what_to_do() {
         let lab = lab("hard_seconds = 9");
         let mut limited = LimitedSas::default();
-        limited.follow(&lab.state.gateway.snapshot);
+        limited.follow(&lab.state.gateway.snapshot, &lab.events);
         assert_eq!(seal(&lab, 1), 1);
         limited.judge(100 * SECOND, &lab.events);
         limited.judge(108 * SECOND, &lab.events);
@@ -209,10 +223,27 @@ mod tests {
 
     #[test]
     fn the_list_follows_the_snapshot() {
-        let mut limited = LimitedSas::default();
-        limited.follow(&lab("hard_seconds = 9").state.gateway.snapshot);
+        let (mut limited, lab) = (LimitedSas::default(), lab("hard_seconds = 9"));
+        limited.follow(&lab.state.gateway.snapshot, &lab.events);
         assert_eq!(limited.list.len(), 2);
-        limited.follow(&TestLab::new(PEER).state.gateway.snapshot);
+        limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &lab.events);
         assert!(limited.list.is_empty());
+    }
+
+    #[test]
+    fn an_sa_that_ended_just_before_it_was_deleted_is_told_of_and_one_that_would_have_is_not() {
+        for (lifetime, limit) in [("hard_packets = 5", Some("packets")), ("hard_seconds = 9", None)]
+        {
+            let (mut limited, lab) = (LimitedSas::default(), lab(lifetime));
+            limited.follow(&lab.state.gateway.snapshot, &lab.events);
+            assert_eq!(seal(&lab, 4), 4);
+            limited.judge(SECOND, &lab.events);
+            assert_eq!(told(&lab.events), []);
+            seal(&lab, 1);
+            limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &lab.events);
+            limited.judge(100 * SECOND, &lab.events);
+            let limits: Vec<_> = told(&lab.events).into_iter().map(|(_, limit, _)| limit).collect();
+            assert_eq!(limits, Vec::from_iter(limit), "{lifetime}");
+        }
     }
 }
