@@ -238,11 +238,12 @@ async fn ask(kind: Kind, mut client: GatewayClient) -> Result<Vec<String>, tonic
             ports.into_iter().map(|port| port.name).collect()
         }
         Kind::Peer => {
-            let peers = client.show_peers(all).await?.into_inner().peers;
+            let peers = api::whole(client.show_peers(all).await?).await?.into_inner().peers;
             peers.into_iter().map(|peer| peer.name).collect()
         }
         Kind::Policy => {
-            let policies = client.show_policies(all).await?.into_inner().policies;
+            let policies =
+                api::whole(client.show_policies(all).await?).await?.into_inner().policies;
             policies.into_iter().map(|policy| policy.name).collect()
         }
         Kind::Group => {

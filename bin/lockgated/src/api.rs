@@ -11,6 +11,7 @@ mod connections;
 mod groups;
 mod limit;
 mod listen;
+mod pages;
 mod peer;
 mod present;
 mod service;

@@ -6,6 +6,7 @@
 
 mod connect;
 mod details;
+mod pages;
 mod put;
 
 /// Version 1 of the API, generated from `proto/lockgate/v1/lockgate.proto`.
@@ -15,6 +16,7 @@ pub mod v1 {
 }
 
 pub use connect::{ConnectError, GatewayClient, SocketPath, connect};
+pub use pages::{PAGE_ENTRIES, Page, whole};
 
 /// Path of the socket on which the daemon listens if nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";
@@ -29,7 +31,7 @@ pub const ADMIN_GROUP: &str = "lockgate-admin";
 pub const MAX_REQUEST_BYTES: usize = (256 << 20) + (1 << 20);
 /// The largest request of those that carry no configuration, bytes.
 pub const MAX_SMALL_REQUEST_BYTES: usize = 64 << 10;
-/// The largest answer, bytes: every policy of such a configuration with its counters.
+/// The largest message of an answer, bytes: every rule of such a configuration with its counters.
 pub const MAX_ANSWER_BYTES: usize = 1 << 30;
 /// Entries of the flow cache that are shown at a time, at most and if nothing is said.
 pub const MAX_CACHE_ENTRIES: u32 = 10_000;

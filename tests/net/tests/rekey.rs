@@ -80,7 +80,9 @@ impl Gateway {
 
     /// Packets sealed for the peer.
     fn sealed(&mut self) -> u64 {
-        let peers = self.runtime.block_on(self.client.show_peers(v1::ShowRequest::default()));
+        let peers = self.runtime.block_on(async {
+            api::whole(self.client.show_peers(v1::ShowRequest::default()).await?).await
+        });
         peers.unwrap().into_inner().peers[0].sealed.unwrap().packets
     }
 

@@ -197,7 +197,7 @@ fn new_sa(mut line: SaLine, peer: Option<&str>) -> Result<v1::NewSecurityAssocia
 fn delete(args: &DelArgs, socket: &Socket) -> Result<(), Failure> {
     let mut ask = Ask::new(socket)?;
     let all = v1::ShowRequest::default();
-    let shown = ask.call(async |client| client.show_security_associations(all).await)?.sas;
+    let shown = ask.call(async |c| api::whole(c.show_security_associations(all).await?).await)?.sas;
     let name = |spi: &String| named(spi, args, &shown);
     let sas = args.spis.iter().map(name).collect::<Result<Vec<_>, Failure>>()?;
     let request = v1::DeleteSecurityAssociationsRequest { sas, ..Default::default() };

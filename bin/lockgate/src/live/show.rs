@@ -163,14 +163,17 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         What::Port => {
             show.answer(async |c, r| c.show_ports(r).await, |ports| tables::ports(ports, columns))
         }
-        What::Peer => {
-            show.answer(async |c, r| c.show_peers(r).await, |peers| tables::peers(peers, columns))
-        }
+        What::Peer => show.answer(
+            async |c, r| api::whole(c.show_peers(r).await?).await,
+            |peers| tables::peers(peers, columns),
+        ),
         What::Sa => show.answer(
-            async |c, r| c.show_security_associations(r).await,
+            async |c, r| api::whole(c.show_security_associations(r).await?).await,
             |sas| tables::security_associations(sas, columns),
         ),
-        What::Policy => show.answer(async |c, r| c.show_policies(r).await, tables::policies),
+        What::Policy => {
+            show.answer(async |c, r| api::whole(c.show_policies(r).await?).await, tables::policies)
+        }
         What::Group => show.answer(async |c, r| c.show_groups(r).await, groups::groups),
         What::Cache => show.answer(async |c, r| c.show_cache(r).await, tables::cache),
         What::Neighbour => show.answer(async |c, r| c.show_neighbours(r).await, tables::neighbours),

@@ -37,6 +37,15 @@ fn answer<T>(answer: T) -> Answer<T> {
     Ok(Response::new(answer))
 }
 
+type Pages<P> = Pin<Box<dyn tokio_stream::Stream<Item = Result<P, Status>> + Send>>;
+
+/// Answers with pages.
+fn in_pages<P: Send + 'static>(
+    pages: impl IntoIterator<Item = P, IntoIter: Send + 'static>,
+) -> Answer<Pages<P>> {
+    Ok(Response::new(Box::pin(tokio_stream::iter(pages.into_iter().map(Ok)))))
+}
+
 fn event(number: u64) -> v1::Event {
     let details =
         [("port".to_owned(), v1::Detail::text("wan")), ("limit".into(), v1::Detail::number(5))];
@@ -75,15 +84,19 @@ impl Gateway for Fake {
         answer(v1::Ports { ports: vec![port] })
     }
 
-    async fn show_peers(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Peers> {
+    type ShowPeersStream = Pages<v1::Peers>;
+
+    async fn show_peers(&self, _: Request<v1::ShowRequest>) -> Answer<Self::ShowPeersStream> {
         let (name, state) = ("berlin".into(), "ready".into());
-        answer(v1::Peers { peers: vec![v1::Peer { name, state, ..v1::Peer::default() }] })
+        in_pages([v1::Peers { peers: vec![v1::Peer { name, state, ..v1::Peer::default() }] }])
     }
+
+    type ShowSecurityAssociationsStream = Pages<v1::SecurityAssociations>;
 
     async fn show_security_associations(
         &self,
         _: Request<v1::ShowRequest>,
-    ) -> Answer<v1::SecurityAssociations> {
+    ) -> Answer<Self::ShowSecurityAssociationsStream> {
         let sa = v1::SecurityAssociation {
             spi: "0x00001001".into(),
             direction: "outbound".into(),
@@ -102,15 +115,17 @@ impl Gateway for Fake {
         };
         let others = [("inbound", "0x00002001"), ("outbound", "0x00002001"), ("inbound", "0x300")];
         let others = others.map(|(direction, spi)| other(direction, spi));
-        answer(v1::SecurityAssociations { sas: [vec![sa], others.into()].concat() })
+        in_pages([vec![sa], others.into()].map(|sas| v1::SecurityAssociations { sas }))
     }
 
-    async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
+    type ShowPoliciesStream = Pages<v1::Policies>;
+
+    async fn show_policies(&self, _: Request<v1::ShowRequest>) -> Answer<Self::ShowPoliciesStream> {
         let (family, direction) = ("ipv6".into(), "outbound".into());
         let cache_entries = vec![v1::CacheEntries { family, direction, entries: 3 }];
         let named = |name: &str| v1::Policy { name: name.into(), ..v1::Policy::default() };
         let policies = ["berlin-net", "dns", "$(reboot)"].map(named).into();
-        answer(v1::Policies { policies, cache_entries, ..v1::Policies::default() })
+        in_pages([v1::Policies { policies, cache_entries, ..v1::Policies::default() }])
     }
 
     async fn show_groups(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
@@ -122,8 +137,7 @@ impl Gateway for Fake {
         answer(v1::Groups { groups: vec![group], ..v1::Groups::default() })
     }
 
-    type ShowConnectionsStream =
-        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::ConnectionPage, Status>> + Send>>;
+    type ShowConnectionsStream = Pages<v1::ConnectionPage>;
 
     async fn show_connections(
         &self,

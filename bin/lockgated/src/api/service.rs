@@ -14,8 +14,9 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use super::listen::ConnectionInfo;
+use super::pages::Pages;
 use super::peer::Peer;
-use super::{associations, capture, connections, groups, present};
+use super::{associations, capture, connections, groups, pages, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
     PolicyChange, Save, ToConfirm,
@@ -75,6 +76,12 @@ async fn to_its_end<T: Send + 'static>(
     task.await.map_err(|_| Status::internal("the change ended in an internal error: report it"))
 }
 
+/// Makes a long answer beside this thread, which has other things to do.
+async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    let made = tokio::task::spawn_blocking(make).await;
+    made.map_err(|_| Status::internal("internal error: report it"))
+}
+
 fn microseconds_since(start: std::time::Instant) -> u64 {
     start.elapsed().as_micros().try_into().unwrap_or(u64::MAX)
 }
@@ -93,39 +100,50 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(v1::Ports { ports }))
     }
 
-    async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Peers> {
-        let peers = present::peers(&self.backend.running().await);
+    type ShowPeersStream = Pages<v1::Peers>;
+
+    async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<Self::ShowPeersStream> {
+        let running = self.backend.running().await;
+        let peers = beside(move || present::peers(&running)).await?;
         let peers = named(peers, "peer", request.into_inner().name, |peer| &peer.name)?;
-        Ok(Response::new(v1::Peers { peers }))
+        Ok(pages::answer(peers, self.ended.clone(), |peers| v1::Peers { peers }))
     }
+
+    type ShowSecurityAssociationsStream = Pages<v1::SecurityAssociations>;
 
     async fn show_security_associations(
         &self,
         request: Request<v1::ShowRequest>,
-    ) -> Answer<v1::SecurityAssociations> {
+    ) -> Answer<Self::ShowSecurityAssociationsStream> {
         let sas = self.backend.security_associations().await;
         let sas = named(sas, "SA of a peer", request.into_inner().name, |sa| &sa.peer)?;
-        Ok(Response::new(v1::SecurityAssociations { sas }))
+        Ok(pages::answer(sas, self.ended.clone(), |sas| v1::SecurityAssociations { sas }))
     }
 
-    async fn show_policies(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Policies> {
+    type ShowPoliciesStream = Pages<v1::Policies>;
+
+    async fn show_policies(
+        &self,
+        request: Request<v1::ShowRequest>,
+    ) -> Answer<Self::ShowPoliciesStream> {
         let running = self.backend.running().await;
         let name = request.into_inner().name;
         let host = present::host_bypasses(&running);
         let sums = present::action_volumes(&running, 0..3);
         let cache_entries = running.cache_entries.clone();
-        // Very many policies take a while, and this thread has other things to do.
-        let policies = tokio::task::spawn_blocking(move || present::policies(&running));
-        let policies = policies.await.map_err(|_| Status::internal("internal error: report it"))?;
+        let policies = beside(move || present::policies(&running)).await?;
         let policies = named(policies, "policy", name, |p| &p.name)?;
-        Ok(Response::new(v1::Policies { policies, host, cache_entries, sums }))
+        let mut first = v1::Policies { policies: Vec::new(), host, cache_entries, sums };
+        Ok(pages::answer(policies, self.ended.clone(), move |policies| v1::Policies {
+            policies,
+            ..std::mem::take(&mut first)
+        }))
     }
 
     async fn show_groups(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
         let running = self.backend.running().await;
         let name = request.into_inner().name;
-        let groups = tokio::task::spawn_blocking(move || groups::groups(&running));
-        let groups = groups.await.map_err(|_| Status::internal("internal error: report it"))?;
+        let groups = beside(move || groups::groups(&running)).await?;
         let v1::Groups { groups, mut ports, sums } = groups;
         let groups = named(groups, "security group", name.clone(), |group| &group.name)?;
         if let Some(name) = name {
@@ -134,8 +152,7 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(v1::Groups { groups, ports, sums }))
     }
 
-    type ShowConnectionsStream =
-        Pin<Box<dyn Stream<Item = Result<v1::ConnectionPage, Status>> + Send>>;
+    type ShowConnectionsStream = Pages<v1::ConnectionPage>;
 
     async fn show_connections(
         &self,

@@ -84,7 +84,9 @@ fn is_root(test: &str) -> bool {
 #[tokio::test]
 async fn policies_show_what_they_match_and_decided_and_what_passes_without_them() {
     let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
-    let shown = client.show_policies(v1::ShowRequest::default()).await.unwrap().into_inner();
+    let all = v1::ShowRequest::default();
+    let shown = client.show_policies(all.clone()).await.unwrap();
+    let shown = api::whole(shown).await.unwrap().into_inner();
     let names: Vec<&str> = shown.policies.iter().map(|p| p.name.as_str()).collect();
     assert_eq!(names, ["berlin-net", "rest"]);
     let first = &shown.policies[0];
@@ -95,12 +97,12 @@ async fn policies_show_what_they_match_and_decided_and_what_passes_without_them(
     let host: Vec<&str> = shown.host.iter().map(|entry| entry.service.as_str()).collect();
     assert_eq!(host, ["arp", "nd", "udp/500"]);
     assert_eq!(shown.cache_entries, ["ipv4", "ipv6"].map(entries));
-    let one = client.show_policies(named("rest")).await.unwrap().into_inner();
-    assert_eq!(one.policies.len(), 1);
+    let one = api::whole(client.show_policies(named("rest")).await.unwrap()).await.unwrap();
+    assert_eq!(one.into_inner().policies.len(), 1);
     let none = client.show_policies(named("rset")).await.unwrap_err();
     assert_eq!(none.code(), Code::NotFound);
-    let peers = client.show_peers(v1::ShowRequest::default()).await.unwrap().into_inner().peers;
-    let berlin = &peers[0];
+    let peers = api::whole(client.show_peers(all).await.unwrap()).await.unwrap().into_inner();
+    let berlin = &peers.peers[0];
     assert_eq!((berlin.policies, berlin.inner_mtu > 1400), (1, true), "{berlin:?}");
     // Those of SAs that are gone count too.
     assert_eq!(berlin.sealed, Some(v1::Volume { packets: 5, bytes: 500 }));
