@@ -258,7 +258,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> u128 {
     field.iter().fold(0, |value, &byte| value << 8 | u128::from(byte))
 }
 
-/// Whole frames with ESP to an IPv4 address, in the order of the capture.
+/// Whole frames with ESP, or a fragment of it, to an IPv4 address, in the order of the capture.
 ///
 /// # Errors
 /// [`LabError::Capture`].
@@ -267,8 +267,9 @@ pub fn esp_frames_to(capture: &Path, destination: Ipv4Addr) -> Result<Vec<Vec<u8
     let mut reader = CaptureReader::open(capture)?;
     while let Some(packet) = reader.peek()? {
         let frame = packet.bytes;
-        let to = number(frame, ethertype(frame).1 + 16, 4) as u32;
-        let is_esp = ethertype(frame).0 == 0x0800 && matches!(judge(frame), Kind::Esp { .. });
+        let (ethertype, ip) = ethertype(frame);
+        let is_esp = ethertype == 0x0800 && number(frame, ip + 9, 1) == 50;
+        let to = number(frame, ip + 16, 4) as u32;
         if is_esp && to == u32::from(destination) && packet.original as usize == frame.len() {
             frames.push(frame.to_vec());
         }

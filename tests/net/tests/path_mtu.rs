@@ -7,19 +7,28 @@
 //! ```
 //! `allow_host` lists ICMP: the message reaches the worker all the same, and Linux by way of it.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use net::router::{self, HIDDEN, INSIDE};
+use net::router::{self, HIDDEN, INSIDE, OUTSIDE};
 use net::{AGAIN, Lab, rewrite_peer};
+use netlab::capture::{Scope, esp_frames_to};
 use netlab::ping::{Fragments, Ping};
-use netlab::sites::Plan;
+use netlab::sites::{Plan, WAN};
 use netlab::{Namespace, PeerEntry};
 use serde_json::Value;
 
 /// The router's address on the wire.
 const OUTER: &str = "192.0.2.102";
+/// Gateways and router outside, where IPv6 is there.
+const A6: &str = "2001:db8:fff1::1";
+const OUTER6: &str = "2001:db8:fff1::66";
+const NET_A6: &str = "2001:db8:fff1::/64";
+const ROUTER6: &str = "2001:db8:fff2::1";
+const B6: &str = "2001:db8:fff2::2";
+const NET_B6: &str = "2001:db8:fff2::/64";
 /// MTU of the narrow link, and the largest inner packet that then passes whole.
 const NARROW: u32 = 1400;
 const INNER: u32 = 1346;
@@ -45,10 +54,45 @@ fn with_router(test: &str, keys: &str) -> Option<(Lab, Namespace)> {
     Some((lab, router))
 }
 
+/// As [`with_router`], with IPv6 outside.
+fn with_router_of_ipv6(test: &str) -> Option<(Lab, Namespace)> {
+    let mut lab = net::lab(test, Plan::default())?;
+    let router = router::put_between(&lab, &[OUTER]);
+    router.set("net/ipv6/conf/all/forwarding", "1").unwrap();
+    let [a, b] = [1, 2].map(|number| &lab.gateways.site(number).gateway);
+    // Further addresses on links that are there, so that nothing else changes.
+    a.ip(&format!(
+        "addr add {A6}/64 dev {WAN} nodad
+         route add {NET_B6} via {OUTER6}
+         route replace 10.2.0.0/16 via {OUTER}"
+    ))
+    .unwrap();
+    router
+        .ip(&format!(
+            "addr add {OUTER6}/64 dev {OUTSIDE} nodad
+             addr add {ROUTER6}/64 dev {INSIDE} nodad"
+        ))
+        .unwrap();
+    b.ip(&format!("addr add {B6}/64 dev {WAN} nodad\nroute add {NET_A6} via {ROUTER6}")).unwrap();
+    for (number, local, remote) in [(1, A6, B6), (2, B6, A6)] {
+        rewrite_peer(&mut lab.gateways, number, "", |peer: &mut PeerEntry| {
+            (peer.local, peer.remote) = (local.to_owned(), remote.to_owned());
+        });
+    }
+    let lab = lab.start(test)?;
+    lab.flows_again();
+    Some((lab, router))
+}
+
 /// Makes the router let no more than this through to gateway B. The way back stays wide.
 fn narrow(router: &Namespace, mtu: u32) {
     let (to, own) = ("172.16.2.0/24", router::ROUTER);
     router.ip(&format!("route replace {to} dev {INSIDE} src {own} mtu {mtu}")).unwrap();
+}
+
+/// As [`narrow`], for IPv6.
+fn narrow_for_ipv6(router: &Namespace, mtu: u32) {
+    router.ip(&format!("route replace {NET_B6} dev {INSIDE} metric 1 mtu {mtu}")).unwrap();
 }
 
 /// A field of gateway `number`'s only peer.
@@ -152,18 +196,75 @@ fn with_pmtu_ignore_nothing_is_learned() {
 #[test]
 fn ipv6_of_1280_bytes_crosses_a_path_below_1280_in_outer_fragments() {
     let keys = "fragment_outer = true\n";
-    let Some((lab, router)) = with_router("outer_fragments", keys) else { return };
+    let Some((mut lab, router)) = with_router("outer_fragments", keys) else { return };
     narrow(&router, 1000);
-    let (a, to) = (lab.gateways.site(1), lab.gateways.site(2).host_v6());
+    let to = lab.gateways.site(2).host_v6();
     // The router tells of the first ones.
-    ping(&to, 1280, 2).run(&a.host).unwrap();
+    ping(&to, 1280, 2).run(&lab.gateways.site(1).host).unwrap();
     assert_eq!(peer(&lab, 1, "path_mtu"), 1000);
-    let answers = ping(&to, 1280, 20).run_until_answered(&a.host).unwrap();
+    let capture = lab.gateways.capture(Scope::Whole).unwrap();
+    let answers = ping(&to, 1280, 20).run_until_answered(&lab.gateways.site(1).host).unwrap();
     assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
+    let frames = esp_frames_to(&capture.stop().unwrap(), HIDDEN.parse().unwrap()).unwrap();
+    assert_eq!(pairs(&frames, 1000), 20);
+    let a = lab.gateways.site(1);
     // Larger ones are told of 1280, which every host of IPv6 takes.
     let answers = ping(&to, LARGE, 1).run(&a.host).unwrap();
     assert_eq!(answers.mtu, Some(1280), "{}", answers.text);
     lab.balances();
+}
+
+/// Sends pings that no longer fit, and learns that those of `inner` bytes do, from the router that
+/// lets [`NARROW`] through.
+fn learns(lab: &Lab, inner: u32) {
+    let (a, b) = (lab.gateways.site(1), lab.gateways.site(2));
+    for to in [b.host_v4(), b.host_v6()] {
+        let answers = ping(&to, 1420, 3).run(&a.host).unwrap();
+        assert_eq!((answers.received, answers.mtu), (0, Some(inner)), "{}", answers.text);
+        let answers = ping(&to, inner, 5).run_until_answered(&a.host).unwrap();
+        assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
+    }
+    assert_eq!((peer(lab, 1, "path_mtu"), told(lab).0), (NARROW.into(), 1));
+    lab.balances();
+}
+
+#[test]
+fn the_path_mtu_of_esp_in_udp_is_learned_too() {
+    let keys = "encapsulation = \"udp\"\n";
+    let Some((lab, router)) = with_router("path_mtu_udp", keys) else { return };
+    narrow(&router, NARROW);
+    // 1400 less IPv4, UDP, ESP with its number of 8 bytes and its 16 of the check: pad length and
+    // next header make a multiple of 4.
+    learns(&lab, (NARROW - 20 - 8 - 16 - 16) / 4 * 4 - 2);
+}
+
+#[test]
+fn the_path_mtu_between_gateways_of_ipv6_is_learned_too() {
+    let Some((lab, router)) = with_router_of_ipv6("path_mtu_ipv6") else { return };
+    narrow_for_ipv6(&router, NARROW);
+    learns(&lab, (NARROW - 40 - 16 - 16) / 4 * 4 - 2);
+}
+
+/// Counts the outer packets of a capture, each of which must be in two fragments of at most `mtu`
+/// bytes with an identification of its own.
+fn pairs(frames: &[Vec<u8>], mtu: usize) -> usize {
+    let mut packets: HashMap<[u8; 2], Vec<(usize, usize, bool)>> = HashMap::new();
+    for frame in frames {
+        let packet = &frame[14..];
+        let number = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+        let (length, place) = (usize::from(number(2)), number(6));
+        assert!(length <= mtu, "{length} bytes");
+        let (from, goes_on) = (usize::from(place & 0x1fff) * 8, place & 0x2000 != 0);
+        packets.entry([packet[4], packet[5]]).or_default().push((from, length - 20, goes_on));
+    }
+    for (identification, parts) in &mut packets {
+        parts.sort_unstable();
+        let [(0, first, true), (from, _, false)] = parts[..] else {
+            panic!("{identification:?}: {parts:?}");
+        };
+        assert_eq!(first, from, "{identification:?}");
+    }
+    packets.len()
 }
 
 /// A TCP connection from host A to host B.
