@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use dataplane::connections::Connections;
 use dataplane::{
-    Medium, Neighbour, NetdevId, NextHop, PortId, PortInfo, RouteEntry, RouteGeneration,
+    Medium, Neighbour, NetdevId, NextHop, PathMtu, PortId, PortInfo, RouteEntry, RouteGeneration,
     RouteTarget, SaSet, SetIndex, Snapshot, SnapshotParts,
 };
 use ipsec::{
@@ -47,6 +47,8 @@ pub struct Peer {
     pub mss_clamp: bool,
     /// Set if its address and UDP port may change.
     pub may_move: bool,
+    /// Bytes of the largest packet that the path to it carries, where a router has told of one.
+    pub path_mtu: Option<u16>,
     /// Keys that we seal with, all in the same suite; none: nothing can be sent.
     pub outbound: Vec<Keys>,
     /// Keys that the peer seals with.
@@ -163,6 +165,11 @@ impl World {
                 let sa = InboundSa::new(id, spi, set, &keys.key(), peer.carriage, window);
                 inbound.push(Arc::new(sa.unwrap()));
             }
+            let path_mtu = PathMtu::default();
+            if let Some(mtu) = peer.path_mtu {
+                // It grows old from then on.
+                path_mtu.lower(mtu, u64::MAX);
+            }
             sets.push(SaSet {
                 id: set,
                 peer: format!("peer{place}"),
@@ -172,7 +179,7 @@ impl World {
                 mss_clamp: peer.mss_clamp,
                 may_move: peer.may_move,
                 keepalive_s: None,
-                path_mtu: Some(dataplane::PathMtu::default()),
+                path_mtu: Some(path_mtu),
                 fragment_outer: false,
             });
         }
@@ -192,6 +199,12 @@ impl World {
             ..SnapshotParts::default()
         })
         .unwrap()
+    }
+
+    /// Bytes of the largest packet that leaves by a port for a peer.
+    pub fn mtu_to(&self, peer: &Peer, port: PortId) -> usize {
+        let port = self.port(port).mtu;
+        peer.path_mtu.map_or(port, |path| port.min(path.into())) as usize
     }
 
     /// Returns whether packets on a port begin with the IP header.

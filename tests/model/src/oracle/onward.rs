@@ -112,14 +112,15 @@ impl Oracle<'_> {
     }
 
     /// Bytes of the largest packet that an SA of a set carries whole: the largest that, sealed, is
-    /// no larger than the port's MTU. In transport mode that of a packet without IP options.
+    /// no larger than the port's MTU and the path's. In transport mode that of a packet without IP
+    /// options.
     fn tunnel_mtu(&self, set: SetIndex) -> Option<usize> {
         let peer = &self.world.peers[set.0 as usize];
         let remote = Address::from(peer.tunnel().remote);
         let Some(RouteTarget::Via(hop)) = self.world.route(remote) else { return None };
         let suite = peer.outbound.first()?.suite;
         let (port, _) = self.next_hop(hop.0 as usize, remote);
-        let mtu = self.world.port(port).mtu as usize;
+        let mtu = self.world.mtu_to(peer, port);
         let ip = if remote.family == Family::V4 { 20 } else { 40 };
         let udp = if peer.carriage.udp.is_some() { 8 } else { 0 };
         let sealed = |length: usize| match peer.carriage.mode {

@@ -149,6 +149,7 @@ fn explain_says_what_becomes_of_a_packet() {
 fn explain_of_another_gateway_is_found_out() {
     let not_judged = [
         "MTU",
+        "path MTU",
         "link address",
         "own link address",
         "MSS clamp",

@@ -299,7 +299,6 @@ impl<'w> Gateway<'w> {
     ) -> (Option<u32>, Vec<u8>, Option<OnTheWire>) {
         let outer = headers::ip(&bytes).expect("what leaves has no defects");
         assert_eq!(outer.bytes.len(), bytes.len(), "nothing behind the packet");
-        let mtu = self.world.port(egress).mtu as usize;
         for (place, peer) in self.world.peers.iter().enumerate() {
             let Some(body) = esp_of(&peer.carriage, &outer) else { continue };
             let Some((spi, low)) = esp::header(body) else { continue };
@@ -323,12 +322,14 @@ impl<'w> Gateway<'w> {
                 Mode::Transport => outer.upper - own,
             };
             let slack = options.min(esp::layout(keys.suite).block - 4);
+            let mtu = self.world.mtu_to(peer, egress);
             assert!(bytes.len() <= mtu + slack, "{} bytes", bytes.len());
             let iv = &body[8..8 + esp::layout(keys.suite).iv];
             let iv = (!iv.is_empty())
                 .then(|| iv.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)));
             return (Some(place as u32), packet, Some(OnTheWire { spi, sequence: low, iv }));
         }
+        let mtu = self.world.port(egress).mtu as usize;
         assert!(bytes.len() <= mtu, "{} bytes", bytes.len());
         (None, bytes, None)
     }

@@ -21,8 +21,12 @@ const PACKETS: usize = 60;
 /// Its name, and how the other gateway differs.
 pub(crate) type Difference = (&'static str, fn(&mut World));
 
-pub(crate) const DIFFERENCES: [Difference; 24] = [
+pub(crate) const DIFFERENCES: [Difference; 25] = [
     ("MTU", |world| world.ports.iter_mut().for_each(|port| port.mtu -= 4)),
+    ("path MTU", |world| {
+        let known = world.peers.iter_mut().filter_map(|peer| peer.path_mtu.as_mut());
+        known.for_each(|mtu| *mtu -= 4);
+    }),
     ("side", |world| world.ports[0].side = Side::Unprotected),
     ("link address", |world| world.neighbours.iter_mut().for_each(|n| n.mac[0] ^= 2)),
     ("own link address", |world| world.ports[1].mac[5] ^= 1),

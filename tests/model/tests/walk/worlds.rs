@@ -1,6 +1,7 @@
 //! Random small gateways: two unprotected ports, two protected ones, Linux, two or three peers,
 //! nested routes with holes, and policies that overlap in every way.
 
+use dataplane::path_mtu::{FLOOR_V4, FLOOR_V6};
 use dataplane::{
     HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
     Prefix, RouteEntry, RouteTarget, Side,
@@ -283,6 +284,7 @@ pub(crate) fn a_plain_world(suite: Suite, window: u32, numbers: SequenceNumbers)
         carriage: ends(place).into(),
         mss_clamp: false,
         may_move: false,
+        path_mtu: None,
         inbound: vec![keys(0x1000 + place as u32)],
         outbound: vec![keys(0x2000 + place as u32)],
     };
@@ -572,13 +574,19 @@ fn peers() -> impl Strategy<Value = Vec<Peer>> {
         1..3,
     );
     let algorithms = (select(&SUITES[..]), any::<bool>());
-    let one = (a_carriage(), any::<[bool; 2]>(), algorithms, outbound, inbound);
+    let path_mtu = prop_oneof![
+        3 => Just(None),
+        1 => select(&[576u16, 577, 800, 1280, 1281, 1400, 1499, 1500, 9000][..]).prop_map(Some),
+    ];
+    let one = (a_carriage(), any::<[bool; 2]>(), path_mtu, algorithms, outbound, inbound);
     prop::collection::vec(one, 2..=PEERS.len()).prop_map(|list| {
         let mut next_spi = 0xff;
         let mut peers = vec![];
-        for (place, (carriage, [mss_clamp, may_move], algorithms, outbound, inbound)) in
+        for (place, (carriage, switches, path_mtu, algorithms, outbound, inbound)) in
             list.into_iter().enumerate()
         {
+            let [mss_clamp, may_move] = switches;
+            let floor = if ends(place).local.is_ipv4() { FLOOR_V4 } else { FLOOR_V6 } as u16;
             let mut keys = |(seed, window, supply): (u8, u32, Supply), direction: u8| {
                 let ((suite, is_extended), numbers) = (algorithms, SequenceNumbers::Short);
                 let numbers = if is_extended { SequenceNumbers::Extended } else { numbers };
@@ -593,6 +601,7 @@ fn peers() -> impl Strategy<Value = Vec<Peer>> {
                 carriage: Encapsulation { tunnel: ends(place), ..carriage },
                 mss_clamp,
                 may_move,
+                path_mtu: path_mtu.map(|mtu| mtu.max(floor)),
             });
         }
         peers
