@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// The part of the gateway to show
     #[arg(value_enum)]
     what: What,
-    /// Show only this one: a port, a peer (also for its SAs), a policy, a security group, a
+    /// Show only this one: a port, a peer (also for its SAs), an SPI, a policy, a security group, a
     /// neighbour's address, a route's prefix, a drop reason. Of connections those that a filter
     /// names: host, net, port, proto, state, on (`lockgate connection clear --help`)
     #[arg(value_name = "NAME")]

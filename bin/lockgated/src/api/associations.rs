@@ -141,13 +141,33 @@ fn parsed_direction(place: usize, word: &str) -> Result<Direction, Status> {
     found.ok_or_else(|| wrong(place, "its direction is neither outbound nor inbound"))
 }
 
-/// An SPI, decimal or `0x…`.
-fn parsed_spi(place: usize, text: &str) -> Result<Spi, Status> {
+/// A number of 32 bits, decimal or `0x…`.
+fn number(text: &str) -> Option<u32> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
     // `from_str_radix` would take a sign too.
     let plain = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let number = plain.then(|| u32::from_str_radix(digits, radix).ok()).flatten();
-    let number = number.ok_or_else(|| wrong(place, "an SPI is a number of 32 bits"))?;
+    plain.then(|| u32::from_str_radix(digits, radix).ok()).flatten()
+}
+
+/// Returns the SAs of a peer or an SPI, all if none is named.
+///
+/// # Errors
+/// `NotFound`.
+pub(super) fn named(
+    mut sas: Vec<v1::SecurityAssociation>,
+    name: Option<&str>,
+) -> Result<Vec<v1::SecurityAssociation>, Status> {
+    let Some(name) = name else { return Ok(sas) };
+    let spi = number(name).map(|spi| format!("{spi:#010x}"));
+    sas.retain(|sa| sa.peer == name || Some(&sa.spi) == spi.as_ref());
+    match sas.is_empty() {
+        true => Err(Status::not_found(format!("there is no SA of a peer or an SPI \"{name}\""))),
+        false => Ok(sas),
+    }
+}
+
+fn parsed_spi(place: usize, text: &str) -> Result<Spi, Status> {
+    let number = number(text).ok_or_else(|| wrong(place, "an SPI is a number of 32 bits"))?;
     Spi::new(number).ok_or_else(|| wrong(place, "SPIs 0 to 255 are reserved (RFC 4303 §2.1)"))
 }
 
@@ -163,6 +183,39 @@ mod tests {
             key: vec![7; 20],
             ..v1::NewSecurityAssociation::default()
         }
+    }
+
+    #[test]
+    fn sas_are_found_by_their_peer_and_by_their_spi() {
+        let sa = |peer: &str, spi: &str| v1::SecurityAssociation {
+            peer: peer.into(),
+            spi: spi.into(),
+            ..v1::SecurityAssociation::default()
+        };
+        // The last peer has a name that is a number.
+        let all = [sa("a", "0x00001001"), sa("b", "0x00001002"), sa("4098", "0x00001003")];
+        let found = |name: &str| {
+            let found = named(all.to_vec(), Some(name)).unwrap_or_default();
+            let place = |one: &v1::SecurityAssociation| all.iter().position(|sa| sa == one);
+            found.iter().filter_map(place).collect::<Vec<_>>()
+        };
+        assert_eq!(named(all.to_vec(), None).unwrap(), all);
+        for (name, places) in [
+            ("a", &[0][..]),
+            ("0x1001", &[0]),
+            ("0x00001001", &[0]),
+            ("4097", &[0]),
+            ("0x1002", &[1]),
+            ("4098", &[1, 2]),
+            ("0x1003", &[2]),
+        ] {
+            assert_eq!(found(name), places, "{name}");
+        }
+        for name in ["", "c", "0x", "1001", "0x1004", "+0x1001", "0x100000001001"] {
+            assert_eq!(found(name), [0; 0], "{name}");
+        }
+        let refused = named(all.to_vec(), Some("0x1004")).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::NotFound);
     }
 
     fn read(sa: v1::NewSecurityAssociation) -> Result<PutSa, Status> {

@@ -116,7 +116,7 @@ impl<B: Backend> Gateway for Service<B> {
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowSecurityAssociationsStream> {
         let sas = self.backend.security_associations().await;
-        let sas = named(sas, "SA of a peer", request.into_inner().name, |sa| &sa.peer)?;
+        let sas = associations::named(sas, request.into_inner().name.as_deref())?;
         Ok(pages::answer(sas, self.ended.clone(), |sas| v1::SecurityAssociations { sas }))
     }
 
