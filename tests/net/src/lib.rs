@@ -6,6 +6,8 @@
 
 pub mod router;
 
+use std::io::Write;
+use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -146,6 +148,17 @@ pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "{what}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Has a gateway put the SA of a line, as `lockgate sa put -` reads it.
+///
+/// # Panics
+/// If it does not.
+pub fn put_sa(gateways: &Gateways, number: u8, line: &str) {
+    let mut command = gateways.daemon(number).unwrap().command(&["sa", "put", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{line}");
 }
 
 /// The events of one kind of a gateway, oldest first.

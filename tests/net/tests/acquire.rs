@@ -1,13 +1,13 @@
 //! Acquire, live: a policy without an SA asks a key manager for one, once; its first packets wait
 //! and leave in order when the SA is put.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use net::{BY_ITSELF, Lab, events, wait_for};
+use net::{BY_ITSELF, Lab, events, put_sa, wait_for};
 use netlab::Gateways;
 use serde_json::Value;
 
@@ -57,14 +57,6 @@ impl Drop for KeyManager {
 
 fn command(gateways: &Gateways, number: u8, words: &[&str]) -> Command {
     gateways.daemon(number).unwrap().command(words)
-}
-
-/// Puts the SA of a line, as `lockgate sa put -` reads it.
-fn put(gateways: &Gateways, number: u8, line: &str) {
-    let mut command = command(gateways, number, &["sa", "put", "-"]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "{line}");
 }
 
 impl Stage {
@@ -125,8 +117,8 @@ impl Stage {
         let gateways = self.gateways();
         let reserved = gateways.daemon(2).unwrap().ask(&["sa", "reserve", one]).unwrap();
         let (spi, key) = (reserved["spi"].as_str().unwrap(), "7c".repeat(20));
-        put(gateways, 2, &format!("in {spi} {key} peer={one}\n"));
-        put(gateways, 1, &format!("out {spi} {key} peer={two}\n"));
+        put_sa(gateways, 2, &format!("in {spi} {key} peer={one}\n"));
+        put_sa(gateways, 1, &format!("out {spi} {key} peer={two}\n"));
         spi.to_owned()
     }
 }
