@@ -203,6 +203,34 @@ mod tests {
         }
     }
 
+    /// Row XO-20: who counts takes what is left and says nothing; that a limit is looked at says
+    /// nothing either; the judgement alone ends an SA, and only one that is at its limit.
+    #[test]
+    fn a_worker_at_a_limit_ends_no_sa_and_neither_does_a_look_at_one_that_has_room() {
+        let lab = lab("soft_packets = 3\nhard_packets = 5");
+        let account = |number: usize| {
+            let snapshot = &lab.state.gateway.snapshot;
+            let allowances = [
+                snapshot.outbound().next().unwrap().allowance.clone(),
+                snapshot.inbound().next().unwrap().allowance.clone(),
+            ];
+            allowances[number].clone().unwrap().account
+        };
+        let (seals, opens) = (account(0), account(1));
+        let mut limited = LimitedSas::default();
+        limited.follow(&lab.state.gateway.snapshot, &lab.events);
+        // A false alarm: whoever raises it, nothing is there to be decided.
+        (1..9).for_each(|second| limited.judge(second * SECOND, &lab.events));
+        assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
+        // A worker at the limit, which asks again and again.
+        assert_eq!([seal(&lab, 9), seal(&lab, 9), seal(&lab, 1)], [5, 0, 0]);
+        assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
+        (9..12).for_each(|second| limited.judge(second * SECOND, &lab.events));
+        let kinds: Vec<_> = told(&lab.events).into_iter().map(|(kind, ..)| kind).collect();
+        assert_eq!(kinds, ["sa_soft_expire", "sa_hard_expire"]);
+        assert_eq!((seals.ended(), opens.ended()), (Some(Limit::Packets), None));
+    }
+
     #[test]
     fn a_limit_by_time_ends_the_sa_and_says_what_to_do() {
         let lab = lab("hard_seconds = 9");
