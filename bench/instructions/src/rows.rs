@@ -105,7 +105,7 @@ pub(crate) fn all() -> Vec<Row> {
                 }
                 // The same library in every run, whatever a clock says under valgrind.
                 let (flows, backend, workers) = (FLOWS, Some(BackendKind::first(suite)), 1);
-                let case = Case { direction, suite, family, size, flows, backend, workers };
+                let case = Case { direction, suite, family, size, flows, backend, workers, sas: 1 };
                 let (capture, fast_path) = (Capture::Off, FastPathUse::WherePossible);
                 let (rules, treatment) = (0, Treatment::Stateless);
                 let limits = SaLimits::Without;

@@ -397,6 +397,7 @@ fn traffic() -> Case {
         flows: 1,
         backend: None,
         workers: 1,
+        sas: 1,
     }
 }
 

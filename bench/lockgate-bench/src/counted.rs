@@ -38,7 +38,7 @@ impl Table {
     pub(super) fn of(&self, row: &Row) -> Option<f64> {
         let is_counted_cipher = ["none", "null"].contains(&row.suite)
             || self.ciphers.split(' ').next() == Some(row.backend);
-        if row.workers != 1 || !is_counted_cipher {
+        if row.workers != 1 || row.sas != 1 || !is_counted_cipher {
             return None;
         }
         self.rows.get(&name(row)?).map(|counted| counted.instructions)
@@ -95,9 +95,9 @@ mod tests {
     fn row(suite: &'static str, direction: &'static str, hit_rate: f64) -> Row {
         let (walk, backend) = ("fast", "ipsec-mb");
         let cache = if hit_rate > 0.0 { "always" } else { "off" };
-        let (family, size, workers) = (4, 64, 1);
+        let (family, size, workers, sas) = (4, 64, 1, 1);
         let row = Row { suite, direction, walk, backend, cache, hit_rate, ..Row::default() };
-        Row { family, size, workers, ..row }
+        Row { family, size, workers, sas, ..row }
     }
 
     #[test]
@@ -132,6 +132,7 @@ mod tests {
             Row { walk: "general", direction: "forward", ..right.clone() },
             Row { cache: "auto", ..right.clone() },
             Row { workers: 2, ..right.clone() },
+            Row { sas: 2, ..right.clone() },
             Row { backend: "aws-lc-rs", ..right.clone() },
             Row { hit_rate: 0.5, ..right.clone() },
             Row { size: 65, ..right },

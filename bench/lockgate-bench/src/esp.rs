@@ -31,7 +31,7 @@ use super::rows::{self, Report, Row};
 use super::subject::{Caching, Subject, WalkKind};
 use super::{ArgumentError, BenchError, LapRefused, counted, pairs, publish, shares, targets};
 use scene::Random;
-use scene::{Case, Direction, MAX_FLOWS, SaLimits};
+use scene::{Case, Direction, MAX_FLOWS, MAX_SAS, SaLimits};
 
 /// Laps at least.
 const LEAST_LAPS: usize = 7;
@@ -73,9 +73,14 @@ pub(crate) struct EspArguments {
     /// a suite has no row of it.
     #[arg(long, value_delimiter = ',', value_parser = backend)]
     backend: Vec<BackendKind>,
-    /// Threads, each on a core of its own with frames, flows and an SA of its own.
+    /// Threads, each on a core of its own with frames, flows and SAs of its own.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     workers: Vec<usize>,
+    /// SAs of each worker and direction, 1 to 10000, each with a peer and a policy of its own and
+    /// an equal share of the flows, of which there must be as many. Rows with more than one are
+    /// compared with one.
+    #[arg(long, value_delimiter = ',', default_values_t = [1])]
+    sas: Vec<usize>,
     /// Laps of every row at least; 7 is the least. There are as many as the time allows.
     #[arg(long, default_value_t = 9)]
     laps: usize,
@@ -197,6 +202,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
         arguments.limits.then(|| "SAs have limits by packets and bytes".to_owned()),
         Some(format!("{}\n{}", rows::table(&rows), rows::memory(&memory))),
         pairs::table(&rows),
+        rows::by_sas(&rows),
         rows::stages(&rows),
         targets::table(&rows, &machine),
     ];
@@ -222,8 +228,9 @@ fn subjects(arguments: &EspArguments, cores: usize) -> Result<Vec<Subject>, Argu
                         if !(least..=most).contains(&size) {
                             return Err(ArgumentError::Size { size, family: version, least, most });
                         }
-                        let flows = arguments.flows;
-                        let case = Case { direction, suite, family, size, flows, backend, workers };
+                        let (flows, sas) = (arguments.flows, 1);
+                        let case =
+                            Case { direction, suite, family, size, flows, backend, workers, sas };
                         subjects.extend(of_case(case, arguments));
                     }
                 }
@@ -241,17 +248,24 @@ fn check_ranges(arguments: &EspArguments, cores: usize) -> Result<(), ArgumentEr
     check("--flows", &[arguments.flows], LEAST_FLOWS, MAX_FLOWS)?;
     check("--frame-bytes", &[arguments.frame_bytes], FRAME_SIZES[0], FRAME_SIZES[1])?;
     check("--cache-flows", &[arguments.cache_flows], 2, MOST_CACHE_FLOWS)?;
+    check("--sas", &arguments.sas, 1, MAX_SAS.min(arguments.flows))?;
     check("--in-flight", &arguments.in_flight, LEAST_IN_FLIGHT, arguments.flows)?;
     check("--workers", &arguments.workers, 1, cores.min(MAX_WORKERS))
 }
 
-/// The rows of one case.
+/// The rows of one case. Forwarding has no SAs.
 fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
     let mut subjects = Vec::new();
+    let sas = match case.direction {
+        Direction::Forward => &[1],
+        Direction::Out | Direction::In => &arguments.sas[..],
+    };
     for &in_flight in &arguments.in_flight {
         for &cache in &arguments.cache {
-            let walks = arguments.walk.iter();
-            subjects.extend(walks.map(|&walk| Subject { case, walk, cache, in_flight }));
+            for case in sas.iter().map(|&sas| Case { sas, ..case }) {
+                let walks = arguments.walk.iter();
+                subjects.extend(walks.map(|&walk| Subject { case, walk, cache, in_flight }));
+            }
         }
     }
     subjects
@@ -354,6 +368,14 @@ impl Bench<'_> {
             let twin = self.subjects.iter().position(is_twin);
             if let (WalkKind::Fast, Some(general)) = (subject.walk, twin) {
                 pairs::ratio(&self.laps[fast], &self.laps[general]).write_into(&mut rows[fast]);
+            }
+        }
+        for (place, subject) in self.subjects.iter().enumerate() {
+            let one = self.subjects.iter().position(|other| *other == subject.with_one_sa());
+            if let Some(one) = one.filter(|one| *one != place) {
+                let ratio = pairs::ratio(&self.laps[place], &self.laps[one]);
+                rows[place].one_sa_ratio = Some(ratio.median);
+                rows[place].one_sa_spread = Some(ratio.spread);
             }
         }
         Ok(rows)
@@ -463,7 +485,8 @@ mod tests {
 
     #[test]
     fn a_row_asked_for_by_its_own_arguments_is_that_row() {
-        let line = ["--size=64,999", "--flows=5000", "--workers=2", "--backend=aws-lc-rs"];
+        let line =
+            ["--size=64,999", "--flows=5000", "--workers=2", "--sas=1,5000", "--backend=aws-lc-rs"];
         for subject in subjects(&arguments(&line)).unwrap() {
             let line = subject.arguments();
             let line: Vec<&str> = line.iter().map(String::as_str).collect();
@@ -492,6 +515,8 @@ mod tests {
             ("--cache-flows", "1"),
             ("--workers", "0"),
             ("--workers", "3"),
+            ("--sas", "0"),
+            ("--sas", "4097"),
         ] {
             assert!(error(&[name, found]).to_string().contains(name));
         }

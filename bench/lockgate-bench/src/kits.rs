@@ -7,7 +7,7 @@ use std::sync::Arc;
 use dataplane::{CacheUse, FlowCache};
 use io::memory::MemoryFrames;
 use ipsec::Suite;
-use policy::{PolicyId, Spd};
+use policy::Spd;
 use scene::{Case, Direction, SceneError};
 use wire::Family;
 
@@ -18,9 +18,10 @@ use super::subject::Caching;
 pub(super) struct Kits {
     /// One entry a worker.
     pub(super) workers: Vec<Kit>,
-    /// Policies of both families. Every lap uses the same ones, with the same generations:
-    /// otherwise the cache would hold entries of policies that are gone.
-    pub(super) spd: Arc<Spd>,
+    /// Policies of both families, by the number of peers. Every lap uses the same ones, with the
+    /// same generations, and caches of their own: otherwise a cache would hold entries of other
+    /// policies.
+    spds: HashMap<usize, Arc<Spd>>,
 }
 
 /// One worker's equipment.
@@ -29,17 +30,18 @@ pub(super) struct Kit {
     pub(super) caches: Caches,
 }
 
-/// Caches of a worker, one for each use, made when first needed.
+/// Caches of a worker, one for each use and number of peers, made when first needed.
 pub(super) struct Caches {
     entries: usize,
-    made: HashMap<CacheUse, FlowCache>,
+    /// By their use and the number of peers.
+    made: HashMap<(CacheUse, usize), FlowCache>,
 }
 
 impl Kits {
     /// Makes the frames and caches of the workers, by the given numbers of flows and entries.
     ///
     /// # Errors
-    /// The policies are refused; this is not expected.
+    /// None is expected.
     pub(super) fn new(
         workers: usize,
         flows: usize,
@@ -50,10 +52,23 @@ impl Kits {
             frames: MemoryFrames::with_frame_bytes(flows as u32, frame_bytes),
             caches: Caches { entries, made: HashMap::new() },
         };
-        let policies = (0..).zip([Family::V4, Family::V6]);
-        let policies = policies.map(|(n, family)| any_of(family).peers_policy(PolicyId(n), n + 1));
-        let spd = Spd::new(policies.collect())?.into();
-        Ok(Kits { workers: (0..workers).map(kit).collect(), spd })
+        Ok(Kits { workers: (0..workers).map(kit).collect(), spds: HashMap::new() })
+    }
+
+    /// The policies for this number of peers.
+    ///
+    /// # Errors
+    /// The policies are refused; this is not expected.
+    pub(super) fn spd(&mut self, peers: usize) -> Result<Arc<Spd>, LapError> {
+        if let Some(spd) = self.spds.get(&peers) {
+            return Ok(spd.clone());
+        }
+        let families = (0..).zip([Family::V4, Family::V6]);
+        let policies = families
+            .flat_map(|(n, family)| any_of(family, peers).peers_policies(n * peers as u32, n + 1));
+        let spd: Arc<Spd> = Spd::new(policies.collect())?.into();
+        self.spds.insert(peers, spd.clone());
+        Ok(spd)
     }
 }
 
@@ -62,24 +77,32 @@ impl Caches {
     ///
     /// # Errors
     /// No memory, or no random bytes.
-    pub(super) fn lend(&mut self, caching: Caching) -> Result<Option<FlowCache>, LapError> {
+    pub(super) fn lend(
+        &mut self,
+        (caching, peers): (Caching, usize),
+    ) -> Result<Option<FlowCache>, LapError> {
         let Some(use_) = caching.use_() else { return Ok(None) };
-        match self.made.remove(&use_) {
+        match self.made.remove(&(use_, peers)) {
             Some(cache) => Ok(Some(cache)),
             None => fresh(self.entries, use_).map(Some),
         }
     }
 
     /// Takes back the equipment that was lent.
-    pub(super) fn take_back(&mut self, caching: Caching, cache: Option<FlowCache>) {
-        self.made.extend(caching.use_().zip(cache));
+    pub(super) fn take_back(
+        &mut self,
+        (caching, peers): (Caching, usize),
+        cache: Option<FlowCache>,
+    ) {
+        let use_ = caching.use_().map(|use_| (use_, peers));
+        self.made.extend(use_.zip(cache));
     }
 }
 
-/// A case of a family, made for its policy alone.
-fn any_of(family: Family) -> Case {
+/// A case of a family, made for its policies alone.
+fn any_of(family: Family, sas: usize) -> Case {
     let (direction, suite, size) = (Direction::Out, Suite::Null, 64);
-    Case { direction, suite, family, size, flows: 1, backend: None, workers: 1 }
+    Case { direction, suite, family, size, flows: 1, backend: None, workers: 1, sas }
 }
 
 /// Makes a cache. Touches all of its memory, as the daemon does, so that no page fault occurs while
@@ -103,14 +126,17 @@ mod tests {
     #[test]
     fn each_use_has_a_cache_of_its_own_and_off_has_none() {
         let mut caches = Kits::new(1, 64, 2048, 64).unwrap().workers.remove(0).caches;
-        assert!(caches.lend(Caching::Off).unwrap().is_none());
+        assert!(caches.lend((Caching::Off, 1)).unwrap().is_none());
         for caching in [Caching::Auto, Caching::Always] {
-            let lent = caches.lend(caching).unwrap();
+            let lent = caches.lend((caching, 1)).unwrap();
             assert!(lent.as_ref().is_some_and(|cache| cache.capacity() >= 64));
-            caches.take_back(caching, lent);
+            caches.take_back((caching, 1), lent);
         }
         assert_eq!(caches.made.len(), 2);
-        caches.take_back(Caching::Off, None);
+        // Of other policies.
+        assert!(caches.lend((Caching::Auto, 7)).unwrap().is_some());
+        assert_eq!(caches.made.len(), 2);
+        caches.take_back((Caching::Off, 1), None);
         assert_eq!(caches.made.len(), 2);
     }
 }

@@ -14,7 +14,7 @@
 //! makes the cache's entries.
 //!
 //! With several workers each is a thread on a core of its own with its own frames, ports, flows and
-//! SA under the one snapshot; their timed spans begin together.
+//! SAs under the one snapshot; their timed spans begin together.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -138,9 +138,9 @@ pub(super) fn run(
     random: &mut Random,
 ) -> Result<(Kits, LapFigures), LapError> {
     let case = &subject.case;
-    let keys = (0..case.workers).map(|_| Keys::fresh(case.suite));
+    let keys = (0..case.workers * case.sas).map(|_| Keys::fresh(case.suite));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = Snapshot::new(case.parts(&keys, kits.spd.clone())?)?;
+    let snapshot = Snapshot::new(case.parts(&keys, kits.spd(case.sas)?)?)?;
     let snapshot = match course.limits {
         SaLimits::Without => snapshot,
         SaLimits::Far => limited(&snapshot)?,
@@ -154,7 +154,7 @@ pub(super) fn run(
     let stations = stations.map(|(number, (handovers, kit))| Station {
         subject,
         snapshot: &snapshot,
-        keys: &keys[number],
+        others: others(case, &keys, number),
         number,
         handovers,
         kit,
@@ -192,11 +192,16 @@ pub(super) fn run(
     Ok((kits, LapFigures::together(&figures)))
 }
 
+/// The other ends of a worker's SAs.
+fn others(case: &Case, keys: &[Keys], worker: usize) -> Vec<OtherCipher> {
+    (0..case.sas).map(|peer| other_cipher(case, &keys[case.place(worker, peer)])).collect()
+}
+
 /// A worker's equipment at the beginning of a lap.
 struct Station<'c> {
     subject: &'c Subject,
     snapshot: &'c Snapshot,
-    keys: &'c Keys,
+    others: Vec<OtherCipher>,
     number: usize,
     handovers: Handovers,
     kit: Kit,
@@ -209,11 +214,11 @@ fn work(
     start: &Start,
     random: &mut Random,
 ) -> Result<(Kit, LapFigures), LapError> {
-    let Station { subject, snapshot, keys, number, handovers, kit } = station;
+    let Station { subject, snapshot, others, number, handovers, kit } = station;
     let Kit { frames, mut caches } = kit;
     let Subject { case, in_flight, cache: caching, .. } = *subject;
-    let cache = caches.lend(caching)?;
-    let mut lap = Lap::new(subject, snapshot, (number, keys), frames, cache, handovers);
+    let cache = caches.lend((caching, case.sas))?;
+    let mut lap = Lap::new(subject, snapshot, (number, others), frames, cache, handovers);
     lap.pass(random, start)?;
     let (mut walked, mut span) = (Span::default(), Span::default());
     let before = lap.answered();
@@ -231,8 +236,9 @@ fn work(
         Staging::Whole => None,
         Staging::ByStage => Some(lap.staged_pass(random, start)?),
     };
-    let (first, other) = (lap.carried + 1, lap.other);
-    caches.take_back(caching, lap.worker.take_cache(None));
+    // Of several SAs the first: its numbers begin behind those that any has used.
+    let (first, other) = (lap.carried + 1, lap.others.swap_remove(0));
+    caches.take_back((caching, case.sas), lap.worker.take_cache(None));
     let mut frames = lap.worker.into_parts().0;
     start.wait();
     let cipher = match case.direction {
@@ -300,9 +306,13 @@ struct Lap<'c> {
     number: usize,
     in_flight: usize,
     worker: Worker<MemoryFrames, PreloadedPort>,
-    other: OtherCipher,
-    /// Packets that the SA carried so far.
+    /// The other ends of its SAs.
+    others: Vec<OtherCipher>,
+    /// Packets that its SAs carried so far: all of them, and each.
     carried: u32,
+    carried_by: Vec<u32>,
+    /// Numbers in their SAs of the packets that are laid out.
+    numbers: Vec<u32>,
     /// Frames of the latest pass, in the order of their packets.
     order: Vec<FrameId>,
     begin: Instant,
@@ -312,7 +322,7 @@ impl<'c> Lap<'c> {
     fn new(
         subject: &'c Subject,
         snapshot: &'c Snapshot,
-        (number, keys): (usize, &Keys),
+        (number, others): (usize, Vec<OtherCipher>),
         frames: MemoryFrames,
         cache: Option<FlowCache>,
         handovers: Handovers,
@@ -323,10 +333,22 @@ impl<'c> Lap<'c> {
         worker.walk_among(case.workers as u32);
         worker.take_cache(cache);
         worker.use_fast_path(walk.use_());
-        let other = other_cipher(case, keys);
+        let carried_by = vec![0; case.sas];
         let (order, begin) = (Vec::with_capacity(case.flows), Instant::now());
         let in_flight = *in_flight;
-        Lap { case, snapshot, number, in_flight, worker, other, carried: 0, order, begin }
+        Lap {
+            case,
+            snapshot,
+            number,
+            in_flight,
+            worker,
+            others,
+            carried: 0,
+            carried_by,
+            numbers: Vec::with_capacity(in_flight),
+            order,
+            begin,
+        }
     }
 
     /// Packets that the flow cache answered so far, and those that left by the fast path.
@@ -338,7 +360,8 @@ impl<'c> Lap<'c> {
     /// Runs the yardstick over the frames of the latest pass. Returns ns a packet.
     fn yardstick(&mut self, passes: u32) -> Result<f64, LapError> {
         // Made for its length alone: no number of the SA is used.
-        let length = arriving(self.case, &self.other, self.number, 0, 1).len();
+        let length =
+            arriving(self.case, &self.others[self.case.peer_of(0)], self.number, 0, 1).len();
         let (order, in_flight) = (&self.order, self.in_flight);
         Yardstick { order, in_flight, length, passes }.run(self.worker.frames_mut())
     }
@@ -391,11 +414,15 @@ impl<'c> Lap<'c> {
 
     /// Fills a frame with a packet for each of these flows.
     fn lay_out(&mut self, flows: &[usize]) {
-        let (case, number, other) = (self.case, self.number, &self.other);
-        let packets = flows.iter().zip(self.carried + 1..);
-        let packets =
-            packets.map(|(flow, sequence)| arriving(case, other, number, *flow, sequence));
-        let frames = load(&mut self.worker, case.ingress(), packets);
+        let Lap { case, number, others, worker, carried_by, numbers, .. } = self;
+        numbers.clear();
+        let packets = flows.iter().map(|flow| {
+            let peer = case.peer_of(*flow);
+            carried_by[peer] += 1;
+            numbers.push(carried_by[peer]);
+            arriving(case, &others[peer], *number, *flow, carried_by[peer])
+        });
+        let frames = load(worker, case.ingress(), packets);
         self.order.extend(frames);
     }
 
@@ -441,9 +468,11 @@ impl<'c> Lap<'c> {
         let sent = egress.map_or(&[][..], |port| port.sent());
         for _ in 0..SAMPLE {
             let packet = random.below(sent.len());
-            let number = self.carried + 1 + packet as u32;
+            let (flow, number) = (order[packet], self.numbers[packet]);
             let output = frames.packet(sent[packet]).unwrap_or_default();
-            check(self.case, &self.other, spi(self.number), order[packet], number, output)
+            let peer = self.case.peer_of(flow);
+            let spi = spi(self.case.place(self.number, peer));
+            check(self.case, &self.others[peer], spi, flow, number, output)
                 .map_err(|flaw| LapError::Output { packet, flaw })?;
         }
         Ok(())
@@ -477,7 +506,16 @@ mod tests {
             for family in [Family::V4, Family::V6] {
                 for (suite, size) in [(Suite::Aes128Gcm, 64), (Suite::Aes256Gcm, 1420)] {
                     let (flows, backend, workers) = (FLOWS, None, 1);
-                    cases.push(Case { direction, suite, family, size, flows, backend, workers });
+                    cases.push(Case {
+                        direction,
+                        suite,
+                        family,
+                        size,
+                        flows,
+                        backend,
+                        workers,
+                        sas: 1,
+                    });
                 }
             }
         }
@@ -491,12 +529,13 @@ mod tests {
         let subject = Subject { in_flight: FLOWS, ..subject(*case) };
         let frames = kits(1).workers.remove(0).frames;
         let handovers = Handovers::default();
-        act(&mut Lap::new(&subject, &snapshot, (0, &keys), frames, None, handovers))
+        let others = vec![other_cipher(case, &keys)];
+        act(&mut Lap::new(&subject, &snapshot, (0, others), frames, None, handovers))
     }
 
     /// The first packets of a lap in order, as they arrive.
     fn first_packets(lap: &Lap) -> Vec<Vec<u8>> {
-        let packet = |flow| arriving(lap.case, &lap.other, 0, flow, flow as u32 + 1);
+        let packet = |flow| arriving(lap.case, &lap.others[0], 0, flow, flow as u32 + 1);
         (0..FLOWS).map(packet).collect()
     }
 
@@ -580,6 +619,7 @@ mod tests {
                         flows: FLOWS,
                         backend: Some(*kind),
                         workers: 1,
+                        sas: 1,
                     };
                     let lap = run(&subject(case), kits(1), course, &mut random);
                     lap.unwrap_or_else(|error| panic!("{case:?}: {error}"));
@@ -597,6 +637,22 @@ mod tests {
                 run(&subject(case), kits(2), COURSE, &mut random).expect("a right lap");
             assert_eq!(free.workers.len(), 2);
             assert!(figures.walk_ns > 0.0);
+        }
+    }
+
+    #[test]
+    fn many_sas_of_two_workers_carry_an_equal_part_of_the_packets_each_by_its_own_numbers() {
+        let mut random = Random::new(9);
+        for case in cases().into_iter().filter(|case| case.direction != Direction::Forward) {
+            for (sas, workers) in [(3, 1), (FLOWS / 2, 1), (FLOWS / 2, 2)] {
+                let case = Case { sas, workers, ..case };
+                let mut flows = vec![0; sas];
+                (0..FLOWS).for_each(|flow| flows[case.peer_of(flow)] += 1);
+                let mean = FLOWS / sas;
+                assert!(flows.iter().all(|flows| (mean - 1..=mean + 1).contains(flows)));
+                run(&subject(case), kits(2), COURSE, &mut random)
+                    .unwrap_or_else(|error| panic!("{case:?}: {error}"));
+            }
         }
     }
 
@@ -661,6 +717,7 @@ mod tests {
             with_lap(&case, |lap| {
                 let packets = first_packets(lap);
                 walk(lap, &packets);
+                lap.numbers = (1..=FLOWS as u32).collect();
                 lap.check_counts(packets.len()).unwrap();
                 lap.check_sample(&order, &mut Random::new(5)).unwrap();
                 let (frames, port) = lap.worker.parts_mut(case.egress());

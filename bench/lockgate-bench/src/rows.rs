@@ -20,7 +20,7 @@ use super::subject::{Caching, Subject};
 use scene::{Case, Direction, Keys};
 
 pub(super) use super::subject::version;
-pub(super) use table::{heading, memory, stages, table};
+pub(super) use table::{by_sas, heading, memory, stages, table};
 
 /// A lap in which the thread had its core for a smaller part of the time is not counted: somebody
 /// else ran there, and left his data in the caches.
@@ -40,6 +40,8 @@ pub(super) struct Row {
     pub(super) library: Cow<'static, str>,
     pub(super) family: u8,
     pub(super) workers: usize,
+    /// SAs of each worker in the direction, each with an equal share of the flows.
+    pub(super) sas: usize,
     /// "fast": the fast path where it takes packets; "general": the general walk alone.
     pub(super) walk: &'static str,
     /// "auto", as the daemon's default; "always"; "off".
@@ -84,6 +86,12 @@ pub(super) struct Row {
     /// Pairs of laps behind `general_ratio`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pairs: Option<usize>,
+    /// For a row of several SAs: its time over that of one, median of laps of the same rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) one_sa_ratio: Option<f64>,
+    /// Distance of the quartiles of `one_sa_ratio` as a part of its median.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) one_sa_spread: Option<f64>,
     /// Distance of the quartiles of `ns_per_packet` as a part of its median.
     pub(super) spread: f64,
     /// First quartile of the laps' times: others on the machine only ever add.
@@ -167,6 +175,7 @@ impl Row {
             library,
             family: version(case.family),
             workers: case.workers,
+            sas: case.sas,
             walk: by.name(),
             cache: cache.name(),
             cache_entries: if *cache == Caching::Off { 0 } else { memory.cache_entries },
@@ -186,6 +195,8 @@ impl Row {
             general_ratio: None,
             general_spread: None,
             pairs: None,
+            one_sa_ratio: None,
+            one_sa_spread: None,
             spread: walk.spread,
             ns_best_quartile: walk.first_quartile,
             cipher_ns_best_quartile: cipher.first_quartile,
@@ -262,6 +273,7 @@ mod tests {
             flows: 4096,
             backend: None,
             workers: 1,
+            sas: 1,
         };
         Subject { case, walk: WalkKind::Fast, cache: Caching::Always, in_flight: 512 }
     }

@@ -184,6 +184,7 @@ pub(super) fn traffic(family: Family) -> Case {
         flows: 1,
         backend: None,
         workers: 1,
+        sas: 1,
     }
 }
 

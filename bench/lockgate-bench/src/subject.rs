@@ -82,12 +82,17 @@ impl Subject {
             1 => String::new(),
             workers => format!(", {workers} workers"),
         };
+        let sas = match case.sas {
+            1 => String::new(),
+            sas => format!(", {sas} SAs"),
+        };
         let what = match case.direction {
             Direction::Forward => "forward".to_owned(),
             way => format!("{}{backend} {}", case.suite, way.name()),
         };
         format!(
-            "{what}, IPv{version}, {size} bytes{workers}, {in_flight} in flight, {} walk, cache {}",
+            "{what}, IPv{version}, {size} bytes{workers}{sas}, {in_flight} in flight, {} walk, \
+             cache {}",
             walk.name(),
             cache.name()
         )
@@ -96,7 +101,7 @@ impl Subject {
     /// Arguments of `bench esp` that ask for this row alone.
     pub(super) fn arguments(&self) -> Vec<String> {
         let Subject { case, walk, cache, in_flight } = self;
-        let Case { direction, suite, family, size, flows, backend, workers } = case;
+        let Case { direction, suite, family, size, flows, backend, workers, sas } = case;
         let backend = backend.map(|kind| format!("--backend={}", kind.name()));
         let arguments = [
             format!("--direction={}", direction.name()),
@@ -105,12 +110,18 @@ impl Subject {
             format!("--size={size}"),
             format!("--flows={flows}"),
             format!("--workers={workers}"),
+            format!("--sas={sas}"),
             format!("--walk={}", walk.name()),
             format!("--cache={}", cache.name()),
             format!("--in-flight={in_flight}"),
             "--seed=1".into(),
         ];
         arguments.into_iter().chain(backend).collect()
+    }
+
+    /// The row that differs from this one by having one SA alone.
+    pub(super) fn with_one_sa(&self) -> Subject {
+        Subject { case: Case { sas: 1, ..self.case }, ..*self }
     }
 
     /// Returns whether another row differs from this one by its walk alone.

@@ -13,7 +13,11 @@ use super::subject::{Caching, WalkKind};
 ///
 /// AES-128-GCM by ipsec-mb, by its version; forwarding of the smallest packets.
 pub(super) fn target(row: &Row, ipsec_mb: Option<&str>) -> Option<f64> {
-    if row.workers != 1 || row.walk != WalkKind::Fast.name() || row.cache == Caching::Off.name() {
+    if row.workers != 1
+        || row.sas != 1
+        || row.walk != WalkKind::Fast.name()
+        || row.cache == Caching::Off.name()
+    {
         return None;
     }
     if row.direction == "forward" {
@@ -88,7 +92,7 @@ mod tests {
 
     fn row(suite: &'static str, direction: &'static str, size: usize) -> Row {
         let (walk, cache, backend) = ("fast", "auto", "ipsec-mb");
-        Row { suite, direction, size, backend, walk, cache, workers: 1, ..Row::default() }
+        Row { suite, direction, size, backend, walk, cache, workers: 1, sas: 1, ..Row::default() }
     }
 
     #[test]

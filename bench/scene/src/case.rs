@@ -6,8 +6,10 @@
 //! 10.3.0.0/16 ── router ── dmz  ┘         └
 //! ```
 //! and the same in IPv6. One policy protects all between lan's and the peer's network by a set with
-//! one SA a worker and direction; lan and dmz are both protected ports, between which nothing is
-//! asked. wan carries larger packets than the others: what fits into them still does when sealed.
+//! one SA a worker and direction. With several SAs a worker each is of a peer of its own, which has
+//! an equal part of that network and an address of its own behind wan. lan and dmz are both
+//! protected ports, between which nothing is asked. wan carries larger packets than the others:
+//! what fits into them still does when sealed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -67,18 +69,20 @@ pub struct Case {
     pub flows: usize,
     /// The library that ciphers; `None`: those that the walk takes, by measuring them.
     pub backend: Option<BackendKind>,
-    /// Threads, each with frames and an SA of its own.
+    /// Threads, each with frames and SAs of its own.
     pub workers: usize,
+    /// SAs of each worker and direction, and so peers: at most [`MAX_SAS`] and the flows.
+    pub sas: usize,
 }
 
-/// SPI of both SAs of a worker.
-pub fn spi(worker: usize) -> Spi {
-    Spi::new(0x1000 + worker as u32).expect("not reserved")
+/// SPI of both SAs of a place ([`Case::place`]); of a worker's first it is the worker's number.
+pub fn spi(place: usize) -> Spi {
+    Spi::new(0x1000 + place as u32).expect("not reserved")
 }
 
-/// The only set of SAs.
-const PEERS_SET: SaSetId = SaSetId(0);
-/// Priority of the policy where it is the only one of the SPD.
+/// SAs of a worker at most.
+pub const MAX_SAS: usize = 10_000;
+/// Priority of the policies where no others are in the SPD.
 pub(crate) const PEERS_PRIORITY: u32 = 100;
 /// Flows at most where each is to have hosts of its own: the host part of an address.
 pub const MAX_FLOWS: usize = 65_536;
@@ -120,7 +124,10 @@ struct Plan {
     /// The network behind each netdev; behind wan the peer's.
     networks: [&'static str; 3],
     network_bits: u8,
+    /// The first peer; the others follow it.
     peer: &'static str,
+    /// The network of all peers' addresses.
+    peers: (&'static str, u8),
 }
 
 const V4: Plan = Plan {
@@ -129,6 +136,7 @@ const V4: Plan = Plan {
     networks: ["10.1.0.0", "10.2.0.0", "10.3.0.0"],
     network_bits: 16,
     peer: "198.51.100.7",
+    peers: ("198.51.0.0", 16),
 };
 const V6: Plan = Plan {
     own: ["fd00:ff:1::1", "2001:db8::1", "fd00:ff:3::1"],
@@ -136,6 +144,7 @@ const V6: Plan = Plan {
     networks: ["fd00:1::", "fd00:2::", "fd00:3::"],
     network_bits: 64,
     peer: "2001:db8:ffff::7",
+    peers: ("2001:db8:ffff::", 64),
 };
 
 fn plan(family: Family) -> &'static Plan {
@@ -150,8 +159,8 @@ fn address(text: &str) -> Address {
     ip.into()
 }
 
-/// Keys of one worker's SAs in one lap, fresh from the operating system: no key seals twice under
-/// one number.
+/// Keys of the SAs of one place in one lap, fresh from the operating system: no key seals twice
+/// under one number.
 pub struct Keys {
     /// Key that we seal with.
     pub outbound: KeyMaterial,
@@ -212,10 +221,22 @@ impl Case {
         }
     }
 
-    /// Both ends of the tunnel, ours first.
-    pub fn tunnel(&self) -> (Address, Address) {
+    /// Both ends of the tunnel to a peer, ours first.
+    pub fn tunnel(&self, peer: usize) -> (Address, Address) {
         let plan = plan(self.family);
-        (address(plan.own[usize::from(WAN.0)]), address(plan.peer))
+        let first = address(plan.peer);
+        let remote = Address { value: first.value + peer as u128, ..first };
+        (address(plan.own[usize::from(WAN.0)]), remote)
+    }
+
+    /// The peer whose packets a flow's are, by its far host.
+    pub fn peer_of(&self, flow: usize) -> usize {
+        self.far_host(flow) * self.sas / MAX_FLOWS
+    }
+
+    /// The place among all of a worker's SAs with a peer.
+    pub fn place(&self, worker: usize, peer: usize) -> usize {
+        peer * self.workers + worker
     }
 
     /// The packet in clear of one flow, as it is with this hop limit.
@@ -233,30 +254,34 @@ impl Case {
 
     /// The hosts that a flow is between, the sender first.
     pub(crate) fn hosts(&self, flow: usize) -> [Address; 2] {
-        let (from, to) = match self.direction {
-            Direction::Out => (LAN, WAN),
-            Direction::In => (WAN, LAN),
-            Direction::Forward => (LAN, DMZ),
-        };
-        // Every flow has its own far address, in another order than its near one.
-        // Flows beyond the hosts of a network meet at the near one, each at another far one.
-        let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
-        let far = (near * FLOW_STEP + round) % MAX_FLOWS;
+        let (near, far) = (flow % MAX_FLOWS, self.far_host(flow));
         let network = |netdev: NetdevId| address(plan(self.family).networks[usize::from(netdev.0)]);
         let host = |network: Address, host: usize| Address {
             value: network.value + host as u128,
             ..network
         };
-        [host(network(from), near), host(network(to), far)]
+        let lan = network(LAN);
+        match self.direction {
+            Direction::Out => [host(lan, near), host(network(WAN), far)],
+            Direction::In => [host(network(WAN), far), host(lan, near)],
+            Direction::Forward => [host(lan, near), host(network(DMZ), far)],
+        }
     }
 
-    /// Makes the gateway with these keys, one entry a worker, none of whose numbers are used.
+    /// The far host of a flow. Every flow has its own, in another order than its near one. Flows
+    /// beyond the hosts of a network meet at the near one, each at another far one.
+    fn far_host(&self, flow: usize) -> usize {
+        let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
+        (near * FLOW_STEP + round) % MAX_FLOWS
+    }
+
+    /// Makes the gateway with these keys, one entry a place, none of whose numbers are used.
     ///
     /// # Errors
     /// Those of the parts; none is expected.
     pub fn gateway(&self, keys: &[Keys]) -> Result<Snapshot, SceneError> {
-        let peers = self.peers_policy(PolicyId(0), PEERS_PRIORITY);
-        Ok(Snapshot::new(self.parts(keys, Spd::new(vec![peers])?.into())?)?)
+        let policies = self.peers_policies(0, PEERS_PRIORITY);
+        Ok(Snapshot::new(self.parts(keys, Spd::new(policies)?.into())?)?)
     }
 
     /// Returns the parts of the gateway with these policies.
@@ -264,13 +289,12 @@ impl Case {
     /// # Errors
     /// Those of the parts; none is expected.
     pub fn parts(&self, keys: &[Keys], spd: Arc<Spd>) -> Result<SnapshotParts, SceneError> {
-        let set = PEERS_SET;
-        let (local, remote) = self.tunnel();
-        let tunnel = Tunnel { local: local.into(), remote: remote.into() };
         let numbers = SequenceNumbers::Short;
         let (mut outbound, mut inbound) = (Vec::new(), Vec::new());
-        for (worker, keys) in keys.iter().enumerate() {
-            let (id, spi) = (SaId(worker as u32), spi(worker));
+        for (place, keys) in keys.iter().enumerate() {
+            let (id, spi) = (SaId(place as u32), spi(place));
+            let peer = place / self.workers;
+            let (set, tunnel) = (SaSetId(peer as u32), self.ends(peer));
             let counter = Arc::new(SequenceCounter::new(numbers));
             let cipher = self.cipher(&keys.outbound)?;
             let sa = OutboundSa::with_cipher(id, spi, set, cipher, tunnel.into(), counter)?;
@@ -290,30 +314,63 @@ impl Case {
             next_hops,
             neighbours,
             spd,
-            sets: vec![SaSet {
-                id: set,
-                peer: "peer".into(),
-                tunnel,
-                outbound: outbound.iter().map(|sa| sa.id).collect(),
-                acquires: false,
-                mss_clamp: true,
-                may_move: false,
-                keepalive_s: None,
-                path_mtu: Some(dataplane::PathMtu::default()),
-                fragment_outer: false,
-            }],
+            sets: outbound.chunks(self.workers).enumerate().map(|sas| self.set(sas)).collect(),
             outbound,
             inbound,
             ..SnapshotParts::default()
         })
     }
 
-    /// The policy that protects all between lan's and the peer's network.
+    fn ends(&self, peer: usize) -> Tunnel {
+        let (local, remote) = self.tunnel(peer);
+        Tunnel { local: local.into(), remote: remote.into() }
+    }
+
+    fn set(&self, (peer, sas): (usize, &[Arc<OutboundSa>])) -> SaSet {
+        SaSet {
+            id: SaSetId(peer as u32),
+            peer: if self.sas == 1 { "peer".into() } else { format!("peer-{peer}") },
+            tunnel: self.ends(peer),
+            outbound: sas.iter().map(|sa| sa.id).collect(),
+            acquires: false,
+            mss_clamp: true,
+            may_move: false,
+            keepalive_s: None,
+            path_mtu: Some(dataplane::PathMtu::default()),
+            fragment_outer: false,
+        }
+    }
+
+    /// The policies that protect all between lan's network and each peer's part of the far one,
+    /// with ids from this one on.
+    pub fn peers_policies(&self, first: u32, priority: u32) -> Vec<Policy> {
+        if self.sas == 1 {
+            return vec![self.peers_policy(PolicyId(first), priority)];
+        }
+        let all = self.network(WAN);
+        // The least far host of a peer, as `peer_of` divides them.
+        let least = |peer: usize| (peer * MAX_FLOWS).div_ceil(self.sas) as u128;
+        let at = |value: u128| Address { value, ..all.first() };
+        let one = |peer: usize| {
+            let (lo, end) = (all.first().value + least(peer), all.first().value + least(peer + 1));
+            let remote = AddressRange::new(at(lo), at(end - 1)).expect("in order");
+            let whole = self.peers_policy(PolicyId(first + peer as u32), priority);
+            Policy {
+                name: format!("peer-{peer}"),
+                action: Action::Protect(SaSetId(peer as u32)),
+                selector: Selector { remote: vec![remote], ..whole.selector },
+                ..whole
+            }
+        };
+        (0..self.sas).map(one).collect()
+    }
+
+    /// The policy that protects all between lan's and the peer's network, where there is one peer.
     pub fn peers_policy(&self, id: PolicyId, priority: u32) -> Policy {
         Policy {
             id,
             name: "peer".into(),
-            action: Action::Protect(PEERS_SET),
+            action: Action::Protect(SaSetId(0)),
             priority,
             only: None,
             group: None,
@@ -339,9 +396,12 @@ impl Case {
         let plan = plan(self.family);
         let bits = self.family.address_bits();
         let (mut next_hops, mut neighbours) = (Vec::new(), Vec::new());
-        let peer = Prefix { address: address(plan.peer), length: bits };
+        let prefix = match self.sas {
+            1 => Prefix { address: address(plan.peer), length: bits },
+            _ => Prefix { address: address(plan.peers.0), length: plan.peers.1 },
+        };
         let mut routes =
-            vec![RouteEntry { prefix: peer, target: RouteTarget::Via(NextHopId(WAN.0.into())) }];
+            vec![RouteEntry { prefix, target: RouteTarget::Via(NextHopId(WAN.0.into())) }];
         for netdev in [LAN, WAN, DMZ] {
             let place = usize::from(netdev.0);
             let (port, router) = (PortId(netdev.0), address(plan.routers[place]));
@@ -381,7 +441,7 @@ mod tests {
 
     fn case(direction: Direction, family: Family, size: usize) -> Case {
         let (suite, flows) = (Suite::Aes128Gcm, MAX_FLOWS);
-        Case { direction, suite, family, size, flows, backend: None, workers: 1 }
+        Case { direction, suite, family, size, flows, backend: None, workers: 1, sas: 1 }
     }
 
     #[test]

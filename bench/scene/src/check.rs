@@ -71,7 +71,7 @@ pub fn check(
     let inner = case.inner(flow, HOP_LIMIT - 1);
     match case.direction {
         Direction::Out => {
-            let opened = other.open(outer(case, output)?)?;
+            let opened = other.open(outer(case, case.peer_of(flow), output)?)?;
             if (opened.spi, opened.sequence) != (spi.value(), number) {
                 let (found, sequence) = (opened.spi, opened.sequence);
                 return Err(Flaw::Number { found, sequence, expected: number });
@@ -85,7 +85,7 @@ pub fn check(
 }
 
 /// Checks link header and outer IP header of a sealed packet and returns what is behind them.
-fn outer<'o>(case: &Case, output: &'o [u8]) -> Result<&'o [u8], Flaw> {
+fn outer<'o>(case: &Case, peer: usize, output: &'o [u8]) -> Result<&'o [u8], Flaw> {
     let link = Link::parse(output).ok_or(Flaw::LinkHeader)?;
     let ethertype = match case.family {
         Family::V4 => ethertype::IPV4,
@@ -97,7 +97,7 @@ fn outer<'o>(case: &Case, output: &'o [u8]) -> Result<&'o [u8], Flaw> {
     }
     let bytes = &output[ETHERNET_BYTES..];
     let packet = packet::parse(bytes).map_err(|_| Flaw::OuterHeader)?;
-    let (local, remote) = case.tunnel();
+    let (local, remote) = case.tunnel(peer);
     let ends = (packet.flow.source_address(), packet.flow.destination_address());
     if ends != (local, remote) || packet.flow.protocol != protocol::ESP {
         return Err(Flaw::OuterHeader);
@@ -135,7 +135,7 @@ mod tests {
 
     fn case(direction: Direction, family: Family) -> Case {
         let suite = Suite::Aes128Gcm;
-        Case { direction, suite, family, size: 70, flows: 4096, backend: None, workers: 1 }
+        Case { direction, suite, family, size: 70, flows: 4096, backend: None, workers: 1, sas: 1 }
     }
 
     /// Makes the right output for flow 5 as packet 9, without the walk.
@@ -145,7 +145,7 @@ mod tests {
         if case.direction != Direction::Out {
             return inner.frame(to, from, None);
         }
-        let (local, remote) = case.tunnel();
+        let (local, remote) = case.tunnel(0);
         let esp = other.seal(spi(WORKER).value(), 9, &inner.ip());
         PacketBuilder::new(local, remote)
             .protocol(protocol::ESP)

@@ -276,7 +276,7 @@ mod tests {
     fn cases() -> [Case; 2] {
         [Family::V4, Family::V6].map(|family| {
             let (direction, suite) = (Direction::Forward, Suite::Null);
-            Case { direction, suite, family, size: 48, flows: 1, backend: None, workers: 1 }
+            Case { direction, suite, family, size: 48, flows: 1, backend: None, workers: 1, sas: 1 }
         })
     }
 

@@ -79,8 +79,16 @@ mod tests {
     fn the_segments_of_a_connection_are_of_its_flow_and_no_other() {
         for family in [Family::V4, Family::V6] {
             let (direction, suite) = (Direction::Forward, Suite::Null);
-            let case =
-                Case { direction, suite, family, size: 48, flows: 1, backend: None, workers: 1 };
+            let case = Case {
+                direction,
+                suite,
+                family,
+                size: 48,
+                flows: 1,
+                backend: None,
+                workers: 1,
+                sas: 1,
+            };
             let parsed = |connection, step| {
                 let bytes = case.segment(connection, step, HOP_LIMIT).ip();
                 let packet = packet::parse(&bytes).unwrap();

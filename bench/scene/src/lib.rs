@@ -15,7 +15,8 @@ mod packets;
 mod random;
 
 pub use case::{
-    Case, DMZ, Direction, HOP_LIMIT, Keys, LAN, MAX_FLOWS, MTU, WAN, own_mac, router_mac, spi,
+    Case, DMZ, Direction, HOP_LIMIT, Keys, LAN, MAX_FLOWS, MAX_SAS, MTU, WAN, own_mac, router_mac,
+    spi,
 };
 pub use check::{Flaw, check, same};
 pub use error::SceneError;

@@ -50,7 +50,7 @@ pub fn mix(frames: &mut MemoryFrames, random: &mut Random) {
     free.into_iter().for_each(|frame| frames.give(frame));
 }
 
-/// The other end of the SA that a worker of the case uses.
+/// The other end of an SA of the case.
 pub fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     match case.direction {
         Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
@@ -58,7 +58,8 @@ pub fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     }
 }
 
-/// A packet as it arrives at a worker: in clear, or as the `sequence`th that the peer sealed.
+/// A packet as it arrives at a worker: in clear, or as the `sequence`th that the flow's peer has
+/// sealed.
 pub fn arriving(
     case: &Case,
     other: &OtherCipher,
@@ -71,8 +72,9 @@ pub fn arriving(
     if case.direction != Direction::In {
         return inner.frame(to, from, None);
     }
-    let (local, remote) = case.tunnel();
-    let esp = other.seal(spi(worker).value(), sequence, &inner.ip());
+    let peer = case.peer_of(flow);
+    let (local, remote) = case.tunnel(peer);
+    let esp = other.seal(spi(case.place(worker, peer)).value(), sequence, &inner.ip());
     let outer = wire::build::PacketBuilder::new(remote, local);
     outer.protocol(protocol::ESP).payload(&esp).frame(to, from, None)
 }

@@ -70,6 +70,33 @@ pub(in super::super) fn table(rows: &[Row]) -> String {
     format!("{table}\n{}\n\n{}", legend(rows), parts(rows))
 }
 
+/// Formats the rows of several SAs beside those of one; `None`: there are none.
+pub(in super::super) fn by_sas(rows: &[Row]) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let what = ["direction", "suite", "walk", "cache", "IP", "size", "in flight"];
+    table.set_header(what.into_iter().chain(["SAs", "ns/packet", "÷ one SA", "± IQR"]));
+    for row in rows {
+        let (Some(ratio), Some(spread)) = (row.one_sa_ratio, row.one_sa_spread) else { continue };
+        let what = [row.direction, row.suite, row.walk, row.cache].map(str::to_owned);
+        let numbers = [row.family.into(), row.size, row.in_flight, row.sas].map(|n| n.to_string());
+        let figures = [format!("{:.1}", row.ns_per_packet), format!("{ratio:.2}")];
+        let spread = format!("{:.1} %", spread * 100.0);
+        table.add_row(what.into_iter().chain(numbers).chain(figures).chain([spread]));
+    }
+    if table.is_empty() {
+        return None;
+    }
+    table.column_iter_mut().skip(4).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    Some(format!(
+        "{table}\n\
+         SAs: of a worker in the direction, each with a peer and a policy of its own; the flows \
+         are shared out evenly and come in random order.\n\
+         ÷ one SA: time of a lap over that of the lap of the same round with one SA, median of the \
+         rounds. In the cipher's own time (above) one SA alone is used."
+    ))
+}
+
 /// Formats the parts of each row's time, and the figures to compare them with.
 fn parts(rows: &[Row]) -> String {
     let mut table = Table::new();
@@ -131,7 +158,7 @@ fn legend(rows: &[Row]) -> String {
         text += &format!("\nbackends: {}.", libraries.join("; "));
     }
     if rows.iter().any(|row| row.workers > 1) {
-        text += "\nseveral workers: each has a core, frames, flows and an SA of its own; they \
+        text += "\nseveral workers: each has a core, frames, flows and SAs of its own; they \
                  share the snapshot, and as cores of one machine\nits last cache, its memory and \
                  its heat: as many times one worker's Mpps is the most there can be. Mpps, Gbit/s: \
                  of all together.";
