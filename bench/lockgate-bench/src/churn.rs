@@ -1,4 +1,4 @@
-//! `lockgate bench churn`: changes of policies while a worker processes packets.
+//! `lockgate bench churn`: changes of policies, and of SAs, while a worker processes packets.
 //!
 //! One core runs the worker, which processes as many packets as it can. The other runs the control
 //! thread, which adds and removes a policy at the given rate. `Spd::changed` makes each database,
@@ -10,9 +10,11 @@
 //! For each rate the bench reports: packets a second, and the share of the rate without changes;
 //! the longest time that the worker was kept from its ports, as CPU time of a loop; lost packets,
 //! which must be none; and the time from the beginning of a change until the worker has it. At the
-//! end it compares the time of an add with a small and a large flow cache (`adds`).
+//! end it compares the time of an add with a small and a large flow cache (`adds`), and puts SAs
+//! among many, which the packets use (`installs`).
 
 mod adds;
+mod installs;
 mod rows;
 mod worker;
 
@@ -33,7 +35,7 @@ use super::measure;
 use super::spd::fillers::{self, Matching, Rules};
 use super::spd::traffic;
 use super::{ArgumentError, BenchError, LapRefused, Report, publish};
-use scene::{Case, Keys, LAN, SceneError};
+use scene::{Case, Keys, LAN, MAX_SAS, SceneError};
 use worker::{Mailbox, Slice};
 
 /// Duration of a turn of a rate.
@@ -56,6 +58,12 @@ pub(crate) struct ChurnArguments {
     /// Policies.
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 100_000])]
     policies: Vec<usize>,
+    /// SAs that are put a second, each in the place of another. The rate kept is relative to 0.
+    #[arg(long, value_delimiter = ',', default_values_t = [0, 1000])]
+    installs: Vec<u32>,
+    /// SAs of each direction among which SAs are put, at most as many as flows.
+    #[arg(long, default_value_t = MAX_SAS)]
+    sas: usize,
     /// Flows.
     #[arg(long, default_value_t = 20_000)]
     flows: usize,
@@ -86,6 +94,8 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
     };
     check("--flows", &[arguments.flows], 64)?;
     check("--policies", &arguments.policies, 1)?;
+    let most_sas = MAX_SAS.min(arguments.flows);
+    ArgumentError::check("--sas", &[arguments.sas], 1, most_sas).map_err(BenchError::Argument)?;
     let seat = Seat::take(arguments.core)?;
     let [worker, control, ..] = seat.cores[..] else {
         return Err(BenchError::Cores { found: seat.cores.len() });
@@ -98,17 +108,20 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
             BenchError::Lap { case, error: LapRefused(error) }
         };
         let scene = Scene::new(policies).map_err(refused)?;
-        let turns = turns(arguments, scene, CACHE_ENTRIES, [worker, control], seed)?;
+        let rates = (&arguments.changes[..], CACHE_ENTRIES);
+        let turns = turns(arguments, scene, rates, [worker, control], seed)?;
         figures.extend(rows::figures(policies, arguments.flows, turns));
     }
     let adds = adds::measure(arguments, [worker, control], seed)?;
+    let installs = installs::measure(arguments, [worker, control], seed)?;
     let (machine, commit) = (seat.machine(), machine::commit());
     let heading = format!(
         "bench churn, commit {commit}\n{machine}\nworker on core {worker}, control on core \
          {control}; in memory, null ESP tunnel outbound, {} flows, cache on\nseed {seed}",
         arguments.flows
     );
-    let mut text = vec![heading, rows::table(&figures), adds::table(&adds)];
+    let mut text =
+        vec![heading, rows::table(&figures), adds::table(&adds), installs::table(&installs)];
     if let Some(directory) = &arguments.plot {
         for chart in rows::charts(&figures) {
             let drawn = chart.draw(directory)?;
@@ -116,7 +129,8 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
         }
     }
     let rows = figures.into_iter().map(AnyRow::Rate);
-    let rows: Vec<AnyRow> = rows.chain(adds.into_iter().map(AnyRow::Adds)).collect();
+    let rows = rows.chain(adds.into_iter().map(AnyRow::Adds));
+    let rows: Vec<AnyRow> = rows.chain(installs.into_iter().map(AnyRow::Installs)).collect();
     let report = Report { bench: "churn", machine: &machine, commit: &commit, rows: &rows };
     publish(&report, &text.join("\n\n"), arguments.json.as_deref())
 }
@@ -127,6 +141,7 @@ pub(super) fn run(arguments: &ChurnArguments) -> Result<(), BenchError> {
 enum AnyRow {
     Rate(rows::Figures),
     Adds(adds::Adds),
+    Installs(installs::Installs),
 }
 
 /// Measurements at one rate.
@@ -142,11 +157,26 @@ struct Turns {
     waited: usize,
 }
 
-/// All turns of all rates with this number of policies, and a flow cache of this size.
+/// A gateway that changes while a worker walks by it.
+trait Changing {
+    /// Its traffic.
+    fn case(&self) -> Case;
+
+    /// The gateway as it is now.
+    fn snapshot(&mut self) -> Result<Arc<Snapshot>, BenchError>;
+
+    /// Makes a change, and returns when the worker has it.
+    fn change(&mut self, mailbox: &Mailbox, turn: &mut Turns) -> Result<(), BenchError>;
+
+    /// Does what is due between two changes.
+    fn settle(&mut self, mailbox: &Mailbox) -> Result<(), BenchError>;
+}
+
+/// All turns of these rates of changes, with a flow cache of this size.
 fn turns(
     arguments: &ChurnArguments,
-    mut scene: Scene,
-    cache_entries: usize,
+    mut scene: impl Changing,
+    (rates, cache_entries): (&[u32], usize),
     [worker, control]: [usize; 2],
     seed: u64,
 ) -> Result<Vec<Turns>, BenchError> {
@@ -157,12 +187,12 @@ fn turns(
         adds_ms: Vec::new(),
         waited: 0,
     };
-    let mut turns: Vec<Turns> = arguments.changes.iter().map(none).collect();
+    let mut turns: Vec<Turns> = rates.iter().map(none).collect();
     let allowed = Duration::from_secs(arguments.seconds);
     let first = scene.snapshot()?;
     let mailbox = Mailbox::default();
     thread::scope(|scope| {
-        let (mailbox, case, flows) = (&mailbox, scene.case, arguments.flows);
+        let (mailbox, case, flows) = (&mailbox, scene.case(), arguments.flows);
         let walking = scope.spawn(move || {
             machine::pin(Some(worker)).map_err(LapError::Pin)?;
             worker::walk(mailbox, &case, first, (flows, cache_entries), seed)
@@ -171,12 +201,12 @@ fn turns(
         let changed = pinned.and_then(|_| {
             mailbox.wait_ready();
             // One turn that only warms up.
-            scene.turn(mailbox, 0, &mut none(&0))?;
+            half_second(&mut scene, mailbox, 0, &mut none(&0))?;
             let begin = Instant::now();
             while turns.iter().any(|turn| turn.slices.is_empty()) || begin.elapsed() < allowed {
                 for turn in &mut turns {
                     netlab::interrupt::check()?;
-                    scene.turn(mailbox, turn.changes_per_s, turn)?;
+                    half_second(&mut scene, mailbox, turn.changes_per_s, turn)?;
                 }
             }
             Ok(())
@@ -227,57 +257,8 @@ impl Scene {
         Ok(Scene { case, keys, outbound, inbound, spd, last, came, next_id, sets, rebuilding })
     }
 
-    fn snapshot(&mut self) -> Result<Arc<Snapshot>, BenchError> {
-        let refused = |error: LapError| BenchError::Lap {
-            case: "a snapshot".into(),
-            error: LapRefused(error),
-        };
-        let parts = self.case.parts(&self.keys, self.spd.clone());
-        let mut parts = parts.map_err(|error: SceneError| refused(error.into()))?;
-        (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
-        let sources = parts.try_into().map_err(|error: SnapshotError| refused(error.into()))?;
-        let made = Snapshot::after(sources, self.last.as_deref());
-        let made = Arc::new(made.map_err(|error: SnapshotError| refused(error.into()))?);
-        self.last = Some(made.clone());
-        Ok(made)
-    }
-
-    /// Changes policies at this rate for half a second.
-    fn turn(&mut self, mailbox: &Mailbox, rate: u32, turn: &mut Turns) -> Result<(), BenchError> {
-        mailbox.begin_slice();
-        let begin = Instant::now();
-        let mut made = 0;
-        while begin.elapsed() < TURN {
-            if rate == 0 || begin.elapsed().as_secs_f64() * f64::from(rate) < f64::from(made) {
-                self.adopt_rebuilt(mailbox)?;
-                thread::sleep(Duration::from_micros(50));
-                continue;
-            }
-            made += 1;
-            let change = Instant::now();
-            while !self.change() {
-                turn.waited += 1;
-                self.adopt_rebuilt(mailbox)?;
-                thread::sleep(Duration::from_micros(200));
-                if change.elapsed() > PATIENCE {
-                    return Err(BenchError::Worker);
-                }
-            }
-            self.publish(mailbox)?;
-            let effect_ms = change.elapsed().as_secs_f64() * 1e3;
-            turn.effect_ms.push(effect_ms);
-            if self.came.is_some() {
-                turn.adds_ms.push(effect_ms);
-            }
-            self.rebuild();
-            self.adopt_rebuilt(mailbox)?;
-        }
-        turn.slices.push(mailbox.end_slice().ok_or(BenchError::Worker)?);
-        Ok(())
-    }
-
     /// Adds a policy, or removes the one that was added last. `false`: a new base is needed first.
-    fn change(&mut self) -> bool {
+    fn add_or_remove(&mut self) -> bool {
         let (removed, added) = match self.came {
             Some(index) => (vec![index], vec![]),
             None => (vec![], vec![self.other_policy()]),
@@ -327,23 +308,91 @@ impl Scene {
         if let Ok(next) = self.spd.on(rebuilt.spd(), &earlier) {
             self.spd = next.into();
             self.last = self.last.take().map(|last| Arc::new(last.upon(rebuilt)));
-            self.publish(mailbox)?;
+            hand_over(mailbox, self.snapshot()?)?;
         }
         Ok(())
+    }
+}
+
+impl Changing for Scene {
+    fn case(&self) -> Case {
+        self.case
     }
 
-    /// Gives the worker a snapshot and returns when the worker has it.
-    fn publish(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
-        mailbox.put(self.snapshot()?);
+    fn snapshot(&mut self) -> Result<Arc<Snapshot>, BenchError> {
+        let refused = |error: LapError| BenchError::Lap {
+            case: "a snapshot".into(),
+            error: LapRefused(error),
+        };
+        let parts = self.case.parts(&self.keys, self.spd.clone());
+        let mut parts = parts.map_err(|error: SceneError| refused(error.into()))?;
+        (parts.outbound, parts.inbound) = (self.outbound.clone(), self.inbound.clone());
+        let sources = parts.try_into().map_err(|error: SnapshotError| refused(error.into()))?;
+        let made = Snapshot::after(sources, self.last.as_deref());
+        let made = Arc::new(made.map_err(|error: SnapshotError| refused(error.into()))?);
+        self.last = Some(made.clone());
+        Ok(made)
+    }
+
+    fn change(&mut self, mailbox: &Mailbox, turn: &mut Turns) -> Result<(), BenchError> {
         let begin = Instant::now();
-        while !mailbox.is_empty() {
-            if begin.elapsed() > PATIENCE || mailbox.is_left.load(Ordering::Acquire) {
+        while !self.add_or_remove() {
+            turn.waited += 1;
+            self.adopt_rebuilt(mailbox)?;
+            thread::sleep(Duration::from_micros(200));
+            if begin.elapsed() > PATIENCE {
                 return Err(BenchError::Worker);
             }
-            std::hint::spin_loop();
         }
-        Ok(())
+        hand_over(mailbox, self.snapshot()?)?;
+        let effect_ms = begin.elapsed().as_secs_f64() * 1e3;
+        turn.effect_ms.push(effect_ms);
+        if self.came.is_some() {
+            turn.adds_ms.push(effect_ms);
+        }
+        self.rebuild();
+        self.adopt_rebuilt(mailbox)
     }
+
+    fn settle(&mut self, mailbox: &Mailbox) -> Result<(), BenchError> {
+        self.adopt_rebuilt(mailbox)
+    }
+}
+
+/// Makes changes at this rate for half a second.
+fn half_second(
+    scene: &mut impl Changing,
+    mailbox: &Mailbox,
+    rate: u32,
+    turn: &mut Turns,
+) -> Result<(), BenchError> {
+    mailbox.begin_slice();
+    let begin = Instant::now();
+    let mut made = 0;
+    while begin.elapsed() < TURN {
+        if rate == 0 || begin.elapsed().as_secs_f64() * f64::from(rate) < f64::from(made) {
+            scene.settle(mailbox)?;
+            thread::sleep(Duration::from_micros(50));
+            continue;
+        }
+        made += 1;
+        scene.change(mailbox, turn)?;
+    }
+    turn.slices.push(mailbox.end_slice().ok_or(BenchError::Worker)?);
+    Ok(())
+}
+
+/// Gives the worker a snapshot and returns when the worker has it.
+fn hand_over(mailbox: &Mailbox, snapshot: Arc<Snapshot>) -> Result<(), BenchError> {
+    mailbox.put(snapshot);
+    let begin = Instant::now();
+    while !mailbox.is_empty() {
+        if begin.elapsed() > PATIENCE || mailbox.is_left.load(Ordering::Acquire) {
+            return Err(BenchError::Worker);
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -361,6 +410,8 @@ mod tests {
         let arguments = ChurnArguments {
             changes: vec![0, 500],
             policies: vec![50],
+            installs: vec![0, 500],
+            sas: 16,
             flows: 64,
             seconds: 0,
             seed: Some(1),
@@ -369,7 +420,8 @@ mod tests {
             plot: None,
         };
         let scene = Scene::new(50).unwrap();
-        let mut turns = turns(&arguments, scene, 1 << 12, [worker, control], 1).unwrap();
+        let rates = (&arguments.changes[..], 1 << 12);
+        let mut turns = turns(&arguments, scene, rates, [worker, control], 1).unwrap();
         assert!(turns[0].effect_ms.is_empty() && !turns[1].effect_ms.is_empty());
         // FC-20: every other change is an add.
         assert_eq!(turns[1].adds_ms.len(), turns[1].effect_ms.len().div_ceil(2));
@@ -382,6 +434,11 @@ mod tests {
         for name in ["changes_per_s", "mpps", "rate_kept", "stall_p9999_us", "lost", "effect_ms"] {
             assert!(json[name].is_number(), "{name}");
         }
+        let rows = installs::measure(&arguments, [worker, control], 1).unwrap();
+        let [quiet, busy] = [&rows[0], &rows[1]].map(|row| serde_json::to_value(row).unwrap());
+        assert_eq!((&quiet["installs_made"], &quiet["rate_kept"]), (&0.into(), &1.0.into()));
+        assert!(busy["installs_made"].as_u64() > Some(0) && busy["lost"] == 0, "{busy}");
+        assert!(busy["effect_ms"].as_f64() > Some(0.0), "{busy}");
     }
 
     #[test]
@@ -389,8 +446,8 @@ mod tests {
         let mut scene = Scene::new(10).unwrap();
         let domain = policy::common(policy::Book::SpdOut, Family::V4);
         let first = scene.spd.generation(domain);
-        assert!(scene.change() && scene.spd.len() == 11);
-        assert!(scene.change() && scene.spd.len() == 10);
+        assert!(scene.add_or_remove() && scene.spd.len() == 11);
+        assert!(scene.add_or_remove() && scene.spd.len() == 10);
         assert_eq!(scene.spd.generation(domain).0, first.0 + 2, "FC-17");
     }
 }

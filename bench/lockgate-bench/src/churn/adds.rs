@@ -40,7 +40,7 @@ pub(super) fn measure(
     seed: u64,
 ) -> Result<Vec<Adds>, BenchError> {
     let policies = arguments.policies[0];
-    let of = ChurnArguments { changes: vec![CHANGES_PER_S], seconds: 0, ..arguments.clone() };
+    let of = ChurnArguments { seconds: 0, ..arguments.clone() };
     let mut found = BUCKETS.map(|_| Vec::new());
     for _ in 0..TURNS {
         for (buckets, found) in BUCKETS.iter().zip(&mut found) {
@@ -48,7 +48,7 @@ pub(super) fn measure(
                 case: format!("{policies} policies"),
                 error: LapRefused(error),
             })?;
-            let turns = turns(&of, scene, buckets * WAYS, cores, seed)?;
+            let turns = turns(&of, scene, (&[CHANGES_PER_S], buckets * WAYS), cores, seed)?;
             found.extend(turns.into_iter().flat_map(|turn| turn.adds_ms));
         }
     }
