@@ -4,7 +4,7 @@
 //! address is "not ours" because the line that makes it ours is broken) are left out.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -151,7 +151,9 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Diagnostics
     let outside = validated.ports.iter().filter(|port| port.side == Side::Unprotected);
     let on_ports = outside.flat_map(|port| port.addresses.iter().map(|own| own.address));
     let ends = validated.peers.iter().map(|peer| Address::from(peer.tunnel().local));
-    let own: Vec<Address> = on_ports.chain(ends).collect();
+    // A hub's tunnels all end at one address.
+    let own: BTreeSet<Address> = on_ports.chain(ends).collect();
+    let own: Vec<Address> = own.into_iter().collect();
     let policies = (0..).map(PolicyId).zip(&validated.policies);
     let policies: Vec<policy::Policy> = policies.map(|(id, policy)| policy.by_itself(id)).collect();
     let ports = validated.port_infos().into_iter().collect();
