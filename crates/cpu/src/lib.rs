@@ -14,4 +14,4 @@ pub mod lanes;
 pub mod memory;
 mod prefetch;
 
-pub use prefetch::{prefetch, prefetch_ref};
+pub use prefetch::{prefetch, prefetch_all, prefetch_bytes, prefetch_ref};

@@ -27,3 +27,28 @@ pub fn prefetch_ref<T>(value: &T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
 }
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Asks for all cache lines of a value, and waits for nothing. Not of what it points to.
+#[inline(always)]
+pub fn prefetch_all<T>(value: &T) {
+    prefetch_bytes(std::ptr::from_ref(value).cast(), size_of::<T>());
+}
+
+/// Asks for the cache lines of so many bytes, and waits for nothing. The address may be any.
+#[inline(always)]
+pub fn prefetch_bytes(first: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for at in (0..bytes).step_by(LINE_BYTES) {
+            // SAFETY: a prefetch reads nothing that the program sees and faults at no address, and
+            // `wrapping_add` may point anywhere. Threat: none.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at).cast()) }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (first, bytes, LINE_BYTES);
+}

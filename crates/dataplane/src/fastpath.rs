@@ -20,6 +20,7 @@
 //! had been received in pieces. Where they would be many, the general walk takes all of it: see
 //! [`MOST_RUNS`].
 
+mod ahead;
 mod clear;
 mod connection_keys;
 mod emit;

@@ -608,6 +608,24 @@ impl Snapshot {
         self.links.at(set.0 as usize)
     }
 
+    /// Slots for sets: there are no more sets than that.
+    #[inline]
+    pub(crate) fn set_slots(&self) -> usize {
+        self.links.capacity()
+    }
+
+    /// Asks the processor for what hangs on a set, ahead of its use.
+    #[inline]
+    pub(crate) fn ask_for_link(&self, set: SetIndex) {
+        self.links.get(set.0 as usize).into_iter().for_each(cpu::prefetch_all);
+    }
+
+    /// An SA set, if there is one.
+    #[inline]
+    pub(crate) fn find_set(&self, set: SetIndex) -> Option<&SaSet> {
+        self.links.get(set.0 as usize).map(|link| &*link.set)
+    }
+
     /// Returns an SA set.
     ///
     /// # Panics

@@ -47,6 +47,12 @@ impl Gcm {
         (refused == 0).then_some(Gcm { expanded, seal: seal?, open: open? })
     }
 
+    /// Asks the processor for the expanded key, ahead of its use.
+    #[inline]
+    pub fn ask(&self) {
+        self.expanded.ask();
+    }
+
     /// Encrypts `text` in place and writes the ICV over it and `aad`.
     ///
     /// Of the nonce the first 12 bytes count: salt and IV (RFC 4106 §4). The caller answers for it

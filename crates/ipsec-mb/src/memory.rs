@@ -39,6 +39,11 @@ impl Wiped {
         self.bytes.as_ptr()
     }
 
+    /// Asks the processor for all of it, ahead of its use.
+    pub(crate) fn ask(&self) {
+        cpu::prefetch_bytes(self.as_ptr(), self.layout.size());
+    }
+
     /// The first byte, to be written.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.as_ptr()

@@ -92,6 +92,15 @@ enum Ivs {
 }
 
 impl Cipher {
+    /// Asks the processor for the expanded key, ahead of its use, level by level: the first one is
+    /// 0. What lies behind a level is found only when that is there.
+    pub fn ask(&self, level: u32) {
+        match level {
+            0 => cpu::prefetch_all(&*self.backend),
+            _ => self.backend.ask(),
+        }
+    }
+
     /// Expands a key on the best backends of this machine, for an SA without ESN. The first key of
     /// an AEAD after the self-test measures them ([`Choice::of`]).
     ///

@@ -11,6 +11,7 @@ use policy::{EgressClass, Exit, FlowVerdict, Scope, TrackedVerdict};
 use wire::{BATCH, Family, Flow, Frames, Received};
 
 use super::Row;
+use super::ahead;
 use super::connection_keys::{TrackedHead, TrackingColumns};
 use super::prepared_path::{Decision, Heading, PreparedPaths};
 use crate::batch_context::BatchContext;
@@ -129,7 +130,11 @@ impl Judge<'_> {
         let range = first(mask)..64 - mask.leading_zeros() as usize;
         let mut fit = 0u64;
         if mask >> range.start == u64::MAX >> (64 - range.len()) {
-            let rows = rows[range.clone()].iter_mut().zip(&column.values[range.clone()]);
+            let values = &column.values[range.clone()];
+            if heading == Heading::Out {
+                ahead::ask(context.snapshot, cache, values);
+            }
+            let rows = rows[range.clone()].iter_mut().zip(values);
             for (at, (row, value)) in rows.enumerate() {
                 fit |= u64::from(one(range.start + at, row, *value)) << at;
             }

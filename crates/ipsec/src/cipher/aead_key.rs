@@ -35,6 +35,13 @@ impl AeadKey {
         }
     }
 
+    /// Asks the processor for what the key points to.
+    pub(super) fn ask(&self) {
+        if let AeadKey::MbGcm(key) = self {
+            key.ask();
+        }
+    }
+
     /// The library with its version, if that is known.
     pub(super) fn name(&self) -> &'static str {
         match self {

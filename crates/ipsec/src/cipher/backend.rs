@@ -68,6 +68,16 @@ impl Backend {
         }
     }
 
+    /// Asks the processor for what it points to, as far as that is one step away.
+    pub(super) fn ask(&self) {
+        match self {
+            Backend::Aead(key) => key.ask(),
+            Backend::BySize(keys) => cpu::prefetch_all(&**keys),
+            Backend::CbcHmac(keys) => cpu::prefetch_all(&**keys),
+            Backend::Nothing | Backend::MbCbcHmac(_) => {}
+        }
+    }
+
     /// The libraries at work.
     pub(super) fn name(&self) -> Cow<'static, str> {
         match self {
