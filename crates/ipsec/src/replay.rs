@@ -221,6 +221,13 @@ impl ReplayWindow {
         self.words().right_edge.load(Ordering::Relaxed)
     }
 
+    /// Asks the processor for the window's words, ahead of their use.
+    pub fn ask(&self) {
+        let Words { right_edge, ring } = self.words();
+        cpu::prefetch_all(right_edge);
+        cpu::prefetch_all(ring);
+    }
+
     /// Returns the number of sequence numbers that the window remembers.
     pub const fn size(&self) -> u32 {
         self.size

@@ -1,10 +1,17 @@
-//! Asks the processor for what a batch of many SAs seals with, before any of it is used. Set, SA,
-//! counter, account and key lie in memory of their own, and one says where the next is. Used packet
-//! by packet, each is waited for; asked for level by level, many come at a time.
+//! Asks the processor for what a batch of many SAs is sealed or opened with, before any of it is
+//! used. Set, SA, counter or window, account and key lie in memory of their own, and one says where
+//! the next is. Used packet by packet, each is waited for; asked for level by level, many come at a
+//! time.
 
+use std::sync::Arc;
+
+use ipsec::{InboundSa, Spi};
 use policy::FlowAction;
-use wire::BATCH;
+use wire::flow::protocol;
+use wire::packet::{IPV4_BYTES, IPV6_BYTES};
+use wire::{BATCH, Frames, Received};
 
+use crate::batch_context::BatchContext;
 use crate::cache::{FlowCache, Value};
 use crate::ids::SetIndex;
 use crate::snapshot::Snapshot;
@@ -58,4 +65,76 @@ fn ask_for(snapshot: &Snapshot, cache: &FlowCache, values: &[Value]) {
         sa.cipher.ask(0);
     }
     sas().for_each(|sa| sa.cipher.ask(1));
+}
+
+/// Different SPIs of a batch from which on it pays to ask.
+const MANY_SPIS: usize = 8;
+const UDP_BYTES: usize = 8;
+
+/// Asks for the SAs that open these packets, which begin with link headers of `link` bytes, if
+/// there are many.
+#[inline(always)]
+pub(super) fn ask_openers<F: Frames>(
+    context: &BatchContext<'_, F>,
+    packets: &[Received],
+    link: usize,
+) {
+    if context.snapshot.set_slots() >= MANY_SETS {
+        ask_for_openers(context, packets, link);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn ask_for_openers<F: Frames>(context: &BatchContext<'_, F>, packets: &[Received], link: usize) {
+    let snapshot = context.snapshot;
+    let (mut spis, mut count, mut last) = ([0; BATCH], 0, None);
+    for Received { packet, .. } in packets.iter().take(BATCH) {
+        let from = packet.offset as usize + link;
+        let ip = context.frames.bytes(packet.frame).get(from..).unwrap_or_default();
+        let spi = probable_spi(ip);
+        if spi != last {
+            (spis[count], count) = (spi.unwrap_or(0), count + 1);
+        }
+        last = spi;
+    }
+    if count < MANY_SPIS {
+        return;
+    }
+    let mut sas = [None; BATCH];
+    for (place, spi) in sas.iter_mut().zip(&spis[..count]) {
+        let sa = Spi::new(*spi).and_then(|spi| snapshot.inbound_by_spi(spi));
+        if let Some(sa) = sa {
+            cpu::prefetch_all(&**sa);
+        }
+        *place = sa;
+    }
+    let sas = || sas.iter().flatten().map(|sa: &&Arc<InboundSa>| &***sa);
+    for sa in sas() {
+        snapshot.ask_for_link(snapshot.set_of(sa.id));
+        cpu::prefetch_all(&*sa.window);
+        if let Some(allowance) = &sa.allowance {
+            cpu::prefetch_all(&*allowance.account);
+        }
+        sa.cipher.ask(0);
+    }
+    for sa in sas() {
+        snapshot.find_set(snapshot.set_of(sa.id)).into_iter().for_each(cpu::prefetch_all);
+        sa.window.ask();
+        sa.cipher.ask(1);
+    }
+}
+
+/// The SPI of a packet, if it is ESP behind a header of the usual length.
+fn probable_spi(ip: &[u8]) -> Option<u32> {
+    let (header, next) = match ip.first()? >> 4 {
+        4 => (IPV4_BYTES, *ip.get(9)?),
+        _ => (IPV6_BYTES, *ip.get(6)?),
+    };
+    let esp = match next {
+        protocol::ESP => header,
+        protocol::UDP => header + UDP_BYTES,
+        _ => return None,
+    };
+    Some(u32::from_be_bytes(*ip.get(esp..)?.first_chunk()?))
 }

@@ -12,6 +12,7 @@ use wire::link::{TAGGED_BYTES, ethertype};
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{Address, BATCH, Descriptor, Family, Frames, Received};
 
+use super::ahead;
 use super::clear::{head_v4, head_v6};
 use super::judge::{FramesOf, Judge, PacketGroup};
 use super::prepared_path::Heading;
@@ -97,6 +98,7 @@ impl FastPath {
         packets: &[Received],
         clock: &mut impl StageClock,
     ) -> u64 {
+        ahead::ask_openers(context, packets, LINK);
         let FastPath { columns, opening, gate, .. } = self;
         opening.known.clear();
         let Columns { rows, open_jobs: jobs, .. } = &mut **columns;
