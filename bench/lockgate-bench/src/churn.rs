@@ -58,7 +58,7 @@ pub(crate) struct ChurnArguments {
     /// Policies.
     #[arg(long, value_delimiter = ',', default_values_t = [1000, 100_000])]
     policies: Vec<usize>,
-    /// SAs that are put a second, each in the place of another. The rate kept is relative to 0.
+    /// SAs put a second, each in the place of another. The rate kept is relative to 0 installs.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 1000])]
     installs: Vec<u32>,
     /// SAs of each direction among which SAs are put, at most as many as flows.
@@ -67,7 +67,7 @@ pub(crate) struct ChurnArguments {
     /// Flows.
     #[arg(long, default_value_t = 20_000)]
     flows: usize,
-    /// Seconds for each number of policies; every rate has its share.
+    /// Seconds for each number of policies, and for the SAs; every rate has its share.
     #[arg(long, default_value_t = 15)]
     seconds: u64,
     /// Seed of the random order, from an earlier run.

@@ -76,9 +76,9 @@ pub(crate) struct EspArguments {
     /// Threads, each on a core of its own with frames, flows and SAs of its own.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     workers: Vec<usize>,
-    /// SAs of each worker and direction, 1 to 10000, each with a peer and a policy of its own and
-    /// an equal share of the flows, of which there must be as many. Rows with more than one are
-    /// compared with one.
+    /// SAs of each worker and direction, 1 to 10000, at most as many as flows. Each has a peer and
+    /// a policy of its own, and they share the flows: where these are few, some SAs get none; 65536
+    /// flows give each of 10000 SAs 6 or 7. With 1 in the list, the others are compared with it.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sas: Vec<usize>,
     /// Laps of every row at least; 7 is the least. There are as many as the time allows.

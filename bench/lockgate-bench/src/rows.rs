@@ -40,7 +40,7 @@ pub(super) struct Row {
     pub(super) library: Cow<'static, str>,
     pub(super) family: u8,
     pub(super) workers: usize,
-    /// SAs of each worker in the direction, each with an equal share of the flows.
+    /// SAs of each worker in the direction, which share the flows.
     pub(super) sas: usize,
     /// "fast": the fast path where it takes packets; "general": the general walk alone.
     pub(super) walk: &'static str,

@@ -71,11 +71,12 @@ pub struct Case {
     pub backend: Option<BackendKind>,
     /// Threads, each with frames and SAs of its own.
     pub workers: usize,
-    /// SAs of each worker and direction, and so peers: at most [`MAX_SAS`] and the flows.
+    /// SAs of each worker and direction, and so peers: at most [`MAX_SAS`]. Where flows are few,
+    /// some have none.
     pub sas: usize,
 }
 
-/// SPI of both SAs of a place ([`Case::place`]); of a worker's first it is the worker's number.
+/// SPI of both SAs of a place ([`Case::place`]). The first SA of worker n is at place n.
 pub fn spi(place: usize) -> Spi {
     Spi::new(0x1000 + place as u32).expect("not reserved")
 }

@@ -59,11 +59,10 @@ struct LimitedSa {
 }
 
 impl LimitedSas {
-    /// Takes the SAs of a snapshot, if it is another one. Those that are gone may have come to a
-    /// limit since they were judged, but not by time: they ended before.
-    ///
-    /// The picture of a snapshot is shown when every worker walks by it: what is gone is used no
-    /// more, and judged twice its use is known to rest.
+    /// Takes the SAs of a snapshot, if it is another one. SAs that have gone may have reached a
+    /// limit after the last judgement: they are judged once more, as of that time, so that no limit
+    /// by time ends them afterwards. A snapshot is shown when every worker uses it, so nothing uses
+    /// these SAs any more; the second of two judgements sees that.
     fn follow(&mut self, snapshot: &Arc<Snapshot>, events: &Events) {
         let of = Arc::downgrade(snapshot);
         if self.of.ptr_eq(&of) {
@@ -203,8 +202,9 @@ mod tests {
         }
     }
 
-    /// Row XO-20: who counts takes what is left and says nothing; that a limit is looked at says
-    /// nothing either; the judgement alone ends an SA, and only one that is at its limit.
+    /// Row XO-20: a worker at a limit gets no more packets, but ends no SA and reports nothing.
+    /// Judging an SA that has room does nothing either. Only the judgement ends an SA, at its
+    /// limit.
     #[test]
     fn a_worker_at_a_limit_ends_no_sa_and_neither_does_a_look_at_one_that_has_room() {
         let lab = lab("soft_packets = 3\nhard_packets = 5");

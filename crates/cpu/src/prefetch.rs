@@ -43,10 +43,12 @@ pub fn prefetch_bytes(first: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        for at in (0..bytes).step_by(LINE_BYTES) {
+        let before = first.addr() % LINE_BYTES;
+        let line = first.wrapping_sub(before);
+        for at in (0..before + bytes).step_by(LINE_BYTES) {
             // SAFETY: a prefetch reads nothing that the program sees and faults at no address, and
             // `wrapping_add` may point anywhere. Threat: none.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(at).cast()) }
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(at).cast()) }
         }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -608,7 +608,7 @@ impl Snapshot {
         self.links.at(set.0 as usize)
     }
 
-    /// Slots for sets: there are no more sets than that.
+    /// Slots for sets, vacant ones too.
     #[inline]
     pub(crate) fn set_slots(&self) -> usize {
         self.links.capacity()

@@ -92,8 +92,8 @@ enum Ivs {
 }
 
 impl Cipher {
-    /// Asks the processor for the expanded key, ahead of its use, level by level: the first one is
-    /// 0. What lies behind a level is found only when that is there.
+    /// Asks the processor for the expanded key, ahead of its use. Level 0: what the SA points to;
+    /// 1: what that points to, once level 0 is there.
     pub fn ask(&self, level: u32) {
         match level {
             0 => cpu::prefetch_all(&*self.backend),

@@ -348,7 +348,8 @@ impl Account {
     /// noted with that precision. `now_ns`: nanoseconds of the boot clock.
     ///
     /// Workers may hold packets that they give back. So a limit by packets or bytes ends the SA
-    /// only if no packet was taken between two judgements; until then it is kept all the same.
+    /// only if no packet was taken between two judgements; until then it is kept all the same. An
+    /// SA that no worker uses any more is judged twice at once: its use rests.
     pub fn judge(&self, lifetime: &Lifetime, now_ns: u64) -> Expiries {
         let packets = self.packets.at().load(Ordering::Relaxed);
         let rests = self.seen_packets.swap(packets, Ordering::Relaxed) == packets;

@@ -125,7 +125,7 @@ impl Stage {
     /// Packets that an SA of gateway 2 has opened.
     fn opened(&self, spi: &str) -> u64 {
         let shown = self.ask(2, &["show", "sa", spi]);
-        let sas = shown.get("sas").unwrap_or(&shown).as_array().unwrap();
+        let sas = shown["sas"].as_array().unwrap();
         assert_eq!(sas.len(), 1, "{shown}");
         sas[0]["packets"].as_u64().unwrap()
     }

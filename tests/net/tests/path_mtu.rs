@@ -233,8 +233,8 @@ fn the_path_mtu_of_esp_in_udp_is_learned_too() {
     let keys = "encapsulation = \"udp\"\n";
     let Some((lab, router)) = with_router("path_mtu_udp", keys) else { return };
     narrow(&router, NARROW);
-    // 1400 less IPv4, UDP, ESP with its number of 8 bytes and its 16 of the check: pad length and
-    // next header make a multiple of 4.
+    // 1400 less IPv4 (20), UDP (8), ESP header and IV (16), ICV (16): with pad length and next
+    // header (2) a multiple of 4.
     learns(&lab, (NARROW - 20 - 8 - 16 - 16) / 4 * 4 - 2);
 }
 
@@ -242,6 +242,7 @@ fn the_path_mtu_of_esp_in_udp_is_learned_too() {
 fn the_path_mtu_between_gateways_of_ipv6_is_learned_too() {
     let Some((lab, router)) = with_router_of_ipv6("path_mtu_ipv6") else { return };
     narrow_for_ipv6(&router, NARROW);
+    // IPv6 (40), ESP header and IV (16), ICV (16).
     learns(&lab, (NARROW - 40 - 16 - 16) / 4 * 4 - 2);
 }
 

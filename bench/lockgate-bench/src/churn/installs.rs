@@ -189,13 +189,14 @@ pub(super) fn table(installs: &[Installs]) -> String {
     let busiest = installs.iter().max_by_key(|row| row.installs_per_s);
     let goals = busiest.filter(|row| row.installs_per_s > 0).map_or(String::new(), |row| {
         let word = |is_reached| if is_reached { "reached" } else { "missed" };
+        let (found, goal) = (row.rate_kept * 100.0, LEAST_KEPT * 100.0);
+        let kept = match row.rate_kept {
+            0.0 => "kept: not measured, ask for 0 installs/s too".to_owned(),
+            kept => format!("kept {found:.1} %, goal {goal:.0} %: {}", word(kept >= LEAST_KEPT)),
+        };
         format!(
-            "\nat {} installs/s: kept {:.1} %, goal {:.0} %: {}; effect p99 {:.3} ms, goal \
-             {MOST_EFFECT_MS:.0} ms: {}",
+            "\nat {} installs/s: {kept}; effect p99 {:.3} ms, goal {MOST_EFFECT_MS:.0} ms: {}",
             row.installs_per_s,
-            row.rate_kept * 100.0,
-            LEAST_KEPT * 100.0,
-            word(row.rate_kept >= LEAST_KEPT),
             row.effect_p99_ms,
             word(row.effect_p99_ms <= MOST_EFFECT_MS),
         )

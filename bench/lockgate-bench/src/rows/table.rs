@@ -90,8 +90,8 @@ pub(in super::super) fn by_sas(rows: &[Row]) -> Option<String> {
     table.column_iter_mut().skip(4).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     Some(format!(
         "{table}\n\
-         SAs: of a worker in the direction, each with a peer and a policy of its own; the flows \
-         are shared out evenly and come in random order.\n\
+         SAs: of a worker in the direction, each with a peer and a policy of its own; they \
+         share the flows, which come in random order.\n\
          ÷ one SA: time of a lap over that of the lap of the same round with one SA, median of the \
          rounds. In the cipher's own time (above) one SA alone is used."
     ))

@@ -161,7 +161,9 @@ pub(super) fn named(
     let spi = number(name).map(|spi| format!("{spi:#010x}"));
     sas.retain(|sa| sa.peer == name || Some(&sa.spi) == spi.as_ref());
     match sas.is_empty() {
-        true => Err(Status::not_found(format!("there is no SA of a peer or an SPI \"{name}\""))),
+        true => Err(Status::not_found(format!(
+            "there is no SA of a peer \"{name}\", nor one with such an SPI"
+        ))),
         false => Ok(sas),
     }
 }

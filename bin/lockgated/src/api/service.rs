@@ -76,7 +76,7 @@ async fn to_its_end<T: Send + 'static>(
     task.await.map_err(|_| Status::internal("the change ended in an internal error: report it"))
 }
 
-/// Makes a long answer beside this thread, which has other things to do.
+/// Makes a long answer on a thread for blocking work, so that this one can serve others.
 async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
     let made = tokio::task::spawn_blocking(make).await;
     made.map_err(|_| Status::internal("internal error: report it"))

@@ -16,9 +16,11 @@ use crate::cache::{FlowCache, Value};
 use crate::ids::SetIndex;
 use crate::snapshot::Snapshot;
 
-/// Slots for sets from which on their memory is more than a core's own caches hold.
+/// Slots for sets (they come by 64, so 65 sets have 128) from which on what they use is more than
+/// the fastest caches hold.
 const MANY_SETS: usize = 128;
-/// Of the values, one in so many is looked at to see whether they are mostly different.
+/// Of the values, one in so many is compared with the first; if none is equal, the batch counts as
+/// mixed.
 const LOOKED_AT: usize = 8;
 
 /// Asks for the SAs of the sets that these values name, if there are many. Nothing depends on it:
@@ -67,8 +69,8 @@ fn ask_for(snapshot: &Snapshot, cache: &FlowCache, values: &[Value]) {
     sas().for_each(|sa| sa.cipher.ask(1));
 }
 
-/// Different SPIs of a batch from which on it pays to ask.
-const MANY_SPIS: usize = 8;
+/// Changes of the SPI from packet to packet in a batch from which on it pays to ask.
+const MANY_CHANGES: usize = 8;
 const UDP_BYTES: usize = 8;
 
 /// Asks for the SAs that open these packets, which begin with link headers of `link` bytes, if
@@ -93,12 +95,14 @@ fn ask_for_openers<F: Frames>(context: &BatchContext<'_, F>, packets: &[Received
         let from = packet.offset as usize + link;
         let ip = context.frames.bytes(packet.frame).get(from..).unwrap_or_default();
         let spi = probable_spi(ip);
-        if spi != last {
-            (spis[count], count) = (spi.unwrap_or(0), count + 1);
+        if let Some(spi) = spi
+            && last != Some(spi)
+        {
+            (spis[count], count) = (spi, count + 1);
         }
         last = spi;
     }
-    if count < MANY_SPIS {
+    if count < MANY_CHANGES {
         return;
     }
     let mut sas = [None; BATCH];
