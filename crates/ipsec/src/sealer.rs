@@ -55,6 +55,13 @@ impl OutboundSa {
 }
 
 impl Sealer {
+    /// Returns whether other SAs between the same ends have a part of the identifications of outer
+    /// IPv4 headers: the `SHARED` of [`write`](Self::write). Only their packets pay for the parts.
+    #[inline(always)]
+    pub fn shares_identifications(&self) -> bool {
+        self.template.shares_identifications()
+    }
+
     /// Lowers a packet's hop limit, and writes outer headers, ESP header, IV and trailer around it;
     /// returns the bytes of the whole outer packet. With an IV, says in `job` what the cipher has
     /// to do; `frame` and `row` of it stay.
@@ -64,9 +71,11 @@ impl Sealer {
     /// [`TAIL_BYTES`](crate::template::TAIL_BYTES) behind it. The packet's hop limit is above 1,
     /// and its length fits the SA's path. `sequence` was drawn for it alone.
     ///
+    /// `SHARED` is what [`shares_identifications`](Self::shares_identifications) returns.
+    ///
     /// `None`: `head` or `body` is too short. The caller drops the packet.
     #[inline(always)]
-    pub fn write<const OUTER: usize, const IV: usize>(
+    pub fn write<const OUTER: usize, const IV: usize, const SHARED: bool>(
         &self,
         head: &mut [u8],
         body: &mut [u8],
@@ -86,7 +95,8 @@ impl Sealer {
         let class = wire::glance::pass_on(start, family);
         let text_length = length + (padding + TRAILER_BYTES) as u32;
         let total = text_length + self.template.around;
-        self.template.write_head::<OUTER, IV>(head, class, total, sequence)?;
+        debug_assert_eq!(SHARED, self.shares_identifications());
+        self.template.write_head::<OUTER, IV, SHARED>(head, class, total, sequence)?;
         if IV == 8 {
             job.aad = ip - (HEADER_BYTES + IV) as u32;
             job.text = ip;
@@ -157,7 +167,7 @@ mod tests {
     use wire::build::PacketBuilder;
 
     use super::*;
-    use crate::encapsulation::{DontFragment, Dscp, Encapsulation, UdpPorts};
+    use crate::encapsulation::{DontFragment, Dscp, Encapsulation, Identifications, UdpPorts};
     use crate::ids::{SaId, Spi, Tunnel};
     use crate::sequence::{SequenceCounter, SequenceNumbers};
     use crate::template::{OUTER_V4, OUTER_V4_UDP, OUTER_V6, OUTER_V6_UDP, TAIL_BYTES};
@@ -209,16 +219,20 @@ mod tests {
         let start = IP - outer - HEADER_BYTES - iv;
         let (head, body) = frame[start..].split_at_mut(IP - start);
         let job_ = &mut job;
-        let total = match (outer, iv) {
-            (OUTER_V4, 8) => sealer.write::<OUTER_V4, 8>(head, body, inner, sequence, job_),
-            (OUTER_V4, 0) => sealer.write::<OUTER_V4, 0>(head, body, inner, sequence, job_),
-            (OUTER_V4_UDP, 8) => sealer.write::<OUTER_V4_UDP, 8>(head, body, inner, sequence, job_),
-            (OUTER_V4_UDP, 0) => sealer.write::<OUTER_V4_UDP, 0>(head, body, inner, sequence, job_),
-            (OUTER_V6, 8) => sealer.write::<OUTER_V6, 8>(head, body, inner, sequence, job_),
-            (OUTER_V6, 0) => sealer.write::<OUTER_V6, 0>(head, body, inner, sequence, job_),
-            (OUTER_V6_UDP, 8) => sealer.write::<OUTER_V6_UDP, 8>(head, body, inner, sequence, job_),
-            other => panic!("no such form: {other:?}"),
-        };
+        macro_rules! by_form {
+            ($($outer:ident $iv:literal $shared:literal),*) => {
+                match (outer, iv, sealer.shares_identifications()) {
+                    $(($outer, $iv, $shared) =>
+                        sealer.write::<$outer, $iv, $shared>(head, body, inner, sequence, job_),)*
+                    other => panic!("no such form: {other:?}"),
+                }
+            };
+        }
+        let total = by_form!(
+            OUTER_V4 8 false, OUTER_V4 0 false, OUTER_V4_UDP 8 false, OUTER_V4_UDP 0 false,
+            OUTER_V4 8 true, OUTER_V4 0 true, OUTER_V4_UDP 8 true, OUTER_V4_UDP 0 true,
+            OUTER_V6 8 false, OUTER_V6 0 false, OUTER_V6_UDP 8 false
+        );
         Some((frame, job, start, total.expect("there is room")))
     }
 
@@ -228,6 +242,7 @@ mod tests {
             suite in select(Suite::ALL),
             encapsulation in encapsulations(),
             numbers in select(&[SequenceNumbers::Short, SequenceNumbers::Extended][..]),
+            (place, count) in select(&[(0usize, 1usize), (1, 2), (2, 3), (7, 100_000)][..]),
             (is_v6, dont_fragment) in any::<(bool, bool)>(),
             class in any::<u8>(),
             hop_limit in 2u8..=255,
@@ -236,7 +251,8 @@ mod tests {
                 Just(1u64), Just(0xffff), Just(0x1_0000), Just(u64::from(u32::MAX)), any::<u64>()
             ],
         ) {
-            let sa = sa(suite, encapsulation, numbers);
+            let identifications = Identifications::of_one_among(place, count);
+            let sa = sa(suite, encapsulation, numbers).identified_by(identifications);
             let sequence = sequence.clamp(1, numbers.limit());
             let builder = match is_v6 {
                 false => PacketBuilder::v4("10.1.2.3", "10.9.8.7"),
@@ -292,7 +308,8 @@ mod tests {
         let inner = InnerPacket { family: Family::V4, ip: 36, length: 40 };
         for (head, body, fits) in [(36, 61, true), (35, 61, false), (36, 47, false)] {
             let (mut head, mut body) = (vec![0x45; head], vec![0x45; body]);
-            let written = sealer.write::<OUTER_V4, 8>(&mut head, &mut body, inner, 1, &mut job);
+            let written =
+                sealer.write::<OUTER_V4, 8, false>(&mut head, &mut body, inner, 1, &mut job);
             assert_eq!(written.is_some(), fits);
         }
     }

@@ -140,10 +140,18 @@ impl Template {
         })
     }
 
-    /// Writes outer headers, ESP header and IV of an outer packet of `total` bytes into `head`,
-    /// which is of `OUTER`, 8 and `IV` bytes; `class` is the inner packet's traffic class.
+    /// Returns whether other SAs between the same ends have a part of the identifications of outer
+    /// IPv4 headers.
     #[inline(always)]
-    pub(crate) fn write_head<const OUTER: usize, const IV: usize>(
+    pub(crate) fn shares_identifications(&self) -> bool {
+        usize::from(self.outer) <= OUTER_V4_UDP && self.identifications != Identifications::ALL
+    }
+
+    /// Writes outer headers, ESP header and IV of an outer packet of `total` bytes into `head`,
+    /// which is of `OUTER`, 8 and `IV` bytes; `class` is the inner packet's traffic class. `SHARED`
+    /// is what [`shares_identifications`](Self::shares_identifications) returns.
+    #[inline(always)]
+    pub(crate) fn write_head<const OUTER: usize, const IV: usize, const SHARED: bool>(
         &self,
         head: &mut [u8],
         (class, may_not_fragment): (u8, bool),
@@ -159,7 +167,9 @@ impl Template {
                 DontFragment::Set => (0, 0),
                 DontFragment::Copy if may_not_fragment => (0x4000, 0x4000),
                 DontFragment::Copy | DontFragment::Clear => {
-                    let identification = u32::from(self.identifications.of(sequence));
+                    let identifications =
+                        if SHARED { self.identifications } else { Identifications::ALL };
+                    let identification = u32::from(identifications.of(sequence));
                     (identification << 16, identification)
                 }
             };

@@ -213,26 +213,33 @@ fn send<F: Frames>(
             let jobs = &mut jobs[..rows.len()];
             let sealing = Sealing { sealer, link: path.link };
             let run = &mut path.run;
+            let is_shared = sealer.shares_identifications();
             macro_rules! by_form {
-                ($($tagged:literal $link:literal $outer:ident $iv:literal),*) => {
-                    match (is_tagged, form.outer, form.iv, family) {
-                        $(($tagged, $outer, $iv, Family::V4) => seal::<
-                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, false, F,
+                ($($tagged:literal $link:literal $outer:ident $iv:literal $shared:literal),*) => {
+                    match (is_tagged, form.outer, form.iv, is_shared, family) {
+                        $(($tagged, $outer, $iv, $shared, Family::V4) => seal::<
+                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, false, $shared, F,
                         >(context.frames, sealing, run, batch, jobs),
-                        ($tagged, $outer, $iv, Family::V6) => seal::<
-                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, true, F,
+                        ($tagged, $outer, $iv, $shared, Family::V6) => seal::<
+                            $link, $outer, $iv, { $link + $outer + 8 + $iv }, true, $shared, F,
                         >(context.frames, sealing, run, batch, jobs),)*
                         _ => u64::MAX,
                     }
                 };
             }
             by_form!(
-                false 14 OUTER_V4 8, false 14 OUTER_V6 8, false 14 OUTER_V4_UDP 8,
-                false 14 OUTER_V6_UDP 8, false 14 OUTER_V4 0, false 14 OUTER_V6 0,
-                false 14 OUTER_V4_UDP 0, false 14 OUTER_V6_UDP 0,
-                true 18 OUTER_V4 8, true 18 OUTER_V6 8, true 18 OUTER_V4_UDP 8,
-                true 18 OUTER_V6_UDP 8, true 18 OUTER_V4 0, true 18 OUTER_V6 0,
-                true 18 OUTER_V4_UDP 0, true 18 OUTER_V6_UDP 0
+                false 14 OUTER_V4 8 false, false 14 OUTER_V6 8 false,
+                false 14 OUTER_V4_UDP 8 false, false 14 OUTER_V6_UDP 8 false,
+                false 14 OUTER_V4 0 false, false 14 OUTER_V6 0 false,
+                false 14 OUTER_V4_UDP 0 false, false 14 OUTER_V6_UDP 0 false,
+                true 18 OUTER_V4 8 false, true 18 OUTER_V6 8 false,
+                true 18 OUTER_V4_UDP 8 false, true 18 OUTER_V6_UDP 8 false,
+                true 18 OUTER_V4 0 false, true 18 OUTER_V6 0 false,
+                true 18 OUTER_V4_UDP 0 false, true 18 OUTER_V6_UDP 0 false,
+                false 14 OUTER_V4 8 true, false 14 OUTER_V4_UDP 8 true,
+                false 14 OUTER_V4 0 true, false 14 OUTER_V4_UDP 0 true,
+                true 18 OUTER_V4 8 true, true 18 OUTER_V4_UDP 8 true,
+                true 18 OUTER_V4 0 true, true 18 OUTER_V4_UDP 0 true
             )
         }
     }
@@ -290,6 +297,7 @@ fn seal<
     const IV: usize,
     const FRONT: usize,
     const INNER_V6: bool,
+    const SHARED: bool,
     F: Frames,
 >(
     frames: &mut F,
@@ -314,7 +322,7 @@ fn seal<
             let (before, head) = head.split_first_chunk_mut::<LINK>()?;
             link.write(before, ethertype);
             let inner = InnerPacket { family, ip: row.ip, length: row.length };
-            sealer.write::<OUTER, IV>(head, body, inner, first_number + at as u64, job)
+            sealer.write::<OUTER, IV, SHARED>(head, body, inner, first_number + at as u64, job)
         });
         if IV == 8 {
             (job.frame, job.row) = (packet.frame, (first + at) as u32);

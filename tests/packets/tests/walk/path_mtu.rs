@@ -5,7 +5,7 @@ use std::sync::Arc;
 use dataplane::Verdict::{self, Drop, Forward, Protect};
 use dataplane::path_mtu::{AGE_NS, FLOOR_V4, FLOOR_V6, RECENT_NUMBERS};
 use dataplane::{DropReason, FastPathUse, HostService, SetIndex};
-use ipsec::{Account, Allowance, DontFragment, Encapsulation, Lifetime, UdpPorts};
+use ipsec::{Account, Allowance, DontFragment, Encapsulation, Identifications, Lifetime, UdpPorts};
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, Laboratory, WAN};
 use packets::table::opened;
 use packets::{In, Out};
@@ -670,4 +670,36 @@ fn with_df_clear_each_packet_has_an_identification_of_its_own() {
         }
     }
     assert!(seen.iter().all(|seen| *seen));
+}
+
+/// RFC 6864 §4.3: an SA that shares its ends with others keeps to its own identifications, on
+/// either walk.
+#[test]
+fn with_df_clear_an_sa_among_others_uses_its_own_identifications() {
+    let own = Identifications::of_one_among(2, 3);
+    for (change, fast_path) in [plain as fn(&mut Hub), in_udp]
+        .into_iter()
+        .flat_map(|change| [FastPathUse::Eager, FastPathUse::Never].map(|use_| (change, use_)))
+    {
+        let mut hub = Hub::default();
+        change(&mut hub);
+        let sa = &mut hub.parts.outbound[BERLIN.0 as usize];
+        let carried = Encapsulation { dont_fragment: DontFragment::Clear, ..sa.encapsulation };
+        *sa = sa.carried(carried).unwrap().identified_by(own).into();
+        let mut lab = hub.laboratory().with_fast_path(fast_path);
+        let mut numbers = 1..;
+        for inner in FAMILIES {
+            let packet = between(inner, 1, 2).udp(5, 6).payload_of(4).ip();
+            let outcome = lab.send_all(LAN, &vec![&packet; 64]);
+            assert_eq!(outcome.verdicts, [Protect(BERLIN); 64]);
+            assert_eq!(opened(&mut lab, &outcome).len(), 64);
+            for (sent, number) in outcome.sent.iter().zip(&mut numbers) {
+                let found = u16::from_be_bytes([sent.packet[4], sent.packet[5]]);
+                assert_eq!(found, own.of(number), "{fast_path:?} {inner:?} {number}");
+                assert!(wire::packet::parse(&sent.packet).is_ok(), "its checksum is right");
+            }
+        }
+        let by_fast_path = if fast_path == FastPathUse::Never { 0 } else { 128 };
+        assert_eq!(lab.counters().fast_path, by_fast_path);
+    }
 }
