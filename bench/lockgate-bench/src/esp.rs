@@ -184,7 +184,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let mut bench = Bench {
         subjects: &subjects,
         laps: vec![Vec::new(); subjects.len()],
-        kits: Some(kits.map_err(|error| refused(&subjects[0], error))?),
+        kits: Some(kits),
         circles: Circles::new(&mut random),
         looked: None,
         course: Course { passes: PASSES, staging, cores: &seat.cores, limits },

@@ -39,20 +39,12 @@ pub(super) struct Caches {
 
 impl Kits {
     /// Makes the frames and caches of the workers, by the given numbers of flows and entries.
-    ///
-    /// # Errors
-    /// None is expected.
-    pub(super) fn new(
-        workers: usize,
-        flows: usize,
-        frame_bytes: usize,
-        entries: usize,
-    ) -> Result<Kits, LapError> {
+    pub(super) fn new(workers: usize, flows: usize, frame_bytes: usize, entries: usize) -> Kits {
         let kit = |_| Kit {
             frames: MemoryFrames::with_frame_bytes(flows as u32, frame_bytes),
             caches: Caches { entries, made: HashMap::new() },
         };
-        Ok(Kits { workers: (0..workers).map(kit).collect(), spds: HashMap::new() })
+        Kits { workers: (0..workers).map(kit).collect(), spds: HashMap::new() }
     }
 
     /// The policies for this number of peers.
@@ -125,7 +117,7 @@ mod tests {
 
     #[test]
     fn each_use_has_a_cache_of_its_own_and_off_has_none() {
-        let mut caches = Kits::new(1, 64, 2048, 64).unwrap().workers.remove(0).caches;
+        let mut caches = Kits::new(1, 64, 2048, 64).workers.remove(0).caches;
         assert!(caches.lend((Caching::Off, 1)).unwrap().is_none());
         for caching in [Caching::Auto, Caching::Always] {
             let lent = caches.lend((caching, 1)).unwrap();

@@ -493,7 +493,7 @@ mod tests {
         Course { passes: 2, staging: Staging::ByStage, cores: &[], limits: SaLimits::Without };
 
     fn kits(workers: usize) -> Kits {
-        Kits::new(workers, FLOWS, 2048, 64 * FLOWS).unwrap()
+        Kits::new(workers, FLOWS, 2048, 64 * FLOWS)
     }
 
     fn subject(case: Case) -> Subject {

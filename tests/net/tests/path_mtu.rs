@@ -206,7 +206,8 @@ fn ipv6_of_1280_bytes_crosses_a_path_below_1280_in_outer_fragments() {
     let answers = ping(&to, 1280, 20).run_until_answered(&lab.gateways.site(1).host).unwrap();
     assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
     let frames = esp_frames_to(&capture.stop().unwrap(), HIDDEN.parse().unwrap()).unwrap();
-    assert_eq!(pairs(&frames, 1000), 20);
+    // One more for each that was lost.
+    assert!(pairs(&frames, 1000) >= 20);
     let a = lab.gateways.site(1);
     // Larger ones are told of 1280, which every host of IPv6 takes.
     let answers = ping(&to, LARGE, 1).run(&a.host).unwrap();

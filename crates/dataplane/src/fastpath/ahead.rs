@@ -22,6 +22,9 @@ const MANY_SETS: usize = 128;
 /// Of the values, one in so many is compared with the first; if none is equal, the batch counts as
 /// mixed.
 const LOOKED_AT: usize = 8;
+/// Changes of the SPI from packet to packet in a batch from which on it pays to ask.
+const MANY_CHANGES: usize = 8;
+const UDP_BYTES: usize = 8;
 
 /// Asks for the SAs of the sets that these values name, if there are many. Nothing depends on it:
 /// what was not asked for is waited for.
@@ -68,10 +71,6 @@ fn ask_for(snapshot: &Snapshot, cache: &FlowCache, values: &[Value]) {
     }
     sas().for_each(|sa| sa.cipher.ask(1));
 }
-
-/// Changes of the SPI from packet to packet in a batch from which on it pays to ask.
-const MANY_CHANGES: usize = 8;
-const UDP_BYTES: usize = 8;
 
 /// Asks for the SAs that open these packets, which begin with link headers of `link` bytes, if
 /// there are many.
