@@ -23,6 +23,7 @@ pub mod mark;
 pub mod packet;
 pub mod shared;
 pub mod upper_checksum;
+pub mod vni;
 
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
@@ -30,3 +31,4 @@ pub use link::LinkAddress;
 pub use mark::{Mark, MarkVlan};
 pub use packet::{Fragment, Packet, ParseError};
 pub use upper_checksum::UpperChecksum;
+pub use vni::Vni;
