@@ -220,7 +220,8 @@ fn entries_are_true(walk: &dataplane::Walk, tables: &Tables) -> Result<(), TestC
 }
 
 /// Linux gets what it gets in the order of each flow, not of all. Of several places that a peer's
-/// packets of one batch came from, the paths may open that of another one last.
+/// packets of one batch came from, the paths may open that of another one last, and they may open
+/// those of two peers in either order.
 pub(crate) fn ordered(mut observed: Observed) -> Observed {
     let is_for_host = |emission: &crate::gateway::Emission| emission.fate == Out::Host;
     let (mut host, others) = observed.emissions.into_iter().partition::<Vec<_>, _>(is_for_host);
@@ -230,6 +231,7 @@ pub(crate) fn ordered(mut observed: Observed) -> Observed {
     for moved in &mut observed.moved {
         (moved.address, moved.port) = (Address::v4(0), 0);
     }
+    observed.moved.sort_by_key(|moved| moved.set);
     observed
 }
 
