@@ -5,6 +5,7 @@ mod nearest;
 mod words;
 
 use dataplane::cache::{Key, Recall};
+use dataplane::connections::ZoneOwner;
 use dataplane::explain::{Arrival, Explanation, SeenConnection};
 use dataplane::{
     DropReason, HoldKind, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
@@ -395,14 +396,17 @@ impl Story<'_> {
 
     /// A connection at a port of the packet's way.
     fn connection(&self, seen: &SeenConnection) -> String {
-        let port = self.port_name(seen.port);
+        let port = match seen.zone.owner() {
+            ZoneOwner::Port(port) => format!("port {}", self.port_name(port)),
+            ZoneOwner::Network(vni) => format!("vni {vni}"),
+        };
         let rule = &self.snapshot.spd().policy(seen.rule).name;
         match &seen.is {
             Some(found) => format!(
-                "port {port} knows it ({}), by rule {rule}: its groups are not asked",
+                "{port} knows it ({}), by rule {rule}: its groups are not asked",
                 found.status.state.name()
             ),
-            None => format!("would be new at port {port}, by rule {rule}"),
+            None => format!("would be new at {port}, by rule {rule}"),
         }
     }
 

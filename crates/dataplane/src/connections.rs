@@ -58,7 +58,7 @@ use policy::{DomainId, Generation, PolicyIndex};
 
 pub(crate) use changes::ChangesView;
 use changes::{ChangeGroup, Changes, GROUP_BITS};
-pub use key::{End, Key, Zone};
+pub use key::{End, Key, Zone, ZoneOwner};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 
 use key::{KEY, Originator};

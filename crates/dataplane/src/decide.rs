@@ -386,9 +386,10 @@ fn settle_tracked<F: Frames>(
     hop: Option<NextHopId>,
 ) -> FlowVerdict {
     let appearance = Appearance::of(row, row.bytes(context.frames));
-    let egress = hop.map(|hop| context.snapshot.egress(hop));
+    let egress = hop.map(|hop| context.snapshot.gate(context.snapshot.egress(hop)));
+    let ingress = context.snapshot.gate(row.ingress);
     let tracker = Tracker::new(context.snapshot, context.now_ns);
-    tracker.settle(tracked, appearance.as_ref(), (row.ingress, egress))
+    tracker.settle(tracked, appearance.as_ref(), (ingress, egress))
 }
 
 fn forward<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, hop: NextHopId) {
@@ -525,8 +526,9 @@ pub(crate) fn decide_one(
         let (verdict, tracked) = asked.classify(tables);
         let foreseen = tracked.map_or(Foreseen::of(verdict), |tracked| {
             let appearance = Appearance::of(row, bytes);
-            let ports = (row.ingress, hop.map(|hop| snapshot.egress(hop)));
-            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), ports)
+            let egress = hop.map(|hop| snapshot.gate(snapshot.egress(hop)));
+            let gates = (snapshot.gate(row.ingress), egress);
+            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), gates)
         });
         told(asked, &foreseen);
         foreseen.verdict

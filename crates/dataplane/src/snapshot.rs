@@ -22,13 +22,14 @@ use wire::{Address, Family, LinkAddress};
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::acquire_switch::AcquireSwitch;
-use crate::connections::Connections;
+use crate::connections::{Connections, Zone};
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
 use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
+use crate::tracking::Gate;
 
 pub(crate) use self::ports::PathPort;
 pub use self::ports::PortInfos;
@@ -473,6 +474,12 @@ impl Snapshot {
     #[inline]
     pub(crate) fn path_port(&self, port: PortId) -> &PathPort {
         &self.path_ports[usize::from(port.0)]
+    }
+
+    /// Returns a port as connections see it.
+    #[inline]
+    pub(crate) fn gate(&self, port: PortId) -> Gate {
+        Gate { zone: Zone::of_port(port), class: self.path_port(port).class }
     }
 
     /// The port that stands for Linux itself.

@@ -2,8 +2,8 @@
 //! follows for its verdict, and how the connection goes on.
 //!
 //! A port whose groups have a `reflect` rule tracks connections: it is a zone of its own. A packet
-//! passes at most two such ports, the one by which it came and the one by which it leaves. For each
-//! of them:
+//! passes at most two such ports, the one by which it came and the one by which it leaves. A virtual
+//! network is both at once for what its endpoints send each other. For each of them:
 //!
 //! 1. The connection is looked up, by the packet's addresses and ports in either direction. If the
 //!    rules of the groups that let it begin have changed since, the flow of its first packet is
@@ -21,16 +21,24 @@
 
 use policy::connection::{self, Event, Next, Segment, Shown, Side};
 use policy::{
-    DomainId, FlowAction, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, Refusal,
+    DomainId, FlowAction, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, PortClass, Refusal,
     TrackedVerdict,
 };
 use wire::flow::protocol;
 use wire::{Flow, Fragment, icmp};
 
 use crate::connections::{Connections, Found, Inserted, Judgement, Key, Observed, Place, Zone};
-use crate::ids::PortId;
 use crate::row::Row;
 use crate::snapshot::Snapshot;
+
+/// A place on a packet's way where connections may be tracked: a port, or a virtual network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gate {
+    /// Its connections.
+    pub(crate) zone: Zone,
+    /// Its groups.
+    pub(crate) class: PortClass,
+}
 
 /// A packet as connections see it.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +91,7 @@ impl Appearance {
     }
 
     #[inline]
-    fn key(&self, port: PortId) -> Option<Key> {
-        let zone = Zone { attachment: port.0, vni: 0 };
+    fn key(&self, Gate { zone, .. }: Gate) -> Option<Key> {
         match self.echo {
             None => Key::of(&self.flow, zone),
             Some(identifier) => Key::of_echo(&self.flow, identifier, zone),
@@ -92,7 +99,7 @@ impl Appearance {
     }
 }
 
-/// A port that tracks connections, on a packet's way.
+/// A gate that tracks connections, on a packet's way.
 #[derive(Clone, Copy, Debug)]
 struct Tracked {
     key: Key,
@@ -144,12 +151,12 @@ impl<'a> Tracker<'a> {
         &self,
         said: &TrackedVerdict,
         appearance: Option<&Appearance>,
-        (ingress, egress): (PortId, Option<PortId>),
+        (ingress, egress): (Gate, Option<Gate>),
     ) -> Way {
         let Some(appearance) = appearance else { return Way::default() };
-        let at = |port: PortId| {
-            let key = appearance.key(port)?;
-            Some(Tracked { key, known: self.known(&key, port, appearance) })
+        let at = |gate: Gate| {
+            let key = appearance.key(gate)?;
+            Some(Tracked { key, known: self.known(&key, gate, appearance) })
         };
         Way {
             ingress: Some(ingress).filter(|_| said.tracks.ingress).and_then(at),
@@ -163,7 +170,7 @@ impl<'a> Tracker<'a> {
     fn known(
         &self,
         key: &Key,
-        port: PortId,
+        gate: Gate,
         appearance: &Appearance,
     ) -> Option<(Place, PolicyIndex)> {
         let found = self.found(key)?;
@@ -171,7 +178,7 @@ impl<'a> Tracker<'a> {
         if connection::next(Some(found.status), event) == Next::IsNew {
             return None;
         }
-        let domain = self.domain(&found, key, port);
+        let domain = domain(&found, key, gate);
         let judged = (found.judgement.domain, found.judgement.generation);
         if judged == (domain, self.snapshot.spd().generation(domain)) {
             return Some((found.place, found.judgement.rule));
@@ -194,13 +201,6 @@ impl<'a> Tracker<'a> {
         };
         let mut tries = (0..MOST_TRIES).filter_map(again);
         tries.find(|found| found.judgement != Judgement::UNKNOWN)
-    }
-
-    /// The groups that let a connection at a port begin.
-    #[inline]
-    fn domain(&self, found: &Found, key: &Key, port: PortId) -> DomainId {
-        let class = self.snapshot.path_port(port).class;
-        DomainId::new(class, found.judgement.domain.book(), key.family())
     }
 
     /// Asks the groups that let a connection begin about its first packet again. A connection that
@@ -230,13 +230,13 @@ impl<'a> Tracker<'a> {
         &self,
         said: &TrackedVerdict,
         appearance: Option<&Appearance>,
-        (mut way, ingress, egress): (Way, PortId, Option<PortId>),
+        (mut way, ingress, egress): (Way, Gate, Option<Gate>),
         verdict: FlowVerdict,
     ) -> FlowVerdict {
         let Some(Appearance { shown, .. }) = appearance else { return verdict };
         let mut verdict = verdict;
         let sides = [(GroupSide::In, ingress), (GroupSide::Out, egress.unwrap_or(ingress))];
-        for (side, port) in sides {
+        for (side, gate) in sides {
             let tracked = match side {
                 GroupSide::In => &mut way.ingress,
                 GroupSide::Out => &mut way.egress,
@@ -261,7 +261,7 @@ impl<'a> Tracker<'a> {
                 GroupSide::Out => way.egress,
             };
             let key = at.expect("it is tracked").key;
-            if !self.begin(&key, *shown, (side, port, rule)) {
+            if !self.begin(&key, *shown, (side, gate, rule)) {
                 return refused(verdict);
             }
         }
@@ -273,11 +273,10 @@ impl<'a> Tracker<'a> {
         &self,
         key: &Key,
         shown: Shown,
-        (side, port, rule): (GroupSide, PortId, PolicyIndex),
+        (side, gate, rule): (GroupSide, Gate, PolicyIndex),
     ) -> bool {
         let Some(connections) = self.connections else { return false };
-        let class = self.snapshot.path_port(port).class;
-        let domain = DomainId::new(class, side.book(), key.family());
+        let domain = DomainId::new(gate.class, side.book(), key.family());
         let generation = self.snapshot.spd().generation(domain);
         let judgement = Judgement { rule, domain, generation };
         match connections.insert(key, shown, judgement, self.now_s) {
@@ -296,7 +295,7 @@ impl<'a> Tracker<'a> {
         &self,
         said: &TrackedVerdict,
         appearance: Option<&Appearance>,
-        (ingress, egress): (PortId, Option<PortId>),
+        (ingress, egress): (Gate, Option<Gate>),
     ) -> FlowVerdict {
         let way = self.find(said, appearance, (ingress, egress));
         let verdict = said.with(way.known());
@@ -312,37 +311,37 @@ impl<'a> Tracker<'a> {
         &self,
         said: &TrackedVerdict,
         appearance: Option<&Appearance>,
-        (ingress, egress): (PortId, Option<PortId>),
+        (ingress, egress): (Gate, Option<Gate>),
     ) -> Foreseen {
-        let ports =
+        let gates =
             [Some(ingress).filter(|_| said.tracks.ingress), egress.filter(|_| said.tracks.egress)];
-        let found = ports.map(|port| self.foreseen(port?, appearance?));
+        let found = gates.map(|gate| self.foreseen(gate?, appearance?));
         let rule = |of: Option<(Found, PolicyIndex)>| of.map(|(_, rule)| rule);
         let known = KnownConnections { ingress: rule(found[0]), egress: rule(found[1]) };
         let verdict = said.with(known);
         let mut foreseen = Foreseen { known, ..Foreseen::of(verdict) };
         let may_begin = verdict.passes() && appearance.is_some_and(|it| it.begins());
         for (place, side) in GroupSide::ALL.into_iter().enumerate() {
-            let Some(port) = ports[place] else { continue };
+            let Some(Gate { zone, .. }) = gates[place] else { continue };
             let begins = said.reflects(side).filter(|_| may_begin);
             foreseen.connections[place] = match (found[place], begins) {
-                (Some((found, rule)), _) => Some(SeenConnection { port, rule, is: Some(found) }),
-                (None, Some(rule)) => Some(SeenConnection { port, rule, is: None }),
+                (Some((found, rule)), _) => Some(SeenConnection { zone, rule, is: Some(found) }),
+                (None, Some(rule)) => Some(SeenConnection { zone, rule, is: None }),
                 (None, None) => None,
             };
         }
         foreseen
     }
 
-    /// The connection at a port, and the rule that permits it now.
-    fn foreseen(&self, port: PortId, appearance: &Appearance) -> Option<(Found, PolicyIndex)> {
-        let key = appearance.key(port)?;
+    /// The connection at a gate, and the rule that permits it now.
+    fn foreseen(&self, gate: Gate, appearance: &Appearance) -> Option<(Found, PolicyIndex)> {
+        let key = appearance.key(gate)?;
         let found = self.found(&key)?;
         let event = Event { from: found.from, shown: appearance.shown };
         if connection::next(Some(found.status), event) == Next::IsNew {
             return None;
         }
-        let domain = self.domain(&found, &key, port);
+        let domain = domain(&found, &key, gate);
         let rule = self.snapshot.tables().reflects(domain, &key.first_flow(found.from))?;
         Some((found, rule))
     }
@@ -358,11 +357,11 @@ pub(crate) struct Foreseen {
     pub(crate) connections: [Option<SeenConnection>; 2],
 }
 
-/// A connection at a port that a packet passes.
+/// A connection at a port, or in a virtual network, that a packet passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SeenConnection {
-    /// The port.
-    pub port: PortId,
+    /// The zone of the port or network.
+    pub zone: Zone,
     /// The rule that permits it.
     pub rule: PolicyIndex,
     /// The connection; `None`: the packet would begin it.
@@ -374,6 +373,12 @@ impl Foreseen {
     pub(crate) fn of(verdict: FlowVerdict) -> Foreseen {
         Foreseen { verdict, known: KnownConnections::default(), connections: [None; 2] }
     }
+}
+
+/// The groups that let a connection at a gate begin.
+#[inline]
+fn domain(found: &Found, key: &Key, gate: Gate) -> DomainId {
+    DomainId::new(gate.class, found.judgement.domain.book(), key.family())
 }
 
 /// The verdict where there is no room for another connection.

@@ -12,14 +12,18 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod discovery;
 pub mod flow;
 pub mod frame;
 pub mod glance;
 pub mod icmp;
 pub mod link;
 pub mod mark;
+pub mod outer;
+pub mod overlay;
 pub mod packet;
 pub mod shared;
 pub mod upper_checksum;

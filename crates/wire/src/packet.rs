@@ -83,7 +83,7 @@ pub fn parse_quoted(bytes: &[u8]) -> Option<Flow> {
 }
 
 /// The packet that an ICMP error quotes, as far as the quote goes; judged as by [`parse_quoted`].
-pub(crate) fn quoted(bytes: &[u8]) -> Option<Packet> {
+pub fn quoted(bytes: &[u8]) -> Option<Packet> {
     match bytes.first()? >> 4 {
         4 => ipv4(bytes, Extent::Quoted).ok(),
         6 => ipv6(bytes, Extent::Quoted).ok(),

@@ -15,9 +15,10 @@
 use policy::connection::Side;
 use wire::flow::protocol;
 use wire::glance::{self, UpperKind};
-use wire::{Address, Family, Flow, Upper};
+use wire::{Address, Family, Flow, Upper, Vni};
 
 use super::lines::LineKey;
+use crate::ids::PortId;
 
 /// Words of a key in a line.
 pub(super) const KEY: usize = 3;
@@ -31,13 +32,36 @@ const KIND_SHIFT: u32 = 40;
 /// The realm of a connection: those of two zones never meet, whatever their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Zone {
-    /// The port, or profile of virtual networks, whose rule let the connection begin.
+    /// The port whose rule let the connection begin; [`Zone::NETWORK`]: a virtual network's.
     pub attachment: u16,
-    /// The virtual network, 24 bits; 0 for none.
+    /// The virtual network, 24 bits; 0 for a port.
     pub vni: u32,
 }
 
 impl Zone {
+    /// The attachment of all virtual networks. No port has this number.
+    pub const NETWORK: u16 = u16::MAX;
+
+    /// The zone of a port.
+    #[inline]
+    pub const fn of_port(port: PortId) -> Zone {
+        Zone { attachment: port.0, vni: 0 }
+    }
+
+    /// The zone of a virtual network.
+    #[inline]
+    pub const fn of_network(vni: Vni) -> Zone {
+        Zone { attachment: Zone::NETWORK, vni: vni.get() }
+    }
+
+    /// Returns the port, or the virtual network, whose zone it is.
+    pub const fn owner(self) -> ZoneOwner {
+        match (self.attachment, Vni::new(self.vni)) {
+            (Zone::NETWORK, Some(vni)) => ZoneOwner::Network(vni),
+            (port, _) => ZoneOwner::Port(PortId(port)),
+        }
+    }
+
     #[inline]
     pub(super) fn word(self) -> u64 {
         u64::from(self.attachment) | u64::from(self.vni & 0xff_ffff) << 16
@@ -46,6 +70,15 @@ impl Zone {
     pub(super) fn of_word(word: u64) -> Zone {
         Zone { attachment: word as u16, vni: (word >> 16) as u32 & 0xff_ffff }
     }
+}
+
+/// The port, or the virtual network, that a zone belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ZoneOwner {
+    /// A port.
+    Port(PortId),
+    /// A virtual network.
+    Network(Vni),
 }
 
 /// The key of a packet: its connection, and which end sent it.

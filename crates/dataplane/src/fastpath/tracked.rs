@@ -57,7 +57,7 @@ impl TrackingPort {
             let generation = snapshot.spd().generation(domain);
             Judgement { domain, generation, ..Judgement::UNKNOWN }.by()
         });
-        TrackingPort { zone: Zone { attachment: port.0, vni: 0 }.key_word(), holds }
+        TrackingPort { zone: Zone::of_port(port).key_word(), holds }
     }
 
     /// The connection of a packet that changes nothing of it, if its judgement still holds.
@@ -461,7 +461,8 @@ impl Judge<'_> {
         let tracked = *tracked;
         let appearance = Appearance::of_flow(&flow, self.tcp_flags(context, group, place), None);
         let tracker = Tracker::new(context.snapshot, context.now_ns);
-        let egress = Some(context.snapshot.egress(hop));
+        let egress = Some(context.snapshot.gate(context.snapshot.egress(hop)));
+        let ingress = context.snapshot.gate(ingress);
         let way = tracker.find(&tracked, appearance.as_ref(), (ingress, egress));
         let verdict = tracked.with(way.known());
         let decide = |verdict: &FlowVerdict, paths: &mut PreparedPaths| {

@@ -1,0 +1,302 @@
+//! Outer headers of overlay packets: IP, UDP, overlay header in front of a tenant's frame. They are
+//! changed in place where a packet goes on to another host of the same family, else written anew.
+
+use crate::checksum;
+use crate::flow::{Address, Family, protocol};
+use crate::link::LinkAddress;
+use crate::overlay::{self, Kind};
+use crate::packet::{self, IPV4_BYTES, IPV6_BYTES};
+use crate::vni::Vni;
+
+/// Bytes of a UDP header.
+pub const UDP_BYTES: usize = 8;
+/// TTL and hop limit of packets that we begin.
+pub const HOP_LIMIT: u8 = 64;
+
+/// Offset of UDP's checksum in its header.
+const CHECKSUM: usize = 6;
+
+/// Addresses an overlay packet anew, of the family that it has: source, destination, one hop less.
+/// The IPv4 header's checksum and UDP's follow; a UDP checksum of 0, which says that there is none,
+/// stays 0. `bytes` begins with the IP header, is as long as it says, and was parsed; UDP begins at
+/// `udp`.
+#[inline]
+pub fn forward(bytes: &mut [u8], udp: usize, (source, destination): (Address, Address)) {
+    packet::decrement_hop_limit(bytes, source.family);
+    let change = match source.family {
+        Family::V4 => {
+            let change = exchange(bytes, 12, &(source.value as u32).to_be_bytes())
+                + exchange(bytes, 16, &(destination.value as u32).to_be_bytes());
+            correct(bytes, 10, change);
+            change
+        }
+        Family::V6 => {
+            exchange(bytes, 8, &source.value.to_be_bytes())
+                + exchange(bytes, 24, &destination.value.to_be_bytes())
+        }
+    };
+    correct_udp(bytes, udp, change);
+}
+
+/// Sets the destination of a tenant's frame, which begins at `frame` in the packet `bytes`. UDP's
+/// checksum follows; see [`forward`].
+#[inline]
+pub fn set_tenant_destination(bytes: &mut [u8], udp: usize, frame: usize, mac: LinkAddress) {
+    // All headers in front of it are of even length, so that words of the sum begin where it does.
+    debug_assert_eq!((frame - udp) % 2, 0);
+    let change = exchange(bytes, frame, &mac.bytes());
+    correct_udp(bytes, udp, change);
+}
+
+/// Writes bytes at an offset; returns the change of the sum of the words there, to be added.
+#[inline(always)]
+fn exchange<const N: usize>(bytes: &mut [u8], at: usize, new: &[u8; N]) -> u64 {
+    let Some(place) = bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut::<N>()) else {
+        return 0;
+    };
+    let old = complement(place);
+    *place = *new;
+    checksum::sum(&old) + checksum::sum(new)
+}
+
+/// The bytes whose sum takes others away from a ones'-complement sum.
+#[inline(always)]
+fn complement<const N: usize>(bytes: &[u8; N]) -> [u8; N] {
+    core::array::from_fn(|at| !bytes[at])
+}
+
+/// Changes a checksum by a change of the sum that it is of (RFC 1624 eqn. 3).
+#[inline(always)]
+fn correct(bytes: &mut [u8], at: usize, change: u64) {
+    if let Some(field) = bytes.get_mut(at..).and_then(|bytes| bytes.first_chunk_mut::<2>()) {
+        let before = u16::from_be_bytes(*field);
+        *field = checksum::finish(u64::from(!before) + change).to_be_bytes();
+    }
+}
+
+#[inline(always)]
+fn correct_udp(bytes: &mut [u8], udp: usize, change: u64) {
+    let at = udp + CHECKSUM;
+    if bytes.get(at..at + 2).is_some_and(|field| field != [0, 0]) {
+        correct(bytes, at, change);
+        if let Some(field) = bytes.get_mut(at..at + 2).filter(|field| **field == [0, 0]) {
+            field.fill(0xff);
+        }
+    }
+}
+
+/// Outer headers that are written anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outer {
+    /// Address that the packet is sent from.
+    pub source: Address,
+    /// Address of the host, of the same family.
+    pub destination: Address,
+    /// UDP source port: tells flows apart on the way (RFC 7348 §5).
+    pub source_port: u16,
+    /// UDP destination port.
+    pub udp_port: u16,
+    /// Form of the overlay header.
+    pub kind: Kind,
+    /// The virtual network.
+    pub vni: Vni,
+    /// TOS or traffic class.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+}
+
+impl Outer {
+    /// Bytes of the headers.
+    pub const fn bytes(&self) -> usize {
+        let ip = match self.source.family {
+            Family::V4 => IPV4_BYTES,
+            Family::V6 => IPV6_BYTES,
+        };
+        ip + UDP_BYTES + overlay::HEADER_BYTES
+    }
+
+    /// Writes the headers in front of a tenant's frame of `length` bytes that begins at `frame` in
+    /// `memory`; returns where they begin. `None`: there is no room for them, or the packet would be
+    /// too long.
+    ///
+    /// The packet may not be fragmented on its way. UDP has no checksum over IPv4 (RFC 7348 §5), and
+    /// over IPv6 it has one, which reads all of the frame.
+    #[must_use]
+    pub fn write(&self, memory: &mut [u8], frame: usize, length: usize) -> Option<usize> {
+        let start = frame.checked_sub(self.bytes())?;
+        let packet = memory.get_mut(start..frame.checked_add(length)?)?;
+        let total = u16::try_from(packet.len()).ok()?;
+        let udp_at = self.bytes() - UDP_BYTES - overlay::HEADER_BYTES;
+        let (ip, udp) = packet.split_at_mut(udp_at);
+        let udp_bytes = udp.len() as u16;
+        udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
+        udp[2..4].copy_from_slice(&self.udp_port.to_be_bytes());
+        udp[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
+        udp[6..8].fill(0);
+        udp[8..16].copy_from_slice(&self.kind.header(self.vni));
+        ip.fill(0);
+        match self.source.family {
+            Family::V4 => {
+                (ip[0], ip[1]) = (0x45, self.traffic_class);
+                ip[2..4].copy_from_slice(&total.to_be_bytes());
+                ip[6] = 0x40;
+                (ip[8], ip[9]) = (self.hop_limit, protocol::UDP);
+                ip[12..16].copy_from_slice(&(self.source.value as u32).to_be_bytes());
+                ip[16..20].copy_from_slice(&(self.destination.value as u32).to_be_bytes());
+                let sum = checksum::finish(checksum::sum(ip));
+                ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            Family::V6 => {
+                let class = 6 << 12 | u16::from(self.traffic_class) << 4;
+                ip[..2].copy_from_slice(&class.to_be_bytes());
+                ip[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
+                (ip[6], ip[7]) = (protocol::UDP, self.hop_limit);
+                ip[8..24].copy_from_slice(&self.source.value.to_be_bytes());
+                ip[24..40].copy_from_slice(&self.destination.value.to_be_bytes());
+                let ends = (self.source, self.destination);
+                let pseudo = checksum::pseudo_header(ends.0, ends.1, protocol::UDP, udp.len());
+                let sum = match checksum::finish(pseudo + checksum::sum(udp)) {
+                    0 => 0xffff,
+                    sum => sum,
+                };
+                udp[6..8].copy_from_slice(&sum.to_be_bytes());
+            }
+        }
+        Some(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UpperChecksum;
+    use crate::packet::parse;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn address(family: Family, value: u128) -> Address {
+        // Unicast of either family.
+        match family {
+            Family::V4 => Address::v4(10 << 24 | value as u32 & 0xff_ffff),
+            Family::V6 => Address::v6(0x2001 << 112 | value >> 16),
+        }
+    }
+
+    fn outer(family: Family, ends: (u128, u128), (class, hops): (u8, u8)) -> Outer {
+        Outer {
+            source: address(family, ends.0),
+            destination: address(family, ends.1),
+            source_port: 0xc001,
+            udp_port: overlay::VXLAN_PORT,
+            kind: Kind::Vxlan,
+            vni: Vni::new(0x12_3456).unwrap(),
+            traffic_class: class,
+            hop_limit: hops,
+        }
+    }
+
+    fn build(outer: &Outer, frame: &[u8]) -> Vec<u8> {
+        let mut memory = vec![0xee; outer.bytes()];
+        memory.extend(frame);
+        assert_eq!(outer.write(&mut memory, outer.bytes(), frame.len()), Some(0));
+        memory
+    }
+
+    fn family() -> impl Strategy<Value = Family> {
+        prop_oneof![Just(Family::V4), Just(Family::V6)]
+    }
+
+    #[test]
+    fn headers_are_written_byte_by_byte() {
+        let mut of = outer(Family::V4, (0x01_0203, 0x04_0506), (0xb8, 64));
+        (of.source_port, of.traffic_class) = (0x1234, 0xb8);
+        let packet = build(&of, &[0xaa; 14]);
+        let ip = [0x45, 0xb8, 0, 50, 0, 0, 0x40, 0, 64, 17, 0x1e, 0xf6, 10, 1, 2, 3, 10, 4, 5, 6];
+        let udp = [0x12, 0x34, 0x12, 0xb5, 0, 30, 0, 0, 8, 0, 0, 0, 0x12, 0x34, 0x56, 0];
+        assert_eq!(packet[..20], ip);
+        assert_eq!(packet[20..36], udp);
+        assert_eq!(packet[36..], [0xaa; 14]);
+    }
+
+    #[test]
+    fn nothing_is_written_where_there_is_no_room() {
+        for family in [Family::V4, Family::V6] {
+            let of = outer(family, (1, 2), (0, 64));
+            let mut memory = vec![0; 100];
+            assert_eq!(of.write(&mut memory, of.bytes() - 1, 10), None);
+            assert_eq!(of.write(&mut memory, of.bytes(), 101 - of.bytes()), None);
+            assert_eq!(of.write(&mut memory, usize::MAX, 1), None);
+            let mut large = vec![0; 70_000];
+            assert_eq!(of.write(&mut large, 100, 65_536 - of.bytes()), None);
+            assert!(of.write(&mut large, 100, 65_535 - of.bytes()).is_some());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_parses(
+            family in family(),
+            ends in any::<(u128, u128)>(),
+            class in any::<u8>(),
+            hops in 1u8..,
+            frame in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let of = outer(family, ends, (class, hops));
+            let bytes = build(&of, &frame);
+            let packet = parse(&bytes).unwrap();
+            prop_assert_eq!(packet.flow.source_address(), of.source);
+            prop_assert_eq!(packet.flow.destination_address(), of.destination);
+            prop_assert_eq!((packet.traffic_class, packet.hop_limit), (class, hops));
+            prop_assert_eq!(packet.length as usize, bytes.len());
+            let sum = UpperChecksum::find(&bytes, &packet).unwrap();
+            prop_assert!(sum.is_left_out(family) || sum.is_good(&bytes));
+            prop_assert!(packet.dont_fragment);
+        }
+
+        #[test]
+        fn what_is_changed_in_place_is_as_if_written_anew(
+            family in family(),
+            before in any::<(u128, u128)>(),
+            after in any::<(u128, u128)>(),
+            mac in any::<[u8; 6]>(),
+            has_checksum in any::<bool>(),
+            hops in 2u8..,
+            frame in prop::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 14..200),
+        ) {
+            let mut bytes = build(&outer(family, before, (3, hops)), &frame);
+            let udp = parse(&bytes).unwrap().upper_offset.into();
+            let complete = |bytes: &mut Vec<u8>| {
+                let packet = parse(bytes).unwrap();
+                UpperChecksum::find(bytes, &packet).unwrap().complete(bytes);
+            };
+            bytes[udp + 6..udp + 8].fill(0);
+            if has_checksum {
+                complete(&mut bytes);
+            }
+            let to = outer(family, after, (3, hops - 1));
+            set_tenant_destination(&mut bytes, udp, udp + 16, LinkAddress::new(mac));
+            forward(&mut bytes, udp, (to.source, to.destination));
+            let mut frame = frame;
+            frame[..6].copy_from_slice(&mac);
+            let mut expected = build(&to, &frame);
+            expected[udp + 6..udp + 8].fill(0);
+            if has_checksum {
+                complete(&mut expected);
+            }
+            prop_assert_eq!(bytes, expected);
+        }
+
+        #[test]
+        fn no_bytes_panic(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..80),
+            family in family(),
+            udp in 0usize..100,
+        ) {
+            let (one, other) = (address(family, 1), address(family, 2));
+            forward(&mut bytes, udp, (one, other));
+            set_tenant_destination(&mut bytes, udp, udp + 16, LinkAddress::new([1; 6]));
+        }
+    }
+}
