@@ -404,7 +404,9 @@ impl State {
         // The table of connections is made by the configuration that first needs one.
         let has_table = self.gateway.compiled.connections().is_some();
         let of_table = || old.connections.changed_key(&new.connections).filter(|_| has_table);
-        match changed.or_else(of_table) {
+        let has_endpoints = self.gateway.compiled.overlays().is_some();
+        let of_store = || old.store.changed_key(&new.store).filter(|_| has_endpoints);
+        match changed.or_else(of_table).or_else(of_store) {
             Some(key) => Err(machine(NeedsRestart { key, file })),
             None => Ok(()),
         }

@@ -584,6 +584,21 @@ static __always_inline bool is_surely_ours(const struct link *link, const __u8 *
 	return protected ? !own(&to) : protocol == IPPROTO_ESP;
 }
 
+/* To us in an overlay of this port: the worker opens it. Fragments but the first
+ * show no port, and are Linux's, which drops them for want of the first.
+ */
+static __always_inline bool is_of_overlay(const struct lockgate_port *port,
+					  const struct packet *packet)
+{
+	bool is_named = false;
+
+	if (packet->protocol != IPPROTO_UDP || packet->fragment == FRAGMENT_LATER)
+		return false;
+	for (int i = 0; i < LOCKGATE_MAX_OVERLAYS; i++)
+		is_named |= port->overlays[i] && port->overlays[i] == packet->port;
+	return is_named;
+}
+
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
 static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vlan)
 {
@@ -621,6 +636,8 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 		return LOCKGATE_TO_WORKER;
 	if (!protected)
 		return carve_out(port, &packet, to_us);
+	if (is_of_overlay(port, &packet))
+		return LOCKGATE_TO_WORKER;
 	/* It is to an address of ours; nobody else sends from one. */
 	return own(&packet.source) ? LOCKGATE_TO_WORKER : LOCKGATE_PASSED_TO_HOST;
 }

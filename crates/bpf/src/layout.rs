@@ -14,6 +14,8 @@ use wire::shared_struct;
 pub const MAX_PORTS: usize = 255;
 /// Services of a port at most: 32 of `allow_host`, and IKE apart from the rest of an entry.
 pub const MAX_SERVICES: usize = 34;
+/// UDP ports of overlays on a port at most.
+pub const MAX_OVERLAYS: usize = 4;
 /// Own addresses at most.
 pub const MAX_ADDRESSES: usize = 4096;
 /// Prefixes at most, after those that change nothing have been left out.
@@ -132,6 +134,8 @@ shared_struct! {
         pub(crate) side: u8,
         pub(crate) services_count: u8,
         pub(crate) services: [ServiceEntry; MAX_SERVICES],
+        /// UDP ports of overlays, whose packets to us are a worker's; 0: none.
+        pub(crate) overlays: [u16; MAX_OVERLAYS],
     }
 }
 

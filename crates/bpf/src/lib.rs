@@ -60,7 +60,8 @@ pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached
 pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
-    Counter, KernelCounters, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES,
+    Counter, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
+    MAX_SERVICES,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{

@@ -22,8 +22,8 @@ use crate::layout::{
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
-    BpfError, KernelCounters, MAX_ADDRESSES, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES,
-    PROGRAM, probe,
+    BpfError, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
+    MAX_SERVICES, PROGRAM, probe,
 };
 
 /// The compiled program, at an address that ELF readers like.
@@ -98,6 +98,9 @@ pub struct PortRule {
     /// The services that it lets through to Linux, [`MAX_SERVICES`] at most; used on unprotected
     /// ports only.
     pub services: Vec<Service>,
+    /// UDP ports of overlays, [`MAX_OVERLAYS`] at most: what is to an own address and one of them
+    /// is a worker's; used on protected ports only, because on others it is without them.
+    pub overlays: Vec<u16>,
 }
 
 /// Addresses from `address` with `bits` leading bits.
@@ -203,6 +206,7 @@ impl Steering {
                 return Err(BpfError::SamePort { vlan: port.vlan });
             }
             limited("allow_host entries of a port", port.services.len(), MAX_SERVICES)?;
+            limited("overlays of a port", port.overlays.len(), MAX_OVERLAYS)?;
             entries.push((port.vlan, port_entry(port)));
         }
         self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_entry(&entries).bytes())])
@@ -421,7 +425,9 @@ fn port_entry(port: &PortRule) -> PortEntry {
         side: port.side.number(),
         services_count: port.services.len() as u8,
         services: Shared::zeroed(),
+        overlays: Shared::zeroed(),
     };
+    entry.overlays.iter_mut().zip(&port.overlays).for_each(|(place, port)| *place = *port);
     for (place, service) in entry.services.iter_mut().zip(&port.services) {
         let (first_port, last_port) = service.ports.unwrap_or_default();
         let names_ports = if service.ports.is_some() { SERVICE_PORTS } else { 0 };

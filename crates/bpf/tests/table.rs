@@ -141,6 +141,7 @@ fn protected_ports_leave_to_linux_what_is_for_the_box_or_not_for_us() {
             worker("forwarded v6", v6("2001:db8:1::5", "2001:db8:2::1").tcp(1, 2)),
             to_us(Dmz, "forwarded, tagged", v4("10.9.0.5", "10.2.0.1").udp(1, 2), ToWorker),
             to_us(Dmz, "to us, tagged", v4("10.9.0.5", "10.9.0.1").udp(1, 2), PassedToHost),
+            to_us(Dmz, "no overlay here", v4("10.9.0.5", "10.9.0.1").udp(1, OVERLAY), PassedToHost),
             host("to us", v4("10.1.0.5", "10.1.0.1").tcp(1, 22)),
             host("to us, another port's address", v4("10.1.0.5", "10.9.0.1").tcp(1, 22)),
             host("to us, the outer address", v4("10.1.0.5", "192.0.2.1").udp(1, 4500)),

@@ -9,8 +9,9 @@ use bpf::{Action, Counter, Inside, Scope, Side, Steering};
 use common::*;
 use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
-    HostService, Input, L4Checksum, Medium, NetdevId, NextHop, NextHopId, PortId, PortInfo, Prefix,
-    RouteEntry, RouteTarget, SaSet, Sad, Snapshot, SnapshotParts, Sources, Verdict, Walk,
+    HostService, Input, L4Checksum, Medium, NetdevId, NextHop, NextHopId, Overlay, Overlays,
+    PortId, PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, Sad, Snapshot, SnapshotParts,
+    Sources, Verdict, Walk,
 };
 use ipsec::{
     Encapsulation, InboundSa, KeyMaterial, ReplayWindow, SaId, SequenceNumbers, Spi, Suite, Tunnel,
@@ -21,6 +22,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use wire::build::PacketBuilder;
+use wire::overlay::Kind;
 use wire::{Address, Descriptor, Family, FrameId, Frames, HEADROOM};
 
 /// One frame of memory.
@@ -76,6 +78,19 @@ fn in_udp() -> Sad {
     sad
 }
 
+/// The overlay of the untagged port, without networks.
+fn overlays() -> Overlays {
+    let overlay = Overlay {
+        name: "fabric".into(),
+        kind: Kind::Vxlan,
+        udp_port: common::OVERLAY,
+        port: PortId(0),
+        entrances: vec![Address::from(address("10.1.0.1"))],
+    };
+    let endpoints = endpoints::Table::new(1, &[0; 32]).expect("a small table");
+    Overlays::new(vec![overlay], [], endpoints.into())
+}
+
 /// The rules of [`common`] as the walk has them.
 fn snapshot(policies: Vec<Policy>, sad: Sad) -> (Snapshot, Reserved) {
     let port = |rule: bpf::PortRule| PortInfo {
@@ -121,6 +136,7 @@ fn snapshot(policies: Vec<Policy>, sad: Sad) -> (Snapshot, Reserved) {
         ports: ports().into_iter().map(port).collect(),
         routes,
         next_hops: vec![hop(0), hop(2)],
+        overlays: Some(overlays().into()),
         ..SnapshotParts::default()
     };
     let spd = Spd::new(policies.clone()).expect("few policies").into();
@@ -288,7 +304,9 @@ fn an_address(family: Family) -> impl Strategy<Value = Address> {
 }
 
 fn an_upper() -> impl Strategy<Value = (u8, u16, Vec<u8>)> {
-    let port = select(&[500u16, 4500, 4500, 53, 7999, 8000, 8010, 8011][..]);
+    let port = select(
+        &[500u16, 4500, 4500, common::OVERLAY, common::OVERLAY, 53, 7999, 8000, 8010, 8011][..],
+    );
     let kind = prop_oneof![Just(8u16), Just(128), 132u16..139, 0u16..256];
     let payload = prop_oneof![
         Just(vec![0; 4]),

@@ -12,6 +12,8 @@ use std::net::IpAddr;
 use ipsec::{Encryption, Suite};
 use policy::{AddressRange, SelectorError};
 
+use wire::{Address, Vni};
+
 use crate::groups::RuleAction;
 use crate::meeting::Meeting;
 pub(crate) use foreign::renamed;
@@ -364,7 +366,7 @@ pub enum DiagnosticKind {
     SetWithoutAt { name: String },
     #[error("there is no group `{name}`")]
     UnknownGroup { name: String, nearest: Option<String> },
-    #[error("no port lists group `{group}`: its rules decide nothing")]
+    #[error("no port or virtual network lists group `{group}`: its rules decide nothing")]
     UnusedGroup { group: String },
     #[error("another rule of group `{group}` is called `{name}`")]
     SameRule { group: String, name: String },
@@ -383,6 +385,26 @@ pub enum DiagnosticKind {
         "policies and rules of groups compile to {rules} rules with this one; the limit is {limit}"
     )]
     TooManyGroupRules { rules: usize, limit: usize },
+
+    // [overlay.NAME], [vni.NUMBER], [store]
+    #[error("there is no overlay `{name}`")]
+    UnknownOverlay { name: String, nearest: Option<String> },
+    #[error("`{text}` is no number of a virtual network")]
+    BadVni { text: String },
+    #[error("virtual network {vni} is there twice")]
+    SameVni { vni: Vni },
+    #[error("{count} overlays: which one carries the network?")]
+    WhichOverlay { count: usize },
+    #[error("UDP port 500 and 4500 are those of IKE")]
+    OverlayOnIke,
+    #[error("{entrance} is no address that hosts can send to")]
+    BadEntrance { entrance: Address },
+    #[error("{entrance} with UDP port {udp_port} is an entrance already")]
+    SameEntrance { entrance: Address, udp_port: u16 },
+    #[error("overlay `{overlay}` carries no network: all of its packets are dropped")]
+    OverlayWithoutNetwork { overlay: String },
+    #[error("entrance {entrance} is not among the addresses of port `{port}`")]
+    EntranceNotOurs { entrance: Address, port: String },
 
     // [[route]], [[neighbour]]
     #[error("there is no port `{name}`")]

@@ -9,6 +9,7 @@ use toml::de::DeTable;
 
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
+use crate::overlays::StoreSettings;
 use crate::raw::MAX_BYTES;
 use crate::source::{Location, Source};
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
@@ -145,6 +146,9 @@ fn judge(
         rules: Vec::new(),
         routes: Vec::new(),
         neighbours: Vec::new(),
+        overlays: Vec::new(),
+        networks: Vec::new(),
+        store: StoreSettings::default(),
     };
     let whole = format!("{text}\n{}", around.effective());
     let lines = text.lines().count().max(1) as u32;

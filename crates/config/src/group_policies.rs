@@ -18,9 +18,10 @@ use std::sync::Arc;
 use policy::{
     Action, AddressRange, GroupMode, GroupSide, Policy, PolicyId, Selector, UpperSelector,
 };
-use wire::Family;
+use wire::{Family, Vni};
 
 use crate::groups::{GroupId, Rule, RuleAction};
+use crate::overlays::{FIRST_NETWORK, NetworkSettings};
 use crate::validated::{Port, Validated};
 
 /// Groups at most on a side of a port: each place has priorities of its own.
@@ -39,16 +40,25 @@ const _: () = assert!(MAX_RULES_A_GROUP as u32 * STEP < TOP && MAX_GROUPS_A_SIDE
 pub(crate) type Attachments = BTreeMap<(GroupSide, GroupId, usize), Vec<u16>>;
 
 /// Returns where groups are listed. Ports are places in the file, ascending.
-pub(crate) fn attachments(ports: &[Port]) -> Attachments {
+pub(crate) fn attachments(ports: &[Port], networks: &[NetworkSettings]) -> Attachments {
     let mut found = Attachments::new();
-    for (place, port) in (0..).zip(ports) {
-        for side in GroupSide::ALL {
-            for (position, group) in port.groups(side).iter().enumerate() {
-                found.entry((side, *group, position)).or_default().push(place);
-            }
+    let mut add = |place: u16, side, groups: &[GroupId]| {
+        for (position, group) in groups.iter().enumerate() {
+            found.entry((side, *group, position)).or_default().push(place);
         }
+    };
+    for (place, port) in (0..).zip(ports) {
+        GroupSide::ALL.into_iter().for_each(|side| add(place, side, port.groups(side)));
+    }
+    for (place, network) in attached(networks) {
+        GroupSide::ALL.into_iter().for_each(|side| add(place, side, network.groups(side)));
     }
     found
+}
+
+/// The virtual networks that list groups, with the numbers under which rules name them.
+fn attached(networks: &[NetworkSettings]) -> impl Iterator<Item = (u16, &NetworkSettings)> {
+    (FIRST_NETWORK..).zip(networks.iter().filter(|network| network.lists_groups()))
 }
 
 /// The priority of a rule whose group is at this place of a port's list.
@@ -94,7 +104,7 @@ impl Validated {
             rules[rule.group.0 as usize].push(rule);
         }
         let mut policies = Vec::new();
-        for ((side, id, position), ports) in attachments(&self.ports) {
+        for ((side, id, position), ports) in attachments(&self.ports, &self.networks) {
             let group = &self.groups[id.0 as usize];
             let ports: Arc<[u16]> = ports.into();
             policies.extend(rules[id.0 as usize].iter().map(|rule| Policy {
@@ -114,21 +124,33 @@ impl Validated {
         }
         for (place, port) in (0..).zip(&self.ports) {
             let sides = GroupSide::ALL.into_iter().filter(|side| !port.groups(*side).is_empty());
-            policies.extend(sides.map(|side| self.last_rule(place, port, side)));
+            let last = |side| self.last_rule(place, &port.name, (side, port.groups(side)));
+            policies.extend(sides.map(last));
+        }
+        for (place, network) in attached(&self.networks) {
+            let sides = GroupSide::ALL.into_iter().filter(|side| !network.groups(*side).is_empty());
+            let name = format!("vni {}", network.vni);
+            let last = |side| self.last_rule(place, &name, (side, network.groups(side)));
+            policies.extend(sides.map(last));
         }
         policies
     }
 
-    /// The rule that denies what no rule of a port's groups matched.
-    fn last_rule(&self, place: u16, port: &Port, side: GroupSide) -> Policy {
+    /// Returns the numbers under which rules of groups name virtual networks, those that list any.
+    pub fn network_attachments(&self) -> impl Iterator<Item = (Vni, u16)> {
+        attached(&self.networks).map(|(place, network)| (network.vni, place))
+    }
+
+    /// The rule that denies what no rule of the groups of a port, or virtual network, matched.
+    fn last_rule(&self, place: u16, name: &str, (side, groups): (GroupSide, &[GroupId])) -> Policy {
         let is_audit = |id: &GroupId| self.groups[id.0 as usize].mode == GroupMode::Audit;
-        let mode = match port.groups(side).iter().all(is_audit) {
+        let mode = match groups.iter().all(is_audit) {
             true => GroupMode::Audit,
             false => GroupMode::Enforce,
         };
         Policy {
             id: PolicyId(0),
-            name: last_rule_name(&port.name, side),
+            name: last_rule_name(name, side),
             action: Action::NoRule(mode),
             priority: 0,
             only: None,

@@ -30,6 +30,7 @@ mod key_names;
 mod keys;
 mod lifetime;
 mod meeting;
+mod overlays;
 mod raw;
 mod read;
 mod replay_keys;
@@ -68,6 +69,10 @@ pub use keys::{
 };
 pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
 pub use meeting::Meeting;
+pub use overlays::{
+    DEFAULT_ENDPOINTS, FIRST_NETWORK, MAX_ENDPOINTS, MAX_NETWORKS, NetworkSettings,
+    OverlaySettings, StoreKind, StoreSettings,
+};
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};

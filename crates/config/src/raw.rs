@@ -40,6 +40,9 @@ pub(crate) struct Raw {
     pub(crate) groups: Vec<RawGroup>,
     pub(crate) routes: Vec<RawRoute>,
     pub(crate) neighbours: Vec<RawNeighbour>,
+    pub(crate) overlays: Vec<RawOverlay>,
+    pub(crate) networks: Vec<RawNetwork>,
+    pub(crate) store: Option<RawStore>,
 }
 
 /// `[node]`.
@@ -197,6 +200,33 @@ pub(crate) struct RawLists {
     pub(crate) rules: Vec<RawRule>,
 }
 
+/// `[overlay.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawOverlay {
+    pub(crate) name: Spanned<String>,
+    pub(crate) kind: Text,
+    pub(crate) port: Text,
+    pub(crate) udp_port: Number,
+    pub(crate) entrances: Texts,
+}
+
+/// `[vni.NUMBER]`.
+#[derive(Debug)]
+pub(crate) struct RawNetwork {
+    pub(crate) name: Spanned<String>,
+    pub(crate) overlay: Text,
+    pub(crate) groups_in: Texts,
+    pub(crate) groups_out: Texts,
+    pub(crate) source_check: Text,
+}
+
+/// `[store]`.
+#[derive(Debug)]
+pub(crate) struct RawStore {
+    pub(crate) kind: Text,
+    pub(crate) endpoints: Either,
+}
+
 /// `[[route]]`.
 #[derive(Debug)]
 pub(crate) struct RawRoute {
@@ -229,6 +259,9 @@ const SECTIONS: &[&str] = &[
     "set",
     "group",
     "rule",
+    "overlay",
+    "vni",
+    "store",
 ];
 
 /// The sections of [`RawLists`].
@@ -313,6 +346,15 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
         groups: named(top, problems, "group", group),
         routes: routes.iter().map(|section| route(section, problems)).collect(),
         neighbours: neighbours.iter().map(|section| neighbour(section, problems)).collect(),
+        overlays: named(top, problems, "overlay", overlay),
+        networks: named(top, problems, "vni", network),
+        store: top.table(problems, "store").map(|section| {
+            section.check_keys(problems, &schema::STORE);
+            RawStore {
+                kind: section.text(problems, "kind"),
+                endpoints: section.scalar(problems, "endpoints"),
+            }
+        }),
     }
 }
 
@@ -380,6 +422,36 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         l4_checksum: section.text(problems, "l4_checksum"),
         groups_in: section.texts(problems, "groups_in"),
         groups_out: section.texts(problems, "groups_out"),
+    }
+}
+
+fn overlay(
+    name: Spanned<String>,
+    section: &Section<'_>,
+    problems: &mut Diagnostics<'_>,
+) -> RawOverlay {
+    section.check_keys(problems, &schema::OVERLAY);
+    RawOverlay {
+        name,
+        kind: section.text(problems, "kind"),
+        port: section.text(problems, "port"),
+        udp_port: section.number(problems, "udp_port"),
+        entrances: section.texts(problems, "entrances"),
+    }
+}
+
+fn network(
+    name: Spanned<String>,
+    section: &Section<'_>,
+    problems: &mut Diagnostics<'_>,
+) -> RawNetwork {
+    section.check_keys(problems, &schema::NETWORK);
+    RawNetwork {
+        name,
+        overlay: section.text(problems, "overlay"),
+        groups_in: section.texts(problems, "groups_in"),
+        groups_out: section.texts(problems, "groups_out"),
+        source_check: section.text(problems, "source_check"),
     }
 }
 

@@ -317,6 +317,41 @@ sections! {
             "ICMP messages, as in `[[policy]]`"
     ]
 
+    OVERLAY "[overlay.NAME]" "An overlay, in which hosts send the gateway packets of virtual \
+        networks. The gateway sends each on to the host of its destination." [
+        "kind" Text Required,
+            "`\"vxlan\"` (RFC 7348) or `\"geneve\"` (RFC 8926)"
+        "port" Text Required,
+            "port that its packets come by; those that an SA opened may come by any"
+        "udp_port" Number Words("4789 for VXLAN, 6081 for Geneve"),
+            "UDP port that hosts send to, 1 … 65535; not 500 or 4500"
+        "entrances" Texts Required,
+            "addresses of the gateway that hosts send to, at most 128"
+    ]
+
+    NETWORK "[vni.NUMBER]" "A virtual network, by its number, 0 … 16777215. Its endpoints are \
+        put with `lockgate endpoint`, never written here." [
+        "overlay" Text Words("the overlay, if there is one only"),
+            "overlay that carries the network"
+        "groups_in" Texts Value("[]"),
+            "security groups that judge what its endpoints send, in their order; at most 64. \
+             Without any, everything may be sent"
+        "groups_out" Texts Value("[]"),
+            "security groups that judge what its endpoints are sent, in their order; at most 64"
+        "source_check" Text Value("\"endpoint\""),
+            "`\"endpoint\"`: a packet's source, with its MAC address, must be an endpoint behind \
+             the host that sends it; `\"host\"`: that host must have an endpoint; `\"none\"`"
+    ]
+
+    STORE "[store]" "The store of endpoints." [
+        "kind" Text Value("\"sqlite\""),
+            "`\"sqlite\"`: a database in `state_dir`; `\"memory\"`: endpoints are gone when the \
+             daemon ends"
+        "endpoints" Either Value("\"64K\""),
+            "endpoints that there is room for, 1 … 4194304, also with K or M (binary); each takes \
+             128 bytes of memory at once"
+    ]
+
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
         of Linux." [
         "to" Text Required,

@@ -35,6 +35,7 @@ mod ingress;
 mod lifetime;
 mod links;
 mod node;
+mod overlays;
 mod peers;
 mod policies;
 mod ports;
@@ -89,7 +90,11 @@ pub(crate) fn validate<E>(
     }
     let (policies, compiled) = judge.finish(&raw.peers, problems);
     groups::warn_of_unused(raw, problems);
-    let rules = rules.finish(&ports, compiled, problems);
+    let overlays = overlays::overlays(&raw.overlays, &ports, problems);
+    let networks = overlays::networks(&raw.networks, &overlays, &groups, problems);
+    let store = overlays::store(raw.store.as_ref(), problems);
+    overlays::warn(&raw.overlays, &overlays, &networks, &ports, problems);
+    let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
     let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
@@ -97,7 +102,7 @@ pub(crate) fn validate<E>(
         return Ok(None);
     }
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let Some(connections) = connections else { return Ok(None) };
+    let (Some(connections), Some(store)) = (connections, store) else { return Ok(None) };
     let validated = Validated {
         node,
         cache,
@@ -111,6 +116,9 @@ pub(crate) fn validate<E>(
         rules,
         routes,
         neighbours,
+        overlays: overlays.list,
+        networks,
+        store,
     };
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);

@@ -17,6 +17,7 @@ use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
 use crate::lifetime;
+use crate::overlays::{NetworkSettings, OverlaySettings, StoreSettings};
 use crate::written::{count_text, list, mac_text, quoted, service_text};
 
 pub use crate::written::addresses;
@@ -52,6 +53,13 @@ pub struct Validated {
     pub routes: Vec<Route>,
     /// `[[neighbour]]`, in the order of the file.
     pub neighbours: Vec<Neighbour>,
+    /// `[overlay.NAME]`, in the order of the file; [`OverlayId`](dataplane::OverlayId) counts into
+    /// it.
+    pub overlays: Vec<OverlaySettings>,
+    /// `[vni.NUMBER]`, ascending by their numbers.
+    pub networks: Vec<NetworkSettings>,
+    /// `[store]`.
+    pub store: StoreSettings,
 }
 
 /// The machine.
@@ -424,7 +432,8 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
     /// Kind of the section: node, port, cache, connections, metrics, peer, set, group, policy,
-    /// rule, route, neighbour.
+    /// rule, overlay, vni, store,
+    /// route, neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -487,6 +496,16 @@ impl Validated {
         }
         for rule in &self.rules {
             add("rule", &self.rule_name(rule), &|out| rule.write(out, &self.groups, &self.sets));
+        }
+        for overlay in &self.overlays {
+            add("overlay", &overlay.name, &|out| overlay.write(out, self.port_name(overlay.port)));
+        }
+        for network in &self.networks {
+            let overlay = &self.overlays[usize::from(network.overlay.0)].name;
+            add("vni", &network.vni.to_string(), &|out| network.write(out, overlay, &self.groups));
+        }
+        if !self.networks.is_empty() || self.store != StoreSettings::default() {
+            add("store", "", &|out| self.store.write(out));
         }
         for route in &self.routes {
             let Prefix { address, length } = route.to;

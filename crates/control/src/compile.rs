@@ -1,18 +1,23 @@
 //! Compiles a validated configuration and its keys to the parts of a snapshot.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
 use config::{ConfiguredRoutes, Keys, ReplayKeys, Validated};
 use dataplane::connections::Connections;
-use dataplane::{Generation, PathMtu, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts};
+use dataplane::{
+    Generation, Overlays, PathMtu, PortId, SaSet, Snapshot, SnapshotError, SnapshotParts,
+};
 use ipsec::{
     Allowance, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError, SaId, SequenceCounter,
     WindowSizeError,
 };
 use policy::{Direction, PolicyId, SaSetId, Spd, SpdError};
+use wire::Vni;
 
 use crate::identifications::identifications;
+use crate::overlays::{self, EndpointsError};
 
 /// The reason why a validated configuration cannot be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +40,9 @@ pub enum CompileError {
     /// There is no random number for the table of connections: the kernel refuses one.
     #[error("no random number for the table of connections: {0}")]
     NoSecret(getrandom::Error),
+    /// There is no table of endpoints.
+    #[error(transparent)]
+    Endpoints(#[from] EndpointsError),
     /// Another configuration was compiled since this one was prepared: the caller is at fault.
     #[error("another configuration was compiled in between: apply this one again")]
     Overtaken,
@@ -88,10 +96,24 @@ pub fn compile(
         neighbours: config.neighbours.clone(),
         spd: Spd::new(policies.chain(rules).collect())?.into(),
         connections: connections_by_itself(config),
+        overlays: overlays_by_itself(config)?.map(Arc::new),
         ..SnapshotParts::default()
     };
     add_security_associations(&config.peers, keys, &mut parts)?;
     Ok(Snapshot::new(parts)?)
+}
+
+/// The virtual networks of a configuration that runs nowhere, without endpoints. Nobody attacks the
+/// table's hash.
+fn overlays_by_itself(config: &Validated) -> Result<Option<Overlays>, EndpointsError> {
+    if config.overlays.is_empty() {
+        return Ok(None);
+    }
+    let table = overlays::book(config, &[0; 32])?.table().clone();
+    let ports: Vec<PortId> = (0..config.ports.len() as u16).map(PortId).collect();
+    let attachments: HashMap<Vni, u16> = config.network_attachments().collect();
+    let attachment = |vni| attachments.get(&vni).copied();
+    Ok(Some(overlays::overlays(config, table, &ports, attachment)))
 }
 
 /// The table of a configuration that runs nowhere. Nobody attacks its hash, and the results are the

@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use dataplane::connections::Connections;
-use dataplane::{AcquireSwitch, Generation, SaSet, Sad, Snapshot, SnapshotError, Sources};
+use dataplane::{
+    AcquireSwitch, Generation, Overlays, SaSet, Sad, Snapshot, SnapshotError, Sources,
+};
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
@@ -59,6 +61,8 @@ pub struct Compiled {
     pub(crate) workers: u32,
     /// The connections, from the first configuration on that tracks some.
     pub(crate) connections: Option<Arc<Connections>>,
+    /// Virtual networks.
+    pub(crate) overlays: Option<Arc<Overlays>>,
     /// Says whether a key manager listens.
     pub(crate) acquires: Arc<AcquireSwitch>,
 }
@@ -101,6 +105,7 @@ impl Compiled {
             sad: self.sad.clone(),
             connections: self.connections.clone(),
             acquires: self.acquires.clone(),
+            overlays: self.overlays.clone(),
         };
         Ok(Snapshot::after(sources, running)?.into())
     }
@@ -108,6 +113,11 @@ impl Compiled {
     /// Returns the table of connections; `None`: no configuration up to this one tracks any.
     pub fn connections(&self) -> Option<&Arc<Connections>> {
         self.connections.as_ref()
+    }
+
+    /// Returns the virtual networks; `None`: the configuration has none.
+    pub fn overlays(&self) -> Option<&Arc<Overlays>> {
+        self.overlays.as_ref()
     }
 
     /// Returns the slots of its ports and netdevs.
@@ -188,6 +198,7 @@ impl Compiled {
             workers: self.workers,
             connections: self.connections.clone(),
             acquires: self.acquires.clone(),
+            overlays: self.overlays.clone(),
         }
     }
 }

@@ -28,6 +28,7 @@ mod listing;
 mod live;
 mod live_parts;
 mod netdevs;
+mod overlays;
 mod peer_address;
 mod port_slots;
 mod put_sas;
@@ -45,6 +46,7 @@ pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
 pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
+pub use overlays::EndpointsError;
 pub use peer_address::PeerAddress;
 pub use port_slots::PortSlots;
 pub use put_sas::{

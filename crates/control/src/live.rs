@@ -14,6 +14,7 @@
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
 //! | port's slot | its name, netdev and VLAN id are |
+//! | table of endpoints | the daemon runs, from the first virtual network on |
 //! | table of connections | the daemon runs, from the first rule on that makes connections |
 //! | route generation | ports, routes and next hops are the same |
 //!
@@ -33,6 +34,7 @@ use crate::compiled::{Compiled, PreviousSas};
 use crate::connections::SharedConnections;
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
+use crate::overlays::SharedEndpoints;
 use crate::peer_address::PeerAddresses;
 use crate::port_slots::{HeldSlots, PortSlots};
 use config::validated::{Peer, Policy, Validated};
@@ -50,6 +52,7 @@ pub struct Compiler {
     pub(crate) compiles: u64,
     pub(crate) last: Option<Last>,
     connections: SharedConnections,
+    endpoints: SharedEndpoints,
     acquires: Arc<AcquireSwitch>,
 }
 
@@ -71,6 +74,12 @@ impl Compiler {
         &self.acquires
     }
 
+    /// Takes the writer of the table of endpoints, once, after a configuration with virtual
+    /// networks was compiled.
+    pub fn take_endpoints(&mut self) -> Option<endpoints::Book> {
+        self.endpoints.take_book()
+    }
+
     /// Returns a compiler for any number of workers: replay windows are committed to under a lock.
     pub fn new() -> Compiler {
         Compiler::for_workers(u32::MAX)
@@ -88,6 +97,7 @@ impl Compiler {
             compiles: 0,
             last: None,
             connections: SharedConnections::default(),
+            endpoints: SharedEndpoints::default(),
             acquires: Arc::default(),
         }
     }
@@ -168,6 +178,7 @@ impl Compiler {
         }
         check_associations(&config, read)?;
         let connections = self.connections.for_configuration(&config)?;
+        let overlays = self.endpoints.for_configuration(&config, &ports)?;
         let nothing = PreviousSas::default();
         let last = self.last.as_ref().map_or(&nothing, |last| &*last.kept);
         let (none, put) = (PutSas::default(), running.map(|running| &running.put));
@@ -204,6 +215,7 @@ impl Compiler {
             kept: kept.clone(),
             workers: self.workers,
             connections,
+            overlays,
             acquires: self.acquires.clone(),
         };
         if let Some(running) = running {

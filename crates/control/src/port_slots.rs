@@ -13,14 +13,18 @@ use std::hash::Hash;
 use std::sync::{Arc, Weak};
 
 use config::validated::IngressPorts;
-use config::{HOST_NETDEV, HOST_PORT, Validated};
+use config::{FIRST_NETWORK, HOST_NETDEV, HOST_PORT, Validated};
 use dataplane::{NetdevId, PortId, PortInfo};
+use wire::Vni;
 
 /// The slots of a configuration's ports and netdevs, the host port among them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSlots {
     /// Rows in the order of the file, the host port's last.
     rows: Vec<Row>,
+    /// The numbers under which rules name virtual networks: those that list groups, ascending by
+    /// their VNIs. They lie above all slots of ports.
+    networks: Vec<(Vni, u16)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,8 +46,7 @@ impl PortSlots {
     /// Returns the slots of a configuration before which none was: ports and netdevs in the order
     /// of the file, the host port last.
     pub fn in_order(config: &Validated) -> PortSlots {
-        let rows = PortSlots::beside(config, &[]).map(|slots| slots.rows);
-        PortSlots { rows: rows.unwrap_or_default() }
+        PortSlots::beside(config, &[]).unwrap_or_default()
     }
 
     /// Assigns slots to the ports of a configuration. A port keeps the slot that it holds; a new
@@ -63,7 +66,18 @@ impl PortSlots {
             Some(Row { port: PortId(ports.slot_of(&key)?), netdev, key })
         };
         let rows = configured.chain([host]).map(row).collect::<Option<_>>()?;
-        Some(PortSlots { rows })
+        let known = held.iter().flat_map(|slots| slots.networks.iter().copied());
+        let mut numbers = Slots::of(known);
+        numbers.next = FIRST_NETWORK;
+        let number = |(vni, _)| Some((vni, numbers.slot_of(&vni)?));
+        let networks = config.network_attachments().map(number).collect::<Option<_>>()?;
+        Some(PortSlots { rows, networks })
+    }
+
+    /// Returns the number under which rules name a virtual network; `None`: it lists no groups.
+    pub(crate) fn attachment(&self, vni: Vni) -> Option<u16> {
+        let place = self.networks.binary_search_by_key(&vni, |(known, _)| *known).ok()?;
+        Some(self.networks[place].1)
     }
 
     /// Returns the ports in the order of the file, the host port last.
@@ -106,12 +120,14 @@ impl PortSlots {
 
     /// Returns the translation of lists of ports from places in the file into slots.
     pub(crate) fn to_slots(&self) -> Renumbering {
-        Renumbering::of((0..).zip(self.ports().map(|port| port.0)))
+        let networks = (FIRST_NETWORK..).zip(self.networks.iter().map(|(_, number)| *number));
+        Renumbering::of((0..).zip(self.ports().map(|port| port.0)).chain(networks))
     }
 
     /// Returns the translation of lists of ports from slots into places in the file.
     pub(crate) fn to_places(&self) -> Renumbering {
-        Renumbering::of(self.ports().map(|port| port.0).zip(0..))
+        let networks = self.networks.iter().map(|(_, number)| *number).zip(FIRST_NETWORK..);
+        Renumbering::of(self.ports().map(|port| port.0).zip(0..).chain(networks))
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
     };
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received | Origin::Host | Origin::Made(_) => None,
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
     };
     let (since_ns, set) = (context.now_ns, snapshot.set(set).id);
     let packet = Waiting { row: *row, since_ns, set, opened_by };

@@ -58,6 +58,7 @@ use policy::{DomainId, Generation, PolicyIndex};
 
 pub(crate) use changes::ChangesView;
 use changes::{ChangeGroup, Changes, GROUP_BITS};
+pub(crate) use key::Gate;
 pub use key::{End, Key, Zone, ZoneOwner};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 

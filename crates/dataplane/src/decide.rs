@@ -19,6 +19,7 @@
 //! [`decide_one`] asks the same questions of one packet, without cache and counters: the twin that
 //! `explain` and captures run, and that the batch is tested against.
 
+mod crossing;
 mod lookup_batch;
 
 use policy::{
@@ -31,16 +32,25 @@ use crate::addresses::is_inside;
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Said, Words};
 use crate::carve_out::{CarveOut, carve_out};
+use crate::connections::Gate;
 use crate::ids::NextHopId;
 use crate::mtu_messages;
-use crate::port::Side;
+use crate::port::{Adjacency, Side};
 use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
-pub(crate) use lookup_batch::LookupLists;
+pub(crate) use crossing::too_big;
 use lookup_batch::{Answer, Entry, LookupBatch};
+
+/// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
+#[derive(Default)]
+pub(crate) struct LookupLists {
+    lanes: Lanes,
+    batch: LookupBatch,
+    crossing: crossing::Crossing,
+}
 
 /// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with
 /// the snapshot.
@@ -57,6 +67,9 @@ pub(crate) fn decide<F: Frames>(
     if rows.iter().any(from_outside) {
         decide_inbound(context, rows, lookups, cache.as_deref_mut());
     }
+    if context.snapshot.overlays().is_some() {
+        crossing::cross(context, rows, lookups, cache.as_deref_mut());
+    }
     decide_outbound(context, rows, lookups, cache);
 }
 
@@ -68,7 +81,7 @@ fn decide_inbound<F: Frames>(
     lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
-    let LookupLists { lanes, batch } = lookups;
+    let LookupLists { lanes, batch, .. } = lookups;
     lanes.clear();
     batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
@@ -205,7 +218,7 @@ fn decide_outbound<F: Frames>(
     lookups: &mut LookupLists,
     mut cache: Option<&mut FlowCache>,
 ) {
-    let LookupLists { lanes, batch } = lookups;
+    let LookupLists { lanes, batch, .. } = lookups;
     lanes.clear();
     batch.clear();
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
@@ -398,7 +411,13 @@ fn forward<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, hop: Nex
 
 /// The state of a row that leaves in clear by a next hop.
 fn forwarded(snapshot: &Snapshot, row: &Row, hop: NextHopId) -> State {
-    State::Forward(snapshot.adjacency(hop, row.packet.flow.destination_address()))
+    let destination = row.packet.flow.destination_address();
+    match row.origin {
+        Origin::Carried(Some(mac)) if snapshot.is_on_link(hop) => {
+            State::Forward(Adjacency { port: snapshot.egress(hop), mac: Some(mac) })
+        }
+        _ => State::Forward(snapshot.adjacency(hop, destination)),
+    }
 }
 
 /// The check of a row before it comes in.
@@ -430,7 +449,7 @@ fn count<F>(
 fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(set),
-        Origin::Received | Origin::Host | Origin::Made(_) => None,
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
     };
     snapshot.scope(row.ingress, Question::Enter, row.packet.flow.family, opened_by)
 }
@@ -457,6 +476,11 @@ pub(crate) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
+    /// A question about a packet's own flow.
+    fn of(scope: Scope, exit: Exit, flow: &'a Flow) -> Asked<'a> {
+        Asked { scope, exit, flow, quoted: None }
+    }
+
     fn quoting(snapshot: &Snapshot, row: &'a Row, quoted: &'a Flow) -> Asked<'a> {
         let (scope, flow) = (inbound_scope(snapshot, row), &row.packet.flow);
         Asked { scope, exit: Exit::Other, flow, quoted: Some(quoted) }
@@ -497,6 +521,21 @@ impl<'a> Asked<'a> {
         (verdict[0], None)
     }
 
+    /// Asks the tables, and looks for connections at the gates of the packet's way, where they are
+    /// tracked; changes none.
+    fn foresee(
+        &self,
+        (snapshot, now_ns): (&Snapshot, u64),
+        appearance: impl FnOnce() -> Option<Appearance>,
+        gates: (Gate, Option<Gate>),
+    ) -> Foreseen {
+        let (verdict, tracked) = self.classify(snapshot.tables());
+        tracked.map_or(Foreseen::of(verdict), |tracked| {
+            let appearance = appearance();
+            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), gates)
+        })
+    }
+
     /// Returns whether connections are tracked where the packet passes.
     pub(crate) fn is_tracked(&self, tables: &Tables) -> bool {
         tables.tracks(self.scope, self.exit) != Tracks::default()
@@ -522,14 +561,13 @@ pub(crate) fn decide_one(
 ) -> Result<State, DropReason> {
     let flow = &row.packet.flow;
     let tables = snapshot.tables();
+    let foresee = |asked: &Asked<'_>, row: &Row, hop: Option<NextHopId>| {
+        let appearance = || Appearance::of(row, bytes);
+        let egress = hop.map(|hop| snapshot.gate(snapshot.egress(hop)));
+        asked.foresee((snapshot, now_ns), appearance, (snapshot.gate(row.ingress), egress))
+    };
     let mut verdict_on = |asked: &Asked<'_>, hop: Option<NextHopId>| {
-        let (verdict, tracked) = asked.classify(tables);
-        let foreseen = tracked.map_or(Foreseen::of(verdict), |tracked| {
-            let appearance = Appearance::of(row, bytes);
-            let egress = hop.map(|hop| snapshot.gate(snapshot.egress(hop)));
-            let gates = (snapshot.gate(row.ingress), egress);
-            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), gates)
-        });
+        let foreseen = foresee(asked, row, hop);
         told(asked, &foreseen);
         foreseen.verdict
     };
@@ -551,6 +589,10 @@ pub(crate) fn decide_one(
         InboundCheck::Host => return Ok(State::Host),
         InboundCheck::Drop(reason) => return Err(reason),
     }
+    let crossed = crossing::cross_one((snapshot, now_ns), row, bytes, &mut told)?;
+    let crossed = crossed.map(|flow| row.carried(flow));
+    let row = crossed.as_ref().unwrap_or(row);
+    let flow = &row.packet.flow;
     match route(snapshot, row)? {
         Routed::Host => Ok(State::Host),
         Routed::Inside(hop) | Routed::Outside(hop) => {
@@ -558,8 +600,10 @@ pub(crate) fn decide_one(
             if !tables.asks(scope, exit) {
                 return Ok(forwarded(snapshot, row, hop));
             }
-            let verdict = verdict_on(&Asked { scope, exit, flow, quoted: None }, Some(hop));
-            may_leave(snapshot, row, hop, &verdict)
+            let asked = Asked { scope, exit, flow, quoted: None };
+            let foreseen = foresee(&asked, row, Some(hop));
+            told(&asked, &foreseen);
+            may_leave(snapshot, row, hop, &foreseen.verdict)
         }
     }
 }
@@ -588,7 +632,9 @@ fn inbound_check(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> InboundCheck {
                 CarveOut::UnlessWanted | CarveOut::No => InboundCheck::Lookup,
             }
         }
-        Origin::Received | Origin::Host | Origin::Made(_) => InboundCheck::Skip,
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => {
+            InboundCheck::Skip
+        }
     }
 }
 
@@ -688,6 +734,10 @@ fn routed(
             Side::Unprotected => Routed::Outside(hop),
             Side::Protected => Routed::Inside(hop),
         }),
+        // The host of an endpoint that is ourselves: nobody is there.
+        Some(RouteTarget::Local) if matches!(origin, Origin::Carried(_)) => {
+            Err(DropReason::BadAddress)
+        }
         Some(RouteTarget::Local) => Ok(Routed::Host),
         _ => Err(no_way(target, stays_on_link)),
     }

@@ -213,7 +213,7 @@ pub(crate) fn upper_layer(first: &Row, bytes: &[u8]) -> UpperLayer {
 fn way(snapshot: &Snapshot, row: &Row) -> Way {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received | Origin::Host | Origin::Made(_) => None,
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
     };
     Way { ingress: row.ingress, opened_by }
 }

@@ -19,7 +19,7 @@ use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
-use crate::{acquire, worker_share};
+use crate::{acquire, decide, worker_share};
 
 /// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
@@ -112,6 +112,11 @@ fn send_otherwise<F: Frames>(
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
         answer(context, row, path, Error::TimeExceeded, made, limiter);
         return context.drop(row, DropReason::HopLimit);
+    }
+    if matches!(row.origin, Origin::Carried(_)) {
+        // RFC 7348 §4.3: outer packets are not fragmented.
+        decide::too_big(context, row, &path, made, limiter);
+        return context.drop(row, DropReason::TooBig);
     }
     if row.packet.dont_fragment {
         answer(context, row, path, Error::TooBig { mtu: path.mtu }, made, limiter);
@@ -247,7 +252,7 @@ fn speaker<F>(context: &BatchContext<'_, F>, row: &Row, path: OutputPath) -> Opt
             let every_port = snapshot.ports().map(|(port, _)| port);
             iter::once(path.adjacency.port).chain(every_port).filter(inside).find_map(own)
         }
-        Origin::Received | Origin::Host | Origin::Made(_) => own(row.ingress),
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => own(row.ingress),
     };
     spoken.or_else(|| snapshot.own_address(row.ingress, family))
 }

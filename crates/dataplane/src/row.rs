@@ -1,6 +1,6 @@
 //! A packet of a batch between the stages.
 
-use wire::{FrameId, Frames, Packet};
+use wire::{Flow, FrameId, Frames, LinkAddress, Packet};
 
 use crate::ids::{PortId, SetIndex};
 use crate::port::Adjacency;
@@ -16,6 +16,9 @@ pub(crate) enum Origin {
     Host,
     /// Made by us: an ICMP error.
     Made(Quote),
+    /// A host of a virtual network; the row is the overlay packet that we send on to another host,
+    /// with that one's link address, where endpoints say it.
+    Carried(Option<LinkAddress>),
 }
 
 /// Kind of the packet that an ICMP error made by the gateway quotes.
@@ -86,6 +89,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// Returns the row of the overlay packet that goes on in the place of this one.
+    pub(crate) fn carried(&self, (flow, mac): (Flow, Option<LinkAddress>)) -> Row {
+        Row { origin: Origin::Carried(mac), packet: Packet { flow, ..self.packet }, ..*self }
+    }
+
     /// The IP packet, its link padding cut off.
     pub(crate) fn bytes<'f, F: Frames>(&self, frames: &'f F) -> &'f [u8] {
         let start = self.ip as usize;

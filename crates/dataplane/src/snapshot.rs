@@ -16,20 +16,20 @@ use std::sync::Arc;
 use imbl::OrdSet;
 use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
 use persistent::Slotted;
-use policy::{Exit, Generation, Question, Scope, SetIndex, Spd, Tables};
+use policy::{Exit, Generation, PortClass, Question, Scope, SetIndex, Spd, Tables};
 use wire::{Address, Family, LinkAddress};
 
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::acquire_switch::AcquireSwitch;
-use crate::connections::{Connections, Zone};
+use crate::connections::{Connections, Gate, Zone};
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
+use crate::overlays::{Overlays, VirtualNetwork};
 use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
-use crate::tracking::Gate;
 
 pub(crate) use self::ports::PathPort;
 pub use self::ports::PortInfos;
@@ -72,6 +72,8 @@ pub struct Sources {
     pub connections: Option<Arc<Connections>>,
     /// Says whether a key manager listens.
     pub acquires: Arc<AcquireSwitch>,
+    /// Virtual networks; `None`: there are none.
+    pub overlays: Option<Arc<Overlays>>,
 }
 
 /// The parts that a [`Snapshot`] is made of, as plain lists.
@@ -105,6 +107,8 @@ pub struct SnapshotParts {
     pub outbound: Vec<Arc<OutboundSa>>,
     /// SAs that open; [`SaId`] counts into this list.
     pub inbound: Vec<Arc<InboundSa>>,
+    /// Virtual networks; `None`: there are none.
+    pub overlays: Option<Arc<Overlays>>,
 }
 
 impl TryFrom<SnapshotParts> for Sources {
@@ -113,7 +117,7 @@ impl TryFrom<SnapshotParts> for Sources {
     fn try_from(parts: SnapshotParts) -> Result<Sources, SnapshotError> {
         let SnapshotParts { generation, workers, host, spd, .. } = parts;
         let SnapshotParts { ports, routes, next_hops, neighbours, .. } = parts;
-        let SnapshotParts { sets, outbound, inbound, connections, acquires, .. } = parts;
+        let SnapshotParts { sets, outbound, inbound, connections, acquires, overlays, .. } = parts;
         let hop = |entry: &RouteEntry| -> Result<_, SnapshotError> {
             let target = match entry.target {
                 RouteTarget::Via(hop) => {
@@ -150,6 +154,7 @@ impl TryFrom<SnapshotParts> for Sources {
             sad,
             connections,
             acquires,
+            overlays,
         })
     }
 }
@@ -480,6 +485,18 @@ impl Snapshot {
     #[inline]
     pub(crate) fn gate(&self, port: PortId) -> Gate {
         Gate { zone: Zone::of_port(port), class: self.path_port(port).class }
+    }
+
+    /// Returns a virtual network as connections see it.
+    pub(crate) fn gate_of_network(&self, network: &VirtualNetwork) -> Gate {
+        let class = network.attachment.map_or(PortClass(0), |number| self.spd().class(number));
+        Gate { zone: Zone::of_network(network.vni), class }
+    }
+
+    /// The overlays and virtual networks; `None`: there are none.
+    #[inline]
+    pub fn overlays(&self) -> Option<&Overlays> {
+        self.sources.overlays.as_deref()
     }
 
     /// The port that stands for Linux itself.

@@ -21,24 +21,17 @@
 
 use policy::connection::{self, Event, Next, Segment, Shown, Side};
 use policy::{
-    DomainId, FlowAction, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, PortClass, Refusal,
+    DomainId, FlowAction, FlowVerdict, GroupSide, KnownConnections, PolicyIndex, Refusal,
     TrackedVerdict,
 };
 use wire::flow::protocol;
-use wire::{Flow, Fragment, icmp};
+use wire::{Flow, Fragment, Packet, icmp};
 
-use crate::connections::{Connections, Found, Inserted, Judgement, Key, Observed, Place, Zone};
+use crate::connections::{
+    Connections, Found, Gate, Inserted, Judgement, Key, Observed, Place, Zone,
+};
 use crate::row::Row;
 use crate::snapshot::Snapshot;
-
-/// A place on a packet's way where connections may be tracked: a port, or a virtual network.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Gate {
-    /// Its connections.
-    pub(crate) zone: Zone,
-    /// Its groups.
-    pub(crate) class: PortClass,
-}
 
 /// A packet as connections see it.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +46,16 @@ pub(crate) struct Appearance {
 impl Appearance {
     /// Returns how a packet appears; `bytes` is the packet. `None`: it is of no connection.
     pub(crate) fn of(row: &Row, bytes: &[u8]) -> Option<Appearance> {
-        let packet = &row.packet;
+        Appearance::of_packet(&row.packet, row.echo, bytes)
+    }
+
+    /// Returns how a packet appears; `bytes` begins with it. `echo` is the identifier of an ICMP
+    /// echo where only the first fragment shows it.
+    pub(crate) fn of_packet(
+        packet: &Packet,
+        echo: Option<u16>,
+        bytes: &[u8],
+    ) -> Option<Appearance> {
         if icmp::is_error(&packet.flow) {
             // It goes to who sent what it quotes, or quotes nothing.
             let (flow, echo) = icmp::quoted(bytes, packet)
@@ -66,7 +68,7 @@ impl Appearance {
         Appearance::of_flow(
             &packet.flow,
             flags.unwrap_or(0),
-            row.echo.or_else(|| icmp::echo_identifier(packet, bytes)),
+            echo.or_else(|| icmp::echo_identifier(packet, bytes)),
         )
     }
 

@@ -191,6 +191,37 @@ drop_reasons! {
          keys (lockgate show sa shows use and limits)"
     CipherRefused "cipher_refused"
         "the cipher library refused to seal, which should never happen; report it"
+    OverlayFragment "overlay_fragment"
+        "a fragment of an overlay packet; let hosts send packets that fit the path: lower the MTU \
+         inside the virtual networks, or raise that of the links between hosts"
+    OverlayHeader "overlay_header"
+        "its overlay header, or UDP header, is malformed; the sender is broken or another program \
+         uses the overlay's UDP port"
+    OverlayControl "overlay_control"
+        "Geneve with the O bit: for the ends of a tunnel, not for tenants; nothing to do unless \
+         the sender expects an answer"
+    OverlayOption "overlay_option"
+        "Geneve with a critical option that the gateway does not know; configure the sender \
+         without it"
+    EntranceIp "entrance_ip"
+        "to the overlay's UDP port at an address of ours that is no entrance; let hosts send to an \
+         entrance, or add the address to `entrances`"
+    UnknownVni "unknown_vni"
+        "its virtual network is not configured for the overlay; add [vni.N], or stop the sender"
+    OverlayHost "overlay_host"
+        "no endpoint of its virtual network is behind the host that sent it; put its endpoints \
+         (lockgate endpoint put), or find out who sends in that host's name"
+    OverlaySource "overlay_source"
+        "its source, with its link address, is no endpoint behind the host that sent it; put the \
+         endpoint (lockgate endpoint put), or find the tenant that pretends"
+    InnerVlan "inner_vlan"
+        "a tenant's frame with a VLAN tag; let tenants send without tags"
+    NoFlooding "no_flooding"
+        "a tenant's broadcast, multicast or discovery message that the gateway does not answer; \
+         nothing to do: nothing is flooded, and known endpoints are answered for"
+    NoEndpoint "no_endpoint"
+        "no endpoint of the virtual network has its destination; put it (lockgate endpoint put), \
+         or see lockgate show endpoint"
     TooBig "too_big"
         "does not fit the path MTU and may not be fragmented; ICMP told its sender: if the sender \
          does not adapt, a device on the path drops that ICMP"

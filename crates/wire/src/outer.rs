@@ -117,11 +117,11 @@ impl Outer {
     }
 
     /// Writes the headers in front of a tenant's frame of `length` bytes that begins at `frame` in
-    /// `memory`; returns where they begin. `None`: there is no room for them, or the packet would be
-    /// too long.
+    /// `memory`; returns where they begin. `None`: there is no room for them, or the packet would
+    /// be too long.
     ///
-    /// The packet may not be fragmented on its way. UDP has no checksum over IPv4 (RFC 7348 §5), and
-    /// over IPv6 it has one, which reads all of the frame.
+    /// The packet may not be fragmented on its way. UDP has no checksum over IPv4 (RFC 7348 §5);
+    /// over IPv6 it has one, for which all of the frame is read.
     #[must_use]
     pub fn write(&self, memory: &mut [u8], frame: usize, length: usize) -> Option<usize> {
         let start = frame.checked_sub(self.bytes())?;

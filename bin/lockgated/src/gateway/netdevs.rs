@@ -9,6 +9,7 @@ use bpf::{PortRule, Scope};
 use config::HOST_NETDEV;
 use config::validated::Validated;
 use control::LiveParts;
+use dataplane::PortId;
 use dataplane::carve_out::{Packets, Reserved};
 use dataplane::{NetdevId, NextHop, Prefix, RouteTarget, Side, Snapshot};
 use linux::Offload;
@@ -403,16 +404,26 @@ pub(super) fn inside(live: &LiveParts, target: &RouteTarget<NextHop>) -> bpf::In
     }
 }
 
+/// The UDP ports of the overlays whose packets come by a port, ascending.
+fn overlay_ports(snapshot: &Snapshot, port: PortId) -> Vec<u16> {
+    let overlays = snapshot.overlays().into_iter().flat_map(|overlays| overlays.overlays());
+    let mut ports: Vec<u16> =
+        overlays.filter(|overlay| overlay.port == port).map(|overlay| overlay.udp_port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    ports
+}
+
 /// The rules of a netdev's ports; of a netdev that the configuration does not name, none.
 pub(super) fn rules(
     id: Option<NetdevId>,
     snapshot: &Snapshot,
     reserved: &Reserved,
 ) -> Vec<PortRule> {
-    let ports = snapshot.ports().map(|(_, port)| port);
-    ports
-        .filter(|port| Some(port.netdev) == id)
-        .map(|port| PortRule {
+    snapshot
+        .ports()
+        .filter(|(_, port)| Some(port.netdev) == id)
+        .map(|(port_id, port)| PortRule {
             vlan: port.vlan,
             side: side(port.side),
             mac: port.mac,
@@ -425,6 +436,7 @@ pub(super) fn rules(
                     scope: scope(open.packets),
                 })
                 .collect(),
+            overlays: overlay_ports(snapshot, port_id),
         })
         .collect()
 }

@@ -65,8 +65,14 @@ pub fn services() -> Vec<Service> {
     ]
 }
 
+/// UDP port of an overlay, on the untagged port.
+pub const OVERLAY: u16 = 4789;
+
 pub fn ports() -> Vec<PortRule> {
-    let port = |vlan, side, mac, services| PortRule { vlan, side, mac, services };
+    let port = |vlan: Option<u16>, side, mac, services| {
+        let overlays = if vlan.is_none() { vec![OVERLAY] } else { Vec::new() };
+        PortRule { vlan, side, mac, services, overlays }
+    };
     vec![
         port(None, Side::Protected, LAN_MAC, Vec::new()),
         port(Some(DMZ_VLAN), Side::Protected, DMZ_MAC, Vec::new()),

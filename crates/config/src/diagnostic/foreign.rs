@@ -20,6 +20,8 @@ pub enum Refusal {
     Rekeying,
     /// Rules by TCP flags other than `tcp = "new"` and `"established"`.
     TcpFlags,
+    /// Flooding, routes between virtual networks, and ways out of them.
+    Flooding,
 }
 
 impl Refusal {
@@ -42,6 +44,9 @@ impl Refusal {
             "rekey" | "rekey_time" | "rekey_bytes" | "rekey_packets" | "rekeymargin" => {
                 Some(Refusal::Rekeying)
             }
+            "flood" | "flooding" | "bum" | "remote_vteps" | "gateway" | "exit" => {
+                Some(Refusal::Flooding)
+            }
             "tcp" | "tcp_flags" | "tcpflags" | "flags" => Some(Refusal::TcpFlags),
             _ => None,
         }
@@ -56,6 +61,9 @@ impl Refusal {
             Refusal::Multicast => "multicast SAs are not supported",
             Refusal::Lifetimes => "limits of SAs are not written here",
             Refusal::Rekeying => "rekeying is not supported yet",
+            Refusal::Flooding => {
+                "flooding, routes between virtual networks and ways out of them are not built"
+            }
             Refusal::TcpFlags => "masks and values of TCP flags are not supported",
         }
     }
@@ -73,6 +81,9 @@ impl Refusal {
             }
             Refusal::Rekeying => {
                 "manual keys are not renewed; limits of an SA are written in [peer.NAME.lifetime]"
+            }
+            Refusal::Flooding => {
+                "leave the key out: endpoints are put with `lockgate endpoint`, and answered for"
             }
             Refusal::TcpFlags => {
                 "a verdict is remembered for a flow, and flags differ from packet to packet: in \

@@ -84,6 +84,7 @@ impl DiagnosticKind {
             Self::UnknownPort { nearest, .. } => (nearest, "declare it as [port.NAME]"),
             Self::UnknownGroup { nearest, .. } => (nearest, "declare it as [group.NAME]"),
             Self::UnknownSet { nearest, .. } => (nearest, "declare it as [set.NAME]"),
+            Self::UnknownOverlay { nearest, .. } => (nearest, "declare it as [overlay.NAME]"),
             _ => return None,
         };
         Some(did_you_mean(nearest, otherwise))
@@ -303,6 +304,23 @@ impl DiagnosticKind {
             }
             DiagnosticKind::UnusedGroup { .. } => {
                 "list it in `groups_in` or `groups_out` of a port"
+            }
+            DiagnosticKind::BadVni { .. } => "write [vni.NUMBER], 0 to 16777215",
+            DiagnosticKind::SameVni { .. } => "write its keys in one section",
+            DiagnosticKind::WhichOverlay { count: 0 } => {
+                "declare an overlay: [overlay.NAME] with `kind`, `port` and `entrances`"
+            }
+            DiagnosticKind::WhichOverlay { .. } => "name it: overlay = \"NAME\"",
+            DiagnosticKind::OverlayOnIke => "leave `udp_port` out, or choose another",
+            DiagnosticKind::BadEntrance { .. } => {
+                "write a unicast address of this machine, neither loopback nor link-local"
+            }
+            DiagnosticKind::SameEntrance { .. } => {
+                "a packet must enter one overlay: choose another address or `udp_port`"
+            }
+            DiagnosticKind::OverlayWithoutNetwork { .. } => "declare one: [vni.NUMBER]",
+            DiagnosticKind::EntranceNotOurs { .. } => {
+                "hosts send to addresses of this machine: `ip address add` there, or correct it"
             }
             DiagnosticKind::SameRule { .. } => {
                 "a rule without `name` is called by its number in its group, from 1: name both"

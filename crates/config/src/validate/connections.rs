@@ -56,7 +56,7 @@ fn timeouts(raw: &RawConnections, problems: &mut Diagnostics<'_>) -> Option<Time
 }
 
 /// A number of connections within bounds; the default if nothing is written.
-fn size(
+pub(super) fn size(
     (key, written): (&'static str, &Either),
     default: u32,
     (lowest, highest): (u32, u32),

@@ -80,9 +80,11 @@ pub(super) fn unknown(
     problems.error(&written.span(), DiagnosticKind::UnknownGroup { name, nearest });
 }
 
-/// Warns of groups that no port lists.
+/// Warns of groups that no port and no virtual network lists.
 pub(super) fn warn_of_unused(raw: &Raw, problems: &mut Diagnostics<'_>) {
-    let lists = raw.ports.iter().flat_map(|port| [&port.groups_in, &port.groups_out]);
+    let of_ports = raw.ports.iter().flat_map(|port| [&port.groups_in, &port.groups_out]);
+    let of_networks = raw.networks.iter().flat_map(|of| [&of.groups_in, &of.groups_out]);
+    let lists = of_ports.chain(of_networks);
     let listed = lists.flatten().flat_map(|list| list.get_ref());
     let listed: HashSet<&str> = listed.map(|name| name.get_ref().as_str()).collect();
     for group in &raw.groups {

@@ -16,6 +16,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::group_policies::{MAX_RULES_A_GROUP, attachments};
 use crate::groups::{Group, GroupId, Rule, RuleAction, RuleAddresses, Set, ranges};
+use crate::overlays::NetworkSettings;
 use crate::raw::{RawRule, Text, Texts};
 use crate::source::Span;
 use crate::values::{name, word};
@@ -225,14 +226,14 @@ impl<'a> RuleJudge<'a> {
     /// policies.
     pub(super) fn finish(
         self,
-        ports: &Ports,
+        attached: (&Ports, &[NetworkSettings]),
         compiled: usize,
         problems: &mut Diagnostics<'_>,
     ) -> Vec<Rule> {
         if problems.has_errors() {
             return self.list;
         }
-        self.count_rules(ports, compiled, problems);
+        self.count_rules(attached, compiled, problems);
         if !problems.has_errors() {
             let (rules, places) = (&self.list[..], &self.places[..]);
             let (groups, sets) = (&self.groups.list[..], &self.sets.list[..]);
@@ -243,10 +244,15 @@ impl<'a> RuleJudge<'a> {
 
     /// Refuses rules whose lists multiply to more than the database holds, at the first that is too
     /// much. A rule stands once in the list of each side of a port that lists its group.
-    fn count_rules(&self, ports: &Ports, compiled: usize, problems: &mut Diagnostics<'_>) {
+    fn count_rules(
+        &self,
+        (ports, networks): (&Ports, &[NetworkSettings]),
+        compiled: usize,
+        problems: &mut Diagnostics<'_>,
+    ) {
         let limit = Spd::MAX_RULES;
         let mut sides = vec![0usize; self.groups.list.len()];
-        for ((_, group, _), ports) in attachments(&ports.list) {
+        for ((_, group, _), ports) in attachments(&ports.list, networks) {
             sides[group.0 as usize] += ports.len();
         }
         let mut rules = compiled;

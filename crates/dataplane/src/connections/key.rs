@@ -12,6 +12,7 @@
 //! The first end is the one with the lower address, then port. Of an ICMP echo it is the one that
 //! asks, and both ports are the identifier: a request from the other end is of another connection.
 
+use policy::PortClass;
 use policy::connection::Side;
 use wire::flow::protocol;
 use wire::glance::{self, UpperKind};
@@ -70,6 +71,15 @@ impl Zone {
     pub(super) fn of_word(word: u64) -> Zone {
         Zone { attachment: word as u16, vni: (word >> 16) as u32 & 0xff_ffff }
     }
+}
+
+/// A place on a packet's way where connections may be tracked: a port, or a virtual network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Gate {
+    /// Its connections.
+    pub(crate) zone: Zone,
+    /// Its groups.
+    pub(crate) class: PortClass,
 }
 
 /// The port, or the virtual network, that a zone belongs to.

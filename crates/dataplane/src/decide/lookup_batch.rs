@@ -3,17 +3,10 @@
 use policy::{Exit, FlowVerdict, Scope, TrackedVerdict, Tracks};
 use wire::{BATCH, Flow};
 
-use crate::cache::{Firsts, Lane, Lanes, Words};
+use crate::cache::{Firsts, Lane, Words};
 use crate::counters::Counters;
 use crate::ids::NextHopId;
 use crate::snapshot::Snapshot;
-
-/// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
-#[derive(Default)]
-pub(crate) struct LookupLists {
-    pub(super) lanes: Lanes,
-    pub(super) batch: LookupBatch,
-}
 
 /// Lookups in the tables, and the rows that wait for them.
 #[derive(Default)]

@@ -107,7 +107,8 @@ impl Link {
         }
         let mut steering = Steering::load(netdev, 7).unwrap();
         let side = Side::Protected;
-        let port = PortRule { vlan: None, side, mac: OURS, services: Vec::new() };
+        let port =
+            PortRule { vlan: None, side, mac: OURS, services: Vec::new(), overlays: Vec::new() };
         steering.set_own_addresses(&[]).unwrap();
         steering.set_ports(&[port]).unwrap();
         steering.attach(index(&format!("{name}0"))).unwrap();

@@ -19,6 +19,7 @@ mod icmp;
 mod limits;
 mod link;
 mod nat;
+mod overlay;
 mod path_mtu;
 mod policies;
 mod ports;
@@ -65,6 +66,7 @@ fn all_rows() -> Vec<Row> {
         limits::rows(),
         link::rows(),
         nat::rows(),
+        overlay::rows(),
         policies::rows(),
         reassembled::rows(),
         size::rows(),

@@ -1,0 +1,15 @@
+//! Packets that cross the gateway inside a virtual network: see [`crate::overlays`].
+//!
+//! | module | contents |
+//! |---|---|
+//! | `open` | the tenant's frame in an overlay packet, and whether its sender may say so |
+//! | `cross` | the stage: judges the packets of a batch, and sends them on |
+//! | `answers` | ARP, neighbour discovery, ICMP about packets that do not fit |
+
+mod answers;
+mod cross;
+mod open;
+
+pub(crate) use answers::too_big;
+pub(super) use cross::Crossing;
+pub(super) use cross::{cross, cross_one};

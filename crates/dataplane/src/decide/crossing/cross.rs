@@ -1,0 +1,354 @@
+//! The stage between the first question and the second: packets that came to an entrance are
+//! opened, judged inside their network, and addressed to the host that has their destination.
+//!
+//! Of each packet, in this order: its headers; the sender; the destination; the groups of the
+//! network. The groups of the fabric's port are not asked, because what is in the packet is for no
+//! port. What goes on is an outer packet that we send: the next questions judge it by its own flow.
+
+use policy::{Direction, Exit, FlowAction, FlowVerdict, Question, Scope, TrackedVerdict};
+use wire::flow::protocol;
+use wire::{Address, Flow, Frames, LinkAddress, Packet, Upper};
+
+use super::super::lookup_batch::{Answer, LookupBatch};
+use super::super::{Asked, LookupLists, remember, said};
+use super::answers;
+use super::open::{Content, Probes, TenantFrame, open};
+use crate::batch_context::BatchContext;
+use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
+use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
+use crate::routes::RouteTarget;
+use crate::row::{Origin, Row, State};
+use crate::snapshot::Snapshot;
+use crate::tracking::{Appearance, Foreseen, Tracker};
+use crate::verdict::DropReason;
+use endpoints::Found;
+
+/// The tenants' packets of a batch; kept so that a batch allocates nothing.
+#[derive(Default)]
+pub(crate) struct Crossing {
+    packets: Vec<TenantPacket>,
+}
+
+/// A tenant's packet in a row.
+#[derive(Clone, Copy)]
+struct TenantPacket {
+    row: u16,
+    frame: TenantFrame,
+    packet: Packet,
+    probes: Probes,
+    /// The endpoint that has its destination.
+    to: Option<Found>,
+}
+
+/// Sends the overlay packets of a batch on, each as its network says.
+pub(crate) fn cross<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    rows: &mut [Row],
+    lookups: &mut LookupLists,
+    mut cache: Option<&mut FlowCache>,
+) {
+    let Some(overlays) = context.snapshot.overlays() else { return };
+    let LookupLists { lanes, batch, crossing } = lookups;
+    open_all(context, overlays, rows, crossing);
+    if crossing.packets.is_empty() {
+        return;
+    }
+    for TenantPacket { probes, .. } in &crossing.packets {
+        overlays.endpoints().prefetch_endpoint(&probes.source);
+        overlays.endpoints().prefetch_endpoint(&probes.destination);
+    }
+    lanes.clear();
+    batch.clear();
+    for number in 0..crossing.packets.len() {
+        let tenant = &mut crossing.packets[number];
+        let row = &mut rows[usize::from(tenant.row)];
+        if let Err(reason) = tenant.find_way(overlays) {
+            context.drop(row, reason);
+            continue;
+        }
+        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        let flow = tenant.packet.flow;
+        if !context.snapshot.tables().asks(scope, exit) {
+            send_on(context, row, tenant);
+            continue;
+        }
+        let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
+        if !(is_served && lanes.push(number, scope, &flow)) {
+            batch.enqueue(number, (scope, exit), flow, None);
+        }
+    }
+    if let Some(cache) = &mut cache {
+        let Lanes { v4, v6 } = lanes;
+        recall(context, (rows, crossing), v4, batch, cache);
+        recall(context, (rows, crossing), v6, batch, cache);
+    }
+    batch.run(context.snapshot, context.counters);
+    for Answer { pending, verdict, tracked } in batch.answers() {
+        let tenant = &crossing.packets[pending.row()];
+        let row = &mut rows[usize::from(tenant.row)];
+        let settled = settle(context, row, tenant, (verdict, tracked));
+        if let (Some(cache), Some(entry)) = (&mut cache, pending.entry()) {
+            let said = said(verdict, tracked, &settled);
+            remember(lanes, entry, (said, CachedRoute::Other), cache, context);
+        }
+        apply(context, row, tenant, &settled);
+    }
+}
+
+/// Opens the overlay packets of a batch. What asks for a link address is answered at once.
+fn open_all<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    overlays: &Overlays,
+    rows: &mut [Row],
+    crossing: &mut Crossing,
+) {
+    crossing.packets.clear();
+    for (number, row) in rows.iter_mut().enumerate() {
+        let entered = match overlays.entered(context.snapshot, row) {
+            Entered::None => continue,
+            Entered::Astray => {
+                context.drop(row, DropReason::EntranceIp);
+                continue;
+            }
+            Entered::By(id, overlay) => (id, overlay),
+        };
+        match open(overlays, entered, &row.packet, row.bytes(context.frames)) {
+            Ok((frame, Content::Packet(packet))) => {
+                let (row, probes) = (number as u16, frame.probes(overlays, &packet));
+                crossing.packets.push(TenantPacket { row, frame, packet, probes, to: None });
+            }
+            Ok((frame, question)) => answers::answer(context, overlays, row, &frame, question),
+            Err(reason) => context.drop(row, reason),
+        }
+    }
+}
+
+/// The overlay that a packet enters.
+enum Entered<'o> {
+    /// None: it is another packet.
+    None,
+    /// This one: it is to an entrance on the overlay's UDP port, and came by the overlay's port, or
+    /// an SA opened it.
+    By(OverlayId, &'o Overlay),
+    /// It came by the port of an overlay, to its UDP port at another address of ours.
+    Astray,
+}
+
+impl Overlays {
+    #[inline]
+    fn entered(&self, snapshot: &Snapshot, row: &Row) -> Entered<'_> {
+        let Upper::Ports { destination: port, .. } = row.packet.flow.upper else {
+            return Entered::None;
+        };
+        if row.state != State::Clear || !self.has_udp_port(port) {
+            return Entered::None;
+        }
+        self.entered_at(snapshot, row, port)
+    }
+
+    /// Tells what a packet to the UDP port of an overlay enters.
+    fn entered_at(&self, snapshot: &Snapshot, row: &Row, port: u16) -> Entered<'_> {
+        let is_opened = match row.origin {
+            Origin::Received => false,
+            Origin::Opened(_) => true,
+            Origin::Host | Origin::Made(_) | Origin::Carried(_) => return Entered::None,
+        };
+        let entrance = row.packet.flow.destination_address();
+        match self.of_entrance(port, entrance) {
+            _ if row.packet.flow.protocol != protocol::UDP => Entered::None,
+            Some((id, overlay)) if is_opened || overlay.port == row.ingress => {
+                Entered::By(id, overlay)
+            }
+            Some(_) => Entered::None,
+            None => {
+                let is_ours = || snapshot.routes().lookup(entrance) == Some(RouteTarget::Local);
+                let is_here = self.is_on(port, row.ingress);
+                if !is_opened && is_here && is_ours() { Entered::Astray } else { Entered::None }
+            }
+        }
+    }
+}
+
+impl TenantPacket {
+    /// Checks the sender, and finds the endpoint of the destination.
+    fn find_way(&mut self, overlays: &Overlays) -> Result<(), DropReason> {
+        let TenantPacket { frame, probes, .. } = self;
+        let found = |probe| overlays.endpoints().find_probed(probe);
+        let source = match frame.network.source_check {
+            SourceCheck::Endpoint => found(&probes.source),
+            SourceCheck::Host | SourceCheck::None => None,
+        };
+        frame.check_sender(overlays, Some(source))?;
+        self.to = Some(found(&probes.destination).ok_or(DropReason::NoEndpoint)?);
+        Ok(())
+    }
+}
+
+/// The question that is asked about packets between endpoints of a network.
+fn question(snapshot: &Snapshot, network: &VirtualNetwork, packet: &Packet) -> (Scope, Exit) {
+    let class = snapshot.gate_of_network(network).class;
+    let tables = snapshot.tables();
+    let scope = tables.scope(class, Question::Through, packet.flow.family, None);
+    (scope, Exit::Inside(class))
+}
+
+/// Answers for the packets of a lane; those that are not remembered go to the batch of lookups.
+fn recall<F: Frames, const WORDS: usize>(
+    context: &mut BatchContext<'_, F>,
+    (rows, crossing): (&mut [Row], &Crossing),
+    lane: &mut Lane<WORDS>,
+    batch: &mut LookupBatch,
+    cache: &mut FlowCache,
+) where
+    Flow: Words<WORDS>,
+{
+    cache.look_up(lane);
+    batch.begin_lane();
+    let mut misses = 0;
+    for at in 0..lane.len() {
+        let tenant = &crossing.packets[lane.row(at)];
+        let row = &mut rows[usize::from(tenant.row)];
+        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        let egress = context.snapshot.tables().egress_class(scope, exit);
+        let found = cache.found(lane, at).map(|(verdict, _)| *verdict);
+        match found.filter(|verdict| verdict.egress.admits(egress)) {
+            Some(verdict) => {
+                let tracked = cache.found_tracked(lane, at).copied();
+                let settled = settle(context, row, tenant, (&verdict, tracked.as_ref()));
+                apply(context, row, tenant, &settled);
+            }
+            None => {
+                let asked = (tenant.packet.flow, exit);
+                misses += usize::from(batch.enqueue_unique(lane, at, asked, None));
+            }
+        }
+    }
+    context.counters.cache.count(lane.len(), misses);
+}
+
+/// Settles the verdict on a tenant's packet: where connections are tracked it is of one, or begins
+/// one.
+fn settle<F: Frames>(
+    context: &BatchContext<'_, F>,
+    row: &Row,
+    tenant: &TenantPacket,
+    (verdict, tracked): (&FlowVerdict, Option<&TrackedVerdict>),
+) -> FlowVerdict {
+    let Some(tracked) = tracked else { return *verdict };
+    let bytes = tenant.bytes(row.bytes(context.frames));
+    let appearance = Appearance::of_packet(&tenant.packet, None, bytes);
+    let gate = context.snapshot.gate_of_network(&tenant.frame.network);
+    let tracker = Tracker::new(context.snapshot, context.now_ns);
+    tracker.settle(tracked, appearance.as_ref(), (gate, Some(gate)))
+}
+
+impl TenantPacket {
+    /// The tenant's IP packet; `outer` is the packet that it is in.
+    fn bytes<'b>(&self, outer: &'b [u8]) -> &'b [u8] {
+        let start = self.frame.at as usize + self.frame.link.length;
+        outer.get(start..).unwrap_or_default()
+    }
+}
+
+fn apply<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &mut Row,
+    tenant: &TenantPacket,
+    verdict: &FlowVerdict,
+) {
+    for slot in verdict.deciders.slots() {
+        context.counters.policy(Direction::Outbound, slot, tenant.packet.length as usize);
+    }
+    match verdict.action {
+        FlowAction::Permit => send_on(context, row, tenant),
+        FlowAction::Refuse(refusal) => context.drop(row, refusal.into()),
+        // No policy of the SPD is asked inside a network.
+        FlowAction::Protect(_) => context.drop(row, DropReason::PolicyDiscard),
+    }
+}
+
+/// Addresses a tenant's packet to the host that has its destination. From here on the row is the
+/// outer packet that we send there.
+fn send_on<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, tenant: &TenantPacket) {
+    match readdressed(context, row, tenant) {
+        Ok(()) => row.origin = Origin::Carried(tenant.to.and_then(|to| to.host_mac)),
+        Err(reason) => context.drop(row, reason),
+    }
+}
+
+fn readdressed<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &mut Row,
+    tenant: &TenantPacket,
+) -> Result<(), DropReason> {
+    let Some(to) = tenant.to else { return Err(DropReason::NoEndpoint) };
+    // The hosts of two gateways that believe each other would send it round for ever.
+    if row.packet.hop_limit <= 1 {
+        return Err(DropReason::HopLimit);
+    }
+    let overlays = context.snapshot.overlays().ok_or(DropReason::NoEndpoint)?;
+    let flow = &mut row.packet.flow;
+    if to.host.family != flow.family {
+        let overlay = overlays.overlay(tenant.frame.overlay);
+        return answers::wrap_anew(context, row, overlay, &tenant.frame, to);
+    }
+    (flow.source, flow.destination) = (flow.destination, to.host.value);
+    row.packet.hop_limit -= 1;
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let header = usize::from(row.packet.upper_offset);
+    let bytes = row.bytes_mut(context.frames);
+    wire::outer::set_tenant_destination(bytes, header, tenant.frame.at as usize, to.mac);
+    wire::outer::forward(bytes, header, (source, destination));
+    Ok(())
+}
+
+/// The twin of [`cross`] for one packet that is looked at and not sent: without cache and counters.
+/// `told` hears the question and what follows from the answer. Returns the flow of the outer packet
+/// that goes on, and the link address that it has; `None`: the packet enters no network.
+///
+/// # Errors
+/// The reason why it is dropped.
+pub(crate) fn cross_one(
+    (snapshot, now_ns): (&Snapshot, u64),
+    row: &Row,
+    bytes: &[u8],
+    mut told: impl FnMut(&Asked<'_>, &Foreseen),
+) -> Result<Option<(Flow, Option<LinkAddress>)>, DropReason> {
+    let Some(overlays) = snapshot.overlays() else { return Ok(None) };
+    let entered = match overlays.entered(snapshot, row) {
+        Entered::None => return Ok(None),
+        Entered::Astray => return Err(DropReason::EntranceIp),
+        Entered::By(id, overlay) => (id, overlay),
+    };
+    let overlay = entered.1;
+    let (frame, content) = open(overlays, entered, &row.packet, bytes)?;
+    let Content::Packet(packet) = content else {
+        answers::resolve(overlays, &frame, content, bytes)?;
+        // The answer goes back to where the question came from.
+        let Flow { source, destination, .. } = row.packet.flow;
+        let back = Flow { source: destination, destination: source, ..row.packet.flow };
+        return Ok(Some((back, None)));
+    };
+    let probes = frame.probes(overlays, &packet);
+    let mut tenant = TenantPacket { row: 0, frame, packet, probes, to: None };
+    tenant.find_way(overlays)?;
+    let (scope, exit) = question(snapshot, &frame.network, &packet);
+    if snapshot.tables().asks(scope, exit) {
+        let asked = Asked::of(scope, exit, &packet.flow);
+        let gate = snapshot.gate_of_network(&frame.network);
+        let appearance = || Appearance::of_packet(&packet, None, tenant.bytes(bytes));
+        let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)));
+        told(&asked, &foreseen);
+        if let FlowAction::Refuse(refusal) = foreseen.verdict.action {
+            return Err(refusal.into());
+        }
+    }
+    let Found { host, host_mac, .. } = tenant.to.ok_or(DropReason::NoEndpoint)?;
+    let source = match host.family == row.packet.flow.family {
+        true => row.packet.flow.destination_address(),
+        false => overlay.entrance(host.family).ok_or(DropReason::NoRoute)?,
+    };
+    let Address { family, value } = host;
+    let flow = Flow { family, source: source.value, destination: value, ..row.packet.flow };
+    Ok(Some((flow, host_mac)))
+}

@@ -1,0 +1,601 @@
+//! Virtual networks: what comes to an entrance in VXLAN or Geneve, and goes on to another host.
+
+use std::sync::Arc;
+
+use dataplane::{DropReason, Overlay, OverlayId, Overlays, SourceCheck, Verdict, VirtualNetwork};
+use endpoints::{Book, Change, Endpoint, EndpointKey, Outcome, Table};
+use packets::lab::{
+    BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, host, own, policy, with_ports,
+};
+use packets::table::run;
+use packets::{In, Out, Row};
+use policy::{Action, GroupMode, GroupSide, Policy};
+use wire::build::{PacketBuilder, tcp_flags};
+use wire::flow::protocol::TCP;
+use wire::overlay::Kind;
+use wire::{Address, Family, LinkAddress, Vni};
+
+use crate::FAMILIES;
+use crate::groups::{group, with};
+
+/// A network without groups; one whose groups let web through; one that checks hosts only; one that
+/// checks nothing; one of another overlay.
+const PLAIN: u32 = 7;
+const WEB: u32 = 8;
+const BY_HOST: u32 = 9;
+const UNCHECKED: u32 = 10;
+const ELSEWHERE: u32 = 11;
+/// The number under which rules name the network of the web.
+const ATTACHMENT: u16 = 0x8000;
+
+const SOURCE_PORT: u16 = 0xc123;
+
+fn vni(number: u32) -> Vni {
+    Vni::new(number).unwrap()
+}
+
+/// The link address of a tenant.
+fn mac(tenant: u8) -> [u8; 6] {
+    [2, 7, 0, 0, 0, tenant]
+}
+
+/// The address of a tenant: 1 and 3 are behind the host of `lan`, 2 behind that of `lan2`, 4 behind
+/// one that berlin protects, 5 behind one of the other family in `lan2`, 6 behind us.
+fn tenant(family: Family, number: u8) -> Address {
+    match family {
+        Family::V4 => Address::v4(0xac10_0000 | u32::from(number)),
+        Family::V6 => Address::v6(0xfd00 << 112 | u128::from(number)),
+    }
+}
+
+fn other(family: Family) -> Family {
+    if family == Family::V4 { Family::V6 } else { Family::V4 }
+}
+
+/// The overlays of a laboratory whose hosts have addresses of this family.
+fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
+    let mut book = Book::new(Table::new(64, &[7; 32]).unwrap(), 64);
+    let hosts = [
+        (1, host(outer, 1)),
+        (2, host(outer, 12)),
+        (3, host(outer, 1)),
+        (4, host(outer, 2)),
+        (5, host(other(outer), 12)),
+        (6, own(outer, 12)),
+    ];
+    let mut changes = Vec::new();
+    for network in [PLAIN, WEB, BY_HOST, UNCHECKED, ELSEWHERE] {
+        for (number, host) in hosts {
+            for family in FAMILIES {
+                let key = EndpointKey { vni: vni(network), address: tenant(family, number) };
+                let mac = LinkAddress::new(mac(number));
+                let endpoint = Endpoint { key, host, host_mac: None, mac };
+                changes.push(Change::Put { revision: 1, endpoint });
+            }
+        }
+    }
+    let outcomes = book.apply(&changes);
+    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Applied), "{outcomes:?}");
+    let overlay = |name: &str, udp_port, entrances| Overlay {
+        name: name.into(),
+        kind,
+        udp_port,
+        port: LAN,
+        entrances,
+    };
+    let entrances = vec![own(outer, 1), own(other(outer), 1)];
+    let list = vec![
+        overlay("fabric", kind.udp_port(), entrances.clone()),
+        overlay("other", 9999, entrances),
+    ];
+    let network = |number, source_check, attachment| VirtualNetwork {
+        vni: vni(number),
+        overlay: OverlayId(u16::from(number == ELSEWHERE)),
+        attachment,
+        source_check,
+    };
+    let networks = [
+        network(PLAIN, SourceCheck::Endpoint, None),
+        network(WEB, SourceCheck::Endpoint, Some(ATTACHMENT)),
+        network(BY_HOST, SourceCheck::Host, None),
+        network(UNCHECKED, SourceCheck::None, None),
+        network(ELSEWHERE, SourceCheck::Endpoint, None),
+    ];
+    Arc::new(Overlays::new(list, networks, book.table().clone()))
+}
+
+/// Gives the gateway overlays.
+fn having(outer: Family, kind: Kind) -> impl Fn(&mut Hub) + Clone {
+    move |hub| {
+        hub.parts.overlays = Some(overlays(outer, kind));
+        // What is in the overlay may be sealed on its way: berlin's host is behind berlin.
+        hub.policies.push(policy(
+            "fabric",
+            300,
+            hub.policies[0].action,
+            &["10.0.0.0/8", "2001:db8::/32"],
+            &["10.2.0.0/16", "2001:db8:2::/48"],
+        ));
+        hub.policies = packets::lab::numbered(std::mem::take(&mut hub.policies));
+    }
+}
+
+/// An overlay packet.
+#[derive(Clone)]
+struct OverlayPacket {
+    from: Address,
+    to: Address,
+    udp: (u16, u16),
+    header: Vec<u8>,
+    frame: Vec<u8>,
+    hops: u8,
+    class: u8,
+    has_checksum: bool,
+}
+
+impl OverlayPacket {
+    fn new(outer: Family, kind: Kind, network: u32, frame: Vec<u8>) -> OverlayPacket {
+        OverlayPacket {
+            from: host(outer, 1),
+            to: own(outer, 1),
+            udp: (SOURCE_PORT, kind.udp_port()),
+            header: kind.header(vni(network)).to_vec(),
+            frame,
+            hops: 64,
+            class: 0,
+            has_checksum: true,
+        }
+    }
+
+    fn ip(&self) -> Vec<u8> {
+        let mut packet = PacketBuilder::new(self.from, self.to)
+            .udp(self.udp.0, self.udp.1)
+            .hop_limit(self.hops)
+            .traffic_class(self.class)
+            .payload(&[&self.header[..], &self.frame].concat());
+        if !self.has_checksum {
+            packet = packet.no_upper_checksum();
+        }
+        packet.ip()
+    }
+
+    /// The packet that leaves, to a host, with this destination in its frame.
+    fn onward(&self, host: Address, to: u8) -> Vec<u8> {
+        let mut onward = self.clone();
+        onward.frame[..6].copy_from_slice(&mac(to));
+        (onward.from, onward.to, onward.hops) = (self.to, host, self.hops - 1);
+        onward.ip()
+    }
+
+    fn arrives(&self) -> In {
+        In::Clear(LAN, self.ip())
+    }
+}
+
+/// A tenant's frame with a UDP datagram.
+fn frame(inner: Family, from: u8, to: u8) -> Vec<u8> {
+    let packet = PacketBuilder::new(tenant(inner, from), tenant(inner, to)).udp(1, 2);
+    packet.payload_of(21).frame(mac(to), mac(from), None)
+}
+
+#[test]
+fn tenants_reach_each_other() {
+    run(&rows());
+}
+
+pub(crate) fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for outer in FAMILIES {
+        for kind in [Kind::Vxlan, Kind::Geneve] {
+            for inner in FAMILIES {
+                rows.extend(between_hosts(outer, kind, inner));
+                rows.extend(by_groups(outer, kind, inner));
+                rows.extend(strangers(outer, kind, inner));
+            }
+            rows.extend(malformed(outer, kind));
+        }
+        rows.extend(options(outer));
+    }
+    rows.extend(questions());
+    rows
+}
+
+fn between_hosts(outer: Family, kind: Kind, inner: Family) -> Vec<Row> {
+    let of = |network, from, to| OverlayPacket::new(outer, kind, network, frame(inner, from, to));
+    let packet = of(PLAIN, 1, 2);
+    let to_lan2 = |packet: &OverlayPacket, to| Out::Clear(LAN2, packet.onward(host(outer, 12), to));
+    let hairpin = of(PLAIN, 1, 3);
+    let without_sum = OverlayPacket { has_checksum: outer == Family::V6, ..packet.clone() };
+    let marked = OverlayPacket { class: 0xbb, ..packet.clone() };
+    let wrong_mac = {
+        let mut packet = packet.clone();
+        packet.frame[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+        packet
+    };
+    let protected = of(PLAIN, 1, 4);
+    let rewrapped = {
+        let packet = of(PLAIN, 1, 5);
+        let family = other(outer);
+        let onward = OverlayPacket {
+            from: own(family, 1),
+            to: host(family, 12),
+            hops: 63,
+            has_checksum: family == Family::V6,
+            ..packet.clone()
+        };
+        let mut bytes = onward.ip();
+        if family == Family::V4 {
+            // Written by us: it may not be fragmented.
+            bytes[6] = 0x40;
+            packets::table::sum_header(&mut bytes);
+        }
+        Row::passes("to a host of the other family", packet.arrives(), Out::Clear(LAN2, bytes))
+    };
+    let behind_us = of(PLAIN, 1, 6);
+    let last_hop = OverlayPacket { hops: 1, ..packet.clone() };
+    let unknown = of(PLAIN, 1, 77);
+    let arrived_sealed = OverlayPacket { from: host(outer, 2), ..of(PLAIN, 4, 1) };
+    let back_to_lan = Out::Clear(LAN, arrived_sealed.onward(host(outer, 1), 1));
+    [
+        Row::passes("to another host", packet.arrives(), to_lan2(&packet, 2)),
+        Row::passes("UDP without checksum", without_sum.arrives(), to_lan2(&without_sum, 2)),
+        Row::passes("DSCP and ECN stay", marked.arrives(), to_lan2(&marked, 2)),
+        Row::passes("the frame's destination is set", wrong_mac.arrives(), to_lan2(&packet, 2)),
+        Row::passes(
+            "back by the same port",
+            hairpin.arrives(),
+            Out::Clear(LAN, hairpin.onward(host(outer, 1), 3)),
+        ),
+        Row::passes(
+            "sealed, as a policy says of the outer packet",
+            protected.arrives(),
+            Out::Sealed(BERLIN, protected.onward(host(outer, 2), 4)),
+        ),
+        Row::passes("opened by an SA before", In::Sealed(BERLIN, arrived_sealed.ip()), back_to_lan),
+        rewrapped,
+        Row::drops("a host that is ourselves", behind_us.arrives(), DropReason::BadAddress),
+        Row::drops("the outer hop limit ends", last_hop.arrives(), DropReason::HopLimit),
+        Row::drops("no such endpoint", unknown.arrives(), DropReason::NoEndpoint),
+    ]
+    .into_iter()
+    .map(|row| row.with(having(outer, kind)))
+    .collect()
+}
+
+/// Rules of the network: web is let through, and answered; the rest is not.
+fn web_only(outer: Family, kind: Kind) -> impl Fn(&mut Hub) {
+    let attached = |rule: Policy| Policy { ingress: Some([ATTACHMENT].into()), ..rule };
+    let any = |action| {
+        let rule = policy("web", 0, action, &["any"], &["any"]);
+        Policy { group: Some(GroupSide::In), ..with_ports(rule, TCP, &["80"]) }
+    };
+    let rules = vec![any(Action::Reflect(GroupMode::Enforce))];
+    let rules: Vec<Policy> =
+        group(GroupSide::In, LAN, rules, GroupMode::Enforce).into_iter().map(attached).collect();
+    let having = having(outer, kind);
+    move |hub| {
+        having(hub);
+        with(rules.clone())(hub);
+        let limits = dataplane::connections::Limits::of(64);
+        let table = dataplane::connections::Connections::new(limits, Default::default(), &[9; 32]);
+        hub.parts.connections = Some(table.into());
+    }
+}
+
+fn by_groups(outer: Family, kind: Kind, inner: Family) -> Vec<Row> {
+    let tcp = |from: u8, to: u8, ports: (u16, u16), flags| {
+        let packet = PacketBuilder::new(tenant(inner, from), tenant(inner, to));
+        let frame = packet.tcp_with(ports.0, ports.1, flags, None).frame(mac(to), mac(from), None);
+        OverlayPacket::new(outer, kind, WEB, frame)
+    };
+    let ask = tcp(1, 3, (5000, 80), tcp_flags::SYN);
+    let answer = tcp(3, 1, (80, 5000), tcp_flags::SYN | tcp_flags::ACK);
+    let other = tcp(1, 3, (5000, 22), tcp_flags::SYN);
+    let first = tcp(3, 1, (80, 5000), tcp_flags::ACK);
+    let onward = |packet: &OverlayPacket, to| Out::Clear(LAN, packet.onward(host(outer, 1), to));
+    [
+        Row::passes("web", ask.arrives(), onward(&ask, 3)),
+        Row::passes("its answer", answer.arrives(), onward(&answer, 1)).after(ask.arrives()),
+        Row::drops("an answer to nothing", first.arrives(), DropReason::GroupNoMatch),
+        Row::drops("another service", other.arrives(), DropReason::GroupNoMatch),
+        Row::drops(
+            "the same in a network without its endpoint",
+            {
+                let frame = ask.frame.clone();
+                OverlayPacket::new(outer, kind, ELSEWHERE, frame).arrives()
+            },
+            DropReason::UnknownVni,
+        ),
+    ]
+    .into_iter()
+    .map(|row| row.with(web_only(outer, kind)))
+    .collect()
+}
+
+fn strangers(outer: Family, kind: Kind, inner: Family) -> Vec<Row> {
+    let of = |network, from, to| OverlayPacket::new(outer, kind, network, frame(inner, from, to));
+    let from = |mut packet: OverlayPacket, host| {
+        packet.from = host;
+        packet
+    };
+    let stranger = Address { value: host(outer, 1).value + 1, ..host(outer, 1) };
+    let with_mac = |mut packet: OverlayPacket, mac: [u8; 6]| {
+        packet.frame[6..12].copy_from_slice(&mac);
+        packet
+    };
+    let (no_host, no_source) = (DropReason::OverlayHost, DropReason::OverlaySource);
+    let drops =
+        |what: &str, packet: OverlayPacket, reason| Row::drops(what, packet.arrives(), reason);
+    let passes = |what: &str, packet: OverlayPacket| {
+        let onward = Out::Clear(LAN2, packet.onward(host(outer, 12), 2));
+        Row::passes(what, packet.arrives(), onward)
+    };
+    [
+        drops("a host without endpoints", from(of(PLAIN, 1, 2), stranger), no_host),
+        drops("an endpoint of another host", of(PLAIN, 2, 1), no_source),
+        drops("an endpoint that is not there", of(PLAIN, 77, 2), no_source),
+        drops("a link address of another", with_mac(of(PLAIN, 1, 2), mac(3)), no_source),
+        drops("a host without endpoints, by host", from(of(BY_HOST, 1, 2), stranger), no_host),
+        passes("any source of a known host", of(BY_HOST, 77, 2)),
+        passes("any source of any host", from(of(UNCHECKED, 77, 2), stranger)),
+        drops("no such network", of(3, 1, 2), DropReason::UnknownVni),
+    ]
+    .into_iter()
+    .map(|row| row.with(having(outer, kind)))
+    .collect()
+}
+
+fn malformed(outer: Family, kind: Kind) -> Vec<Row> {
+    let good = OverlayPacket::new(outer, kind, PLAIN, frame(Family::V4, 1, 2));
+    let with_header = |header: &[u8]| OverlayPacket { header: header.to_vec(), ..good.clone() };
+    let with_frame = |frame: Vec<u8>| OverlayPacket { frame, ..good.clone() };
+    let changed = |at: usize, byte: u8| {
+        let mut frame = good.frame.clone();
+        frame[at] = byte;
+        with_frame(frame)
+    };
+    let mut header = good.header.clone();
+    header[usize::from(kind == Kind::Geneve)] ^= if kind == Kind::Geneve { 0x80 } else { 8 };
+    let control = match kind {
+        Kind::Geneve => DropReason::OverlayControl,
+        Kind::Vxlan => DropReason::OverlayHeader,
+    };
+    let tagged = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, 2));
+    let tagged = tagged.udp(1, 2).frame(mac(2), mac(1), Some(5));
+    let udp_at = if outer == Family::V4 { 20 } else { 40 };
+    let mut long = good.ip();
+    long[udp_at + 4..udp_at + 6].copy_from_slice(&2000u16.to_be_bytes());
+    let later = {
+        let packet = PacketBuilder::new(good.from, good.to).udp(SOURCE_PORT, kind.udp_port());
+        packet.payload_of(64).fragment(0, true).ip()
+    };
+    let elsewhere = OverlayPacket { to: own(outer, 12), ..good.clone() };
+    let drops =
+        |what: &str, packet: OverlayPacket, reason| Row::drops(what, packet.arrives(), reason);
+    [
+        drops("no header", with_header(&[]).cut(), DropReason::OverlayHeader),
+        drops("a header without VNI, or with the O bit", with_header(&header), control),
+        drops("no frame", with_frame(vec![]), DropReason::Malformed),
+        drops("a frame cut short", with_frame(good.frame[..20].to_vec()), DropReason::Malformed),
+        drops("a VLAN in the frame", with_frame(tagged), DropReason::InnerVlan),
+        drops("another EtherType", changed(12, 0x88), DropReason::NotIp),
+        drops("a broadcast frame", changed(0, 0xff), DropReason::NoFlooding),
+        drops("a wrong inner checksum", changed(24, 0x77), DropReason::Checksum),
+        drops(
+            "an inner TTL of 0",
+            {
+                let packet = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, 2));
+                with_frame(packet.udp(1, 2).hop_limit(0).frame(mac(2), mac(1), None))
+            },
+            DropReason::HopLimit,
+        ),
+        Row::drops("UDP says it is longer", In::Clear(LAN, long), DropReason::OverlayHeader),
+        Row::drops("a fragment", In::Clear(LAN, later), DropReason::OverlayFragment),
+        drops("to another address of ours", elsewhere, DropReason::EntranceIp),
+    ]
+    .into_iter()
+    .map(|row| row.with(having(outer, kind)))
+    .collect()
+}
+
+impl OverlayPacket {
+    /// Nothing behind UDP.
+    fn cut(mut self) -> OverlayPacket {
+        self.frame.clear();
+        self
+    }
+}
+
+fn options(outer: Family) -> Vec<Row> {
+    let kind = Kind::Geneve;
+    let with = |options: &[u8]| {
+        let mut packet = OverlayPacket::new(outer, kind, PLAIN, frame(Family::V4, 1, 2));
+        packet.header[0] = (options.len() / 4) as u8;
+        packet.header.extend(options);
+        packet
+    };
+    let harmless = with(&[0x01, 0x02, 0x03, 1, 9, 9, 9, 9]);
+    let arion = with(&[0x01, 0x11, 0xc8, 1, 9, 9, 9, 9]);
+    let critical = with(&[0x01, 0x02, 0x83, 1, 9, 9, 9, 9]);
+    let passes = |what: &str, packet: &OverlayPacket| {
+        let onward = Out::Clear(LAN2, packet.onward(host(outer, 12), 2));
+        Row::passes(what, packet.arrives(), onward)
+    };
+    [
+        passes("options go on", &harmless),
+        passes("so do those that are critical and known", &arion),
+        Row::drops("a critical option", critical.arrives(), DropReason::OverlayOption),
+    ]
+    .into_iter()
+    .map(|row| row.with(having(outer, kind)))
+    .collect()
+}
+
+/// ARP, and neighbour discovery.
+fn questions() -> Vec<Row> {
+    let outer = Family::V4;
+    let kind = Kind::Vxlan;
+    let arp = |sender: (u8, [u8; 4]), target: [u8; 4], operation: u8| {
+        let frame = [
+            &[0xff; 6][..],
+            &mac(sender.0),
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation],
+            &mac(sender.0),
+            &sender.1,
+            &[0; 6],
+            &target,
+        ];
+        OverlayPacket::new(outer, kind, PLAIN, frame.concat())
+    };
+    let of = |number: u8| [172, 16, 0, number];
+    let ask = arp((1, of(1)), of(2), 1);
+    let answered = |from: Address, asks: [u8; 4], target: [u8; 4], has: u8, asker: u8| {
+        let frame = [
+            &mac(asker)[..],
+            &mac(has),
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2],
+            &mac(has),
+            &target,
+            &mac(asker),
+            &asks,
+        ];
+        let packet = OverlayPacket {
+            from: own(outer, 1),
+            to: from,
+            has_checksum: false,
+            ..OverlayPacket::new(outer, kind, PLAIN, frame.concat())
+        };
+        let mut bytes = packet.ip();
+        bytes[6] = 0x40;
+        packets::table::sum_header(&mut bytes);
+        Out::Clear(LAN, bytes)
+    };
+    let probe = arp((1, [0; 4]), of(3), 1);
+    let solicit = |sender: u8, target: Address, option: Option<[u8; 6]>| {
+        let source = tenant(Family::V6, sender);
+        let group = 0xff02 << 112 | 0x01_ff00_0000 | target.value & 0xff_ffff;
+        let mut payload = target.value.to_be_bytes().to_vec();
+        if let Some(mac) = option {
+            payload.extend([1, 1]);
+            payload.extend(mac);
+        }
+        let packet = PacketBuilder::new(source, Address::v6(group)).hop_limit(255);
+        let packet = packet.icmp(135, 0, [0; 4]).payload(&payload);
+        let [.., a, b, c, d] = target.value.to_be_bytes();
+        let frame = packet.frame([0x33, 0x33, 0xff & a | 0xff, b, c, d], mac(sender), None);
+        OverlayPacket::new(outer, kind, PLAIN, frame)
+    };
+    let asked = solicit(1, tenant(Family::V6, 2), Some(mac(1)));
+    let advertised = {
+        let solicitation = wire::discovery::Solicitation {
+            source: Some(tenant(Family::V6, 1)),
+            source_mac: Some(mac(1)),
+            target: tenant(Family::V6, 2),
+        };
+        let has = LinkAddress::new(mac(2));
+        let frame = wire::discovery::advertisement(&solicitation, mac(1), has).to_vec();
+        let packet = OverlayPacket {
+            from: own(outer, 1),
+            to: host(outer, 1),
+            has_checksum: false,
+            ..OverlayPacket::new(outer, kind, PLAIN, frame)
+        };
+        let mut bytes = packet.ip();
+        bytes[6] = 0x40;
+        packets::table::sum_header(&mut bytes);
+        Out::Clear(LAN, bytes)
+    };
+    let drops =
+        |what: &str, packet: OverlayPacket, reason| Row::drops(what, packet.arrives(), reason);
+    let advertisement = {
+        let packet = PacketBuilder::new(tenant(Family::V6, 1), tenant(Family::V6, 3));
+        let packet = packet.hop_limit(255).icmp(136, 0, [0x60, 0, 0, 0]);
+        let frame = packet.payload(&[9; 24]).frame(mac(3), mac(1), None);
+        OverlayPacket::new(outer, kind, PLAIN, frame)
+    };
+    [
+        // AX-24
+        Row::passes("ARP is answered", ask.arrives(), {
+            answered(host(outer, 1), of(1), of(2), 2, 1)
+        }),
+        Row::passes("an ARP probe too", probe.arrives(), {
+            answered(host(outer, 1), [0; 4], of(3), 3, 1)
+        }),
+        Row::passes("a solicitation is answered", asked.arrives(), advertised),
+        drops("ARP for nobody", arp((1, of(1)), of(77), 1), DropReason::NoEndpoint),
+        drops("ARP for itself", arp((1, of(1)), of(1), 1), DropReason::NoFlooding),
+        drops("an ARP reply", arp((1, of(1)), of(2), 2), DropReason::NoFlooding),
+        drops("ARP in another's name", arp((1, of(3)), of(2), 1), DropReason::OverlaySource),
+        drops(
+            "ARP with another's link address",
+            {
+                let mut packet = arp((1, of(1)), of(2), 1);
+                packet.frame[22..28].copy_from_slice(&mac(3));
+                packet
+            },
+            DropReason::OverlaySource,
+        ),
+        drops("an advertisement to a neighbour", advertisement, DropReason::NoFlooding),
+        drops(
+            "a solicitation with another's link address",
+            solicit(1, tenant(Family::V6, 2), Some(mac(3))),
+            DropReason::OverlaySource,
+        ),
+        drops(
+            "a solicitation in another's name",
+            solicit(2, tenant(Family::V6, 3), None),
+            DropReason::OverlaySource,
+        ),
+        drops(
+            "a solicitation for nobody",
+            solicit(1, tenant(Family::V6, 77), None),
+            DropReason::NoEndpoint,
+        ),
+    ]
+    .into_iter()
+    .map(|row| row.with(having(outer, kind)))
+    .collect()
+}
+
+/// A tenant whose packet does not fit the way to the host is told so, inside its network.
+#[test]
+fn tenants_are_told_what_fits() {
+    for outer in FAMILIES {
+        for inner in FAMILIES {
+            let overhead = if outer == Family::V4 { 50 } else { 70 };
+            let most = LAN2_MTU as usize - overhead;
+            let header = if inner == Family::V4 { 28 } else { 48 };
+            let sized = |bytes: usize| {
+                let packet = PacketBuilder::new(tenant(inner, 1), tenant(inner, 2)).udp(1, 2);
+                let packet = packet.dont_fragment().payload_of(bytes - header);
+                let frame = packet.frame(mac(2), mac(1), None);
+                OverlayPacket::new(outer, Kind::Vxlan, PLAIN, frame)
+            };
+            let mut hub = Hub::default();
+            having(outer, Kind::Vxlan)(&mut hub);
+            let mut lab: Laboratory = hub.laboratory();
+            let fits = lab.send(LAN, &sized(most).ip());
+            assert_eq!(fits.verdicts, [Verdict::Forward(LAN2)]);
+            let told = lab.send(LAN, &sized(most + 1).ip());
+            let too_big = Verdict::Drop(DropReason::TooBig);
+            assert_eq!(told.verdicts, [too_big, Verdict::Forward(LAN)], "{outer:?} {inner:?}");
+            let sent = &told.sent[0];
+            assert_eq!(sent.to, Some(HOST_MAC));
+            let packet = wire::packet::parse(&sent.packet).unwrap();
+            assert_eq!(packet.flow.source_address(), own(outer, 1));
+            assert_eq!(packet.flow.destination_address(), host(outer, 1));
+            let overlay = &sent.packet[usize::from(packet.upper_offset) + 8..];
+            let parsed = wire::overlay::parse(Kind::Vxlan, overlay).unwrap();
+            assert_eq!(parsed.vni, vni(PLAIN));
+            let frame = &overlay[parsed.length..];
+            assert_eq!((&frame[..6], &frame[6..12]), (&mac(1)[..], &mac(2)[..]));
+            let message = &frame[14..];
+            let error = wire::packet::parse(message).unwrap();
+            assert_eq!(error.flow.source_address(), tenant(inner, 2));
+            assert_eq!(error.flow.destination_address(), tenant(inner, 1));
+            let told = wire::icmp::too_big_message(message, &error).unwrap();
+            assert_eq!(told.mtu as usize, most);
+            assert_eq!(told.quoted.flow.destination_address(), tenant(inner, 2));
+        }
+    }
+}
