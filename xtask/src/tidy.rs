@@ -22,6 +22,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("bpf", &["wire"]),
     ("io", &["wire", "cpu", "xsk"]),
     ("keystate", &["ipsec"]),
+    ("store", &[]),
     ("api", &[]),
     ("config", &["wire", "policy", "ipsec", "dataplane", "keystate"]),
     ("linux", &["wire", "policy", "dataplane"]),
