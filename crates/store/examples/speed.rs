@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use store::{Change, Journal, Limits, Options, Record, SqliteStore, Store, StoreError, image};
+use store::{Change, Journal, Record, SqliteStore, Store, StoreError, image};
 
 /// An endpoint: half IPv4 and half IPv6, in no order.
 fn endpoint(n: u64, revision: u64) -> Change {
@@ -28,9 +28,7 @@ fn timed<T>(what: &str, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T
 }
 
 fn open(path: &Path) -> Result<SqliteStore, StoreError> {
-    // A log that takes a whole fill, as its cost must be in the figures.
-    let limits = Limits { log: 1 << 21, journal: 1 << 21, ..Limits::default() };
-    SqliteStore::open_with(path, Options { limits, ..Options::default() })
+    SqliteStore::open(path)
 }
 
 fn main() -> Result<(), StoreError> {
@@ -38,7 +36,10 @@ fn main() -> Result<(), StoreError> {
     let directory = PathBuf::from(arguments.next().unwrap_or_else(|| ".".into()));
     let count: u64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
     let path = directory.join("speed.db");
-    let all: Vec<Change> = (0..count).map(|n| endpoint(n, n + 1)).collect();
+    let mut all: Vec<Change> = (0..count).map(|n| endpoint(n, n + 1)).collect();
+    if std::env::var_os("SORTED").is_some() {
+        all.sort_by_key(Change::key);
+    }
 
     for (batch, limit, journal) in [
         (all.len(), all.len(), Journal::Nothing),

@@ -1,6 +1,6 @@
 //! The store in one file of SQLite, embedded.
 //!
-//! The database is in WAL mode and synced at every commit (`synchronous = FULL`). One process has
+//! The database is in WAL mode and synced at every commit (`synchronous = EXTRA`). One process has
 //! it, locked exclusively from open to drop: whoever wants to look into it meanwhile asks that
 //! process, or copies the file once it has ended.
 //!
@@ -203,7 +203,9 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
     // Before the first read: WAL needs no shared memory then, and the lock is never given back.
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     let synchronous = match options.durability {
-        Durability::Synced => "FULL",
+        // FULL, and the directory is synced when a journal is removed: the one of the switch to WAL
+        // would undo everything if it came back.
+        Durability::Synced => "EXTRA",
         Durability::Unsynced => "OFF",
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
@@ -213,6 +215,11 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
     connection.pragma_update(None, "mmap_size", 0)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
+    for pragma in ["page_size", "cache_size", "wal_autocheckpoint"] {
+        if let Ok(v) = std::env::var(pragma) {
+            connection.pragma_update(None, pragma, v.parse::<i64>().unwrap())?;
+        }
+    }
     if let Some(pages) = options.max_pages {
         connection.pragma_update(None, "max_page_count", pages)?;
     }
