@@ -1,5 +1,6 @@
 //! Times of the store with a million endpoints, in a directory of its own:
-//! `cargo run --release --package store --example speed -- [DIRECTORY] [ENDPOINTS]`.
+//! `cargo run --release --package store --example speed -- [DIRECTORY] [ENDPOINTS] [BATCH]`,
+//! with BATCH for that size of batch alone. `SORTED=1`: the endpoints come in the order of keys.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ fn main() -> Result<(), StoreError> {
     let mut arguments = std::env::args().skip(1);
     let directory = PathBuf::from(arguments.next().unwrap_or_else(|| ".".into()));
     let count: u64 = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1_000_000);
+    let only: Option<usize> = arguments.next().and_then(|text| text.parse().ok());
     let path = directory.join("speed.db");
     let mut all: Vec<Change> = (0..count).map(|n| endpoint(n, n + 1)).collect();
     if std::env::var_os("SORTED").is_some() {
@@ -52,6 +54,9 @@ fn main() -> Result<(), StoreError> {
         (32, 10_000, Journal::Each),
         (1, 1000, Journal::Each),
     ] {
+        if only.is_some_and(|only| only != batch) {
+            continue;
+        }
         remove(&path);
         let mut store = open(&path)?;
         let mut longest = Duration::ZERO;
@@ -68,9 +73,12 @@ fn main() -> Result<(), StoreError> {
         println!("{:<58}{:>9.3} ms", "  longest commit", longest.as_secs_f64() * 1e3);
     }
 
+    if only.is_some() {
+        return Ok(());
+    }
     remove(&path);
     let mut store = open(&path)?;
-    all.chunks(16_384).try_for_each(|batch| store.commit(batch, Journal::Each).map(drop))?;
+    all.chunks(131_072).try_for_each(|batch| store.commit(batch, Journal::Each).map(drop))?;
     let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
     println!("database: {} MiB", bytes >> 20);
     let mut sum = 0;

@@ -242,6 +242,7 @@ impl Header {
 mod tests {
     use super::*;
     use crate::conformance::sample;
+    use proptest::prelude::*;
 
     const ORIGIN: Origin = Origin { store: [7; 16], number: 5, mark: 9 };
 
@@ -342,6 +343,28 @@ mod tests {
         assert_eq!(refuse(&|bytes| bytes[55] = 255), Some(Ignored::Header));
         assert_eq!(refuse(&|bytes| bytes[64 * 3 + 4] = 64), Some(Ignored::Record { index: 2 }));
         assert_eq!(refuse(&|_| ()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_image_with_sound_checksums_is_refused_or_says_one_thing(
+            flips in prop::collection::vec((0..5 * 64 + 64_usize, 0..8_u8), 0..4), seal_it in 0..4_u8,
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let (path, mut bytes) = image(directory.path(), 5);
+            let before = bytes.clone();
+            flips.iter().for_each(|(at, bit)| bytes[*at] ^= 1 << bit);
+            if seal_it > 0 {
+                seal(&mut bytes);
+            }
+            place(&path, &bytes);
+            if let Ok(image) = read(&path) {
+                prop_assert!(seal_it > 0 || bytes == before);
+                let mut again = Vec::new();
+                image.each(&mut |change| again.extend(record::encode(&change)));
+                prop_assert_eq!(&again, &bytes[64..]);
+            }
+        }
     }
 
     #[test]

@@ -123,7 +123,8 @@ pub struct Limits {
     /// durable before the rest. A store that has such a bound refuses a larger one
     /// ([`StoreError::BatchTooLarge`]).
     pub batch: usize,
-    /// The batch from which on larger ones gain little time for each change.
+    /// The batch from which on larger ones gain little time for each change, if their keys come in
+    /// no order: a page is written once for all changes of a batch that it holds.
     pub good_batch: usize,
     /// Changes that the log holds; a commit of none counts as one change.
     pub log: usize,
@@ -134,7 +135,7 @@ pub struct Limits {
 impl Default for Limits {
     /// Any batch, a log of 262,144 changes (16 MiB), a journal of 1,048,576 lines.
     fn default() -> Limits {
-        Limits { batch: usize::MAX, good_batch: 16_384, log: 1 << 18, journal: 1 << 20 }
+        Limits { batch: usize::MAX, good_batch: 131_072, log: 1 << 18, journal: 1 << 20 }
     }
 }
 

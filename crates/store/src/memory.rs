@@ -14,6 +14,8 @@ pub struct MemoryStore {
     /// The changes of the commits after `oldest`, in order.
     log: VecDeque<Vec<Change>>,
     oldest: u64,
+    /// Changes in the log, a commit of none counted as one.
+    logged: usize,
     /// By number.
     configurations: BTreeMap<u64, Configuration>,
 }
@@ -60,9 +62,12 @@ impl Store for MemoryStore {
                 self.note(change.revision(), number, u64::from(is_newer));
             }
         }
+        self.logged += applied.len().max(1);
         self.log.push_back(applied);
-        while self.log.iter().map(|changes| changes.len().max(1)).sum::<usize>() > self.limits.log {
-            self.log.pop_front();
+        while self.logged > self.limits.log
+            && let Some(changes) = self.log.pop_front()
+        {
+            self.logged -= changes.len().max(1);
             self.oldest += 1;
         }
         if self.journal.len() > self.limits.journal {

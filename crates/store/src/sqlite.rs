@@ -38,9 +38,12 @@ pub use start::Start;
 
 /// The time to wait for the lock of a process that is just ending.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
-/// The page cache, KiB: a commit that changes more writes pages to the log file early.
+/// The page cache, KiB: a commit that changes more writes them ahead before its end.
 const CACHE_KIB: i64 = 64 << 10;
-/// Bytes that the log file keeps after a large commit.
+/// Pages of the write-ahead file at which SQLite carries them into the database: 64 MiB, so that a
+/// page that many commits change is written there once. A start after a crash reads them all.
+const CHECKPOINT_PAGES: i64 = 16_384;
+/// Bytes that the write-ahead file keeps after a large commit.
 const WAL_BYTES: i64 = 64 << 20;
 
 /// The promise of a commit.
@@ -215,11 +218,7 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
     connection.pragma_update(None, "mmap_size", 0)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
-    for pragma in ["page_size", "cache_size", "wal_autocheckpoint"] {
-        if let Ok(v) = std::env::var(pragma) {
-            connection.pragma_update(None, pragma, v.parse::<i64>().unwrap())?;
-        }
-    }
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     if let Some(pages) = options.max_pages {
         connection.pragma_update(None, "max_page_count", pages)?;
     }

@@ -45,8 +45,15 @@ fn limits() -> impl Strategy<Value = Limits> {
     (bound(), bound()).prop_map(|(log, journal)| Limits { log, journal, ..Limits::default() })
 }
 
+/// Few histories, because each waits for the disk; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    let cases = asked.unwrap_or(48);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn memory_follows_plain_maps(history in history(), limits in limits()) {

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use store::conformance::{contents, delete, journaled, put};
@@ -11,6 +13,9 @@ use store::image::Ignored;
 use store::{
     Change, Journal, JournalLine, Limits, Options, Revisions, SqliteStore, Start, Store, StoreError,
 };
+
+/// Tells a copy of this test program which store it is refused.
+const LOCKED: &str = "LOCKGATE_STORE_LOCKED";
 
 struct Place {
     directory: tempfile::TempDir,
@@ -192,6 +197,18 @@ fn file_is_ours_alone_and_reached_through_no_link() {
     assert_eq!(error, StoreError::System { path: place.path("no"), code: libc::ENOENT });
 }
 
+/// Fails to open a store and to read its tables. Does nothing in a plain test run.
+#[test]
+fn process_that_is_refused() {
+    let Some(path) = std::env::var_os(LOCKED).map(PathBuf::from) else { return };
+    assert_eq!(refused(&path), StoreError::Locked { path: path.clone() });
+    let other = Connection::open(&path).unwrap();
+    other.busy_timeout(Duration::ZERO).unwrap();
+    let read = other.query_row("SELECT count(*) FROM log", [], |row| row.get::<_, i64>(0));
+    let code = read.unwrap_err().sqlite_error_code();
+    assert_eq!(code, Some(rusqlite::ErrorCode::DatabaseBusy));
+}
+
 #[test]
 fn second_store_is_refused_and_does_not_open_the_first_ones_lock() {
     let place = Place::new();
@@ -199,14 +216,10 @@ fn second_store_is_refused_and_does_not_open_the_first_ones_lock() {
     let mut first = open(&path);
     for number in 1..3 {
         assert_eq!(refused(&path), StoreError::Locked { path: path.clone() });
-        // Another process is refused too; sqlite3's own error is 5, busy.
-        let program = "import sqlite3, sys\ntry:\n sqlite3.connect(sys.argv[1], 0).execute('SELECT \
-                       * FROM log')\nexcept sqlite3.OperationalError as e:\n print(e)";
-        let mut python = std::process::Command::new("python3");
-        if let Ok(out) = python.arg("-c").arg(program).arg(&path).output() {
-            let said = String::from_utf8_lossy(&out.stdout);
-            assert!(said.contains("locked"), "{said}{}", String::from_utf8_lossy(&out.stderr));
-        }
+        // Locks belong to processes: another one is refused only as long as ours is there.
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "process_that_is_refused"]).env(LOCKED, &path);
+        assert!(other.stdout(Stdio::null()).status().unwrap().success());
         assert_eq!(first.commit(&[put(1, number)], Journal::Each), Ok(number));
     }
     drop(first);

@@ -85,8 +85,15 @@ fn history() -> impl Strategy<Value = Vec<Vec<Change>>> {
     prop::collection::vec(batch, 1..14)
 }
 
+/// Few histories, because each has many places to cut; `PROPTEST_CASES` asks for more.
+fn config() -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    let cases = asked.unwrap_or(6);
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn cut_at_any_sync_loses_nothing_acknowledged_and_leaves_no_half(
