@@ -27,7 +27,7 @@ pub struct Disk {
     state: Shared,
 }
 
-/// What a disk holds and how it behaves.
+/// A disk's files and faults.
 #[derive(Default)]
 pub(crate) struct State {
     files: BTreeMap<String, File>,
@@ -42,11 +42,11 @@ pub(crate) struct State {
 
 #[derive(Clone, Default)]
 struct File {
-    /// What a program reads; `None`: there is no such file.
+    /// The content that a program reads; `None`: there is no such file.
     current: Option<Vec<u8>>,
-    /// What is there after a cut that loses all that is pending.
+    /// The content after a cut that loses all that is pending.
     durable: Option<Vec<u8>>,
-    /// What was done since.
+    /// The operations since.
     pending: Vec<Operation>,
 }
 
@@ -84,7 +84,6 @@ impl Disk {
     fn with(files: BTreeMap<String, File>) -> Disk {
         let root = format!("disk-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let state = Arc::new(Mutex::new(State { files, ..State::default() }));
-        crate::vfs::register();
         locked(&DISKS).insert(root.clone(), state.clone());
         Disk { root, state }
     }

@@ -16,8 +16,7 @@ use rusqlite::ffi::{
 
 use crate::disk::{DirectorySync, Fault, Shared, find, locked};
 
-/// The name by which SQLite is told to use it.
-pub const NAME: &CStr = c"powercut";
+const NAME: &CStr = c"powercut";
 
 /// A file that SQLite has open: `base` comes first, as SQLite sees nothing else.
 #[repr(C)]
@@ -55,8 +54,11 @@ static METHODS: sqlite3_io_methods = sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// Makes the file system known to SQLite, once.
-pub(crate) fn register() {
+/// Makes the file system known to SQLite, and returns the name to open a database in it by.
+///
+/// # Panics
+/// SQLite has no file system of its own, or no memory.
+pub fn name() -> &'static CStr {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: SQLite initialises itself here, and its default file system is there and valid
@@ -76,6 +78,7 @@ pub(crate) fn register() {
         let code = unsafe { sqlite3_vfs_register(ours, 0) };
         assert_eq!(code, SQLITE_OK);
     });
+    NAME
 }
 
 fn code(result: Result<(), Fault>) -> c_int {
@@ -119,8 +122,8 @@ unsafe extern "C" fn open(
     out: *mut c_int,
 ) -> c_int {
     let file = file.cast::<OpenFile>();
-    // SAFETY: there is room for an `OpenFile`, as `szOsFile` says; SQLite aligns it. Without methods
-    // SQLite does not close what was not opened. Threat: a write behind the allocation.
+    // SAFETY: there is room for an `OpenFile`, as `szOsFile` says; SQLite aligns it. Without
+    // methods SQLite does not close what was not opened. Threat: a write behind the allocation.
     unsafe { (*file).base.pMethods = std::ptr::null() };
     // SAFETY: SQLite's names end with a zero. Threat: as in `path`.
     let Some((disk, name)) = unsafe { path(name) }.and_then(find) else {
@@ -242,7 +245,7 @@ extern "C" fn sector_size(_: *mut sqlite3_file) -> c_int {
     4096
 }
 
-/// What SQLite assumes of every disk by default: a write that is torn spares its neighbours.
+/// Says as SQLite assumes of every disk by default: a write that is torn spares its neighbours.
 extern "C" fn device_characteristics(_: *mut sqlite3_file) -> c_int {
     SQLITE_IOCAP_POWERSAFE_OVERWRITE
 }

@@ -1,4 +1,4 @@
-//! What every store must do, as functions that panic where one does not.
+//! The promises of every store, as functions that panic where one breaks them.
 //!
 //! A store's tests call [`run`] with a way to make an empty one, and [`follow`] with histories that
 //! a property test draws.

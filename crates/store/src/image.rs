@@ -348,7 +348,8 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_image_with_sound_checksums_is_refused_or_says_one_thing(
-            flips in prop::collection::vec((0..5 * 64 + 64_usize, 0..8_u8), 0..4), seal_it in 0..4_u8,
+            flips in prop::collection::vec((0..5 * 64 + 64_usize, 0..8_u8), 0..4),
+            seal_it in 0..4_u8,
         ) {
             let directory = tempfile::tempdir().unwrap();
             let (path, mut bytes) = image(directory.path(), 5);

@@ -1,4 +1,4 @@
-//! A process that commits and is killed: what it acknowledged is there, and nothing of half a batch.
+//! A process that commits and is killed: what it acknowledged is there, and no half of a batch.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

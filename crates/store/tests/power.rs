@@ -17,7 +17,7 @@ fn path(disk: &Disk) -> PathBuf {
 }
 
 fn open(disk: &Disk, durability: Durability) -> Result<SqliteStore, StoreError> {
-    let vfs = Some(powercut::NAME);
+    let vfs = Some(powercut::name());
     SqliteStore::open_with(&path(disk), Options { vfs, durability, ..Options::default() })
 }
 

@@ -44,8 +44,8 @@ const STEPS: [&str; VERSION as usize] = [
          store BLOB NOT NULL
      ) STRICT;
      INSERT INTO identity VALUES (1, randomblob(16));",
-    // Lines of schema 1 do not say how many changes they stand for: one each, and the key's row says
-    // if it applied.
+    // Lines of schema 1 do not say how many changes they stand for: one each, and a key that has
+    // this version says that it applied.
     "ALTER TABLE journal ADD COLUMN delivered INTEGER NOT NULL DEFAULT 1;
      ALTER TABLE journal ADD COLUMN applied INTEGER NOT NULL DEFAULT 0;
      UPDATE journal SET applied = 1 WHERE version IN (SELECT version FROM neighbor);

@@ -60,7 +60,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_survive_their_text(v4: [u8; 4], v6: [u8; 16], zeros in 0..16_usize, mac: [u8; 6]) {
+        fn addresses_survive_their_text(
+            v4: [u8; 4], v6: [u8; 16], zeros in 0..16_usize, mac: [u8; 6],
+        ) {
             let mut sparse = v6;
             sparse[zeros..].fill(0);
             let mut mapped = [0; 16];

@@ -1,4 +1,4 @@
-//! What one commit writes, inside its transaction.
+//! The writes of one commit, inside its transaction.
 
 use std::net::IpAddr;
 
@@ -87,7 +87,8 @@ pub(super) fn shorten_journal(
     }
     let excess = *lines - limits.journal_kept() as u64;
     let removed = transaction.execute(
-        "DELETE FROM journal WHERE version IN (SELECT version FROM journal ORDER BY version LIMIT ?1)",
+        "DELETE FROM journal WHERE version IN
+             (SELECT version FROM journal ORDER BY version LIMIT ?1)",
         [excess as i64],
     )?;
     *lines -= removed as u64;
