@@ -70,7 +70,7 @@ fn kill_and_look(rounds: u32) {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("store.db");
     let mut state: BTreeMap<(u32, IpAddr), Change> = BTreeMap::new();
-    let (mut reached, mut images) = (0, 0);
+    let (mut reached, mut images, mut ahead) = (0, 0, 0);
     let mut seed = std::process::id();
     println!("seed {seed}");
     for round in 0..rounds {
@@ -80,6 +80,7 @@ fn kill_and_look(rounds: u32) {
         let number = store.number();
         let is_there = number == acknowledged || number == acknowledged + 1;
         assert!(is_there, "round {round}: commit {number}, acknowledged {acknowledged}");
+        ahead += number - acknowledged;
         assert!(number > reached, "round {round}");
         for number in reached + 1..=number {
             model(&mut state, &batch(number));
@@ -98,7 +99,10 @@ fn kill_and_look(rounds: u32) {
         images += u32::from(matches!(how, Start::Image { .. }));
     }
     assert!(images > 0, "no start from an image in {rounds} rounds, {reached} commits");
-    println!("{rounds} kills, {reached} commits, {images} starts from an image");
+    println!(
+        "{rounds} kills, {reached} commits, {ahead} of them durable and not yet acknowledged, \
+         {images} starts from an image"
+    );
 }
 
 #[test]
