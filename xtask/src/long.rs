@@ -50,6 +50,15 @@ const PARTS: &[Part] = &[
         run: |built| run_long(built, &["keystate"], |command| command.env("PROPTEST_CASES", "256")),
     },
     Part {
+        name: "store",
+        what: "50 SIGKILLs of a process that commits, power cuts in many histories: nothing lost",
+        run: |built| {
+            run_long(built, &["store"], |command| {
+                long(command.arg("--include-ignored").env("PROPTEST_CASES", "128"))
+            })
+        },
+    },
+    Part {
         name: "classifier",
         what: "the classifier against the linear search, 20 million lookups",
         run: |built| {

@@ -23,6 +23,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("bpf", &["wire"]),
     ("io", &["wire", "cpu", "xsk"]),
     ("keystate", &["ipsec"]),
+    ("powercut", &[]),
+    ("store", &[]),
     ("api", &[]),
     ("config", &["wire", "policy", "ipsec", "dataplane", "keystate"]),
     ("linux", &["wire", "policy", "dataplane"]),
@@ -117,7 +119,7 @@ const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 /// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place
 /// there, each block with its reason.
-const WRAPS_KERNEL: &[&str] = &["cpu", "xsk", "bpf", "keystate", "io", "ipsec-mb"];
+const WRAPS_KERNEL: &[&str] = &["cpu", "xsk", "bpf", "keystate", "io", "ipsec-mb", "powercut"];
 const EXPLAIN_UNSAFE: &str = "#![deny(clippy::undocumented_unsafe_blocks)]";
 
 /// Runs every check and prints what each looked at and found.

@@ -1,0 +1,126 @@
+//! The store that forgets all with the process: obvious maps, the oracle of the other stores.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use crate::{Change, Configuration, Journal, JournalLine, Limits, Revisions, Store, StoreError};
+
+/// A store in memory. It survives nothing.
+#[derive(Clone, Default, Debug)]
+pub struct MemoryStore {
+    limits: Limits,
+    endpoints: BTreeMap<(u32, IpAddr), Change>,
+    journal: BTreeMap<u64, JournalLine>,
+    /// The changes of the commits after `oldest`, in order.
+    log: VecDeque<Vec<Change>>,
+    oldest: u64,
+    /// Changes in the log, a commit of none counted as one.
+    logged: usize,
+    /// By number.
+    configurations: BTreeMap<u64, Configuration>,
+}
+
+impl MemoryStore {
+    /// Makes an empty store with bounds of its own.
+    pub fn with_limits(limits: Limits) -> MemoryStore {
+        MemoryStore { limits, ..MemoryStore::default() }
+    }
+
+    fn note(&mut self, revision: u64, done: u64, applied: u64) {
+        let new = JournalLine { revision, done, delivered: 0, applied: 0 };
+        let line = self.journal.entry(revision).or_insert(new);
+        line.done = done;
+        line.delivered += 1;
+        line.applied += applied;
+    }
+}
+
+impl Store for MemoryStore {
+    fn number(&self) -> u64 {
+        self.oldest + self.log.len() as u64
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn commit(&mut self, batch: &[Change], journal: Journal) -> Result<u64, StoreError> {
+        self.limits.check(batch)?;
+        if batch.is_empty() {
+            return Ok(self.number());
+        }
+        let number = self.number() + 1;
+        let mut applied = Vec::new();
+        for change in batch {
+            let last = self.endpoints.get(&change.key());
+            let is_newer = last.is_none_or(|last| change.revision() > last.revision());
+            if is_newer {
+                self.endpoints.insert(change.key(), *change);
+                applied.push(*change);
+            }
+            if journal == Journal::Each {
+                self.note(change.revision(), number, u64::from(is_newer));
+            }
+        }
+        self.logged += applied.len().max(1);
+        self.log.push_back(applied);
+        while self.logged > self.limits.log
+            && let Some(changes) = self.log.pop_front()
+        {
+            self.logged -= changes.len().max(1);
+            self.oldest += 1;
+        }
+        if self.journal.len() > self.limits.journal {
+            while self.journal.len() > self.limits.journal_kept() {
+                self.journal.pop_first();
+            }
+        }
+        Ok(number)
+    }
+
+    fn snapshot(&mut self, each: &mut dyn FnMut(Change)) -> Result<u64, StoreError> {
+        self.endpoints.values().copied().for_each(each);
+        Ok(self.number())
+    }
+
+    fn watch(&self, after: u64, each: &mut dyn FnMut(u64, Change)) -> Result<u64, StoreError> {
+        let (oldest, newest) = (self.oldest, self.number());
+        if !(oldest..=newest).contains(&after) {
+            return Err(StoreError::Gap { after, oldest, newest });
+        }
+        for (changes, number) in self.log.iter().zip(oldest + 1..).skip((after - oldest) as usize) {
+            changes.iter().for_each(|change| each(number, *change));
+        }
+        Ok(newest)
+    }
+
+    fn journal(&self, after: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
+        let lines = self.journal.values().filter(|line| line.revision > after);
+        lines.copied().for_each(each);
+        Ok(())
+    }
+}
+
+impl Revisions for MemoryStore {
+    fn put_revision(&mut self, at: u64, text: &str) -> Result<u64, StoreError> {
+        let number = self.configurations.keys().next_back().map_or(1, |last| last + 1);
+        let configuration = Configuration { number, at, text: text.to_owned() };
+        self.configurations.insert(number, configuration);
+        Ok(number)
+    }
+
+    fn revisions(&self) -> Result<Vec<(u64, u64)>, StoreError> {
+        let latest_first = self.configurations.values().rev();
+        Ok(latest_first.map(|configuration| (configuration.number, configuration.at)).collect())
+    }
+
+    fn revision(&self, number: u64) -> Result<Option<Configuration>, StoreError> {
+        Ok(self.configurations.get(&number).cloned())
+    }
+
+    fn prune_revisions(&mut self, keep: usize) -> Result<usize, StoreError> {
+        let excess = self.configurations.len().saturating_sub(keep.max(1));
+        (0..excess).for_each(|_| drop(self.configurations.pop_first()));
+        Ok(excess)
+    }
+}
