@@ -8,6 +8,8 @@ mod admission;
 mod associations;
 mod capture;
 mod connections;
+mod endpoints;
+pub(crate) use endpoints::Sums;
 mod groups;
 mod limit;
 mod listen;

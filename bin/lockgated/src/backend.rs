@@ -19,7 +19,9 @@ use ipsec::Spi;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
+use crate::api::Sums;
 use crate::config_file::SaveError;
+use crate::endpoints::EndpointDesk;
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -463,6 +465,12 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The events that are kept, oldest first, and those to come; none is missing in between.
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>);
     /// Requests for SAs that are outstanding, and those to come; none is missing in between.
+    /// The endpoints of virtual networks.
+    fn endpoints(&self) -> Arc<EndpointDesk>;
+
+    /// Records that a user has changed endpoints.
+    fn endpoints_changed(&self, by: Uid, sums: Sums);
+
     async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>);
     /// Returns how often each kind of event happened.
     async fn event_counts(&self) -> Vec<(&'static str, u64)>;

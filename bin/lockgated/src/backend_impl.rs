@@ -12,7 +12,7 @@ use dataplane::connections::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::acquires::AcquireDesk;
-use crate::api::port_name;
+use crate::api::{Sums, port_name};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
     ConfirmError, ConnectionClearing, Intent, Now, PolicyChange, Running, Save,
@@ -23,6 +23,7 @@ use crate::change::{body_of, machine};
 use crate::changer::Ask;
 use crate::clock;
 use crate::config_file::Target;
+use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
@@ -51,9 +52,15 @@ pub(crate) struct Daemon {
     orders: mpsc::Sender<Order>,
     asks: mpsc::UnboundedSender<Ask>,
     pub(crate) events: Events,
-    acquires: Arc<AcquireDesk>,
+    desks: Desks,
     /// Captures that run.
     captures: Captures,
+}
+
+/// What the API reaches without the control thread.
+pub(crate) struct Desks {
+    pub(crate) acquires: Arc<AcquireDesk>,
+    pub(crate) endpoints: Arc<EndpointDesk>,
 }
 
 /// Counts since the start, with the picture that they belong to.
@@ -69,10 +76,10 @@ impl Daemon {
         orders: mpsc::Sender<Order>,
         asks: mpsc::UnboundedSender<Ask>,
         events: Events,
-        acquires: Arc<AcquireDesk>,
+        desks: Desks,
     ) -> Arc<Daemon> {
         let captures = Captures::default();
-        Arc::new(Daemon { picture, orders, asks, events, acquires, captures })
+        Arc::new(Daemon { picture, orders, asks, events, desks, captures })
     }
 
     /// Returns the last picture of the running state, without waiting.
@@ -481,8 +488,23 @@ impl Backend for Daemon {
         self.events.subscribe()
     }
 
+    fn endpoints(&self) -> Arc<EndpointDesk> {
+        self.desks.endpoints.clone()
+    }
+
+    fn endpoints_changed(&self, by: Uid, sums: Sums) {
+        let Sums { applied, repeated, stale, refused } = sums;
+        let message = format!(
+            "{applied} changes of endpoints were made, {repeated} were made before, {stale} are \
+             out of date, {refused} were refused"
+        );
+        let details: crate::events::Details<'_> =
+            &[("applied", &applied), ("stale", &stale), ("refused", &refused)];
+        self.events.audit(by, Kind::EndpointsChanged, "", message, details);
+    }
+
     async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>) {
-        self.acquires.listen()
+        self.desks.acquires.listen()
     }
 
     async fn event_counts(&self) -> Vec<(&'static str, u64)> {
@@ -570,7 +592,9 @@ mod tests {
     impl Lab {
         fn new() -> Lab {
             let TestLab { folder, machine, compiler, mut state, events } = TestLab::new(LAN);
-            let (picture, acquires) = (state.watched(), state.acquires.clone());
+            let acquires = state.acquires.clone();
+            let desks = Desks { acquires, endpoints: state.endpoints.clone() };
+            let picture = state.watched();
             let (ordering, mut orders) = mpsc::channel(1);
             let (asking, asks) = mpsc::unbounded_channel();
             let changer =
@@ -584,7 +608,7 @@ mod tests {
             Lab {
                 folder,
                 machine,
-                daemon: Daemon::new(picture, ordering, asking, events, acquires),
+                daemon: Daemon::new(picture, ordering, asking, events, desks),
             }
         }
 

@@ -242,15 +242,25 @@ impl State {
         // Two files are synced for each new key: that is not for this thread.
         let (mut lent, state) = (std::mem::take(compiler), self.keys.clone());
         let running = self.gateway.compiled.copied();
+        let (desk, node) = (self.endpoints.clone(), self.config().node.clone());
         let finish = move || {
+            let settings = prepared.settings().store;
             let compiled = lent.finish(prepared, &keys, &mut state.blocking_lock(), Some(&running));
-            (lent, compiled)
+            // The first configuration with virtual networks: their endpoints may be known.
+            let opened = match lent.take_endpoints() {
+                Some(book) => desk.open(book, settings, &node.state_dir),
+                None => Ok(()),
+            };
+            if opened.is_err() {
+                lent.forget_endpoints();
+            }
+            (lent, compiled.map_err(machine).and_then(|it| opened.map_err(machine).map(|()| it)))
         };
         let finished = tokio::task::spawn_blocking(finish).await;
         let (lent, compiled) =
             finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         *compiler = lent;
-        let mut compiled = compiled.map_err(machine)?;
+        let mut compiled = compiled?;
         compiled.keep_peer_addresses(&self.gateway.compiled);
         let summary = Summary { key_changes, stored_keys, warnings, differences, effective };
         Ok((compiled, guard, summary))

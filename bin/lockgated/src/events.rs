@@ -180,6 +180,13 @@ kinds! {
     ConnectionsNotKept "connections_not_kept" Warning PerSecond
         "connections could not be written to a file in the run directory: a restart would not keep \
          those of now; the message says why"
+    EndpointsChanged "endpoints_changed" Notice PerSecond
+        "somebody changed endpoints of virtual networks; details name the numbers of changes"
+    EndpointsRestored "endpoints_restored" Notice Unlimited
+        "endpoints were read from the store at the start; message and details say how many"
+    StoreFailed "store_failed" Error PerSecond
+        "the store of endpoints could not be written or read: changes run, but are not all durable; \
+         the message says why"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
@@ -327,6 +334,7 @@ impl Kind {
             Kind::ConnectionsRefused | Kind::ConnectionsCleared => "connections",
             Kind::ConnectionsRestored | Kind::ConnectionsNotRestored => "connections",
             Kind::ConnectionsNotKept => "connections",
+            Kind::EndpointsChanged | Kind::EndpointsRestored | Kind::StoreFailed => "endpoints",
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",

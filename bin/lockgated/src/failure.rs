@@ -65,6 +65,9 @@ pub(crate) enum Failure {
     /// The record of sequence numbers.
     #[error("{0}")]
     KeyState(#[from] KeyStateError),
+    /// The store of endpoints.
+    #[error("{0}")]
+    Store(#[from] store::StoreError),
     /// Netlink.
     #[error("{0}")]
     Mirror(#[from] MirrorError),

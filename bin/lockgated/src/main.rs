@@ -40,6 +40,7 @@ mod config_file;
 mod confirm;
 mod connections;
 mod control_loop;
+mod endpoints;
 mod events;
 mod failure;
 mod gateway;
@@ -91,7 +92,7 @@ use config::validated::Metrics;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::backend_impl::Daemon;
+use crate::backend_impl::{Daemon, Desks};
 use crate::changer::Changer;
 use crate::control_loop::{Inbox, Signals};
 use crate::events::{Events, Kind};
@@ -175,7 +176,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
     tasks.spawn(sa_limits::judge(picture.clone(), events.clone()));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-    let daemon = Daemon::new(picture, ordering, asking, events.clone(), state.acquires.clone());
+    let desks = Desks { acquires: state.acquires.clone(), endpoints: state.endpoints.clone() };
+    let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
         // Sent or dropped, both mean the end.

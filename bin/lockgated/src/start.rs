@@ -28,6 +28,7 @@ use xsk::{FrameSize, Layout, Spacing};
 use crate::acquires::{AcquireDesk, MAX_OUTSTANDING};
 use crate::assign;
 use crate::cache_memory::{self, When};
+use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::gateway::{self, Gateway, live_parts_of, netdevs, reserved_by};
@@ -82,6 +83,7 @@ struct StartParts {
     revisions: Revisions,
     compiler: Compiler,
     compiled: Compiled,
+    endpoints: Arc<EndpointDesk>,
     mirror: Mirror,
     ethtool: Ethtool,
     queues: Vec<u32>,
@@ -118,6 +120,10 @@ pub(crate) async fn start(
     let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
     let compiled = compiler.compile(&loaded, &mut keystate)?;
+    let endpoints = EndpointDesk::new(events.clone());
+    if let Some(book) = compiler.take_endpoints() {
+        endpoints.open(book, loaded.validated.store, &node.state_dir)?;
+    }
     let frame_size = frame_size(&loaded.validated, mirror.view());
     let live = live_parts_of(&compiled, mirror.view(), frame_size.bytes());
     let mut guard = Guard::new(&loaded.validated, mirror.view(), &reserved_by(&compiled, &live))?;
@@ -134,6 +140,7 @@ pub(crate) async fn start(
         revisions,
         compiler,
         compiled,
+        endpoints,
         mirror,
         ethtool,
         queues,
@@ -182,6 +189,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         namespace,
         instead,
         damaged,
+        endpoints,
         ..
     } = prepared;
     prepare_host_port(&loaded.validated, &mut mirror).await?;
@@ -216,6 +224,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         keystate,
         events,
         acquires: AcquireDesk::new(compiler.acquires().clone()),
+        endpoints,
         namespace,
     });
     keep_first(&mut state, &loaded, (base, instead, damaged)).await;

@@ -19,6 +19,7 @@ use crate::cache_memory;
 use crate::checksums::ChecksumEvents;
 use crate::config_file::KnownDrift;
 use crate::connections::RefusedSoFar;
+use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
 use crate::gateway::Gateway;
 use crate::growth::Growth;
@@ -98,6 +99,8 @@ pub(crate) struct State {
     pub(crate) events: Events,
     /// Requests for SAs.
     pub(crate) acquires: Arc<AcquireDesk>,
+    /// Endpoints of virtual networks.
+    pub(crate) endpoints: Arc<EndpointDesk>,
     picture: Option<watch::Sender<Arc<Picture>>>,
     /// The claim on the namespace, kept as long as this process has the guard and the host port.
     _namespace: Claim,
@@ -113,13 +116,14 @@ pub(crate) struct StateParts {
     pub(crate) keystate: KeyState,
     pub(crate) events: Events,
     pub(crate) acquires: Arc<AcquireDesk>,
+    pub(crate) endpoints: Arc<EndpointDesk>,
     pub(crate) namespace: Claim,
 }
 
 impl State {
     pub(crate) fn new(parts: StateParts) -> State {
         let StateParts { gateway, workers, file, base, revisions, .. } = parts;
-        let StateParts { keystate, events, acquires, namespace, .. } = parts;
+        let StateParts { keystate, events, acquires, endpoints, namespace, .. } = parts;
         let node = &gateway.config().node;
         let records = Records::new(&node.state_dir);
         let kept_connections = KeptConnections::new(&node.run_dir);
@@ -159,6 +163,7 @@ impl State {
             growth: Growth::default(),
             events,
             acquires,
+            endpoints,
             picture: None,
             _namespace: namespace,
         }

@@ -35,6 +35,9 @@ pub(crate) async fn stop(
     if opens {
         open(state, mirror);
     }
+    let endpoints = state.endpoints.clone();
+    // What waits is stored, whatever becomes of this.
+    let _ = tokio::task::spawn_blocking(move || endpoints.close()).await;
     if let Err(error) = state.keys.lock().await.settle() {
         state.events.record(Kind::ReservationFailed, "", error.to_string(), &[]);
     }

@@ -6,6 +6,7 @@ use control::Compiler;
 use tempfile::TempDir;
 
 use crate::acquires::AcquireDesk;
+use crate::endpoints::EndpointDesk;
 use crate::events::Events;
 use crate::gateway::simulated::{Simulated, StartedGateway, started, view};
 use crate::netdev::Claim;
@@ -54,6 +55,7 @@ impl TestLab {
             keystate: keys,
             events: events.clone(),
             acquires: AcquireDesk::new(compiler.acquires().clone()),
+            endpoints: EndpointDesk::new(events.clone()),
             namespace: Claim::Squatted,
         });
         TestLab { folder, machine, compiler, state, events }

@@ -74,6 +74,12 @@ impl Compiler {
         &self.acquires
     }
 
+    /// Forgets the table of endpoints, which could not be filled, before a configuration with it
+    /// runs.
+    pub fn forget_endpoints(&mut self) {
+        self.endpoints.forget();
+    }
+
     /// Takes the writer of the table of endpoints, once, after a configuration with virtual
     /// networks was compiled.
     pub fn take_endpoints(&mut self) -> Option<endpoints::Book> {

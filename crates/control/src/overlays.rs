@@ -64,6 +64,12 @@ impl SharedEndpoints {
         Ok(Some(overlays(config, table, &ports, |vni| slots.attachment(vni)).into()))
     }
 
+    /// Forgets the table, which nobody fills: the next configuration with virtual networks has
+    /// another one.
+    pub(crate) fn forget(&mut self) {
+        *self = SharedEndpoints::default();
+    }
+
     /// Takes the writer of the table, once: whoever changes endpoints has it from then on.
     pub(crate) fn take_book(&mut self) -> Option<Book> {
         self.book.take()

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
 use tokio_stream::{Stream, StreamExt};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::listen::ConnectionInfo;
 use super::pages::Pages;
 use super::peer::Peer;
-use super::{associations, capture, connections, groups, pages, present};
+use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
     PolicyChange, Save, ToConfirm,
@@ -457,6 +457,33 @@ impl<B: Backend> Gateway for Service<B> {
             })
         });
         let stream = outstanding.chain(to_come);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
+    type ChangeEndpointsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::EndpointsChanged, Status>> + Send>>;
+
+    async fn change_endpoints(
+        &self,
+        request: Request<Streaming<v1::EndpointChanges>>,
+    ) -> Answer<Self::ChangeEndpointsStream> {
+        let by = self.admin(&request, "change endpoints").await?;
+        let (desk, backend) = (self.backend.endpoints(), self.backend.clone());
+        let done = move |sums| backend.endpoints_changed(by, sums);
+        let answers = endpoints::change(desk, request.into_inner(), done);
+        let stream = ReceiverStream::new(answers);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
+    type ShowEndpointsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::EndpointPage, Status>> + Send>>;
+
+    async fn show_endpoints(
+        &self,
+        request: Request<v1::EndpointsRequest>,
+    ) -> Answer<Self::ShowEndpointsStream> {
+        let pages = endpoints::show(self.backend.endpoints(), request.into_inner().vni)?;
+        let stream = ReceiverStream::new(pages);
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
     }
 

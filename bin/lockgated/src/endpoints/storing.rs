@@ -1,0 +1,153 @@
+//! The thread of the store: commits what waits for it in one transaction, and writes the image
+//! when it has nothing to do.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use store::{Change, Journal, MemoryStore, SqliteStore, Store, StoreError};
+use tokio::sync::oneshot;
+
+use crate::events::{Events, Kind};
+
+/// Time after which changes that could not be stored are tried again, and after which a store that
+/// is left alone writes its image.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Changes since the last image that are worth another one.
+const WORTH_AN_IMAGE: u64 = 50_000;
+/// Changes that are kept while the store fails; with more, what was not stored is not tried again.
+const MOST_KEPT: usize = 4 << 20;
+
+/// A batch to be stored.
+pub(super) struct Job {
+    pub(super) changes: Vec<Change>,
+    pub(super) done: oneshot::Sender<Result<u64, Arc<str>>>,
+}
+
+/// A store with, perhaps, an image for the next start.
+pub(super) trait Imaged: Store {
+    fn write_image(&mut self) -> Result<(), StoreError>;
+}
+
+impl Imaged for SqliteStore {
+    fn write_image(&mut self) -> Result<(), StoreError> {
+        SqliteStore::write_image(self).map(drop)
+    }
+}
+
+impl Imaged for MemoryStore {
+    fn write_image(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// The thread.
+pub(super) struct Storing(Option<JoinHandle<()>>);
+
+impl Storing {
+    /// Starts it; it ends when the sender is gone.
+    pub(super) fn begin(store: Box<dyn Imaged>, events: Events) -> (Storing, Sender<Job>) {
+        let (jobs, waiting) = mpsc::channel();
+        let run = move || StoreThread { store, events, kept: vec![], since_image: 0 }.run(&waiting);
+        let thread = std::thread::Builder::new().name("store".into()).spawn(run);
+        // Without a thread the receiver is gone, and each batch is told that it is not durable.
+        (Storing(thread.ok()), jobs)
+    }
+
+    /// Waits for its end.
+    pub(super) fn end(mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct StoreThread {
+    store: Box<dyn Imaged>,
+    events: Events,
+    /// Changes that could not be stored.
+    kept: Vec<Change>,
+    /// Changes since the last image.
+    since_image: u64,
+}
+
+impl StoreThread {
+    fn run(mut self, waiting: &Receiver<Job>) {
+        loop {
+            match waiting.recv_timeout(PAUSE) {
+                Ok(job) => self.commit(self.gather(job, waiting)),
+                Err(RecvTimeoutError::Timeout) if !self.kept.is_empty() => self.commit(vec![]),
+                Err(RecvTimeoutError::Timeout) if self.since_image >= WORTH_AN_IMAGE => {
+                    self.write_image();
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        if !self.kept.is_empty() {
+            self.commit(vec![]);
+        }
+        if self.since_image > 0 {
+            self.write_image();
+        }
+    }
+
+    /// The batches that wait, up to what is good in one commit.
+    fn gather(&self, first: Job, waiting: &Receiver<Job>) -> Vec<Job> {
+        let most = self.store.limits().good_batch;
+        let mut count = first.changes.len();
+        let mut jobs = vec![first];
+        while count < most
+            && let Ok(job) = waiting.try_recv()
+        {
+            count += job.changes.len();
+            jobs.push(job);
+        }
+        jobs
+    }
+
+    fn commit(&mut self, jobs: Vec<Job>) {
+        let had = self.kept.len();
+        self.kept.extend(jobs.iter().flat_map(|job| &job.changes));
+        match self.store.commit(&self.kept, Journal::Each) {
+            Ok(number) => {
+                self.since_image += self.kept.len() as u64;
+                self.kept.clear();
+                answer(jobs, &Ok(number));
+            }
+            Err(error) => {
+                let is_too_many = self.kept.len() > MOST_KEPT;
+                if is_too_many {
+                    self.kept.truncate(had);
+                }
+                let rest = match is_too_many {
+                    true => "; too many wait for it: these are lost with the daemon",
+                    false => "; they are tried again",
+                };
+                let message = format!("changes of endpoints are not stored: {error}{rest}");
+                self.events.record(Kind::StoreFailed, "", message, &[]);
+                answer(jobs, &Err(error.to_string().into()));
+            }
+        }
+    }
+
+    fn write_image(&mut self) {
+        // Without one the next start takes longer.
+        match self.store.write_image() {
+            Ok(()) => self.since_image = 0,
+            Err(error) => {
+                let message = format!("no image of the endpoints for a fast start: {error}");
+                self.events.record(Kind::StoreFailed, "", message, &[]);
+                self.since_image = 0;
+            }
+        }
+    }
+}
+
+fn answer(jobs: Vec<Job>, how: &Result<u64, Arc<str>>) {
+    for job in jobs {
+        // Whoever asked may have gone.
+        let _ = job.done.send(how.clone());
+    }
+}
