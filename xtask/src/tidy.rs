@@ -14,6 +14,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("cpu", &[]),
     ("persistent", &[]),
+    ("endpoints", &["wire", "cpu"]),
     ("policy", &["wire", "cpu"]),
     ("ipsec-mb", &["cpu"]),
     ("ipsec", &["wire", "cpu", "policy", "ipsec-mb"]),

@@ -33,6 +33,13 @@ impl LinkAddress {
         LinkAddress(LinkAddress::ABOVE.saturating_add(u64::from_be_bytes([0, 0, a, b, c, d, e, f])))
     }
 
+    /// Returns its six bytes.
+    #[inline]
+    pub const fn bytes(self) -> [u8; 6] {
+        let [_, _, a, b, c, d, e, f] = self.0.get().to_be_bytes();
+        [a, b, c, d, e, f]
+    }
+
     const ABOVE: NonZeroU64 = NonZeroU64::new(1 << 48).expect("not zero");
 
     /// The six bytes behind each other, as the highest of 8 bytes.
