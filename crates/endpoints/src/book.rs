@@ -171,6 +171,7 @@ impl Book {
         for (chunk, changes) in changes.chunks(probes.len()).enumerate() {
             let words = changes.iter().map(|change| change.key().words());
             let probes = table.prefetch_words(words, &mut probes);
+            probes.iter().for_each(|probe| table.prefetch_endpoint(probe));
             for (at, (change, probe)) in changes.iter().zip(probes).enumerate() {
                 let outcome = match *change {
                     Change::Put { revision, endpoint } => self.put(revision, &endpoint, probe),
@@ -179,6 +180,7 @@ impl Book {
                 each(chunk * Table::TOGETHER + at, outcome);
             }
         }
+        self.order.settle();
     }
 
     fn put(&mut self, revision: u64, endpoint: &Endpoint, probe: &Probe) -> Outcome {
@@ -224,8 +226,8 @@ impl Book {
         content: &ContentWords,
         probe: &Probe,
     ) -> Result<(), NoPlace> {
-        let Endpoint { key, host, .. } = *endpoint;
-        self.hold_host(key.vni, host)?;
+        let Endpoint { key: EndpointKey { vni, .. }, host, .. } = *endpoint;
+        self.hold_host(vni, host)?;
         let Probe { key: words, hash } = probe;
         let table = self.table.clone();
         let hash_of = |key: &KeyWords| table.hash_of(key);
@@ -233,12 +235,12 @@ impl Book {
             Ok(record) => {
                 self.revisions[record as usize] = revision;
                 self.tombstones.remove(words);
-                self.order.insert(key);
+                self.order.insert(*words);
                 self.live += 1;
                 Ok(())
             }
             Err(refused) => {
-                self.release_host(key.vni, host);
+                self.release_host(vni, host);
                 Err(refused)
             }
         }
@@ -295,7 +297,7 @@ impl Book {
         if let Some(content) = content {
             self.release_host(key.vni, Found::from_words(&content).host);
         }
-        self.order.remove(key);
+        self.order.remove(probe.key);
         self.live -= 1;
         self.tombstones.put(probe.key, revision);
         Outcome::Applied

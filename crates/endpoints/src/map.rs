@@ -27,6 +27,8 @@
 //! Every store is seen after all that the writer did before it, and every load sees what was
 //! written before the value that it reads: acquire and release, which cost nothing on x86.
 
+#[cfg(test)]
+mod model;
 mod writer;
 
 use std::collections::TryReserveError;
