@@ -31,6 +31,8 @@ mod endpoint;
 mod map;
 mod order;
 mod table;
+#[cfg(test)]
+mod tests;
 mod tombstones;
 
 pub use book::{Book, Change, Counts, Known, Outcome, Refusal};
