@@ -173,9 +173,15 @@ fn halves(address: Address) -> [u64; 2] {
     [(address.value >> 64) as u64, address.value as u64]
 }
 
-fn address(is_v6: bool, [high, low]: [u64; 2]) -> Address {
-    let family = if is_v6 { Family::V6 } else { Family::V4 };
-    Address { family, value: u128::from(high) << 64 | u128::from(low) }
+/// The family that a bit says: not 0 is IPv6.
+#[inline]
+fn family_of(bit: u64) -> Family {
+    if bit != 0 { Family::V6 } else { Family::V4 }
+}
+
+#[inline]
+fn value_of([high, low]: [u64; 2]) -> u128 {
+    u128::from(high) << 64 | u128::from(low)
 }
 
 impl EndpointKey {
@@ -188,7 +194,8 @@ impl EndpointKey {
     pub(crate) fn from_words([network, high, low]: KeyWords) -> EndpointKey {
         let [_, _, _, _, _, a, b, c] = (network >> 1).to_be_bytes();
         let vni = Vni::from_bytes([a, b, c]);
-        EndpointKey { vni, address: address(network & 1 != 0, [high, low]) }
+        let address = Address { family: family_of(network & 1), value: value_of([high, low]) };
+        EndpointKey { vni, address }
     }
 }
 
@@ -229,7 +236,7 @@ impl Found {
     #[inline]
     pub(crate) fn from_words([high, low, host_mac, mac]: &ContentWords) -> Found {
         Found {
-            host: address(host_mac & HOST_V6 != 0, [*high, *low]),
+            host: Address { family: family_of(host_mac & HOST_V6), value: value_of([*high, *low]) },
             host_mac: (host_mac & HAS_HOST_MAC != 0).then(|| mac_of(*host_mac)),
             mac: mac_of(*mac),
         }

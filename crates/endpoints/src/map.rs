@@ -3,8 +3,8 @@
 //!
 //! A **record** holds a key and its value behind a state word: `tenancy << 1 | is live`. The
 //! **index** says which record a key has. A key has two buckets of places; a place is one word,
-//! `tag << 40 | tenancy, low 16 bits << 24 | record`, or 0. The tag is a part of the key's hash that
-//! picks no bucket, so that hardly ever a record is looked at in vain.
+//! `tag << 40 | tenancy, low 16 bits << 24 | record`, or 0. The tag is a part of the key's hash
+//! that picks no bucket, so that hardly ever a record is looked at in vain.
 //!
 //! 1. **A live record is never written.** The writer fills one that is not live, makes it live
 //!    under its next tenancy, and ends it with one store of the state word. A reader takes the
