@@ -134,7 +134,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// The writer of an empty table, with at most so many tombstones. 24 to 40 bytes of its own an
+    /// The writer of an empty table, with at most so many tombstones. 20 to 40 bytes of its own an
     /// endpoint, and about 100 a tombstone.
     pub fn new(table: Table, max_tombstones: usize) -> Book {
         let records = table.max_endpoints() + 1;

@@ -35,7 +35,7 @@ fn endpoint(number: u64) -> Endpoint {
     };
     let host = Address::v4(0xc612_0000 + (mixed(number) % HOSTS) as u32);
     let vni = Vni::new(vni as u32).expect("24 bits");
-    let host_mac = (number % 3 > 0).then(|| mac(number ^ 1 << 39));
+    let host_mac = (!number.is_multiple_of(3)).then(|| mac(number ^ 1 << 39));
     Endpoint { key: EndpointKey { vni, address }, host, host_mac, mac: mac(number) }
 }
 
