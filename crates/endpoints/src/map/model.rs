@@ -25,7 +25,8 @@ type Small = Map<AtomicU64, 1, 2, 1, 1>;
 
 /// The last two digits of a key are its buckets. All keys have the same tag.
 fn hash(key: &[u64; 1]) -> Hash {
-    Hash(key[0] / 10 % 10 | (key[0] % 10) << 20)
+    let [first, second] = [key[0] / 10 % 10, key[0] % 10];
+    Hash(second << 20 | first)
 }
 
 /// Acts of the writer, in order. A value is put as two equal words.
