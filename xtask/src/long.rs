@@ -68,6 +68,15 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "endpoints",
+        what: "4 million endpoints, all found; books of endpoints over many histories",
+        run: |built| {
+            run_long(built, &["endpoints"], |command| {
+                command.args(["--include-ignored", "--skip", "speed"]).env("PROPTEST_CASES", "2000")
+            })
+        },
+    },
+    Part {
         name: "instructions",
         what: "instructions a packet of every row against the committed table",
         run: |_| crate::instructions::check(crate::instructions::Rows::All),

@@ -244,6 +244,7 @@ mod tests {
             let mut frame = [0u8; 40];
             let vlan = tagged.then_some(id);
             let (to, from) = (LinkAddress::new(d), LinkAddress::new(s));
+            assert_eq!((to.bytes(), from.bytes()), (d, s));
             let start = write(&mut frame, 30, to, from, vlan, ethertype::IPV6).unwrap();
             let link = Link::parse(&frame[start..]).unwrap();
             prop_assert_eq!((link.destination, link.source), (d, s));
