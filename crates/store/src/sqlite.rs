@@ -350,17 +350,17 @@ impl Store for SqliteStore {
         if expected == newest { Ok(newest) } else { Err(illegible()) }
     }
 
-    fn journal(&self, after: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
+    fn journal(&self, from: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
         let of = |error: rusqlite::Error| self.error(&error);
-        let Ok(after) = i64::try_from(after) else { return Ok(()) };
+        let Ok(from) = i64::try_from(from) else { return Ok(()) };
         let mut select = self
             .connection
             .prepare(
-                "SELECT version, done, delivered, applied FROM journal WHERE version > ?1
+                "SELECT version, done, delivered, applied FROM journal WHERE version >= ?1
                  ORDER BY version",
             )
             .map_err(of)?;
-        let mut rows = select.query([after]).map_err(of)?;
+        let mut rows = select.query([from]).map_err(of)?;
         while let Some(row) = rows.next().map_err(of)? {
             let value = |column| -> Result<u64, StoreError> {
                 Ok(row.get::<_, i64>(column).map_err(of)? as u64)
