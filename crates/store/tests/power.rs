@@ -36,8 +36,9 @@ fn states(history: &[Vec<Change>]) -> Vec<Contents> {
 }
 
 /// Commits a history, with a restart after every fifth commit, and labels what was acknowledged. If
-/// the options' checkpoint pages are few, most commits carry the write-ahead file into the database and begin it anew.
-/// Returns all places where the power can be cut: at every sync, and after every commit.
+/// the options' checkpoint pages are few, most commits carry the write-ahead file into the
+/// database and begin it anew. Returns all places where the power can be cut: at every
+/// sync, and after every commit.
 fn run(history: &[Vec<Change>], options: Options, disk: &Disk) -> Vec<Cut> {
     disk.note_cuts();
     let mut cuts = Vec::new();
