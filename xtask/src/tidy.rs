@@ -84,6 +84,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "wire",
             "policy",
             "ipsec",
+            "endpoints",
+            "store",
             "dataplane",
             "io",
             "xsk",
