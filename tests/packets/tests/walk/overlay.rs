@@ -732,7 +732,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     /// Whatever hosts send: no packet goes to another host than that of its destination, and those
-    /// that nobody changed are judged as the rules say, one after the other.
+    /// that nobody changed are judged as the rules say one by one.
     #[test]
     fn no_bytes_reach_another_tenant(
         hosts in a_family(),
