@@ -754,7 +754,7 @@ proptest! {
                     continue;
                 };
                 match expected {
-                    Err(reason) => prop_assert_eq!(*verdict, Verdict::Drop(reason), "{:?}", sending),
+                    Err(why) => prop_assert_eq!(*verdict, Verdict::Drop(why), "{:?}", sending),
                     Ok(4) => prop_assert_eq!(*verdict, Verdict::Protect(BERLIN), "{:?}", sending),
                     Ok(1 | 3) => prop_assert_eq!(*verdict, Verdict::Forward(LAN), "{:?}", sending),
                     Ok(_) => prop_assert_eq!(*verdict, Verdict::Forward(LAN2), "{:?}", sending),
