@@ -69,6 +69,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "policy",
             "ipsec",
             "dataplane",
+            "endpoints",
             "io",
             "xsk",
             "bpf",
