@@ -19,6 +19,7 @@ fn main() -> std::io::Result<()> {
         ("parse", parse()),
         ("esp_open", esp_open()),
         ("configuration", configuration()),
+        ("overlay", overlay()),
         ("walk", walk()),
     ] {
         let folder = Path::new(&folder).join(target);
@@ -29,6 +30,40 @@ fn main() -> std::io::Result<()> {
         println!("{target}: {} seeds", seeds.len());
     }
     Ok(())
+}
+
+/// Tenants' frames between known endpoints, and questions for link addresses.
+fn overlay() -> Seeds {
+    let mac = |tenant: u8| [2, 7, 0, 0, 0, tenant];
+    let frame = |packet: PacketBuilder| packet.frame(mac(2), mac(1), None);
+    let v4 = PacketBuilder::v4("172.16.0.1", "172.16.0.2");
+    let v6 = PacketBuilder::v6("fd00::1", "fd00::2");
+    let arp = [
+        &[0xff; 6][..],
+        &mac(1),
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &mac(1),
+        &[172, 16, 0, 1],
+        &[0; 6],
+        &[172, 16, 0, 2],
+    ];
+    let frames = [
+        ("v4-udp", frame(v4.clone().udp(1, 2).payload_of(9))),
+        ("v6-tcp", frame(v6.clone().tcp_with(1, 80, tcp_flags::SYN, None))),
+        ("v6-solicitation", frame(v6.hop_limit(255).icmp(135, 0, [0; 4]).payload_of(16))),
+        ("arp", arp.concat()),
+    ];
+    let mut seeds = Seeds::new();
+    for (name, frame) in &frames {
+        for flags in 0..8 {
+            let length = frame.len().div_ceil(2) as u8;
+            let input = [&[flags, 1, length][..], frame].concat();
+            seeds.push((format!("{name}-{flags}"), input));
+        }
+    }
+    let geneve = [&[1, 0, 0x65, 0x58, 0, 0, 7, 0, 1, 0x11, 0xc8, 0][..], &frames[0].1].concat();
+    seeds.push(("geneve-option".into(), [&[2, 0, geneve.len() as u8 / 2][..], &geneve].concat()));
+    seeds
 }
 
 /// Packets of every kind that the parsers tell apart.

@@ -7,6 +7,7 @@
 //! | [`parse`] | the fast parser says what the plain one says; lengths lie inside the bytes |
 //! | [`esp_open`] | only what was sealed opens, unchanged; no bytes panic |
 //! | [`configuration`] | mistakes have a place; what is good prints as what means the same |
+//! | [`overlay`] | no bytes reach another tenant, the books balance |
 //! | [`walk`] | the books balance, and what leaves may leave by the oracle's reading of the SPD |
 //!
 //! A new target also goes into [`TARGETS`], `fuzz/Cargo.toml` and `examples/seeds.rs`.
@@ -15,12 +16,14 @@
 mod bytes;
 mod configuration;
 mod esp;
+mod overlay;
 mod parsers;
 mod walk;
 
 pub use bytes::Bytes;
 pub use configuration::configuration;
 pub use esp::esp_open;
+pub use overlay::overlay;
 pub use parsers::parse;
 pub use walk::walk;
 
@@ -28,5 +31,10 @@ pub use walk::walk;
 pub type Target = fn(&[u8]);
 
 /// Name and body of every target.
-pub const TARGETS: &[(&str, Target)] =
-    &[("parse", parse), ("esp_open", esp_open), ("configuration", configuration), ("walk", walk)];
+pub const TARGETS: &[(&str, Target)] = &[
+    ("parse", parse),
+    ("esp_open", esp_open),
+    ("configuration", configuration),
+    ("overlay", overlay),
+    ("walk", walk),
+];

@@ -7,6 +7,7 @@
 
 pub mod lab;
 pub mod limits;
+pub mod overlay;
 pub mod peer;
 pub mod table;
 

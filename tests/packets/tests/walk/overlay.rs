@@ -1,11 +1,12 @@
 //! Virtual networks: what comes to an entrance in VXLAN or Geneve, and goes on to another host.
 
-use std::sync::Arc;
-
-use dataplane::{DropReason, Overlay, OverlayId, Overlays, SourceCheck, Verdict, VirtualNetwork};
-use endpoints::{Book, Change, Endpoint, EndpointKey, Outcome, Table};
+use dataplane::{DropReason, Verdict};
 use packets::lab::{
     BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, host, own, policy, with_ports,
+};
+use packets::overlay::{
+    ATTACHMENT, BY_HOST, ELSEWHERE, PLAIN, UNCHECKED, WEB, assert_rightly_sent, having, host_of,
+    mac, other, tenant, vni,
 };
 use packets::table::run;
 use packets::{In, Out, Row};
@@ -13,114 +14,14 @@ use policy::{Action, GroupMode, GroupSide, Policy};
 use wire::build::{PacketBuilder, tcp_flags};
 use wire::flow::protocol::TCP;
 use wire::overlay::Kind;
-use wire::{Address, Family, LinkAddress, Vni};
+use wire::{Address, Family, LinkAddress};
 
 use proptest::prelude::*;
 
 use crate::FAMILIES;
 use crate::groups::{group, with};
 
-/// A network without groups; one whose groups let web through; one that checks hosts only; one that
-/// checks nothing; one of another overlay.
-const PLAIN: u32 = 7;
-const WEB: u32 = 8;
-const BY_HOST: u32 = 9;
-const UNCHECKED: u32 = 10;
-const ELSEWHERE: u32 = 11;
-/// The number under which rules name the network of the web.
-const ATTACHMENT: u16 = 0x8000;
-
 const SOURCE_PORT: u16 = 0xc123;
-
-fn vni(number: u32) -> Vni {
-    Vni::new(number).unwrap()
-}
-
-/// The link address of a tenant.
-fn mac(tenant: u8) -> [u8; 6] {
-    [2, 7, 0, 0, 0, tenant]
-}
-
-/// The address of a tenant: 1 and 3 are behind the host of `lan`, 2 behind that of `lan2`, 4 behind
-/// one that berlin protects, 5 behind one of the other family in `lan2`, 6 behind us.
-fn tenant(family: Family, number: u8) -> Address {
-    match family {
-        Family::V4 => Address::v4(0xac10_0000 | u32::from(number)),
-        Family::V6 => Address::v6(0xfd00 << 112 | u128::from(number)),
-    }
-}
-
-fn other(family: Family) -> Family {
-    if family == Family::V4 { Family::V6 } else { Family::V4 }
-}
-
-/// The overlays of a laboratory whose hosts have addresses of this family.
-fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
-    let mut book = Book::new(Table::new(64, &[7; 32]).unwrap(), 64);
-    let hosts = [
-        (1, host(outer, 1)),
-        (2, host(outer, 12)),
-        (3, host(outer, 1)),
-        (4, host(outer, 2)),
-        (5, host(other(outer), 12)),
-        (6, own(outer, 12)),
-    ];
-    let mut changes = Vec::new();
-    for network in [PLAIN, WEB, BY_HOST, UNCHECKED, ELSEWHERE] {
-        for (number, host) in hosts {
-            for family in FAMILIES {
-                let key = EndpointKey { vni: vni(network), address: tenant(family, number) };
-                let mac = LinkAddress::new(mac(number));
-                let endpoint = Endpoint { key, host, host_mac: None, mac };
-                changes.push(Change::Put { revision: 1, endpoint });
-            }
-        }
-    }
-    let outcomes = book.apply(&changes);
-    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Applied), "{outcomes:?}");
-    let overlay = |name: &str, udp_port, entrances| Overlay {
-        name: name.into(),
-        kind,
-        udp_port,
-        port: LAN,
-        entrances,
-    };
-    let entrances = vec![own(outer, 1), own(other(outer), 1)];
-    let list = vec![
-        overlay("fabric", kind.udp_port(), entrances.clone()),
-        overlay("other", 9999, entrances),
-    ];
-    let network = |number, source_check, attachment| VirtualNetwork {
-        vni: vni(number),
-        overlay: OverlayId(u16::from(number == ELSEWHERE)),
-        attachment,
-        source_check,
-    };
-    let networks = [
-        network(PLAIN, SourceCheck::Endpoint, None),
-        network(WEB, SourceCheck::Endpoint, Some(ATTACHMENT)),
-        network(BY_HOST, SourceCheck::Host, None),
-        network(UNCHECKED, SourceCheck::None, None),
-        network(ELSEWHERE, SourceCheck::Endpoint, None),
-    ];
-    Arc::new(Overlays::new(list, networks, book.table().clone()))
-}
-
-/// Gives the gateway overlays.
-fn having(outer: Family, kind: Kind) -> impl Fn(&mut Hub) + Clone {
-    move |hub| {
-        hub.parts.overlays = Some(overlays(outer, kind));
-        // What is in the overlay may be sealed on its way: berlin's host is behind berlin.
-        hub.policies.push(policy(
-            "fabric",
-            300,
-            hub.policies[0].action,
-            &["10.0.0.0/8", "2001:db8::/32"],
-            &["10.2.0.0/16", "2001:db8:2::/48"],
-        ));
-        hub.policies = packets::lab::numbered(std::mem::take(&mut hub.policies));
-    }
-}
 
 /// An overlay packet.
 #[derive(Clone)]
@@ -650,17 +551,6 @@ fn a_sending() -> impl Strategy<Value = Sending> {
     )
 }
 
-/// The host that a tenant is behind, as [`overlays`] says for hosts of a family.
-fn host_of(outer: Family, tenant: u8) -> Option<Address> {
-    match tenant {
-        1 | 3 => Some(host(outer, 1)),
-        2 => Some(host(outer, 12)),
-        4 => Some(host(outer, 2)),
-        5 => Some(host(other(outer), 12)),
-        _ => None,
-    }
-}
-
 impl Sending {
     fn bytes(&self) -> Vec<u8> {
         let packet =
@@ -714,20 +604,6 @@ impl Sending {
     }
 }
 
-/// Asserts that a packet that left is for the host that its tenant's destination is behind.
-fn is_rightly_sent(hosts: Family, packet: &[u8]) {
-    let outer = wire::packet::parse(packet).expect("what leaves is whole");
-    let overlay = &packet[usize::from(outer.upper_offset) + 8..];
-    let header = wire::overlay::parse(Kind::Vxlan, overlay).expect("an overlay packet");
-    assert!([PLAIN, WEB, BY_HOST, UNCHECKED].contains(&header.vni.get()), "{header:?}");
-    let frame = &overlay[header.length..];
-    let inner = wire::packet::quoted(&frame[14..]).expect("an IP packet");
-    let to = inner.flow.destination_address();
-    let number = (1..=5u8).find(|number| tenant(to.family, *number) == to).expect("an endpoint");
-    assert_eq!(host_of(hosts, number), Some(outer.flow.destination_address()));
-    assert_eq!(frame[..6], mac(number));
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
@@ -764,9 +640,9 @@ proptest! {
                 match left {
                     Out::Sealed(set, packet) => {
                         prop_assert_eq!(set, BERLIN);
-                        is_rightly_sent(hosts, &packet);
+                        assert_rightly_sent(Kind::Vxlan, hosts, &packet);
                     }
-                    Out::Clear(LAN | LAN2, packet) => is_rightly_sent(hosts, &packet),
+                    Out::Clear(LAN | LAN2, packet) => assert_rightly_sent(Kind::Vxlan, hosts, &packet),
                     // Not to an entrance any more.
                     Out::Clear(..) => {}
                 }
