@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use dataplane::{OverlayId, PortId, SourceCheck};
-use policy::GroupSide;
+use policy::{Book, GroupSide};
 use wire::overlay::Kind;
 use wire::{Address, Vni};
 
 use crate::groups::{Group, GroupId};
+use crate::validate::MAX_PORTS;
 use crate::written::{count_text, list, quoted};
 
 /// Endpoints that there is room for if nothing is written.
@@ -21,6 +22,13 @@ pub const MAX_NETWORKS_WITH_GROUPS: usize = 2048;
 /// The number under which rules of groups name the first virtual network with groups; ports have
 /// lower ones.
 pub const FIRST_NETWORK: u16 = 0x8000;
+
+// Ports, with the host port, stay below; every attachment has a class of its own beside class 0,
+// and the domains of a class, two families in each book, are numbered in 16 bits.
+const _: () = assert!(MAX_PORTS + 1 < FIRST_NETWORK as usize);
+const _: () = assert!(
+    (MAX_PORTS + MAX_NETWORKS_WITH_GROUPS + 2) * 2 * Book::ALL.len() <= u16::MAX as usize + 1
+);
 
 /// `[overlay.NAME]`: how hosts' packets reach the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,6 +104,18 @@ pub(crate) fn check_name(check: SourceCheck) -> &'static str {
 }
 
 impl StoreSettings {
+    /// Bytes of the table of endpoints: 96 for each endpoint and its host, and 32 for the places
+    /// of both, whose number is rounded up to a power of two.
+    pub fn bytes(&self) -> u64 {
+        let endpoints = u64::from(self.endpoints);
+        96 * endpoints + 32 * endpoints.next_power_of_two()
+    }
+
+    /// Returns the largest power of two of endpoints whose table fits into this many bytes.
+    pub(crate) fn endpoints_within(bytes: u64) -> u64 {
+        (bytes / 128).checked_ilog2().map_or(0, |bits| 1 << bits)
+    }
+
     /// Returns the first key whose value is another one in other settings: `store.endpoints`.
     pub fn changed_key(&self, other: &StoreSettings) -> Option<String> {
         let key = match (self.kind == other.kind, self.endpoints == other.endpoints) {

@@ -349,7 +349,7 @@ sections! {
              daemon ends"
         "endpoints" Either Value("\"64K\""),
             "endpoints that there is room for, 1 … 4194304, also with K or M (binary); each takes \
-             128 bytes of memory at once"
+             128 bytes of memory once the first overlay is applied"
     ]
 
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
@@ -434,6 +434,7 @@ mod tests {
             let is_out = |line: &&str| is_changed && line.starts_with(&format!("{without} "));
             let kept: Vec<&str> = keys.lines().filter(|line| !is_out(line)).collect();
             let own = if is_changed { with } else { "" };
+            let header = header.replace("NUMBER", "7");
             text += &format!("{header}\n{}\n{own}\n", kept.join("\n"));
         }
         text
@@ -454,6 +455,9 @@ mod tests {
         ("[set.NAME]", "addresses = [\"10.9.0.0/24\"]"),
         ("[group.NAME]", ""),
         ("[[rule]]", "group = \"NAME\"\naction = \"permit\"\nfrom = [\"@NAME\"]\nto = [\"any\"]"),
+        ("[overlay.NAME]", "kind = \"vxlan\"\nport = \"NAME\"\nentrances = [\"192.0.2.1\"]"),
+        ("[vni.NUMBER]", ""),
+        ("[store]", ""),
         ("[cache]", ""),
         ("[connections]", ""),
         ("[metrics]", ""),

@@ -48,6 +48,7 @@ use policies::Judge;
 use rules::RuleJudge;
 
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
+pub(crate) use ports::MAX_PORTS;
 
 /// A validated configuration, with the places in the file that later checks refer to.
 pub(crate) struct Outcome {
@@ -58,6 +59,8 @@ pub(crate) struct Outcome {
     pub(crate) flows: Span,
     /// The place where the size of the table of connections is named.
     pub(crate) max_connections: Span,
+    /// The place where the size of the table of endpoints is named.
+    pub(crate) max_endpoints: Span,
     /// True if a set is in a file with a relative name.
     pub(crate) names_relative_files: bool,
 }
@@ -93,7 +96,7 @@ pub(crate) fn validate<E>(
     let overlays = overlays::overlays(&raw.overlays, &ports, problems);
     let networks = overlays::networks(&raw.networks, &overlays, &groups, problems);
     let store = overlays::store(raw.store.as_ref(), problems);
-    overlays::warn(&raw.overlays, &overlays, &networks, &ports, problems);
+    overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
@@ -127,9 +130,18 @@ pub(crate) fn validate<E>(
     let flows = flows.unwrap_or_default();
     let max_connections = raw.connections.as_ref().and_then(|raw| Some(raw.max.as_ref()?.span()));
     let max_connections = max_connections.unwrap_or_default();
+    let max_endpoints = raw.store.as_ref().and_then(|raw| Some(raw.endpoints.as_ref()?.span()));
+    let max_endpoints = max_endpoints.unwrap_or_default();
     let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
     let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
-    Ok(Some(Outcome { validated, keys, flows, max_connections, names_relative_files }))
+    Ok(Some(Outcome {
+        validated,
+        keys,
+        flows,
+        max_connections,
+        max_endpoints,
+        names_relative_files,
+    }))
 }
 
 /// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.

@@ -405,7 +405,7 @@ const WARNINGS: &[Row] = &[
         "[group.base]",
         "[group.spare]\n[group.base]",
         "18:8",
-        "no port lists group `spare`",
+        "no port or virtual network lists group `spare`",
         "`groups_in`",
     ),
     ("protocol = \"tcp\"", "protocol = \"any\"", "27:14", "with any protocol", "the next rule"),

@@ -30,6 +30,9 @@ impl DiagnosticKind {
             Self::EmptyList { key: key @ ("local" | "remote" | "from" | "to") } => {
                 Some(format!("name an address, or write {key} = [\"any\"]"))
             }
+            Self::EmptyList { key: "entrances" } => {
+                Some("name an address of this machine that hosts send to".into())
+            }
             Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
             Self::BarePort { number, service: None } => {
                 Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
@@ -56,6 +59,10 @@ impl DiagnosticKind {
             Self::ConnectionsBeyondMemory { limit, fits, .. } => {
                 let max = crate::written::count_text(*fits);
                 Some(format!("max = \"{max}\" takes no more than that, {limit} bytes"))
+            }
+            Self::EndpointsBeyondMemory { limit, fits, .. } => {
+                let endpoints = crate::written::count_text(*fits);
+                Some(format!("endpoints = \"{endpoints}\" takes no more than that, {limit} bytes"))
             }
             Self::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
             Self::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
@@ -97,6 +104,7 @@ impl DiagnosticKind {
             .or_else(|| self.peer_help())
             .or_else(|| self.policy_help())
             .or_else(|| self.group_help())
+            .or_else(|| self.overlay_help())
             .or_else(|| self.key_help())
     }
 
@@ -303,12 +311,29 @@ impl DiagnosticKind {
                 "only for someone who may change the configuration: write `addresses` instead"
             }
             DiagnosticKind::UnusedGroup { .. } => {
-                "list it in `groups_in` or `groups_out` of a port"
+                "list it in `groups_in` or `groups_out` of a port or virtual network"
             }
+            DiagnosticKind::SameRule { .. } => {
+                "a rule without `name` is called by its number in its group, from 1: name both"
+            }
+            DiagnosticKind::CoveredRule { .. } => {
+                "the first rule that matches decides: write the narrower one above, or leave it out"
+            }
+            DiagnosticKind::TooManyGroupRules { .. } => {
+                "a rule counts once for each combination of its lists' entries, again for each \
+                 side of a port or virtual network that lists its group: shorten them"
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about overlays, virtual networks and the store of their endpoints.
+    fn overlay_help(&self) -> Option<&'static str> {
+        Some(match self {
             DiagnosticKind::BadVni { .. } => "write [vni.NUMBER], 0 to 16777215",
             DiagnosticKind::SameVni { .. } => "write its keys in one section",
-            DiagnosticKind::WhichOverlay { count: 0 } => {
-                "declare an overlay: [overlay.NAME] with `kind`, `port` and `entrances`"
+            DiagnosticKind::NoOverlay { .. } => {
+                "declare one: [overlay.NAME] with `kind`, `port` and `entrances`"
             }
             DiagnosticKind::WhichOverlay { .. } => "name it: overlay = \"NAME\"",
             DiagnosticKind::OverlayOnIke => "leave `udp_port` out, or choose another",
@@ -322,16 +347,11 @@ impl DiagnosticKind {
             DiagnosticKind::EntranceNotOurs { .. } => {
                 "hosts send to addresses of this machine: `ip address add` there, or correct it"
             }
-            DiagnosticKind::SameRule { .. } => {
-                "a rule without `name` is called by its number in its group, from 1: name both"
+            DiagnosticKind::OverlayInCleartext { .. } => {
+                "write a PROTECT policy from the entrances to the hosts, or let a protected port \
+                 carry the overlay"
             }
-            DiagnosticKind::CoveredRule { .. } => {
-                "the first rule that matches decides: write the narrower one above, or leave it out"
-            }
-            DiagnosticKind::TooManyGroupRules { .. } => {
-                "a rule counts once for each combination of its lists' entries, again for each \
-                 side of a port that lists its group: shorten them"
-            }
+            DiagnosticKind::EtcdNotYet => "write \"sqlite\": each gateway keeps its own endpoints",
             _ => return None,
         })
     }
