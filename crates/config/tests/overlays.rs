@@ -670,3 +670,15 @@ fn more_than_a_quarter_of_the_memory_is_refused_with_what_fits() {
     let settings = |endpoints| StoreSettings { kind: StoreKind::Memory, endpoints };
     assert_eq!([1, 65_536, 1 << 22].map(|n| settings(n).bytes()), [128, 8 << 20, 512 << 20]);
 }
+
+#[test]
+fn the_example_of_the_documentation_is_right() {
+    let text = include_str!("../../../docs/CONFIGURATION.md");
+    let (_, section) = text.split_once("## Virtual networks").unwrap();
+    let (_, example) = section.split_once("```toml\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let Parsed { validated, warnings, .. } =
+        parsed(&format!("[node]\nname = \"gw\"\n[group.web]\n{example}"));
+    assert_eq!(warnings, []);
+    assert_eq!((validated.overlays.len(), validated.networks.len()), (1, 2));
+}
