@@ -102,8 +102,9 @@ impl Validated {
     /// Returns the rules of the groups that ports and virtual networks list, as policies for the
     /// database, and for each of their sides with groups the last rule, which denies what none of
     /// them matches. Ports are places in the file, networks numbers of
-    /// [`Validated::network_attachments`]. All have id 0: the caller numbers them. A rule is called `GROUP/RULE`, a
-    /// last rule by [`last_rule_name`]; no two of a side have the same name and priority.
+    /// [`Validated::network_attachments`]. All have id 0: the caller numbers them. A rule is called
+    /// `GROUP/RULE`, a last rule by [`last_rule_name`]; no two of a side have the same name and
+    /// priority.
     pub fn group_policies(&self) -> Vec<Policy> {
         let mut rules: Vec<Vec<&Rule>> = vec![Vec::new(); self.groups.len()];
         for rule in &self.rules {

@@ -3,12 +3,11 @@
 use std::fmt::Write;
 
 use dataplane::{OverlayId, PortId, SourceCheck};
-use policy::{Book, GroupSide};
+use policy::GroupSide;
 use wire::overlay::Kind;
 use wire::{Address, Vni};
 
 use crate::groups::{Group, GroupId};
-use crate::validate::MAX_PORTS;
 use crate::written::{count_text, list, quoted};
 
 /// Endpoints that there is room for if nothing is written.
@@ -22,13 +21,6 @@ pub const MAX_NETWORKS_WITH_GROUPS: usize = 2048;
 /// The number under which rules of groups name the first virtual network with groups; ports have
 /// lower ones.
 pub const FIRST_NETWORK: u16 = 0x8000;
-
-// Ports, with the host port, stay below; every attachment has a class of its own beside class 0,
-// and the domains of a class, two families in each book, are numbered in 16 bits.
-const _: () = assert!(MAX_PORTS + 1 < FIRST_NETWORK as usize);
-const _: () = assert!(
-    (MAX_PORTS + MAX_NETWORKS_WITH_GROUPS + 2) * 2 * Book::ALL.len() <= u16::MAX as usize + 1
-);
 
 /// `[overlay.NAME]`: how hosts' packets reach the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]

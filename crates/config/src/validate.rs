@@ -48,7 +48,6 @@ use policies::Judge;
 use rules::RuleJudge;
 
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
-pub(crate) use ports::MAX_PORTS;
 
 /// A validated configuration, with the places in the file that later checks refer to.
 pub(crate) struct Outcome {
@@ -126,12 +125,9 @@ pub(crate) fn validate<E>(
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
-    let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
-    let flows = flows.unwrap_or_default();
-    let max_connections = raw.connections.as_ref().and_then(|raw| Some(raw.max.as_ref()?.span()));
-    let max_connections = max_connections.unwrap_or_default();
-    let max_endpoints = raw.store.as_ref().and_then(|raw| Some(raw.endpoints.as_ref()?.span()));
-    let max_endpoints = max_endpoints.unwrap_or_default();
+    let flows = place(raw.cache.as_ref().and_then(|raw| raw.flows.as_ref()));
+    let max_connections = place(raw.connections.as_ref().and_then(|raw| raw.max.as_ref()));
+    let max_endpoints = place(raw.store.as_ref().and_then(|raw| raw.endpoints.as_ref()));
     let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
     let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
     Ok(Some(Outcome {
@@ -142,6 +138,11 @@ pub(crate) fn validate<E>(
         max_endpoints,
         names_relative_files,
     }))
+}
+
+/// The place of a value, or the begin of the file.
+fn place<T>(written: Option<&Spanned<T>>) -> Span {
+    written.map(Spanned::span).unwrap_or_default()
 }
 
 /// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.

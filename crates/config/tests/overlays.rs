@@ -602,7 +602,7 @@ fn the_first_key_of_the_store_that_changed_is_named() {
     }
 }
 
-/// Whether a text with so much of something is refused, and the message.
+/// The message of the one mistake of a text; `None`: it has none.
 fn refusal(text: &str) -> Option<String> {
     let errors = parse(text, "o.toml").err()?;
     assert_eq!(errors.errors(), 1, "{errors}");

@@ -52,17 +52,12 @@ impl DiagnosticKind {
             Self::Refused { refusal, .. } => Some(refusal.help().into()),
             Self::LocalNotOurs { ours, .. } => Some(own_address_help(ours)),
             Self::NotNamed { word, .. } => Some(format!("write [{word}.NAME] and its keys below")),
-            Self::CacheBeyondMemory { limit, fits, .. } => {
-                let flows = crate::written::count_text(*fits);
-                Some(format!("flows = \"{flows}\" takes no more than that, {limit} bytes"))
-            }
+            Self::CacheBeyondMemory { limit, fits, .. } => Some(fitting("flows", *fits, *limit)),
             Self::ConnectionsBeyondMemory { limit, fits, .. } => {
-                let max = crate::written::count_text(*fits);
-                Some(format!("max = \"{max}\" takes no more than that, {limit} bytes"))
+                Some(fitting("max", *fits, *limit))
             }
             Self::EndpointsBeyondMemory { limit, fits, .. } => {
-                let endpoints = crate::written::count_text(*fits);
-                Some(format!("endpoints = \"{endpoints}\" takes no more than that, {limit} bytes"))
+                Some(fitting("endpoints", *fits, *limit))
             }
             Self::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
             Self::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
@@ -414,6 +409,12 @@ fn set_file_help(problem: &DiagnosticKind) -> Option<&'static str> {
         DiagnosticKind::NotRegular { .. } => Some("name a text file with a member a line"),
         problem => problem.fixed_help(),
     }
+}
+
+/// Advice to write the largest value of a key whose table fits into so many bytes.
+fn fitting(key: &str, fits: u64, limit: u64) -> String {
+    let fits = crate::written::count_text(fits);
+    format!("{key} = \"{fits}\" takes no more than that, {limit} bytes")
 }
 
 fn suggestion<'a>(nearest: &Option<String>, allowed: impl Iterator<Item = &'a str>) -> String {

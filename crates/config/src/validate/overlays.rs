@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use dataplane::{OverlayId, PortId, Side, SourceCheck};
-use policy::{AddressRange, Direction};
+use policy::{AddressRange, Book, Direction};
 use toml::Spanned;
 use wire::flow::protocol;
 use wire::overlay::Kind;
@@ -11,13 +11,13 @@ use wire::{Address, Family, Vni};
 
 use super::NamedSections;
 use super::connections::size;
-use super::ports::Ports;
+use super::ports::{MAX_PORTS, Ports};
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::overlays::{
-    DEFAULT_ENDPOINTS, MAX_ENDPOINTS, MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS, NetworkSettings,
-    OverlaySettings, StoreKind, StoreSettings,
+    DEFAULT_ENDPOINTS, FIRST_NETWORK, MAX_ENDPOINTS, MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS,
+    NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
 };
 use crate::raw::{RawNetwork, RawOverlay, RawStore};
 use crate::source::Span;
@@ -30,6 +30,14 @@ const MAX_OVERLAYS: usize = 64;
 const MAX_ON_A_PORT: usize = 4;
 /// Entrances of an overlay at most.
 const MAX_ENTRANCES: usize = 128;
+
+// Ports, with the host port, have numbers below those of networks. Each port and each network with
+// groups has a class of its own beside class 0; the domains of all classes, two families in each
+// book, are numbered in 16 bits.
+const _: () = assert!(MAX_PORTS + 1 < FIRST_NETWORK as usize);
+const _: () = assert!(
+    (MAX_PORTS + MAX_NETWORKS_WITH_GROUPS + 2) * 2 * Book::ALL.len() <= u16::MAX as usize + 1
+);
 
 const KINDS: [(&str, Kind); 2] = [("vxlan", Kind::Vxlan), ("geneve", Kind::Geneve)];
 

@@ -243,8 +243,8 @@ impl<'a> RuleJudge<'a> {
     }
 
     /// Refuses rules whose lists multiply to more than the database holds, at the first that is too
-    /// much. A rule stands once in the list of each side of a port or virtual network that lists its
-    /// group.
+    /// much. A rule stands once in the list of each side of a port or virtual network that lists
+    /// its group.
     fn count_rules(
         &self,
         (ports, networks): (&Ports, &[NetworkSettings]),
