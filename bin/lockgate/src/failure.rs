@@ -131,6 +131,20 @@ pub(crate) enum Usage {
         /// The command.
         command: String,
     },
+    /// A file of endpoints that cannot be read or written.
+    #[error("{place}: {problem}")]
+    BadEndpointFile {
+        /// The file, with the line if there is one.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A number of a virtual network that is none.
+    #[error("\"{text}\" is no number of a virtual network: 0 to 16777215")]
+    BadVni {
+        /// The text.
+        text: String,
+    },
     /// No packets to replay.
     #[error("nothing to replay: give an input, IN.pcap OUT.pcap or --in PORT=IN.pcap OUT.pcap")]
     NoInput,

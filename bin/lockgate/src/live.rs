@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod change;
 pub(crate) mod connection;
 pub(crate) mod detach;
+pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod policy;
 pub(crate) mod probe;

@@ -32,7 +32,8 @@ use ipsec::SelfTestError;
 use elsewhere::Program;
 use failure::{Failure, Usage};
 use live::{
-    Socket, capture, change, connection, detach, events, policy, probe, rule, sa, show, status,
+    Socket, capture, change, connection, detach, endpoint, events, policy, probe, rule, sa, show,
+    status,
 };
 
 /// Lockgate: an IPsec gateway in user space.
@@ -78,6 +79,7 @@ enum Command {
     Rule(rule::RuleArgs),
     Set(rule::SetArgs),
     Connection(connection::Args),
+    Endpoint(endpoint::Args),
     Sa(sa::Args),
     Status(status::Args),
     #[command(alias = "sh")]
@@ -196,6 +198,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Rule(args) => rule::run_rule(&args, &socket),
         Command::Set(args) => rule::run_set(&args, &socket),
         Command::Connection(args) => connection::run(&args, &socket),
+        Command::Endpoint(args) => endpoint::run(&args, &socket),
         Command::Sa(args) => sa::run(&args, &socket),
         Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),

@@ -9,7 +9,7 @@ mod associations;
 mod capture;
 mod connections;
 mod endpoints;
-pub(crate) use endpoints::Sums;
+pub(crate) use endpoints::{Sums, sums};
 mod groups;
 mod limit;
 mod listen;

@@ -605,11 +605,7 @@ mod tests {
                     state.obey(order).await.unwrap();
                 }
             });
-            Lab {
-                folder,
-                machine,
-                daemon: Daemon::new(picture, ordering, asking, events, desks),
-            }
+            Lab { folder, machine, daemon: Daemon::new(picture, ordering, asking, events, desks) }
         }
 
         /// Applies the configuration with another name of the node, and with more behind it.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use config::{StoreKind, StoreSettings};
 use endpoints::{Book, Change, Counts, Endpoint, EndpointKey, Known, Outcome, Refusal};
-use store::{MemoryStore, SqliteStore, Start, Store, StoreError};
+use store::{MemoryStore, SqliteStore, Start, StoreError};
 use tokio::sync::oneshot;
 use wire::{Address, LinkAddress, Vni};
 
@@ -157,8 +157,13 @@ impl EndpointDesk {
         };
         let changes: Vec<Change> = wanted.iter().map(number).collect();
         let (durable, is_durable) = oneshot::channel();
-        let mut batch =
-            AppliedBatch { applied: 0, repeated: 0, stale: 0, refused: vec![], durable: is_durable };
+        let mut batch = AppliedBatch {
+            applied: 0,
+            repeated: 0,
+            stale: 0,
+            refused: vec![],
+            durable: is_durable,
+        };
         let mut stored = Vec::with_capacity(changes.len());
         desk.book.apply_each(&changes, |at, outcome| {
             match outcome {

@@ -83,6 +83,7 @@ pub(crate) struct Report {
     pub(crate) counters: v1::Counters,
     pub(crate) cache: v1::Cache,
     pub(crate) connections: v1::ConnectionTable,
+    pub(crate) endpoints: v1::EndpointSums,
     /// Number of events of each kind.
     pub(crate) events: Vec<(&'static str, u64)>,
 }
@@ -143,6 +144,7 @@ impl Report {
             counters: backend.counters().await,
             cache: backend.cache().await,
             connections: running.snapshot.connections().map(crate::api::totals).unwrap_or_default(),
+            endpoints: backend.endpoints().counts().map(crate::api::sums).unwrap_or_default(),
             events: backend.event_counts().await,
         }
     }
@@ -341,6 +343,12 @@ pub(crate) mod tests {
                 refused: vec![v1::RefusedConnections { bound: "max".into(), count }],
                 ..Default::default()
             },
+            endpoints: v1::EndpointSums {
+                endpoints: count,
+                max: count,
+                hosts: count,
+                tombstones: count,
+            },
             cache: v1::Cache {
                 counters: Some(v1::CacheCounters { hits: count, ..Default::default() }),
                 entries: vec![v1::CacheEntries {
@@ -515,6 +523,8 @@ pub(crate) mod tests {
             ("lockgate_cache_entries{family=\"ipv4\",direction=\"outbound\"}", 3),
             ("lockgate_connections", 3),
             ("lockgate_connections_max", 3),
+            ("lockgate_endpoints", 3),
+            ("lockgate_endpoints_max", 3),
             ("lockgate_connections_made_total", 3),
             ("lockgate_connections_refused_total{bound=\"max\"}", 3),
             ("lockgate_peer_moves_total{peer=\"berlin\"}", 3),

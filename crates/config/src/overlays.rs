@@ -17,7 +17,7 @@ pub const MAX_ENDPOINTS: u32 = 1 << 22;
 /// Virtual networks at most.
 pub const MAX_NETWORKS: usize = 65_536;
 /// Virtual networks with groups at most: each has a class of its own, as ports have.
-pub const MAX_NETWORKS_WITH_GROUPS: usize = 2048;
+pub(crate) const MAX_NETWORKS_WITH_GROUPS: usize = 2048;
 /// The number under which rules of groups name the first virtual network with groups; ports have
 /// lower ones.
 pub const FIRST_NETWORK: u16 = 0x8000;

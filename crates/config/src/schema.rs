@@ -459,7 +459,7 @@ mod tests {
         ("[set.NAME]", "addresses = [\"10.9.0.0/24\"]"),
         ("[group.NAME]", ""),
         ("[[rule]]", "group = \"NAME\"\naction = \"permit\"\nfrom = [\"@NAME\"]\nto = [\"any\"]"),
-        ("[overlay.NAME]", "kind = \"vxlan\"\nport = \"NAME\"\nentrances = [\"192.0.2.1\"]"),
+        ("[overlay.NAME]", "kind = \"vxlan\"\nport = \"NAME\"\nentrances = [\"192.0.2.10\"]"),
         ("[vni.NUMBER]", ""),
         ("[store]", ""),
         ("[cache]", ""),

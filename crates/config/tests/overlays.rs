@@ -680,5 +680,5 @@ fn the_example_of_the_documentation_is_right() {
     let Parsed { validated, warnings, .. } =
         parsed(&format!("[node]\nname = \"gw\"\n[group.web]\n{example}"));
     assert_eq!(warnings, []);
-    assert_eq!((validated.overlays.len(), validated.networks.len()), (1, 2));
+    assert_eq!((validated.overlays.len(), validated.networks.len()), (1, 1));
 }

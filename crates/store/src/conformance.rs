@@ -82,13 +82,13 @@ pub fn watched(store: &impl Store, after: u64) -> Result<Vec<(u64, Change)>, Sto
     Ok(found)
 }
 
-/// Returns the lines of the journal above a revision.
+/// Returns the lines of the journal from a revision on.
 ///
 /// # Panics
 /// The store cannot be read.
-pub fn journaled(store: &impl Store, after: u64) -> Vec<JournalLine> {
+pub fn journaled(store: &impl Store, from: u64) -> Vec<JournalLine> {
     let mut found = Vec::new();
-    assert_eq!(store.journal(after, &mut |line| found.push(line)), Ok(()));
+    assert_eq!(store.journal(from, &mut |line| found.push(line)), Ok(()));
     found
 }
 
@@ -158,7 +158,7 @@ pub fn follow(store: &mut impl Store, history: &[(Vec<Change>, Journal)]) {
     let is_bounded = lines.len() <= limits.journal;
     assert!(is_bounded, "{} lines", lines.len());
     if revisions.len() <= limits.journal && begin == 0 {
-        let wanted: Vec<_> = revisions.into_values().filter(|line| line.revision > 0).collect();
+        let wanted: Vec<_> = revisions.into_values().collect();
         assert_eq!(lines, wanted);
     }
 }
@@ -190,8 +190,9 @@ fn older_revision_is_journaled_and_does_not_apply(mut store: impl Store) {
     let late = JournalLine { revision: 4, done: 2, delivered: 1, applied: 0 };
     let both = JournalLine { revision: 5, done: 3, delivered: 2, applied: 1 };
     assert_eq!(journaled(&store, 0), [late, both]);
-    assert_eq!(journaled(&store, 4), [both]);
-    assert_eq!(journaled(&store, 5), []);
+    assert_eq!(journaled(&store, 4), [late, both]);
+    assert_eq!(journaled(&store, 5), [both]);
+    assert_eq!(journaled(&store, 6), []);
     assert_eq!(journaled(&store, u64::MAX), []);
     assert_eq!(watched(&store, 0), Ok(vec![(1, put(1, 5))]));
     // What is not to be journaled applies all the same.

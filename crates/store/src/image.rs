@@ -346,6 +346,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
         #[test]
         fn hostile_image_with_sound_checksums_is_refused_or_says_one_thing(
             flips in prop::collection::vec((0..5 * 64 + 64_usize, 0..8_u8), 0..4),

@@ -196,11 +196,11 @@ pub trait Store: Send {
     /// store has not come that far. The caller takes a snapshot.
     fn watch(&self, after: u64, each: &mut dyn FnMut(u64, Change)) -> Result<u64, StoreError>;
 
-    /// Gives `each` the lines of the journal with revisions above `after`, lowest first.
+    /// Gives `each` the lines of the journal with revisions from `from` on, lowest first.
     ///
     /// # Errors
     /// The store cannot be read.
-    fn journal(&self, after: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError>;
+    fn journal(&self, from: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError>;
 }
 
 /// A configuration that was in force: what the operator can go back to.

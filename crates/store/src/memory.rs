@@ -94,9 +94,8 @@ impl Store for MemoryStore {
         Ok(newest)
     }
 
-    fn journal(&self, after: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
-        let lines = self.journal.values().filter(|line| line.revision > after);
-        lines.copied().for_each(each);
+    fn journal(&self, from: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
+        self.journal.range(from..).map(|(_, line)| *line).for_each(each);
         Ok(())
     }
 }

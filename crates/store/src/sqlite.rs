@@ -41,8 +41,8 @@ const LOCK_WAIT: Duration = Duration::from_millis(500);
 /// The page cache, KiB: a commit that changes more writes them ahead before its end.
 const CACHE_KIB: i64 = 64 << 10;
 /// Pages of the write-ahead file at which SQLite carries them into the database: 64 MiB, so that a
-/// page that many commits change is written there once. A start after a crash reads them all.
-const CHECKPOINT_PAGES: i64 = 16_384;
+/// page that many commits change is written there once.
+const CHECKPOINT_PAGES: u32 = 16_384;
 /// Bytes that the write-ahead file keeps after a large commit.
 const WAL_BYTES: i64 = 64 << 20;
 
@@ -66,6 +66,9 @@ pub struct Options {
     pub durability: Durability,
     /// The largest database, pages of 4096 bytes; above it commits fail as on a full disk.
     pub max_pages: Option<u32>,
+    /// Pages of the write-ahead file, 4096 bytes each, at which they are carried into the database;
+    /// `None`: 16,384. A start after a crash reads them all.
+    pub checkpoint_pages: Option<u32>,
     /// SQLite's name of another file system below it, which has no modes nor links; an image is
     /// beside the path on the real one.
     pub vfs: Option<&'static CStr>,
@@ -218,7 +221,9 @@ fn configure(connection: &Connection, options: Options) -> rusqlite::Result<()> 
     connection.pragma_update(None, "mmap_size", 0)?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
-    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    // 0 would mean never, and the file would grow for ever.
+    let pages = options.checkpoint_pages.unwrap_or(CHECKPOINT_PAGES).max(1);
+    connection.pragma_update(None, "wal_autocheckpoint", pages)?;
     if let Some(pages) = options.max_pages {
         connection.pragma_update(None, "max_page_count", pages)?;
     }
@@ -350,17 +355,17 @@ impl Store for SqliteStore {
         if expected == newest { Ok(newest) } else { Err(illegible()) }
     }
 
-    fn journal(&self, after: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
+    fn journal(&self, from: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError> {
         let of = |error: rusqlite::Error| self.error(&error);
-        let Ok(after) = i64::try_from(after) else { return Ok(()) };
+        let Ok(from) = i64::try_from(from) else { return Ok(()) };
         let mut select = self
             .connection
             .prepare(
-                "SELECT version, done, delivered, applied FROM journal WHERE version > ?1
+                "SELECT version, done, delivered, applied FROM journal WHERE version >= ?1
                  ORDER BY version",
             )
             .map_err(of)?;
-        let mut rows = select.query([after]).map_err(of)?;
+        let mut rows = select.query([from]).map_err(of)?;
         while let Some(row) = rows.next().map_err(of)? {
             let value = |column| -> Result<u64, StoreError> {
                 Ok(row.get::<_, i64>(column).map_err(of)? as u64)

@@ -16,9 +16,12 @@ fn path(disk: &Disk) -> PathBuf {
     PathBuf::from(format!("{}/store.db", disk.root()))
 }
 
+fn options(durability: Durability) -> Options {
+    Options { durability, vfs: Some(powercut::name()), ..Options::default() }
+}
+
 fn open(disk: &Disk, durability: Durability) -> Result<SqliteStore, StoreError> {
-    let vfs = Some(powercut::name());
-    SqliteStore::open_with(&path(disk), Options { vfs, durability, ..Options::default() })
+    SqliteStore::open_with(&path(disk), options(durability))
 }
 
 /// The states after each commit, from before the first one on.
@@ -32,13 +35,15 @@ fn states(history: &[Vec<Change>]) -> Vec<Contents> {
     states
 }
 
-/// Commits a history, with a restart after every fifth commit, and labels what was acknowledged.
-/// Returns all places where the power can be cut: at every sync, and after every commit.
-fn run(history: &[Vec<Change>], durability: Durability, disk: &Disk) -> Vec<Cut> {
+/// Commits a history, with a restart after every fifth commit, and labels what was acknowledged. If
+/// the options' checkpoint pages are few, most commits carry the write-ahead file into the
+/// database and begin it anew. Returns all places where the power can be cut: at every
+/// sync, and after every commit.
+fn run(history: &[Vec<Change>], options: Options, disk: &Disk) -> Vec<Cut> {
     disk.note_cuts();
     let mut cuts = Vec::new();
     for (part, commits) in history.chunks(5).enumerate() {
-        let mut store = open(disk, durability).unwrap();
+        let mut store = SqliteStore::open_with(&path(disk), options).unwrap();
         for (i, batch) in commits.iter().enumerate() {
             let number = (part * 5 + i + 1) as u64;
             assert_eq!(store.commit(batch, Journal::Each), Ok(number));
@@ -98,9 +103,11 @@ proptest! {
     #[test]
     fn cut_at_any_sync_loses_nothing_acknowledged_and_leaves_no_half(
         history in history(), seed: u64,
+        pages in prop_oneof![Just(None), (1..40_u32).prop_map(Some)],
     ) {
         let states = states(&history);
-        let cuts = run(&history, Durability::Synced, &Disk::new());
+        let options = Options { checkpoint_pages: pages, ..options(Durability::Synced) };
+        let cuts = run(&history, options, &Disk::new());
         prop_assert!(cuts.len() > 3 * history.len(), "{} cuts", cuts.len());
         for (i, cut) in cuts.iter().enumerate() {
             for loss in [Loss::All, Loss::Some(seed ^ i as u64), Loss::Some(!seed ^ i as u64)] {
@@ -119,8 +126,8 @@ proptest! {
         let deaf = Disk::new();
         deaf.ignore_syncs();
         for cuts in [
-            run(&history, Durability::Unsynced, &Disk::new()),
-            run(&history, Durability::Synced, &deaf),
+            run(&history, options(Durability::Unsynced), &Disk::new()),
+            run(&history, options(Durability::Synced), &deaf),
         ] {
             let loses = |cut: &&Cut| found(cut, Loss::All, &states).is_none_or(|n| n < cut.label);
             let lost = cuts.iter().filter(loses).count();
@@ -205,4 +212,16 @@ fn failed_sync_ends_all_writing_until_the_store_is_opened_again() {
     for loss in [Loss::All, Loss::Some(1), Loss::Some(2), Loss::Some(3)] {
         assert!(found(&disk.cut(), loss, &states) >= Some(1), "{loss:?}");
     }
+}
+
+#[test]
+fn few_checkpoint_pages_make_commits_sync_the_database_too() {
+    let history: Vec<Vec<Change>> = (1..=10).map(|n| vec![put(n, u64::from(n))]).collect();
+    let cuts = |checkpoint_pages| {
+        let options = Options { checkpoint_pages, ..options(Durability::Synced) };
+        run(&history, options, &Disk::new()).len()
+    };
+    // Before and after the sync of the write-ahead file, and of the database.
+    let (many, few) = (cuts(None), cuts(Some(1)));
+    assert!(few >= many + 2 * history.len(), "{few} places to cut, and {many}");
 }

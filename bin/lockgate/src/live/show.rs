@@ -14,6 +14,7 @@ use serde::Serialize;
 use tonic::{Response, Status};
 
 use super::connection::{self, Form};
+use super::endpoint;
 use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
 
@@ -26,7 +27,7 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     /// Show only this one: a port, a peer (also for its SAs), an SA's SPI, a policy, a security
-    /// group, a neighbour's address, a route's prefix, a drop reason. Of connections those that a
+    /// group, a neighbour's address, a route's prefix, a drop reason, a network's endpoints (VNI). Of connections those that a
     /// filter names: host, net, port, proto, state, on (`lockgate connection clear --help`)
     #[arg(value_name = "NAME")]
     name: Vec<String>,
@@ -101,6 +102,9 @@ enum What {
     /// Connections that reflect rules let begin, with the totals of their table
     #[value(alias = "connections")]
     Connection,
+    /// Endpoints of virtual networks
+    #[value(alias = "endpoints")]
+    Endpoint,
     /// Rules placed on devices: not in this version
     #[value(hide = true)]
     Placement,
@@ -137,6 +141,11 @@ fn once(args: &Args, socket: &Socket, before: impl FnOnce()) -> Result<Reader, F
         before();
         return connection::show(&args.name.join(" "), form, socket);
     }
+    if args.what == What::Endpoint && args.entries.is_none() && args.name.len() < 2 {
+        let form = if args.json { Form::Json } else { Form::Table };
+        before();
+        return endpoint::show(args.name.first().map(String::as_str), form, socket);
+    }
     if args.name.len() > 1 {
         return Err(LiveError::ManyNames.into());
     }
@@ -158,6 +167,8 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
     match args.what {
         // Printed page by page, and has no entries of the cache.
         What::Connection => Err(LiveError::NoEntries.into()),
+        What::Endpoint if args.name.len() > 1 => Err(LiveError::ManyNames.into()),
+        What::Endpoint => Err(LiveError::NoEntries.into()),
         What::Placement => Err(LiveError::NotYet { what: "placement" }.into()),
         What::Status => show.overview(),
         What::Port => {

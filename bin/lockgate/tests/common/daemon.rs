@@ -13,7 +13,7 @@ use control::{Picture, Question, Spis};
 use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 use wire::{Address, Flow, Upper};
 
 use crate::common::Place;
@@ -423,6 +423,49 @@ impl Gateway for Fake {
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
         self.watched.lock().unwrap().push(request.into_inner());
         answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
+    }
+
+    type ChangeEndpointsStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::EndpointsChanged, Status>> + Send>>;
+
+    async fn change_endpoints(
+        &self,
+        request: Request<Streaming<v1::EndpointChanges>>,
+    ) -> Answer<Self::ChangeEndpointsStream> {
+        let mut batches = request.into_inner();
+        let mut told = Vec::new();
+        while let Some(batch) = batches.message().await? {
+            let applied = batch.changes.len() as u64;
+            let number = told.len() as u64 / 2;
+            let of = |stage: &str| v1::EndpointsChanged {
+                batch: number,
+                stage: stage.into(),
+                ..v1::EndpointsChanged::default()
+            };
+            told.push(Ok(v1::EndpointsChanged { applied, ..of("applied") }));
+            told.push(Ok(v1::EndpointsChanged { commit: 1, ..of("durable") }));
+        }
+        answer(Box::pin(tokio_stream::iter(told)))
+    }
+
+    type ShowEndpointsStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::EndpointPage, Status>> + Send>>;
+
+    async fn show_endpoints(
+        &self,
+        request: Request<v1::EndpointsRequest>,
+    ) -> Answer<Self::ShowEndpointsStream> {
+        let endpoint = v1::Endpoint {
+            vni: request.into_inner().vni.unwrap_or(7),
+            address: "10.0.0.2".into(),
+            host: "192.0.2.12".into(),
+            host_mac: None,
+            mac: "02:07:00:00:00:02".into(),
+            revision: 3,
+        };
+        let sums = v1::EndpointSums { endpoints: 1, max: 65_536, hosts: 1, tombstones: 0 };
+        let page = v1::EndpointPage { endpoints: vec![endpoint], sums: Some(sums) };
+        answer(Box::pin(tokio_stream::iter([Ok(page)])))
     }
 
     type WatchAcquiresStream =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{self, endpoint_change};
-use endpoints::{Endpoint, EndpointKey, Known};
+use endpoints::{Counts, Endpoint, EndpointKey, Known};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tonic::{Status, Streaming};
 use wire::{LinkAddress, Vni};
@@ -123,7 +123,8 @@ fn apply(desk: &EndpointDesk, batch: &v1::EndpointChanges) -> Result<Made, Statu
             Err(message) => refused.push(v1::RefusedEndpoint { place, message }),
         }
     }
-    let AppliedBatch { applied, repeated, stale, refused: not_fit, durable } = desk.apply(&wanted)?;
+    let AppliedBatch { applied, repeated, stale, refused: not_fit, durable } =
+        desk.apply(&wanted)?;
     refused.extend(not_fit.into_iter().map(|(at, reason)| v1::RefusedEndpoint {
         place: places[at],
         message: reason.to_string(),
@@ -144,8 +145,7 @@ async fn tell_durable(mut waiting: Receiver<Waiting>, to: Sender<Answer<v1::Endp
             Err(reason) => (0, Some(reason.to_string())),
         };
         let stage = "durable".into();
-        let told =
-            v1::EndpointsChanged { batch, stage, commit, not_durable, ..Default::default() };
+        let told = v1::EndpointsChanged { batch, stage, commit, not_durable, ..Default::default() };
         if to.send_timeout(Ok(told), PATIENCE).await.is_err() {
             return;
         }
@@ -236,18 +236,22 @@ async fn send_all(desk: Arc<EndpointDesk>, vni: Option<Vni>, to: Sender<Answer<v
         };
         after = page.endpoints.last().map(|last| last.endpoint.key);
         let is_last = page.endpoints.len() < PAGE;
-        let counts = page.counts;
-        let sums = is_last.then_some(v1::EndpointSums {
-            endpoints: counts.live as u64,
-            max: counts.max_endpoints as u64,
-            hosts: counts.hosts as u64,
-            tombstones: counts.tombstones as u64,
-        });
+        let sums = is_last.then(|| sums(page.counts));
         let endpoints = page.endpoints.iter().map(shown).collect();
         let page = v1::EndpointPage { endpoints, sums };
         if to.send_timeout(Ok(page), PATIENCE).await.is_err() || is_last {
             return;
         }
+    }
+}
+
+/// The endpoints as a whole.
+pub(crate) fn sums(counts: Counts) -> v1::EndpointSums {
+    v1::EndpointSums {
+        endpoints: counts.live as u64,
+        max: counts.max_endpoints as u64,
+        hosts: counts.hosts as u64,
+        tombstones: counts.tombstones as u64,
     }
 }
 

@@ -475,8 +475,7 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
     }
 
-    type ShowEndpointsStream =
-        Pin<Box<dyn Stream<Item = Result<v1::EndpointPage, Status>> + Send>>;
+    type ShowEndpointsStream = Pin<Box<dyn Stream<Item = Result<v1::EndpointPage, Status>> + Send>>;
 
     async fn show_endpoints(
         &self,

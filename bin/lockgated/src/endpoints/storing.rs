@@ -16,7 +16,9 @@ use crate::events::{Events, Kind};
 const PAUSE: Duration = Duration::from_secs(5);
 /// Changes since the last image that are worth another one.
 const WORTH_AN_IMAGE: u64 = 50_000;
-/// Changes that are kept while the store fails; with more, what was not stored is not tried again.
+/// Changes that are committed together where so many wait.
+const MOST_IN_ONE: usize = 1 << 20;
+/// Changes that are kept while the store fails; with more, none of them is tried again.
 const MOST_KEPT: usize = 4 << 20;
 
 /// A batch to be stored.
@@ -95,7 +97,7 @@ impl StoreThread {
 
     /// The batches that wait, up to what is good in one commit.
     fn gather(&self, first: Job, waiting: &Receiver<Job>) -> Vec<Job> {
-        let most = self.store.limits().good_batch;
+        let most = self.store.limits().good_batch.max(MOST_IN_ONE);
         let mut count = first.changes.len();
         let mut jobs = vec![first];
         while count < most
@@ -108,8 +110,9 @@ impl StoreThread {
     }
 
     fn commit(&mut self, jobs: Vec<Job>) {
-        let had = self.kept.len();
         self.kept.extend(jobs.iter().flat_map(|job| &job.changes));
+        // A page of the database is written once for neighbours; of one key the order stays.
+        self.kept.sort_by_key(store::Change::key);
         match self.store.commit(&self.kept, Journal::Each) {
             Ok(number) => {
                 self.since_image += self.kept.len() as u64;
@@ -119,7 +122,7 @@ impl StoreThread {
             Err(error) => {
                 let is_too_many = self.kept.len() > MOST_KEPT;
                 if is_too_many {
-                    self.kept.truncate(had);
+                    self.kept.clear();
                 }
                 let rest = match is_too_many {
                     true => "; too many wait for it: these are lost with the daemon",

@@ -20,6 +20,7 @@ impl Report {
         self.add_decisions(into);
         self.add_cache(into);
         self.add_connections(into);
+        self.add_endpoints(into);
         self.add_ports(into);
         self.add_ledgers(into);
         self.add_checksums(into);
@@ -148,6 +149,14 @@ impl Report {
         let bytes = self.cache.max_size.unwrap_or_default().bytes;
         let help = "Memory that the flow caches of all workers may grow to";
         into.level("cache_max_bytes", help, bytes);
+    }
+
+    fn add_endpoints<'a>(&'a self, into: &mut Families<'a>) {
+        let sums = &self.endpoints;
+        into.level("endpoints", "Endpoints of virtual networks", sums.endpoints);
+        into.level("endpoints_max", "Endpoints that there is room for", sums.max);
+        let help = "Deleted endpoints whose revision is remembered";
+        into.level("endpoints_deleted", help, sums.tombstones);
     }
 
     fn add_connections<'a>(&'a self, into: &mut Families<'a>) {

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use super::*;
 use crate::backend::{Backend, Change, Consent, Intent, PolicyChange, Save};
-use crate::backend_impl::Daemon;
+use crate::backend_impl::{Daemon, Desks};
 use crate::changer::Changer;
 use crate::test_lab::{TestLab, configuration};
 
@@ -187,7 +187,8 @@ struct Lab {
 impl Lab {
     fn new() -> Lab {
         let TestLab { folder, compiler, mut state, events, .. } = TestLab::new(&api_peer());
-        let (picture, acquires) = (state.watched(), state.acquires.clone());
+        let desks = Desks { acquires: state.acquires.clone(), endpoints: state.endpoints.clone() };
+        let picture = state.watched();
         let (ordering, mut orders) = mpsc::channel(1);
         let (asking, asks) = mpsc::unbounded_channel();
         let changer =
@@ -198,7 +199,7 @@ impl Lab {
                 state.obey(order).await.unwrap();
             }
         });
-        let daemon = Daemon::new(picture, ordering, asking, events.clone(), acquires);
+        let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
         Lab { folder, daemon, events }
     }
 

@@ -78,6 +78,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
         #[test]
         fn addresses_survive_their_text(
             v4: [u8; 4], v6: [u8; 16], zeros in 0..16_usize, mac: [u8; 6],

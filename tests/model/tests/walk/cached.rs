@@ -159,8 +159,8 @@ fn a_cache_changes_neither_verdict_nor_output_nor_count() {
                     let packets: Vec<&[u8]> = here.map(|arrival| &arrival.bytes[..]).collect();
                     for batch in packets.chunks(*size) {
                         let netdev = dataplane::NetdevId(netdev);
-                        let expected = ordered(plain.run(netdev, batch).0);
-                        let observed = ordered(remembering.run(netdev, batch).0);
+                        let expected = ordered(plain.run(netdev, batch).0, batch.len());
+                        let observed = ordered(remembering.run(netdev, batch).0, batch.len());
                         prop_assert_eq!(&observed.verdicts, &expected.verdicts, "{:?}", change);
                         prop_assert_eq!(&observed, &expected, "{:?}", change);
                     }
@@ -221,8 +221,9 @@ fn entries_are_true(walk: &dataplane::Walk, tables: &Tables) -> Result<(), TestC
 
 /// Linux gets what it gets in the order of each flow, not of all. Of several places that a peer's
 /// packets of one batch came from, the paths may open that of another one last, and they may open
-/// those of two peers in either order.
-pub(crate) fn ordered(mut observed: Observed) -> Observed {
+/// those of two peers in either order. Verdicts on packets that were made, or waited, stand behind
+/// those of the `received` ones in the order in which the paths came to them.
+pub(crate) fn ordered(mut observed: Observed, received: usize) -> Observed {
     let is_for_host = |emission: &crate::gateway::Emission| emission.fate == Out::Host;
     let (mut host, others) = observed.emissions.into_iter().partition::<Vec<_>, _>(is_for_host);
     host.sort();
@@ -232,6 +233,7 @@ pub(crate) fn ordered(mut observed: Observed) -> Observed {
         (moved.address, moved.port) = (Address::v4(0), 0);
     }
     observed.moved.sort_by_key(|moved| moved.set);
+    observed.verdicts[received..].sort_by_cached_key(|verdict| format!("{verdict:?}"));
     observed
 }
 

@@ -125,7 +125,8 @@ pub(crate) fn same_as(
     gateway: &mut Gateway<'_>,
 ) -> Result<(), TestCaseError> {
     let (observed, drawn) = gateway.run(netdev, batch);
-    let (expected, observed) = (judged(expected.clone()), judged(observed));
+    let (expected, observed) =
+        (judged(expected.clone(), batch.len()), judged(observed, batch.len()));
     prop_assert_eq!(&observed.verdicts, &expected.verdicts);
     prop_assert_eq!(&observed, &expected);
     // IVs of AES-CBC are another's each time.
@@ -136,9 +137,9 @@ pub(crate) fn same_as(
 
 /// A damaged copy of a packet in the same batch is found out by the cipher or by its number: by the
 /// number, where the copy is walked by itself behind the packet.
-fn judged(observed: Observed) -> Observed {
+fn judged(observed: Observed, received: usize) -> Observed {
     let verdicts: Vec<Verdict> = observed.verdicts.iter().copied().map(blurred).collect();
-    ordered(Observed { verdicts, ..observed })
+    ordered(Observed { verdicts, ..observed }, received)
 }
 
 /// Counters without those of the cache, which a flow of a batch is looked up in once or twice.

@@ -481,8 +481,8 @@ fn questions() -> Vec<Row> {
         }
         let packet = PacketBuilder::new(source, Address::v6(group)).hop_limit(255);
         let packet = packet.icmp(135, 0, [0; 4]).payload(&payload);
-        let [.., a, b, c, d] = target.value.to_be_bytes();
-        let frame = packet.frame([0x33, 0x33, 0xff & a | 0xff, b, c, d], mac(sender), None);
+        let [.., b, c, d] = target.value.to_be_bytes();
+        let frame = packet.frame([0x33, 0x33, 0xff, b, c, d], mac(sender), None);
         OverlayPacket::new(outer, kind, PLAIN, frame)
     };
     let asked = solicit(1, tenant(Family::V6, 2), Some(mac(1)));

@@ -12,10 +12,12 @@ use dataplane::{Generation, Routes, Snapshot};
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
+use crate::api::Sums;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
     ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
+use crate::endpoints::EndpointDesk;
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -81,6 +83,7 @@ pub(super) struct Fake {
     asked: Mutex<Vec<String>>,
     pub(super) to_confirm: Mutex<Option<ToConfirm>>,
     pub(super) events: broadcast::Sender<v1::Event>,
+    endpoints: Arc<EndpointDesk>,
     /// The time that a change takes.
     slow: Duration,
 }
@@ -112,6 +115,7 @@ impl Fake {
             asked: Mutex::default(),
             to_confirm: Mutex::default(),
             events: broadcast::channel(api::MAX_EVENTS_WAITING).0,
+            endpoints: EndpointDesk::new(crate::events::Events::new()),
             slow,
         })
     }
@@ -326,6 +330,14 @@ impl Backend for Fake {
 
     async fn events(&self) -> (Vec<v1::Event>, broadcast::Receiver<v1::Event>) {
         (vec![event(1), event(2)], self.events.subscribe())
+    }
+
+    fn endpoints(&self) -> Arc<EndpointDesk> {
+        self.endpoints.clone()
+    }
+
+    fn endpoints_changed(&self, by: Uid, sums: Sums) {
+        self.note(format!("endpoints changed by {}: {sums:?}", by.0));
     }
 
     async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>) {
