@@ -42,6 +42,7 @@
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
+//! | `store` | `bench store`: endpoints through the API, onto the disk and back |
 //! | `lap` | one lap of one row |
 //! | `lap_error` | when a lap does not count |
 //! | `kits` | what stays from lap to lap: frames, caches |
@@ -83,6 +84,7 @@ mod shares;
 mod spd;
 mod stages;
 mod station;
+mod store;
 mod subject;
 mod targets;
 mod yardstick;
@@ -106,6 +108,7 @@ pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use spd::SpdArguments;
+pub(crate) use store::StoreArguments;
 
 use failure::Failure;
 
@@ -136,6 +139,8 @@ enum Bench {
     Churn(ChurnArguments),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
+    /// Endpoints of virtual networks: put, made durable, read again after a SIGKILL. Needs root.
+    Store(StoreArguments),
 }
 
 /// A reason why a bench gives no figures.
@@ -315,6 +320,7 @@ fn run(
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
+        Bench::Store(arguments) => store::run(arguments),
     }?;
     Ok(())
 }

@@ -136,7 +136,7 @@ pub(crate) enum Usage {
     BadEndpointFile {
         /// The file, with the line if there is one.
         place: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// A number of a virtual network that is none.

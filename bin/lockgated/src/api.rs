@@ -9,7 +9,7 @@ mod associations;
 mod capture;
 mod connections;
 mod endpoints;
-pub(crate) use endpoints::{Sums, sums};
+pub(crate) use endpoints::sums;
 mod groups;
 mod limit;
 mod listen;

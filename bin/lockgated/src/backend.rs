@@ -19,9 +19,8 @@ use ipsec::Spi;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::api::Sums;
 use crate::config_file::SaveError;
-use crate::endpoints::EndpointDesk;
+use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -469,7 +468,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     fn endpoints(&self) -> Arc<EndpointDesk>;
 
     /// Records that a user has changed endpoints.
-    fn endpoints_changed(&self, by: Uid, sums: Sums);
+    fn endpoints_changed(&self, by: Uid, sums: ChangeSums);
 
     async fn acquires(&self) -> (Vec<v1::Acquire>, broadcast::Receiver<v1::Acquire>);
     /// Returns how often each kind of event happened.

@@ -12,7 +12,7 @@ use dataplane::connections::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 use crate::acquires::AcquireDesk;
-use crate::api::{Sums, port_name};
+use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
     ConfirmError, ConnectionClearing, Intent, Now, PolicyChange, Running, Save,
@@ -23,7 +23,7 @@ use crate::change::{body_of, machine};
 use crate::changer::Ask;
 use crate::clock;
 use crate::config_file::Target;
-use crate::endpoints::EndpointDesk;
+use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
@@ -57,7 +57,7 @@ pub(crate) struct Daemon {
     captures: Captures,
 }
 
-/// What the API reaches without the control thread.
+/// Parts of the daemon that the API reaches without the control thread.
 pub(crate) struct Desks {
     pub(crate) acquires: Arc<AcquireDesk>,
     pub(crate) endpoints: Arc<EndpointDesk>,
@@ -492,8 +492,8 @@ impl Backend for Daemon {
         self.desks.endpoints.clone()
     }
 
-    fn endpoints_changed(&self, by: Uid, sums: Sums) {
-        let Sums { applied, repeated, stale, refused } = sums;
+    fn endpoints_changed(&self, by: Uid, sums: ChangeSums) {
+        let ChangeSums { applied, repeated, stale, refused } = sums;
         let message = format!(
             "{applied} changes of endpoints were made, {repeated} were made before, {stale} are \
              out of date, {refused} were refused"

@@ -44,7 +44,16 @@ pub(crate) enum Wanted {
 /// A wanted change, with the revision that its sender gave it; `None`: it gets the next one.
 pub(crate) type Numbered = (Wanted, Option<u64>);
 
-/// What became of a batch. Workers that begin to look now see it.
+/// Changes of a stream by what became of them.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct ChangeSums {
+    pub(crate) applied: u64,
+    pub(crate) repeated: u64,
+    pub(crate) stale: u64,
+    pub(crate) refused: u64,
+}
+
+/// The outcome of a batch. Workers that begin to look now see it.
 #[derive(Debug)]
 pub(crate) struct AppliedBatch {
     /// Changes that have an effect.

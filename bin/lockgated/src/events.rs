@@ -185,8 +185,8 @@ kinds! {
     EndpointsRestored "endpoints_restored" Notice Unlimited
         "endpoints were read from the store at the start; message and details say how many"
     StoreFailed "store_failed" Error PerSecond
-        "the store of endpoints could not be written or read: changes run, but are not all durable; \
-         the message says why"
+        "the store of endpoints could not be written or read: changes run, but not all of them are \
+         durable; the message says why"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"

@@ -2,8 +2,8 @@
 //! follows for its verdict, and how the connection goes on.
 //!
 //! A port whose groups have a `reflect` rule tracks connections: it is a zone of its own. A packet
-//! passes at most two such ports, the one by which it came and the one by which it leaves. A virtual
-//! network is both at once for what its endpoints send each other. For each of them:
+//! passes at most two such ports, the one by which it came and the one by which it leaves. A
+//! virtual network is both at once for what its endpoints send each other. For each of them:
 //!
 //! 1. The connection is looked up, by the packet's addresses and ports in either direction. If the
 //!    rules of the groups that let it begin have changed since, the flow of its first packet is

@@ -11,11 +11,13 @@ fn open(path: &Path, limits: Limits) -> SqliteStore {
     SqliteStore::open_with(path, Options { limits, ..Options::default() }).unwrap()
 }
 
+// AX-30, AX-33
 #[test]
 fn memory_conforms() {
     run(MemoryStore::with_limits);
 }
 
+// AX-30, AX-33
 #[test]
 fn sqlite_conforms() {
     let directory = tempfile::tempdir().unwrap();

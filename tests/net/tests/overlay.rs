@@ -1,5 +1,5 @@
-//! A virtual network between Linux VXLAN devices on the hosts of two sites, whose hosts know nothing
-//! but the entrance at gateway A:
+//! A virtual network between Linux VXLAN devices on the hosts of two sites, which know nothing but
+//! the entrance at gateway A:
 //!
 //! ```text
 //! tenant 172.16.0.1 ┐                                            ┌ tenant 172.16.0.2

@@ -250,6 +250,38 @@ const PAGES: &[(&str, Sections)] = &[
         ]),
     ),
     (
+        "lockgate-endpoint",
+        live(&[
+            ("lockgate endpoint import endpoints.csv", "Put all endpoints of a file"),
+            ("lockgate show endpoint 7", "Show those of a virtual network"),
+        ]),
+    ),
+    (
+        "lockgate-endpoint-put",
+        live(&[(
+            "lockgate endpoint put 7 10.0.0.2 --host 192.0.2.12 --mac 02:07:00:00:00:02",
+            "Say which host a tenant's address is behind",
+        )]),
+    ),
+    ("lockgate-endpoint-del", live(&[("lockgate endpoint del 7 10.0.0.2", "Delete an endpoint")])),
+    (
+        "lockgate-endpoint-import",
+        Sections {
+            files: &[SOCKET, ("FILE", "Endpoints in CSV or JSON.")],
+            ..live(&[
+                ("lockgate endpoint import endpoints.csv", "Put all endpoints of a file"),
+                ("lockgate endpoint import - --form json", "Put those that a program writes"),
+            ])
+        },
+    ),
+    (
+        "lockgate-endpoint-export",
+        Sections {
+            files: &[SOCKET, ("FILE", "Endpoints in CSV or JSON.")],
+            ..live(&[("lockgate endpoint export endpoints.csv", "Write all endpoints to a file")])
+        },
+    ),
+    (
         "lockgate-sa",
         live(&[
             ("lockgate sa reserve berlin", "Reserve an SPI for what peer berlin will send"),

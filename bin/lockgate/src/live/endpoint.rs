@@ -91,7 +91,7 @@ struct DelArgs {
 enum FileForm {
     /// Lines of values behind a line of names
     Csv,
-    /// What `lockgate show endpoint --json` prints
+    /// The form that `lockgate show endpoint --json` prints
     Json,
 }
 
@@ -99,7 +99,7 @@ const FORMS: &str = "\
 CSV begins with the names of its columns, of which host_mac and revision may be missing:
   vni,address,host,host_mac,mac,revision
   7,10.0.0.2,192.0.2.12,,02:07:00:00:00:02,
-JSON is {\"endpoints\": [{\"vni\": 7, \"address\": …}, …]}, as `lockgate endpoint export` writes it.";
+JSON is {\"endpoints\": [{\"vni\": 7, \"address\": …}, …]}, as `endpoint export` writes it.";
 
 /// Put all endpoints of a file
 ///
@@ -223,7 +223,7 @@ impl From<ListedEndpoint> for v1::Endpoint {
     }
 }
 
-/// What became of all changes.
+/// The outcome of all changes.
 #[derive(Default, Serialize)]
 struct Done {
     applied: u64,

@@ -27,8 +27,9 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     /// Show only this one: a port, a peer (also for its SAs), an SA's SPI, a policy, a security
-    /// group, a neighbour's address, a route's prefix, a drop reason, a network's endpoints (VNI). Of connections those that a
-    /// filter names: host, net, port, proto, state, on (`lockgate connection clear --help`)
+    /// group, a neighbour's address, a route's prefix, a drop reason, a virtual network (of
+    /// endpoints). Of connections those that a filter names: host, net, port, proto, state, on
+    /// (`lockgate connection clear --help`)
     #[arg(value_name = "NAME")]
     name: Vec<String>,
     /// Show this many entries of the flow cache, at most 10000

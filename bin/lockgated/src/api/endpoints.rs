@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 use tonic::{Status, Streaming};
 use wire::{LinkAddress, Vni};
 
-use crate::endpoints::{AppliedBatch, EndpointDesk, NoNetworks, Numbered, Wanted};
+use crate::endpoints::{AppliedBatch, ChangeSums, EndpointDesk, NoNetworks, Numbered, Wanted};
 
 /// Changes of a batch at most.
 const MAX_BATCH: usize = 65_536;
@@ -23,24 +23,6 @@ const PAGE: usize = 1000;
 const MESSAGES_WAITING: usize = 16;
 /// Time that a client may take to read a message.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Changes of a stream by what became of them.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Sums {
-    pub(crate) applied: u64,
-    pub(crate) repeated: u64,
-    pub(crate) stale: u64,
-    pub(crate) refused: u64,
-}
-
-impl Sums {
-    fn add(&mut self, told: &v1::EndpointsChanged) {
-        self.applied += told.applied;
-        self.repeated += told.repeated;
-        self.stale += told.stale;
-        self.refused += told.refused.len() as u64;
-    }
-}
 
 type Answer<T> = Result<T, Status>;
 /// A batch that waits to be durable, with its number.
@@ -56,7 +38,7 @@ impl From<NoNetworks> for Status {
 pub(super) fn change(
     desk: Arc<EndpointDesk>,
     batches: Streaming<v1::EndpointChanges>,
-    done: impl FnOnce(Sums) + Send + 'static,
+    done: impl FnOnce(ChangeSums) + Send + 'static,
 ) -> Receiver<Answer<v1::EndpointsChanged>> {
     let (to, answers) = mpsc::channel(MESSAGES_WAITING);
     let (waits, waiting) = mpsc::channel(BATCHES_IN_FLIGHT);
@@ -69,8 +51,8 @@ async fn apply_all(
     desk: Arc<EndpointDesk>,
     mut batches: Streaming<v1::EndpointChanges>,
     (to, waits): (Sender<Answer<v1::EndpointsChanged>>, Sender<Waiting>),
-) -> Sums {
-    let (mut number, mut sums) = (0, Sums::default());
+) -> ChangeSums {
+    let (mut number, mut sums) = (0, ChangeSums::default());
     loop {
         let batch = match batches.message().await {
             Ok(Some(batch)) => batch,
@@ -91,7 +73,10 @@ async fn apply_all(
                 break;
             }
         };
-        sums.add(&told);
+        sums.applied += told.applied;
+        sums.repeated += told.repeated;
+        sums.stale += told.stale;
+        sums.refused += told.refused.len() as u64;
         let told = v1::EndpointsChanged { batch: number, ..told };
         // Whoever reads no answers is not waited for.
         if to.send_timeout(Ok(told), PATIENCE).await.is_err() {

@@ -15,6 +15,8 @@ use wire::flow::protocol::TCP;
 use wire::overlay::Kind;
 use wire::{Address, Family, LinkAddress, Vni};
 
+use proptest::prelude::*;
+
 use crate::FAMILIES;
 use crate::groups::{group, with};
 
@@ -178,6 +180,7 @@ fn frame(inner: Family, from: u8, to: u8) -> Vec<u8> {
     packet.payload_of(21).frame(mac(to), mac(from), None)
 }
 
+// AX-23, AX-24, AX-25, AX-26, AX-28, AX-38
 #[test]
 fn tenants_reach_each_other() {
     run(&rows());
@@ -232,6 +235,15 @@ fn between_hosts(outer: Family, kind: Kind, inner: Family) -> Vec<Row> {
         Row::passes("to a host of the other family", packet.arrives(), Out::Clear(LAN2, bytes))
     };
     let behind_us = of(PLAIN, 1, 6);
+    let extended = {
+        let packet = PacketBuilder::new(tenant(inner, 1), tenant(inner, 2));
+        let packet = match inner {
+            Family::V4 => packet.options(&[1; 8]),
+            Family::V6 => packet.extension(60, &[1, 4, 0, 0, 0, 0]),
+        };
+        let frame = packet.udp(1, 2).payload_of(9).frame(mac(2), mac(1), None);
+        OverlayPacket::new(outer, kind, PLAIN, frame)
+    };
     let last_hop = OverlayPacket { hops: 1, ..packet.clone() };
     let unknown = of(PLAIN, 1, 77);
     let arrived_sealed = OverlayPacket { from: host(outer, 2), ..of(PLAIN, 4, 1) };
@@ -240,6 +252,7 @@ fn between_hosts(outer: Family, kind: Kind, inner: Family) -> Vec<Row> {
         Row::passes("to another host", packet.arrives(), to_lan2(&packet, 2)),
         Row::passes("UDP without checksum", without_sum.arrives(), to_lan2(&without_sum, 2)),
         Row::passes("DSCP and ECN stay", marked.arrives(), to_lan2(&marked, 2)),
+        Row::passes("a longer inner header", extended.arrives(), to_lan2(&extended, 2)),
         Row::passes("the frame's destination is set", wrong_mac.arrives(), to_lan2(&packet, 2)),
         Row::passes(
             "back by the same port",
@@ -596,6 +609,168 @@ fn tenants_are_told_what_fits() {
             let told = wire::icmp::too_big_message(message, &error).unwrap();
             assert_eq!(told.mtu as usize, most);
             assert_eq!(told.quoted.flow.destination_address(), tenant(inner, 2));
+        }
+    }
+}
+
+/// A packet of a random sender, to be changed at random.
+#[derive(Clone, Debug)]
+struct Sending {
+    outer: Family,
+    /// The host of a tenant, or a stranger.
+    host: u8,
+    network: u32,
+    inner: Family,
+    ends: (u8, u8),
+    /// The tenant whose link address is the frame's.
+    mac: u8,
+    tcp: Option<(u16, u8)>,
+    has_checksum: bool,
+    flips: Vec<(prop::sample::Index, u8)>,
+}
+
+fn a_family() -> impl Strategy<Value = Family> {
+    prop::sample::select(&FAMILIES[..])
+}
+
+fn a_sending() -> impl Strategy<Value = Sending> {
+    let number = || prop_oneof![8 => 1u8..=5, 1 => Just(77)];
+    let network = prop_oneof![4 => Just(PLAIN), 4 => Just(WEB), 1 => Just(BY_HOST), 1 => 0u32..12];
+    let flips = prop::collection::vec((any::<prop::sample::Index>(), 1u8..), 0..4);
+    let flips = prop_oneof![3 => Just(vec![]), 1 => flips];
+    let flags = prop::sample::select(&[tcp_flags::SYN, tcp_flags::ACK, 0x12, 0x04][..]);
+    let port = prop::sample::select(&[22u16, 80, 5000][..]);
+    let tcp = prop_oneof![1 => Just(None), 2 => (port, flags).prop_map(Some)];
+    let who = (a_family(), number(), network, a_family(), (number(), number()), number());
+    (who, tcp, any::<bool>(), flips, any::<bool>()).prop_map(
+        |((outer, host, network, inner, ends, mac), tcp, has_checksum, flips, is_honest)| {
+            let (host, mac) = if is_honest { (ends.0, ends.0) } else { (host, mac) };
+            Sending { outer, host, network, inner, ends, mac, tcp, has_checksum, flips }
+        },
+    )
+}
+
+/// The host that a tenant is behind, as [`overlays`] says for hosts of a family.
+fn host_of(outer: Family, tenant: u8) -> Option<Address> {
+    match tenant {
+        1 | 3 => Some(host(outer, 1)),
+        2 => Some(host(outer, 12)),
+        4 => Some(host(outer, 2)),
+        5 => Some(host(other(outer), 12)),
+        _ => None,
+    }
+}
+
+impl Sending {
+    fn bytes(&self) -> Vec<u8> {
+        let packet =
+            PacketBuilder::new(tenant(self.inner, self.ends.0), tenant(self.inner, self.ends.1));
+        let packet = match self.tcp {
+            Some((port, flags)) if flags == tcp_flags::SYN => {
+                packet.tcp_with(5000, port, flags, None)
+            }
+            Some((port, flags)) => packet.tcp_with(port, 5000, flags, None),
+            None => packet.udp(1, 2).payload_of(21),
+        };
+        let frame = packet.frame(mac(self.ends.1), mac(self.mac), None);
+        let stranger = Address { value: host(self.outer, 1).value + 9, ..host(self.outer, 1) };
+        let sender = host_of(self.outer, self.host).filter(|host| host.family == self.outer);
+        let sent = OverlayPacket {
+            from: sender.unwrap_or(stranger),
+            has_checksum: self.has_checksum || self.outer == Family::V6,
+            ..OverlayPacket::new(self.outer, Kind::Vxlan, self.network, frame)
+        };
+        let mut bytes = sent.ip();
+        for (at, bits) in &self.flips {
+            let at = at.index(bytes.len());
+            bytes[at] ^= bits;
+        }
+        bytes
+    }
+
+    /// The verdict on a packet that nobody changed, rule by rule; `None`: groups or connections
+    /// decide.
+    fn expected(&self, hosts: Family) -> Option<Result<u8, DropReason>> {
+        let (known, mac_of) = (|tenant| host_of(hosts, tenant), self.mac);
+        let sender = host_of(self.outer, self.host).filter(|host| host.family == self.outer);
+        let is_host = (1..=5).any(|tenant| sender.is_some() && known(tenant) == sender);
+        if ![PLAIN, WEB, BY_HOST, UNCHECKED].contains(&self.network) {
+            return Some(Err(DropReason::UnknownVni));
+        }
+        let is_it = sender.is_some() && known(self.ends.0) == sender && mac_of == self.ends.0;
+        let refused = match self.network {
+            UNCHECKED => None,
+            BY_HOST => (!is_host).then_some(DropReason::OverlayHost),
+            _ if is_it => None,
+            _ if is_host => Some(DropReason::OverlaySource),
+            _ => Some(DropReason::OverlayHost),
+        };
+        Some(match (refused, known(self.ends.1)) {
+            (Some(reason), _) => Err(reason),
+            (None, None) => Err(DropReason::NoEndpoint),
+            (None, Some(_)) if self.network == WEB => return None,
+            (None, Some(_)) => Ok(self.ends.1),
+        })
+    }
+}
+
+/// Asserts that a packet that left is for the host that its tenant's destination is behind.
+fn is_rightly_sent(hosts: Family, packet: &[u8]) {
+    let outer = wire::packet::parse(packet).expect("what leaves is whole");
+    let overlay = &packet[usize::from(outer.upper_offset) + 8..];
+    let header = wire::overlay::parse(Kind::Vxlan, overlay).expect("an overlay packet");
+    assert!([PLAIN, WEB, BY_HOST, UNCHECKED].contains(&header.vni.get()), "{header:?}");
+    let frame = &overlay[header.length..];
+    let inner = wire::packet::quoted(&frame[14..]).expect("an IP packet");
+    let to = inner.flow.destination_address();
+    let number = (1..=5u8).find(|number| tenant(to.family, *number) == to).expect("an endpoint");
+    assert_eq!(host_of(hosts, number), Some(outer.flow.destination_address()));
+    assert_eq!(frame[..6], mac(number));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Whatever hosts send: no packet goes to another host than that of its destination, and those
+    /// that nobody changed are judged as the rules say one by one.
+    #[test]
+    fn no_bytes_reach_another_tenant(
+        hosts in a_family(),
+        sendings in prop::collection::vec(a_sending(), 1..100),
+        remembers in any::<bool>(),
+    ) {
+        let mut hub = Hub::default();
+        web_only(hosts, Kind::Vxlan)(&mut hub);
+        let mut lab = hub.laboratory();
+        if remembers {
+            lab = lab.remembering(256);
+        }
+        for batch in sendings.chunks(16) {
+            let packets: Vec<Vec<u8>> = batch.iter().map(Sending::bytes).collect();
+            let outcome = lab.send_all(LAN, &packets);
+            for (sending, verdict) in batch.iter().zip(&outcome.verdicts) {
+                let Some(expected) = sending.expected(hosts).filter(|_| sending.flips.is_empty())
+                else {
+                    continue;
+                };
+                match expected {
+                    Err(why) => prop_assert_eq!(*verdict, Verdict::Drop(why), "{:?}", sending),
+                    Ok(4) => prop_assert_eq!(*verdict, Verdict::Protect(BERLIN), "{:?}", sending),
+                    Ok(1 | 3) => prop_assert_eq!(*verdict, Verdict::Forward(LAN), "{:?}", sending),
+                    Ok(_) => prop_assert_eq!(*verdict, Verdict::Forward(LAN2), "{:?}", sending),
+                }
+            }
+            for left in packets::table::opened(&mut lab, &outcome) {
+                match left {
+                    Out::Sealed(set, packet) => {
+                        prop_assert_eq!(set, BERLIN);
+                        is_rightly_sent(hosts, &packet);
+                    }
+                    Out::Clear(LAN | LAN2, packet) => is_rightly_sent(hosts, &packet),
+                    // Not to an entrance any more.
+                    Out::Clear(..) => {}
+                }
+            }
         }
     }
 }

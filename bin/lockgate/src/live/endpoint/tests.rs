@@ -64,12 +64,18 @@ fn tables_and_sums_are_said_in_words() {
     let sums = v1::EndpointSums { endpoints: 1, max: 64, hosts: 1, tombstones: 2 };
     let page = v1::EndpointPage { endpoints: vec![endpoint("10.0.0.2")], sums: Some(sums) };
     let text = Printer::new(Shape::Table).page(&page);
+    let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
-        text,
-        "Endpoints\n       vni  address          host             host MAC           MAC          \
-              revision\n         7  10.0.0.2         192.0.2.12       -                  \
-         02:07:00:00:00:02        9\n\n1 of 64 endpoints, at 1 host of their networks; 2 deletions \
-         remembered\n"
+        lines,
+        [
+            "Endpoints",
+            "       vni  address          host             host MAC           MAC               \
+             revision",
+            "         7  10.0.0.2         192.0.2.12       -                  02:07:00:00:00:02  \
+             \x20     9",
+            "",
+            "1 of 64 endpoints, at 1 host of their networks; 2 deletions remembered",
+        ]
     );
     let nothing = v1::EndpointPage { endpoints: vec![], sums: Some(sums) };
     assert!(Printer::new(Shape::Table).page(&nothing).starts_with("no endpoints\n\n1 of 64"));

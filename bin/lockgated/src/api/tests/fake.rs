@@ -12,12 +12,11 @@ use dataplane::{Generation, Routes, Snapshot};
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 
-use crate::api::Sums;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
     ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
-use crate::endpoints::EndpointDesk;
+use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -336,7 +335,7 @@ impl Backend for Fake {
         self.endpoints.clone()
     }
 
-    fn endpoints_changed(&self, by: Uid, sums: Sums) {
+    fn endpoints_changed(&self, by: Uid, sums: ChangeSums) {
         self.note(format!("endpoints changed by {}: {sums:?}", by.0));
     }
 
