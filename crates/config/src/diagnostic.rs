@@ -393,8 +393,10 @@ pub enum DiagnosticKind {
     BadVni { text: String },
     #[error("virtual network {vni} is there twice")]
     SameVni { vni: Vni },
-    #[error("{count} overlays: which one carries the network?")]
-    WhichOverlay { count: usize },
+    #[error("no overlay carries virtual network {vni}")]
+    NoOverlay { vni: Vni },
+    #[error("there are {count} overlays: which of them carries virtual network {vni}?")]
+    WhichOverlay { vni: Vni, count: usize },
     #[error("UDP port 500 and 4500 are those of IKE")]
     OverlayOnIke,
     #[error("{entrance} is no address that hosts can send to")]
@@ -405,6 +407,18 @@ pub enum DiagnosticKind {
     OverlayWithoutNetwork { overlay: String },
     #[error("entrance {entrance} is not among the addresses of port `{port}`")]
     EntranceNotOurs { entrance: Address, port: String },
+    #[error(
+        "packets of overlay `{overlay}` leave unprotected port `{port}` in cleartext: no policy \
+         protects what entrance {entrance} sends"
+    )]
+    OverlayInCleartext { overlay: String, port: String, entrance: Address },
+    #[error("a store in etcd is not supported yet")]
+    EtcdNotYet,
+    #[error(
+        "the table of endpoints would take {bytes} bytes, more than a quarter of this machine's \
+         memory"
+    )]
+    EndpointsBeyondMemory { bytes: u64, limit: u64, fits: u64 },
 
     // [[route]], [[neighbour]]
     #[error("there is no port `{name}`")]

@@ -305,6 +305,9 @@ impl<'a> Diagnostics<'a> {
                 doubted("group")
             }
             DiagnosticKind::UnknownSet { .. } => doubted("set"),
+            DiagnosticKind::UnknownOverlay { .. }
+            | DiagnosticKind::NoOverlay { .. }
+            | DiagnosticKind::WhichOverlay { .. } => doubted("overlay"),
             DiagnosticKind::MissingSection { section } => {
                 let name = section.trim_matches(['[', ']']);
                 doubted(name.split('.').next().unwrap_or(name))

@@ -11,6 +11,9 @@
 //!
 //! Between two rules there are 127 free priorities. A rule of a group that ports list at different
 //! places becomes a policy for each place.
+//!
+//! A virtual network lists groups as a port does: a rule names ports and networks in one list, the
+//! networks by numbers from [`FIRST_NETWORK`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,10 +39,11 @@ const TOP: u32 = 0xff_ffff;
 
 const _: () = assert!(MAX_RULES_A_GROUP as u32 * STEP < TOP && MAX_GROUPS_A_SIDE <= 256);
 
-/// The ports of one side that list a group at one place.
+/// The ports and virtual networks that list a group at one place of one side, ascending.
 pub(crate) type Attachments = BTreeMap<(GroupSide, GroupId, usize), Vec<u16>>;
 
-/// Returns where groups are listed. Ports are places in the file, ascending.
+/// Returns where groups are listed. Ports are places in the file; virtual networks with groups have
+/// numbers from [`FIRST_NETWORK`], in the order of their VNIs.
 pub(crate) fn attachments(ports: &[Port], networks: &[NetworkSettings]) -> Attachments {
     let mut found = Attachments::new();
     let mut add = |place: u16, side, groups: &[GroupId]| {
@@ -66,8 +70,9 @@ fn priority(position: usize, number: u32) -> u32 {
     (255 - position as u32) << 24 | (TOP - STEP * number)
 }
 
-/// The name of the rule that decides what no rule of a port's groups matches: `lan (in)`. No other
-/// rule or policy can have it.
+/// The name of the rule that decides what no rule of the groups of a port or virtual network
+/// matches: `lan (in)`, `vni 7 (in)`. No other rule or policy can have it, and no port is called as
+/// a network is: names have no spaces.
 pub fn last_rule_name(port: &str, side: GroupSide) -> String {
     format!("{port} ({})", side.name())
 }
@@ -94,19 +99,21 @@ impl Port {
 }
 
 impl Validated {
-    /// Returns the rules of the groups that ports list, as policies for the database, and for each
-    /// side of a port with groups the last rule, which denies what none of them matches. Ports are
-    /// places in the file. All have id 0: the caller numbers them. A rule is called `GROUP/RULE`, a
-    /// last rule by [`last_rule_name`]; no two of a side have the same name and priority.
+    /// Returns the rules of the groups that ports and virtual networks list, as policies for the
+    /// database, and for each of their sides with groups the last rule, which denies what none of
+    /// them matches. Ports are places in the file, networks numbers of
+    /// [`Validated::network_attachments`]. All have id 0: the caller numbers them. A rule is called
+    /// `GROUP/RULE`, a last rule by [`last_rule_name`]; no two of a side have the same name and
+    /// priority.
     pub fn group_policies(&self) -> Vec<Policy> {
         let mut rules: Vec<Vec<&Rule>> = vec![Vec::new(); self.groups.len()];
         for rule in &self.rules {
             rules[rule.group.0 as usize].push(rule);
         }
         let mut policies = Vec::new();
-        for ((side, id, position), ports) in attachments(&self.ports, &self.networks) {
+        for ((side, id, position), places) in attachments(&self.ports, &self.networks) {
             let group = &self.groups[id.0 as usize];
-            let ports: Arc<[u16]> = ports.into();
+            let places: Arc<[u16]> = places.into();
             policies.extend(rules[id.0 as usize].iter().map(|rule| Policy {
                 id: PolicyId(0),
                 name: rule_name(&group.name, &rule.name),
@@ -118,7 +125,7 @@ impl Validated {
                 priority: priority(position, rule.number),
                 only: None,
                 group: Some(side),
-                ingress: Some(ports.clone()),
+                ingress: Some(places.clone()),
                 selector: rule.selector(&self.sets),
             }));
         }
@@ -136,7 +143,8 @@ impl Validated {
         policies
     }
 
-    /// Returns the numbers under which rules of groups name virtual networks, those that list any.
+    /// Returns the numbers under which rules of groups name virtual networks, for those that list
+    /// groups, ascending by VNI.
     pub fn network_attachments(&self) -> impl Iterator<Item = (Vni, u16)> {
         attached(&self.networks).map(|(place, network)| (network.vni, place))
     }

@@ -105,6 +105,8 @@ pub struct Parsed {
     flows_place: Location,
     /// The place where the size of the table of connections is named, or the begin of the file.
     connections_place: Location,
+    /// The place where the size of the table of endpoints is named, or the begin of the file.
+    endpoints_place: Location,
 }
 
 /// A configuration with its keys. No `Debug`: it holds key bytes.
@@ -144,25 +146,22 @@ fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigE
     if let Some((span, mistake)) = syntax::unreadable(text) {
         return Err(ConfigErrors::of(source.place(&span), mistake));
     }
-    let (validated, problems) =
+    let (outcome, problems) =
         in_pieces(&source, files).unwrap_or_else(|Whole| as_a_whole(&source, files));
     let warnings = problems.finish()?;
-    let Some(Outcome { validated, keys, flows, max_connections, names_relative_files }) = validated
-    else {
+    let Some(outcome) = outcome else {
         // Nothing was wrong and nothing came of it: a rule forgot to say why.
         let mistake = DiagnosticKind::Unexplained;
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
     };
-    let key_places = keys.iter().map(|span| source.place(span)).collect();
-    let flows_place = source.place(&flows);
-    let connections_place = source.place(&max_connections);
     Ok(Parsed {
-        validated,
         warnings,
-        names_relative_files,
-        key_places,
-        flows_place,
-        connections_place,
+        names_relative_files: outcome.names_relative_files,
+        key_places: outcome.keys.iter().map(|span| source.place(span)).collect(),
+        flows_place: source.place(&outcome.flows),
+        connections_place: source.place(&outcome.max_connections),
+        endpoints_place: source.place(&outcome.max_endpoints),
+        validated: outcome.validated,
     })
 }
 
@@ -232,20 +231,21 @@ pub fn base_of(path: &Path) -> &Path {
 
 impl Parsed {
     /// Checks the configuration against a machine's memory in bytes. The flow cache may take half
-    /// of it, and the table of connections a quarter: a table that the machine cannot back would
-    /// end the daemon when traffic fills it.
+    /// of it, the tables of connections and of endpoints a quarter each: a table that the machine
+    /// cannot back would end the daemon when traffic fills it.
     ///
     /// # Errors
-    /// The flow cache or the table of connections is too large, with the warnings of the
-    /// configuration (FC-11).
+    /// The flow cache or a table is too large, with the warnings of the configuration (FC-11).
     pub fn within(self, memory: Option<u64>) -> Result<Parsed, ConfigErrors> {
         let memory = memory.unwrap_or(u64::MAX);
-        let mut errors = match (self.cache_beyond(memory / 2), self.connections_beyond(memory / 4))
-        {
-            (None, None) => return Ok(self),
-            (Some(mistake), _) => ConfigErrors::of(self.flows_place, mistake),
-            (None, Some(mistake)) => ConfigErrors::of(self.connections_place, mistake),
-        };
+        let beyond = [
+            (self.cache_beyond(memory / 2), &self.flows_place),
+            (self.connections_beyond(memory / 4), &self.connections_place),
+            (self.endpoints_beyond(memory / 4), &self.endpoints_place),
+        ];
+        let first = beyond.into_iter().find_map(|(mistake, place)| Some((mistake?, place)));
+        let Some((mistake, place)) = first else { return Ok(self) };
+        let mut errors = ConfigErrors::of(place.clone(), mistake);
         errors.problems.extend(self.warnings);
         errors.problems.sort_by(|a, b| a.place.cmp(&b.place));
         Err(errors)
@@ -262,6 +262,14 @@ impl Parsed {
         let fits = ConnectionSettings::connections_within(limit);
         let is_beyond = bytes > limit && self.validated.tracks_connections();
         is_beyond.then_some(DiagnosticKind::ConnectionsBeyondMemory { bytes, limit, fits })
+    }
+
+    /// The table is made for the first configuration with an overlay.
+    fn endpoints_beyond(&self, limit: u64) -> Option<DiagnosticKind> {
+        let bytes = self.validated.store.bytes();
+        let fits = StoreSettings::endpoints_within(limit);
+        let is_beyond = bytes > limit && !self.validated.overlays.is_empty();
+        is_beyond.then_some(DiagnosticKind::EndpointsBeyondMemory { bytes, limit, fits })
     }
 
     /// Returns the directory of the key files. A relative `keys_dir` starts at `base`, the

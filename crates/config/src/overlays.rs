@@ -96,6 +96,18 @@ pub(crate) fn check_name(check: SourceCheck) -> &'static str {
 }
 
 impl StoreSettings {
+    /// Bytes of the table of endpoints: 96 for each endpoint and its host, and 32 for the places
+    /// of both, whose number is rounded up to a power of two.
+    pub fn bytes(&self) -> u64 {
+        let endpoints = u64::from(self.endpoints);
+        96 * endpoints + 32 * endpoints.next_power_of_two()
+    }
+
+    /// Returns the largest power of two of endpoints whose table fits into this many bytes.
+    pub(crate) fn endpoints_within(bytes: u64) -> u64 {
+        (bytes / 128).checked_ilog2().map_or(0, |bits| 1 << bits)
+    }
+
     /// Returns the first key whose value is another one in other settings: `store.endpoints`.
     pub fn changed_key(&self, other: &StoreSettings) -> Option<String> {
         let key = match (self.kind == other.kind, self.endpoints == other.endpoints) {

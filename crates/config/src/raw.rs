@@ -5,7 +5,7 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use crate::connections::TIMEOUT_KEYS;
-use crate::diagnostic::{DiagnosticKind, nearest};
+use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
 use crate::errors::Diagnostics;
 use crate::lifetime::{self, LimitKeys};
 use crate::read::{Scalar, Section};
@@ -305,6 +305,10 @@ pub(crate) fn note(
 pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
     for (name, span) in top.keys().filter(|(name, _)| !SECTIONS.contains(name)) {
         let name = name.to_owned();
+        if let Some(refusal) = Refusal::of_section(&name) {
+            problems.error(&span, DiagnosticKind::Refused { key: name, refusal });
+            continue;
+        }
         problems.doubt(nearest(&name, SECTIONS.iter().copied()));
         problems.error(
             &span,

@@ -53,6 +53,11 @@ impl<'a> Section<'a> {
         Section { title: title.into(), at, table, origin: self.origin }
     }
 
+    /// Returns whether it is of an overlay, of a virtual network or of their store.
+    fn is_of_overlays(&self) -> bool {
+        ["[overlay.", "[vni.", "[store]"].iter().any(|begin| self.title.starts_with(begin))
+    }
+
     /// Notes the keys that the schema does not have (those that are refused on purpose by name) and
     /// required keys that are missing.
     pub(crate) fn check_keys(
@@ -69,7 +74,11 @@ impl<'a> Section<'a> {
             let (key, section) = (name.to_owned(), self.title.clone().into_owned());
             let mut ours = renamed(name).iter().filter(|ours| allowed.contains(ours));
             let foreign = Foreign::of_key(name).filter(|_| section.starts_with("[peer."));
-            let mistake = match (Refusal::of_key(name), foreign, ours.next()) {
+            let refusal = match self.is_of_overlays() {
+                true => Refusal::of_network_key(name),
+                false => Refusal::of_key(name),
+            };
+            let mistake = match (refusal, foreign, ours.next()) {
                 (Some(refusal), ..) => DiagnosticKind::Refused { key, refusal },
                 (None, Some(foreign), _) => DiagnosticKind::ForeignKey { key, section, foreign },
                 (None, None, ours) => {

@@ -288,7 +288,8 @@ sections! {
              relative name starts at the directory of the configuration file"
     ]
 
-    GROUP "[group.NAME]" "A security group: rules that ports list in `groups_in` or `groups_out`." [
+    GROUP "[group.NAME]" "A security group: rules that ports and virtual networks list in \
+        `groups_in` or `groups_out`." [
         "mode" Text Value("\"enforce\""),
             "`\"enforce\"`: denied packets are dropped; `\"audit\"`: they are counted, and pass"
     ]
@@ -322,11 +323,13 @@ sections! {
         "kind" Text Required,
             "`\"vxlan\"` (RFC 7348) or `\"geneve\"` (RFC 8926)"
         "port" Text Required,
-            "port that its packets come by; those that an SA opened may come by any"
+            "port that its packets come by; those that an SA opened may come by any. They leave as \
+             routes say"
         "udp_port" Number Words("4789 for VXLAN, 6081 for Geneve"),
             "UDP port that hosts send to, 1 … 65535; not 500 or 4500"
         "entrances" Texts Required,
-            "addresses of the gateway that hosts send to, at most 128"
+            "addresses of the gateway that hosts send to, 1 … 128; each with its UDP port of one \
+             overlay"
     ]
 
     NETWORK "[vni.NUMBER]" "A virtual network, by its number, 0 … 16777215. Its endpoints are \
@@ -349,7 +352,7 @@ sections! {
              daemon ends"
         "endpoints" Either Value("\"64K\""),
             "endpoints that there is room for, 1 … 4194304, also with K or M (binary); each takes \
-             128 bytes of memory at once"
+             128 bytes of memory once the first overlay is applied"
     ]
 
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
@@ -386,11 +389,12 @@ sections! {
             "connections in all, 2 … `\"16M\"` (K and M are binary), 128 bytes each; one of IPv6 \
              counts as two"
         "per_port" Either Words("`max`"),
-            "connections that the rules of one port let begin, 1 … `max`"
+            "connections that the rules of one port or virtual network let begin, 1 … `max`"
         "half_open" Either Words("a quarter of `max`"),
             "connections in all that only one end has shown to want, 2 … `max`"
         "half_open_per_port" Either Words("half of `half_open`"),
-            "such connections that the rules of one port let begin, 1 … `half_open`"
+            "such connections that the rules of one port or virtual network let begin, 1 … \
+             `half_open`"
         "tcp_syn_s" Number Value("30"),
             "seconds without a packet after which a TCP connection is over that is not established"
         "tcp_established_s" Number Value("86400"),

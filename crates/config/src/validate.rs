@@ -58,6 +58,8 @@ pub(crate) struct Outcome {
     pub(crate) flows: Span,
     /// The place where the size of the table of connections is named.
     pub(crate) max_connections: Span,
+    /// The place where the size of the table of endpoints is named.
+    pub(crate) max_endpoints: Span,
     /// True if a set is in a file with a relative name.
     pub(crate) names_relative_files: bool,
 }
@@ -93,7 +95,7 @@ pub(crate) fn validate<E>(
     let overlays = overlays::overlays(&raw.overlays, &ports, problems);
     let networks = overlays::networks(&raw.networks, &overlays, &groups, problems);
     let store = overlays::store(raw.store.as_ref(), problems);
-    overlays::warn(&raw.overlays, &overlays, &networks, &ports, problems);
+    overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let routes = links::routes(&raw.routes, &ports, problems);
@@ -123,13 +125,24 @@ pub(crate) fn validate<E>(
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
-    let flows = raw.cache.as_ref().and_then(|cache| Some(cache.flows.as_ref()?.span()));
-    let flows = flows.unwrap_or_default();
-    let max_connections = raw.connections.as_ref().and_then(|raw| Some(raw.max.as_ref()?.span()));
-    let max_connections = max_connections.unwrap_or_default();
+    let flows = place(raw.cache.as_ref().and_then(|raw| raw.flows.as_ref()));
+    let max_connections = place(raw.connections.as_ref().and_then(|raw| raw.max.as_ref()));
+    let max_endpoints = place(raw.store.as_ref().and_then(|raw| raw.endpoints.as_ref()));
     let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
     let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
-    Ok(Some(Outcome { validated, keys, flows, max_connections, names_relative_files }))
+    Ok(Some(Outcome {
+        validated,
+        keys,
+        flows,
+        max_connections,
+        max_endpoints,
+        names_relative_files,
+    }))
+}
+
+/// The place of a value, or the begin of the file.
+fn place<T>(written: Option<&Spanned<T>>) -> Span {
+    written.map(Spanned::span).unwrap_or_default()
 }
 
 /// Notes that all ports are on one side, so that the gateway forwards nothing or protects nothing.

@@ -432,8 +432,7 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
     /// Kind of the section: node, port, cache, connections, metrics, peer, set, group, policy,
-    /// rule, overlay, vni, store,
-    /// route, neighbour.
+    /// rule, overlay, vni, store, route, neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -504,9 +503,7 @@ impl Validated {
             let overlay = &self.overlays[usize::from(network.overlay.0)].name;
             add("vni", &network.vni.to_string(), &|out| network.write(out, overlay, &self.groups));
         }
-        if !self.networks.is_empty() || self.store != StoreSettings::default() {
-            add("store", "", &|out| self.store.write(out));
-        }
+        add("store", "", &|out| self.store.write(out));
         for route in &self.routes {
             let Prefix { address, length } = route.to;
             add("route", &format!("{address}/{length}"), &|out| self.write_route(out, route));

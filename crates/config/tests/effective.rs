@@ -46,6 +46,7 @@ fn every_default_is_written_out() {
         "direction = \"both\"",
         "groups_in = []",
         "groups_out = []",
+        "[store]\nkind = \"sqlite\"\nendpoints = \"64K\"",
     ] {
         assert!(effective.contains(line), "{line} is not in\n{effective}");
     }
@@ -230,6 +231,47 @@ fn groups() -> impl Strategy<Value = String> {
     )
 }
 
+/// Two overlays or none, virtual networks of theirs, and the store.
+fn overlays() -> impl Strategy<Value = String> {
+    let overlay = (
+        prop::sample::select(&["vxlan", "geneve"][..]),
+        prop::sample::select(&["lan", "wan"][..]),
+        maybe(&["udp_port = 1", "udp_port = 65535", "udp_port = 0x12b5"]),
+    );
+    let network = (
+        prop_oneof![Just(0), Just(0xff_ffff), 0..0x100_0000u32],
+        prop::sample::select(&["f-1", "f.2"][..]),
+        maybe(&["groups_in = [\"b\", \"a\"]", "groups_in = []"]),
+        maybe(&["groups_out = [\"a\"]", "groups_out = [\"c.d\"]"]),
+        maybe(&["source_check = \"none\"", "source_check = \"host\""]),
+    );
+    let store = maybe(&[
+        "[store]",
+        "[store]\nkind = \"memory\"\nendpoints = 1",
+        "[store]\nkind = \"sqlite\"\nendpoints = \"4m\"",
+    ]);
+    let networks = prop::collection::vec(network, 0..4);
+    let all = (overlay, networks, prop::bool::ANY, store);
+    all.prop_map(|((kind, port, udp_port), mut networks, is_there, store)| {
+        if !is_there {
+            return store;
+        }
+        let mut text = format!(
+            "[overlay.f-1]\nkind = \"{kind}\"\nport = \"{port}\"\n{udp_port}\
+             entrances = [\"192.0.2.1\", \"2001:db8::1\"]\n\
+             [overlay.\"f.2\"]\nkind = \"geneve\"\nport = \"wan\"\n\
+             entrances = [\"198.18.0.1\"]\n{store}"
+        );
+        networks.sort_by_key(|(vni, ..)| *vni);
+        networks.dedup_by_key(|(vni, ..)| *vni);
+        for (vni, overlay, groups_in, groups_out, check) in networks.into_iter().rev() {
+            text +=
+                &format!("[vni.{vni}]\noverlay = \"{overlay}\"\n{groups_in}{groups_out}{check}");
+        }
+        text
+    })
+}
+
 fn configuration() -> impl Strategy<Value = String> {
     let node = (
         maybe(&["workers = \"auto\"", "workers = 1", "workers = 256"]),
@@ -297,8 +339,8 @@ fn configuration() -> impl Strategy<Value = String> {
         ]),
         maybe(&["groups_out = [\"a\"]", "groups_out = [\"b\", \"b\"]"]),
     );
-    let parts = (node, port, peer, route, policies, groups);
-    parts.prop_map(|(node, port, peer, route, policies, groups)| {
+    let parts = (node, port, peer, route, policies, groups, overlays());
+    parts.prop_map(|(node, port, peer, route, policies, groups, overlays)| {
         let (sections, groups_in, groups_out) = groups;
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
@@ -323,6 +365,7 @@ fn configuration() -> impl Strategy<Value = String> {
             text.push_str(&format!("[[policy]]\nname = \"p{place}\"\n{policy}"));
         }
         text.push_str(&sections);
+        text.push_str(&overlays);
         text
     })
 }

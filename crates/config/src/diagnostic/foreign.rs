@@ -20,8 +20,14 @@ pub enum Refusal {
     Rekeying,
     /// Rules by TCP flags other than `tcp = "new"` and `"established"`.
     TcpFlags,
-    /// Flooding, routes between virtual networks, and ways out of them.
+    /// Flooding of virtual networks, by multicast or by a list of hosts.
     Flooding,
+    /// Routes between virtual networks.
+    NetworkRoutes,
+    /// Ways out of a virtual network to a plain port.
+    NetworkExit,
+    /// Endpoints in the configuration.
+    Endpoints,
 }
 
 impl Refusal {
@@ -44,10 +50,32 @@ impl Refusal {
             "rekey" | "rekey_time" | "rekey_bytes" | "rekey_packets" | "rekeymargin" => {
                 Some(Refusal::Rekeying)
             }
-            "flood" | "flooding" | "bum" | "remote_vteps" | "gateway" | "exit" => {
+            "tcp" | "tcp_flags" | "tcpflags" | "flags" => Some(Refusal::TcpFlags),
+            _ => None,
+        }
+    }
+
+    /// The refusal behind a key of an overlay or virtual network, as Linux, Open vSwitch and
+    /// switches write it.
+    pub(crate) fn of_network_key(key: &str) -> Option<Refusal> {
+        match plain(key).as_str() {
+            "flood" | "flooding" | "floodlist" | "bum" | "multicast" | "multicastgroup"
+            | "mcastgroup" | "remotevteps" | "vteps" | "ingressreplication" => {
                 Some(Refusal::Flooding)
             }
-            "tcp" | "tcp_flags" | "tcpflags" | "flags" => Some(Refusal::TcpFlags),
+            "gateway" | "anycastgateway" | "route" | "routes" | "routing" | "router" | "vrf"
+            | "l3vni" => Some(Refusal::NetworkRoutes),
+            "exit" | "uplink" | "nat" | "snat" | "external" => Some(Refusal::NetworkExit),
+            key => Refusal::of_section(key),
+        }
+    }
+
+    /// The refusal behind the name of a section.
+    pub(crate) fn of_section(name: &str) -> Option<Refusal> {
+        match plain(name).as_str() {
+            "endpoint" | "endpoints" | "neighbor" | "neighbors" | "fdb" | "hosts" => {
+                Some(Refusal::Endpoints)
+            }
             _ => None,
         }
     }
@@ -61,9 +89,10 @@ impl Refusal {
             Refusal::Multicast => "multicast SAs are not supported",
             Refusal::Lifetimes => "limits of SAs are not written here",
             Refusal::Rekeying => "rekeying is not supported yet",
-            Refusal::Flooding => {
-                "flooding, routes between virtual networks and ways out of them are not built"
-            }
+            Refusal::Flooding => "virtual networks are not flooded",
+            Refusal::NetworkRoutes => "routing between virtual networks is not built",
+            Refusal::NetworkExit => "there is no way out of a virtual network to a port",
+            Refusal::Endpoints => "endpoints are not written here",
             Refusal::TcpFlags => "masks and values of TCP flags are not supported",
         }
     }
@@ -83,7 +112,19 @@ impl Refusal {
                 "manual keys are not renewed; limits of an SA are written in [peer.NAME.lifetime]"
             }
             Refusal::Flooding => {
-                "leave the key out: endpoints are put with `lockgate endpoint`, and answered for"
+                "leave it out: the gateway knows each endpoint by `lockgate endpoint put`, and \
+                 answers ARP and neighbour discovery for it"
+            }
+            Refusal::NetworkRoutes => {
+                "leave it out: endpoints that are to reach each other belong in one network"
+            }
+            Refusal::NetworkExit => {
+                "leave it out: packets of a network go from endpoint to endpoint; hosts send what \
+                 is for elsewhere outside the overlay"
+            }
+            Refusal::Endpoints => {
+                "put endpoints of virtual networks with `lockgate endpoint put` or `import`; a \
+                 next hop for `replay` is a [[neighbour]]"
             }
             Refusal::TcpFlags => {
                 "a verdict is remembered for a flow, and flags differ from packet to packet: in \
@@ -166,13 +207,15 @@ pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
         "dontfragment" | "copydf" => &["df"],
         "pathmtu" | "pathmtudiscovery" | "pmtud" | "nopmtudisc" => &["pmtu"],
         "tos" | "copydscp" => &["dscp"],
-        "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => &["local"],
+        "left" | "leftaddr" | "localaddr" | "localaddrs" | "localaddress" => {
+            &["local", "entrances"]
+        }
         "right" | "rightaddr" | "remoteaddr" | "remoteaddrs" | "remoteaddress" => &["remote"],
         "src" | "source" => &["local", "from"],
         "leftsubnet" | "localts" | "localsubnet" | "localnet" => &["local"],
         "dst" | "destination" | "rightsubnet" | "remotets" | "remotesubnet" => &["remote", "to"],
         // A rule of a group says where a packet is from and to, a policy which side is whose.
-        "local" => &["from"],
+        "local" => &["from", "entrances"],
         "remote" => &["to"],
         "from" => &["local"],
         "to" => &["remote"],
@@ -182,13 +225,16 @@ pub(crate) fn renamed(key: &str) -> &'static [&'static str] {
         "toports" => &["remote_ports"],
         "allowedips" => &["remote"],
         "esp" | "espproposals" | "cipher" | "ciphers" | "phase2alg" => &["suite"],
+        "type" | "encapsulation" => &["kind"],
         "interface" | "ifname" | "device" | "dev" | "nic" => &["netdev", "port"],
-        "address" | "ip" | "ipaddress" => &["addresses"],
+        "address" | "ip" | "ipaddress" => &["addresses", "entrances"],
+        "vtep" | "vtepaddress" | "localip" | "tunnelip" => &["entrances"],
         "gateway" | "gw" | "nexthop" => &["via"],
         "lladdr" | "macaddress" => &["mac"],
         "proto" => &["protocol"],
         "sport" | "leftport" => &["local_ports", "from_ports"],
-        "dport" | "rightport" => &["remote_ports", "to_ports"],
+        "dport" | "rightport" => &["remote_ports", "to_ports", "udp_port"],
+        "dstport" | "destinationport" | "udpport" => &["udp_port"],
         "dir" => &["direction"],
         _ => &[],
     }

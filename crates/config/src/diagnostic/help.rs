@@ -30,6 +30,9 @@ impl DiagnosticKind {
             Self::EmptyList { key: key @ ("local" | "remote" | "from" | "to") } => {
                 Some(format!("name an address, or write {key} = [\"any\"]"))
             }
+            Self::EmptyList { key: "entrances" } => {
+                Some("name an address of this machine that hosts send to".into())
+            }
             Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
             Self::BarePort { number, service: None } => {
                 Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
@@ -49,13 +52,12 @@ impl DiagnosticKind {
             Self::Refused { refusal, .. } => Some(refusal.help().into()),
             Self::LocalNotOurs { ours, .. } => Some(own_address_help(ours)),
             Self::NotNamed { word, .. } => Some(format!("write [{word}.NAME] and its keys below")),
-            Self::CacheBeyondMemory { limit, fits, .. } => {
-                let flows = crate::written::count_text(*fits);
-                Some(format!("flows = \"{flows}\" takes no more than that, {limit} bytes"))
-            }
+            Self::CacheBeyondMemory { limit, fits, .. } => Some(fitting("flows", *fits, *limit)),
             Self::ConnectionsBeyondMemory { limit, fits, .. } => {
-                let max = crate::written::count_text(*fits);
-                Some(format!("max = \"{max}\" takes no more than that, {limit} bytes"))
+                Some(fitting("max", *fits, *limit))
+            }
+            Self::EndpointsBeyondMemory { limit, fits, .. } => {
+                Some(fitting("endpoints", *fits, *limit))
             }
             Self::IcmpOfOtherFamily { right } => Some(format!("write protocol = \"{right}\"")),
             Self::TunnelBelowV4 { least, .. } => Some(format!("write mtu = {least} or more")),
@@ -97,6 +99,7 @@ impl DiagnosticKind {
             .or_else(|| self.peer_help())
             .or_else(|| self.policy_help())
             .or_else(|| self.group_help())
+            .or_else(|| self.overlay_help())
             .or_else(|| self.key_help())
     }
 
@@ -303,12 +306,29 @@ impl DiagnosticKind {
                 "only for someone who may change the configuration: write `addresses` instead"
             }
             DiagnosticKind::UnusedGroup { .. } => {
-                "list it in `groups_in` or `groups_out` of a port"
+                "list it in `groups_in` or `groups_out` of a port or virtual network"
             }
+            DiagnosticKind::SameRule { .. } => {
+                "a rule without `name` is called by its number in its group, from 1: name both"
+            }
+            DiagnosticKind::CoveredRule { .. } => {
+                "the first rule that matches decides: write the narrower one above, or leave it out"
+            }
+            DiagnosticKind::TooManyGroupRules { .. } => {
+                "a rule counts once for each combination of its lists' entries, again for each \
+                 side of a port or virtual network that lists its group: shorten them"
+            }
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about overlays, virtual networks and the store of their endpoints.
+    fn overlay_help(&self) -> Option<&'static str> {
+        Some(match self {
             DiagnosticKind::BadVni { .. } => "write [vni.NUMBER], 0 to 16777215",
             DiagnosticKind::SameVni { .. } => "write its keys in one section",
-            DiagnosticKind::WhichOverlay { count: 0 } => {
-                "declare an overlay: [overlay.NAME] with `kind`, `port` and `entrances`"
+            DiagnosticKind::NoOverlay { .. } => {
+                "declare one: [overlay.NAME] with `kind`, `port` and `entrances`"
             }
             DiagnosticKind::WhichOverlay { .. } => "name it: overlay = \"NAME\"",
             DiagnosticKind::OverlayOnIke => "leave `udp_port` out, or choose another",
@@ -322,16 +342,11 @@ impl DiagnosticKind {
             DiagnosticKind::EntranceNotOurs { .. } => {
                 "hosts send to addresses of this machine: `ip address add` there, or correct it"
             }
-            DiagnosticKind::SameRule { .. } => {
-                "a rule without `name` is called by its number in its group, from 1: name both"
+            DiagnosticKind::OverlayInCleartext { .. } => {
+                "write a PROTECT policy from the entrances to the hosts, or let a protected port \
+                 carry the overlay"
             }
-            DiagnosticKind::CoveredRule { .. } => {
-                "the first rule that matches decides: write the narrower one above, or leave it out"
-            }
-            DiagnosticKind::TooManyGroupRules { .. } => {
-                "a rule counts once for each combination of its lists' entries, again for each \
-                 side of a port that lists its group: shorten them"
-            }
+            DiagnosticKind::EtcdNotYet => "write \"sqlite\": each gateway keeps its own endpoints",
             _ => return None,
         })
     }
@@ -394,6 +409,12 @@ fn set_file_help(problem: &DiagnosticKind) -> Option<&'static str> {
         DiagnosticKind::NotRegular { .. } => Some("name a text file with a member a line"),
         problem => problem.fixed_help(),
     }
+}
+
+/// Advice to write the largest value of a key whose table fits into so many bytes.
+fn fitting(key: &str, fits: u64, limit: u64) -> String {
+    let fits = crate::written::count_text(fits);
+    format!("{key} = \"{fits}\" takes no more than that, {limit} bytes")
 }
 
 fn suggestion<'a>(nearest: &Option<String>, allowed: impl Iterator<Item = &'a str>) -> String {

@@ -2,24 +2,26 @@
 
 use std::collections::HashMap;
 
-use dataplane::{OverlayId, PortId, SourceCheck};
-use policy::AddressRange;
+use dataplane::{OverlayId, PortId, Side, SourceCheck};
+use policy::{AddressRange, Book, Direction};
 use toml::Spanned;
+use wire::flow::protocol;
 use wire::overlay::Kind;
 use wire::{Address, Family, Vni};
 
 use super::NamedSections;
 use super::connections::size;
-use super::ports::Ports;
+use super::ports::{MAX_PORTS, Ports};
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::overlays::{
-    DEFAULT_ENDPOINTS, MAX_ENDPOINTS, MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS, NetworkSettings,
-    OverlaySettings, StoreKind, StoreSettings,
+    DEFAULT_ENDPOINTS, FIRST_NETWORK, MAX_ENDPOINTS, MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS,
+    NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
 };
 use crate::raw::{RawNetwork, RawOverlay, RawStore};
 use crate::source::Span;
+use crate::validated::{Action, Policy};
 use crate::values::{address, bounded, name, word};
 
 /// Overlays at most.
@@ -29,6 +31,14 @@ const MAX_ON_A_PORT: usize = 4;
 /// Entrances of an overlay at most.
 const MAX_ENTRANCES: usize = 128;
 
+// Ports, with the host port, have numbers below those of networks. Each port and each network with
+// groups has a class of its own beside class 0; the domains of all classes, two families in each
+// book, are numbered in 16 bits.
+const _: () = assert!(MAX_PORTS + 1 < FIRST_NETWORK as usize);
+const _: () = assert!(
+    (MAX_PORTS + MAX_NETWORKS_WITH_GROUPS + 2) * 2 * Book::ALL.len() <= u16::MAX as usize + 1
+);
+
 const KINDS: [(&str, Kind); 2] = [("vxlan", Kind::Vxlan), ("geneve", Kind::Geneve)];
 
 pub(super) fn store(
@@ -37,7 +47,13 @@ pub(super) fn store(
 ) -> Option<StoreSettings> {
     let Some(raw) = raw else { return Some(StoreSettings::default()) };
     let kinds = [("sqlite", StoreKind::Sqlite), ("memory", StoreKind::Memory)];
-    let kind = word(problems, "kind", &raw.kind, StoreKind::Sqlite, &kinds);
+    let kind = match &raw.kind {
+        Some(written) if written.get_ref() == "etcd" => {
+            problems.error(&written.span(), DiagnosticKind::EtcdNotYet);
+            None
+        }
+        written => word(problems, "kind", written, StoreKind::Sqlite, &kinds),
+    };
     let endpoints = ("endpoints", &raw.endpoints);
     let endpoints = size(endpoints, DEFAULT_ENDPOINTS, (1, MAX_ENDPOINTS), problems);
     Some(StoreSettings { kind: kind?, endpoints: endpoints? })
@@ -76,6 +92,9 @@ fn overlay(
     problems: &mut Diagnostics<'_>,
 ) -> Option<OverlaySettings> {
     let name = name(problems, &raw.name);
+    if name.is_none() {
+        problems.doubt(Some("overlay".into()));
+    }
     let kind = word(problems, "kind", &raw.kind, Kind::Vxlan, &KINDS);
     let kind = kind.filter(|_| raw.kind.is_some());
     let port = raw.port.as_ref().and_then(|written| port(written, ports, problems));
@@ -185,11 +204,16 @@ fn network(
     if vni.is_none() {
         problems.error(&raw.name.span(), DiagnosticKind::BadVni { text: number.clone() });
     }
-    let overlay = match (&raw.overlay, overlays.ids.len()) {
-        (Some(written), _) => known_overlay(written, overlays, problems),
-        (None, 1) => Some(OverlayId(0)),
-        (None, count) => {
-            problems.error(&raw.name.span(), DiagnosticKind::WhichOverlay { count });
+    let overlay = match (&raw.overlay, overlays.ids.len(), vni) {
+        (Some(written), ..) => known_overlay(written, overlays, problems),
+        (None, 1, _) => Some(OverlayId(0)),
+        (None, _, None) => None,
+        (None, count, Some(vni)) => {
+            let mistake = match count {
+                0 => DiagnosticKind::NoOverlay { vni },
+                count => DiagnosticKind::WhichOverlay { vni, count },
+            };
+            problems.error(&raw.name.span(), mistake);
             None
         }
     };
@@ -221,13 +245,14 @@ fn known_overlay(
     found
 }
 
-/// Warns of overlays without networks, which drop everything, and of entrances that are not among
-/// the addresses of their port where the file names any.
+/// Warns of overlays without networks, which drop everything, of entrances that are not among the
+/// addresses of their port where the file names any, and of those that send in cleartext by an
+/// unprotected port.
 pub(super) fn warn(
-    raw: &[RawOverlay],
-    overlays: &NamedSections<OverlaySettings>,
+    (raw, overlays): (&[RawOverlay], &NamedSections<OverlaySettings>),
     networks: &[NetworkSettings],
     ports: &Ports,
+    policies: &[Policy],
     problems: &mut Diagnostics<'_>,
 ) {
     if problems.has_errors() || overlays.list.len() != raw.len() {
@@ -249,5 +274,28 @@ pub(super) fn warn(
             let span = written.entrances.as_ref().map_or(written.name.span(), Spanned::span);
             problems.warning(&span, DiagnosticKind::EntranceNotOurs { entrance, port });
         }
+        if port.side == Side::Unprotected {
+            let unsealed = SENDERS.into_iter().find_map(|family| {
+                let entrance = overlay.entrances.iter().find(|own| own.family == family)?;
+                (!policies.iter().any(|policy| seals(policy, *entrance))).then_some(*entrance)
+            });
+            if let Some(entrance) = unsealed {
+                let (overlay, port) = (overlay.name.clone(), port.name.clone());
+                let span = written.port.as_ref().map_or(written.name.span(), Spanned::span);
+                let doubt = DiagnosticKind::OverlayInCleartext { overlay, port, entrance };
+                problems.warning(&span, doubt);
+            }
+        }
     }
+}
+
+/// Packets leave from the first entrance of the family of their host.
+const SENDERS: [Family; 2] = [Family::V4, Family::V6];
+
+/// Returns whether a policy protects UDP packets from an address to somewhere.
+fn seals(policy: &Policy, from: Address) -> bool {
+    matches!(policy.action, Action::Protect(_))
+        && policy.only != Some(Direction::Inbound)
+        && matches!(policy.selector.protocol, None | Some(protocol::UDP))
+        && policy.selector.local.iter().any(|range| range.contains(from))
 }

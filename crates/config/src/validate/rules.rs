@@ -243,7 +243,8 @@ impl<'a> RuleJudge<'a> {
     }
 
     /// Refuses rules whose lists multiply to more than the database holds, at the first that is too
-    /// much. A rule stands once in the list of each side of a port that lists its group.
+    /// much. A rule stands once in the list of each side of a port or virtual network that lists
+    /// its group.
     fn count_rules(
         &self,
         (ports, networks): (&Ports, &[NetworkSettings]),
@@ -252,8 +253,8 @@ impl<'a> RuleJudge<'a> {
     ) {
         let limit = Spd::MAX_RULES;
         let mut sides = vec![0usize; self.groups.list.len()];
-        for ((_, group, _), ports) in attachments(&ports.list, networks) {
-            sides[group.0 as usize] += ports.len();
+        for ((_, group, _), places) in attachments(&ports.list, networks) {
+            sides[group.0 as usize] += places.len();
         }
         let mut rules = compiled;
         for (rule, place) in self.list.iter().zip(&self.places) {
