@@ -1,5 +1,5 @@
-//! `lockgate bench store`: endpoints of virtual networks, from a file through the API into the table
-//! and onto the disk, and back after a SIGKILL. The daemon runs in a laboratory; a host sends it an
+//! `lockgate bench store`: endpoints of virtual networks, from a file through the API into the
+//! table and onto the disk, and back after a SIGKILL. The daemon runs in a laboratory; a host sends it an
 //! ARP request of a tenant until it answers.
 //!
 //! | column | from … to |
@@ -166,8 +166,8 @@ fn row(entries: usize, random: &mut Random) -> Result<Row, BenchError> {
     })
 }
 
-/// Starts the daemon again, and asks it as a tenant for the link address of an endpoint; returns the
-/// seconds until the answer, and until its API answers.
+/// Starts the daemon again, and asks it as a tenant for the link address of an endpoint; returns
+/// the seconds until the answer, and until its API answers.
 fn start_again(gateways: &mut Gateways, last: usize) -> Result<(f64, f64), BenchError> {
     let host = &gateways.site(1).host;
     let socket = host.enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, Kind::Vxlan.udp_port())))?;

@@ -134,7 +134,7 @@ pub fn host_of(outer: Family, tenant: u8) -> Option<Address> {
     }
 }
 
-/// Asserts that an overlay packet that left is for the host that its tenant's destination is behind.
+/// Asserts that an overlay packet that left is for the host that the destination is behind.
 ///
 /// # Panics
 /// If it is not.

@@ -642,7 +642,9 @@ proptest! {
                         prop_assert_eq!(set, BERLIN);
                         assert_rightly_sent(Kind::Vxlan, hosts, &packet);
                     }
-                    Out::Clear(LAN | LAN2, packet) => assert_rightly_sent(Kind::Vxlan, hosts, &packet),
+                    Out::Clear(LAN | LAN2, packet) => {
+                        assert_rightly_sent(Kind::Vxlan, hosts, &packet);
+                    }
                     // Not to an entrance any more.
                     Out::Clear(..) => {}
                 }
