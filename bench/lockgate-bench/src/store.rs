@@ -1,6 +1,6 @@
 //! `lockgate bench store`: endpoints of virtual networks, from a file through the API into the
-//! table and onto the disk, and back after a SIGKILL. The daemon runs in a laboratory; a host sends it an
-//! ARP request of a tenant until it answers.
+//! table and onto the disk, and back after a SIGKILL. The daemon runs in a laboratory; a host sends
+//! it an ARP request of a tenant until it answers.
 //!
 //! | column | from … to |
 //! |---|---|
