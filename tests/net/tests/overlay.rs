@@ -197,4 +197,17 @@ fn kept(lab: &mut Lab, to: &str) {
     let (succeeded, said) = run(lab, &["endpoint", "import", wrong.to_str().unwrap()]);
     assert!(!succeeded && said.contains("no MAC address"), "{said}");
     assert_eq!(endpoints(lab), known);
+
+    // Several batches, which are larger than other requests may be.
+    let mut many = String::from("vni,address,host,mac\n");
+    for number in 0..10_000u32 {
+        let [_, _, high, low] = number.to_be_bytes();
+        many += &format!("8,172.17.{high}.{low},10.1.0.10,02:08:00:00:{high:02x}:{low:02x}\n");
+    }
+    let file = lab.gateways.directory().join("many.csv");
+    std::fs::write(&file, many).unwrap();
+    let said = succeed(lab, &["endpoint", "import", file.to_str().unwrap(), "--json"]);
+    let done: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&done["applied"], &done["durable"]), (&10_000.into(), &true.into()), "{done}");
+    assert_eq!(endpoints(lab).len(), 10_004);
 }

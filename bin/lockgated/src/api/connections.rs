@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::v1;
 use config::{ConnectionFilter, connection_state};
-use dataplane::connections::{self, Connections, End, Place, Refusal};
+use dataplane::connections::{self, Connections, End, Place, Refusal, ZoneOwner};
 use dataplane::{PortId, Snapshot};
 use policy::selector::protocol_text;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -84,6 +84,14 @@ pub(crate) fn port_name<'s>(
     snapshot.find_port(slot).map(|port| port.name.as_str())
 }
 
+/// The name of the gateway's port, or of the virtual network, whose rule let a connection begin.
+fn owner_name(snapshot: &Snapshot, connection: &connections::Connection) -> Option<String> {
+    match connection.zone.owner() {
+        ZoneOwner::Port(_) => port_name(snapshot, connection).map(str::to_owned),
+        ZoneOwner::Network(vni) => Some(format!("vni {vni}")),
+    }
+}
+
 fn connection(snapshot: &Snapshot, of: &connections::Connection) -> v1::Connection {
     let end =
         |end: End| v1::ConnectionEnd { address: end.address.to_string(), port: end.port.into() };
@@ -94,7 +102,7 @@ fn connection(snapshot: &Snapshot, of: &connections::Connection) -> v1::Connecti
         state: connection_state(of.status).into(),
         half_open: of.status.is_half_open(),
         idle_s: of.idle_s.into(),
-        port: port_name(snapshot, of).map(str::to_owned),
+        port: owner_name(snapshot, of),
         rule: rule_name(snapshot, of),
     }
 }

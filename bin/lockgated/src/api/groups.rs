@@ -3,7 +3,7 @@
 use api::v1;
 use config::groups::{Group, GroupId, Rule};
 use config::validated::{Port, Validated};
-use config::{last_rule_name, rule_name};
+use config::{NetworkSettings, last_rule_name, rule_name};
 use policy::selector::protocol_text;
 use policy::{Action, GroupMode, GroupSide, PortRange, TcpSegments};
 
@@ -14,7 +14,7 @@ use crate::backend::Running;
 pub(crate) fn groups(running: &Running) -> v1::Groups {
     let settings = &*running.settings;
     let groups = (0..).map(GroupId).zip(&settings.groups);
-    let ports = settings.ports.iter().flat_map(|port| port_groups(running, port));
+    let ports = bindings(settings).flat_map(|binding| side_groups(running, binding));
     v1::Groups {
         groups: groups.map(|(id, of)| group(running, id, of)).collect(),
         ports: ports.collect(),
@@ -24,9 +24,9 @@ pub(crate) fn groups(running: &Running) -> v1::Groups {
 
 fn group(running: &Running, id: GroupId, group: &Group) -> v1::Group {
     let settings = &*running.settings;
-    let bound = |side| {
-        let ports = settings.ports.iter().filter(|port| port.groups(side).contains(&id));
-        ports.map(|port| port.name.clone()).collect()
+    let bound = |side: GroupSide| {
+        let lists = |binding: &Binding| binding.groups[side as usize].contains(&id);
+        bindings(settings).filter(lists).map(|binding| binding.name).collect()
     };
     let rules = settings.rules.iter().filter(|rule| rule.group == id);
     v1::Group {
@@ -61,19 +61,43 @@ fn rule(running: &Running, group: &Group, rule: &Rule) -> v1::GroupRule {
     }
 }
 
-/// The sides of a port that have groups.
-fn port_groups(running: &Running, port: &Port) -> impl Iterator<Item = v1::PortGroups> {
+/// A port, or a virtual network, with the groups of its sides.
+struct Binding<'s> {
+    name: String,
+    groups: [&'s [GroupId]; 2],
+}
+
+/// The ports and virtual networks of a configuration.
+fn bindings(settings: &Validated) -> impl Iterator<Item = Binding<'_>> {
+    let port = |port: &Port| port.name.clone();
+    let network = |network: &NetworkSettings| format!("vni {}", network.vni);
+    let ports = settings.ports.iter().map(move |of| Binding {
+        name: port(of),
+        groups: GroupSide::ALL.map(|side| of.groups(side)),
+    });
+    let networks = settings.networks.iter().map(move |of| Binding {
+        name: network(of),
+        groups: GroupSide::ALL.map(|side| of.groups(side)),
+    });
+    ports.chain(networks)
+}
+
+/// The sides of a port or network that have groups.
+fn side_groups<'s>(
+    running: &'s Running,
+    Binding { name, groups }: Binding<'s>,
+) -> impl Iterator<Item = v1::PortGroups> {
     let settings: &Validated = &running.settings;
-    let sides = GroupSide::ALL.into_iter().filter(|side| !port.groups(*side).is_empty());
-    sides.map(move |side| {
-        let groups = port.groups(side).iter().map(|id| &settings.groups[id.0 as usize]);
+    let sides = GroupSide::ALL.into_iter().zip(groups).filter(|(_, groups)| !groups.is_empty());
+    sides.map(move |(side, groups)| {
+        let groups = groups.iter().map(|id| &settings.groups[id.0 as usize]);
         let is_audit = groups.clone().all(|group| group.mode == GroupMode::Audit);
         v1::PortGroups {
-            port: port.name.clone(),
+            port: name.clone(),
             side: side.name().into(),
             groups: groups.map(|group| group.name.clone()).collect(),
             no_match: if is_audit { "would_deny" } else { "deny" }.into(),
-            decided: Some(decided(running, &last_rule_name(&port.name, side))),
+            decided: Some(decided(running, &last_rule_name(&name, side))),
         }
     })
 }

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | Apply | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
 //! | ChangePolicies | the same | the same |
+//! | ChangeEndpoints | batch by batch, each as large | the same |
 //! | Diff | a whole configuration | the same, one at a time |
 //! | all others | [`MAX_SMALL_REQUEST_BYTES`] | the same |
 
@@ -27,6 +28,7 @@ use super::peer::Peer;
 const APPLY: &str = "/Apply";
 const DIFF: &str = "/Diff";
 const CHANGE_POLICIES: &str = "/ChangePolicies";
+const CHANGE_ENDPOINTS: &str = "/ChangeEndpoints";
 
 /// The limits, to be laid around the service.
 pub(super) fn layer() -> Limits {
@@ -67,7 +69,8 @@ enum Size {
 
 /// Returns the size that a request to `path` may have.
 fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
-    let changes = [APPLY, CHANGE_POLICIES].iter().any(|call| path.ends_with(call));
+    let changes =
+        [APPLY, CHANGE_POLICIES, CHANGE_ENDPOINTS].iter().any(|call| path.ends_with(call));
     let diff = path.ends_with(DIFF);
     match (changes || diff) && may_change() {
         true => Size::Large,
@@ -124,8 +127,8 @@ where
 /// The refusal of a request that goes beyond [`Size::Small`].
 fn too_large(_: Box<dyn std::error::Error + Send + Sync>) -> Status {
     Status::resource_exhausted(format!(
-        "the request is larger than {MAX_SMALL_REQUEST_BYTES} bytes; only configurations are, and \
-         only root and group {ADMIN_GROUP} may send those"
+        "the request is larger than {MAX_SMALL_REQUEST_BYTES} bytes; only configurations and \
+         batches of endpoints are, and only root and group {ADMIN_GROUP} may send those"
     ))
 }
 
@@ -140,6 +143,8 @@ mod tests {
         assert_eq!((of("/Apply", true), of("/Apply", false)), (Size::Large, Size::Small));
         assert_eq!(of("/ChangePolicies", true), Size::Large);
         assert_eq!(of("/ChangePolicies", false), Size::Small);
+        assert_eq!(of("/ChangeEndpoints", true), Size::Large);
+        assert_eq!(of("/ChangeEndpoints", false), Size::Small);
         assert_eq!((of("/Diff", true), of("/Diff", false)), (Size::Large, Size::LargeInTurn));
         assert_eq!((of("/Explain", true), of("/ShowPorts", false)), (Size::Small, Size::Small));
     }
