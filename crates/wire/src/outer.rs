@@ -3,9 +3,10 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, protocol};
+use crate::ip_header::IpHeader;
 use crate::link::LinkAddress;
 use crate::overlay::{self, Kind};
-use crate::packet::{self, IPV4_BYTES, IPV6_BYTES};
+use crate::packet;
 use crate::vni::Vni;
 
 /// Bytes of a UDP header.
@@ -116,11 +117,7 @@ pub struct Outer {
 impl Outer {
     /// Bytes of the headers.
     pub const fn bytes(&self) -> usize {
-        let ip = match self.source.family {
-            Family::V4 => IPV4_BYTES,
-            Family::V6 => IPV6_BYTES,
-        };
-        ip + UDP_BYTES + overlay::HEADER_BYTES
+        IpHeader::bytes(self.source.family) + UDP_BYTES + overlay::HEADER_BYTES
     }
 
     /// Writes the headers in front of a tenant's frame of `length` bytes that begins at `frame` in
@@ -136,42 +133,32 @@ impl Outer {
         }
         let start = frame.checked_sub(self.bytes())?;
         let packet = memory.get_mut(start..frame.checked_add(length)?)?;
-        let total = u16::try_from(packet.len()).ok()?;
-        let udp_at = self.bytes() - UDP_BYTES - overlay::HEADER_BYTES;
-        let (ip, udp) = packet.split_at_mut(udp_at);
-        let udp_bytes = udp.len() as u16;
+        let header_bytes = IpHeader::bytes(self.source.family);
+        u16::try_from(packet.len()).ok()?;
+        let header = IpHeader {
+            source: self.source,
+            destination: self.destination,
+            protocol: protocol::UDP,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            dont_fragment: true,
+        };
+        header.write(packet);
+        let udp = packet.get_mut(header_bytes..)?;
+        let udp_bytes = udp.len();
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&self.udp_port.to_be_bytes());
-        udp[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
+        udp[4..6].copy_from_slice(&(udp_bytes as u16).to_be_bytes());
         udp[6..8].fill(0);
         udp[8..16].copy_from_slice(&self.kind.header(self.vni));
-        ip.fill(0);
-        match self.source.family {
-            Family::V4 => {
-                (ip[0], ip[1]) = (0x45, self.traffic_class);
-                ip[2..4].copy_from_slice(&total.to_be_bytes());
-                ip[6] = 0x40;
-                (ip[8], ip[9]) = (self.hop_limit, protocol::UDP);
-                ip[12..16].copy_from_slice(&(self.source.value as u32).to_be_bytes());
-                ip[16..20].copy_from_slice(&(self.destination.value as u32).to_be_bytes());
-                let sum = checksum::finish(checksum::sum(ip));
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            }
-            Family::V6 => {
-                let class = 6 << 12 | u16::from(self.traffic_class) << 4;
-                ip[..2].copy_from_slice(&class.to_be_bytes());
-                ip[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
-                (ip[6], ip[7]) = (protocol::UDP, self.hop_limit);
-                ip[8..24].copy_from_slice(&self.source.value.to_be_bytes());
-                ip[24..40].copy_from_slice(&self.destination.value.to_be_bytes());
-                let ends = (self.source, self.destination);
-                let pseudo = checksum::pseudo_header(ends.0, ends.1, protocol::UDP, udp.len());
-                let sum = match checksum::finish(pseudo + checksum::sum(udp)) {
-                    0 => 0xffff,
-                    sum => sum,
-                };
-                udp[6..8].copy_from_slice(&sum.to_be_bytes());
-            }
+        if self.source.family == Family::V6 {
+            let (source, destination) = (self.source, self.destination);
+            let pseudo = checksum::pseudo_header(source, destination, protocol::UDP, udp_bytes);
+            let sum = match checksum::finish(pseudo + checksum::sum(udp)) {
+                0 => 0xffff,
+                sum => sum,
+            };
+            udp[6..8].copy_from_slice(&sum.to_be_bytes());
         }
         Some(start)
     }
