@@ -19,8 +19,8 @@ const CHECKSUM: usize = 6;
 
 /// Addresses an overlay packet anew, of the family that it has: source, destination, one hop less.
 /// The IPv4 header's checksum and UDP's follow; a UDP checksum of 0, which says that there is none,
-/// stays 0. `bytes` begins with the IP header, is as long as it says, and was parsed; its TTL or hop
-/// limit is above 0. UDP begins at `udp`.
+/// stays 0. `bytes` begins with the IP header, is as long as it says, and was parsed; its TTL or
+/// hop limit is above 0. UDP begins at `udp`.
 #[inline]
 pub fn forward(bytes: &mut [u8], udp: usize, (source, destination): (Address, Address)) {
     packet::decrement_hop_limit(bytes, source.family);

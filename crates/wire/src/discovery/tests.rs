@@ -287,7 +287,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 135u8..=136) {
+    fn no_bytes_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..120),
+        kind in 135u8..=136,
+    ) {
         if bytes.len() > 46 {
             (bytes[0], bytes[6], bytes[7], bytes[40], bytes[41]) = (0x60, 58, 255, kind, 0);
         }
