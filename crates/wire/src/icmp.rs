@@ -2,7 +2,8 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, Flow, Upper, protocol};
-use crate::packet::{self, Fragment, IPV4_BYTES, IPV6_BYTES, Packet};
+use crate::ip_header::IpHeader;
+use crate::packet::{self, Fragment, Packet};
 
 /// Bytes of an ICMP error's own header, both families.
 pub const HEADER_BYTES: usize = 8;
@@ -76,14 +77,7 @@ pub fn too_big_message<'b>(bytes: &'b [u8], packet: &Packet) -> Option<TooBigMes
         return None;
     }
     let message = bytes.get(usize::from(packet.upper_offset)..packet.length as usize)?;
-    let pseudo = match flow.family {
-        Family::V4 => 0,
-        Family::V6 => {
-            let (source, destination) = (flow.source_address(), flow.destination_address());
-            checksum::pseudo_header(source, destination, protocol::ICMPV6, message.len())
-        }
-    };
-    if checksum::finish(checksum::sum(message) + pseudo) != 0 {
+    if !is_intact(flow, message) {
         return None;
     }
     let (header, quote) = message.split_first_chunk::<HEADER_BYTES>()?;
@@ -151,15 +145,16 @@ pub fn write_error(
     if source.family != destination.family {
         return None;
     }
-    let (header_bytes, limit) = match source.family {
-        Family::V4 => (IPV4_BYTES, MAX_V4_BYTES),
-        Family::V6 => (IPV6_BYTES, MAX_V6_BYTES),
+    let header_bytes = IpHeader::bytes(source.family);
+    let limit = match source.family {
+        Family::V4 => MAX_V4_BYTES,
+        Family::V6 => MAX_V6_BYTES,
     };
     let quote = original.get(..packet.length as usize)?;
     let quote = &quote[..quote.len().min(limit - header_bytes - HEADER_BYTES)];
     let length = header_bytes + HEADER_BYTES + quote.len();
     let out = into.get_mut(..length)?;
-    out[..header_bytes + HEADER_BYTES].fill(0);
+    out[header_bytes..header_bytes + HEADER_BYTES].fill(0);
     out[header_bytes + HEADER_BYTES..].copy_from_slice(quote);
     let (kind, code, value) = match (source.family, error) {
         (Family::V4, Error::TimeExceeded) => (11, 0, 0),
@@ -171,40 +166,46 @@ pub fn write_error(
     icmp[0] = kind;
     icmp[1] = code;
     icmp[4..8].copy_from_slice(&value.to_be_bytes());
-    let sum = checksum::sum(icmp)
-        + match source.family {
-            Family::V4 => 0,
-            Family::V6 => {
-                checksum::pseudo_header(source, destination, protocol::ICMPV6, icmp.len())
-            }
-        };
-    icmp[2..4].copy_from_slice(&checksum::finish(sum).to_be_bytes());
-    write_ip_header(out, source, destination);
+    write_checksum(icmp, source, destination);
+    let protocol = match source.family {
+        Family::V4 => protocol::ICMP,
+        Family::V6 => protocol::ICMPV6,
+    };
+    let header = IpHeader {
+        source,
+        destination,
+        protocol,
+        traffic_class: 0,
+        hop_limit: HOP_LIMIT,
+        dont_fragment: false,
+    };
+    header.write(out);
     Some(length)
 }
 
-/// Writes the IP header of an ICMP message that fills `out`.
-fn write_ip_header(out: &mut [u8], source: Address, destination: Address) {
-    let length = out.len();
+/// Returns the sum of the pseudo-header that an ICMP message's checksum covers: ICMPv6's has one
+/// (RFC 4443 §2.3), ICMP's has none (RFC 792).
+fn pseudo_header(source: Address, destination: Address, length: usize) -> u64 {
     match source.family {
-        Family::V4 => {
-            out[0] = 0x45;
-            out[2..4].copy_from_slice(&(length as u16).to_be_bytes());
-            out[8] = HOP_LIMIT;
-            out[9] = protocol::ICMP;
-            out[12..16].copy_from_slice(&(source.value as u32).to_be_bytes());
-            out[16..20].copy_from_slice(&(destination.value as u32).to_be_bytes());
-            let checksum = checksum::finish(checksum::sum(&out[..IPV4_BYTES]));
-            out[10..12].copy_from_slice(&checksum.to_be_bytes());
-        }
-        Family::V6 => {
-            out[0] = 0x60;
-            out[4..6].copy_from_slice(&((length - IPV6_BYTES) as u16).to_be_bytes());
-            out[6] = protocol::ICMPV6;
-            out[7] = HOP_LIMIT;
-            out[8..24].copy_from_slice(&source.value.to_be_bytes());
-            out[24..40].copy_from_slice(&destination.value.to_be_bytes());
-        }
+        Family::V4 => 0,
+        Family::V6 => checksum::pseudo_header(source, destination, protocol::ICMPV6, length),
+    }
+}
+
+/// Returns whether the checksum of the ICMP message of a packet is right. `message` is the whole
+/// message. Cost: reads all of it.
+pub(crate) fn is_intact(flow: &Flow, message: &[u8]) -> bool {
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let pseudo = pseudo_header(source, destination, message.len());
+    checksum::finish(checksum::sum(message) + pseudo) == 0
+}
+
+/// Writes the checksum of a whole ICMP message, whose field is 0 so far.
+pub(crate) fn write_checksum(message: &mut [u8], source: Address, destination: Address) {
+    let pseudo = pseudo_header(source, destination, message.len());
+    let sum = checksum::finish(checksum::sum(message) + pseudo);
+    if let Some(field) = message.get_mut(2..4) {
+        field.copy_from_slice(&sum.to_be_bytes());
     }
 }
 

@@ -20,6 +20,7 @@ pub mod flow;
 pub mod frame;
 pub mod glance;
 pub mod icmp;
+mod ip_header;
 pub mod link;
 pub mod mark;
 pub mod outer;

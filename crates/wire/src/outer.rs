@@ -3,9 +3,10 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, protocol};
+use crate::ip_header::IpHeader;
 use crate::link::LinkAddress;
 use crate::overlay::{self, Kind};
-use crate::packet::{self, IPV4_BYTES, IPV6_BYTES};
+use crate::packet;
 use crate::vni::Vni;
 
 /// Bytes of a UDP header.
@@ -18,8 +19,8 @@ const CHECKSUM: usize = 6;
 
 /// Addresses an overlay packet anew, of the family that it has: source, destination, one hop less.
 /// The IPv4 header's checksum and UDP's follow; a UDP checksum of 0, which says that there is none,
-/// stays 0. `bytes` begins with the IP header, is as long as it says, and was parsed; UDP begins at
-/// `udp`.
+/// stays 0. `bytes` begins with the IP header, is as long as it says, and was parsed; its TTL or
+/// hop limit is above 0. UDP begins at `udp`.
 #[inline]
 pub fn forward(bytes: &mut [u8], udp: usize, (source, destination): (Address, Address)) {
     packet::decrement_hop_limit(bytes, source.family);
@@ -42,9 +43,12 @@ pub fn forward(bytes: &mut [u8], udp: usize, (source, destination): (Address, Ad
 /// checksum follows; see [`forward`].
 #[inline]
 pub fn set_tenant_destination(bytes: &mut [u8], udp: usize, frame: usize, mac: LinkAddress) {
-    // All headers in front of it are of even length, so that words of the sum begin where it does.
-    debug_assert_eq!((frame - udp) % 2, 0);
-    let change = exchange(bytes, frame, &mac.bytes());
+    let mut change = exchange(bytes, frame, &mac.bytes());
+    // Words that begin at an odd byte count with their bytes swapped (RFC 1071 §2 B). The headers
+    // of VXLAN and Geneve are of even length; this is for whatever else lies in between.
+    if !frame.abs_diff(udp).is_multiple_of(2) {
+        change = checksum::fold(change).swap_bytes().into();
+    }
     correct_udp(bytes, udp, change);
 }
 
@@ -74,13 +78,17 @@ fn correct(bytes: &mut [u8], at: usize, change: u64) {
     }
 }
 
+/// Changes the checksum of the UDP header at an offset, if it has one; 0 would say that there is
+/// none (RFC 768).
 #[inline(always)]
 fn correct_udp(bytes: &mut [u8], udp: usize, change: u64) {
-    let at = udp + CHECKSUM;
-    if bytes.get(at..at + 2).is_some_and(|field| field != [0, 0]) {
-        correct(bytes, at, change);
-        if let Some(field) = bytes.get_mut(at..at + 2).filter(|field| **field == [0, 0]) {
-            field.fill(0xff);
+    let Some(header) = bytes.get_mut(udp..).and_then(|b| b.first_chunk_mut::<UDP_BYTES>()) else {
+        return;
+    };
+    if header[CHECKSUM..] != [0, 0] {
+        correct(header, CHECKSUM, change);
+        if header[CHECKSUM..] == [0, 0] {
+            header[CHECKSUM..].fill(0xff);
         }
     }
 }
@@ -109,59 +117,48 @@ pub struct Outer {
 impl Outer {
     /// Bytes of the headers.
     pub const fn bytes(&self) -> usize {
-        let ip = match self.source.family {
-            Family::V4 => IPV4_BYTES,
-            Family::V6 => IPV6_BYTES,
-        };
-        ip + UDP_BYTES + overlay::HEADER_BYTES
+        IpHeader::bytes(self.source.family) + UDP_BYTES + overlay::HEADER_BYTES
     }
 
     /// Writes the headers in front of a tenant's frame of `length` bytes that begins at `frame` in
-    /// `memory`; returns where they begin. `None`: there is no room for them, or the packet would
-    /// be too long.
+    /// `memory`; returns where they begin. `None`: there is no room for them, the packet would be
+    /// too long, or the addresses are of two families.
     ///
     /// The packet may not be fragmented on its way. UDP has no checksum over IPv4 (RFC 7348 §5);
     /// over IPv6 it has one, for which all of the frame is read.
     #[must_use]
     pub fn write(&self, memory: &mut [u8], frame: usize, length: usize) -> Option<usize> {
+        if self.source.family != self.destination.family {
+            return None;
+        }
         let start = frame.checked_sub(self.bytes())?;
         let packet = memory.get_mut(start..frame.checked_add(length)?)?;
-        let total = u16::try_from(packet.len()).ok()?;
-        let udp_at = self.bytes() - UDP_BYTES - overlay::HEADER_BYTES;
-        let (ip, udp) = packet.split_at_mut(udp_at);
-        let udp_bytes = udp.len() as u16;
+        let header_bytes = IpHeader::bytes(self.source.family);
+        u16::try_from(packet.len()).ok()?;
+        let header = IpHeader {
+            source: self.source,
+            destination: self.destination,
+            protocol: protocol::UDP,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            dont_fragment: true,
+        };
+        header.write(packet);
+        let udp = packet.get_mut(header_bytes..)?;
+        let udp_bytes = udp.len();
         udp[..2].copy_from_slice(&self.source_port.to_be_bytes());
         udp[2..4].copy_from_slice(&self.udp_port.to_be_bytes());
-        udp[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
+        udp[4..6].copy_from_slice(&(udp_bytes as u16).to_be_bytes());
         udp[6..8].fill(0);
         udp[8..16].copy_from_slice(&self.kind.header(self.vni));
-        ip.fill(0);
-        match self.source.family {
-            Family::V4 => {
-                (ip[0], ip[1]) = (0x45, self.traffic_class);
-                ip[2..4].copy_from_slice(&total.to_be_bytes());
-                ip[6] = 0x40;
-                (ip[8], ip[9]) = (self.hop_limit, protocol::UDP);
-                ip[12..16].copy_from_slice(&(self.source.value as u32).to_be_bytes());
-                ip[16..20].copy_from_slice(&(self.destination.value as u32).to_be_bytes());
-                let sum = checksum::finish(checksum::sum(ip));
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-            }
-            Family::V6 => {
-                let class = 6 << 12 | u16::from(self.traffic_class) << 4;
-                ip[..2].copy_from_slice(&class.to_be_bytes());
-                ip[4..6].copy_from_slice(&udp_bytes.to_be_bytes());
-                (ip[6], ip[7]) = (protocol::UDP, self.hop_limit);
-                ip[8..24].copy_from_slice(&self.source.value.to_be_bytes());
-                ip[24..40].copy_from_slice(&self.destination.value.to_be_bytes());
-                let ends = (self.source, self.destination);
-                let pseudo = checksum::pseudo_header(ends.0, ends.1, protocol::UDP, udp.len());
-                let sum = match checksum::finish(pseudo + checksum::sum(udp)) {
-                    0 => 0xffff,
-                    sum => sum,
-                };
-                udp[6..8].copy_from_slice(&sum.to_be_bytes());
-            }
+        if self.source.family == Family::V6 {
+            let (source, destination) = (self.source, self.destination);
+            let pseudo = checksum::pseudo_header(source, destination, protocol::UDP, udp_bytes);
+            let sum = match checksum::finish(pseudo + checksum::sum(udp)) {
+                0 => 0xffff,
+                sum => sum,
+            };
+            udp[6..8].copy_from_slice(&sum.to_be_bytes());
         }
         Some(start)
     }
@@ -171,6 +168,7 @@ impl Outer {
 mod tests {
     use super::*;
     use crate::UpperChecksum;
+    use crate::build::PacketBuilder;
     use crate::packet::parse;
     use proptest::prelude::*;
     use std::vec;
@@ -208,6 +206,58 @@ mod tests {
         prop_oneof![Just(Family::V4), Just(Family::V6)]
     }
 
+    fn offset() -> impl Strategy<Value = usize> {
+        prop_oneof![0usize..100, usize::MAX - 20..=usize::MAX]
+    }
+
+    prop_compose! {
+        /// A UDP packet with IPv4 options or an IPv6 extension header, with a checksum or without.
+        fn received()(
+            family in family(),
+            ends in any::<(u128, u128)>(),
+            words in 0usize..=10,
+            hops in 2u8..,
+            has_checksum in any::<bool>(),
+            payload in prop::collection::vec(
+                prop_oneof![Just(0), Just(0xff), any::<u8>()], 6..120,
+            ),
+        ) -> Vec<u8> {
+            let ends = (address(family, ends.0), address(family, ends.1));
+            let mut packet = PacketBuilder::new(ends.0, ends.1).udp(7, 4789).payload(&payload);
+            packet = packet.hop_limit(hops);
+            packet = match family {
+                Family::V4 => packet.options(&vec![1; words * 4]),
+                Family::V6 if words > 5 => packet.extension(protocol::DESTINATION, &[1, 4]),
+                Family::V6 => packet,
+            };
+            if !has_checksum {
+                packet = packet.no_upper_checksum();
+            }
+            packet.ip()
+        }
+    }
+
+    /// Sets addresses and lowers the hop limit; sums the IPv4 header anew.
+    fn readdress_plainly(bytes: &mut [u8], (source, destination): (Address, Address)) {
+        match source.family {
+            Family::V4 => {
+                let length = usize::from(bytes[0] & 0x0f) * 4;
+                let header = &mut bytes[..length];
+                header[8] -= 1;
+                header[10..12].fill(0);
+                header[12..16].copy_from_slice(&(source.value as u32).to_be_bytes());
+                header[16..20].copy_from_slice(&(destination.value as u32).to_be_bytes());
+                let sum = checksum::finish(checksum::sum(header));
+                header[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            Family::V6 => {
+                bytes[7] -= 1;
+                bytes[8..24].copy_from_slice(&source.value.to_be_bytes());
+                bytes[24..40].copy_from_slice(&destination.value.to_be_bytes());
+            }
+        }
+    }
+
     #[test]
     fn headers_are_written_byte_by_byte() {
         let mut of = outer(Family::V4, (0x01_0203, 0x04_0506), (0xb8, 64));
@@ -221,6 +271,50 @@ mod tests {
     }
 
     #[test]
+    fn geneve_over_ipv6_is_written_byte_by_byte() {
+        let of = Outer {
+            source: Address::v6(0x2001_0db8 << 96 | 1),
+            destination: Address::v6(0x2001_0db8 << 96 | 2),
+            source_port: 0x1234,
+            udp_port: overlay::GENEVE_PORT,
+            kind: Kind::Geneve,
+            vni: Vni::new(0x12_3456).unwrap(),
+            traffic_class: 0xb8,
+            hop_limit: 64,
+        };
+        let packet = build(&of, &[0xaa; 15]);
+        // RFC 8200 §3
+        assert_eq!(packet[..8], [0x6b, 0x80, 0, 0, 0, 31, 17, 64]);
+        assert_eq!(packet[8..24], [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        assert_eq!(packet[24..40], [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(packet[40..46], [0x12, 0x34, 0x17, 0xc1, 0, 31]);
+        // Summed by hand: pseudo-header 0x5ba5, UDP 0x2a14, Geneve 0xcd8c, frame 0x54ab; in all
+        // 0x1a7f0, folded 0xa7f1.
+        assert_eq!(packet[46..48], [0x58, 0x0e]);
+        assert_eq!(packet[48..56], [0, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0]);
+        assert_eq!(packet[56..], [0xaa; 15]);
+    }
+
+    #[test]
+    fn a_checksum_that_becomes_zero_is_sent_as_all_ones() {
+        // RFC 768. One word of the payload takes every value, so that the sum does as well.
+        let mut all_ones = 0;
+        for last in 0..=u16::MAX {
+            let of = outer(Family::V6, (1 << 20, 2 << 20), (0, 64));
+            let mut frame = [0; 14];
+            frame[4..6].copy_from_slice(&last.to_be_bytes());
+            let anew = build(&of, &frame);
+            let mut changed = build(&of, &[0; 14]);
+            let mac = *frame.first_chunk().unwrap();
+            set_tenant_destination(&mut changed, 40, 56, LinkAddress::new(mac));
+            assert_eq!(changed, anew);
+            assert_ne!(anew[46..48], [0, 0]);
+            all_ones += u32::from(anew[46..48] == [0xff, 0xff]);
+        }
+        assert_eq!(all_ones, 1);
+    }
+
+    #[test]
     fn nothing_is_written_where_there_is_no_room() {
         for family in [Family::V4, Family::V6] {
             let of = outer(family, (1, 2), (0, 64));
@@ -228,6 +322,13 @@ mod tests {
             assert_eq!(of.write(&mut memory, of.bytes() - 1, 10), None);
             assert_eq!(of.write(&mut memory, of.bytes(), 101 - of.bytes()), None);
             assert_eq!(of.write(&mut memory, usize::MAX, 1), None);
+            let other = match family {
+                Family::V4 => address(Family::V6, 1),
+                Family::V6 => address(Family::V4, 1),
+            };
+            let mixed = Outer { destination: other, ..of };
+            assert_eq!(mixed.write(&mut memory, 80, 10), None);
+            assert_eq!(memory, [0; 100]);
             let mut large = vec![0; 70_000];
             assert_eq!(of.write(&mut large, 100, 65_536 - of.bytes()), None);
             assert!(of.write(&mut large, 100, 65_535 - of.bytes()).is_some());
@@ -289,14 +390,63 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(
+        fn checksums_follow_behind_options_and_at_odd_offsets(
+            before in received(),
+            after in any::<(u128, u128)>(),
+            mac in any::<[u8; 6]>(),
+            at in 0usize..100,
+        ) {
+            let parsed = parse(&before).unwrap();
+            let (family, udp) = (parsed.flow.family, usize::from(parsed.upper_offset));
+            let has_checksum = before[udp + 6..udp + 8] != [0, 0];
+            let (source, destination) = (address(family, after.0), address(family, after.1));
+            let frame = (udp + UDP_BYTES + at).min(before.len() - 6);
+            let mut bytes = before.clone();
+            set_tenant_destination(&mut bytes, udp, frame, LinkAddress::new(mac));
+            forward(&mut bytes, udp, (source, destination));
+
+            let mut expected = before;
+            expected[frame..frame + 6].copy_from_slice(&mac);
+            readdress_plainly(&mut expected, (source, destination));
+            if has_checksum {
+                let packet = parse(&expected).unwrap();
+                UpperChecksum::find(&expected, &packet).unwrap().complete(&mut expected);
+            }
+            prop_assert_eq!(bytes, expected);
+        }
+
+        #[test]
+        fn a_wrong_checksum_stays_wrong(
+            mut bytes in received(),
+            after in any::<(u128, u128)>(),
+            error in 1u16..0xffff,
+        ) {
+            // Whoever receives it must still see that it was damaged on its way to us.
+            let parsed = parse(&bytes).unwrap();
+            let (family, udp) = (parsed.flow.family, usize::from(parsed.upper_offset));
+            let field = u16::from_be_bytes([bytes[udp + 6], bytes[udp + 7]]);
+            let wrong = checksum::update(field, 0, error);
+            prop_assume!(field != 0 && wrong != 0);
+            bytes[udp + 6..udp + 8].copy_from_slice(&wrong.to_be_bytes());
+            forward(&mut bytes, udp, (address(family, after.0), address(family, after.1)));
+            let packet = parse(&bytes).unwrap();
+            let sum = UpperChecksum::find(&bytes, &packet).unwrap();
+            prop_assert!(!sum.is_absent() && !sum.is_good(&bytes));
+        }
+
+        #[test]
+        fn no_bytes_and_offsets_panic(
             mut bytes in prop::collection::vec(any::<u8>(), 0..80),
             family in family(),
-            udp in 0usize..100,
+            udp in offset(),
+            frame in offset(),
         ) {
             let (one, other) = (address(family, 1), address(family, 2));
+            let length = bytes.len();
             forward(&mut bytes, udp, (one, other));
-            set_tenant_destination(&mut bytes, udp, udp + 16, LinkAddress::new([1; 6]));
+            set_tenant_destination(&mut bytes, udp, frame, LinkAddress::new([1; 6]));
+            _ = outer(family, (1, 2), (0, 64)).write(&mut bytes, udp, frame);
+            prop_assert_eq!(bytes.len(), length);
         }
     }
 }

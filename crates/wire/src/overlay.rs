@@ -21,7 +21,8 @@ const VXLAN_HAS_VNI: u8 = 0x08;
 const GENEVE_CONTROL: u8 = 0x80;
 /// Geneve's protocol for Ethernet frames (Trans Ether Bridging).
 const ETHERNET: [u8; 2] = [0x65, 0x58];
-/// Set in the type of an option that must be understood.
+/// Set in the type of an option that must be understood. The header's own flag C says only that
+/// there may be one (RFC 8926 §3.4); it is not read.
 const CRITICAL: u8 = 0x80;
 /// Class and types of the options that Arion's hosts send: known, and passed on as they are.
 const KNOWN_CLASS: u16 = 0x0111;
@@ -203,7 +204,7 @@ mod tests {
         let refused = |options: &[u8]| parse(Kind::Geneve, &geneve_with(options)).unwrap_err();
         assert_eq!(refused(&option(0x0112, 0xc8, 0)), OverlayError::CriticalOption);
         assert_eq!(refused(&option(0x0111, 0xca, 1)), OverlayError::CriticalOption);
-        let too_long = [option(1, 1, 0), vec_of(&[0, 1, 1, 1])].concat();
+        let too_long = [option(1, 1, 0), Vec::from([0, 1, 1, 1])].concat();
         assert_eq!(refused(&too_long), OverlayError::Options);
         // All 252 bytes.
         let all = [option(1, 1, 31), option(1, 1, 30)].concat();
@@ -211,11 +212,79 @@ mod tests {
         assert_eq!(parse(Kind::Geneve, &geneve_with(&all)).unwrap().length, 260);
     }
 
-    fn vec_of(bytes: &[u8]) -> Vec<u8> {
-        bytes.to_vec()
+    #[test]
+    fn a_packet_with_options_is_read_whole_or_not_at_all() {
+        // RFC 8926 §3.4, §3.5: 4 words of options; O clear, C set; then the tenant's frame.
+        let mut packet = Vec::from([0x04, 0x40, 0x65, 0x58, 0x12, 0x34, 0x56, 0xff]);
+        packet.extend([0x01, 0x11, 0xc8, 0x01, 0xde, 0xad, 0xbe, 0xef]);
+        packet.extend([0xff, 0xff, 0x01, 0xe0, 0x01, 0x11, 0x49, 0x00]);
+        packet.extend([0x2a; 14]);
+        let whole = OverlayHeader { vni: vni(0x12_3456), length: 24 };
+        for length in 0..=packet.len() {
+            let expected = if length < 24 { Err(OverlayError::Truncated) } else { Ok(whole) };
+            assert_eq!(parse(Kind::Geneve, &packet[..length]), expected, "{length} bytes");
+        }
+        // C is a hint for forwarding; the options themselves decide.
+        packet[1] = 0;
+        assert_eq!(parse(Kind::Geneve, &packet), Ok(whole));
+        packet[10] = 0xca;
+        assert_eq!(parse(Kind::Geneve, &packet), Err(OverlayError::CriticalOption));
+        packet[10] = 0x4a;
+        packet[1] = 0x40;
+        assert_eq!(parse(Kind::Geneve, &packet), Ok(whole));
+        // Every number of words but the right one cuts an option in two, or takes the frame for one
+        // that does not fit.
+        for words in [1, 5] {
+            packet[0] = words;
+            assert_eq!(parse(Kind::Geneve, &packet), Err(OverlayError::Options), "{words} words");
+        }
+    }
+
+    /// Options as lists of class, type and data words.
+    fn options() -> impl Strategy<Value = Vec<(u16, u8, u8)>> {
+        let class = prop_oneof![Just(KNOWN_CLASS), Just(0), any::<u16>()];
+        let kind = prop_oneof![0x47u8..=0x4a, 0xc7u8..=0xca, any::<u8>()];
+        let words = prop_oneof![Just(0), Just(31), 0u8..32];
+        prop::collection::vec((class, kind, words), 0..9)
     }
 
     proptest! {
+        #[test]
+        fn every_list_of_options_is_judged_by_its_options(
+            mut list in options(),
+            number in 0u32..=0xff_ffff,
+            frame in prop::collection::vec(any::<u8>(), 0..20),
+        ) {
+            let total = |list: &[(u16, u8, u8)]| -> usize {
+                list.iter().map(|(_, _, words)| 1 + usize::from(*words)).sum()
+            };
+            while total(&list) > 63 {
+                list.pop();
+            }
+            let mut bytes = Kind::Geneve.header(vni(number)).to_vec();
+            bytes[0] = total(&list) as u8;
+            for (class, kind, words) in &list {
+                bytes.extend(option(*class, *kind, *words));
+            }
+            let length = bytes.len();
+            bytes.extend(frame);
+            let is_refused = list.iter().any(|(class, kind, _)| {
+                *kind >= 0x80 && !(*class == 0x0111 && [0xc8, 0xc9].contains(kind))
+            });
+            prop_assert_eq!(parse(Kind::Geneve, &bytes), match is_refused {
+                true => Err(OverlayError::CriticalOption),
+                false => Ok(OverlayHeader { vni: vni(number), length }),
+            });
+        }
+
+        #[test]
+        fn a_header_is_read_as_it_was_written(number in 0u32..=0xff_ffff) {
+            for kind in [Kind::Vxlan, Kind::Geneve] {
+                let parsed = OverlayHeader { vni: vni(number), length: HEADER_BYTES };
+                prop_assert_eq!(parse(kind, &kind.header(vni(number))), Ok(parsed));
+            }
+        }
+
         #[test]
         fn no_bytes_panic_and_a_header_lies_within_them(
             kind in prop_oneof![Just(Kind::Vxlan), Just(Kind::Geneve)],
