@@ -16,6 +16,8 @@ use crate::events::{Events, Kind};
 const PAUSE: Duration = Duration::from_secs(5);
 /// Changes since the last image that are worth another one.
 const WORTH_AN_IMAGE: u64 = 50_000;
+/// Time that is waited for the next batch of many.
+const BETWEEN_BATCHES: Duration = Duration::from_millis(10);
 /// Changes that are committed together where so many wait.
 const MOST_IN_ONE: usize = 1 << 20;
 /// Changes that are kept while the store fails; with more, none of them is tried again.
@@ -95,14 +97,17 @@ impl StoreThread {
         }
     }
 
-    /// The batches that wait, up to what is good in one commit.
+    /// The batches that wait, up to what is good in one commit. Where some wait others are on their
+    /// way: they are let come, so that applying them has the processor for itself.
     fn gather(&self, first: Job, waiting: &Receiver<Job>) -> Vec<Job> {
         let most = self.store.limits().good_batch.max(MOST_IN_ONE);
         let mut count = first.changes.len();
         let mut jobs = vec![first];
+        let mut patience = Duration::ZERO;
         while count < most
-            && let Ok(job) = waiting.try_recv()
+            && let Ok(job) = waiting.recv_timeout(patience)
         {
+            patience = BETWEEN_BATCHES;
             count += job.changes.len();
             jobs.push(job);
         }
