@@ -96,7 +96,8 @@ fn parse_alone(data: &[u8]) {
     }
     _ = wire::discovery::parse_solicitation(data);
     let mut frame = data.to_vec();
-    let is_request = data.len() >= 42 && wire::arp::parse_request(&data[14..]).is_some();
+    let is_arp = data.len() >= 42 && data[12..14] == [8, 6];
+    let is_request = is_arp && wire::arp::parse_request(&data[14..]).is_some();
     assert_eq!(wire::arp::reply_in_place(&mut frame, LinkAddress::new([2; 6])), is_request);
     if let Ok(packet) = wire::packet::parse(data) {
         let (udp, mut bytes) = (packet.upper_offset.into(), data.to_vec());
