@@ -41,7 +41,7 @@ const STEP: Duration = Duration::from_millis(1);
 /// Keys that are looked up together, and in all.
 const TOGETHER: usize = 64;
 const LOOKUPS: usize = 1 << 21;
-/// Milliseconds that Arion's agent takes to program so many neighbours (BM-4h).
+/// Milliseconds that Arion's agent takes to program a number of neighbours (BM-4h).
 const ARION_MS: [(usize, f64); 7] = [
     (1_000, 9.5),
     (5_000, 49.1),
@@ -224,7 +224,7 @@ fn question(last: usize) -> (Vec<u8>, [u8; 6]) {
     (question.concat(), target.mac.bytes())
 }
 
-/// Nanoseconds of a lookup in a table of so many endpoints.
+/// Nanoseconds of a lookup in a table with a number of endpoints.
 fn lookup_ns(entries: usize, random: &mut Random) -> Result<f64, BenchError> {
     let table = Table::new(entries, &[9; 32]).map_err(BenchError::system("a table"))?;
     let mut book = Book::new(table, 1);

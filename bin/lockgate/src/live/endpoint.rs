@@ -201,26 +201,7 @@ fn form_of(named: Option<FileForm>, file: Option<&Path>) -> FileForm {
 /// A file of endpoints in JSON.
 #[derive(serde::Deserialize)]
 struct Listed {
-    endpoints: Vec<ListedEndpoint>,
-}
-
-#[derive(serde::Deserialize)]
-struct ListedEndpoint {
-    vni: u32,
-    address: String,
-    host: String,
-    #[serde(default)]
-    host_mac: Option<String>,
-    mac: String,
-    #[serde(default)]
-    revision: u64,
-}
-
-impl From<ListedEndpoint> for v1::Endpoint {
-    fn from(line: ListedEndpoint) -> v1::Endpoint {
-        let ListedEndpoint { vni, address, host, host_mac, mac, revision } = line;
-        v1::Endpoint { vni, address, host, host_mac, mac, revision }
-    }
+    endpoints: Vec<lines::Line>,
 }
 
 /// The outcome of all changes.
@@ -258,7 +239,7 @@ fn send(
         let answers = client.change_endpoints(stream).await.map_err(AnswerError)?;
         receive(answers.into_inner(), (began, until)).await
     });
-    // If the daemon went away the thread notices: nobody takes its batches.
+    // If the daemon went away the thread ends, because its channel is closed.
     let sent = sender.join().unwrap_or(Ok(()));
     let done = answered?;
     sent?;

@@ -140,7 +140,7 @@ async fn tell_durable(mut waiting: Receiver<Waiting>, to: Sender<Answer<v1::Endp
 /// Reads a change.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason for refusing it.
 fn read(change: &v1::EndpointChange) -> Result<Numbered, String> {
     let revision = |number: u64| match number {
         0 => Ok(None),

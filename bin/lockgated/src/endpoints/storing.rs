@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const WORTH_AN_IMAGE: u64 = 50_000;
 /// Time that is waited for the next batch of many.
 const BETWEEN_BATCHES: Duration = Duration::from_millis(10);
-/// Changes that are committed together where so many wait.
+/// The most changes that are committed together.
 const MOST_IN_ONE: usize = 1 << 20;
 /// Changes that are kept while the store fails; with more, none of them is tried again.
 const MOST_KEPT: usize = 4 << 20;

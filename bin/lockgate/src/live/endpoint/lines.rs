@@ -16,9 +16,9 @@ pub(super) fn csv_line(endpoint: &v1::Endpoint) -> String {
     format!("{vni},{address},{host},{host_mac},{mac},{revision}\n")
 }
 
-/// A line of a file as it is read.
+/// An endpoint of a file, CSV or JSON, as it is read.
 #[derive(serde::Deserialize)]
-struct Line {
+pub(super) struct Line {
     vni: u32,
     address: String,
     host: String,
@@ -27,6 +27,14 @@ struct Line {
     mac: String,
     #[serde(default)]
     revision: Option<u64>,
+}
+
+impl From<Line> for v1::Endpoint {
+    fn from(line: Line) -> v1::Endpoint {
+        let Line { vni, address, host, host_mac, mac, revision } = line;
+        let host_mac = host_mac.filter(|mac| !mac.is_empty());
+        v1::Endpoint { vni, address, host, host_mac, mac, revision: revision.unwrap_or(0) }
+    }
 }
 
 /// Reads the lines of a file as puts, one by one.
@@ -54,12 +62,10 @@ pub(super) fn csv(
     }
     let rows = rows.into_deserialize::<Line>();
     Ok(rows.map(move |row| {
-        let Line { vni, address, host, host_mac, mac, revision } = row.map_err(|error| {
+        let line = row.map_err(|error| {
             let line = error.position().map(csv::Position::line);
             bad(line, error.to_string(), &name)
         })?;
-        let host_mac = host_mac.filter(|mac| !mac.is_empty());
-        let revision = revision.unwrap_or(0);
-        Ok(Change::Put(v1::Endpoint { vni, address, host, host_mac, mac, revision }))
+        Ok(Change::Put(line.into()))
     }))
 }
