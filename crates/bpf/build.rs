@@ -18,7 +18,7 @@ use wire::shared::SharedStruct;
 use layout::*;
 
 /// Each becomes `NAME.bpf.o`.
-const NAMES: [&str; 2] = ["steer", "traffic"];
+const NAMES: [&str; 3] = ["steer", "overlay", "traffic"];
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=c");
@@ -97,6 +97,8 @@ fn header() -> String {
         SIDE_PROTECTED SIDE_UNPROTECTED
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
         OWN_PROTECTED OWN_UNPROTECTED
+        XDP_ACTIONS TIERS TIER_OVERLAY MAX_ENTRANCES MAX_EXITS
+        KIND_VXLAN KIND_GENEVE NETWORK_OPEN WAY_OPEN MISSES
         HEADER_BYTES MAX_FLOWS
     );
     for (name, number) in numbers {
@@ -107,12 +109,24 @@ fn header() -> String {
         let name = counter.name().to_uppercase();
         header += &format!("\tLOCKGATE_{name} = {},\n", counter as u32);
     }
-    header += "};\n\n";
+    header += "};\n\nenum lockgate_miss {\n";
+    for miss in Miss::ALL {
+        let name = miss.name().to_uppercase();
+        header += &format!("\tLOCKGATE_MISS_{name} = {},\n", miss as u32);
+    }
+    header += &format!("\tLOCKGATE_MISS_NONE = {MISSES},\n}};\n\n");
     // A struct comes behind those that it holds.
     header += &[
         Mark::definition(),
         KernelCounters::definition(),
         Options::definition(),
+        LeaseEntry::definition(),
+        EntranceKey::definition(),
+        OverlayEntry::definition(),
+        NetworkEntry::definition(),
+        EndpointKey::definition(),
+        EndpointEntry::definition(),
+        WayEntry::definition(),
         ServiceEntry::definition(),
         PortEntry::definition(),
         PortsEntry::definition(),

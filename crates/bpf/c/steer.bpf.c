@@ -12,39 +12,11 @@
  * Not handled: frames in several buffers (the program is not xdp.frags, so such
  * a netdev refuses it), tags stripped by the netdev before XDP sees the frame.
  */
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/in6.h>
-#include <linux/ip.h>
 #include <linux/ipv6.h>
-#include <stdbool.h>
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-
-/* Written by build.rs: see src/layout.rs. */
-#include "lockgate.h"
+#include "frame.h"
 
 /* Longest chain of IPv6 extension headers that is followed. */
 #define MAX_EXTENSIONS 8
-
-const volatile struct lockgate_options options = {};
-
-/* Queue -> AF_XDP socket; a worker's sockets are put in by the process. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, LOCKGATE_MAX_QUEUES);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
-
-/* 0 -> frames by what happened to them, per CPU; written here only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct lockgate_counters);
-} counters SEC(".maps");
 
 /* 0 -> the netdev's ports; made anew by the process for each change. */
 struct port_table {
@@ -93,25 +65,24 @@ struct {
 	__array(values, struct prefix_table);
 } prefixes SEC(".maps");
 
+/* Tier -> its program, by which a frame of its kind goes on; empty: there is none.
+ * Closed with the process that made it, so that a dead one leaves no tier behind.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, LOCKGATE_TIERS);
+	__type(key, __u32);
+	__type(value, __u32);
+} tiers SEC(".maps");
+
 /* Functions that are not static are checked by the verifier once each, not once
  * a path that leads there: of those a closer look consists.
  */
-
-/* Bytes of a frame that headers are looked for in. */
-#define FRAME_MASK 0x3fff
 
 enum fragment {
 	FRAGMENT_WHOLE,
 	FRAGMENT_FIRST,
 	FRAGMENT_LATER,
-};
-
-/* What a frame is before it is IP. */
-struct link {
-	__u8 *network;
-	__u32 length;
-	__u16 ethertype; /* host byte order */
-	__u16 vlan;
 };
 
 struct packet {
@@ -129,51 +100,6 @@ struct packet {
 	bool has_ports;
 	bool is_ike; /* a UDP datagram that begins with the non-ESP marker: RFC 3948 */
 };
-
-/* Of the packet, network byte order, not aligned. */
-static __always_inline __u16 load16(const __u8 *at)
-{
-	return bpf_ntohs(*(const __u16 *)at);
-}
-
-static __always_inline __u32 load32_be(const __u8 *at)
-{
-	return *(const __u32 *)at;
-}
-
-static __always_inline bool same_station(const __u8 *a, const __u8 *b)
-{
-	return load32_be(a) == load32_be(b) && load16(a + 4) == load16(b + 4);
-}
-
-/* False: truncated, or tagged in a way that no port is. */
-static __always_inline bool parse_link(__u8 *data, __u8 *end, struct link *link)
-{
-	bool stacked;
-	__u16 id;
-
-	link->vlan = LOCKGATE_VLAN_OTHER;
-	if (data + ETH_HLEN > end)
-		return false;
-	link->ethertype = load16(data + 12);
-	link->network = data + ETH_HLEN;
-	link->length = ETH_HLEN;
-	if (link->ethertype != ETH_P_8021Q && link->ethertype != ETH_P_8021AD) {
-		link->vlan = LOCKGATE_VLAN_UNTAGGED;
-		return true;
-	}
-	if (data + ETH_HLEN + 4 > end)
-		return false;
-	id = load16(data + ETH_HLEN) & 0x0fff;
-	stacked = link->ethertype == ETH_P_8021AD;
-	link->ethertype = load16(data + ETH_HLEN + 2);
-	link->network = data + ETH_HLEN + 4;
-	link->length = ETH_HLEN + 4;
-	if (stacked || link->ethertype == ETH_P_8021Q || link->ethertype == ETH_P_8021AD)
-		return false;
-	link->vlan = id ? id : LOCKGATE_VLAN_UNTAGGED;
-	return true;
-}
 
 /* The rules of a frame's port; NULL: undeclared. */
 static __always_inline struct lockgate_port *port_of(__u16 vlan)
@@ -194,27 +120,6 @@ static __always_inline struct lockgate_port *port_of(__u16 vlan)
 		       port->side != LOCKGATE_SIDE_UNPROTECTED))
 		return NULL;
 	return port;
-}
-
-/* Bytes that the whole header of an upper layer has; 0: unknown to us. */
-static __always_inline __u32 upper_bytes(__u8 protocol, __u8 family)
-{
-	switch (protocol) {
-	case IPPROTO_TCP:
-		return 20;
-	case IPPROTO_SCTP:
-	case IPPROTO_DCCP:
-		return 12;
-	case IPPROTO_UDP:
-	case IPPROTO_UDPLITE:
-		return 8;
-	case IPPROTO_ICMP:
-		return family == 4 ? 8 : 0;
-	case IPPROTO_ICMPV6:
-		return family == 6 ? 8 : 0;
-	default:
-		return 0;
-	}
 }
 
 /* The upper layer that begins at byte `at` of the frame and has `length` bytes by
@@ -245,12 +150,6 @@ __noinline int parse_upper(struct xdp_md *ctx, __u32 at, __u32 length, struct pa
 	return 1;
 }
 
-/* Neither "this network" nor loopback, multicast, class E or broadcast. */
-static __always_inline bool ipv4_is_unicast(const __u8 *address)
-{
-	return address[0] != 0 && address[0] != 127 && address[0] < 224;
-}
-
 static __always_inline void load_ipv4(struct lockgate_address *into, const __u8 *address)
 {
 	into->words[0] = 0;
@@ -263,18 +162,6 @@ static __always_inline void load_ipv6(struct lockgate_address *into, const __u8 
 {
 	for (int i = 0; i < 4; i++)
 		into->words[i] = load32_be(address + 4 * i);
-}
-
-/* RFC 1071, over 20 bytes: their sum comes out as all ones. */
-static __always_inline bool ipv4_checksum_is_good(const __u8 *header)
-{
-	__u64 sum = 0;
-
-	for (int i = 0; i < 20; i += 4)
-		sum += load32_be(header + i);
-	for (int i = 0; i < 3; i++)
-		sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
 }
 
 /* RFC 791, from byte `at` of the frame on. A header with options is read, but
@@ -599,6 +486,26 @@ static __always_inline bool is_of_overlay(const struct lockgate_port *port,
 	return is_named;
 }
 
+/* To the UDP port of an overlay, by IPv4 without options: a worker's, whatever its
+ * address and however unsound, so that the tier of overlays may look at it first.
+ */
+static __always_inline bool is_for_tier(const struct lockgate_port *port, const struct link *link,
+					const __u8 *end)
+{
+	const __u8 *header = link->network;
+	bool is_named = false;
+	__u16 to;
+
+	if (!port->overlays[0] || link->ethertype != ETH_P_IP || header + 28 > end)
+		return false;
+	if (header[0] != 0x45 || header[9] != IPPROTO_UDP || load16(header + 6) & 0x3fff)
+		return false;
+	to = load16(header + 22);
+	for (int i = 0; i < LOCKGATE_MAX_OVERLAYS; i++)
+		is_named |= port->overlays[i] == to;
+	return to && is_named;
+}
+
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
 static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vlan)
 {
@@ -625,6 +532,8 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 	if (link.ethertype != ETH_P_IP && link.ethertype != ETH_P_IPV6)
 		return protected ? LOCKGATE_PASSED_NOT_IP : LOCKGATE_TO_WORKER;
 
+	if (protected && is_for_tier(port, &link, end))
+		bpf_tail_call(ctx, &tiers, LOCKGATE_TIER_OVERLAY);
 	if (is_surely_ours(&link, end, protected))
 		return LOCKGATE_TO_WORKER;
 	__builtin_memset(&packet, 0, sizeof(packet));
@@ -642,53 +551,16 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 	return own(&packet.source) ? LOCKGATE_TO_WORKER : LOCKGATE_PASSED_TO_HOST;
 }
 
-static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
-				    enum lockgate_counter *counter)
-{
-	struct lockgate_mark *mark;
-	int action;
-
-	*counter = LOCKGATE_MARK_FAILED;
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(*mark)))
-		return XDP_DROP;
-	mark = (void *)(long)ctx->data_meta;
-	if ((void *)(mark + 1) > (void *)(long)ctx->data)
-		return XDP_DROP;
-	mark->magic = LOCKGATE_MAGIC;
-	mark->netdev = options.netdev;
-	mark->vlan = vlan;
-	mark->incarnation = options.incarnation;
-	mark->generation = 0;
-	mark->zone = 0;
-	mark->verdict = 0;
-	mark->reserved = 0;
-	/* The socket is looked up here, once: a queue without one says XDP_DROP. */
-	action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);
-	*counter = action == XDP_REDIRECT ? LOCKGATE_TO_WORKER : LOCKGATE_NO_SOCKET;
-	return action;
-}
-
 SEC("xdp")
 int lockgate_steer(struct xdp_md *ctx)
 {
 	__u16 vlan = LOCKGATE_VLAN_OTHER;
 	enum lockgate_counter counter = judge(ctx, &vlan);
-	struct lockgate_counters *sums;
 	int action = XDP_PASS;
-	__u32 key = 0, index;
 
 	if (counter == LOCKGATE_TO_WORKER)
 		action = redirect(ctx, vlan, &counter);
-	sums = bpf_map_lookup_elem(&counters, &key);
-	/*
-	 * A compiler that knows all values of the counter leaves the comparison out, and the
-	 * verifier, which does not know them, refuses the program (clang 19).
-	 */
-	index = counter;
-	barrier_var(index);
-	if (sums && index < LOCKGATE_COUNTERS)
-		sums->frames[index]++;
-	return action;
+	return finish(ctx, action, counter);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

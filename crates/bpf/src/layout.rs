@@ -23,6 +23,24 @@ pub const MAX_PREFIXES: usize = 65_536;
 /// Receive queues of a netdev at most.
 pub const MAX_QUEUES: u32 = 64;
 
+/// Answers of XDP.
+pub(crate) const XDP_ACTIONS: u32 = 5;
+/// Tiers that a frame may go on to, and the place of the one of overlays.
+pub(crate) const TIERS: u32 = 1;
+pub(crate) const TIER_OVERLAY: u32 = 0;
+/// Addresses that hosts send overlay packets to, of all netdevs, at most.
+pub const MAX_ENTRANCES: usize = 4096;
+/// Netdevs that overlay packets leave by at most.
+pub const MAX_EXITS: usize = 256;
+
+/// Values of [`OverlayEntry::kind`].
+pub(crate) const KIND_VXLAN: u32 = 1;
+pub(crate) const KIND_GENEVE: u32 = 2;
+/// Value of [`NetworkEntry::state`]: packets of the network are answered.
+pub(crate) const NETWORK_OPEN: u32 = 1;
+/// Value of [`WayEntry::state`]: packets may leave by it.
+pub(crate) const WAY_OPEN: u32 = 1;
+
 /// Values of [`PortEntry::side`], and of the table of prefixes.
 pub(crate) const SIDE_PROTECTED: u8 = 1;
 pub(crate) const SIDE_UNPROTECTED: u8 = 2;
@@ -88,6 +106,51 @@ counters! {
     NoSocket "no_socket"
     /// Dropped: there was no room in front of it for the mark.
     MarkFailed "mark_failed"
+    /// Transmitted: an overlay packet, addressed to the host of its destination. Handed to the
+    /// driver, that is: what it then loses is in its own statistics.
+    Transmitted "transmitted"
+    /// Transmitted: the answer to a tenant that asked for a link address.
+    ArpAnswered "arp_answered"
+}
+
+macro_rules! misses {
+    ($($(#[doc = $meaning:literal])+ $variant:ident $name:literal)+) => {
+        /// The reason why the kernel tier left an overlay packet to the workers.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub enum Miss {
+            $($(#[doc = $meaning])+ $variant,)+
+        }
+
+        impl Miss {
+            /// All, in the order of their numbers.
+            pub const ALL: [Miss; MISSES] = [$(Miss::$variant,)+];
+
+            /// Returns the reason's name in figures and metrics.
+            pub const fn name(self) -> &'static str {
+                match self { $(Miss::$variant => $name,)+ }
+            }
+        }
+
+        pub(crate) const MISSES: usize = [$($name),+].len();
+    };
+}
+
+misses! {
+    /// It is one that only workers judge: malformed, a fragment, with IP options or padding, IPv6,
+    /// the beginning or end of a TCP connection, or a question that is none.
+    Unusual "unusual"
+    /// The lease has run out: the daemon hangs, or the tier is closed.
+    Lease "lease"
+    /// It is to no entrance.
+    Entrance "entrance"
+    /// Its network is unknown, or its packets must be judged.
+    Network "network"
+    /// The sender is not in the kernel's table, or not where it says.
+    Sender "sender"
+    /// The destination is not in the kernel's table.
+    Endpoint "endpoint"
+    /// No way to the destination's host is known, or it is too narrow.
+    Way "way"
 }
 
 shared_struct! {
@@ -109,7 +172,95 @@ shared_struct! {
         /// Number of the attachment.
         pub(crate) incarnation: u32,
         /// The process's number of the netdev.
+        /// Number of the process's tier.
+        pub(crate) process: u32,
         pub(crate) netdev: u16,
+        pub(crate) reserved: u16,
+    }
+}
+
+shared_struct! {
+    /// The time until which the kernel tier's tables hold.
+    pub(crate) struct LeaseEntry as "lockgate_lease" {
+        /// Nanoseconds of `CLOCK_MONOTONIC`.
+        pub(crate) until_ns: u64,
+        /// Number of the process's tier: what another one wrote does not count.
+        pub(crate) incarnation: u32,
+        pub(crate) reserved: u32,
+    }
+}
+
+shared_struct! {
+    /// Destination of the packets of an overlay, and the port they come by: key of the table of
+    /// entrances.
+    pub(crate) struct EntranceKey as "lockgate_entrance" {
+        /// Network byte order.
+        pub(crate) address: u32,
+        pub(crate) ifindex: u32,
+        pub(crate) udp_port: u16,
+        pub(crate) vlan: u16,
+    }
+}
+
+shared_struct! {
+    /// An overlay.
+    pub(crate) struct OverlayEntry as "lockgate_overlay" {
+        /// One of `KIND_*`.
+        pub(crate) kind: u32,
+        /// Number among the overlays.
+        pub(crate) number: u32,
+    }
+}
+
+shared_struct! {
+    /// A virtual network; the key is its number.
+    pub(crate) struct NetworkEntry as "lockgate_network" {
+        /// `NETWORK_OPEN`, or 0: closed.
+        pub(crate) state: u32,
+        /// Number of its overlay.
+        pub(crate) overlay: u32,
+    }
+}
+
+shared_struct! {
+    /// Key of an endpoint.
+    pub(crate) struct EndpointKey as "lockgate_endpoint_key" {
+        pub(crate) vni: u32,
+        /// IPv4, network byte order.
+        pub(crate) address: u32,
+    }
+}
+
+shared_struct! {
+    /// An endpoint. It repeats its key: see `endpoint_slots` in `overlay.bpf.c`.
+    pub(crate) struct EndpointEntry as "lockgate_endpoint" {
+        pub(crate) vni: u32,
+        /// Network byte order, as the host's.
+        pub(crate) address: u32,
+        pub(crate) host: u32,
+        /// Way of packets to it; 0: none.
+        pub(crate) way: u32,
+        /// Way of answers to it; 0: none.
+        pub(crate) answers: u32,
+        pub(crate) mac: [u8; 6],
+        pub(crate) reserved: u16,
+    }
+}
+
+shared_struct! {
+    /// The way to a host.
+    pub(crate) struct WayEntry as "lockgate_way" {
+        /// `WAY_OPEN`, or 0: closed.
+        pub(crate) state: u32,
+        /// Address of the host, network byte order.
+        pub(crate) host: u32,
+        pub(crate) ifindex: u32,
+        /// Bytes of the largest IP packet that it takes.
+        pub(crate) mtu: u32,
+        /// Tag of the port that it leaves by.
+        pub(crate) vlan: u16,
+        pub(crate) destination: [u8; 6],
+        pub(crate) source: [u8; 6],
         pub(crate) reserved: u16,
     }
 }

@@ -39,6 +39,7 @@
 //! | `layout` | the types and numbers shared with the programs |
 //! | `counters` | sums of the program's counters |
 //! | `steering` | a loaded program, its tables and counters |
+//! | [`tier`] | the tables of the kernel tier of overlays |
 //! | `attach` | which program a netdev runs, replaced and detached with care |
 //! | `probe` | what this machine has of what is needed |
 //! | [`traffic`] | frames for benches, made and counted by XDP programs |
@@ -54,14 +55,15 @@ mod layout;
 mod messages;
 mod probe;
 mod steering;
+pub mod tier;
 pub mod traffic;
 
 pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached, detach};
 pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
-    Counter, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES,
+    Counter, KernelCounters, MAX_ADDRESSES, MAX_ENTRANCES, MAX_EXITS, MAX_OVERLAYS, MAX_PORTS,
+    MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, Miss,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{

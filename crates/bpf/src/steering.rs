@@ -18,9 +18,10 @@ use wire::shared::Shared;
 use crate::layout::{
     AddressKey, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry, PrefixKey,
     SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
-    SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
+    SIDE_UNPROTECTED, ServiceEntry, TIER_OVERLAY, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
+use crate::tier::Tier;
 use crate::{
     BpfError, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
     MAX_SERVICES, PROGRAM, probe,
@@ -28,6 +29,11 @@ use crate::{
 
 /// The compiled program, at an address that ELF readers like.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")));
+
+/// The program of the kernel tier of overlays.
+static OVERLAY: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/overlay.bpf.o")));
+const OVERLAY_PROGRAM: &str = "lockgate_overlay";
 
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
@@ -131,6 +137,8 @@ pub enum Action {
     Redirect,
     /// Dropped.
     Drop,
+    /// Sent out by the netdev that it came by, by the kernel tier.
+    Transmit,
     /// Another answer of XDP's, which the program does not give.
     Other(u32),
 }
@@ -142,6 +150,8 @@ pub struct Run {
     pub action: Action,
     /// The mark that it wrote in front of the frame.
     pub mark: Option<[u8; Mark::BYTES]>,
+    /// The frame as it leaves, if it is transmitted.
+    pub sent: Option<Vec<u8>>,
 }
 
 /// The program of one netdev: loaded, perhaps attached, with its own tables and counters.
@@ -156,6 +166,8 @@ pub struct Steering {
     ports: Table,
     addresses: Table,
     prefixes: Table,
+    /// The program of the kernel tier of overlays; `None`: all their packets are the workers'.
+    overlay: Option<Object>,
 }
 
 impl Steering {
@@ -166,8 +178,8 @@ impl Steering {
     /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;
     /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
     pub fn load(netdev: u16, incarnation: u32) -> Result<Steering, BpfError> {
-        let options = Options { incarnation, netdev, reserved: 0 };
-        let object = load("steer", &OBJECT.0, &options.bytes())?;
+        let options = Options { incarnation, process: 0, netdev, reserved: 0 };
+        let object = load("steer", &OBJECT.0, &options.bytes(), &[])?;
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
             let handle = map.as_ref().map(MapHandle::try_from);
@@ -180,12 +192,55 @@ impl Steering {
             addresses: Table::new(map("addresses")?, "own addresses"),
             prefixes: Table::new(map("prefixes")?, "prefixes"),
             object,
+            overlay: None,
         };
         if steering.counters.0.value_size() as usize != size_of::<KernelCounters>() {
             return Err(BpfError::Shape { part: "counters" });
         }
         steering.program()?;
         Ok(steering)
+    }
+
+    /// Puts the kernel tier in front of the workers for the packets of overlays. It is closed
+    /// until its [lease](Tier::renew) is renewed.
+    ///
+    /// # Errors
+    /// As [`load`](Steering::load); and [`BpfError::Table`].
+    pub fn add_tier(&mut self, tier: &Tier, netdev: u16, incarnation: u32) -> Result<(), BpfError> {
+        let options = Options { incarnation, process: tier.process(), netdev, reserved: 0 };
+        let own = ["sockets", "counters", "after"];
+        let own = own.map(|name| self.map(name).map(|map| (name, map)));
+        let mut shared = Vec::new();
+        for map in own {
+            shared.push(map?);
+        }
+        let shared: Vec<(&str, BorrowedFd<'_>)> =
+            shared.iter().map(|(name, map)| (*name, map.as_fd())).chain(tier.maps()).collect();
+        let object = load("overlay", &OVERLAY.0, &options.bytes(), &shared)?;
+        let program = object.progs().find(|program| program.name() == OVERLAY_PROGRAM);
+        let program = program.ok_or(BpfError::Shape { part: OVERLAY_PROGRAM })?;
+        let descriptor = program.as_fd().as_raw_fd().to_ne_bytes();
+        let put = self.map("tiers")?.update(&TIER_OVERLAY.bytes(), &descriptor, MapFlags::ANY);
+        put.map_err(|source| BpfError::Table { table: "tiers", source })?;
+        self.overlay = Some(object);
+        Ok(())
+    }
+
+    fn map(&self, name: &'static str) -> Result<MapHandle, BpfError> {
+        let map = self.object.maps().find(|map| map.name() == name);
+        let handle = map.as_ref().map(MapHandle::try_from);
+        handle.and_then(Result::ok).ok_or(BpfError::Shape { part: name })
+    }
+
+    /// Has a program run after each frame with an answer of XDP's, by its number; see `after` in
+    /// `frame.h`.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: it is no XDP program, say.
+    pub fn set_after(&self, answer: u32, program: BorrowedFd<'_>) -> Result<(), BpfError> {
+        let descriptor = program.as_raw_fd().to_ne_bytes();
+        let put = self.map("after")?.update(&answer.bytes(), &descriptor, MapFlags::ANY);
+        put.map_err(|source| BpfError::Table { table: "after", source })
     }
 
     /// Replaces the netdev's ports, all at once. Frames of a VLAN id that is not declared go to the
@@ -320,12 +375,15 @@ impl Steering {
         let action = match output.return_value {
             1 => Action::Drop,
             2 => Action::Pass,
+            3 => Action::Transmit,
             4 => Action::Redirect,
             other => Action::Other(other),
         };
-        let marked = output.data.filter(|data| data.len() == frame.len() + Mark::BYTES);
+        let data: Option<&[u8]> = output.data.as_deref();
+        let marked = data.filter(|data| data.len() == frame.len() + Mark::BYTES);
         let mark = marked.and_then(|data| data.first_chunk().copied());
-        Ok(Run { action, mark })
+        let sent = data.filter(|_| action == Action::Transmit).map(<[u8]>::to_vec);
+        Ok(Run { action, mark, sent })
     }
 
     pub(crate) fn program(&self) -> Result<Program<'_>, BpfError> {
@@ -369,8 +427,14 @@ fn absent_is_fine(result: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// Loads an object whose constants are `options`.
-pub(crate) fn load(name: &str, object: &[u8], options: &[u8]) -> Result<Object, BpfError> {
-    let (object, messages) = with_messages(|| load_object(name, object, options));
+/// `shared`: maps that others have made already.
+pub(crate) fn load(
+    name: &str,
+    object: &[u8],
+    options: &[u8],
+    shared: &[(&str, BorrowedFd<'_>)],
+) -> Result<Object, BpfError> {
+    let (object, messages) = with_messages(|| load_object(name, object, options, shared));
     object.map_err(|failure| match failure {
         Failure::Shape(part) => BpfError::Shape { part },
         Failure::Load(source) => load_error(source, &messages),
@@ -383,7 +447,12 @@ enum Failure {
     Load(Error),
 }
 
-fn load_object(name: &str, bytes: &[u8], options: &[u8]) -> Result<Object, Failure> {
+fn load_object(
+    name: &str,
+    bytes: &[u8],
+    options: &[u8],
+    shared: &[(&str, BorrowedFd<'_>)],
+) -> Result<Object, Failure> {
     let mut builder = ObjectBuilder::default();
     let builder = builder.name(name).map_err(Failure::Load)?;
     let mut object = builder.open_memory(bytes).map_err(Failure::Load)?;
@@ -392,6 +461,11 @@ fn load_object(name: &str, bytes: &[u8], options: &[u8]) -> Result<Object, Failu
     let constants = constants.as_mut().and_then(|map| map.initial_value_mut());
     let constants = constants.filter(|bytes| bytes.len() == options.len());
     constants.ok_or(Failure::Shape(".rodata"))?.copy_from_slice(options);
+    for mut map in object.maps_mut() {
+        if let Some((_, made)) = shared.iter().find(|(name, _)| map.name() == *name) {
+            map.reuse_fd(*made).map_err(Failure::Load)?;
+        }
+    }
     object.load().map_err(Failure::Load)
 }
 

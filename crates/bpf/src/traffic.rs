@@ -56,7 +56,7 @@ impl Generator {
             ports_at: ports_at as u16,
             flow_mask: flows as u16 - 1,
         };
-        let object = load("traffic", &OBJECT.0, &options.bytes())?;
+        let object = load("traffic", &OBJECT.0, &options.bytes(), &[])?;
         Ok(Generator { object, frame: frame.to_vec() })
     }
 
@@ -114,7 +114,7 @@ impl Sink {
     /// # Errors
     /// As [`Steering::load`](crate::Steering::load).
     pub fn load() -> Result<Sink, BpfError> {
-        let object = load("traffic", &OBJECT.0, &TrafficOptions::zeroed().bytes())?;
+        let object = load("traffic", &OBJECT.0, &TrafficOptions::zeroed().bytes(), &[])?;
         Ok(Sink { object })
     }
 

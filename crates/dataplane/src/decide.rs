@@ -702,6 +702,14 @@ fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
 }
 
+/// Routes the outer packets of a virtual network.
+///
+/// # Errors
+/// The reason why they go nowhere.
+pub(crate) fn route_carried(snapshot: &Snapshot, flow: &Flow) -> Result<Routed, DropReason> {
+    routed(snapshot, (flow, Origin::Carried(None)), |routes, to| routes.lookup(to))
+}
+
 /// Routes a flow whose packets are to be forwarded, by the route that was found last if it has it.
 ///
 /// # Errors

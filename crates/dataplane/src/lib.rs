@@ -31,6 +31,7 @@ pub mod keepalive;
 mod l4_checksum;
 mod large_packet;
 mod limiter;
+pub mod lower_tier;
 mod mss;
 mod mtu_messages;
 pub mod neighbour_queues;

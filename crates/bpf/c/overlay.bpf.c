@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * The kernel tier of overlays: answers in front of the workers what it can. A
+ * packet of a virtual network (VXLAN, RFC 7348; Geneve, RFC 8926) whose sender and
+ * destination are in its tables is addressed to the host that has the destination
+ * and transmitted; a question for the link address of one is answered (RFC 826).
+ *
+ * The walk is the authority (crates/dataplane/src/decide/crossing): what leaves here
+ * is byte for byte what the walk would have sent, or the frame is a miss: it goes
+ * up to a worker as it came. Misses are, among others, everything that the walk
+ * would drop, IPv6, fragments, IP options, the packets that begin and end TCP
+ * connections, frames with padding.
+ *
+ * The process fills the tables, and says until when they hold: one that is dead or
+ * hangs does not renew the lease, and everything is a miss. See src/tier.rs.
+ */
+#include "frame.h"
+
+#define ETH_P_ARP_REPLY 2
+#define ARP_BYTES 28
+#define UDP_BYTES 8
+#define OVERLAY_BYTES 8
+/* Options of a Geneve header that are read; more are the worker's to judge. */
+#define MAX_OPTIONS 4
+#define DONT_FRAGMENT 0x4000
+#define HOP_LIMIT 64
+
+/* 0 -> until when the tables hold. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct lockgate_lease);
+} lease SEC(".maps");
+
+/* Address, UDP port and netdev port that hosts send to -> the overlay. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCKGATE_MAX_ENTRANCES);
+	__type(key, struct lockgate_entrance);
+	__type(value, struct lockgate_overlay);
+} entrances SEC(".maps");
+
+/* VNI -> whether its packets are answered here: one write closes a network. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, struct lockgate_network);
+} networks SEC(".maps");
+
+/* Endpoint -> its record. Elements of a hash may be used for another key while a
+ * program still reads them: all they hold is one word, and the record repeats its
+ * key.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, struct lockgate_endpoint_key);
+	__type(value, __u32);
+} endpoint_slots SEC(".maps");
+
+/* A record is written only while no slot leads to it, nor has for a while. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, struct lockgate_endpoint);
+} endpoint_records SEC(".maps");
+
+/* Ways to hosts: changed only while closed, and having been so for a while. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, struct lockgate_way);
+} ways SEC(".maps");
+
+/* Slot of an endpoint -> packets that it sent or was sent; written here only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, __u64);
+} hits SEC(".maps");
+
+/* Interface index -> the netdev that a packet leaves by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, LOCKGATE_MAX_EXITS);
+	__type(key, __u32);
+	__type(value, __u32);
+} exits SEC(".maps");
+
+/* Why a frame is the worker's -> frames, per CPU; written here only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LOCKGATE_MISSES);
+	__type(key, __u32);
+	__type(value, __u64);
+} misses SEC(".maps");
+
+/* A frame on its way through. Offsets count from its first byte. */
+struct crossing {
+	__u32 ip; /* the outer header */
+	__u32 tenant; /* the tenant's frame */
+	__u32 vni;
+	__u32 kind; /* LOCKGATE_KIND_* */
+	__u16 vlan;
+};
+
+/* The frame has `bytes` bytes from offset `at` on. */
+static __always_inline __u8 *bytes_at(struct xdp_md *ctx, __u32 at, __u32 bytes)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	__u8 *start = data + (at & FRAME_MASK);
+
+	return start + bytes > end ? NULL : start;
+}
+
+static __always_inline __u32 fold(__u64 sum)
+{
+	for (int i = 0; i < 4; i++)
+		sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline __u16 load16_raw(const __u8 *at)
+{
+	return *(const __u16 *)at;
+}
+
+static __always_inline void store16_raw(__u8 *at, __u16 value)
+{
+	*(__u16 *)at = value;
+}
+
+static __always_inline void store16(__u8 *at, __u16 value)
+{
+	store16_raw(at, bpf_htons(value));
+}
+
+static __always_inline void store32_be(__u8 *at, __u32 value)
+{
+	*(__u32 *)at = value;
+}
+
+static __always_inline void copy_station(__u8 *to, const __u8 *from)
+{
+	store32_be(to, load32_be(from));
+	store16_raw(to + 4, load16_raw(from + 4));
+}
+
+/* What is added to a sum (RFC 1624) when a word of it changes. */
+static __always_inline __u64 change32(__u32 old, __u32 new)
+{
+	return (__u64)(__u32)~old + new;
+}
+
+static __always_inline __u64 change16(__u16 old, __u16 new)
+{
+	return (__u64)(__u16)~old + new;
+}
+
+/* The checksum at `at` follows a change of what it sums. */
+static __always_inline __u16 corrected(__u16 checksum, __u64 change)
+{
+	return ~fold((__u16)~checksum + change);
+}
+
+/* RFC 7348 §5, RFC 8926 §3: what the walk reads of them. Sets where the tenant's
+ * frame begins.
+ */
+static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *crossing)
+{
+	__u32 at = crossing->ip + 20 + UDP_BYTES, left;
+	__u8 *header = bytes_at(ctx, at, OVERLAY_BYTES);
+
+	if (!header)
+		return false;
+	crossing->vni = bpf_ntohl(load32_be(header + 4)) >> 8;
+	at += OVERLAY_BYTES;
+	crossing->tenant = at;
+	if (crossing->kind == LOCKGATE_KIND_VXLAN)
+		return header[0] & 0x08;
+	/* Another version, for the ends of the tunnel alone, not Ethernet. */
+	if (header[0] >> 6 || header[1] & 0x80 || load16(header + 2) != 0x6558)
+		return false;
+	left = (header[0] & 0x3f) * 4;
+	crossing->tenant = at + left;
+	for (int i = 0; i < MAX_OPTIONS && left; i++) {
+		__u8 *option = bytes_at(ctx, at, 4);
+		__u8 type;
+		__u32 bytes;
+
+		if (!option)
+			return false;
+		type = option[2];
+		bytes = 4 + (option[3] & 0x1f) * 4;
+		if (type & 0x80 && (load16(option) != 0x0111 ||
+				    ((type & 0x7f) != 0x48 && (type & 0x7f) != 0x49)))
+			return false;
+		if (bytes > left)
+			return false;
+		at += bytes;
+		left -= bytes;
+	}
+	return !left;
+}
+
+/* The record of an endpoint; NULL: it is not here. */
+static __always_inline const struct lockgate_endpoint *endpoint(__u32 vni, __u32 address,
+								 __u32 *slot)
+{
+	struct lockgate_endpoint_key key = { .vni = vni, .address = address };
+	const struct lockgate_endpoint *record;
+	__u32 *found = bpf_map_lookup_elem(&endpoint_slots, &key);
+
+	if (!found)
+		return NULL;
+	*slot = *found;
+	record = bpf_map_lookup_elem(&endpoint_records, slot);
+	if (!record || record->vni != vni || record->address != address)
+		return NULL;
+	return record;
+}
+
+/* The way to a host, if it is open for a packet of this many bytes that came with
+ * this tag. NULL: there is none.
+ */
+static __always_inline const struct lockgate_way *way(__u32 number, __u32 host, __u32 length,
+						       __u16 vlan)
+{
+	const struct lockgate_way *way = bpf_map_lookup_elem(&ways, &number);
+
+	if (!number || !way || way->state != LOCKGATE_WAY_OPEN || way->host != host)
+		return NULL;
+	if (way->vlan != vlan || length > way->mtu)
+		return NULL;
+	return way;
+}
+
+/* XDP_TX, or XDP_REDIRECT to where the way leads; 0: the netdev is not there. */
+static __always_inline int leave(struct xdp_md *ctx, const struct lockgate_way *way)
+{
+	if (way->ifindex == ctx->ingress_ifindex)
+		return XDP_TX;
+	return bpf_redirect_map(&exits, way->ifindex, 0) == XDP_REDIRECT ? XDP_REDIRECT : 0;
+}
+
+static __always_inline void count_hit(__u32 slot)
+{
+	__u64 *packets = bpf_map_lookup_elem(&hits, &slot);
+
+	if (packets)
+		(*packets)++;
+}
+
+/* The sender of a tenant's frame: the endpoint with this address, if it lives on
+ * the host that sent the packet and has the link address of the frame.
+ */
+static __always_inline const struct lockgate_endpoint *sender(const struct crossing *crossing,
+							       __u32 address, __u32 host,
+							       const __u8 *mac, __u32 *slot)
+{
+	const struct lockgate_endpoint *record = endpoint(crossing->vni, address, slot);
+
+	if (!record || record->host != host || !same_station(record->mac, mac))
+		return NULL;
+	return record;
+}
+
+/* Addresses a packet to the host of its destination. `change`: of the tenant's
+ * link address.
+ */
+static __always_inline void readdress(__u8 *frame, __u8 *ip, const struct lockgate_way *way,
+				      __u64 change)
+{
+	__u16 hops = load16_raw(ip + 8), sum;
+	__u64 addresses;
+	__u8 *udp = ip + 20;
+
+	ip[8]--;
+	/* From the entrance that it came to. */
+	addresses = change32(load32_be(ip + 12), load32_be(ip + 16));
+	addresses += change32(load32_be(ip + 16), way->host);
+	store32_be(ip + 12, load32_be(ip + 16));
+	store32_be(ip + 16, way->host);
+	sum = corrected(load16_raw(ip + 10), addresses + change16(hops, load16_raw(ip + 8)));
+	store16_raw(ip + 10, sum);
+	/* Zero says that there is none (RFC 768). */
+	if (load16_raw(udp + 6)) {
+		sum = corrected(load16_raw(udp + 6), addresses + change);
+		store16_raw(udp + 6, sum ? sum : 0xffff);
+	}
+	copy_station(frame, way->destination);
+	copy_station(frame + 6, way->source);
+}
+
+/* A tenant's IPv4 packet, from byte `at` on with `there` bytes: without options,
+ * whole, fit for forwarding, and none that begins or ends a TCP connection.
+ */
+static __always_inline bool is_plain(struct xdp_md *ctx, __u32 at, __u32 there)
+{
+	__u8 *header = bytes_at(ctx, at, 20), *tcp;
+	__u32 total, least;
+
+	if (!header || header[0] != 0x45)
+		return false;
+	total = load16(header + 2);
+	least = 20 + upper_bytes(header[9], 4);
+	if (total < least || total > there || load16(header + 6) & 0x3fff || !header[8])
+		return false;
+	if (!ipv4_is_unicast(header + 12) || !ipv4_is_unicast(header + 16))
+		return false;
+	if (!ipv4_checksum_is_good(header))
+		return false;
+	if (header[9] != IPPROTO_TCP)
+		return true;
+	tcp = bytes_at(ctx, at + 20, 20);
+	return tcp && !(tcp[13] & 0x07);
+}
+
+/* A tenant's packet: forwarded, or the reason why not. */
+static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
+						__u32 length, int *action)
+{
+	__u32 packet = crossing->tenant + ETH_HLEN, from_slot = 0, to_slot = 0;
+	const struct lockgate_endpoint *to;
+	const struct lockgate_way *by;
+	__u8 *frame, *ip, *tenant;
+	__u64 change;
+
+	if (!is_plain(ctx, packet, crossing->ip + length - packet))
+		return LOCKGATE_MISS_UNUSUAL;
+	ip = bytes_at(ctx, crossing->ip, 28);
+	tenant = bytes_at(ctx, crossing->tenant, ETH_HLEN + 20);
+	if (!ip || !tenant)
+		return LOCKGATE_MISS_UNUSUAL;
+	if (!sender(crossing, load32_be(tenant + ETH_HLEN + 12), load32_be(ip + 12), tenant + 6,
+		    &from_slot))
+		return LOCKGATE_MISS_SENDER;
+	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
+	if (!to)
+		return LOCKGATE_MISS_ENDPOINT;
+	by = way(to->way, to->host, length, crossing->vlan);
+	*action = by ? leave(ctx, by) : 0;
+	frame = bytes_at(ctx, 0, ETH_HLEN);
+	if (!by || !*action || !frame)
+		return LOCKGATE_MISS_WAY;
+	change = change32(load32_be(tenant), load32_be(to->mac)) +
+		 change16(load16_raw(tenant + 4), load16_raw(to->mac + 4));
+	copy_station(tenant, to->mac);
+	readdress(frame, ip, by, change);
+	count_hit(from_slot);
+	count_hit(to_slot);
+	return LOCKGATE_MISS_NONE;
+}
+
+/* RFC 826: a request in the form that Ethernet and IPv4 have. */
+static __always_inline bool is_request(const __u8 *arp)
+{
+	return load16(arp) == 1 && load16(arp + 2) == ETH_P_IP && arp[4] == 6 && arp[5] == 4 &&
+	       load16(arp + 6) == 1;
+}
+
+/* Turns a request into its reply: `mac` has the address that was asked for. */
+static __always_inline void reply(__u8 *tenant, const __u8 *mac)
+{
+	__u8 *arp = tenant + ETH_HLEN;
+	__u32 target = load32_be(arp + 24);
+
+	copy_station(tenant, arp + 8);
+	copy_station(tenant + 6, mac);
+	store16(arp + 6, ETH_P_ARP_REPLY);
+	copy_station(arp + 18, arp + 8);
+	store32_be(arp + 24, load32_be(arp + 14));
+	copy_station(arp + 8, mac);
+	store32_be(arp + 14, target);
+}
+
+/* Writes an outer packet of `length` bytes anew, back to where it came from. */
+static __always_inline void turn_back(__u8 *frame, __u8 *ip, const struct crossing *crossing,
+				      const struct lockgate_way *way, __u16 length)
+{
+	__u32 entrance = load32_be(ip + 16);
+	__u8 *udp = ip + 20;
+	__u64 sum = 0;
+
+	ip[1] = 0;
+	store16(ip + 2, length);
+	store16(ip + 4, 0);
+	store16(ip + 6, DONT_FRAGMENT);
+	ip[8] = HOP_LIMIT;
+	store16(ip + 10, 0);
+	store32_be(ip + 12, entrance);
+	store32_be(ip + 16, way->host);
+	for (int i = 0; i < 20; i += 4)
+		sum += load32_be(ip + i);
+	store16_raw(ip + 10, ~fold(sum));
+	store16(udp + 4, length - 20);
+	store16(udp + 6, 0);
+	udp[8] = crossing->kind == LOCKGATE_KIND_VXLAN ? 0x08 : 0;
+	udp[9] = 0;
+	store16(udp + 10, crossing->kind == LOCKGATE_KIND_VXLAN ? 0 : 0x6558);
+	store32_be(udp + 12, bpf_htonl(crossing->vni << 8));
+	copy_station(frame, way->destination);
+	copy_station(frame + 6, way->source);
+}
+
+/* A tenant's question for a link address: answered, or the reason why not. Groups
+ * have no say in it: they judge IP packets.
+ */
+static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
+						 const struct crossing *crossing, __u32 length,
+						 int *action)
+{
+	const __u32 answered = 20 + UDP_BYTES + OVERLAY_BYTES + ETH_HLEN + ARP_BYTES;
+	__u8 *tenant = bytes_at(ctx, crossing->tenant, ETH_HLEN + ARP_BYTES), *ip, *frame, *arp;
+	const struct lockgate_endpoint *asks, *has;
+	__u32 from_slot = 0, to_slot = 0;
+	const struct lockgate_way *by;
+	__u8 mac[ETH_ALEN];
+
+	/* Behind options the answer would begin elsewhere. */
+	if (crossing->tenant != crossing->ip + 20 + UDP_BYTES + OVERLAY_BYTES)
+		return LOCKGATE_MISS_UNUSUAL;
+	ip = bytes_at(ctx, crossing->ip, 20 + UDP_BYTES + OVERLAY_BYTES);
+	frame = bytes_at(ctx, 0, ETH_HLEN);
+	if (!tenant || !ip || !frame)
+		return LOCKGATE_MISS_UNUSUAL;
+	arp = tenant + ETH_HLEN;
+	if (!is_request(arp) || arp[8] & 1 || !same_station(arp + 8, tenant + 6))
+		return LOCKGATE_MISS_UNUSUAL;
+	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &from_slot);
+	if (!asks)
+		return LOCKGATE_MISS_SENDER;
+	has = endpoint(crossing->vni, load32_be(arp + 24), &to_slot);
+	if (!has)
+		return LOCKGATE_MISS_ENDPOINT;
+	/* Who asks for an address of its own is told nothing: the walk says so. */
+	if (has->host == asks->host && same_station(has->mac, tenant + 6))
+		return LOCKGATE_MISS_UNUSUAL;
+	by = way(asks->answers, asks->host, answered, crossing->vlan);
+	*action = by ? leave(ctx, by) : 0;
+	if (!by || !*action)
+		return LOCKGATE_MISS_WAY;
+	copy_station(mac, has->mac);
+	reply(tenant, mac);
+	turn_back(frame, ip, crossing, by, answered);
+	count_hit(from_slot);
+	if (length > answered)
+		bpf_xdp_adjust_tail(ctx, (int)answered - (int)length);
+	return LOCKGATE_MISS_NONE;
+}
+
+/* The process renewed the lease, and it is the one that this program is of. */
+static __always_inline bool is_leased(void)
+{
+	__u32 key = 0;
+	struct lockgate_lease *until = bpf_map_lookup_elem(&lease, &key);
+
+	return until && until->incarnation == options.process &&
+	       bpf_ktime_get_coarse_ns() < until->until_ns;
+}
+
+/* Finishes a frame, or says why it is a miss; then it is as it came. */
+static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan, int *action,
+						 enum lockgate_counter *counter)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	struct lockgate_entrance to = { .ifindex = ctx->ingress_ifindex };
+	struct crossing crossing = {};
+	struct lockgate_overlay *overlay;
+	struct lockgate_network *network;
+	__u8 *ip, *tenant;
+	struct link link;
+	__u32 length;
+
+	if (!parse_link(data, end, &link)) {
+		*vlan = link.vlan;
+		return LOCKGATE_MISS_UNUSUAL;
+	}
+	*vlan = crossing.vlan = link.vlan;
+	crossing.ip = link.length;
+	ip = bytes_at(ctx, crossing.ip, 28);
+	if (link.ethertype != ETH_P_IP || !ip || ip[0] != 0x45 || ip[9] != IPPROTO_UDP)
+		return LOCKGATE_MISS_UNUSUAL;
+	/* The tag that the walk writes: 802.1Q, without a priority. */
+	if (link.length > ETH_HLEN && (link.vlan == LOCKGATE_VLAN_UNTAGGED ||
+				       load16(ip - 4) != link.vlan))
+		return LOCKGATE_MISS_UNUSUAL;
+	length = load16(ip + 2);
+	if (crossing.ip + length != (__u32)(end - data) || load16(ip + 6) & 0x3fff || ip[8] <= 1)
+		return LOCKGATE_MISS_UNUSUAL;
+	if (length < 28 || load16(ip + 24) != length - 20 || load16(ip + 10) == 0xffff)
+		return LOCKGATE_MISS_UNUSUAL;
+	if (!ipv4_is_unicast(ip + 12) || !ipv4_checksum_is_good(ip))
+		return LOCKGATE_MISS_UNUSUAL;
+	if (!is_leased())
+		return LOCKGATE_MISS_LEASE;
+	to.address = load32_be(ip + 16);
+	to.udp_port = load16(ip + 22);
+	to.vlan = crossing.vlan;
+	overlay = bpf_map_lookup_elem(&entrances, &to);
+	if (!overlay)
+		return LOCKGATE_MISS_ENTRANCE;
+	crossing.kind = overlay->kind;
+	if (!parse_overlay(ctx, &crossing))
+		return LOCKGATE_MISS_UNUSUAL;
+	network = bpf_map_lookup_elem(&networks, &crossing.vni);
+	if (!network || network->state != LOCKGATE_NETWORK_OPEN ||
+	    network->overlay != overlay->number)
+		return LOCKGATE_MISS_NETWORK;
+	tenant = bytes_at(ctx, crossing.tenant, ETH_HLEN);
+	if (!tenant)
+		return LOCKGATE_MISS_UNUSUAL;
+	if (load16(tenant + 12) == ETH_P_ARP) {
+		*counter = LOCKGATE_ARP_ANSWERED;
+		return answer(ctx, &crossing, length, action);
+	}
+	if (load16(tenant + 12) != ETH_P_IP || tenant[0] & 1)
+		return LOCKGATE_MISS_UNUSUAL;
+	*counter = LOCKGATE_TRANSMITTED;
+	return carry(ctx, &crossing, length, action);
+}
+
+SEC("xdp")
+int lockgate_overlay(struct xdp_md *ctx)
+{
+	enum lockgate_counter counter = LOCKGATE_TO_WORKER;
+	__u16 vlan = LOCKGATE_VLAN_OTHER;
+	enum lockgate_miss miss;
+	int action = XDP_DROP;
+	__u64 *frames;
+	__u32 index;
+
+	miss = cross(ctx, &vlan, &action, &counter);
+	if (miss != LOCKGATE_MISS_NONE) {
+		index = miss;
+		frames = bpf_map_lookup_elem(&misses, &index);
+		if (frames)
+			(*frames)++;
+		counter = LOCKGATE_TO_WORKER;
+		action = redirect(ctx, vlan, &counter);
+	}
+	return finish(ctx, action, counter);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

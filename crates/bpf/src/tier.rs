@@ -1,0 +1,379 @@
+//! The tables of the kernel tier of overlays: what `c/overlay.bpf.c` answers by in front of the
+//! workers. One [`Tier`] serves the programs of all netdevs.
+//!
+//! Everything here is what the walk said some time before. Three things keep it from being said any
+//! longer than it holds:
+//! * the **lease**: past the moment that [`Tier::renew`] named the program finds nothing;
+//! * **closing**: one write closes a network, a way to a host, or one endpoint;
+//! * **quarantine**: a slot or a way that was closed is written again only when no program can be
+//!   in the middle of reading it ([`QUARANTINE`]). The caller sees to it.
+//!
+//! The maps live as long as the process: they are pinned nowhere, and the kernel empties the table
+//! of tiers when its maker goes.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
+use libbpf_rs::{Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+use wire::shared::Shared;
+
+use crate::BpfError;
+use crate::layout::{
+    EndpointEntry, EndpointKey, EntranceKey, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES,
+    MAX_EXITS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, OverlayEntry, WAY_OPEN, WayEntry,
+};
+
+/// Time between closing a slot or a way and writing it again: the program runs for microseconds,
+/// and is not preempted.
+pub const QUARANTINE: Duration = Duration::from_secs(1);
+
+/// Endpoints that a tier has room for at most.
+pub const MAX_ENDPOINTS: u32 = 4_194_304;
+
+/// The room in a tier's tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Size {
+    /// Endpoints, 1 to [`MAX_ENDPOINTS`]; as many slots, and twice as many ways to hosts.
+    pub endpoints: u32,
+    /// Virtual networks, at least 1.
+    pub networks: u32,
+}
+
+/// The form of an overlay's packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Kind {
+    /// RFC 7348.
+    Vxlan,
+    /// RFC 8926.
+    Geneve,
+}
+
+/// Where hosts send an overlay's packets to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Entrance {
+    /// Our address.
+    pub address: Ipv4Addr,
+    /// UDP port.
+    pub udp_port: u16,
+    /// Index of the netdev that they come by.
+    pub ifindex: u32,
+    /// VLAN id of the port on it; `None`: untagged.
+    pub vlan: Option<u16>,
+}
+
+/// An endpoint's key: a virtual network, and an address in it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// The network's number, below 2^24.
+    pub vni: u32,
+    /// The tenant's address.
+    pub address: Ipv4Addr,
+}
+
+/// An endpoint as the tier knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its key.
+    pub key: Key,
+    /// Address of the host that it lives on.
+    pub host: Ipv4Addr,
+    /// The tenant's link address.
+    pub mac: [u8; 6],
+    /// Number of the way of packets to it; 0: none.
+    pub way: u32,
+    /// Number of the way of answers to it; 0: none.
+    pub answers: u32,
+}
+
+/// The way to a host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Way {
+    /// The host.
+    pub host: Ipv4Addr,
+    /// Index of the netdev that packets leave by.
+    pub ifindex: u32,
+    /// VLAN id of the port on it; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+    /// Link address of the next hop.
+    pub destination: [u8; 6],
+    /// Our link address.
+    pub source: [u8; 6],
+}
+
+/// The tables.
+pub struct Tier {
+    process: u32,
+    size: Size,
+    lease: MapHandle,
+    entrances: MapHandle,
+    networks: MapHandle,
+    endpoint_slots: MapHandle,
+    endpoint_records: MapHandle,
+    ways: MapHandle,
+    hits: MapHandle,
+    exits: MapHandle,
+    misses: MapHandle,
+}
+
+impl Tier {
+    /// Makes the tables, empty and closed. `process` is a number that no earlier process had, as
+    /// far as chance goes.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: the kernel has not that much memory, say.
+    pub fn new(process: u32, size: Size) -> Result<Tier, BpfError> {
+        let (endpoints, networks) = (size.endpoints, size.networks);
+        let (array, hash, per_cpu) = (MapType::Array, MapType::Hash, MapType::PercpuArray);
+        let key = size_of::<EndpointKey>();
+        Ok(Tier {
+            process,
+            size,
+            lease: make("lockgate_lease", array, (4, size_of::<LeaseEntry>()), 1)?,
+            entrances: make(
+                "lockgate_doors",
+                hash,
+                (size_of::<EntranceKey>(), size_of::<OverlayEntry>()),
+                MAX_ENTRANCES as u32,
+            )?,
+            networks: make("lockgate_vnis", hash, (4, size_of::<NetworkEntry>()), networks)?,
+            endpoint_slots: make("lockgate_slots", hash, (key, 4), endpoints)?,
+            endpoint_records: make(
+                "lockgate_hosts",
+                array,
+                (4, size_of::<EndpointEntry>()),
+                endpoints,
+            )?,
+            ways: make("lockgate_ways", array, (4, size_of::<WayEntry>()), 2 * endpoints + 1)?,
+            hits: make("lockgate_hits", per_cpu, (4, 8), endpoints)?,
+            exits: make("lockgate_exits", MapType::DevmapHash, (4, 4), MAX_EXITS as u32)?,
+            misses: make("lockgate_misses", per_cpu, (4, 8), MISSES as u32)?,
+        })
+    }
+
+    /// The room in its tables.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// The tables by the names that the program has for them.
+    pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
+        [
+            ("lease", &self.lease),
+            ("entrances", &self.entrances),
+            ("networks", &self.networks),
+            ("endpoint_slots", &self.endpoint_slots),
+            ("endpoint_records", &self.endpoint_records),
+            ("ways", &self.ways),
+            ("hits", &self.hits),
+            ("exits", &self.exits),
+            ("misses", &self.misses),
+        ]
+        .into_iter()
+        .map(|(name, map)| (name, map.as_fd()))
+    }
+
+    /// Lets the tables hold until a moment of `CLOCK_MONOTONIC`, in nanoseconds; 0: not any more.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn renew(&self, until_ns: u64) -> Result<(), BpfError> {
+        let lease = LeaseEntry { until_ns, incarnation: self.process, reserved: 0 };
+        put(&self.lease, "lease", &0u32, &lease)
+    }
+
+    /// Lets packets to an entrance in, as those of an overlay.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn add_entrance(
+        &self,
+        entrance: Entrance,
+        kind: Kind,
+        overlay: u32,
+    ) -> Result<(), BpfError> {
+        let kind = match kind {
+            Kind::Vxlan => KIND_VXLAN,
+            Kind::Geneve => KIND_GENEVE,
+        };
+        let overlay = OverlayEntry { kind, number: overlay };
+        put(&self.entrances, "entrances", &entrance.key(), &overlay)
+    }
+
+    /// Closes an entrance.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn remove_entrance(&self, entrance: Entrance) -> Result<(), BpfError> {
+        remove(&self.entrances, "entrances", &entrance.key())
+    }
+
+    /// Opens a network of an overlay, or closes it.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn set_network(&self, vni: u32, overlay: Option<u32>) -> Result<(), BpfError> {
+        match overlay {
+            Some(overlay) => {
+                let entry = NetworkEntry { state: NETWORK_OPEN, overlay };
+                put(&self.networks, "networks", &vni, &entry)
+            }
+            None => remove(&self.networks, "networks", &vni),
+        }
+    }
+
+    /// Writes a record to which no key leads, nor has for [`QUARANTINE`].
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn write_record(&self, slot: u32, record: &Record) -> Result<(), BpfError> {
+        let EndpointKey { vni, address } = record.key.entry();
+        let entry = EndpointEntry {
+            vni,
+            address,
+            host: raw(record.host),
+            way: record.way,
+            answers: record.answers,
+            mac: record.mac,
+            reserved: 0,
+        };
+        put(&self.endpoint_records, "endpoint records", &slot, &entry)
+    }
+
+    /// Makes a key lead to a record that was written.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: the table is full, say.
+    pub fn publish(&self, key: Key, slot: u32) -> Result<(), BpfError> {
+        put(&self.endpoint_slots, "endpoints", &key.entry(), &slot)
+    }
+
+    /// Makes a key lead to no record.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn withdraw(&self, key: Key) -> Result<(), BpfError> {
+        remove(&self.endpoint_slots, "endpoints", &key.entry())
+    }
+
+    /// Opens a way that is closed, and has been for [`QUARANTINE`] if it was open before; `number`
+    /// is 1 to twice the number of endpoints.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn open_way(&self, number: u32, way: &Way) -> Result<(), BpfError> {
+        let closed = way.entry(0);
+        put(&self.ways, "ways", &number, &closed)?;
+        put(&self.ways, "ways", &number, &way.entry(WAY_OPEN))
+    }
+
+    /// Closes a way.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn close_way(&self, number: u32) -> Result<(), BpfError> {
+        put(&self.ways, "ways", &number, &WayEntry::zeroed())
+    }
+
+    /// Lets packets leave by a netdev other than the one that they came by.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: among others, there is no such netdev.
+    pub fn add_exit(&self, ifindex: u32) -> Result<(), BpfError> {
+        put(&self.exits, "exits", &ifindex, &ifindex)
+    }
+
+    /// Packets that the endpoint of a slot sent or was sent, whoever had the slot.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn hits(&self, slot: u32) -> Result<u64, BpfError> {
+        sum(&self.hits, "hits", slot)
+    }
+
+    /// Frames that were left to the workers, by [`Miss::ALL`].
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn misses(&self) -> Result<[u64; MISSES], BpfError> {
+        let mut counts = [0; MISSES];
+        for (count, miss) in counts.iter_mut().zip(Miss::ALL) {
+            *count = sum(&self.misses, "misses", miss as u32)?;
+        }
+        Ok(counts)
+    }
+}
+
+impl Entrance {
+    fn key(&self) -> EntranceKey {
+        let Entrance { address, udp_port, ifindex, vlan } = *self;
+        EntranceKey { address: raw(address), ifindex, udp_port, vlan: tag(vlan) }
+    }
+}
+
+impl Key {
+    fn entry(self) -> EndpointKey {
+        EndpointKey { vni: self.vni, address: raw(self.address) }
+    }
+}
+
+impl Way {
+    fn entry(&self, state: u32) -> WayEntry {
+        let Way { host, ifindex, vlan, mtu, destination, source } = *self;
+        let (host, vlan) = (raw(host), tag(vlan));
+        WayEntry { state, host, ifindex, mtu, vlan, destination, source, reserved: 0 }
+    }
+}
+
+/// The word that an address is in network byte order.
+fn raw(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
+
+fn tag(vlan: Option<u16>) -> u16 {
+    vlan.unwrap_or(wire::mark::VLAN_UNTAGGED)
+}
+
+fn make(
+    name: &'static str,
+    kind: MapType,
+    (key, value): (usize, usize),
+    entries: u32,
+) -> Result<MapHandle, BpfError> {
+    let options =
+        bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
+    MapHandle::create(kind, Some(name), key as u32, value as u32, entries, &options)
+        .map_err(|source| BpfError::Table { table: name, source })
+}
+
+fn put(
+    map: &MapHandle,
+    table: &'static str,
+    key: &impl Shared,
+    value: &impl Shared,
+) -> Result<(), BpfError> {
+    map.update(&key.bytes(), &value.bytes(), MapFlags::ANY)
+        .map_err(|source| BpfError::Table { table, source })
+}
+
+fn remove(map: &MapHandle, table: &'static str, key: &impl Shared) -> Result<(), BpfError> {
+    let done = match map.delete(&key.bytes()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result,
+    };
+    done.map_err(|source: Error| BpfError::Table { table, source })
+}
+
+/// The sum of a per-CPU number.
+fn sum(map: &MapHandle, table: &'static str, key: u32) -> Result<u64, BpfError> {
+    let cores = map.lookup_percpu(&key.bytes(), MapFlags::ANY);
+    let cores = cores.map_err(|source| BpfError::Table { table, source })?;
+    Ok(cores.unwrap_or_default().iter().map(|core| u64::read(core)).sum())
+}

@@ -1,0 +1,194 @@
+//! Which endpoints are worth a place in the tier: those that are used most, and for a while, so that
+//! places do not change hands for a burst.
+
+use std::collections::HashMap;
+
+use endpoints::EndpointKey;
+use wire::{Address, Vni};
+
+/// Packets in a period that are worth a place while there is room.
+const WORTH_ROOM: u64 = 2;
+/// Packets in a period that are worth another endpoint's place, and how often in a row.
+const WORTH_A_PLACE: u64 = 100;
+const IN_A_ROW: u32 = 2;
+/// Who takes a place is used this many times as much as who had it.
+const TIMES: u64 = 2;
+/// Endpoints that go in or out in a period at most.
+pub(crate) const MOST_MOVES: usize = 1000;
+/// Endpoints that are watched at most; others are seen again.
+const MOST_WATCHED: usize = 1 << 17;
+
+/// Packets between two endpoints of a network, as a worker saw them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// The network.
+    pub vni: Vni,
+    /// Address of the sender.
+    pub source: Address,
+    /// Address of the destination.
+    pub destination: Address,
+}
+
+/// An endpoint outside the tier.
+#[derive(Clone, Copy, Default)]
+struct Candidate {
+    /// Packets in this period.
+    now: u64,
+    /// Packets in the last.
+    last: u64,
+    /// Periods in a row, the last among them, in which it was worth another's place.
+    periods: u32,
+}
+
+/// The use of endpoints, period by period: a second each.
+#[derive(Default)]
+pub struct Heat {
+    candidates: HashMap<EndpointKey, Candidate>,
+    /// Packets of residents in a period, on the average of some.
+    residents: HashMap<EndpointKey, u64>,
+}
+
+/// The moves that a period calls for.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Moves {
+    /// Endpoints to be taken in, the most used first.
+    pub enter: Vec<EndpointKey>,
+    /// Endpoints to be taken out.
+    pub leave: Vec<EndpointKey>,
+}
+
+impl Heat {
+    /// Counts packets that workers saw: each sample stands for `times` of them.
+    pub fn count(&mut self, samples: &[Sample], times: u64) {
+        for sample in samples {
+            for address in [sample.source, sample.destination] {
+                let key = EndpointKey { vni: sample.vni, address };
+                if self.candidates.len() < MOST_WATCHED || self.candidates.contains_key(&key) {
+                    self.candidates.entry(key).or_default().now += times;
+                }
+            }
+        }
+    }
+
+    /// Counts packets of residents in the period.
+    pub fn used(&mut self, residents: &[(EndpointKey, u64)]) {
+        for (key, packets) in residents {
+            let average = self.residents.entry(*key).or_insert(*packets);
+            *average = (*average * 3 + packets) / 4;
+        }
+    }
+
+    /// Forgets an endpoint.
+    pub fn forget(&mut self, key: EndpointKey) {
+        self.candidates.remove(&key);
+        self.residents.remove(&key);
+    }
+
+    /// Ends a period. `room`: places that are free.
+    pub fn end_period(&mut self, room: usize) -> Moves {
+        self.candidates.retain(|_, candidate| {
+            let is_worth = candidate.now >= WORTH_A_PLACE;
+            candidate.periods = if is_worth { candidate.periods + 1 } else { 0 };
+            (candidate.last, candidate.now) = (candidate.now, 0);
+            candidate.last > 0
+        });
+        let mut hot: Vec<(u64, u32, EndpointKey)> = self
+            .candidates
+            .iter()
+            .filter(|(_, candidate)| candidate.last >= WORTH_ROOM)
+            .map(|(key, candidate)| (candidate.last, candidate.periods, *key))
+            .collect();
+        // Of equal ones always the same, in whatever order the map has them.
+        hot.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.2.cmp(&b.2)));
+        let fits = hot.len().min(room).min(MOST_MOVES);
+        let enter = hot[..fits].iter().map(|(.., key)| *key).collect();
+        Moves { enter, leave: self.coldest(&hot[fits..], fits) }
+    }
+
+    /// The residents whose places others have earned.
+    fn coldest(&self, hot: &[(u64, u32, EndpointKey)], moved: usize) -> Vec<EndpointKey> {
+        let mut earned = hot.iter().filter(|(_, periods, _)| *periods >= IN_A_ROW).peekable();
+        if earned.peek().is_none() {
+            return Vec::new();
+        }
+        let mut cold: Vec<(u64, EndpointKey)> =
+            self.residents.iter().map(|(key, packets)| (*packets, *key)).collect();
+        cold.sort_unstable();
+        earned
+            .zip(cold)
+            .take_while(|((hot, ..), (cold, _))| *hot >= cold * TIMES)
+            .map(|(_, (_, key))| key)
+            .take(MOST_MOVES - moved)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u32) -> EndpointKey {
+        EndpointKey { vni: Vni::new(7).unwrap(), address: Address::v4(number) }
+    }
+
+    fn packets(number: u32, count: u64) -> (Vec<Sample>, u64) {
+        let address = Address::v4(number);
+        // Both ends are one: it is counted twice.
+        (vec![Sample { vni: Vni::new(7).unwrap(), source: address, destination: address }], count)
+    }
+
+    fn see(heat: &mut Heat, number: u32, count: u64) {
+        let (samples, times) = packets(number, count / 2);
+        heat.count(&samples, times);
+    }
+
+    #[test]
+    fn while_there_is_room_little_use_is_enough() {
+        let mut heat = Heat::default();
+        see(&mut heat, 1, 2);
+        see(&mut heat, 2, 400);
+        assert_eq!(heat.end_period(8).enter, [key(2), key(1)]);
+        // Nobody was seen since.
+        assert_eq!(heat.end_period(8), Moves::default());
+    }
+
+    #[test]
+    fn a_full_tier_gives_a_place_up_for_lasting_use_only() {
+        let mut heat = Heat::default();
+        for round in 0..4 {
+            heat.used(&[(key(1), 150), (key(2), 40)]);
+            see(&mut heat, 3, 200);
+            see(&mut heat, 4, 98);
+            let moves = heat.end_period(0);
+            assert_eq!(moves.enter, []);
+            // The first period may be a burst; the second is not. The fourth endpoint is worth room
+            // but nobody's place, and the first is used too much.
+            let leave = if round == 0 { vec![] } else { vec![key(2)] };
+            assert_eq!(moves.leave, leave, "round {round}");
+        }
+        // A pause, and it begins anew.
+        heat.end_period(0);
+        see(&mut heat, 3, 200);
+        assert_eq!(heat.end_period(0).leave, []);
+    }
+
+    #[test]
+    fn places_do_not_change_hands_among_equals() {
+        let mut heat = Heat::default();
+        for _ in 0..9 {
+            heat.used(&[(key(1), 150)]);
+            see(&mut heat, 2, 200);
+            assert_eq!(heat.end_period(0).leave, []);
+        }
+    }
+
+    #[test]
+    fn moves_and_watched_endpoints_are_bounded() {
+        let mut heat = Heat::default();
+        for number in 0..MOST_WATCHED as u32 + 10 {
+            see(&mut heat, number, 200);
+        }
+        assert_eq!(heat.candidates.len(), MOST_WATCHED);
+        assert_eq!(heat.end_period(usize::MAX).enter.len(), MOST_MOVES);
+    }
+}

@@ -1,0 +1,34 @@
+//! Decides what of virtual networks the kernel tier answers, and writes its tables so that at no
+//! moment they say what the walk would not.
+//!
+//! ```text
+//!  snapshot ──▶ narrow ─▶ workers change over ─▶ widen      networks, entrances, ways
+//!  endpoints ─▶ changed (it leaves)                          records
+//!  use ───────▶ promote, evict                               records
+//! ```
+//!
+//! A network is open if the walk, whatever comes, asks nothing but its endpoints (`dataplane`'s
+//! `lower_tier`); an endpoint is *resident* if the tier has a record of it. What changes first
+//! becomes a miss; only then it is written anew.
+//!
+//! | module | what |
+//! |---|---|
+//! | `tables` | what is asked of the tier's tables |
+//! | `slots` | numbers that are used again only after a pause |
+//! | `ways` | ways to hosts, each once |
+//! | `residents` | the endpoints in the tier |
+//! | `heat` | which endpoints are worth a place |
+//!
+//! One thread at a time writes. Time is given in nanoseconds of `CLOCK_MONOTONIC`.
+
+#![forbid(unsafe_code)]
+
+mod heat;
+mod residents;
+mod slots;
+mod tables;
+mod ways;
+
+pub use heat::{Heat, Moves, Sample};
+pub use residents::{Admission, Counts, PortPlace, Residents};
+pub use tables::Tables;

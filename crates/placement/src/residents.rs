@@ -1,0 +1,329 @@
+//! The endpoints in the tier, with the networks, entrances and ways without which none is found.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::Ipv4Addr;
+
+use bpf::tier::{Entrance, Key, Kind, Record, Way};
+use dataplane::{OverlayId, PortId, Snapshot};
+use endpoints::{EndpointKey, Found};
+use wire::{Address, Family, Vni};
+
+use crate::slots::Slots;
+use crate::tables::Tables;
+use crate::ways::{WayKey, Ways};
+
+/// The place of a port on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PortPlace {
+    /// Index of its netdev.
+    pub ifindex: u32,
+    /// VLAN id on it; `None`: untagged.
+    pub vlan: Option<u16>,
+    /// Our link address.
+    pub mac: [u8; 6],
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+}
+
+/// The outcome of an endpoint's admission.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// It is in the tier.
+    Admitted,
+    /// It was there before.
+    Resident,
+    /// The tier may not have it: its network is closed to the tier, there is no such endpoint, it
+    /// or its host is of IPv6, or the walk knows no way to its host.
+    Ineligible,
+    /// There is no room, or none yet.
+    Full,
+}
+
+/// Numbers for gauges.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Endpoints in the tier.
+    pub resident: usize,
+    /// Endpoints that it has room for.
+    pub max: usize,
+    /// Networks that are open.
+    pub networks: usize,
+    /// Ways that are open.
+    pub ways: usize,
+}
+
+/// An endpoint in the tier.
+struct Resident {
+    slot: u32,
+    ways: [WayKey; 2],
+    hits: u64,
+    /// Hits of the slot when it was last looked at.
+    seen: u64,
+}
+
+/// The tier's contents, and the only writer of its tables.
+pub struct Residents<T> {
+    tables: T,
+    residents: HashMap<EndpointKey, Resident>,
+    slots: Slots,
+    ways: Ways,
+    networks: BTreeMap<Vni, OverlayId>,
+    entrances: BTreeMap<Entrance, (Kind, OverlayId)>,
+}
+
+/// The networks and entrances that the walk leaves to a lower tier.
+struct Allowed {
+    networks: BTreeMap<Vni, OverlayId>,
+    entrances: BTreeMap<Entrance, (Kind, OverlayId)>,
+}
+
+impl Allowed {
+    fn by(snapshot: &Snapshot, place_of: &impl Fn(PortId) -> Option<PortPlace>) -> Allowed {
+        let mut allowed = Allowed { networks: BTreeMap::new(), entrances: BTreeMap::new() };
+        let Some(overlays) = snapshot.overlays() else { return allowed };
+        let open = overlays.networks().filter(|network| snapshot.is_open_below(network));
+        allowed.networks = open.map(|network| (network.vni, network.overlay)).collect();
+        for (number, overlay) in overlays.overlays().iter().enumerate() {
+            let Some(place) = place_of(overlay.port) else { continue };
+            let kind = match overlay.kind {
+                wire::overlay::Kind::Vxlan => Kind::Vxlan,
+                wire::overlay::Kind::Geneve => Kind::Geneve,
+            };
+            for address in overlay.entrances.iter().filter_map(|entrance| v4(*entrance)) {
+                let PortPlace { ifindex, vlan, .. } = place;
+                let entrance = Entrance { address, udp_port: overlay.udp_port, ifindex, vlan };
+                // Of two overlays with one entrance the first has it, as in the walk.
+                let of = (kind, OverlayId(number as u16));
+                allowed.entrances.entry(entrance).or_insert(of);
+            }
+        }
+        allowed
+    }
+}
+
+fn v4(address: Address) -> Option<Ipv4Addr> {
+    (address.family == Family::V4).then(|| Ipv4Addr::from(address.value as u32))
+}
+
+/// The way of a key, as the walk says.
+fn way_of(
+    snapshot: &Snapshot,
+    place_of: &impl Fn(PortId) -> Option<PortPlace>,
+    key: &WayKey,
+) -> Option<Way> {
+    let overlay = snapshot.overlays()?.overlays().get(usize::from(key.overlay.0))?;
+    let host = Address::v4(key.host.into());
+    let way = snapshot.way_below(overlay, host, key.host_mac)?;
+    let PortPlace { ifindex, vlan, mac, mtu } = place_of(way.port)?;
+    Some(Way { host: key.host, ifindex, vlan, mtu, destination: way.mac.bytes(), source: mac })
+}
+
+impl<T: Tables> Residents<T> {
+    /// For empty tables.
+    pub fn new(tables: T) -> Residents<T> {
+        let endpoints = tables.endpoints();
+        Residents {
+            tables,
+            residents: HashMap::new(),
+            slots: Slots::new(0, endpoints),
+            ways: Ways::new(2 * endpoints),
+            networks: BTreeMap::new(),
+            entrances: BTreeMap::new(),
+        }
+    }
+
+    /// The tables.
+    pub fn tables(&self) -> &T {
+        &self.tables
+    }
+
+    /// Closes what a snapshot does not leave to the tier, or not in the way it is: before workers
+    /// change over to the snapshot.
+    ///
+    /// # Errors
+    /// A table refuses it: the caller ends the lease.
+    pub fn narrow(
+        &mut self,
+        snapshot: &Snapshot,
+        place_of: impl Fn(PortId) -> Option<PortPlace>,
+        now_ns: u64,
+    ) -> Result<(), T::Error> {
+        let allowed = Allowed::by(snapshot, &place_of);
+        for (vni, overlay) in std::mem::take(&mut self.networks) {
+            match allowed.networks.get(&vni) == Some(&overlay) {
+                true => _ = self.networks.insert(vni, overlay),
+                false => self.tables.set_network(vni.get(), None)?,
+            }
+        }
+        for (entrance, of) in std::mem::take(&mut self.entrances) {
+            match allowed.entrances.get(&entrance) == Some(&of) {
+                true => _ = self.entrances.insert(entrance, of),
+                false => self.tables.remove_entrance(entrance)?,
+            }
+        }
+        self.ways.narrow(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
+    }
+
+    /// Opens what a snapshot leaves to the tier: when all workers walk by it; and now and then, for
+    /// ways that could not be opened yet.
+    ///
+    /// # Errors
+    /// A table refuses it: some stays closed.
+    pub fn widen(
+        &mut self,
+        snapshot: &Snapshot,
+        place_of: impl Fn(PortId) -> Option<PortPlace>,
+        now_ns: u64,
+    ) -> Result<(), T::Error> {
+        let allowed = Allowed::by(snapshot, &place_of);
+        for (entrance, (kind, overlay)) in allowed.entrances {
+            if !self.entrances.contains_key(&entrance) {
+                self.tables.add_entrance(entrance, kind, overlay.0.into())?;
+                self.entrances.insert(entrance, (kind, overlay));
+            }
+        }
+        for (vni, overlay) in allowed.networks {
+            if !self.networks.contains_key(&vni) {
+                self.tables.set_network(vni.get(), Some(overlay.0.into()))?;
+                self.networks.insert(vni, overlay);
+            }
+        }
+        self.ways.widen(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
+    }
+
+    /// Takes an endpoint out that has changed, or is no more, before its change is answered.
+    ///
+    /// # Errors
+    /// A table refuses it: the caller ends the lease.
+    pub fn withdraw(&mut self, key: EndpointKey, now_ns: u64) -> Result<(), T::Error> {
+        let (Some(resident), Some(tier_key)) = (self.residents.get(&key), tier_key(key)) else {
+            return Ok(());
+        };
+        let (slot, ways) = (resident.slot, resident.ways);
+        self.tables.withdraw(tier_key)?;
+        self.residents.remove(&key);
+        self.slots.give(slot, now_ns);
+        ways.into_iter().try_for_each(|way| self.ways.release(&self.tables, way, now_ns))
+    }
+
+    /// Takes an endpoint in, as the workers' table has it now.
+    ///
+    /// # Errors
+    /// A table refuses it: the endpoint is not in the tier.
+    pub fn admit(
+        &mut self,
+        key: EndpointKey,
+        snapshot: &Snapshot,
+        place_of: impl Fn(PortId) -> Option<PortPlace>,
+        now_ns: u64,
+    ) -> Result<Admission, T::Error> {
+        if self.residents.contains_key(&key) {
+            return Ok(Admission::Resident);
+        }
+        let way = |key: &WayKey| way_of(snapshot, &place_of, key);
+        let Some((tier_key, found, ways)) = self.eligible(key, snapshot, way) else {
+            return Ok(Admission::Ineligible);
+        };
+        let Some(host) = v4(found.host) else { return Ok(Admission::Ineligible) };
+        let Some(slot) = self.slots.take(now_ns) else { return Ok(Admission::Full) };
+        let numbers = ways.map(|way| self.ways.use_way(way, now_ns));
+        let [Some(to), Some(answers)] = numbers else {
+            self.give_back(slot, ways, numbers, now_ns)?;
+            return Ok(Admission::Full);
+        };
+        let mac = found.mac.bytes();
+        let record = Record { key: tier_key, host, mac, way: to, answers };
+        let open = |key| self.ways.open_one(&self.tables, key, now_ns, way);
+        let written = ways
+            .into_iter()
+            .try_for_each(open)
+            .and_then(|()| self.tables.write_record(slot, &record))
+            .and_then(|()| self.tables.publish(tier_key, slot));
+        if let Err(error) = written {
+            // Whatever was written of it leads nowhere.
+            self.tables.withdraw(tier_key)?;
+            self.give_back(slot, ways, numbers, now_ns)?;
+            return Err(error);
+        }
+        let seen = self.tables.hits(slot)?;
+        self.residents.insert(key, Resident { slot, ways, hits: 0, seen });
+        Ok(Admission::Admitted)
+    }
+
+    /// The key in the tier, the content and the ways of an endpoint that it may have.
+    fn eligible(
+        &self,
+        key: EndpointKey,
+        snapshot: &Snapshot,
+        way: impl Fn(&WayKey) -> Option<Way>,
+    ) -> Option<(Key, Found, [WayKey; 2])> {
+        let overlay = *self.networks.get(&key.vni)?;
+        let tier_key = tier_key(key)?;
+        let found = snapshot.overlays()?.endpoints().find(key)?;
+        let host = v4(found.host)?;
+        let of = |host_mac| WayKey { overlay, host, host_mac };
+        way(&of(found.host_mac))?;
+        Some((tier_key, found, [of(found.host_mac), of(None)]))
+    }
+
+    fn give_back(
+        &mut self,
+        slot: u32,
+        ways: [WayKey; 2],
+        numbers: [Option<u32>; 2],
+        now_ns: u64,
+    ) -> Result<(), T::Error> {
+        self.slots.give(slot, now_ns);
+        for (way, _) in ways.into_iter().zip(numbers).filter(|(_, number)| number.is_some()) {
+            self.ways.release(&self.tables, way, now_ns)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the use of residents of a list; returns the packets of each since it was last
+    /// looked at.
+    ///
+    /// # Errors
+    /// The numbers cannot be read.
+    pub fn look_at(&mut self, keys: &[EndpointKey]) -> Result<Vec<(EndpointKey, u64)>, T::Error> {
+        let mut used = Vec::with_capacity(keys.len());
+        for key in keys {
+            let Some(resident) = self.residents.get_mut(key) else { continue };
+            let now = self.tables.hits(resident.slot)?;
+            let since = now.saturating_sub(resident.seen);
+            (resident.seen, resident.hits) = (now, resident.hits + since);
+            used.push((*key, since));
+        }
+        Ok(used)
+    }
+
+    /// The endpoints in the tier, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = EndpointKey> {
+        self.residents.keys().copied()
+    }
+
+    /// Returns whether an endpoint is in the tier.
+    pub fn has(&self, key: EndpointKey) -> bool {
+        self.residents.contains_key(&key)
+    }
+
+    /// Endpoints whose networks the tier may not have any more: they take places in vain.
+    pub fn stranded(&self) -> Vec<EndpointKey> {
+        let networks: HashSet<Vni> = self.networks.keys().copied().collect();
+        self.keys().filter(|key| !networks.contains(&key.vni)).collect()
+    }
+
+    /// Numbers for gauges.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            resident: self.residents.len(),
+            max: self.tables.endpoints() as usize,
+            networks: self.networks.len(),
+            ways: self.ways.open(),
+        }
+    }
+}
+
+fn tier_key(key: EndpointKey) -> Option<Key> {
+    Some(Key { vni: key.vni.get(), address: v4(key.address)? })
+}
