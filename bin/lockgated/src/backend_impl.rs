@@ -25,6 +25,7 @@ use crate::clock;
 use crate::config_file::Target;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
+use crate::kernel_tier::KernelTier;
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
@@ -33,7 +34,8 @@ use crate::put_sas;
 use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::save;
-use crate::shown::{counters, neighbours, ports, security_associations};
+use crate::shown::{counters, kernel_tier, neighbours, ports, security_associations};
+use crate::state::State;
 use crate::totals::Totals;
 use crate::unconfirmed;
 use crate::who::{ConnectionNumber, Uid};
@@ -61,6 +63,14 @@ pub(crate) struct Daemon {
 pub(crate) struct Desks {
     pub(crate) acquires: Arc<AcquireDesk>,
     pub(crate) endpoints: Arc<EndpointDesk>,
+    pub(crate) tier: Arc<KernelTier>,
+}
+
+impl Desks {
+    pub(crate) fn of(state: &State) -> Desks {
+        let (acquires, endpoints) = (state.acquires.clone(), state.endpoints.clone());
+        Desks { acquires, endpoints, tier: state.gateway.tier.clone() }
+    }
 }
 
 /// Counts since the start, with the picture that they belong to.
@@ -362,7 +372,8 @@ impl Backend for Daemon {
 
     async fn counters(&self) -> v1::Counters {
         let CountedPicture { picture, reports, totals } = self.counted().await;
-        counters(&picture, &reports, &totals)
+        let kernel_tier = self.desks.tier.report().map(kernel_tier);
+        v1::Counters { kernel_tier, ..counters(&picture, &reports, &totals) }
     }
 
     async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
@@ -592,8 +603,7 @@ mod tests {
     impl Lab {
         fn new() -> Lab {
             let TestLab { folder, machine, compiler, mut state, events } = TestLab::new(LAN);
-            let acquires = state.acquires.clone();
-            let desks = Desks { acquires, endpoints: state.endpoints.clone() };
+            let desks = Desks::of(&state);
             let picture = state.watched();
             let (ordering, mut orders) = mpsc::channel(1);
             let (asking, asks) = mpsc::unbounded_channel();

@@ -416,7 +416,8 @@ impl State {
         let of_table = || old.connections.changed_key(&new.connections).filter(|_| has_table);
         let has_endpoints = self.gateway.compiled.overlays().is_some();
         let of_store = || old.store.changed_key(&new.store).filter(|_| has_endpoints);
-        match changed.or_else(of_table).or_else(of_store) {
+        let of_kernel = || old.kernel.changed_key(&new.kernel).filter(|_| has_endpoints);
+        match changed.or_else(of_table).or_else(of_store).or_else(of_kernel) {
             Some(key) => Err(machine(NeedsRestart { key, file })),
             None => Ok(()),
         }

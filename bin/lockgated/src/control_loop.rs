@@ -20,6 +20,7 @@ use wire::Address;
 use crate::backend_impl::Daemon;
 use crate::events::Kind;
 use crate::failure::Failure;
+use crate::kernel_tier::Pulse;
 use crate::orders::Order;
 use crate::sequence_usage;
 use crate::state::State;
@@ -31,6 +32,8 @@ const FOLLOW_MOVES: Duration = Duration::from_millis(100);
 const RETIRE: Duration = Duration::from_millis(100);
 /// Interval at which the loop inspects what no notification reports.
 const INSPECT: Duration = Duration::from_secs(1);
+/// Interval at which the lease of the kernel tier is renewed.
+const TIER: Duration = Duration::from_millis(250);
 /// Least time between two looks at a guard that was broken.
 const GUARD_PAUSE: Duration = Duration::from_millis(200);
 
@@ -109,7 +112,8 @@ pub(crate) async fn run(
     let mut follow_moves = interval(FOLLOW_MOVES);
     let mut inspect = interval(INSPECT);
     let mut retire = interval(RETIRE);
-    for clock in [&mut follow_moves, &mut inspect, &mut retire] {
+    let (mut tier, mut pulse) = (interval(TIER), Pulse::default());
+    for clock in [&mut follow_moves, &mut inspect, &mut retire, &mut tier] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let mut told = UnansweredNeighbours::default();
@@ -149,6 +153,7 @@ pub(crate) async fn run(
                     state.show();
                 }
             }
+            _ = tier.tick() => state.renew_lease(&mut pulse),
             _ = inspect.tick() => {
                 inspect_all(state, mirror).await?;
                 // Policies may have changed.
@@ -164,6 +169,7 @@ pub(crate) async fn run(
 async fn inspect_all(state: &mut State, mirror: &mut Mirror) -> Result<(), WorkerGone> {
     state.gateway.inspect().await?;
     state.sample().await?;
+    state.promote_tenants().await?;
     state.settle_acquires();
     state.keep_connections_if_due().await;
     let links = state.gateway.live.links.iter().flatten().copied().collect();

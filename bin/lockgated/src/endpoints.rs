@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use wire::{Address, LinkAddress, Vni};
 
 use crate::events::{Events, Kind};
+use crate::kernel_tier::KernelTier;
 use storing::{Job, Storing};
 
 /// The database in `state_dir`.
@@ -77,6 +78,7 @@ pub(crate) struct EndpointPage {
 /// The endpoints of the daemon. Before a configuration with virtual networks ran there are none.
 pub(crate) struct EndpointDesk {
     inner: Mutex<Option<Desk>>,
+    tier: Arc<KernelTier>,
     events: Events,
 }
 
@@ -94,8 +96,8 @@ struct Desk {
 pub(crate) struct NoNetworks;
 
 impl EndpointDesk {
-    pub(crate) fn new(events: Events) -> Arc<EndpointDesk> {
-        Arc::new(EndpointDesk { inner: Mutex::new(None), events })
+    pub(crate) fn new(tier: Arc<KernelTier>, events: Events) -> Arc<EndpointDesk> {
+        Arc::new(EndpointDesk { inner: Mutex::new(None), tier, events })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Desk>> {
@@ -174,9 +176,13 @@ impl EndpointDesk {
             durable: is_durable,
         };
         let mut stored = Vec::with_capacity(changes.len());
+        let mut changed = Vec::new();
         desk.book.apply_each(&changes, |at, outcome| {
             match outcome {
-                Outcome::Applied => batch.applied += 1,
+                Outcome::Applied => {
+                    batch.applied += 1;
+                    changed.push(changes[at].key());
+                }
                 Outcome::Repeated => batch.repeated += 1,
                 Outcome::Stale { .. } => batch.stale += 1,
                 Outcome::Refused(refusal) => return batch.refused.push((at, refusal)),
@@ -184,6 +190,8 @@ impl EndpointDesk {
             stored.push(stored_change(&changes[at]));
         });
         desk.last = last;
+        // Whoever asks the table from now on sees the change: what the kernel had of it goes.
+        self.tier.withdraw(changed);
         // In the order in which they were applied: the lock is still held. A thread that has ended
         // answers by dropping the sender.
         let _ = desk.jobs.send(Job { changes: stored, done: durable });

@@ -187,6 +187,11 @@ kinds! {
     StoreFailed "store_failed" Error PerSecond
         "the store of endpoints could not be written or read: changes run, but not all of them are \
          durable; the message says why"
+    KernelTierClosed "kernel_tier_closed" Error PerSecond
+        "the kernel refused to change its tables of virtual networks: it answers none of their \
+         packets until the next change, and the workers have all of them; the message says why"
+    KernelEndpointSkipped "kernel_endpoint_skipped" Warning PerSecond
+        "an endpoint could not go over to the kernel; the workers have its packets"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
@@ -335,6 +340,7 @@ impl Kind {
             Kind::ConnectionsRestored | Kind::ConnectionsNotRestored => "connections",
             Kind::ConnectionsNotKept => "connections",
             Kind::EndpointsChanged | Kind::EndpointsRestored | Kind::StoreFailed => "endpoints",
+            Kind::KernelTierClosed | Kind::KernelEndpointSkipped => "kernel tier",
             Kind::GuardRemoved | Kind::GuardRestored => "guard",
             Kind::GuardRefused | Kind::GuardCoarse => "guard",
             Kind::HostStarted | Kind::HostRefused => "host",

@@ -12,6 +12,7 @@
 //! | `view` | a change of what the kernel says |
 //! | `associations` | single SAs that come and go |
 //! | `roaming` | peers that are elsewhere now |
+//! | `lower_tier` | what of virtual networks the kernel may answer |
 //! | `netdevs` | which netdevs are attached, and what their programs know |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
 //! | `connections` | connections that must not outlast a change |
@@ -20,6 +21,7 @@
 mod associations;
 mod connections;
 mod guarding;
+mod lower_tier;
 mod machine;
 
 mod netdevs;
@@ -43,6 +45,7 @@ use dataplane::carve_out::Reserved;
 use linux::View;
 
 use crate::events::{Events, Kind};
+use crate::kernel_tier::KernelTier;
 use crate::netdev::Netdev;
 use crate::totals::Totals;
 use crate::worker::WorkerGone;
@@ -91,6 +94,8 @@ pub(crate) struct Gateway {
     /// The workers' flow caches are to be replaced.
     pub(crate) caches_need_replacement: bool,
     pub(crate) events: Events,
+    /// The kernel tier of virtual networks.
+    pub(crate) tier: Arc<KernelTier>,
     next_mark: u16,
     machine: Box<dyn Machine>,
 }
@@ -104,6 +109,7 @@ pub(crate) struct GatewayParts {
     pub(crate) snapshot: Arc<Snapshot>,
     pub(crate) guard: Guard,
     pub(crate) events: Events,
+    pub(crate) tier: Arc<KernelTier>,
     pub(crate) machine: Box<dyn Machine>,
 }
 
@@ -118,7 +124,7 @@ pub(crate) fn live_parts_of(compiled: &Compiled, view: &View, frame_bytes: usize
 
 impl Gateway {
     pub(crate) fn new(parts: GatewayParts) -> Gateway {
-        let GatewayParts { compiled, view, live, snapshot, guard, events, machine } = parts;
+        let GatewayParts { compiled, view, live, snapshot, guard, events, tier, machine } = parts;
         let workers = machine.workers();
         Gateway {
             reserved: reserved_by(&compiled, &live),
@@ -141,6 +147,7 @@ impl Gateway {
             cache_entries: vec![0; workers],
             caches_need_replacement: false,
             events,
+            tier,
             next_mark: 1,
             machine,
         }

@@ -48,6 +48,7 @@ mod growth;
 mod hardening;
 mod history;
 mod kept_connections;
+mod kernel_tier;
 mod liveness;
 mod metrics;
 mod netdev;
@@ -57,6 +58,7 @@ mod overview;
 mod path_mtus;
 mod picture;
 mod policies;
+mod promotion;
 mod put_sas;
 #[cfg(test)]
 mod reference;
@@ -176,7 +178,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
     tasks.spawn(sa_limits::judge(picture.clone(), events.clone()));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-    let desks = Desks { acquires: state.acquires.clone(), endpoints: state.endpoints.clone() };
+    let desks = Desks::of(&state);
     let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {

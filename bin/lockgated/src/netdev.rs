@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bpf::tier::Tier;
 use bpf::{Attached, BpfError, CounterReader, Inside, PortRule, Prefix, Steering};
 use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
@@ -123,6 +124,8 @@ pub(crate) struct Netdev {
     pub(crate) is_squatted: bool,
     /// The program's counters; `None`: they cannot be read.
     pub(crate) counters: Option<CounterReader>,
+    /// Whether the kernel tier's program is there; `None`: it was not asked for yet.
+    pub(crate) tier: Option<bool>,
 }
 
 /// A netdev with Lockgate's program and sockets that workers serve. Dropping it leaves the program
@@ -132,6 +135,8 @@ pub(crate) struct SteeredNetdev {
     ifindex: u32,
     queues: u32,
     steering: Steering,
+    /// Numbers of the netdev and of the attachment, for the marks.
+    number: (u16, u32),
     /// The claim, kept as long as the netdev is attached.
     _claim: Claim,
 }
@@ -151,10 +156,12 @@ impl SteeredNetdev {
             return Err(NetdevError::TooManyQueues { netdev, queues });
         }
         let claim = Claim::make(&netdev, ifindex)?;
-        let steering = Steering::load(*mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed))
+        let number = (*mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed));
+        let steering = Steering::load(number.0, number.1)
             .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
         let is_squatted = matches!(claim, Claim::Squatted);
-        let mut steered = SteeredNetdev { netdev, ifindex, queues, steering, _claim: claim };
+        let mut steered =
+            SteeredNetdev { netdev, ifindex, queues, steering, number, _claim: claim };
         let attached = match steered.serve(taking, workers).await {
             Ok(attached) => attached.into(),
             Err(error) => {
@@ -163,7 +170,7 @@ impl SteeredNetdev {
             }
         };
         let counters = Some(steered.steering.counter_reader());
-        Ok((steered, Netdev { ifindex, queues, attached, is_squatted, counters }))
+        Ok((steered, Netdev { ifindex, queues, attached, is_squatted, counters, tier: None }))
     }
 
     /// Makes the workers close the netdev's sockets. Its program stays and drops.
@@ -221,6 +228,16 @@ impl SteeredNetdev {
     /// [`NetdevError::Bpf`]: the rules are as they were.
     pub(crate) fn close(&mut self) -> Result<(), NetdevError> {
         self.steering.forget_ports().map_err(|error| self.refused(error))
+    }
+
+    /// Puts the kernel tier of virtual networks in front of the workers.
+    ///
+    /// # Errors
+    /// [`NetdevError::Bpf`]: it is not there.
+    pub(crate) fn add_tier(&mut self, tables: &Tier) -> Result<(), NetdevError> {
+        let (mark, incarnation) = self.number;
+        let added = self.steering.add_tier(tables, mark, incarnation);
+        added.map_err(|error| self.refused(error))
     }
 
     /// Attaches the program again where something took it off.

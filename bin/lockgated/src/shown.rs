@@ -14,6 +14,7 @@ mod sas;
 pub(crate) use sas::security_associations;
 
 use crate::assign;
+use crate::kernel_tier::TierReport;
 use crate::netdev::Netdev;
 use crate::overview;
 use crate::picture::Picture;
@@ -211,7 +212,29 @@ fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCo
         mark_failed: of(bpf::Counter::MarkFailed),
         ring_full: lost,
         imbalance: to_worker as i64 - (received + lost) as i64,
+        transmitted: of(bpf::Counter::Transmitted),
+        arp_answered: of(bpf::Counter::ArpAnswered),
     })
+}
+
+/// The kernel tier of virtual networks.
+pub(crate) fn kernel_tier(report: TierReport) -> v1::KernelTier {
+    let TierReport { counts, tally, misses, closed } = report;
+    let miss = |(reason, count): (&str, u64)| v1::Miss { reason: reason.into(), count };
+    v1::KernelTier {
+        endpoints: counts.resident as u64,
+        max: counts.max as u64,
+        networks: counts.networks as u64,
+        ways: counts.ways as u64,
+        promoted: tally.promoted,
+        promoted_busy: tally.promoted_busy,
+        deferred: tally.deferred,
+        evicted: tally.evicted,
+        full: tally.full,
+        refused: tally.refused,
+        closed: closed.unwrap_or_default(),
+        misses: misses.into_iter().map(miss).collect(),
+    }
 }
 
 /// Returns the headers before ESP, in the configuration's words.
@@ -297,6 +320,7 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
         fast_path: totals.fast_path,
         full_lookups: totals.full_lookups,
         ports: ports.iter().map(|port| overview::port_activity(picture, port)).collect(),
+        kernel_tier: None,
         drops_last_minute: overview::drops(picture),
         rate_time_ms: overview::milliseconds(picture.history.lately()),
     }

@@ -34,6 +34,7 @@ use crate::failure::Failure;
 use crate::gateway::{self, Gateway, live_parts_of, netdevs, reserved_by};
 use crate::hardening;
 use crate::kept_connections;
+use crate::kernel_tier::KernelTier;
 use crate::netdev::{Claim, NetdevError};
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk};
 use crate::state::{State, StateParts};
@@ -84,6 +85,7 @@ struct StartParts {
     compiler: Compiler,
     compiled: Compiled,
     endpoints: Arc<EndpointDesk>,
+    tier: Arc<KernelTier>,
     mirror: Mirror,
     ethtool: Ethtool,
     queues: Vec<u32>,
@@ -120,7 +122,8 @@ pub(crate) async fn start(
     let queues = queue_counts(&mut ethtool, &loaded.validated, mirror.view());
     let mut compiler = Compiler::for_workers(worker_count(&loaded.validated, &queues));
     let compiled = compiler.compile(&loaded, &mut keystate)?;
-    let endpoints = EndpointDesk::new(events.clone());
+    let tier = KernelTier::new(loaded.validated.kernel, events.clone());
+    let endpoints = EndpointDesk::new(tier.clone(), events.clone());
     if let Some(book) = compiler.take_endpoints() {
         endpoints.open(book, loaded.validated.store, &node.state_dir)?;
     }
@@ -141,6 +144,7 @@ pub(crate) async fn start(
         compiler,
         compiled,
         endpoints,
+        tier,
         mirror,
         ethtool,
         queues,
@@ -190,6 +194,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         instead,
         damaged,
         endpoints,
+        tier,
         ..
     } = prepared;
     prepare_host_port(&loaded.validated, &mut mirror).await?;
@@ -213,6 +218,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
         snapshot,
         guard,
         events: events.clone(),
+        tier,
         machine: Box::new(machine),
     });
     let mut state = State::new(StateParts {
@@ -230,6 +236,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     keep_first(&mut state, &loaded, (base, instead, damaged)).await;
     state.gateway.attach_host().await?;
     take_all(&mut state.gateway).await?;
+    state.gateway.serve_tier();
     state.report_refused();
     state.report_beginning().await;
     for warning in &loaded.warnings {

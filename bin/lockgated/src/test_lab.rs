@@ -55,7 +55,7 @@ impl TestLab {
             keystate: keys,
             events: events.clone(),
             acquires: AcquireDesk::new(compiler.acquires().clone()),
-            endpoints: EndpointDesk::new(events.clone()),
+            endpoints: EndpointDesk::new(crate::kernel_tier::KernelTier::off(), events.clone()),
             namespace: Claim::Squatted,
         });
         TestLab { folder, machine, compiler, state, events }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
+use bpf::tier::Tier;
 use bpf::{Attached, PortRule};
 use config::HOST_NETDEV;
 use config::validated::{Cache, Policy};
@@ -134,6 +135,10 @@ impl Machine for ThisMachine {
 
     fn is_attached(&mut self, netdev: &str) -> bool {
         self.netdevs.get(netdev).is_none_or(SteeredNetdev::is_attached)
+    }
+
+    fn add_tier(&mut self, netdev: &str, tables: &Tier) -> Result<(), NetdevError> {
+        self.netdev(netdev)?.add_tier(tables)
     }
 
     fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError> {

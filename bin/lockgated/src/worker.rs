@@ -14,7 +14,7 @@ use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
 use dataplane::{
     AcquireRequest, AddressUpdate, CacheCounters, Counters, FlowCache, Handovers, NetdevId,
-    ResolveRequest, Snapshot, Tap, TapId, VacatedSlots, Worker,
+    ResolveRequest, Snapshot, Tap, TapId, TenantSample, VacatedSlots, Worker,
 };
 use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -55,6 +55,11 @@ pub(crate) enum Command {
     AddTap { tap: Box<Tap>, reply: oneshot::Sender<Instant> },
     /// Ends a capture; what is handed back is for somebody else to free.
     RemoveTap { id: TapId, reply: oneshot::Sender<Option<Box<Tap>>> },
+    /// Says which tenants' packets crossed since it was last asked, and how many packets each
+    /// sample stands for; samples are taken from the first time on.
+    FetchTenants { reply: oneshot::Sender<(Vec<TenantSample>, u64)> },
+    /// Answers when no packet waits in its rings.
+    WhenIdle { reply: oneshot::Sender<()> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
     Stop { reply: oneshot::Sender<FlushedCounts> },
 }
@@ -64,6 +69,8 @@ pub(crate) type Decided = Vec<[Volume; 2]>;
 
 /// Lines of the flow cache that are shown between two turns: some microseconds.
 const SHOWN_LINES: usize = 512;
+/// Samples of tenants' packets that are kept until they are fetched.
+const TENANT_SAMPLES: usize = 4096;
 
 /// The snapshot that a worker goes over to, with its counters and its flow cache.
 pub(crate) struct Next {
@@ -386,6 +393,8 @@ struct Thread {
     cache_before: CacheCounters,
     /// Turns until the host port is read.
     host_in: u8,
+    /// Those who wait for a turn without packets.
+    when_idle: Vec<oneshot::Sender<()>>,
 }
 
 /// The thread's next step after a command.
@@ -428,6 +437,7 @@ impl Thread {
             handed_before: [0; 2],
             cache_before: CacheCounters::default(),
             host_in,
+            when_idle: Vec::new(),
         }
     }
 
@@ -442,6 +452,9 @@ impl Thread {
             }
             let received = self.turn();
             self.turns.fetch_add(1, Ordering::Relaxed);
+            if received == 0 {
+                self.when_idle.drain(..).for_each(|asked| _ = asked.send(()));
+            }
             if received == 0 && self.poll == Poll::Sleep {
                 self.sleep();
             }
@@ -576,6 +589,14 @@ impl Thread {
             Command::RemoveTap { id, reply } => {
                 let _ = reply.send(self.worker.remove_tap(id));
             }
+            Command::FetchTenants { reply } => {
+                let tenants = self.worker.tenants();
+                if !tenants.is_on() {
+                    tenants.take_at_most(TENANT_SAMPLES);
+                }
+                let _ = reply.send(tenants.fetch());
+            }
+            Command::WhenIdle { reply } => self.when_idle.push(reply),
             Command::Stop { reply } => {
                 let _ = reply.send(self.stop());
                 return GoOn::End;

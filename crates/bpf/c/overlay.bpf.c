@@ -505,6 +505,8 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 	overlay = bpf_map_lookup_elem(&entrances, &to);
 	if (!overlay)
 		return LOCKGATE_MISS_ENTRANCE;
+	if (overlay->unsummed && load16_raw(ip + 26))
+		return LOCKGATE_MISS_UNUSUAL;
 	crossing.kind = overlay->kind;
 	if (!parse_overlay(ctx, &crossing))
 		return LOCKGATE_MISS_UNUSUAL;

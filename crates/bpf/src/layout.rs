@@ -24,7 +24,7 @@ pub const MAX_PREFIXES: usize = 65_536;
 pub const MAX_QUEUES: u32 = 64;
 
 /// Answers of XDP.
-pub(crate) const XDP_ACTIONS: u32 = 5;
+pub const XDP_ACTIONS: u32 = 5;
 /// Tiers that a frame may go on to, and the place of the one of overlays.
 pub(crate) const TIERS: u32 = 1;
 pub(crate) const TIER_OVERLAY: u32 = 0;
@@ -209,6 +209,8 @@ shared_struct! {
         pub(crate) kind: u32,
         /// Number among the overlays.
         pub(crate) number: u32,
+        /// 1: packets with a UDP checksum are the workers', which may have to complete it.
+        pub(crate) unsummed: u32,
     }
 }
 

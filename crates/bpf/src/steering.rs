@@ -18,7 +18,7 @@ use wire::shared::Shared;
 use crate::layout::{
     AddressKey, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry, PrefixKey,
     SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
-    SIDE_UNPROTECTED, ServiceEntry, TIER_OVERLAY, VLAN_IDS,
+    SIDE_UNPROTECTED, ServiceEntry, TIER_OVERLAY, TIERS, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
 use crate::tier::Tier;
@@ -33,6 +33,7 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 /// The program of the kernel tier of overlays.
 static OVERLAY: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/overlay.bpf.o")));
+const _: () = assert!(TIER_OVERLAY < TIERS);
 const OVERLAY_PROGRAM: &str = "lockgate_overlay";
 
 #[repr(C, align(8))]
@@ -232,11 +233,11 @@ impl Steering {
         handle.and_then(Result::ok).ok_or(BpfError::Shape { part: name })
     }
 
-    /// Has a program run after each frame with an answer of XDP's, by its number; see `after` in
-    /// `frame.h`.
+    /// Has a program run after each frame with an answer of XDP's, a number below
+    /// [`XDP_ACTIONS`](crate::XDP_ACTIONS); see `after` in `frame.h`.
     ///
     /// # Errors
-    /// [`BpfError::Table`]: it is no XDP program, say.
+    /// [`BpfError::Table`]: it is no XDP program, say, or there is no such answer.
     pub fn set_after(&self, answer: u32, program: BorrowedFd<'_>) -> Result<(), BpfError> {
         let descriptor = program.as_raw_fd().to_ne_bytes();
         let put = self.map("after")?.update(&answer.bytes(), &descriptor, MapFlags::ANY);

@@ -50,6 +50,17 @@ pub enum Kind {
     Geneve,
 }
 
+/// An overlay, as its entrances know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Overlay {
+    /// Form of its packets.
+    pub kind: Kind,
+    /// Its number, which its networks name.
+    pub number: u32,
+    /// Packets with a UDP checksum are the workers', which may have to complete it.
+    pub unsummed: bool,
+}
+
 /// Where hosts send an overlay's packets to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Entrance {
@@ -193,17 +204,13 @@ impl Tier {
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn add_entrance(
-        &self,
-        entrance: Entrance,
-        kind: Kind,
-        overlay: u32,
-    ) -> Result<(), BpfError> {
-        let kind = match kind {
+    pub fn add_entrance(&self, entrance: Entrance, overlay: Overlay) -> Result<(), BpfError> {
+        let kind = match overlay.kind {
             Kind::Vxlan => KIND_VXLAN,
             Kind::Geneve => KIND_GENEVE,
         };
-        let overlay = OverlayEntry { kind, number: overlay };
+        let unsummed = overlay.unsummed.into();
+        let overlay = OverlayEntry { kind, number: overlay.number, unsummed };
         put(&self.entrances, "entrances", &entrance.key(), &overlay)
     }
 

@@ -35,7 +35,7 @@ pub struct Difference {
     /// The way in which it differs.
     pub change: Change,
     /// Kind of the section: `node`, `port`, `cache`, `connections`, `metrics`, `peer`, `set`,
-    /// `group`, `policy`, `rule`, `overlay`, `vni`, `store`, `route`, `neighbour`; or `order`:
+    /// `group`, `policy`, `rule`, `overlay`, `vni`, `store`, `kernel`, `route`, `neighbour`; or `order`:
     /// policies of both are in another order, which decides among equals, or rules of a group, of
     /// which the first that matches decides.
     pub what: &'static str,

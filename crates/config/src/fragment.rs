@@ -9,7 +9,7 @@ use toml::de::DeTable;
 
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
-use crate::overlays::StoreSettings;
+use crate::overlays::{KernelSettings, StoreSettings};
 use crate::raw::MAX_BYTES;
 use crate::source::{Location, Source};
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
@@ -149,6 +149,7 @@ fn judge(
         overlays: Vec::new(),
         networks: Vec::new(),
         store: StoreSettings::default(),
+        kernel: KernelSettings::default(),
     };
     let whole = format!("{text}\n{}", around.effective());
     let lines = text.lines().count().max(1) as u32;

@@ -61,6 +61,65 @@ pub struct StoreSettings {
     pub endpoints: u32,
 }
 
+/// `[kernel]`: the packets of virtual networks that the kernel answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KernelSettings {
+    /// Where it is used.
+    pub usage: KernelUse,
+    /// Endpoints that there is room for.
+    pub endpoints: u32,
+    /// Endpoints go over to the kernel although packets of theirs wait for a worker.
+    pub promote_busy: bool,
+}
+
+/// The netdevs whose packets the kernel answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KernelUse {
+    /// Those of devices: a netdev of the kernel's own (veth, say) may lose what is sent so.
+    Auto,
+    /// All.
+    On,
+    /// None.
+    Off,
+}
+
+impl Default for KernelSettings {
+    fn default() -> KernelSettings {
+        KernelSettings { usage: KernelUse::Auto, endpoints: DEFAULT_ENDPOINTS, promote_busy: false }
+    }
+}
+
+impl KernelUse {
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KernelUse::Auto => "auto",
+            KernelUse::On => "on",
+            KernelUse::Off => "off",
+        }
+    }
+}
+
+impl KernelSettings {
+    /// Returns the first key that needs a restart and has another value in other settings.
+    pub fn changed_key(&self, other: &KernelSettings) -> Option<String> {
+        let key = match (self.usage == other.usage, self.endpoints == other.endpoints) {
+            (false, _) => "use",
+            (true, false) => "endpoints",
+            (true, true) => return None,
+        };
+        Some(format!("kernel.{key}"))
+    }
+
+    /// Writes the section.
+    pub(crate) fn write(&self, out: &mut String) -> std::fmt::Result {
+        let KernelSettings { usage, endpoints, promote_busy } = self;
+        let endpoints = count_text((*endpoints).into());
+        writeln!(out, "[kernel]\nuse = \"{}\"\nendpoints = \"{endpoints}\"", usage.name())?;
+        writeln!(out, "promote_busy = {promote_busy}")
+    }
+}
+
 /// The form of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StoreKind {

@@ -43,6 +43,7 @@ pub(crate) struct Raw {
     pub(crate) overlays: Vec<RawOverlay>,
     pub(crate) networks: Vec<RawNetwork>,
     pub(crate) store: Option<RawStore>,
+    pub(crate) kernel: Option<RawKernel>,
 }
 
 /// `[node]`.
@@ -227,6 +228,14 @@ pub(crate) struct RawStore {
     pub(crate) endpoints: Either,
 }
 
+/// `[kernel]`.
+#[derive(Debug)]
+pub(crate) struct RawKernel {
+    pub(crate) usage: Text,
+    pub(crate) endpoints: Either,
+    pub(crate) promote_busy: Truth,
+}
+
 /// `[[route]]`.
 #[derive(Debug)]
 pub(crate) struct RawRoute {
@@ -262,6 +271,7 @@ const SECTIONS: &[&str] = &[
     "overlay",
     "vni",
     "store",
+    "kernel",
 ];
 
 /// The sections of [`RawLists`].
@@ -357,6 +367,14 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
             RawStore {
                 kind: section.text(problems, "kind"),
                 endpoints: section.scalar(problems, "endpoints"),
+            }
+        }),
+        kernel: top.table(problems, "kernel").map(|section| {
+            section.check_keys(problems, &schema::KERNEL);
+            RawKernel {
+                usage: section.text(problems, "use"),
+                endpoints: section.scalar(problems, "endpoints"),
+                promote_busy: section.truth(problems, "promote_busy"),
             }
         }),
     }

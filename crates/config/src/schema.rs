@@ -355,6 +355,19 @@ sections! {
              128 bytes of memory once the first overlay is applied"
     ]
 
+    KERNEL "[kernel]" "The packets of virtual networks that the kernel answers, in front of the \
+        workers." [
+        "use" Text Value("\"auto\""),
+            "`\"auto\"`: on netdevs of devices; `\"on\"`: on all, and then what is at the other \
+             end of a veth needs an XDP program; `\"off\"`"
+        "endpoints" Either Value("\"64K\""),
+            "endpoints that the kernel has room for, 1 … 4194304, also with K or M (binary); each \
+             takes some 200 bytes of its memory once the first overlay is applied"
+        "promote_busy" Truth Value("false"),
+            "an endpoint goes over to the kernel even while packets wait for a worker, so that \
+             later ones may overtake them"
+    ]
+
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
         of Linux." [
         "to" Text Required,
@@ -462,6 +475,7 @@ mod tests {
         ("[overlay.NAME]", "kind = \"vxlan\"\nport = \"NAME\"\nentrances = [\"192.0.2.10\"]"),
         ("[vni.NUMBER]", ""),
         ("[store]", ""),
+        ("[kernel]", ""),
         ("[cache]", ""),
         ("[connections]", ""),
         ("[metrics]", ""),

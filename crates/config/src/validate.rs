@@ -95,6 +95,7 @@ pub(crate) fn validate<E>(
     let overlays = overlays::overlays(&raw.overlays, &ports, problems);
     let networks = overlays::networks(&raw.networks, &overlays, &groups, problems);
     let store = overlays::store(raw.store.as_ref(), problems);
+    let kernel = overlays::kernel(raw.kernel.as_ref(), problems);
     overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
@@ -105,6 +106,7 @@ pub(crate) fn validate<E>(
     }
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
     let (Some(connections), Some(store)) = (connections, store) else { return Ok(None) };
+    let Some(kernel) = kernel else { return Ok(None) };
     let validated = Validated {
         node,
         cache,
@@ -121,6 +123,7 @@ pub(crate) fn validate<E>(
         overlays: overlays.list,
         networks,
         store,
+        kernel,
     };
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);

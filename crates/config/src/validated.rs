@@ -17,7 +17,7 @@ use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
 use crate::lifetime;
-use crate::overlays::{NetworkSettings, OverlaySettings, StoreSettings};
+use crate::overlays::{KernelSettings, NetworkSettings, OverlaySettings, StoreSettings};
 use crate::written::{count_text, list, mac_text, quoted, service_text};
 
 pub use crate::written::addresses;
@@ -60,6 +60,8 @@ pub struct Validated {
     pub networks: Vec<NetworkSettings>,
     /// `[store]`.
     pub store: StoreSettings,
+    /// `[kernel]`.
+    pub kernel: KernelSettings,
 }
 
 /// The machine.
@@ -504,6 +506,7 @@ impl Validated {
             add("vni", &network.vni.to_string(), &|out| network.write(out, overlay, &self.groups));
         }
         add("store", "", &|out| self.store.write(out));
+        add("kernel", "", &|out| self.kernel.write(out));
         for route in &self.routes {
             let Prefix { address, length } = route.to;
             add("route", &format!("{address}/{length}"), &|out| self.write_route(out, route));

@@ -47,6 +47,7 @@ fn every_default_is_written_out() {
         "groups_in = []",
         "groups_out = []",
         "[store]\nkind = \"sqlite\"\nendpoints = \"64K\"",
+        "[kernel]\nuse = \"auto\"\nendpoints = \"64K\"\npromote_busy = false",
     ] {
         assert!(effective.contains(line), "{line} is not in\n{effective}");
     }
@@ -249,6 +250,8 @@ fn overlays() -> impl Strategy<Value = String> {
         "[store]",
         "[store]\nkind = \"memory\"\nendpoints = 1",
         "[store]\nkind = \"sqlite\"\nendpoints = \"4m\"",
+        "[kernel]\nuse = \"on\"\nendpoints = \"1K\"\npromote_busy = true",
+        "[store]\n[kernel]\nuse = \"off\"",
     ]);
     let networks = prop::collection::vec(network, 0..4);
     let all = (overlay, networks, prop::bool::ANY, store);

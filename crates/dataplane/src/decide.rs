@@ -39,6 +39,7 @@ use crate::port::{Adjacency, Side};
 use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
+use crate::tenant_samples::TenantSampler;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
 pub(crate) use crossing::too_big;
@@ -50,6 +51,13 @@ pub(crate) struct LookupLists {
     lanes: Lanes,
     batch: LookupBatch,
     crossing: crossing::Crossing,
+}
+
+impl LookupLists {
+    /// Samples of the packets that cross inside virtual networks.
+    pub(crate) fn tenants(&mut self) -> &mut TenantSampler {
+        &mut self.crossing.tenants
+    }
 }
 
 /// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with

@@ -56,6 +56,7 @@ pub mod snapshot;
 pub mod stage;
 pub mod sweep;
 pub mod tap;
+mod tenant_samples;
 mod tracking;
 mod tx_batch;
 pub mod verdict;
@@ -86,6 +87,7 @@ pub use snapshot::{
     Neighbour, Neighbours, PortInfos, Routes, SetSizes, Snapshot, SnapshotParts, Sources,
 };
 pub use tap::{CapturedPacket, Tap, TapId, TapReader, TapSettings};
+pub use tenant_samples::{TenantSample, TenantSampler};
 pub use tx_batch::{TxBatch, TxPacket};
 pub use verdict::{DropReason, HoldKind, Verdict};
 pub use walk::{FastPathUse, Walk};

@@ -30,8 +30,12 @@ impl Snapshot {
         let scope = self.tables().scope(class, Question::Through, Family::V4, None);
         port.side == Side::Protected
             && port.medium == Medium::Ethernet
-            && !port.completes_checksums
             && !self.tables().asks(scope, Exit::Inside(class))
+    }
+
+    /// Returns whether the walk may have to complete checksums of packets that come by a port.
+    pub fn completes_checksums_of(&self, port: PortId) -> bool {
+        self.path_port(port).completes_checksums
     }
 
     /// Returns the way of an overlay's IPv4 packets to a host, if none of them is judged, and none

@@ -34,6 +34,7 @@ use crate::row::Row;
 use crate::sa_queues::{AcquireRequest, Dropper, SaQueues, Waiting};
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
+use crate::tenant_samples::TenantSampler;
 use crate::watch::{Beside, Nobody, Watch};
 use crate::worker_share::WorkerShare;
 
@@ -86,6 +87,11 @@ impl Walk {
     /// fresh one, put in with the snapshot.
     pub fn take_cache(&mut self, cache: Option<FlowCache>) -> Option<FlowCache> {
         std::mem::replace(&mut self.cache, cache)
+    }
+
+    /// Samples of the packets that cross inside virtual networks; at first none are taken.
+    pub fn tenants(&mut self) -> &mut TenantSampler {
+        self.general.tenants()
     }
 
     /// Sets whether packets may take the fast path; at first they may.

@@ -19,6 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
 use crate::sweep::Sweep;
 use crate::tap::{self, Tap, TapId};
+use crate::tenant_samples::TenantSampler;
 use crate::tx_batch::{TxBatch, TxRun};
 use crate::verdict::{DropReason, Verdict};
 use crate::walk::{FastPathUse, Walk};
@@ -280,6 +281,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Returns whether others have handed over packets that are not walked yet.
     pub fn has_handovers(&self) -> bool {
         self.handovers.is_waiting()
+    }
+
+    /// Samples of the packets that cross inside virtual networks: [`Walk::tenants`].
+    pub fn tenants(&mut self) -> &mut TenantSampler {
+        self.walk.tenants()
     }
 
     /// Adds a capture's tap.

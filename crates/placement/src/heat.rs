@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
+use dataplane::TenantSample;
 use endpoints::EndpointKey;
-use wire::{Address, Vni};
 
 /// Packets in a period that are worth a place while there is room.
 const WORTH_ROOM: u64 = 2;
@@ -17,17 +17,6 @@ const TIMES: u64 = 2;
 pub(crate) const MOST_MOVES: usize = 1000;
 /// Endpoints that are watched at most; others are seen again.
 const MOST_WATCHED: usize = 1 << 17;
-
-/// Packets between two endpoints of a network, as a worker saw them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sample {
-    /// The network.
-    pub vni: Vni,
-    /// Address of the sender.
-    pub source: Address,
-    /// Address of the destination.
-    pub destination: Address,
-}
 
 /// An endpoint outside the tier.
 #[derive(Clone, Copy, Default)]
@@ -59,7 +48,7 @@ pub struct Moves {
 
 impl Heat {
     /// Counts packets that workers saw: each sample stands for `times` of them.
-    pub fn count(&mut self, samples: &[Sample], times: u64) {
+    pub fn count(&mut self, samples: &[TenantSample], times: u64) {
         for sample in samples {
             for address in [sample.source, sample.destination] {
                 let key = EndpointKey { vni: sample.vni, address };
@@ -125,16 +114,21 @@ impl Heat {
 
 #[cfg(test)]
 mod tests {
+    use wire::{Address, Vni};
+
     use super::*;
 
     fn key(number: u32) -> EndpointKey {
         EndpointKey { vni: Vni::new(7).unwrap(), address: Address::v4(number) }
     }
 
-    fn packets(number: u32, count: u64) -> (Vec<Sample>, u64) {
+    fn packets(number: u32, count: u64) -> (Vec<TenantSample>, u64) {
         let address = Address::v4(number);
         // Both ends are one: it is counted twice.
-        (vec![Sample { vni: Vni::new(7).unwrap(), source: address, destination: address }], count)
+        (
+            vec![TenantSample { vni: Vni::new(7).unwrap(), source: address, destination: address }],
+            count,
+        )
     }
 
     fn see(heat: &mut Heat, number: u32, count: u64) {

@@ -29,6 +29,6 @@ mod slots;
 mod tables;
 mod ways;
 
-pub use heat::{Heat, Moves, Sample};
-pub use residents::{Admission, Counts, PortPlace, Residents};
+pub use heat::{Heat, Moves};
+pub use residents::{Admission, AdmitError, Counts, PortPlace, Residents};
 pub use tables::Tables;

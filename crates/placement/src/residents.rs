@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::Ipv4Addr;
 
-use bpf::tier::{Entrance, Key, Kind, Record, Way};
+use bpf::tier::{Entrance, Key, Kind, Overlay, Record, Way};
 use dataplane::{OverlayId, PortId, Snapshot};
 use endpoints::{EndpointKey, Found};
 use wire::{Address, Family, Vni};
@@ -39,6 +39,17 @@ pub enum Admission {
     Full,
 }
 
+/// The reason why an endpoint was not admitted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AdmitError<E> {
+    /// A table refused a write, and all is as it was before.
+    #[error(transparent)]
+    RolledBack(E),
+    /// A table refused a write, and the way back too: the caller ends the lease.
+    #[error(transparent)]
+    Left(E),
+}
+
 /// Numbers for gauges.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
@@ -68,13 +79,13 @@ pub struct Residents<T> {
     slots: Slots,
     ways: Ways,
     networks: BTreeMap<Vni, OverlayId>,
-    entrances: BTreeMap<Entrance, (Kind, OverlayId)>,
+    entrances: BTreeMap<Entrance, Overlay>,
 }
 
 /// The networks and entrances that the walk leaves to a lower tier.
 struct Allowed {
     networks: BTreeMap<Vni, OverlayId>,
-    entrances: BTreeMap<Entrance, (Kind, OverlayId)>,
+    entrances: BTreeMap<Entrance, Overlay>,
 }
 
 impl Allowed {
@@ -93,7 +104,8 @@ impl Allowed {
                 let PortPlace { ifindex, vlan, .. } = place;
                 let entrance = Entrance { address, udp_port: overlay.udp_port, ifindex, vlan };
                 // Of two overlays with one entrance the first has it, as in the walk.
-                let of = (kind, OverlayId(number as u16));
+                let unsummed = snapshot.completes_checksums_of(overlay.port);
+                let of = Overlay { kind, number: number as u32, unsummed };
                 allowed.entrances.entry(entrance).or_insert(of);
             }
         }
@@ -176,10 +188,10 @@ impl<T: Tables> Residents<T> {
         now_ns: u64,
     ) -> Result<(), T::Error> {
         let allowed = Allowed::by(snapshot, &place_of);
-        for (entrance, (kind, overlay)) in allowed.entrances {
+        for (entrance, overlay) in allowed.entrances {
             if !self.entrances.contains_key(&entrance) {
-                self.tables.add_entrance(entrance, kind, overlay.0.into())?;
-                self.entrances.insert(entrance, (kind, overlay));
+                self.tables.add_entrance(entrance, overlay)?;
+                self.entrances.insert(entrance, overlay);
             }
         }
         for (vni, overlay) in allowed.networks {
@@ -209,14 +221,14 @@ impl<T: Tables> Residents<T> {
     /// Takes an endpoint in, as the workers' table has it now.
     ///
     /// # Errors
-    /// A table refuses it: the endpoint is not in the tier.
+    /// [`AdmitError`]: a table refuses it. The endpoint is not in the tier.
     pub fn admit(
         &mut self,
         key: EndpointKey,
         snapshot: &Snapshot,
         place_of: impl Fn(PortId) -> Option<PortPlace>,
         now_ns: u64,
-    ) -> Result<Admission, T::Error> {
+    ) -> Result<Admission, AdmitError<T::Error>> {
         if self.residents.contains_key(&key) {
             return Ok(Admission::Resident);
         }
@@ -228,7 +240,7 @@ impl<T: Tables> Residents<T> {
         let Some(slot) = self.slots.take(now_ns) else { return Ok(Admission::Full) };
         let numbers = ways.map(|way| self.ways.use_way(way, now_ns));
         let [Some(to), Some(answers)] = numbers else {
-            self.give_back(slot, ways, numbers, now_ns)?;
+            self.give_back(slot, ways, numbers, now_ns).map_err(AdmitError::Left)?;
             return Ok(Admission::Full);
         };
         let mac = found.mac.bytes();
@@ -241,11 +253,11 @@ impl<T: Tables> Residents<T> {
             .and_then(|()| self.tables.publish(tier_key, slot));
         if let Err(error) = written {
             // Whatever was written of it leads nowhere.
-            self.tables.withdraw(tier_key)?;
-            self.give_back(slot, ways, numbers, now_ns)?;
-            return Err(error);
+            self.tables.withdraw(tier_key).map_err(AdmitError::Left)?;
+            self.give_back(slot, ways, numbers, now_ns).map_err(AdmitError::Left)?;
+            return Err(AdmitError::RolledBack(error));
         }
-        let seen = self.tables.hits(slot)?;
+        let seen = self.tables.hits(slot).unwrap_or(0);
         self.residents.insert(key, Resident { slot, ways, hits: 0, seen });
         Ok(Admission::Admitted)
     }

@@ -1,7 +1,9 @@
 //! The operations that placement asks of the tables.
 
+use std::sync::Arc;
+
 use bpf::BpfError;
-use bpf::tier::{Entrance, Key, Kind, Record, Tier, Way};
+use bpf::tier::{Entrance, Key, Overlay, Record, Tier, Way};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -15,8 +17,7 @@ pub trait Tables {
     ///
     /// # Errors
     /// The write is refused.
-    fn add_entrance(&self, entrance: Entrance, kind: Kind, overlay: u32)
-    -> Result<(), Self::Error>;
+    fn add_entrance(&self, entrance: Entrance, overlay: Overlay) -> Result<(), Self::Error>;
     /// As [`Tier::remove_entrance`].
     ///
     /// # Errors
@@ -81,7 +82,37 @@ macro_rules! of_the_tier {
 }
 
 of_the_tier! {
-    add_entrance(entrance: Entrance, kind: Kind, overlay: u32) -> ();
+    add_entrance(entrance: Entrance, overlay: Overlay) -> ();
+    remove_entrance(entrance: Entrance) -> ();
+    set_network(vni: u32, overlay: Option<u32>) -> ();
+    write_record(slot: u32, record: &Record) -> ();
+    publish(key: Key, slot: u32) -> ();
+    withdraw(key: Key) -> ();
+    open_way(number: u32, way: &Way) -> ();
+    close_way(number: u32) -> ();
+    add_exit(ifindex: u32) -> ();
+    hits(slot: u32) -> u64;
+}
+
+/// Tables that somebody else reads as well.
+macro_rules! of_shared_tables {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)+) => {
+        impl<T: Tables> Tables for Arc<T> {
+            type Error = T::Error;
+
+            fn endpoints(&self) -> u32 {
+                T::endpoints(self)
+            }
+
+            $(fn $name(&self, $($argument: $kind),*) -> Result<$result, T::Error> {
+                T::$name(self, $($argument),*)
+            })+
+        }
+    };
+}
+
+of_shared_tables! {
+    add_entrance(entrance: Entrance, overlay: Overlay) -> ();
     remove_entrance(entrance: Entrance) -> ();
     set_network(vni: u32, overlay: Option<u32>) -> ();
     write_record(slot: u32, record: &Record) -> ();

@@ -150,7 +150,10 @@ fn snapshot(table: &Arc<Table>, policies: Vec<Policy>) -> Snapshot {
     let parts = SnapshotParts {
         ports: vec![
             port("lan", None, Side::Protected, MACS[0], "10.1.0.1", 1500),
-            port("dmz", Some(DMZ_VLAN), Side::Protected, MACS[1], "10.9.0.1", 900),
+            PortInfo {
+                l4_checksum: L4Checksum::Complete,
+                ..port("dmz", Some(DMZ_VLAN), Side::Protected, MACS[1], "10.9.0.1", 900)
+            },
             port("wan", Some(20), Side::Unprotected, MACS[2], "192.0.2.1", 1500),
         ],
         routes: vec![

@@ -2,6 +2,7 @@ use store::Store;
 use wire::Family;
 
 use super::*;
+use crate::kernel_tier::KernelTier;
 
 fn endpoint(number: u32, host: u32) -> Endpoint {
     let key = EndpointKey { vni: Vni::new(7).unwrap(), address: Address::v4(0x0a00_0000 + number) };
@@ -18,7 +19,7 @@ fn book(room: usize) -> Book {
 }
 
 fn desk(kind: StoreKind, room: usize, folder: &Path) -> Arc<EndpointDesk> {
-    let desk = EndpointDesk::new(Events::new());
+    let desk = EndpointDesk::new(KernelTier::off(), Events::new());
     let settings = StoreSettings { kind, endpoints: room as u32 };
     desk.open(book(room), settings, folder).unwrap();
     desk
@@ -96,7 +97,7 @@ fn a_table_that_became_too_small_is_told() {
     let before = desk(StoreKind::Sqlite, 16, folder.path());
     apply(&before, &[put(1, 1, None), put(2, 1, None), put(3, 1, None)]);
     before.close();
-    let desk = EndpointDesk::new(Events::new());
+    let desk = EndpointDesk::new(KernelTier::off(), Events::new());
     let settings = StoreSettings { kind: StoreKind::Sqlite, endpoints: 2 };
     desk.open(book(2), settings, folder.path()).unwrap();
     assert_eq!(desk.counts().unwrap().live, 2);
@@ -106,7 +107,7 @@ fn a_table_that_became_too_small_is_told() {
 
 #[test]
 fn without_networks_there_is_nothing_to_change() {
-    let desk = EndpointDesk::new(Events::new());
+    let desk = EndpointDesk::new(KernelTier::off(), Events::new());
     assert_eq!(desk.apply(&[put(1, 1, None)]).unwrap_err(), NoNetworks);
     assert!(desk.page(None, None, 1).is_err());
     assert_eq!(desk.counts(), None);

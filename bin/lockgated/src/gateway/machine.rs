@@ -1,5 +1,6 @@
 //! Declares the operations that a gateway asks of the machine that it runs on.
 
+use bpf::tier::Tier;
 use bpf::{Attached, PortRule};
 use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
@@ -91,6 +92,12 @@ pub(crate) trait Machine: Send {
 
     /// Returns whether a Lockgate program is on a netdev.
     fn is_attached(&mut self, netdev: &str) -> bool;
+
+    /// Puts the kernel tier of virtual networks in front of a netdev's workers.
+    ///
+    /// # Errors
+    /// [`NetdevError`]: the workers have all packets.
+    fn add_tier(&mut self, netdev: &str, tables: &Tier) -> Result<(), NetdevError>;
 
     /// Attaches the program of a netdev again, where something took it off.
     ///

@@ -309,10 +309,11 @@ impl Gateway {
 
     async fn release(&mut self, name: &str) -> Result<(), WorkerGone> {
         let Some(id) = self.netdev_id(name) else { return Ok(()) };
-        match Arc::make_mut(&mut self.netdevs).remove(name) {
-            Some(_) => self.machine.release(name, id).await,
-            None => Ok(()),
+        if Arc::make_mut(&mut self.netdevs).remove(name).is_none() {
+            return Ok(());
         }
+        self.tier.narrow(&self.snapshot, &self.tier_places(&self.snapshot));
+        self.machine.release(name, id).await
     }
 
     /// Returns the attached netdevs that disappeared from the kernel or were created again.

@@ -46,6 +46,7 @@ impl Gateway {
             let snapshot = snapshot.clone();
             next.push(Next { snapshot, counters, cache });
         }
+        self.tier.narrow(&snapshot, &self.tier_places(&snapshot));
         let mut dropped = Vec::with_capacity(self.workers);
         for retired in self.machine.publish(next).await? {
             let RetiredParts { counted, snapshot, cache, wants_cache } = retired;
@@ -59,6 +60,7 @@ impl Gateway {
         }
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         clear_outdated(&old, self.snapshot.clone()).await;
+        self.serve_tier();
         // Of very many policies that takes milliseconds.
         aside(move || drop((old, dropped)));
         Ok(())

@@ -52,6 +52,7 @@ pub(crate) fn started(loaded: &Loaded, view: View, folder: &Path) -> StartedGate
     let guard = Guard::new(compiled.validated(), &view, &reserved_by(&compiled, &live)).unwrap();
     let machine = Simulated::new(snapshot.clone(), netdevs(compiled.settings()), &guard);
     let gateway = Gateway::new(GatewayParts {
+        tier: crate::kernel_tier::KernelTier::off(),
         compiled,
         view: view.into(),
         live,
@@ -386,6 +387,10 @@ impl Machine for Simulated {
 
     fn is_attached(&mut self, netdev: &str) -> bool {
         self.world().programs.contains_key(netdev)
+    }
+
+    fn add_tier(&mut self, _: &str, _: &bpf::tier::Tier) -> Result<(), NetdevError> {
+        Ok(())
     }
 
     fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError> {

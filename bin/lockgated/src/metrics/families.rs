@@ -157,6 +157,26 @@ impl Report {
         into.level("endpoints_max", "Endpoints that there is room for", sums.max);
         let help = "Deleted endpoints whose revision is remembered";
         into.level("endpoints_deleted", help, sums.tombstones);
+        let Some(tier) = &self.counters.kernel_tier else { return };
+        into.level("kernel_endpoints", "Endpoints in the kernel's table", tier.endpoints);
+        into.level("kernel_endpoints_max", "Endpoints that the kernel has room for", tier.max);
+        let help = "1 while the kernel answers packets of virtual networks";
+        into.level("kernel_tier_open", help, u64::from(tier.closed.is_empty()));
+        let moves = [
+            ("promoted", tier.promoted),
+            ("promoted_busy", tier.promoted_busy),
+            ("deferred", tier.deferred),
+            ("evicted", tier.evicted),
+            ("full", tier.full),
+            ("refused", tier.refused),
+        ];
+        let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));
+        let help = "Endpoints that went over to the kernel's table, left it or could not";
+        into.counter("kernel_endpoint_moves", help, moves);
+        let misses = tier.misses.iter();
+        let misses = misses.map(|miss| ([("reason", miss.reason.as_str().into())], miss.count));
+        let help = "Overlay packets that the kernel tier left to the workers, by reason";
+        into.counter("kernel_misses_packets", help, misses);
     }
 
     fn add_connections<'a>(&'a self, into: &mut Families<'a>) {
@@ -331,11 +351,14 @@ impl Report {
                 ("passed_allow_host", k.passed_allow_host),
                 ("no_socket", k.no_socket),
                 ("mark_failed", k.mark_failed),
+                ("transmitted", k.transmitted),
+                ("arp_answered", k.arp_answered),
             ];
             words.map(|(w, n)| ([("netdev", (*netdev).into()), ("decision", w.into())], n))
         });
         let help = "Packets by decision of the XDP program: to_worker was redirected, passed_* \
-                    went to the kernel's own stack, no_socket and mark_failed were dropped";
+                    went to the kernel's own stack, no_socket and mark_failed were dropped, \
+                    transmitted and arp_answered are of virtual networks and were sent";
         into.counter("kernel_packets", help, decided);
         let full = netdevs.iter().map(|(netdev, k)| (of(netdev), k.ring_full));
         let help = "Packets redirected to a worker and dropped because its receive ring was full";

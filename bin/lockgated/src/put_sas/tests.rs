@@ -187,7 +187,7 @@ struct Lab {
 impl Lab {
     fn new() -> Lab {
         let TestLab { folder, compiler, mut state, events, .. } = TestLab::new(&api_peer());
-        let desks = Desks { acquires: state.acquires.clone(), endpoints: state.endpoints.clone() };
+        let desks = Desks::of(&state);
         let picture = state.watched();
         let (ordering, mut orders) = mpsc::channel(1);
         let (asking, asks) = mpsc::unbounded_channel();

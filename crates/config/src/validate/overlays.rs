@@ -16,10 +16,10 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::overlays::{
-    DEFAULT_ENDPOINTS, FIRST_NETWORK, MAX_ENDPOINTS, MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS,
-    NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
+    DEFAULT_ENDPOINTS, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS, MAX_NETWORKS,
+    MAX_NETWORKS_WITH_GROUPS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
 };
-use crate::raw::{RawNetwork, RawOverlay, RawStore};
+use crate::raw::{RawKernel, RawNetwork, RawOverlay, RawStore};
 use crate::source::Span;
 use crate::validated::{Action, Policy};
 use crate::values::{address, bounded, name, word};
@@ -57,6 +57,19 @@ pub(super) fn store(
     let endpoints = ("endpoints", &raw.endpoints);
     let endpoints = size(endpoints, DEFAULT_ENDPOINTS, (1, MAX_ENDPOINTS), problems);
     Some(StoreSettings { kind: kind?, endpoints: endpoints? })
+}
+
+pub(super) fn kernel(
+    raw: Option<&RawKernel>,
+    problems: &mut Diagnostics<'_>,
+) -> Option<KernelSettings> {
+    let Some(raw) = raw else { return Some(KernelSettings::default()) };
+    let uses = [KernelUse::Auto, KernelUse::On, KernelUse::Off].map(|one| (one.name(), one));
+    let usage = word(problems, "use", &raw.usage, KernelUse::Auto, &uses);
+    let endpoints = ("endpoints", &raw.endpoints);
+    let endpoints = size(endpoints, DEFAULT_ENDPOINTS, (1, MAX_ENDPOINTS), problems);
+    let promote_busy = raw.promote_busy.as_ref().is_some_and(|written| *written.get_ref());
+    Some(KernelSettings { usage: usage?, endpoints: endpoints?, promote_busy })
 }
 
 pub(super) fn overlays(

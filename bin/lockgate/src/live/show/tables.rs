@@ -138,6 +138,8 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
             kernel.ring_full,
             kernel.no_socket,
             kernel.mark_failed,
+            kernel.transmitted,
+            kernel.arp_answered,
         ];
         let numbers = numbers.map(|number| number.to_string());
         let imbalance = vec![kernel.imbalance.to_string()];
@@ -155,11 +157,13 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
         "ring full",
         "no socket",
         "no mark",
+        "sent",
+        "ARP answered",
         "imbalance",
     ];
-    let wide = ["no mark", "not IP", "imbalance", "ARP, ND", "no socket"];
+    let wide = ["no mark", "ARP answered", "not IP", "imbalance", "ARP, ND", "no socket"];
     let title = "XDP program, in packets: passed to Linux, and the rest";
-    fitted(title, &header, rows, Numbers(1..=11), (columns, &wide))
+    fitted(title, &header, rows, Numbers(1..=13), (columns, &wide))
 }
 
 /// The columns of [`ledger_row`].
@@ -640,6 +644,9 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
     let tiers =
         table("Packets by the tier that decided them", &["tier", "packets"], tiers, Numbers(1..=1));
     text.push_str(&tiers);
+    if let Some(tier) = &counters.kernel_tier {
+        text.push_str(&kernel_tier(tier));
+    }
     let drops = counters.drops.iter();
     let drops =
         drops.map(|drop| vec![drop.name.clone(), drop.count.to_string(), drop.help.clone()]);
@@ -671,6 +678,26 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
             searches => format!("{searches} searches"),
         },
     ));
+    text
+}
+
+fn kernel_tier(tier: &v1::KernelTier) -> String {
+    let misses = tier.misses.iter().map(|miss| vec![miss.reason.clone(), miss.count.to_string()]);
+    let title = "Virtual networks: packets that the kernel left to the workers";
+    let mut text = table(title, &["reason", "packets"], misses, Numbers(1..=1));
+    let v1::KernelTier { endpoints, max, networks, ways, promoted, promoted_busy, .. } = tier;
+    let v1::KernelTier { deferred, evicted, full, refused, .. } = tier;
+    let pressure = *endpoints as f64 / (*max).max(1) as f64;
+    text.push_str(&format!(
+        "{endpoints} of at most {max} endpoints in the kernel (pressure {pressure:.2}), {} and {} \
+         open\n{promoted} went over, {promoted_busy} of them busy; {deferred} put off, {evicted} \
+         given up, {full} without room, {refused} writes refused\n",
+        counted(*networks, "network"),
+        counted(*ways, "way"),
+    ));
+    if !tier.closed.is_empty() {
+        text.push_str(&format!("closed: {}\n", tier.closed));
+    }
     text
 }
 

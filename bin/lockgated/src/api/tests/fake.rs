@@ -114,7 +114,10 @@ impl Fake {
             asked: Mutex::default(),
             to_confirm: Mutex::default(),
             events: broadcast::channel(api::MAX_EVENTS_WAITING).0,
-            endpoints: EndpointDesk::new(crate::events::Events::new()),
+            endpoints: EndpointDesk::new(
+                crate::kernel_tier::KernelTier::off(),
+                crate::events::Events::new(),
+            ),
             slow,
         })
     }

@@ -19,6 +19,7 @@ use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork}
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
+use crate::tenant_samples::{TenantSample, TenantSampler};
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
 use endpoints::Found;
@@ -27,6 +28,7 @@ use endpoints::Found;
 #[derive(Default)]
 pub(crate) struct Crossing {
     packets: Vec<TenantPacket>,
+    pub(crate) tenants: TenantSampler,
 }
 
 /// A tenant's packet in a row.
@@ -66,6 +68,7 @@ pub(crate) fn cross<F: Frames>(
             context.drop(row, reason);
             continue;
         }
+        crossing.tenants.see(|| tenant.sample());
         let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
         let flow = tenant.packet.flow;
         if !context.snapshot.tables().asks(scope, exit) {
@@ -170,6 +173,14 @@ impl Overlays {
 }
 
 impl TenantPacket {
+    fn sample(&self) -> TenantSample {
+        TenantSample {
+            vni: self.frame.network.vni,
+            source: self.packet.flow.source_address(),
+            destination: self.packet.flow.destination_address(),
+        }
+    }
+
     /// Checks the sender, and finds the endpoint of the destination.
     fn find_way(&mut self, overlays: &Overlays) -> Result<(), DropReason> {
         let TenantPacket { frame, probes, .. } = self;

@@ -1,0 +1,348 @@
+//! The kernel tier of virtual networks, as the daemon runs it: its tables, the lease without which
+//! they say nothing, and the endpoints that go over to it.
+//!
+//! ```text
+//!  every 250 ms   all workers turned? ─▶ the lease lasts 2 s from then
+//!  every second   samples of the workers ─▶ who is used most ─▶ the workers' rings are empty ─▶ in
+//!  a change       what it takes away goes before the workers change over, what it adds goes after
+//! ```
+//!
+//! A table that refuses a write closes the tier at once: the lease ends, and is not renewed before
+//! the next change of the configuration or the machine.
+
+mod lease;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bpf::tier::{Size, Tier};
+use bpf::{BpfError, Miss};
+use config::{KernelSettings, KernelUse};
+use dataplane::{PortId, Snapshot, TenantSample};
+use endpoints::EndpointKey;
+use placement::{Admission, AdmitError, Counts, Heat, Moves, PortPlace, Residents};
+
+use crate::events::{Events, Kind};
+
+pub(crate) use lease::{Pulse, now_ns};
+
+/// Virtual networks that there is room for.
+const NETWORKS: u32 = 65_536;
+/// Residents whose use is looked at in a second.
+const LOOKED_AT: usize = 4096;
+/// Times that a write which the kernel refuses is tried.
+const TRIES: u32 = 5;
+
+/// Places of ports on netdevs with the tier's program.
+pub(crate) type Places = HashMap<PortId, PortPlace>;
+
+/// The tier; empty before the first overlay is configured, and where it is switched off.
+pub(crate) struct KernelTier {
+    settings: KernelSettings,
+    inner: Mutex<Option<Inner>>,
+    events: Events,
+}
+
+struct Inner {
+    tables: Arc<Tier>,
+    residents: Residents<Arc<Tier>>,
+    heat: Heat,
+    /// What the workers walk by, and the places of its ports.
+    snapshot: Arc<Snapshot>,
+    places: Places,
+    /// Workers are about to change over to another snapshot: nothing is added.
+    is_changing: bool,
+    /// Keys whose use is looked at next.
+    to_look_at: Vec<EndpointKey>,
+    /// Reason why the lease is not renewed.
+    closed: Option<String>,
+    tally: Tally,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Tally {
+    /// Endpoints that went over to the kernel, and of these while packets waited for a worker.
+    pub(crate) promoted: u64,
+    pub(crate) promoted_busy: u64,
+    /// Endpoints that could not go over because packets waited for a worker.
+    pub(crate) deferred: u64,
+    /// Endpoints that gave their place up.
+    pub(crate) evicted: u64,
+    /// Endpoints for which there was no room.
+    pub(crate) full: u64,
+    /// Writes that the kernel refused.
+    pub(crate) refused: u64,
+}
+
+/// The tier at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TierReport {
+    pub(crate) counts: Counts,
+    pub(crate) tally: Tally,
+    pub(crate) misses: Vec<(&'static str, u64)>,
+    pub(crate) closed: Option<String>,
+}
+
+/// How an endpoint may go over to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Promotion {
+    /// No packet waits for a worker.
+    Idle,
+    /// Packets wait, and later ones may overtake them.
+    Busy,
+}
+
+impl KernelTier {
+    pub(crate) fn new(settings: KernelSettings, events: Events) -> Arc<KernelTier> {
+        Arc::new(KernelTier { settings, inner: Mutex::new(None), events })
+    }
+
+    /// Returns a tier that does nothing.
+    #[cfg(test)]
+    pub(crate) fn off() -> Arc<KernelTier> {
+        let settings = KernelSettings { usage: KernelUse::Off, ..KernelSettings::default() };
+        KernelTier::new(settings, Events::new())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Inner>> {
+        // A panic left at most a record that no key leads to.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the tables when a snapshot has the first overlay; the caller then gives them to the
+    /// programs.
+    pub(crate) fn prepare(&self, snapshot: &Arc<Snapshot>) {
+        let mut inner = self.lock();
+        let is_wanted = self.settings.usage != KernelUse::Off && snapshot.overlays().is_some();
+        if inner.is_some() || !is_wanted {
+            return;
+        }
+        let mut number = [0; 4];
+        let drawn = getrandom::fill(&mut number).map_err(|error| error.to_string());
+        let size = Size { endpoints: self.settings.endpoints, networks: NETWORKS };
+        let made = drawn.and_then(|()| {
+            Tier::new(u32::from_ne_bytes(number), size).map_err(|error| error.to_string())
+        });
+        match made {
+            Ok(tables) => {
+                let tables = Arc::new(tables);
+                *inner = Some(Inner {
+                    residents: Residents::new(tables.clone()),
+                    tables,
+                    heat: Heat::default(),
+                    snapshot: snapshot.clone(),
+                    places: Places::new(),
+                    is_changing: false,
+                    to_look_at: Vec::new(),
+                    closed: None,
+                    tally: Tally::default(),
+                });
+            }
+            Err(why) => self.tell(&why),
+        }
+    }
+
+    /// The tables, for the program of a netdev. `None`: its packets are the workers'.
+    pub(crate) fn tables_for(&self, netdev: &str) -> Option<Arc<Tier>> {
+        let is_of_a_device = || Path::new("/sys/class/net").join(netdev).join("device").exists();
+        let serves = match self.settings.usage {
+            KernelUse::On => true,
+            KernelUse::Auto => is_of_a_device(),
+            KernelUse::Off => false,
+        };
+        self.lock().as_ref().filter(|_| serves).map(|inner| inner.tables.clone())
+    }
+
+    /// Takes away what a snapshot does not leave to the tier: before workers change over to it, or
+    /// when a netdev goes.
+    pub(crate) fn narrow(&self, snapshot: &Arc<Snapshot>, places: &Places) {
+        self.write(|inner, now_ns| {
+            inner.is_changing = true;
+            inner.residents.narrow(snapshot, |port| places.get(&port).copied(), now_ns)
+        });
+    }
+
+    /// Adds what a snapshot leaves to the tier: when all workers walk by it, and now and then.
+    pub(crate) fn widen(&self, snapshot: &Arc<Snapshot>, places: Places) {
+        self.write(|inner, now_ns| {
+            if !Arc::ptr_eq(&inner.snapshot, snapshot) || inner.places != places {
+                // Another state of affairs: what was refused may be possible now.
+                inner.closed = None;
+            }
+            (inner.snapshot, inner.places) = (snapshot.clone(), places);
+            inner.is_changing = false;
+            let Inner { residents, snapshot, places, .. } = inner;
+            residents.widen(snapshot, |port| places.get(&port).copied(), now_ns)
+        });
+    }
+
+    /// Takes endpoints out that have changed, or are no more: before their change is answered.
+    pub(crate) fn withdraw(&self, keys: impl IntoIterator<Item = EndpointKey>) {
+        self.write(|inner, now_ns| {
+            for key in keys {
+                inner.residents.withdraw(key, now_ns)?;
+                inner.heat.forget(key);
+            }
+            Ok(())
+        });
+    }
+
+    /// Lets the tables hold until a moment of `CLOCK_MONOTONIC`.
+    pub(crate) fn renew(&self, until_ns: u64) {
+        self.write(|inner, _| match &inner.closed {
+            Some(_) => Ok(()),
+            None => inner.tables.renew(until_ns),
+        });
+    }
+
+    /// Returns whether there are tables.
+    pub(crate) fn is_on(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Returns whether endpoints go over although packets wait for a worker.
+    pub(crate) fn promotes_busy(&self) -> bool {
+        self.settings.promote_busy
+    }
+
+    /// Ends a second: takes what the workers saw, takes out who is used little, and returns who is
+    /// to go over.
+    pub(crate) fn end_period(&self, seen: &[(Vec<TenantSample>, u64)]) -> Vec<EndpointKey> {
+        let mut enter = Vec::new();
+        self.write(|inner, now_ns| {
+            for (samples, each) in seen {
+                inner.heat.count(samples, *each);
+            }
+            for key in inner.residents.stranded() {
+                inner.residents.withdraw(key, now_ns)?;
+                inner.heat.forget(key);
+            }
+            let Counts { resident, max, .. } = inner.residents.counts();
+            let room = max.saturating_sub(resident);
+            if room == 0 {
+                inner.look_at_residents()?;
+            }
+            let Moves { enter: wanted, leave } = inner.heat.end_period(room);
+            for key in leave {
+                inner.residents.withdraw(key, now_ns)?;
+                inner.heat.forget(key);
+                inner.tally.evicted += 1;
+            }
+            enter = wanted;
+            Ok(())
+        });
+        enter
+    }
+
+    /// Counts endpoints that could not go over.
+    pub(crate) fn defer(&self, count: usize) {
+        if let Some(inner) = self.lock().as_mut() {
+            inner.tally.deferred += count as u64;
+        }
+    }
+
+    /// Takes endpoints in, as the workers' table has them now.
+    pub(crate) fn promote(&self, keys: &[EndpointKey], promotion: Promotion) {
+        let mut skipped = Vec::new();
+        self.write(|inner, now_ns| {
+            if inner.is_changing {
+                inner.tally.deferred += keys.len() as u64;
+                return Ok(());
+            }
+            keys.iter().try_for_each(|key| match inner.promote(*key, promotion, now_ns) {
+                Ok(()) => Ok(()),
+                Err(AdmitError::RolledBack(error)) => {
+                    skipped.push((*key, error));
+                    Ok(())
+                }
+                Err(AdmitError::Left(error)) => Err(error),
+            })
+        });
+        for (key, error) in skipped {
+            let message =
+                format!("endpoint {key} stays with the workers, after {TRIES} tries: {error}");
+            self.events.record(Kind::KernelEndpointSkipped, "", message, &[]);
+        }
+    }
+
+    /// The tier at this moment; `None`: there is none.
+    pub(crate) fn report(&self) -> Option<TierReport> {
+        let inner = self.lock();
+        let Inner { tables, residents, tally, closed, .. } = inner.as_ref()?;
+        let counts = tables.misses().unwrap_or_default();
+        let misses = Miss::ALL.iter().map(|miss| miss.name()).zip(counts).collect();
+        let (counts, tally, closed) = (residents.counts(), *tally, closed.clone());
+        Some(TierReport { counts, tally, misses, closed })
+    }
+
+    /// Writes to the tables. If one refuses, the tier is closed.
+    fn write(&self, write: impl FnOnce(&mut Inner, u64) -> Result<(), BpfError>) {
+        let mut guard = self.lock();
+        let Some(inner) = guard.as_mut() else { return };
+        let Err(error) = write(inner, lease::now_ns()) else { return };
+        inner.tally.refused += 1;
+        // If this is refused as well, the lease runs out by itself.
+        let ended = inner.tables.renew(0);
+        let why = match ended {
+            Ok(()) => error.to_string(),
+            Err(second) => format!("{error}; and the lease runs for up to 2 s: {second}"),
+        };
+        let is_new = inner.closed.is_none();
+        inner.closed = Some(why.clone());
+        drop(guard);
+        if is_new {
+            self.tell(&why);
+        }
+    }
+
+    fn tell(&self, why: &str) {
+        let message = format!("the kernel answers no packets of virtual networks: {why}");
+        self.events.record(Kind::KernelTierClosed, "", message, &[]);
+    }
+}
+
+impl Inner {
+    fn promote(
+        &mut self,
+        key: EndpointKey,
+        promotion: Promotion,
+        now_ns: u64,
+    ) -> Result<(), AdmitError<BpfError>> {
+        let Inner { residents, snapshot, places, tally, heat, .. } = self;
+        let mut tries = 0;
+        let admission = loop {
+            let place_of = |port| places.get(&port).copied();
+            match residents.admit(key, snapshot, place_of, now_ns) {
+                Ok(admission) => break admission,
+                Err(AdmitError::RolledBack(_)) if tries + 1 < TRIES => {
+                    (tries, tally.refused) = (tries + 1, tally.refused + 1);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        match admission {
+            Admission::Admitted => {
+                heat.forget(key);
+                tally.promoted += 1;
+                tally.promoted_busy += u64::from(promotion == Promotion::Busy);
+            }
+            Admission::Full => tally.full += 1,
+            Admission::Resident | Admission::Ineligible => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at the use of some residents: at all of them in turn.
+    fn look_at_residents(&mut self) -> Result<(), BpfError> {
+        if self.to_look_at.is_empty() {
+            self.to_look_at = self.residents.keys().collect();
+        }
+        let rest = self.to_look_at.len().saturating_sub(LOOKED_AT);
+        let keys = self.to_look_at.split_off(rest);
+        let used = self.residents.look_at(&keys)?;
+        self.heat.used(&used);
+        Ok(())
+    }
+}

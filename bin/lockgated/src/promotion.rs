@@ -1,0 +1,57 @@
+//! Endpoints go over to the kernel tier: those that workers' samples show to be used, when no
+//! packet of theirs waits for a worker that a later one could overtake.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::kernel_tier::{Promotion, Pulse};
+use crate::state::State;
+use crate::worker::{Command, WorkerGone};
+
+/// Time that all workers have to be without packets.
+const IDLE_WITHIN: Duration = Duration::from_millis(100);
+
+impl State {
+    /// Renews the lease of the kernel tier, as far as the workers show that they live.
+    pub(crate) fn renew_lease(&self, pulse: &mut Pulse) {
+        let turns = self.workers.all().iter().map(|worker| worker.turns());
+        let until_ns = pulse.observe(crate::kernel_tier::now_ns(), turns);
+        self.gateway.tier.renew(until_ns);
+    }
+
+    /// Ends a second of the kernel tier. Who goes over does so aside: workers may be busy.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn promote_tenants(&mut self) -> Result<(), WorkerGone> {
+        self.gateway.serve_tier();
+        let tier = self.gateway.tier.clone();
+        if !tier.is_on() {
+            return Ok(());
+        }
+        let mut seen = Vec::new();
+        for worker in self.workers.all() {
+            seen.push(worker.ask(|reply| Command::FetchTenants { reply }).await?);
+        }
+        let keys = tier.end_period(&seen);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let workers = self.workers.clone();
+        tokio::spawn(async move {
+            let idle = async {
+                for worker in workers.all() {
+                    worker.ask(|reply| Command::WhenIdle { reply }).await?;
+                }
+                Ok::<(), WorkerGone>(())
+            };
+            match timeout(IDLE_WITHIN, idle).await {
+                Ok(Ok(())) => tier.promote(&keys, Promotion::Idle),
+                Err(_) if tier.promotes_busy() => tier.promote(&keys, Promotion::Busy),
+                Ok(Err(_)) | Err(_) => tier.defer(keys.len()),
+            }
+        });
+        Ok(())
+    }
+}

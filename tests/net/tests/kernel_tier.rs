@@ -1,0 +1,241 @@
+//! The kernel tier of virtual networks, live. Both hosts are behind the protected port of gateway
+//! A, which sends what comes from one back by the same port to the other:
+//!
+//! ```text
+//! tenant 172.16.0.1 ┐                     lan
+//!     vx in host-a (10.1.0.10) ── VXLAN ── gw-a (entrance 10.1.0.1)
+//!       │ forwards
+//!     vx in far (10.1.5.2), tenant 172.16.0.2
+//! ```
+
+use std::time::{Duration, Instant};
+
+use bpf::traffic::Sink;
+use net::{AGAIN, Lab, lab};
+use netlab::Namespace;
+use netlab::laboratory::connect;
+use netlab::ping::Ping;
+use netlab::sites::{HOST_INTERFACE, LAN, Plan};
+use serde_json::Value;
+
+const NETWORK: &str = r#"
+[overlay.fabric]
+kind = "vxlan"
+port = "lan"
+entrances = ["10.1.0.1"]
+
+[vni.7]
+
+[kernel]
+use = "on"
+endpoints = 16
+"#;
+
+/// Time until the kernel is silent after a daemon hangs (DESIGN, I10).
+const LEASE: Duration = Duration::from_secs(2);
+/// Time until a deletion is to be gone from every tier (AX-36).
+const GONE: Duration = Duration::from_millis(100);
+
+fn address(number: u8) -> String {
+    format!("172.16.0.{number}")
+}
+
+fn mac(number: u8) -> String {
+    format!("02:07:00:00:00:{number:02x}")
+}
+
+/// Gives a host a device of the network, whose packets all go to the entrance.
+fn join(host: &Namespace, number: u8) {
+    let (address, mac) = (address(number), mac(number));
+    host.ip(&format!(
+        "link add vx type vxlan id 7 remote 10.1.0.1 dstport 4789 nolearning noudpcsum
+         link set vx address {mac} mtu 1400 up
+         addr add {address}/24 dev vx"
+    ))
+    .unwrap();
+    host.offload_off("vx").unwrap();
+}
+
+/// Puts a second host behind the first, and makes both take what XDP sends them.
+fn furnish(lab: &Lab) -> (Namespace, Sink) {
+    let site = lab.gateways.site(1);
+    let far = lab.gateways.sites.laboratory.namespace("far").unwrap();
+    site.host.set("net/ipv4/ip_forward", "1").unwrap();
+    site.host.set("net/ipv4/conf/all/send_redirects", "0").unwrap();
+    connect((&site.host, "near"), (&far, "lan0"), 1).unwrap();
+    site.host.ip("addr add 10.1.5.1/24 dev near\nlink set near up").unwrap();
+    far.ip("addr add 10.1.5.2/24 dev lan0\nlink set lan0 up\nroute add default via 10.1.5.1")
+        .unwrap();
+    for (namespace, interface) in [(&site.host, "near"), (&far, "lan0")] {
+        namespace.offload_off(interface).unwrap();
+    }
+    site.gateway.ip(&format!("route add 10.1.5.0/24 via {} dev {LAN}", site.host_v4())).unwrap();
+    join(&site.host, 1);
+    join(&far, 2);
+    // A veth takes frames that XDP sends only where a program runs: this one passes them on.
+    let sink = Sink::load().unwrap();
+    let links = site.host.ip_json(&["link", "show", "dev", HOST_INTERFACE]).unwrap();
+    let index = links[0]["ifindex"].as_u64().unwrap() as u32;
+    site.host.enter(|| sink.attach(index).map(drop)).unwrap().unwrap();
+    (far, sink)
+}
+
+fn succeed(lab: &Lab, words: &[&str]) -> String {
+    let finished = lab.gateways.daemon(1).unwrap().run(words).unwrap();
+    assert!(finished.status.success(), "{words:?}: {}{}", finished.stdout, finished.stderr);
+    finished.stdout
+}
+
+fn put(lab: &Lab, number: u8, host: &str) {
+    let (address, mac) = (address(number), mac(number));
+    succeed(lab, &["endpoint", "put", "7", &address, "--host", host, "--mac", &mac]);
+}
+
+/// The counters of the XDP program of the protected port.
+fn kernel(lab: &Lab, counter: &str) -> u64 {
+    let ports = lab.gateways.daemon(1).unwrap().ports().unwrap();
+    let port = ports.iter().find(|port| port["name"] == "lan").unwrap();
+    port["kernel"][counter].as_u64().unwrap()
+}
+
+fn tier(lab: &Lab) -> Value {
+    let counters = lab.gateways.daemon(1).unwrap().ask(&["show", "counters"]).unwrap();
+    counters["kernel_tier"].clone()
+}
+
+fn pings(lab: &Lab, count: u32) -> netlab::ping::Answers {
+    Ping::new(&address(2), count).run(&lab.gateways.site(1).host).unwrap()
+}
+
+/// Waits until a tenant's pings are all answered.
+fn reaches(lab: &Lab) {
+    let end = Instant::now() + AGAIN;
+    loop {
+        let answers = pings(lab, 5);
+        if answers.all_answered() {
+            return;
+        }
+        assert!(Instant::now() < end, "{}\n{}", answers.text, lab.logs());
+    }
+}
+
+/// Waits, with traffic, until the kernel has so many endpoints.
+fn residents(lab: &Lab, count: u64) {
+    let end = Instant::now() + AGAIN;
+    while tier(lab)["endpoints"] != count {
+        assert!(Instant::now() < end, "{:#}\n{}", tier(lab), lab.logs());
+        pings(lab, 5);
+    }
+}
+
+// AX-01 AX-24 AX-36 LEASE
+#[test]
+fn the_kernel_answers_what_it_may_and_nothing_more() {
+    let Some(mut lab) = lab("kernel tier", Plan { sites: 1, ..Plan::default() }) else { return };
+    lab.gateways.file_mut(1).extra = NETWORK.into();
+    let (far, _passes) = furnish(&lab);
+    let Some(mut lab) = lab.start("kernel tier") else { return };
+    let host = lab.gateways.site(1).host_v4();
+    put(&lab, 1, &host);
+    put(&lab, 2, "10.1.5.2");
+    reaches(&lab);
+    residents(&lab, 2);
+
+    // AX-01: what is in the table does not reach the workers.
+    let before = ["transmitted", "to_worker"].map(|counter| kernel(&lab, counter));
+    let answers = pings(&lab, 50);
+    assert!(answers.all_answered(), "{}", answers.text);
+    let after = ["transmitted", "to_worker"].map(|counter| kernel(&lab, counter));
+    assert_eq!(after[0] - before[0], 100, "{:#}", tier(&lab));
+    // Other frames come by the port, too; few.
+    assert!(after[1] - before[1] < 20, "{before:?} {after:?}");
+
+    // AX-24
+    let answered = kernel(&lab, "arp_answered");
+    far.ip("neigh flush dev vx").unwrap();
+    lab.gateways.site(1).host.ip("neigh flush dev vx").unwrap();
+    reaches(&lab);
+    assert!(kernel(&lab, "arp_answered") > answered);
+
+    hung(&lab);
+    deleted(&lab);
+    put(&lab, 2, "10.1.5.2");
+    reaches(&lab);
+    residents(&lab, 2);
+    judged(&lab);
+    killed(&mut lab);
+    lab.balances();
+}
+
+/// LEASE: a daemon that hangs silences the kernel, by the kernel's clock.
+fn hung(lab: &Lab) {
+    let daemon = lab.gateways.daemon(1).unwrap();
+    daemon.pause();
+    let began = Instant::now();
+    // Within the lease the kernel answers alone, a second at least: it is renewed four times in one.
+    let alone = Ping::new(&address(2), 3).run(&lab.gateways.site(1).host).unwrap();
+    let within = began.elapsed();
+    std::thread::sleep((LEASE + Duration::from_millis(50)).saturating_sub(began.elapsed()));
+    let silent = pings(lab, 3);
+    daemon.resume();
+    println!("hung: {} of 3 answered within {within:?}; then {}", alone.received, silent.received);
+    assert!(within > LEASE / 2 || alone.all_answered(), "{}", alone.text);
+    assert_eq!(silent.received, 0, "{}", silent.text);
+    reaches(lab);
+    residents(lab, 2);
+    let before = kernel(lab, "transmitted");
+    assert!(pings(lab, 5).all_answered());
+    assert_eq!(kernel(lab, "transmitted") - before, 10);
+}
+
+/// AX-36: a deleted endpoint is gone from the kernel when the command answers.
+fn deleted(lab: &Lab) {
+    let said = succeed(lab, &["endpoint", "del", "7", &address(2), "--json"]);
+    let before = kernel(lab, "transmitted");
+    let done: Value = serde_json::from_str(&said).unwrap();
+    let applied = Duration::from_micros(done["applied_us"].as_u64().unwrap());
+    println!("deleted: applied after {applied:?} (goal {GONE:?})");
+    assert!(applied < 10 * GONE, "{applied:?}");
+    assert_eq!(pings(lab, 5).received, 0);
+    assert_eq!(kernel(lab, "transmitted"), before);
+    assert_eq!(tier(lab)["endpoints"], 1);
+}
+
+/// I4: a network that gets a group is the workers' before the change is answered, and the kernel's
+/// again without it.
+fn judged(lab: &Lab) {
+    let daemon = lab.gateways.daemon(1).unwrap();
+    let plain = succeed(lab, &["export"]);
+    let grouped = plain.replace(
+        "[vni.7]",
+        "[group.all]\n\n[[rule]]\ngroup = \"all\"\n\
+        action = \"permit\"\nfrom = [\"any\"]\nto = [\"any\"]\n\n[vni.7]",
+    );
+    let grouped = grouped.replacen(
+        "groups_in = []\ngroups_out = []\nsource_check",
+        "groups_in = [\"all\"]\ngroups_out = []\nsource_check",
+        1,
+    );
+    let file = lab.gateways.directory().join("grouped.toml");
+    std::fs::write(&file, &grouped).unwrap();
+    daemon.apply(&file).unwrap();
+    let before = kernel(lab, "transmitted");
+    reaches(lab);
+    assert_eq!(kernel(lab, "transmitted"), before, "{:#}", tier(lab));
+    assert_eq!(tier(lab)["networks"], 0);
+    std::fs::write(&file, &plain).unwrap();
+    daemon.apply(&file).unwrap();
+    residents(lab, 2);
+    reaches(lab);
+    assert!(kernel(lab, "transmitted") > before);
+}
+
+/// A killed daemon leaves no tier behind; one that starts fills it anew.
+fn killed(lab: &mut Lab) {
+    lab.gateways.kill(1);
+    let silent = pings(lab, 5);
+    assert_eq!(silent.received, 0, "{}", silent.text);
+    lab.gateways.start(1).unwrap();
+    reaches(lab);
+    residents(lab, 2);
+}
