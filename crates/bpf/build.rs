@@ -18,7 +18,7 @@ use wire::shared::SharedStruct;
 use layout::*;
 
 /// Each becomes `NAME.bpf.o`.
-const NAMES: [&str; 3] = ["steer", "overlay", "traffic"];
+const NAMES: [&str; 4] = ["steer", "overlay", "traffic", "constant"];
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=c");
@@ -99,7 +99,7 @@ fn header() -> String {
         OWN_PROTECTED OWN_UNPROTECTED
         XDP_ACTIONS TIERS TIER_OVERLAY MAX_ENTRANCES MAX_EXITS
         KIND_VXLAN KIND_GENEVE NETWORK_OPEN WAY_OPEN MISSES
-        HEADER_BYTES MAX_FLOWS
+        HEADER_BYTES TENANT_BYTES MAX_FLOWS
     );
     for (name, number) in numbers {
         header += &format!("#define LOCKGATE_{name} {number}\n");
@@ -133,6 +133,7 @@ fn header() -> String {
         AddressKey::definition(),
         PrefixKey::definition(),
         TrafficOptions::definition(),
+        ConstantOptions::definition(),
         Received::definition(),
     ]
     .join("\n");

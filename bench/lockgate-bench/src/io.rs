@@ -6,8 +6,8 @@
 //! over all lanes and sizes in random order; a figure is the median of its rounds. The generator
 //! offers more than any forwarder can carry: what is lost is shown.
 
-mod forwarder;
-mod lane;
+pub(crate) mod forwarder;
+pub(crate) mod lane;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use wire::build::PacketBuilder;
 use super::machine::{self, Machine};
 use super::measure::Figure;
 use super::{ArgumentError, BenchError, publish};
-use forwarder::{Bare, Drops, Forwarder, cpu_time};
+use forwarder::{Bare, Drops, Extra, Forwarder, cpu_time};
 use lane::{Cores, FORWARDER, HOST, Lane, Sample, index};
 use scene::Random;
 
@@ -127,7 +127,8 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
         Lane::build(&laboratory, "kernel", |_| Ok(Forwarder::Kernel))?,
         Lane::build(&laboratory, "bare", |ns| Ok(Forwarder::Bare(Bare::start(ns)?)))?,
         Lane::build(&laboratory, "lockgate", |ns| {
-            let daemon = forwarder::lockgate(&laboratory, ns)?;
+            let extra = Extra { name: "lockgate", sections: "" };
+            let daemon = forwarder::lockgate(&laboratory, ns, extra)?;
             Ok(Forwarder::Lockgate(Box::new(daemon)))
         })?,
     ];
@@ -159,7 +160,7 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
 }
 
 /// The first core that can be used makes the traffic, the last forwards it.
-fn cores() -> Result<Cores, BenchError> {
+pub(crate) fn cores() -> Result<Cores, BenchError> {
     let allowed = sched_getaffinity(None).map_err(BenchError::system("asking for the cores"))?;
     let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
     match (cores.next(), cores.next_back()) {
@@ -228,7 +229,7 @@ fn pings(lanes: &[Lane], rounds: usize) -> Result<Vec<PingRow>, BenchError> {
 fn idle_cpu(lanes: &[Lane]) -> Result<f64, BenchError> {
     let daemons = lanes.iter().filter_map(|lane| match &lane.forwarder {
         Forwarder::Lockgate(daemon) => Some(daemon.pid()),
-        Forwarder::Kernel | Forwarder::Bare(_) => None,
+        Forwarder::Kernel | Forwarder::Program(_) | Forwarder::Bare(_) => None,
     });
     let mut percent = 0.0;
     for process in daemons {

@@ -42,6 +42,7 @@
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
+//! | `overlay` | `bench overlay`: virtual networks on real ports; the tables, the JSON |
 //! | `store` | `bench store`: endpoints through the API, onto the disk and back |
 //! | `lap` | one lap of one row |
 //! | `lap_error` | when a lap does not count |
@@ -77,6 +78,7 @@ mod lap_error;
 mod machine;
 mod measure;
 mod memory;
+mod overlay;
 mod pairs;
 mod plot;
 mod rows;
@@ -107,6 +109,7 @@ pub(crate) use classify::ClassifyArguments;
 pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
+pub(crate) use overlay::OverlayArguments;
 pub(crate) use spd::SpdArguments;
 pub(crate) use store::StoreArguments;
 
@@ -139,6 +142,9 @@ enum Bench {
     Churn(ChurnArguments),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
+    /// Packets of virtual networks: in the kernel, in workers, beside forwarders that know one
+    /// endpoint. Needs root.
+    Overlay(OverlayArguments),
     /// Endpoints of virtual networks: put, made durable, read again after a SIGKILL. Needs root.
     Store(StoreArguments),
 }
@@ -208,6 +214,14 @@ pub(crate) enum BenchError {
         doing: &'static str,
         /// The operating system's reason.
         error: std::io::Error,
+    },
+    /// The kernel tier did not take its endpoints.
+    #[error("{there} of {endpoints} endpoints went over to the kernel, not all")]
+    NotPromoted {
+        /// Endpoints in the kernel.
+        there: u64,
+        /// Endpoints that were to go.
+        endpoints: u32,
     },
     /// A forwarder forwarded nothing, or other packets than it received.
     #[error(
@@ -320,6 +334,7 @@ fn run(
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
+        Bench::Overlay(arguments) => overlay::run(arguments),
         Bench::Store(arguments) => store::run(arguments),
     }?;
     Ok(())

@@ -25,6 +25,8 @@ const volatile struct lockgate_traffic_options options = {};
 
 /* Frames made so far; one thread runs the program. */
 static __u64 made;
+/* The last number drawn. */
+static __u32 drawn;
 
 /* 0 -> what the sink dropped, per CPU; written here only. */
 struct {
@@ -48,6 +50,34 @@ int lockgate_generate(struct xdp_md *ctx)
 	source = FIRST_SOURCE_PORT + (made++ & options.flow_mask);
 	*(__u16 *)(data + ports_at) = bpf_htons(source);
 	*(__u16 *)(data + ports_at + 2) = bpf_htons((__u16)~source);
+	return XDP_TX;
+}
+
+/* As above, in overlay packets between endpoints that are drawn: the low words of the
+ * inner addresses are complements, which add nothing to the inner checksum. Endpoints
+ * of the second half have the bit behind the flows set.
+ */
+SEC("xdp")
+int lockgate_generate_overlay(struct xdp_md *ctx)
+{
+	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
+	const __u32 inner = LOCKGATE_HEADER_BYTES + LOCKGATE_TENANT_BYTES - 12;
+	__u16 number;
+
+	if (data + LOCKGATE_HEADER_BYTES + LOCKGATE_TENANT_BYTES > end)
+		return XDP_ABORTED;
+	for (int i = 0; i < LOCKGATE_HEADER_BYTES; i += 4)
+		*(__u32 *)(data + i) = *(const volatile __u32 *)(options.header + i);
+	for (int i = 0; i < LOCKGATE_TENANT_BYTES; i += 2)
+		*(__u16 *)(data + LOCKGATE_HEADER_BYTES + i) =
+			*(const volatile __u16 *)(options.tenant + i);
+	/* Numerical Recipes' generator; its high bits are the better ones. */
+	drawn = drawn * 1664525 + 1013904223;
+	number = (drawn >> 8) & options.flow_mask;
+	if (drawn >> 24 < options.cold)
+		number |= options.flow_mask + 1;
+	*(__u16 *)(data + inner + 2) = bpf_htons((__u16)~number);
+	*(__u16 *)(data + inner + 6) = bpf_htons(number);
 	return XDP_TX;
 }
 

@@ -63,6 +63,9 @@ pub(crate) const VLAN_IDS: usize = 4096;
 
 /// Bytes that the generator of traffic writes at the beginning of a frame.
 pub(crate) const HEADER_BYTES: usize = 60;
+/// Bytes that the generator of overlay packets writes behind them: up to the end of the inner IP
+/// header.
+pub(crate) const TENANT_BYTES: usize = 28;
 /// Flows of the generator at most.
 pub(crate) const MAX_FLOWS: usize = 0x4000;
 
@@ -327,6 +330,23 @@ shared_struct! {
         pub(crate) ports_at: u16,
         /// Flows - 1.
         pub(crate) flow_mask: u16,
+        /// What follows the header in an overlay packet.
+        pub(crate) tenant: [u8; TENANT_BYTES],
+        /// Of 256 overlay packets so many are between endpoints of the second half.
+        pub(crate) cold: u16,
+    }
+}
+
+shared_struct! {
+    /// Load-time constants of the program that addresses overlay packets to one constant endpoint.
+    pub(crate) struct ConstantOptions as "lockgate_constant_options" {
+        /// Address of the host, network byte order.
+        pub(crate) host: u32,
+        /// Link addresses of the host, of the port that leads there, and of the tenant.
+        pub(crate) destination: [u8; 6],
+        pub(crate) source: [u8; 6],
+        pub(crate) mac: [u8; 6],
+        pub(crate) reserved: u16,
     }
 }
 

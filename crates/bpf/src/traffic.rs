@@ -6,6 +6,7 @@
 //! answered `XDP_TX`. The netdev must run an XDP program (a [`Sink`] does), and the veth at its
 //! other end must run one or have GRO on. What the other end has no room for is lost.
 
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 
 use libbpf_rs::libbpf_sys::{BPF_F_TEST_XDP_LIVE_FRAMES, xdp_md};
@@ -15,14 +16,18 @@ use wire::shared::Shared;
 
 use crate::attach::attach_first;
 pub use crate::layout::Received;
-use crate::layout::{HEADER_BYTES, MAX_FLOWS, TrafficOptions};
+use crate::layout::{ConstantOptions, HEADER_BYTES, MAX_FLOWS, TENANT_BYTES, TrafficOptions};
 use crate::steering::{Aligned, load};
 use crate::{Attached, BpfError};
 
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/traffic.bpf.o")));
+static CONSTANT_OBJECT: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/constant.bpf.o")));
 
 const GENERATOR: &str = "lockgate_generate";
+const OVERLAY_GENERATOR: &str = "lockgate_generate_overlay";
+const CONSTANT: &str = "lockgate_constant";
 const SINK: &str = "lockgate_sink";
 
 /// Bytes of a frame at least: so many the generator writes.
@@ -37,6 +42,7 @@ pub const MOST_FLOWS: usize = MAX_FLOWS;
 pub struct Generator {
     object: Object,
     frame: Vec<u8>,
+    program: &'static str,
 }
 
 impl Generator {
@@ -55,9 +61,37 @@ impl Generator {
             header: Shared::read(frame),
             ports_at: ports_at as u16,
             flow_mask: flows as u16 - 1,
+            tenant: Shared::zeroed(),
+            cold: 0,
         };
         let object = load("traffic", &OBJECT.0, &options.bytes(), &[])?;
-        Ok(Generator { object, frame: frame.to_vec() })
+        Ok(Generator { object, frame: frame.to_vec(), program: GENERATOR })
+    }
+
+    /// A generator of overlay packets between pairs of endpoints (a power of two, at most half as
+    /// many as there may be flows) that are drawn at random: of the inner IPv4 addresses the last
+    /// two bytes are written, a number for the destination and its complement for the source.
+    /// `frame` has VXLAN or Geneve without options in IPv4, its inner checksum as if those bytes
+    /// were 0 and 0xffff. Of 256 packets `cold` are between pairs with numbers from `pairs` on.
+    ///
+    /// # Errors
+    /// As [`load`](Generator::load).
+    pub fn load_overlay(frame: &[u8], pairs: usize, cold: u16) -> Result<Generator, BpfError> {
+        let bytes = frame.len();
+        let least = HEADER_BYTES + TENANT_BYTES;
+        let fits = (least..=MOST_BYTES).contains(&bytes);
+        if !fits || !pairs.is_power_of_two() || pairs > MOST_FLOWS / 2 {
+            return Err(BpfError::Template { bytes, ports_at: 0, flows: pairs });
+        }
+        let options = TrafficOptions {
+            header: Shared::read(frame),
+            ports_at: 0,
+            flow_mask: pairs as u16 - 1,
+            tenant: Shared::read(&frame[HEADER_BYTES..]),
+            cold,
+        };
+        let object = load("traffic", &OBJECT.0, &options.bytes(), &[])?;
+        Ok(Generator { object, frame: frame.to_vec(), program: OVERLAY_GENERATOR })
     }
 
     /// Puts the program in front of a netdev that carries nothing: a program that is attached
@@ -67,7 +101,7 @@ impl Generator {
     /// # Errors
     /// As [`Steering::attach`](crate::Steering::attach).
     pub fn hold(&self, ifindex: u32) -> Result<Attached, BpfError> {
-        attach(&self.object, GENERATOR, ifindex)
+        attach(&self.object, self.program, ifindex)
     }
 
     /// Makes `count` frames and sends them by a netdev of the calling thread's namespace, as fast
@@ -76,8 +110,8 @@ impl Generator {
     /// # Errors
     /// [`BpfError::Run`]: the netdev or its other end runs no XDP, among others.
     pub fn send(&self, ifindex: u32, count: u32) -> Result<(), BpfError> {
-        let program = self.object.progs_mut().find(|program| program.name() == GENERATOR);
-        let program = program.ok_or(BpfError::Shape { part: GENERATOR })?;
+        let program = self.object.progs_mut().find(|program| program.name() == self.program);
+        let program = program.ok_or(BpfError::Shape { part: self.program })?;
         let length = self.frame.len() as u32;
         let context = xdp_md { data_end: length, ingress_ifindex: ifindex, ..Default::default() };
         let input = ProgramInput {
@@ -143,6 +177,46 @@ impl Sink {
             sum.bytes += bytes;
         }
         Ok(sum)
+    }
+}
+
+/// Addresses every overlay packet to one endpoint and sends it out by a netdev: what the kernel
+/// tier is compared with.
+pub struct Constant {
+    _object: Object,
+}
+
+/// The endpoint that a [`Constant`] knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConstantEndpoint {
+    /// Its host.
+    pub host: Ipv4Addr,
+    /// Link addresses of the host, and of the port that leads there.
+    pub destination: [u8; 6],
+    /// See `destination`.
+    pub source: [u8; 6],
+    /// Link address of the tenant.
+    pub mac: [u8; 6],
+}
+
+impl Constant {
+    /// The program, in front of the netdev `from`, sending by the netdev `to`, both of the calling
+    /// thread's namespace.
+    ///
+    /// # Errors
+    /// As [`Steering::load`](crate::Steering::load) and
+    /// [`Steering::attach`](crate::Steering::attach).
+    pub fn attach(endpoint: ConstantEndpoint, from: u32, to: u32) -> Result<Constant, BpfError> {
+        let ConstantEndpoint { host, destination, source, mac } = endpoint;
+        let host = u32::from_ne_bytes(host.octets());
+        let options = ConstantOptions { host, destination, source, mac, reserved: 0 };
+        let object = load("constant", &CONSTANT_OBJECT.0, &options.bytes(), &[])?;
+        let map = object.maps().find(|map| map.name() == "out");
+        let map = map.ok_or(BpfError::Shape { part: "out" })?;
+        map.update(&[0; 4], &to.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|source| BpfError::Table { table: "out", source })?;
+        attach(&object, CONSTANT, from)?;
+        Ok(Constant { _object: object })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The three forwarders: the kernel, a bare forwarder over AF_XDP, and the daemon.
+//! The forwarders: the kernel, an XDP program, a bare forwarder over AF_XDP, and the daemon.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bpf::Steering;
+use bpf::traffic::Constant;
 use io::BareForwarder;
 use netlab::{Daemon, LabError, Laboratory, Namespace, Programs};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,7 +21,7 @@ use super::super::BenchError;
 use super::lane::{PORTS, index};
 
 /// Packets by reason why they did not leave.
-pub(super) type Drops = BTreeMap<String, u64>;
+pub(crate) type Drops = BTreeMap<String, u64>;
 
 /// Frames in a fill ring and in a transmit ring, as in the daemon.
 const QUOTA: u32 = 1024;
@@ -32,20 +33,32 @@ const BARE_THREAD: &str = "bare";
 const WORKER_THREADS: &str = "worker-";
 
 /// A forwarder under test.
-pub(super) enum Forwarder {
+pub(crate) enum Forwarder {
     /// Linux: `ip_forward`.
     Kernel,
+    /// An XDP program that sends out of the other port; held as long as it is measured.
+    Program(#[expect(dead_code, reason = "it works by being there")] Constant),
     /// Two sockets, link addresses swapped, no walk.
     Bare(Bare),
     /// `lockgated` with one worker between two protected ports: the real walk, checks, counters.
     Lockgate(Box<Daemon>),
 }
 
+/// The part of a daemon's configuration that a bench adds.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extra<'a> {
+    /// Name of its directory.
+    pub(crate) name: &'a str,
+    /// Sections behind those of the ports.
+    pub(crate) sections: &'a str,
+}
+
 impl Forwarder {
     /// Its name in rows.
-    pub(super) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match self {
             Forwarder::Kernel => "kernel",
+            Forwarder::Program(_) => "program",
             Forwarder::Bare(_) => "bare",
             Forwarder::Lockgate(_) => "lockgate",
         }
@@ -54,7 +67,7 @@ impl Forwarder {
     /// Puts the thread that forwards on a core; the kernel has none.
     pub(super) fn pin(&self, core: usize) -> Result<(), BenchError> {
         let pinned = match self {
-            Forwarder::Kernel => Ok(()),
+            Forwarder::Kernel | Forwarder::Program(_) => Ok(()),
             Forwarder::Bare(_) => pin_threads(std::process::id(), BARE_THREAD, core),
             Forwarder::Lockgate(daemon) => pin_threads(daemon.pid(), WORKER_THREADS, core),
         };
@@ -64,7 +77,7 @@ impl Forwarder {
     /// Returns the forwarder's drops.
     pub(super) fn drops(&self, gateway: &Namespace) -> Result<Drops, BenchError> {
         match self {
-            Forwarder::Kernel => kernel_drops(gateway),
+            Forwarder::Kernel | Forwarder::Program(_) => kernel_drops(gateway),
             Forwarder::Bare(bare) => Ok(bare.drops()),
             Forwarder::Lockgate(daemon) => {
                 let counters = daemon.counters()?;
@@ -89,7 +102,7 @@ fn kernel_drops(gateway: &Namespace) -> Result<Drops, BenchError> {
 }
 
 /// The bare forwarder in its thread.
-pub(super) struct Bare {
+pub(crate) struct Bare {
     stop: Arc<AtomicBool>,
     drops: Arc<Mutex<Drops>>,
     thread: Option<JoinHandle<()>>,
@@ -98,6 +111,14 @@ pub(super) struct Bare {
 impl Bare {
     /// Takes both ports and starts the thread.
     pub(super) fn start(gateway: &Namespace) -> Result<Bare, BenchError> {
+        Bare::with(gateway, BareForwarder::new)
+    }
+
+    /// Takes both ports and starts the thread, with the forwarder that `make` makes.
+    pub(crate) fn with(
+        gateway: &Namespace,
+        make: impl FnOnce(Umem, [Socket; 2]) -> BareForwarder,
+    ) -> Result<Bare, BenchError> {
         let umem = Umem::new(4 * 2 * QUOTA)?;
         let indexes = [index(gateway, PORTS[0])?, index(gateway, PORTS[1])?];
         let sockets = gateway.enter(|| {
@@ -106,7 +127,7 @@ impl Bare {
         })??;
         let (stop, drops) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Drops>>::default());
         let (stopped, counted) = (stop.clone(), drops.clone());
-        let forwarder = BareForwarder::new(umem, sockets);
+        let forwarder = make(umem, sockets);
         let thread = std::thread::Builder::new()
             .name(BARE_THREAD.to_owned())
             .spawn(move || forward(forwarder, &stopped, &counted))
@@ -170,18 +191,22 @@ fn bare_drops(forwarder: &BareForwarder) -> Drops {
 }
 
 /// Starts the daemon between two protected ports.
-pub(super) fn lockgate(laboratory: &Laboratory, gateway: &Namespace) -> Result<Daemon, BenchError> {
+pub(crate) fn lockgate(
+    laboratory: &Laboratory,
+    gateway: &Namespace,
+    extra: Extra<'_>,
+) -> Result<Daemon, BenchError> {
     let programs = Programs::find()?;
-    let directory = laboratory.directory().join("lockgate");
+    let directory = laboratory.directory().join(extra.name);
     let path = directory.join("lockgate.toml");
     let socket = directory.join("run/api.sock");
-    write_configuration(&directory, &path).map_err(LabError::file(&path))?;
+    write_configuration(&directory, &path, extra.sections).map_err(LabError::file(&path))?;
     let mut daemon = Daemon::launch_with(&programs, gateway, &path, socket)?;
     daemon.wait_ready()?;
     Ok(daemon)
 }
 
-fn write_configuration(directory: &Path, path: &Path) -> std::io::Result<()> {
+fn write_configuration(directory: &Path, path: &Path, sections: &str) -> std::io::Result<()> {
     for folder in ["run", "state", "keys"] {
         std::fs::create_dir_all(directory.join(folder))?;
     }
@@ -205,7 +230,7 @@ side = \"protected\"
 [port.{right}]
 netdev = \"{right}\"
 side = \"protected\"
-"
+{sections}"
     );
     std::fs::write(path, text)
 }

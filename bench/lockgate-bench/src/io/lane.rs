@@ -20,11 +20,11 @@ use super::forwarder::{Drops, Forwarder};
 /// Netdev of the source and of the sink.
 const END: &str = "end";
 /// The forwarder's netdevs.
-pub(super) const PORTS: [&str; 2] = ["left", "right"];
+pub(crate) const PORTS: [&str; 2] = ["left", "right"];
 /// Link address of source and sink.
-pub(super) const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
+pub(crate) const HOST: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];
 /// Link address of the forwarder's ports.
-pub(super) const FORWARDER: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
+pub(crate) const FORWARDER: [u8; 6] = [2, 0, 0, 0, 0, 0xbb];
 /// Frames made by one call of the generator: some 20 ms.
 const BURST: u32 = 1 << 15;
 /// Time for the rings to fill before anything is counted.
@@ -32,14 +32,14 @@ const WARM_UP: Duration = Duration::from_millis(200);
 
 /// The cores that the bench works on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cores {
-    pub(super) generator: usize,
-    pub(super) forwarder: usize,
+pub(crate) struct Cores {
+    pub(crate) generator: usize,
+    pub(crate) forwarder: usize,
 }
 
 /// Source, forwarder and sink.
-pub(super) struct Lane {
-    pub(super) forwarder: Forwarder,
+pub(crate) struct Lane {
+    pub(crate) forwarder: Forwarder,
     // Torn down after the forwarder.
     source: Namespace,
     sink: Namespace,
@@ -51,11 +51,11 @@ pub(super) struct Lane {
 
 /// One measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// Million packets a second that the generator made.
-    pub(super) offered_mpps: f64,
+    pub(crate) offered_mpps: f64,
     /// Million packets a second that arrived at the sink.
-    pub(super) mpps: f64,
+    pub(crate) mpps: f64,
 }
 
 /// Commands of `ip` that give one host its addresses and neighbours, in its namespace.
@@ -83,7 +83,7 @@ fn port(name: &str, number: u8) -> String {
 
 impl Lane {
     /// Builds the namespaces and has `start` start the forwarder in its own.
-    pub(super) fn build(
+    pub(crate) fn build(
         laboratory: &Laboratory,
         name: &str,
         start: impl FnOnce(&Namespace) -> Result<Forwarder, BenchError>,
@@ -112,7 +112,7 @@ impl Lane {
 
     /// Switches from pings to load: the sink counts and drops from now on, and the forwarder, also
     /// the kernel's, works on its own core.
-    pub(super) fn load(&self, cores: Cores) -> Result<(), BenchError> {
+    pub(crate) fn load(&self, cores: Cores) -> Result<(), BenchError> {
         self.forwarder.pin(cores.forwarder)?;
         let attach = |namespace: &Namespace, sink: &Sink, index| -> Result<(), BenchError> {
             namespace.enter(|| sink.attach(index))??;
@@ -135,7 +135,7 @@ impl Lane {
     }
 
     /// Offers frames of `size` bytes as fast as the generator can for `seconds`.
-    pub(super) fn sample(
+    pub(crate) fn sample(
         &self,
         generator: &Generator,
         size: usize,
@@ -181,8 +181,14 @@ impl Lane {
         Ok(Sample { offered_mpps: million(after.made - before.made), mpps: million(packets) })
     }
 
+    /// Offers some frames from the calling thread.
+    pub(crate) fn trickle(&self, generator: &Generator, count: u32) -> Result<(), BenchError> {
+        self.source.enter(|| generator.send(self.source_index, count))??;
+        Ok(())
+    }
+
     /// Returns the forwarder's drops, by reason.
-    pub(super) fn drops(&self) -> Result<Drops, BenchError> {
+    pub(crate) fn drops(&self) -> Result<Drops, BenchError> {
         self.forwarder.drops(&self.gateway)
     }
 }
@@ -194,7 +200,7 @@ struct Counts {
 }
 
 /// The index of a netdev.
-pub(super) fn index(namespace: &Namespace, netdev: &str) -> Result<u32, LabError> {
+pub(crate) fn index(namespace: &Namespace, netdev: &str) -> Result<u32, LabError> {
     let answer = namespace.ip_json(&["link", "show", "dev", netdev])?;
     let index = answer.pointer("/0/ifindex").and_then(serde_json::Value::as_u64);
     index.and_then(|index| index.try_into().ok()).ok_or_else(|| LabError::NoInterface {
