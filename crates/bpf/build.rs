@@ -97,7 +97,7 @@ fn header() -> String {
         SIDE_PROTECTED SIDE_UNPROTECTED
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
         OWN_PROTECTED OWN_UNPROTECTED
-        XDP_ACTIONS TIERS TIER_OVERLAY MAX_ENTRANCES MAX_EXITS
+        XDP_ACTIONS TIERS TIER_OVERLAY MAX_TIER_OVERLAYS MAX_ENTRANCES MAX_EXITS
         KIND_VXLAN KIND_GENEVE NETWORK_OPEN WAY_OPEN MISSES
         HEADER_BYTES TENANT_BYTES MAX_FLOWS
     );
@@ -121,7 +121,6 @@ fn header() -> String {
         KernelCounters::definition(),
         Options::definition(),
         LeaseEntry::definition(),
-        EntranceKey::definition(),
         OverlayEntry::definition(),
         NetworkEntry::definition(),
         EndpointKey::definition(),

@@ -24,6 +24,8 @@
 #define MAX_OPTIONS 4
 #define DONT_FRAGMENT 0x4000
 #define HOP_LIMIT 64
+/* Trans Ether Bridging. */
+#define ETHERNET_IN_GENEVE 0x6558
 
 /* 0 -> until when the tables hold. */
 struct {
@@ -33,17 +35,19 @@ struct {
 	__type(value, struct lockgate_lease);
 } lease SEC(".maps");
 
-/* Address, UDP port and netdev port that hosts send to -> the overlay. */
+/* Number -> overlay, and where its packets come in. One that is to change is closed
+ * before, for a while, as everything below is.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, LOCKGATE_MAX_ENTRANCES);
-	__type(key, struct lockgate_entrance);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOCKGATE_MAX_TIER_OVERLAYS);
+	__type(key, __u32);
 	__type(value, struct lockgate_overlay);
-} entrances SEC(".maps");
+} overlays SEC(".maps");
 
-/* VNI -> whether its packets are answered here: one write closes a network. */
+/* Number -> network, and whether its packets are answered here: one write closes it. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set when it is loaded */
 	__type(key, __u32);
 	__type(value, struct lockgate_network);
@@ -169,7 +173,8 @@ static __always_inline __u16 corrected(__u16 checksum, __u64 change)
 }
 
 /* RFC 7348 §5, RFC 8926 §3: what the walk reads of them. Sets where the tenant's
- * frame begins.
+ * frame begins, and the kind that the header looks like: only Geneve has Ethernet's
+ * number there, or VXLAN's reserved bytes have it, and then no overlay will fit.
  */
 static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *crossing)
 {
@@ -181,10 +186,12 @@ static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *c
 	crossing->vni = bpf_ntohl(load32_be(header + 4)) >> 8;
 	at += OVERLAY_BYTES;
 	crossing->tenant = at;
-	if (crossing->kind == LOCKGATE_KIND_VXLAN)
+	crossing->kind = LOCKGATE_KIND_VXLAN;
+	if (load16(header + 2) != ETHERNET_IN_GENEVE)
 		return header[0] & 0x08;
-	/* Another version, for the ends of the tunnel alone, not Ethernet. */
-	if (header[0] >> 6 || header[1] & 0x80 || load16(header + 2) != 0x6558)
+	crossing->kind = LOCKGATE_KIND_GENEVE;
+	/* Another version, or for the ends of the tunnel alone. */
+	if (header[0] >> 6 || header[1] & 0x80)
 		return false;
 	left = (header[0] & 0x3f) * 4;
 	crossing->tenant = at + left;
@@ -321,14 +328,43 @@ static __always_inline bool is_plain(struct xdp_md *ctx, __u32 at, __u32 there)
 	return tcp && !(tcp[13] & 0x07);
 }
 
+/* The network of an endpoint answers this packet here: it is open, and the packet
+ * came in by its overlay.
+ */
+static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct crossing *crossing,
+						const struct lockgate_endpoint *of, const __u8 *ip)
+{
+	const struct lockgate_network *network;
+	const struct lockgate_overlay *overlay;
+	__u32 number = of->network, entrance = load32_be(ip + 16);
+	bool is_entrance = false;
+
+	network = bpf_map_lookup_elem(&networks, &number);
+	if (!network || network->vni != crossing->vni || network->state != LOCKGATE_NETWORK_OPEN)
+		return LOCKGATE_MISS_NETWORK;
+	number = network->overlay;
+	overlay = bpf_map_lookup_elem(&overlays, &number);
+	if (!overlay || overlay->udp_port != load16(ip + 22) || overlay->vlan != crossing->vlan ||
+	    overlay->ifindex != ctx->ingress_ifindex || overlay->kind != crossing->kind)
+		return LOCKGATE_MISS_ENTRANCE;
+	for (int i = 0; i < LOCKGATE_MAX_ENTRANCES; i++)
+		is_entrance |= overlay->entrances[i] == entrance;
+	if (!is_entrance || !entrance)
+		return LOCKGATE_MISS_ENTRANCE;
+	if (overlay->unsummed && load16_raw(ip + 26))
+		return LOCKGATE_MISS_UNUSUAL;
+	return LOCKGATE_MISS_NONE;
+}
+
 /* A tenant's packet: forwarded, or the reason why not. */
 static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
 						__u32 length, int *action)
 {
 	__u32 packet = crossing->tenant + ETH_HLEN, from_slot = 0, to_slot = 0;
-	const struct lockgate_endpoint *to;
+	const struct lockgate_endpoint *from, *to;
 	const struct lockgate_way *by;
 	__u8 *frame, *ip, *tenant;
+	enum lockgate_miss miss;
 	__u64 change;
 
 	if (!is_plain(ctx, packet, crossing->ip + length - packet))
@@ -337,9 +373,13 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 	tenant = bytes_at(ctx, crossing->tenant, ETH_HLEN + 20);
 	if (!ip || !tenant)
 		return LOCKGATE_MISS_UNUSUAL;
-	if (!sender(crossing, load32_be(tenant + ETH_HLEN + 12), load32_be(ip + 12), tenant + 6,
-		    &from_slot))
+	from = sender(crossing, load32_be(tenant + ETH_HLEN + 12), load32_be(ip + 12), tenant + 6,
+		      &from_slot);
+	if (!from)
 		return LOCKGATE_MISS_SENDER;
+	miss = enter(ctx, crossing, from, ip);
+	if (miss != LOCKGATE_MISS_NONE)
+		return miss;
 	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
 	if (!to)
 		return LOCKGATE_MISS_ENDPOINT;
@@ -402,7 +442,7 @@ static __always_inline void turn_back(__u8 *frame, __u8 *ip, const struct crossi
 	store16(udp + 6, 0);
 	udp[8] = crossing->kind == LOCKGATE_KIND_VXLAN ? 0x08 : 0;
 	udp[9] = 0;
-	store16(udp + 10, crossing->kind == LOCKGATE_KIND_VXLAN ? 0 : 0x6558);
+	store16(udp + 10, crossing->kind == LOCKGATE_KIND_VXLAN ? 0 : ETHERNET_IN_GENEVE);
 	store32_be(udp + 12, bpf_htonl(crossing->vni << 8));
 	copy_station(frame, way->destination);
 	copy_station(frame + 6, way->source);
@@ -420,6 +460,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	const struct lockgate_endpoint *asks, *has;
 	__u32 from_slot = 0, to_slot = 0;
 	const struct lockgate_way *by;
+	enum lockgate_miss miss;
 	__u8 mac[ETH_ALEN];
 
 	/* Behind options the answer would begin elsewhere. */
@@ -435,6 +476,9 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &from_slot);
 	if (!asks)
 		return LOCKGATE_MISS_SENDER;
+	miss = enter(ctx, crossing, asks, ip);
+	if (miss != LOCKGATE_MISS_NONE)
+		return miss;
 	has = endpoint(crossing->vni, load32_be(arp + 24), &to_slot);
 	if (!has)
 		return LOCKGATE_MISS_ENDPOINT;
@@ -469,10 +513,7 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 						 enum lockgate_counter *counter)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
-	struct lockgate_entrance to = { .ifindex = ctx->ingress_ifindex };
 	struct crossing crossing = {};
-	struct lockgate_overlay *overlay;
-	struct lockgate_network *network;
 	__u8 *ip, *tenant;
 	struct link link;
 	__u32 length;
@@ -499,21 +540,8 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 		return LOCKGATE_MISS_UNUSUAL;
 	if (!is_leased())
 		return LOCKGATE_MISS_LEASE;
-	to.address = load32_be(ip + 16);
-	to.udp_port = load16(ip + 22);
-	to.vlan = crossing.vlan;
-	overlay = bpf_map_lookup_elem(&entrances, &to);
-	if (!overlay)
-		return LOCKGATE_MISS_ENTRANCE;
-	if (overlay->unsummed && load16_raw(ip + 26))
-		return LOCKGATE_MISS_UNUSUAL;
-	crossing.kind = overlay->kind;
 	if (!parse_overlay(ctx, &crossing))
 		return LOCKGATE_MISS_UNUSUAL;
-	network = bpf_map_lookup_elem(&networks, &crossing.vni);
-	if (!network || network->state != LOCKGATE_NETWORK_OPEN ||
-	    network->overlay != overlay->number)
-		return LOCKGATE_MISS_NETWORK;
 	tenant = bytes_at(ctx, crossing.tenant, ETH_HLEN);
 	if (!tenant)
 		return LOCKGATE_MISS_UNUSUAL;

@@ -28,14 +28,16 @@ pub const XDP_ACTIONS: u32 = 5;
 /// Tiers that a frame may go on to, and the place of the one of overlays.
 pub(crate) const TIERS: u32 = 1;
 pub(crate) const TIER_OVERLAY: u32 = 0;
-/// Addresses that hosts send overlay packets to, of all netdevs, at most.
-pub const MAX_ENTRANCES: usize = 4096;
+/// Overlays at most.
+pub const MAX_TIER_OVERLAYS: u32 = 64;
+/// Entrances of an overlay that the kernel tier knows; what comes to others is the workers'.
+pub const MAX_ENTRANCES: usize = 4;
 /// Netdevs that overlay packets leave by at most.
 pub const MAX_EXITS: usize = 256;
 
 /// Values of [`OverlayEntry::kind`].
-pub(crate) const KIND_VXLAN: u32 = 1;
-pub(crate) const KIND_GENEVE: u32 = 2;
+pub(crate) const KIND_VXLAN: u16 = 1;
+pub(crate) const KIND_GENEVE: u16 = 2;
 /// Value of [`NetworkEntry::state`]: packets of the network are answered.
 pub(crate) const NETWORK_OPEN: u32 = 1;
 /// Value of [`WayEntry::state`]: packets may leave by it.
@@ -194,32 +196,27 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Destination of the packets of an overlay, and the port they come by: key of the table of
-    /// entrances.
-    pub(crate) struct EntranceKey as "lockgate_entrance" {
-        /// Network byte order.
-        pub(crate) address: u32,
-        pub(crate) ifindex: u32,
-        pub(crate) udp_port: u16,
-        pub(crate) vlan: u16,
-    }
-}
-
-shared_struct! {
-    /// An overlay.
+    /// An overlay, and where its packets come in; all zeros: it is closed.
     pub(crate) struct OverlayEntry as "lockgate_overlay" {
+        /// Entrances, network byte order; 0: none.
+        pub(crate) entrances: [u32; MAX_ENTRANCES],
+        /// Index of the netdev that they come by.
+        pub(crate) ifindex: u32,
+        /// UDP port.
+        pub(crate) udp_port: u16,
+        /// Tag of the port on the netdev.
+        pub(crate) vlan: u16,
         /// One of `KIND_*`.
-        pub(crate) kind: u32,
-        /// Number among the overlays.
-        pub(crate) number: u32,
+        pub(crate) kind: u16,
         /// 1: packets with a UDP checksum are the workers', which may have to complete it.
-        pub(crate) unsummed: u32,
+        pub(crate) unsummed: u16,
     }
 }
 
 shared_struct! {
-    /// A virtual network; the key is its number.
+    /// A virtual network.
     pub(crate) struct NetworkEntry as "lockgate_network" {
+        pub(crate) vni: u32,
         /// `NETWORK_OPEN`, or 0: closed.
         pub(crate) state: u32,
         /// Number of its overlay.
@@ -247,6 +244,8 @@ shared_struct! {
         pub(crate) way: u32,
         /// Way of answers to it; 0: none.
         pub(crate) answers: u32,
+        /// Number of its network.
+        pub(crate) network: u32,
         pub(crate) mac: [u8; 6],
         pub(crate) reserved: u16,
     }

@@ -63,7 +63,7 @@ pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
     Counter, KernelCounters, MAX_ADDRESSES, MAX_ENTRANCES, MAX_EXITS, MAX_OVERLAYS, MAX_PORTS,
-    MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, Miss, XDP_ACTIONS,
+    MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, MAX_TIER_OVERLAYS, Miss, XDP_ACTIONS,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{

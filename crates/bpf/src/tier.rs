@@ -5,7 +5,7 @@
 //! longer than it holds:
 //! * the **lease**: past the moment that [`Tier::renew`] named the program finds nothing;
 //! * **closing**: one write closes a network, a way to a host, or one endpoint;
-//! * **quarantine**: a slot or a way that was closed is written again only when no program can be
+//! * **quarantine**: a slot, a way, a network or an overlay that was closed is written again only when no program can be
 //!   in the middle of reading it ([`QUARANTINE`]). The caller sees to it.
 //!
 //! The maps live as long as the process: they are pinned nowhere, and the kernel empties the table
@@ -21,8 +21,8 @@ use wire::shared::Shared;
 
 use crate::BpfError;
 use crate::layout::{
-    EndpointEntry, EndpointKey, EntranceKey, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES,
-    MAX_EXITS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, OverlayEntry, WAY_OPEN, WayEntry,
+    EndpointEntry, EndpointKey, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES, MAX_EXITS,
+    MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, OverlayEntry, WAY_OPEN, WayEntry,
 };
 
 /// Time between closing a slot or a way and writing it again: the program runs for microseconds,
@@ -50,28 +50,22 @@ pub enum Kind {
     Geneve,
 }
 
-/// An overlay, as its entrances know it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// An overlay, and where its packets come in.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Overlay {
     /// Form of its packets.
     pub kind: Kind,
-    /// Its number, which its networks name.
-    pub number: u32,
-    /// Packets with a UDP checksum are the workers', which may have to complete it.
-    pub unsummed: bool,
-}
-
-/// Where hosts send an overlay's packets to.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Entrance {
-    /// Our address.
-    pub address: Ipv4Addr,
-    /// UDP port.
+    /// UDP port that they are sent to.
     pub udp_port: u16,
     /// Index of the netdev that they come by.
     pub ifindex: u32,
     /// VLAN id of the port on it; `None`: untagged.
     pub vlan: Option<u16>,
+    /// Our addresses that they are sent to; those behind the first [`MAX_ENTRANCES`] are not
+    /// known.
+    pub entrances: Vec<Ipv4Addr>,
+    /// Packets with a UDP checksum are the workers', which may have to complete it.
+    pub unsummed: bool,
 }
 
 /// An endpoint's key: a virtual network, and an address in it.
@@ -96,6 +90,8 @@ pub struct Record {
     pub way: u32,
     /// Number of the way of answers to it; 0: none.
     pub answers: u32,
+    /// Number of its network.
+    pub network: u32,
 }
 
 /// The way to a host.
@@ -120,7 +116,7 @@ pub struct Tier {
     process: u32,
     size: Size,
     lease: MapHandle,
-    entrances: MapHandle,
+    overlays: MapHandle,
     networks: MapHandle,
     endpoint_slots: MapHandle,
     endpoint_records: MapHandle,
@@ -144,13 +140,13 @@ impl Tier {
             process,
             size,
             lease: make("lockgate_lease", array, (4, size_of::<LeaseEntry>()), 1)?,
-            entrances: make(
+            overlays: make(
                 "lockgate_doors",
-                hash,
-                (size_of::<EntranceKey>(), size_of::<OverlayEntry>()),
-                MAX_ENTRANCES as u32,
+                array,
+                (4, size_of::<OverlayEntry>()),
+                MAX_TIER_OVERLAYS,
             )?,
-            networks: make("lockgate_vnis", hash, (4, size_of::<NetworkEntry>()), networks)?,
+            networks: make("lockgate_vnis", array, (4, size_of::<NetworkEntry>()), networks)?,
             endpoint_slots: make("lockgate_slots", hash, (key, 4), endpoints)?,
             endpoint_records: make(
                 "lockgate_hosts",
@@ -178,7 +174,7 @@ impl Tier {
     pub(crate) fn maps(&self) -> impl Iterator<Item = (&'static str, BorrowedFd<'_>)> {
         [
             ("lease", &self.lease),
-            ("entrances", &self.entrances),
+            ("overlays", &self.overlays),
             ("networks", &self.networks),
             ("endpoint_slots", &self.endpoint_slots),
             ("endpoint_records", &self.endpoint_records),
@@ -200,40 +196,25 @@ impl Tier {
         put(&self.lease, "lease", &0u32, &lease)
     }
 
-    /// Lets packets to an entrance in, as those of an overlay.
+    /// Opens an overlay that is closed, and has been for [`QUARANTINE`] if it was open before, or
+    /// closes it. `number` is below [`MAX_TIER_OVERLAYS`].
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn add_entrance(&self, entrance: Entrance, overlay: Overlay) -> Result<(), BpfError> {
-        let kind = match overlay.kind {
-            Kind::Vxlan => KIND_VXLAN,
-            Kind::Geneve => KIND_GENEVE,
-        };
-        let unsummed = overlay.unsummed.into();
-        let overlay = OverlayEntry { kind, number: overlay.number, unsummed };
-        put(&self.entrances, "entrances", &entrance.key(), &overlay)
+    pub fn set_overlay(&self, number: u32, overlay: Option<&Overlay>) -> Result<(), BpfError> {
+        let entry = overlay.map_or_else(OverlayEntry::zeroed, Overlay::entry);
+        put(&self.overlays, "overlays", &number, &entry)
     }
 
-    /// Closes an entrance.
+    /// Opens a network of an overlay at a number that was closed, and has been for [`QUARANTINE`]
+    /// if it was open before, or closes it.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn remove_entrance(&self, entrance: Entrance) -> Result<(), BpfError> {
-        remove(&self.entrances, "entrances", &entrance.key())
-    }
-
-    /// Opens a network of an overlay, or closes it.
-    ///
-    /// # Errors
-    /// [`BpfError::Table`].
-    pub fn set_network(&self, vni: u32, overlay: Option<u32>) -> Result<(), BpfError> {
-        match overlay {
-            Some(overlay) => {
-                let entry = NetworkEntry { state: NETWORK_OPEN, overlay };
-                put(&self.networks, "networks", &vni, &entry)
-            }
-            None => remove(&self.networks, "networks", &vni),
-        }
+    pub fn set_network(&self, number: u32, vni: u32, overlay: Option<u32>) -> Result<(), BpfError> {
+        let state = if overlay.is_some() { NETWORK_OPEN } else { 0 };
+        let entry = NetworkEntry { vni, state, overlay: overlay.unwrap_or(0) };
+        put(&self.networks, "networks", &number, &entry)
     }
 
     /// Writes a record to which no key leads, nor has for [`QUARANTINE`].
@@ -248,6 +229,7 @@ impl Tier {
             host: raw(record.host),
             way: record.way,
             answers: record.answers,
+            network: record.network,
             mac: record.mac,
             reserved: 0,
         };
@@ -318,10 +300,24 @@ impl Tier {
     }
 }
 
-impl Entrance {
-    fn key(&self) -> EntranceKey {
-        let Entrance { address, udp_port, ifindex, vlan } = *self;
-        EntranceKey { address: raw(address), ifindex, udp_port, vlan: tag(vlan) }
+impl Overlay {
+    fn entry(&self) -> OverlayEntry {
+        let mut entrances = [0; MAX_ENTRANCES];
+        for (place, entrance) in entrances.iter_mut().zip(&self.entrances) {
+            *place = raw(*entrance);
+        }
+        let kind = match self.kind {
+            Kind::Vxlan => KIND_VXLAN,
+            Kind::Geneve => KIND_GENEVE,
+        };
+        OverlayEntry {
+            entrances,
+            ifindex: self.ifindex,
+            udp_port: self.udp_port,
+            vlan: tag(self.vlan),
+            kind,
+            unsummed: self.unsummed.into(),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use wire::{Address, Family, Vni};
 use crate::ids::PortId;
 
 /// The place of an overlay in [`Overlays`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct OverlayId(pub u16);
 
 /// An overlay: how hosts' packets reach us.

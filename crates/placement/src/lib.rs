@@ -14,6 +14,7 @@
 //! | module | what |
 //! |---|---|
 //! | `tables` | what is asked of the tier's tables |
+//! | `gates` | networks that are open, and where their packets come in |
 //! | `slots` | numbers that are used again only after a pause |
 //! | `ways` | ways to hosts, each once |
 //! | `residents` | the endpoints in the tier |
@@ -23,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod gates;
 mod heat;
 mod residents;
 mod slots;

@@ -1,13 +1,13 @@
 //! The endpoints in the tier, with the networks, entrances and ways without which none is found.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::Ipv4Addr;
+use std::collections::HashMap;
 
-use bpf::tier::{Entrance, Key, Kind, Overlay, Record, Way};
-use dataplane::{OverlayId, PortId, Snapshot};
+use bpf::tier::{Key, Record, Way};
+use dataplane::{PortId, Snapshot};
 use endpoints::{EndpointKey, Found};
-use wire::{Address, Family, Vni};
+use wire::Address;
 
+use crate::gates::{Gates, OpenNetwork, v4};
 use crate::slots::Slots;
 use crate::tables::Tables;
 use crate::ways::{WayKey, Ways};
@@ -66,6 +66,7 @@ pub struct Counts {
 /// An endpoint in the tier.
 struct Resident {
     slot: u32,
+    network: u32,
     ways: [WayKey; 2],
     hits: u64,
     /// Hits of the slot when it was last looked at.
@@ -78,43 +79,7 @@ pub struct Residents<T> {
     residents: HashMap<EndpointKey, Resident>,
     slots: Slots,
     ways: Ways,
-    networks: BTreeMap<Vni, OverlayId>,
-    entrances: BTreeMap<Entrance, Overlay>,
-}
-
-/// The networks and entrances that the walk leaves to a lower tier.
-struct Allowed {
-    networks: BTreeMap<Vni, OverlayId>,
-    entrances: BTreeMap<Entrance, Overlay>,
-}
-
-impl Allowed {
-    fn by(snapshot: &Snapshot, place_of: &impl Fn(PortId) -> Option<PortPlace>) -> Allowed {
-        let mut allowed = Allowed { networks: BTreeMap::new(), entrances: BTreeMap::new() };
-        let Some(overlays) = snapshot.overlays() else { return allowed };
-        let open = overlays.networks().filter(|network| snapshot.is_open_below(network));
-        allowed.networks = open.map(|network| (network.vni, network.overlay)).collect();
-        for (number, overlay) in overlays.overlays().iter().enumerate() {
-            let Some(place) = place_of(overlay.port) else { continue };
-            let kind = match overlay.kind {
-                wire::overlay::Kind::Vxlan => Kind::Vxlan,
-                wire::overlay::Kind::Geneve => Kind::Geneve,
-            };
-            for address in overlay.entrances.iter().filter_map(|entrance| v4(*entrance)) {
-                let PortPlace { ifindex, vlan, .. } = place;
-                let entrance = Entrance { address, udp_port: overlay.udp_port, ifindex, vlan };
-                // Of two overlays with one entrance the first has it, as in the walk.
-                let unsummed = snapshot.completes_checksums_of(overlay.port);
-                let of = Overlay { kind, number: number as u32, unsummed };
-                allowed.entrances.entry(entrance).or_insert(of);
-            }
-        }
-        allowed
-    }
-}
-
-fn v4(address: Address) -> Option<Ipv4Addr> {
-    (address.family == Family::V4).then(|| Ipv4Addr::from(address.value as u32))
+    gates: Gates,
 }
 
 /// The way of a key, as the walk says.
@@ -134,13 +99,13 @@ impl<T: Tables> Residents<T> {
     /// For empty tables.
     pub fn new(tables: T) -> Residents<T> {
         let endpoints = tables.endpoints();
+        let gates = Gates::new(tables.networks());
         Residents {
             tables,
             residents: HashMap::new(),
             slots: Slots::new(0, endpoints),
             ways: Ways::new(2 * endpoints),
-            networks: BTreeMap::new(),
-            entrances: BTreeMap::new(),
+            gates,
         }
     }
 
@@ -160,19 +125,7 @@ impl<T: Tables> Residents<T> {
         place_of: impl Fn(PortId) -> Option<PortPlace>,
         now_ns: u64,
     ) -> Result<(), T::Error> {
-        let allowed = Allowed::by(snapshot, &place_of);
-        for (vni, overlay) in std::mem::take(&mut self.networks) {
-            match allowed.networks.get(&vni) == Some(&overlay) {
-                true => _ = self.networks.insert(vni, overlay),
-                false => self.tables.set_network(vni.get(), None)?,
-            }
-        }
-        for (entrance, of) in std::mem::take(&mut self.entrances) {
-            match allowed.entrances.get(&entrance) == Some(&of) {
-                true => _ = self.entrances.insert(entrance, of),
-                false => self.tables.remove_entrance(entrance)?,
-            }
-        }
+        self.gates.narrow(&self.tables, now_ns, (snapshot, &place_of))?;
         self.ways.narrow(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
     }
 
@@ -187,19 +140,7 @@ impl<T: Tables> Residents<T> {
         place_of: impl Fn(PortId) -> Option<PortPlace>,
         now_ns: u64,
     ) -> Result<(), T::Error> {
-        let allowed = Allowed::by(snapshot, &place_of);
-        for (entrance, overlay) in allowed.entrances {
-            if !self.entrances.contains_key(&entrance) {
-                self.tables.add_entrance(entrance, overlay)?;
-                self.entrances.insert(entrance, overlay);
-            }
-        }
-        for (vni, overlay) in allowed.networks {
-            if !self.networks.contains_key(&vni) {
-                self.tables.set_network(vni.get(), Some(overlay.0.into()))?;
-                self.networks.insert(vni, overlay);
-            }
-        }
+        self.gates.widen(&self.tables, now_ns, (snapshot, &place_of))?;
         self.ways.widen(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
     }
 
@@ -233,7 +174,7 @@ impl<T: Tables> Residents<T> {
             return Ok(Admission::Resident);
         }
         let way = |key: &WayKey| way_of(snapshot, &place_of, key);
-        let Some((tier_key, found, ways)) = self.eligible(key, snapshot, way) else {
+        let Some((tier_key, found, network, ways)) = self.eligible(key, snapshot, way) else {
             return Ok(Admission::Ineligible);
         };
         let Some(host) = v4(found.host) else { return Ok(Admission::Ineligible) };
@@ -244,7 +185,7 @@ impl<T: Tables> Residents<T> {
             return Ok(Admission::Full);
         };
         let mac = found.mac.bytes();
-        let record = Record { key: tier_key, host, mac, way: to, answers };
+        let record = Record { key: tier_key, host, mac, way: to, answers, network };
         let open = |key| self.ways.open_one(&self.tables, key, now_ns, way);
         let written = ways
             .into_iter()
@@ -258,24 +199,25 @@ impl<T: Tables> Residents<T> {
             return Err(AdmitError::RolledBack(error));
         }
         let seen = self.tables.hits(slot).unwrap_or(0);
-        self.residents.insert(key, Resident { slot, ways, hits: 0, seen });
+        self.residents.insert(key, Resident { slot, network, ways, hits: 0, seen });
         Ok(Admission::Admitted)
     }
 
-    /// The key in the tier, the content and the ways of an endpoint that it may have.
+    /// The key in the tier, the content, the number of the network and the ways of an endpoint that
+    /// the tier may have.
     fn eligible(
         &self,
         key: EndpointKey,
         snapshot: &Snapshot,
         way: impl Fn(&WayKey) -> Option<Way>,
-    ) -> Option<(Key, Found, [WayKey; 2])> {
-        let overlay = *self.networks.get(&key.vni)?;
+    ) -> Option<(Key, Found, u32, [WayKey; 2])> {
+        let OpenNetwork { overlay, number } = self.gates.network(key.vni)?;
         let tier_key = tier_key(key)?;
         let found = snapshot.overlays()?.endpoints().find(key)?;
         let host = v4(found.host)?;
         let of = |host_mac| WayKey { overlay, host, host_mac };
         way(&of(found.host_mac))?;
-        Some((tier_key, found, [of(found.host_mac), of(None)]))
+        Some((tier_key, found, number, [of(found.host_mac), of(None)]))
     }
 
     fn give_back(
@@ -321,8 +263,10 @@ impl<T: Tables> Residents<T> {
 
     /// Endpoints whose networks the tier may not have any more: they take places in vain.
     pub fn stranded(&self) -> Vec<EndpointKey> {
-        let networks: HashSet<Vni> = self.networks.keys().copied().collect();
-        self.keys().filter(|key| !networks.contains(&key.vni)).collect()
+        let number = |key: &EndpointKey| self.gates.network(key.vni).map(|open| open.number);
+        let residents = self.residents.iter();
+        let stranded = residents.filter(|(key, of)| number(key) != Some(of.network));
+        stranded.map(|(key, _)| *key).collect()
     }
 
     /// Numbers for gauges.
@@ -330,7 +274,7 @@ impl<T: Tables> Residents<T> {
         Counts {
             resident: self.residents.len(),
             max: self.tables.endpoints() as usize,
-            networks: self.networks.len(),
+            networks: self.gates.networks(),
             ways: self.ways.open(),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bpf::BpfError;
-use bpf::tier::{Entrance, Key, Overlay, Record, Tier, Way};
+use bpf::tier::{Key, Overlay, Record, Tier, Way};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -13,21 +13,18 @@ pub trait Tables {
 
     /// Endpoints that there is room for.
     fn endpoints(&self) -> u32;
-    /// As [`Tier::add_entrance`].
+    /// Networks that there is room for.
+    fn networks(&self) -> u32;
+    /// As [`Tier::set_overlay`].
     ///
     /// # Errors
     /// The write is refused.
-    fn add_entrance(&self, entrance: Entrance, overlay: Overlay) -> Result<(), Self::Error>;
-    /// As [`Tier::remove_entrance`].
-    ///
-    /// # Errors
-    /// The write is refused.
-    fn remove_entrance(&self, entrance: Entrance) -> Result<(), Self::Error>;
+    fn set_overlay(&self, number: u32, overlay: Option<&Overlay>) -> Result<(), Self::Error>;
     /// As [`Tier::set_network`].
     ///
     /// # Errors
     /// The write is refused.
-    fn set_network(&self, vni: u32, overlay: Option<u32>) -> Result<(), Self::Error>;
+    fn set_network(&self, number: u32, vni: u32, overlay: Option<u32>) -> Result<(), Self::Error>;
     /// As [`Tier::write_record`].
     ///
     /// # Errors
@@ -74,6 +71,10 @@ macro_rules! of_the_tier {
                 self.size().endpoints
             }
 
+            fn networks(&self) -> u32 {
+                self.size().networks
+            }
+
             $(fn $name(&self, $($argument: $kind),*) -> Result<$result, BpfError> {
                 Tier::$name(self, $($argument),*)
             })+
@@ -82,9 +83,8 @@ macro_rules! of_the_tier {
 }
 
 of_the_tier! {
-    add_entrance(entrance: Entrance, overlay: Overlay) -> ();
-    remove_entrance(entrance: Entrance) -> ();
-    set_network(vni: u32, overlay: Option<u32>) -> ();
+    set_overlay(number: u32, overlay: Option<&Overlay>) -> ();
+    set_network(number: u32, vni: u32, overlay: Option<u32>) -> ();
     write_record(slot: u32, record: &Record) -> ();
     publish(key: Key, slot: u32) -> ();
     withdraw(key: Key) -> ();
@@ -104,6 +104,10 @@ macro_rules! of_shared_tables {
                 T::endpoints(self)
             }
 
+            fn networks(&self) -> u32 {
+                T::networks(self)
+            }
+
             $(fn $name(&self, $($argument: $kind),*) -> Result<$result, T::Error> {
                 T::$name(self, $($argument),*)
             })+
@@ -112,9 +116,8 @@ macro_rules! of_shared_tables {
 }
 
 of_shared_tables! {
-    add_entrance(entrance: Entrance, overlay: Overlay) -> ();
-    remove_entrance(entrance: Entrance) -> ();
-    set_network(vni: u32, overlay: Option<u32>) -> ();
+    set_overlay(number: u32, overlay: Option<&Overlay>) -> ();
+    set_network(number: u32, vni: u32, overlay: Option<u32>) -> ();
     write_record(slot: u32, record: &Record) -> ();
     publish(key: Key, slot: u32) -> ();
     withdraw(key: Key) -> ();

@@ -109,8 +109,8 @@ fn port(name: &str, vlan: Option<u16>, side: Side, mac: [u8; 6], own: &str, mtu:
     }
 }
 
-/// The gateway; `policies`: those of the network with groups are among them.
-fn snapshot(table: &Arc<Table>, policies: Vec<Policy>) -> Snapshot {
+/// The gateway. `judged`: groups judge what is in every network, not in one only.
+fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
     let overlay = |name: &str, kind, udp_port, port, own: &str| Overlay {
         name: name.into(),
         kind,
@@ -118,10 +118,10 @@ fn snapshot(table: &Arc<Table>, policies: Vec<Policy>) -> Snapshot {
         port,
         entrances: vec![v4(own)],
     };
-    let network = |number, overlay, attachment, source_check| VirtualNetwork {
+    let network = |number, overlay, attachment: Option<u16>, source_check| VirtualNetwork {
         vni: vni(number),
         overlay: OverlayId(overlay),
-        attachment,
+        attachment: attachment.or(judged.then_some(0x8000)),
         source_check,
     };
     let overlays = Overlays::new(
@@ -179,7 +179,7 @@ fn snapshot(table: &Arc<Table>, policies: Vec<Policy>) -> Snapshot {
             neighbour(DMZ, "10.9.0.5", 5),
             neighbour(PortId(2), "198.51.100.7", 7),
         ],
-        spd: Spd::new(policies).expect("few policies").into(),
+        spd: Spd::new(vec![group()]).expect("one rule").into(),
         overlays: Some(overlays.into()),
         ..SnapshotParts::default()
     };
@@ -575,12 +575,20 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
         }
         let clock = clock + 2 * QUARANTINE.as_nanos() as u64;
         now.set(clock);
-        let snapshot = snapshot(&table_of(&endpoints), vec![group()]);
+        let table = table_of(&endpoints);
+        let [snapshot, judged] = [false, true].map(|judged| snapshot(&table, judged));
         residents.narrow(&snapshot, place_of, clock).map_err(refused)?;
         residents.widen(&snapshot, place_of, clock).map_err(refused)?;
         place(&mut residents, &snapshot, (&endpoints, &placed), clock)?;
-        for draft in &drafts {
+        let (before, after) = drafts.split_at(160);
+        for draft in before {
             agree(&steering, &snapshot, &draft.bytes(), &seen)?;
+        }
+        // From now on the walk asks: nothing may be answered below it.
+        residents.narrow(&judged, place_of, clock).map_err(refused)?;
+        for draft in after {
+            let run = steering.run(&draft.bytes()).map_err(refused)?;
+            prop_assert_ne!(run.action, Action::Transmit);
         }
         Ok(())
     });
