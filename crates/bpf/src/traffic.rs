@@ -18,7 +18,7 @@ use crate::attach::attach_first;
 pub use crate::layout::Received;
 use crate::layout::{ConstantOptions, HEADER_BYTES, MAX_FLOWS, TENANT_BYTES, TrafficOptions};
 use crate::steering::{Aligned, load};
-use crate::{Attached, BpfError};
+use crate::{Attached, BpfError, Steering};
 
 static OBJECT: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/traffic.bpf.o")));
@@ -159,6 +159,17 @@ impl Sink {
     /// As [`Steering::attach`](crate::Steering::attach).
     pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
         attach(&self.object, SINK, ifindex)
+    }
+
+    /// Has it run after each frame of a steering program with an answer of XDP's:
+    /// [`Steering::set_after`](crate::Steering::set_after).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look_on(&self, steering: &Steering, answer: u32) -> Result<(), BpfError> {
+        let named = |program: &Program<'_>| program.name() == SINK;
+        let program = self.object.progs().find(named).ok_or(BpfError::Shape { part: SINK })?;
+        steering.set_after(answer, program.as_fd())
     }
 
     /// Returns the count of dropped frames. Cost: a system call.

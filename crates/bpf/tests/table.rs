@@ -596,3 +596,32 @@ fn while_nobody_says_who_is_inside_only_discovery_passes() {
     steering.set_inside(&[]).unwrap();
     check(&steering, vec![ike(Counter::PassedAllowHost)]);
 }
+
+// AX-29
+#[test]
+fn a_program_of_the_operators_sees_what_is_dropped_and_what_goes_to_workers() {
+    use bpf::traffic::Sink;
+    let Some((steering, _socket)) = steering("the operator's program") else { return };
+    // UDP to a port that the sink counts, for somebody behind us.
+    let frame = wire::build::PacketBuilder::v4("10.1.0.5", "10.9.0.9")
+        .udp(1, 0x9000)
+        .payload_of(40)
+        .frame(LAN_MAC, OTHER_MAC, None);
+    const DROP: u32 = 1;
+    const REDIRECT: u32 = 4;
+    let (dropped, redirected) = (Sink::load().unwrap(), Sink::load().unwrap());
+    dropped.look_on(&steering, DROP).unwrap();
+    redirected.look_on(&steering, REDIRECT).unwrap();
+    steering.run(&frame).unwrap();
+    let seen = || [&dropped, &redirected].map(|sink| sink.received().unwrap().packets);
+    assert_eq!(seen(), [0, 1]);
+    steering.set_queue(0, None).unwrap();
+    for count in 1..=3 {
+        steering.run(&frame).unwrap();
+        assert_eq!(seen(), [count, 1]);
+    }
+    // What it answers is done: here it drops what was on its way to the worker, too.
+    assert_eq!(steering.counters().unwrap().received(), 4);
+    // There is no such answer.
+    assert!(dropped.look_on(&steering, bpf::XDP_ACTIONS).is_err());
+}

@@ -1,66 +1,23 @@
 //! The kernel tier against the walk, over random endpoints, placements and frames: what the program
 //! transmits is byte for byte what the walk sends, or the frame is a miss.
 
+mod common;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 
-use bpf::tier::{QUARANTINE, Size, Tier};
-use bpf::{Action, BpfError, Counter, PortRule, Steering};
-use dataplane::{
-    Input, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Outputs, Overlay,
-    OverlayId, Overlays, PortId, PortInfo, Prefix, RouteEntry, RouteTarget, Side, Snapshot,
-    SnapshotParts, SourceCheck, Sources, Verdict, VirtualNetwork, Walk,
-};
-use endpoints::{Book, Change, Endpoint, EndpointKey, Table};
-use placement::{Admission, PortPlace, Residents};
-use policy::{Policy, PolicyId, Selector, Spd, UpperSelector};
+use bpf::tier::{QUARANTINE, Tier};
+use bpf::{Action, Counter, Steering};
+use common::*;
+use dataplane::{Input, NetdevId, Outputs, PortId, Snapshot, Verdict, Walk};
+use endpoints::{Endpoint, EndpointKey};
+use placement::{Admission, Residents};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use wire::build::PacketBuilder;
 use wire::overlay::Kind;
-use wire::{Address, Descriptor, FrameId, Frames, HEADROOM, LinkAddress, Vni};
-
-/// Frames run through the program without a netdev come by the loopback's.
-const LOOPBACK: u32 = 1;
-const LAN: PortId = PortId(0);
-const DMZ: PortId = PortId(1);
-const DMZ_VLAN: u16 = 12;
-const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]];
-/// The lease: past every clock.
-const FOREVER: u64 = u64::MAX;
-
-/// Networks: of VXLAN without groups; with groups; of Geneve; of VXLAN on the tagged port; without
-/// any check of senders.
-const PLAIN: u32 = 7;
-const GROUPED: u32 = 8;
-const GENEVE: u32 = 9;
-const TAGGED: u32 = 10;
-const UNCHECKED: u32 = 0xff_ffff;
-const NETWORKS: [u32; 5] = [PLAIN, GROUPED, GENEVE, TAGGED, UNCHECKED];
-
-/// Hosts: on the link; behind a router; on the tagged link; outside; whose link address nobody
-/// knows; behind nothing; and ourselves.
-const HOSTS: [&str; 8] = [
-    "10.1.0.11",
-    "10.1.0.12",
-    "10.3.0.5",
-    "10.9.0.5",
-    "198.51.100.7",
-    "10.1.0.99",
-    "10.66.0.1",
-    "10.1.0.1",
-];
-
-fn v4(text: &str) -> Address {
-    Address::from(text.parse::<IpAddr>().expect("an address"))
-}
-
-fn vni(number: u32) -> Vni {
-    Vni::new(number).expect("24 bits")
-}
+use wire::{Address, Descriptor, FrameId, Frames, HEADROOM};
 
 /// Memory of a few frames.
 struct Memory(Vec<Vec<u8>>, Vec<FrameId>);
@@ -92,164 +49,6 @@ impl Frames for Memory {
     fn give(&mut self, frame: FrameId) {
         self.1.push(frame);
     }
-}
-
-fn port(name: &str, vlan: Option<u16>, side: Side, mac: [u8; 6], own: &str, mtu: u32) -> PortInfo {
-    PortInfo {
-        name: name.into(),
-        netdev: NetdevId(0),
-        vlan,
-        side,
-        medium: Medium::Ethernet,
-        mac,
-        mtu,
-        addresses: vec![v4(own)],
-        allow_host: vec![],
-        l4_checksum: L4Checksum::Pass,
-    }
-}
-
-/// The gateway. `judged`: groups judge what is in every network, not in one only.
-fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
-    let overlay = |name: &str, kind, udp_port, port, own: &str| Overlay {
-        name: name.into(),
-        kind,
-        udp_port,
-        port,
-        entrances: vec![v4(own)],
-    };
-    let network = |number, overlay, attachment: Option<u16>, source_check| VirtualNetwork {
-        vni: vni(number),
-        overlay: OverlayId(overlay),
-        attachment: attachment.or(judged.then_some(0x8000)),
-        source_check,
-    };
-    let overlays = Overlays::new(
-        vec![
-            overlay("vxlan", Kind::Vxlan, 4789, LAN, "10.1.0.1"),
-            overlay("geneve", Kind::Geneve, 6081, LAN, "10.1.0.1"),
-            overlay("tagged", Kind::Vxlan, 4789, DMZ, "10.9.0.1"),
-        ],
-        [
-            network(PLAIN, 0, None, SourceCheck::Endpoint),
-            network(GROUPED, 0, Some(0x8000), SourceCheck::Endpoint),
-            network(GENEVE, 1, None, SourceCheck::Host),
-            network(TAGGED, 2, None, SourceCheck::Endpoint),
-            network(UNCHECKED, 0, None, SourceCheck::None),
-        ],
-        table.clone(),
-    );
-    let route = |text: &str, length, target| RouteEntry {
-        prefix: Prefix { address: v4(text), length },
-        target,
-    };
-    let via = |hop| RouteTarget::Via(NextHopId(hop));
-    let on_link = |port| NextHop { port, gateway: None };
-    let neighbour =
-        |port, text: &str, last| Neighbour { port, address: v4(text), mac: [2, 9, 0, 0, 0, last] };
-    let parts = SnapshotParts {
-        ports: vec![
-            port("lan", None, Side::Protected, MACS[0], "10.1.0.1", 1500),
-            PortInfo {
-                l4_checksum: L4Checksum::Complete,
-                ..port("dmz", Some(DMZ_VLAN), Side::Protected, MACS[1], "10.9.0.1", 900)
-            },
-            port("wan", Some(20), Side::Unprotected, MACS[2], "192.0.2.1", 1500),
-        ],
-        routes: vec![
-            route("10.1.0.1", 32, RouteTarget::Local),
-            route("10.9.0.1", 32, RouteTarget::Local),
-            route("192.0.2.1", 32, RouteTarget::Local),
-            route("10.1.0.0", 16, via(0)),
-            route("10.3.0.0", 16, via(1)),
-            route("10.9.0.0", 16, via(2)),
-            route("0.0.0.0", 0, via(3)),
-            route("10.66.0.0", 16, RouteTarget::Blackhole),
-        ],
-        next_hops: vec![
-            on_link(LAN),
-            NextHop { port: LAN, gateway: Some(v4("10.1.0.254")) },
-            on_link(DMZ),
-            on_link(PortId(2)),
-        ],
-        neighbours: vec![
-            neighbour(LAN, "10.1.0.11", 11),
-            neighbour(LAN, "10.1.0.12", 12),
-            neighbour(LAN, "10.1.0.254", 254),
-            neighbour(DMZ, "10.9.0.5", 5),
-            neighbour(PortId(2), "198.51.100.7", 7),
-        ],
-        spd: Spd::new(vec![group()]).expect("one rule").into(),
-        overlays: Some(overlays.into()),
-        ..SnapshotParts::default()
-    };
-    let sources = Sources::try_from(parts).expect("a small gateway");
-    Snapshot::after(sources, None).expect("a small gateway")
-}
-
-fn place_of(port: PortId) -> Option<PortPlace> {
-    let (vlan, mac, mtu) = match port {
-        LAN => (None, MACS[0], 1500),
-        DMZ => (Some(DMZ_VLAN), MACS[1], 900),
-        _ => return None,
-    };
-    Some(PortPlace { ifindex: LOOPBACK, vlan, mac, mtu })
-}
-
-/// The rules of a group that permits everything in the network that has one.
-fn group() -> Policy {
-    let any = || policy::selector::parse_addresses("any").expect("a word of the language");
-    Policy {
-        id: PolicyId(1),
-        name: "open".into(),
-        action: policy::Action::Permit(policy::GroupMode::Enforce),
-        priority: 1,
-        only: None,
-        group: Some(policy::GroupSide::In),
-        ingress: Some(vec![0x8000].into()),
-        selector: Selector {
-            local: any(),
-            remote: any(),
-            protocol: None,
-            upper: UpperSelector::Any,
-        },
-    }
-}
-
-/// Link address of a tenant.
-fn mac_of(tenant: u8) -> [u8; 6] {
-    [2, 7, 0, 0, 0, tenant]
-}
-
-fn tenant(number: u8) -> Address {
-    Address::v4(0xac10_0000 | u32::from(number))
-}
-
-const TENANTS: u8 = 6;
-
-fn an_endpoint() -> impl Strategy<Value = Endpoint> {
-    let key = (select(&NETWORKS[..]), 1..=TENANTS, 0u8..12).prop_map(|(network, number, other)| {
-        let address = match other {
-            0 => Address::v6(0xfd00 << 112 | u128::from(number)),
-            _ => tenant(number),
-        };
-        (EndpointKey { vni: vni(network), address }, number)
-    });
-    // Most hosts are on the first links.
-    let host = prop_oneof![3 => select(&HOSTS[..4]), 1 => select(&HOSTS[..])];
-    let host_mac =
-        prop_oneof![3 => Just(None), 1 => Just(Some(LinkAddress::new([2, 8, 0, 0, 0, 1])))];
-    (key, host, host_mac).prop_map(|((key, number), host, host_mac)| {
-        let mac = LinkAddress::new(mac_of(number));
-        Endpoint { key, host: v4(host), host_mac, mac }
-    })
-}
-
-/// The endpoints of a world, each key once, with those that are tried to be placed.
-fn a_world() -> impl Strategy<Value = (Vec<Endpoint>, Vec<bool>)> {
-    let endpoints = prop::collection::vec(an_endpoint(), 4..60);
-    let placed = prop::collection::vec(prop::bool::weighted(0.85), 60);
-    (endpoints, placed)
 }
 
 /// A tenant's frame.
@@ -456,40 +255,6 @@ fn walked(snapshot: &Snapshot, frame: &[u8]) -> Result<(PortId, Vec<u8>), Verdic
     Ok((sent.egress, bytes.to_vec()))
 }
 
-/// A program with an empty tier, of which the lease holds; `None` (said aloud): no privilege.
-fn program() -> Option<(Steering, Tier)> {
-    let mut steering = match Steering::load(1, 1) {
-        Ok(steering) => steering,
-        Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
-            eprintln!("SKIPPED: the kernel tier against the walk: {error}");
-            return None;
-        }
-        Err(error) => panic!("{error}"),
-    };
-    let rule = |vlan, mac, overlays: &[u16]| PortRule {
-        vlan,
-        side: bpf::Side::Protected,
-        mac,
-        services: vec![],
-        overlays: overlays.to_vec(),
-    };
-    steering
-        .set_ports(&[rule(None, MACS[0], &[4789, 6081]), rule(Some(DMZ_VLAN), MACS[1], &[4789])])
-        .expect("two ports");
-    let tier = Tier::new(0x1234, Size { endpoints: 256, networks: 16 }).expect("small tables");
-    steering.add_tier(&tier, 1, 1).unwrap_or_else(|error| panic!("{error}"));
-    tier.renew(FOREVER).expect("a lease");
-    Some((steering, tier))
-}
-
-fn table_of(endpoints: &[Endpoint]) -> Arc<Table> {
-    let mut book = Book::new(Table::new(128, &[7; 32]).expect("a small table"), 128);
-    let changes: Vec<Change> =
-        endpoints.iter().map(|endpoint| Change::Put { revision: 1, endpoint: *endpoint }).collect();
-    book.apply(&changes);
-    book.table().clone()
-}
-
 fn refused(error: impl ToString) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
@@ -604,4 +369,99 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     for (miss, count) in bpf::Miss::ALL.into_iter().zip(misses) {
         assert!(count > 0 || miss == bpf::Miss::Lease, "{}", miss.name());
     }
+}
+
+/// A packet from the first tenant to another, of an endpoint's network.
+fn plain(to: u8) -> Vec<u8> {
+    Draft {
+        network: PLAIN,
+        kind: Kind::Vxlan,
+        is_tagged: false,
+        host: HOSTS[0],
+        from: 1,
+        to,
+        speaks_as: None,
+        to_group: false,
+        content: Content::Packet {
+            protocol: 17,
+            flags: 0,
+            bytes: 30,
+            hops: 64,
+            options: false,
+            fragment: false,
+        },
+        options: vec![],
+        entrance: None,
+        hops: 64,
+        has_checksum: true,
+        padding: 0,
+        damage: None,
+    }
+    .bytes()
+}
+
+// TORN
+#[test]
+fn no_frame_is_sent_to_another_tenant_while_records_change() {
+    let Some((steering, tier)) = program_with(16_384) else { return };
+    let hosts = [HOSTS[0], HOSTS[1], HOSTS[2]];
+    let began = std::time::Instant::now();
+    let clock = || began.elapsed().as_nanos() as u64;
+    let mut residents = Residents::new(tier);
+    let mut book = book_of(&[]);
+    let snapshot = snapshot(book.table(), false);
+    residents.widen(&snapshot, place_of, 0).unwrap();
+    let put = |book: &mut endpoints::Book, residents: &mut Residents<Tier>, round: u64| {
+        let mut admitted = 0;
+        for number in 1..=TENANTS {
+            let key = EndpointKey { vni: vni(PLAIN), address: tenant(number) };
+            let host = match number {
+                1 => hosts[0],
+                _ => hosts[(round as usize + usize::from(number)) % hosts.len()],
+            };
+            let mac = wire::LinkAddress::new(mac_of(number));
+            let endpoint = Endpoint { key, host: v4(host), host_mac: None, mac };
+            let change = endpoints::Change::Put { revision: round + 1, endpoint };
+            book.apply(&[change]);
+            residents.withdraw(key, clock()).unwrap();
+            let admission = residents.admit(key, &snapshot, place_of, clock()).unwrap();
+            admitted += u64::from(admission == Admission::Admitted);
+        }
+        admitted
+    };
+    assert_eq!(put(&mut book, &mut residents, 0), TENANTS.into());
+    let frames: Vec<Vec<u8>> = (2..=TENANTS).map(plain).collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (sent, missed, written) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // As fast as it goes; slots come round again when their second is over.
+            let rounds = (1..).take_while(|_| began.elapsed() < 4 * QUARANTINE);
+            let written: u64 = rounds.map(|round| put(&mut book, &mut residents, round)).sum();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            written
+        });
+        let (mut sent, mut missed) = (0u64, 0u64);
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            for (frame, number) in frames.iter().zip(2..) {
+                let run = steering.run(frame).unwrap();
+                let Some(bytes) = run.sent else {
+                    missed += 1;
+                    continue;
+                };
+                sent += 1;
+                assert_eq!(bytes[50..56], mac_of(number), "a frame for tenant {number}");
+                let to =
+                    Address::v4(u32::from_be_bytes([bytes[30], bytes[31], bytes[32], bytes[33]]));
+                let place = hosts.iter().position(|host| v4(host) == to);
+                let place = place.unwrap_or_else(|| panic!("sent to {to}"));
+                // Host and link address are of one way.
+                let next = [11, 12, 254][place];
+                assert_eq!(bytes[..6], [2, 9, 0, 0, 0, next], "to {to}");
+                assert_eq!(wire::packet::parse(&bytes[14..]).unwrap().hop_limit, 63);
+            }
+        }
+        (sent, missed, writer.join().unwrap())
+    });
+    println!("{written} records written; {sent} frames sent, {missed} missed");
+    assert!(sent > 1000 && missed > 10 && written > 20_000, "{sent} {missed} {written}");
 }

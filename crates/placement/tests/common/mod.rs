@@ -1,0 +1,267 @@
+//! A gateway with virtual networks, for the tests of this folder.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bpf::tier::{Size, Tier};
+use bpf::{BpfError, PortRule, Steering};
+use dataplane::{
+    L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Overlay, OverlayId, Overlays,
+    PortId, PortInfo, Prefix, RouteEntry, RouteTarget, Side, Snapshot, SnapshotParts, SourceCheck,
+    Sources, VirtualNetwork,
+};
+use endpoints::{Book, Change, Endpoint, EndpointKey, Table};
+use placement::PortPlace;
+use policy::{Policy, PolicyId, Selector, Spd, UpperSelector};
+use proptest::prelude::*;
+use proptest::sample::select;
+use wire::overlay::Kind;
+use wire::{Address, LinkAddress, Vni};
+
+/// Frames run through the program without a netdev come by the loopback's.
+pub const LOOPBACK: u32 = 1;
+pub const LAN: PortId = PortId(0);
+pub const DMZ: PortId = PortId(1);
+pub const DMZ_VLAN: u16 = 12;
+pub const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 3]];
+/// The lease: past every clock.
+pub const FOREVER: u64 = u64::MAX;
+
+/// Networks: of VXLAN without groups; with groups; of Geneve; of VXLAN on the tagged port; without
+/// any check of senders.
+pub const PLAIN: u32 = 7;
+pub const GROUPED: u32 = 8;
+pub const GENEVE: u32 = 9;
+pub const TAGGED: u32 = 10;
+pub const UNCHECKED: u32 = 0xff_ffff;
+pub const NETWORKS: [u32; 5] = [PLAIN, GROUPED, GENEVE, TAGGED, UNCHECKED];
+
+/// Hosts: on the link; behind a router; on the tagged link; outside; whose link address nobody
+/// knows; behind nothing; and ourselves.
+pub const HOSTS: [&str; 8] = [
+    "10.1.0.11",
+    "10.1.0.12",
+    "10.3.0.5",
+    "10.9.0.5",
+    "198.51.100.7",
+    "10.1.0.99",
+    "10.66.0.1",
+    "10.1.0.1",
+];
+
+pub fn v4(text: &str) -> Address {
+    Address::from(text.parse::<IpAddr>().expect("an address"))
+}
+
+pub fn vni(number: u32) -> Vni {
+    Vni::new(number).expect("24 bits")
+}
+
+pub fn port(
+    name: &str,
+    vlan: Option<u16>,
+    side: Side,
+    mac: [u8; 6],
+    own: &str,
+    mtu: u32,
+) -> PortInfo {
+    PortInfo {
+        name: name.into(),
+        netdev: NetdevId(0),
+        vlan,
+        side,
+        medium: Medium::Ethernet,
+        mac,
+        mtu,
+        addresses: vec![v4(own)],
+        allow_host: vec![],
+        l4_checksum: L4Checksum::Pass,
+    }
+}
+
+/// The gateway. `judged`: groups judge what is in every network, not in one only.
+pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
+    let overlay = |name: &str, kind, udp_port, port, own: &str| Overlay {
+        name: name.into(),
+        kind,
+        udp_port,
+        port,
+        entrances: vec![v4(own)],
+    };
+    let network = |number, overlay, attachment: Option<u16>, source_check| VirtualNetwork {
+        vni: vni(number),
+        overlay: OverlayId(overlay),
+        attachment: attachment.or(judged.then_some(0x8000)),
+        source_check,
+    };
+    let overlays = Overlays::new(
+        vec![
+            overlay("vxlan", Kind::Vxlan, 4789, LAN, "10.1.0.1"),
+            overlay("geneve", Kind::Geneve, 6081, LAN, "10.1.0.1"),
+            overlay("tagged", Kind::Vxlan, 4789, DMZ, "10.9.0.1"),
+        ],
+        [
+            network(PLAIN, 0, None, SourceCheck::Endpoint),
+            network(GROUPED, 0, Some(0x8000), SourceCheck::Endpoint),
+            network(GENEVE, 1, None, SourceCheck::Host),
+            network(TAGGED, 2, None, SourceCheck::Endpoint),
+            network(UNCHECKED, 0, None, SourceCheck::None),
+        ],
+        table.clone(),
+    );
+    let route = |text: &str, length, target| RouteEntry {
+        prefix: Prefix { address: v4(text), length },
+        target,
+    };
+    let via = |hop| RouteTarget::Via(NextHopId(hop));
+    let on_link = |port| NextHop { port, gateway: None };
+    let neighbour =
+        |port, text: &str, last| Neighbour { port, address: v4(text), mac: [2, 9, 0, 0, 0, last] };
+    let parts = SnapshotParts {
+        ports: vec![
+            port("lan", None, Side::Protected, MACS[0], "10.1.0.1", 1500),
+            PortInfo {
+                l4_checksum: L4Checksum::Complete,
+                ..port("dmz", Some(DMZ_VLAN), Side::Protected, MACS[1], "10.9.0.1", 900)
+            },
+            port("wan", Some(20), Side::Unprotected, MACS[2], "192.0.2.1", 1500),
+        ],
+        routes: vec![
+            route("10.1.0.1", 32, RouteTarget::Local),
+            route("10.9.0.1", 32, RouteTarget::Local),
+            route("192.0.2.1", 32, RouteTarget::Local),
+            route("10.1.0.0", 16, via(0)),
+            route("10.3.0.0", 16, via(1)),
+            route("10.9.0.0", 16, via(2)),
+            route("0.0.0.0", 0, via(3)),
+            route("10.66.0.0", 16, RouteTarget::Blackhole),
+        ],
+        next_hops: vec![
+            on_link(LAN),
+            NextHop { port: LAN, gateway: Some(v4("10.1.0.254")) },
+            on_link(DMZ),
+            on_link(PortId(2)),
+        ],
+        neighbours: vec![
+            neighbour(LAN, "10.1.0.11", 11),
+            neighbour(LAN, "10.1.0.12", 12),
+            neighbour(LAN, "10.1.0.254", 254),
+            neighbour(DMZ, "10.9.0.5", 5),
+            neighbour(PortId(2), "198.51.100.7", 7),
+        ],
+        spd: Spd::new(vec![group()]).expect("one rule").into(),
+        overlays: Some(overlays.into()),
+        ..SnapshotParts::default()
+    };
+    let sources = Sources::try_from(parts).expect("a small gateway");
+    Snapshot::after(sources, None).expect("a small gateway")
+}
+
+pub fn place_of(port: PortId) -> Option<PortPlace> {
+    let (vlan, mac, mtu) = match port {
+        LAN => (None, MACS[0], 1500),
+        DMZ => (Some(DMZ_VLAN), MACS[1], 900),
+        _ => return None,
+    };
+    Some(PortPlace { ifindex: LOOPBACK, vlan, mac, mtu })
+}
+
+/// The rules of a group that permits everything in the network that has one.
+pub fn group() -> Policy {
+    let any = || policy::selector::parse_addresses("any").expect("a word of the language");
+    Policy {
+        id: PolicyId(1),
+        name: "open".into(),
+        action: policy::Action::Permit(policy::GroupMode::Enforce),
+        priority: 1,
+        only: None,
+        group: Some(policy::GroupSide::In),
+        ingress: Some(vec![0x8000].into()),
+        selector: Selector {
+            local: any(),
+            remote: any(),
+            protocol: None,
+            upper: UpperSelector::Any,
+        },
+    }
+}
+
+/// Link address of a tenant.
+pub fn mac_of(tenant: u8) -> [u8; 6] {
+    [2, 7, 0, 0, 0, tenant]
+}
+
+pub fn tenant(number: u8) -> Address {
+    Address::v4(0xac10_0000 | u32::from(number))
+}
+
+pub const TENANTS: u8 = 6;
+
+pub fn an_endpoint() -> impl Strategy<Value = Endpoint> {
+    let key = (select(&NETWORKS[..]), 1..=TENANTS, 0u8..12).prop_map(|(network, number, other)| {
+        let address = match other {
+            0 => Address::v6(0xfd00 << 112 | u128::from(number)),
+            _ => tenant(number),
+        };
+        (EndpointKey { vni: vni(network), address }, number)
+    });
+    // Most hosts are on the first links.
+    let host = prop_oneof![3 => select(&HOSTS[..4]), 1 => select(&HOSTS[..])];
+    let host_mac =
+        prop_oneof![3 => Just(None), 1 => Just(Some(LinkAddress::new([2, 8, 0, 0, 0, 1])))];
+    (key, host, host_mac).prop_map(|((key, number), host, host_mac)| {
+        let mac = LinkAddress::new(mac_of(number));
+        Endpoint { key, host: v4(host), host_mac, mac }
+    })
+}
+
+/// The endpoints of a world, each key once, with those that are tried to be placed.
+pub fn a_world() -> impl Strategy<Value = (Vec<Endpoint>, Vec<bool>)> {
+    let endpoints = prop::collection::vec(an_endpoint(), 4..60);
+    let placed = prop::collection::vec(prop::bool::weighted(0.85), 60);
+    (endpoints, placed)
+}
+
+pub fn book_of(endpoints: &[Endpoint]) -> Book {
+    let mut book = Book::new(Table::new(128, &[7; 32]).expect("a small table"), 128);
+    let changes: Vec<Change> =
+        endpoints.iter().map(|endpoint| Change::Put { revision: 1, endpoint: *endpoint }).collect();
+    book.apply(&changes);
+    book
+}
+
+pub fn table_of(endpoints: &[Endpoint]) -> Arc<Table> {
+    book_of(endpoints).table().clone()
+}
+
+/// A program with an empty tier, of which the lease holds; `None` (said aloud): no privilege.
+pub fn program() -> Option<(Steering, Tier)> {
+    program_with(256)
+}
+
+/// A program with an empty tier of so many endpoints; as [`program`].
+pub fn program_with(endpoints: u32) -> Option<(Steering, Tier)> {
+    let mut steering = match Steering::load(1, 1) {
+        Ok(steering) => steering,
+        Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
+            eprintln!("SKIPPED: the kernel tier against the walk: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let rule = |vlan, mac, overlays: &[u16]| PortRule {
+        vlan,
+        side: bpf::Side::Protected,
+        mac,
+        services: vec![],
+        overlays: overlays.to_vec(),
+    };
+    steering
+        .set_ports(&[rule(None, MACS[0], &[4789, 6081]), rule(Some(DMZ_VLAN), MACS[1], &[4789])])
+        .expect("two ports");
+    let tier = Tier::new(0x1234, Size { endpoints, networks: 16 }).expect("small tables");
+    steering.add_tier(&tier, 1, 1).unwrap_or_else(|error| panic!("{error}"));
+    tier.renew(FOREVER).expect("a lease");
+    Some((steering, tier))
+}
