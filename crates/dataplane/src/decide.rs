@@ -41,7 +41,7 @@ use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
-pub(crate) use crossing::too_big;
+pub(crate) use crossing::{asks_inside, too_big};
 use lookup_batch::{Answer, Entry, LookupBatch};
 
 /// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
@@ -715,6 +715,20 @@ pub(crate) fn route_flow(
     routed(snapshot, (flow, Origin::Received), |routes, to| last_route.lookup(routes, to))
 }
 
+/// Routes overlay packets that go on from an entrance to a host, as the general walk does.
+///
+/// # Errors
+/// The reason why they go nowhere.
+#[inline]
+pub(crate) fn route_carried(
+    snapshot: &Snapshot,
+    last_route: &mut LastRoute,
+    flow: &Flow,
+) -> Result<Routed, DropReason> {
+    let origin = Origin::Carried(None);
+    routed(snapshot, (flow, origin), |routes, to| last_route.lookup(routes, to))
+}
+
 #[inline(always)]
 fn routed(
     snapshot: &Snapshot,
@@ -723,7 +737,7 @@ fn routed(
 ) -> Result<Routed, DropReason> {
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
-    if routes.is_ours(flow.source_address()) && origin.is_forwarded() {
+    if origin.is_forwarded() && routes.is_ours(flow.source_address()) {
         return Err(DropReason::BadAddress);
     }
     let target = look_up(routes, flow.destination_address());

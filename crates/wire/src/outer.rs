@@ -3,6 +3,7 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, protocol};
+use crate::glance;
 use crate::ip_header::IpHeader;
 use crate::link::LinkAddress;
 use crate::overlay::{self, Kind};
@@ -50,6 +51,70 @@ pub fn set_tenant_destination(bytes: &mut [u8], udp: usize, frame: usize, mac: L
         change = checksum::fold(change).swap_bytes().into();
     }
     correct_udp(bytes, udp, change);
+}
+
+/// Does what [`set_tenant_destination`] and [`forward`] do together, to a packet whose IP header
+/// has `OUTER` bytes, those of IPv4 without options or of IPv6, whose UDP header is behind it, and
+/// whose frame begins at `frame`, at an even offset. The compiler sees that all of it lies in the
+/// `N` bytes.
+///
+/// # Panics
+/// If it does not, which the compiler sees where `frame` is a constant.
+#[inline(always)]
+pub fn carry<const OUTER: usize, const N: usize>(
+    packet: &mut [u8; N],
+    frame: usize,
+    (source, destination): (u128, u128),
+    mac: LinkAddress,
+) {
+    const { assert!(OUTER == packet::IPV4_BYTES || OUTER == packet::IPV6_BYTES) };
+    let change = if OUTER == packet::IPV4_BYTES {
+        let new = (source as u64) << 32 | u64::from(destination as u32);
+        let change = replace(packet, 12, new.to_be());
+        let lowered = glance::lowered_v4(glance::word(packet, 8)).to_ne_bytes();
+        packet[8..12].copy_from_slice(&lowered);
+        let field = u16::from_ne_bytes([packet[10], packet[11]]);
+        packet[10..12].copy_from_slice(&corrected(field, change).to_ne_bytes());
+        change
+    } else {
+        packet[7] = packet[7].wrapping_sub(1);
+        let halves = |value: u128| [(value >> 64) as u64, value as u64];
+        let ([a, b], [c, d]) = (halves(source), halves(destination));
+        [(8, a), (16, b), (24, c), (32, d)]
+            .map(|(at, half)| replace(packet, at, half.to_be()))
+            .iter()
+            .sum()
+    };
+    // The two bytes behind the address stay as they are.
+    let behind = glance::double(packet, frame) & 0xffff_u64.to_be();
+    let [a, b, c, d, e, f] = mac.bytes();
+    let new = u64::from_be_bytes([a, b, c, d, e, f, 0, 0]).to_be() | behind;
+    let change = change + replace(packet, frame, new);
+    let field = u16::from_ne_bytes([packet[OUTER + CHECKSUM], packet[OUTER + CHECKSUM + 1]]);
+    // 0 says that there is none (RFC 768).
+    if field != 0 {
+        let sum = match corrected(field, change) {
+            0 => 0xffff,
+            sum => sum,
+        };
+        packet[OUTER + CHECKSUM..OUTER + UDP_BYTES].copy_from_slice(&u16::to_ne_bytes(sum));
+    }
+}
+
+/// Writes 8 bytes, as they lie in memory; returns the change of the sum of the words there, in that
+/// order of bytes (RFC 1071 §2 B), to be added.
+#[inline(always)]
+fn replace<const N: usize>(bytes: &mut [u8; N], at: usize, new: u64) -> u64 {
+    let old = !glance::double(bytes, at);
+    bytes[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+    let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+    halves(old) + halves(new)
+}
+
+/// Returns a checksum after a change of the sum that it is of (RFC 1624 eqn. 3).
+#[inline(always)]
+fn corrected(field: u16, change: u64) -> u16 {
+    checksum::finish(u64::from(!field) + change)
 }
 
 /// Writes bytes at an offset; returns the change of the sum of the words there, to be added.
@@ -413,6 +478,34 @@ mod tests {
                 UpperChecksum::find(&expected, &packet).unwrap().complete(&mut expected);
             }
             prop_assert_eq!(bytes, expected);
+        }
+
+        #[test]
+        fn what_is_carried_is_readdressed_and_has_its_tenants_destination(
+            family in family(),
+            before in any::<(u128, u128)>(),
+            after in any::<(u128, u128)>(),
+            mac in any::<[u8; 6]>(),
+            sum in prop_oneof![Just(None), Just(Some(0xffff)), any::<u16>().prop_map(Some)],
+            hops in 2u8..,
+            frame in prop::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 80..90),
+        ) {
+            let mut expected = build(&outer(family, before, (3, hops)), &frame);
+            let udp: usize = if family == Family::V4 { 20 } else { 40 };
+            if let Some(sum) = sum {
+                expected[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+            }
+            let mut carried: [u8; 80] = *expected.first_chunk().unwrap();
+            let (source, destination) = (address(family, after.0), address(family, after.1));
+            let mac = LinkAddress::new(mac);
+            set_tenant_destination(&mut expected, udp, udp + 16, mac);
+            forward(&mut expected, udp, (source, destination));
+            let values = (source.value, destination.value);
+            match family {
+                Family::V4 => carry::<20, 80>(&mut carried, 36, values, mac),
+                Family::V6 => carry::<40, 80>(&mut carried, 56, values, mac),
+            }
+            prop_assert_eq!(&carried[..], &expected[..80]);
         }
 
         #[test]

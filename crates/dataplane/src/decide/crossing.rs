@@ -12,4 +12,5 @@ mod open;
 
 pub(crate) use answers::too_big;
 pub(super) use cross::Crossing;
+pub(crate) use cross::asks_inside;
 pub(super) use cross::{cross, cross_one};

@@ -1,12 +1,12 @@
 //! Virtual networks: what comes to an entrance in VXLAN or Geneve, and goes on to another host.
 
-use dataplane::{DropReason, Verdict};
+use dataplane::{Counters, DropReason, FastPathUse, Verdict};
 use packets::lab::{
     BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, host, own, policy, with_ports,
 };
 use packets::overlay::{
     ATTACHMENT, BY_HOST, ELSEWHERE, PLAIN, UNCHECKED, WEB, assert_rightly_sent, having, host_of,
-    mac, other, tenant, vni,
+    mac, other, overlays_at, tenant, vni,
 };
 use packets::table::run;
 use packets::{In, Out, Row};
@@ -17,6 +17,7 @@ use wire::overlay::Kind;
 use wire::{Address, Family, LinkAddress};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use crate::FAMILIES;
 use crate::groups::{group, with};
@@ -553,6 +554,11 @@ fn a_sending() -> impl Strategy<Value = Sending> {
 
 impl Sending {
     fn bytes(&self) -> Vec<u8> {
+        self.bytes_to(Kind::Vxlan, own(self.outer, 1))
+    }
+
+    /// The packet to an entrance.
+    fn bytes_to(&self, kind: Kind, to: Address) -> Vec<u8> {
         let packet =
             PacketBuilder::new(tenant(self.inner, self.ends.0), tenant(self.inner, self.ends.1));
         let packet = match self.tcp {
@@ -567,8 +573,9 @@ impl Sending {
         let sender = host_of(self.outer, self.host).filter(|host| host.family == self.outer);
         let sent = OverlayPacket {
             from: sender.unwrap_or(stranger),
+            to,
             has_checksum: self.has_checksum || self.outer == Family::V6,
-            ..OverlayPacket::new(self.outer, Kind::Vxlan, self.network, frame)
+            ..OverlayPacket::new(self.outer, kind, self.network, frame)
         };
         let mut bytes = sent.ip();
         for (at, bits) in &self.flips {
@@ -602,6 +609,71 @@ impl Sending {
             (None, Some(_)) => Ok(self.ends.1),
         })
     }
+}
+
+/// A packet as hosts mostly send them, a few times: honest, in a network without groups.
+fn a_common_run() -> impl Strategy<Value = (Sending, usize)> {
+    let tenant = || prop::sample::select(&[1u8, 2, 3, 4, 5, 6, 7, 8, 77][..]);
+    let network = prop_oneof![6 => Just(PLAIN), 1 => Just(WEB), 1 => Just(BY_HOST)];
+    let who = (network, a_family(), tenant(), tenant(), any::<bool>());
+    (a_sending(), who, 1..24usize).prop_map(|(sending, who, count)| {
+        let (network, inner, from, to, is_changed) = who;
+        let flips = if is_changed { sending.flips } else { vec![] };
+        let (ends, host, mac) = ((from, to), from, from);
+        (Sending { network, inner, ends, host, mac, flips, ..sending }, count)
+    })
+}
+
+/// Counters but those that say which walk it was.
+fn comparable(lab: &Laboratory) -> Counters {
+    Counters { fast_path: 0, ..lab.counters().clone() }
+}
+
+/// The fast path ≡ the general walk for overlay packets: bytes in order, verdicts, every counter.
+#[test]
+fn overlay_packets_leave_by_the_fast_path_as_by_the_general_walk() {
+    let runs = prop_oneof![6 => a_common_run(), 1 => (a_sending(), 1..4usize)];
+    let strategy = (
+        (a_family(), any::<bool>(), any::<bool>()),
+        prop::collection::vec(runs, 1..12),
+        1..=64usize,
+    );
+    let (taken, mut runner) = (std::cell::Cell::new([0u64; 2]), TestRunner::new(config()));
+    let compared = runner.run(&strategy, |((hosts, is_geneve, is_tagged), runs, size)| {
+        let kind = if is_geneve { Kind::Geneve } else { Kind::Vxlan };
+        let (port, network) = if is_tagged { (LAN2, 12) } else { (LAN, 1) };
+        let lab = |use_| {
+            let mut hub = Hub::default();
+            web_only(hosts, kind)(&mut hub);
+            hub.parts.overlays = Some(overlays_at(hosts, kind, (port, network)));
+            hub.laboratory().with_fast_path(use_)
+        };
+        let (mut fast, mut general) = (lab(FastPathUse::Eager), lab(FastPathUse::Never));
+        let packets: Vec<Vec<u8>> = runs
+            .iter()
+            .flat_map(|(sending, count)| {
+                // Mostly from the family of the hosts.
+                let outer = if *count > 3 { hosts } else { sending.outer };
+                let bytes =
+                    Sending { outer, ..sending.clone() }.bytes_to(kind, own(outer, network));
+                vec![bytes; *count]
+            })
+            .collect();
+        for batch in packets.chunks(size) {
+            prop_assert_eq!(fast.send_all(port, batch), general.send_all(port, batch));
+            prop_assert_eq!(comparable(&fast), comparable(&general));
+        }
+        let [fast, all] = [fast.counters().fast_path, packets.len() as u64];
+        taken.set([taken.get()[0] + fast, taken.get()[1] + all]);
+        Ok(())
+    });
+    compared.unwrap_or_else(|failure| panic!("{failure}"));
+    let [fast, all] = taken.get();
+    assert!(fast * 5 > all, "{fast} of {all} by the fast path");
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

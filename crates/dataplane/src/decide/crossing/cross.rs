@@ -7,7 +7,7 @@
 
 use policy::{Direction, Exit, FlowAction, FlowVerdict, Question, Scope, TrackedVerdict};
 use wire::flow::protocol;
-use wire::{Address, Flow, Frames, LinkAddress, Packet, Upper};
+use wire::{Address, Family, Flow, Frames, LinkAddress, Packet, Upper};
 
 use super::super::lookup_batch::{Answer, LookupBatch};
 use super::super::{Asked, LookupLists, remember, said};
@@ -66,7 +66,8 @@ pub(crate) fn cross<F: Frames>(
             context.drop(row, reason);
             continue;
         }
-        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        let (scope, exit) =
+            question(context.snapshot, &tenant.frame.network, tenant.packet.flow.family);
         let flow = tenant.packet.flow;
         if !context.snapshot.tables().asks(scope, exit) {
             send_on(context, row, tenant);
@@ -185,11 +186,17 @@ impl TenantPacket {
 }
 
 /// The question that is asked about packets between endpoints of a network.
-fn question(snapshot: &Snapshot, network: &VirtualNetwork, packet: &Packet) -> (Scope, Exit) {
+fn question(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> (Scope, Exit) {
     let class = snapshot.gate_of_network(network).class;
     let tables = snapshot.tables();
-    let scope = tables.scope(class, Question::Through, packet.flow.family, None);
+    let scope = tables.scope(class, Question::Through, family, None);
     (scope, Exit::Inside(class))
+}
+
+/// Returns whether groups of a network are asked about packets of a family in it.
+pub(crate) fn asks_inside(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> bool {
+    let (scope, exit) = question(snapshot, network, family);
+    snapshot.tables().asks(scope, exit)
 }
 
 /// Answers for the packets of a lane; those that are not remembered go to the batch of lookups.
@@ -208,7 +215,8 @@ fn recall<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let tenant = &crossing.packets[lane.row(at)];
         let row = &mut rows[usize::from(tenant.row)];
-        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        let (scope, exit) =
+            question(context.snapshot, &tenant.frame.network, tenant.packet.flow.family);
         let egress = context.snapshot.tables().egress_class(scope, exit);
         let found = cache.found(lane, at).map(|(verdict, _)| *verdict);
         match found.filter(|verdict| verdict.egress.admits(egress)) {
@@ -332,7 +340,7 @@ pub(crate) fn cross_one(
     let probes = frame.probes(overlays, &packet);
     let mut tenant = TenantPacket { row: 0, frame, packet, probes, to: None };
     tenant.find_way(overlays)?;
-    let (scope, exit) = question(snapshot, &frame.network, &packet);
+    let (scope, exit) = question(snapshot, &frame.network, packet.flow.family);
     if snapshot.tables().asks(scope, exit) {
         let asked = Asked::of(scope, exit, &packet.flow);
         let gate = snapshot.gate_of_network(&frame.network);
