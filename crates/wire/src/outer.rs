@@ -7,7 +7,8 @@ use crate::glance;
 use crate::ip_header::IpHeader;
 use crate::link::LinkAddress;
 use crate::overlay::{self, Kind};
-use crate::packet;
+use crate::packet::{self, Packet};
+use crate::upper_checksum::UpperChecksum;
 use crate::vni::Vni;
 
 /// Bytes of a UDP header.
@@ -17,6 +18,8 @@ pub const HOP_LIMIT: u8 = 64;
 
 /// Offset of UDP's checksum in its header.
 const CHECKSUM: usize = 6;
+/// The bit of IPv4's flags, in the byte that they are in.
+const DONT_FRAGMENT: u8 = 0x40;
 
 /// Addresses an overlay packet anew, of the family that it has: source, destination, one hop less.
 /// The IPv4 header's checksum and UDP's follow; a UDP checksum of 0, which says that there is none,
@@ -156,6 +159,36 @@ fn correct_udp(bytes: &mut [u8], udp: usize, change: u64) {
             header[CHECKSUM..].fill(0xff);
         }
     }
+}
+
+/// Makes the headers of an overlay packet say that it is as long as `bytes`, in which it was cut
+/// short, and that it is whole: over IPv4 it may not be fragmented on its way. UDP, which begins at
+/// `udp`, has a checksum if it had one. Returns the packet; `None`: it is none, or too long.
+#[must_use]
+pub fn set_length(bytes: &mut [u8], udp: usize) -> Option<Packet> {
+    let length = u16::try_from(bytes.len()).ok()?;
+    let udp_length = length.checked_sub(udp as u16)?;
+    match bytes.first()? >> 4 {
+        4 => {
+            let header = bytes.get_mut(..udp)?;
+            header.get_mut(2..4)?.copy_from_slice(&length.to_be_bytes());
+            *header.get_mut(6)? |= DONT_FRAGMENT;
+            header.get_mut(10..12)?.fill(0);
+            let sum = checksum::finish(checksum::sum(header));
+            header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
+        }
+        _ => {
+            let payload = length.checked_sub(packet::IPV6_BYTES as u16)?;
+            bytes.get_mut(4..6)?.copy_from_slice(&payload.to_be_bytes());
+        }
+    }
+    bytes.get_mut(udp + 4..udp + 6)?.copy_from_slice(&udp_length.to_be_bytes());
+    let packet = packet::parse(bytes).ok()?;
+    let sum = UpperChecksum::find(bytes, &packet)?;
+    if !sum.is_absent() {
+        sum.complete(bytes);
+    }
+    Some(packet)
 }
 
 /// Outer headers that are written anew.
@@ -509,6 +542,22 @@ mod tests {
         }
 
         #[test]
+        fn a_packet_cut_short_is_as_if_built_so(
+            family in family(),
+            ends in any::<(u128, u128)>(),
+            frame in prop::collection::vec(any::<u8>(), 40..120),
+            left in 14usize..40,
+        ) {
+            let of = outer(family, ends, (3, 9));
+            let mut bytes = build(&of, &frame);
+            bytes.truncate(of.bytes() + left);
+            let udp = if family == Family::V4 { 20 } else { 40 };
+            let packet = set_length(&mut bytes, udp);
+            prop_assert_eq!(packet, parse(&bytes).ok());
+            prop_assert_eq!(bytes, build(&of, &frame[..left]));
+        }
+
+        #[test]
         fn a_wrong_checksum_stays_wrong(
             mut bytes in received(),
             after in any::<(u128, u128)>(),
@@ -538,6 +587,7 @@ mod tests {
             let length = bytes.len();
             forward(&mut bytes, udp, (one, other));
             set_tenant_destination(&mut bytes, udp, frame, LinkAddress::new([1; 6]));
+            _ = set_length(&mut bytes, udp);
             _ = outer(family, (1, 2), (0, 64)).write(&mut bytes, udp, frame);
             prop_assert_eq!(bytes.len(), length);
         }

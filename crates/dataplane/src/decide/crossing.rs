@@ -10,7 +10,7 @@ mod answers;
 mod cross;
 mod open;
 
-pub(crate) use answers::too_big;
+pub(crate) use answers::{tenants_packet, too_big};
 pub(super) use cross::Crossing;
 pub(crate) use cross::asks_inside;
 pub(super) use cross::{cross, cross_one};

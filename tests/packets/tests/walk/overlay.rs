@@ -2,7 +2,7 @@
 
 use dataplane::{Counters, DropReason, FastPathUse, Verdict};
 use packets::lab::{
-    BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, host, own, policy, with_ports,
+    BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, WAN, host, own, policy, with_ports,
 };
 use packets::overlay::{
     ATTACHMENT, BY_HOST, ELSEWHERE, PLAIN, UNCHECKED, WEB, assert_rightly_sent, having, host_of,
@@ -511,6 +511,54 @@ fn tenants_are_told_what_fits() {
             let told = wire::icmp::too_big_message(message, &error).unwrap();
             assert_eq!(told.mtu as usize, most);
             assert_eq!(told.quoted.flow.destination_address(), tenant(inner, 2));
+        }
+    }
+}
+
+/// What a tenant lets routers fragment is cut inside its network; each fragment has an overlay
+/// packet of its own.
+#[test]
+fn tenants_packets_are_fragmented_inside() {
+    for outer in FAMILIES {
+        for kind in [Kind::Vxlan, Kind::Geneve] {
+            for (has_checksum, to, port) in [(true, 2, LAN2), (false, 2, LAN2), (true, 4, WAN)] {
+                let packet = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, to));
+                let packet = packet.identification(77).udp(1, 2).payload_of(1410).ip();
+                let frame = |packet: &[u8]| [&mac(to)[..], &mac(1), &[8, 0], packet].concat();
+                let sent = OverlayPacket {
+                    has_checksum: has_checksum || outer == Family::V6,
+                    ..OverlayPacket::new(outer, kind, PLAIN, frame(&packet))
+                };
+                let mut hub = Hub::default();
+                having(outer, kind)(&mut hub);
+                let mut lab = hub.laboratory();
+                let outcome = lab.send(LAN, &sent.ip());
+                assert_eq!(outcome.verdicts.first(), Some(&Verdict::Consumed), "{outer:?} {to}");
+                let mut data = Vec::new();
+                let left = packets::table::opened(&mut lab, &outcome);
+                assert_eq!(left.len(), 2, "{outer:?} {to}");
+                for left in left {
+                    let (Out::Clear(_, bytes) | Out::Sealed(_, bytes)) = &left;
+                    let whole = wire::packet::parse(bytes).unwrap();
+                    assert!(whole.dont_fragment && whole.fragment == wire::Fragment::Whole);
+                    let sum = wire::UpperChecksum::find(bytes, &whole).unwrap();
+                    assert!(sum.is_good(bytes) || sum.is_absent() && !sent.has_checksum);
+                    assert_eq!(whole.flow.destination_address(), host_of(outer, to).unwrap());
+                    assert_eq!(whole.hop_limit, 63);
+                    let overlay = &bytes[usize::from(whole.upper_offset) + 8..];
+                    assert_eq!(overlay[..8], sent.header);
+                    let (link, inner) = overlay[8..].split_at(14);
+                    assert_eq!(link, &frame(&[])[..]);
+                    let part = wire::packet::parse(inner).unwrap();
+                    assert_eq!(part.length as usize, inner.len());
+                    let fields = wire::packet::fragment_fields(inner, &part).unwrap();
+                    assert_eq!((fields.identification, fields.offset as usize), (77, data.len()));
+                    assert_eq!(fields.more, data.is_empty());
+                    data.extend_from_slice(&inner[20..]);
+                }
+                assert_eq!(data, packet[20..]);
+                assert!(port == WAN || outcome.sent.iter().all(|sent| sent.port == port));
+            }
         }
     }
 }
