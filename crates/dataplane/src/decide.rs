@@ -41,7 +41,9 @@ use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
-pub(crate) use crossing::{asks_inside, tenants_packet, too_big};
+pub(crate) use crossing::{
+    asks_inside, may_carry_fragment, tenants_fragment, tenants_packet, too_big,
+};
 use lookup_batch::{Answer, Entry, LookupBatch};
 
 /// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.

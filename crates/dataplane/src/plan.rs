@@ -268,6 +268,7 @@ fn answer<F: Frames>(
         ip: HEADROOM as u32,
         hint: 0,
         echo: None,
+        tenant: None,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,

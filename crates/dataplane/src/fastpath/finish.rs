@@ -175,6 +175,7 @@ impl FastPath {
                 ip: self.columns.rows[place].ip,
                 hint: if heading == Heading::Out { hint } else { 0 },
                 echo: None,
+                tenant: None,
                 ingress: self.gate.ingress,
                 origin,
                 state: State::Clear,

@@ -1,6 +1,6 @@
 //! Virtual networks: what comes to an entrance in VXLAN or Geneve, and goes on to another host.
 
-use dataplane::{Counters, DropReason, FastPathUse, Verdict};
+use dataplane::{Counters, DropReason, FastPathUse, HoldKind, Verdict};
 use packets::lab::{
     BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, WAN, host, own, policy, with_ports,
 };
@@ -559,6 +559,77 @@ fn tenants_packets_are_fragmented_inside() {
                 assert_eq!(data, packet[20..]);
                 assert!(port == WAN || outcome.sent.iter().all(|sent| sent.port == port));
             }
+        }
+    }
+}
+
+/// The fragments of a segment of TCP with SYN from tenant 1 to a port of tenant 3, each in an
+/// overlay packet: the first one, and the later one, which shows no port.
+fn segments((outer, kind, network): (Family, Kind, u32), inner: Family, port: u16) -> [Vec<u8>; 2] {
+    let ends = || PacketBuilder::new(tenant(inner, 1), tenant(inner, 3)).identification(77);
+    let mut tcp = vec![0; 24];
+    tcp[..4].copy_from_slice(&[0x13, 0x88, (port >> 8) as u8, port as u8]);
+    (tcp[12], tcp[13]) = (0x50, tcp_flags::SYN);
+    let first = ends().protocol(TCP).payload(&tcp).fragment(0, true);
+    let later = ends().protocol(TCP).payload_of(9).fragment(3, false);
+    [first, later].map(|packet| {
+        OverlayPacket::new(outer, kind, network, packet.frame(mac(3), mac(1), None)).ip()
+    })
+}
+
+/// Where groups name ports, a later fragment is judged by its datagram's first one, and waits for
+/// it; in each network by itself.
+#[test]
+fn tenants_later_fragments_follow_their_first() {
+    let goes = Verdict::Forward(LAN);
+    let (waits, refused) =
+        (Verdict::Hold(HoldKind::Fragment), Verdict::Drop(DropReason::GroupNoMatch));
+    for outer in FAMILIES {
+        for (kind, inner) in [(Kind::Vxlan, Family::V4), (Kind::Geneve, Family::V6)] {
+            let lab = || {
+                let mut hub = Hub::default();
+                web_only(outer, kind)(&mut hub);
+                hub.laboratory()
+            };
+            let [first, later] = segments((outer, kind, WEB), inner, 80);
+            let mut in_order = lab();
+            assert_eq!(in_order.send_all(LAN, &[&first, &later]).verdicts, [goes; 2]);
+            let mut together = lab();
+            assert_eq!(together.send_all(LAN, &[&later, &first]).verdicts, [waits, goes, goes]);
+            let mut waited = lab();
+            assert_eq!(waited.send(LAN, &later).verdicts, [waits]);
+            let released = waited.send(LAN, &first);
+            assert_eq!(released.verdicts, [goes; 2]);
+            let payload = |sent: &packets::lab::Sent| sent.packet.len();
+            let lengths: Vec<usize> = released.sent.iter().map(payload).collect();
+            assert_eq!(lengths, [first.len(), later.len()], "the first one first");
+            assert_eq!(waited.send(LAN, &later).verdicts, [waits], "all of it had come");
+
+            let [other, its_later] = segments((outer, kind, WEB), inner, 22);
+            assert_eq!(lab().send_all(LAN, &[&other, &its_later]).verdicts, [refused; 2]);
+            // A network without groups asks for no port.
+            let [_, plain] = segments((outer, kind, PLAIN), inner, 80);
+            assert_eq!(lab().send(LAN, &plain).verdicts, [goes]);
+            let mut apart = lab();
+            let [elsewhere, _] = segments((outer, kind, PLAIN), inner, 80);
+            assert_eq!(apart.send_all(LAN, &[&elsewhere, &later]).verdicts, [goes, waits]);
+
+            // A stranger's fragment spoils no datagram, and waits for none.
+            let mut spoiled = first.clone();
+            let at = spoiled.windows(6).position(|bytes| bytes == mac(1)).unwrap();
+            spoiled[at..at + 6].copy_from_slice(&mac(2));
+            let udp = usize::from(wire::packet::parse(&spoiled).unwrap().upper_offset);
+            spoiled[udp + 6..udp + 8].fill(0);
+            let no_source = Verdict::Drop(DropReason::OverlaySource);
+            let mut honest = lab();
+            let verdicts = honest.send_all(LAN, &[&spoiled, &first, &later]).verdicts;
+            assert_eq!(verdicts, [no_source, goes, goes]);
+
+            let mut late = lab();
+            late.send(LAN, &later);
+            late.now_ns += dataplane::reassembly::PATIENCE_NS + 1;
+            late.send(LAN, &plain);
+            assert_eq!(late.counters().dropped(DropReason::FragmentTimeout), 1);
         }
     }
 }

@@ -211,6 +211,7 @@ pub(crate) fn too_big<F: Frames>(
         ip: ip as u32,
         hint: 0,
         echo: None,
+        tenant: None,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,

@@ -7,7 +7,7 @@
 
 use policy::{Direction, Exit, FlowAction, FlowVerdict, Question, Scope, TrackedVerdict};
 use wire::flow::protocol;
-use wire::{Address, Family, Flow, Frames, LinkAddress, Packet, Upper};
+use wire::{Address, Family, Flow, Fragment, Frames, LinkAddress, Packet, Upper, Vni};
 
 use super::super::lookup_batch::{Answer, LookupBatch};
 use super::super::{Asked, LookupLists, remember, said};
@@ -16,6 +16,7 @@ use super::open::{Content, Probes, TenantFrame, open};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
+use crate::reassembly::UpperLayer;
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
@@ -115,6 +116,7 @@ fn open_all<F: Frames>(
         };
         match open(overlays, entered, &row.packet, row.bytes(context.frames)) {
             Ok((frame, Content::Packet(packet))) => {
+                let packet = followed(packet, row);
                 let (row, probes) = (number as u16, frame.probes(overlays, &packet));
                 crossing.packets.push(TenantPacket { row, frame, packet, probes, to: None });
             }
@@ -122,6 +124,33 @@ fn open_all<F: Frames>(
             Err(reason) => context.drop(row, reason),
         }
     }
+}
+
+/// A tenant's packet, with the upper layer of its datagram's first fragment if the row has it.
+#[inline]
+fn followed(packet: Packet, row: &Row) -> Packet {
+    let Some(UpperLayer { protocol, upper, opens, .. }) = row.tenant else { return packet };
+    Packet { flow: Flow { protocol, upper, opens, ..packet.flow }, ..packet }
+}
+
+/// Returns the fragment of a tenant's datagram that a row carries, where it begins, and its
+/// network. `bytes` is the row's packet. `None`: it carries none, no groups are asked about it, or
+/// it is dropped because of its sender or its destination.
+#[cold]
+pub(crate) fn tenants_fragment(
+    snapshot: &Snapshot,
+    row: &Row,
+    bytes: &[u8],
+) -> Option<(Vni, usize, Packet)> {
+    let overlays = snapshot.overlays()?;
+    let Entered::By(id, overlay) = overlays.entered(snapshot, row) else { return None };
+    let opened = open(overlays, (id, overlay), &row.packet, bytes);
+    let Ok((frame, Content::Packet(packet))) = opened else { return None };
+    let is_asked = packet.fragment != Fragment::Whole
+        && asks_inside(snapshot, &frame.network, packet.flow.family);
+    let probes = is_asked.then(|| frame.probes(overlays, &packet))?;
+    TenantPacket { row: 0, frame, packet, probes, to: None }.find_way(overlays).ok()?;
+    Some((frame.network.vni, frame.at as usize + frame.link.length, packet))
 }
 
 /// The overlay that a packet enters.
@@ -244,10 +273,15 @@ fn settle<F: Frames>(
 ) -> FlowVerdict {
     let Some(tracked) = tracked else { return *verdict };
     let bytes = tenant.bytes(row.bytes(context.frames));
-    let appearance = Appearance::of_packet(&tenant.packet, None, bytes);
+    let appearance = Appearance::of_packet(&tenant.packet, echo_of(row), bytes);
     let gate = context.snapshot.gate_of_network(&tenant.frame.network);
     let tracker = Tracker::new(context.snapshot, context.now_ns);
     tracker.settle(tracked, appearance.as_ref(), (gate, Some(gate)))
+}
+
+/// The identifier of an ICMP echo that the first fragment of a tenant's datagram shows.
+fn echo_of(row: &Row) -> Option<u16> {
+    row.tenant.and_then(|tenant| tenant.echo)
 }
 
 impl TenantPacket {
@@ -337,6 +371,7 @@ pub(crate) fn cross_one(
         let back = Flow { source: destination, destination: source, ..row.packet.flow };
         return Ok(Some((back, None)));
     };
+    let packet = followed(packet, row);
     let probes = frame.probes(overlays, &packet);
     let mut tenant = TenantPacket { row: 0, frame, packet, probes, to: None };
     tenant.find_way(overlays)?;
@@ -344,7 +379,7 @@ pub(crate) fn cross_one(
     if snapshot.tables().asks(scope, exit) {
         let asked = Asked::of(scope, exit, &packet.flow);
         let gate = snapshot.gate_of_network(&frame.network);
-        let appearance = || Appearance::of_packet(&packet, None, tenant.bytes(bytes));
+        let appearance = || Appearance::of_packet(&packet, echo_of(row), tenant.bytes(bytes));
         let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)));
         told(&asked, &foreseen);
         if let FlowAction::Refuse(refusal) = foreseen.verdict.action {
