@@ -64,7 +64,9 @@ impl Row {
                 Treatment::Stateless => format!("groups {family} {size} {cache}"),
                 Treatment::Stateful => format!("connections {family} {size} {cache}"),
             },
-            Direction::Forward => format!("forward {family} {size}"),
+            Direction::Forward | Direction::Overlay => {
+                format!("{} {family} {size}", direction.name())
+            }
             way => format!("{suite} {} {family} {size} {cache}", way.name()),
         };
         let name = match self.fast_path {
@@ -88,6 +90,7 @@ pub(crate) fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     let ways = [
         (Direction::Forward, Suite::Null, 64),
+        (Direction::Overlay, Suite::Null, 64),
         (Direction::Out, Suite::Null, 64),
         (Direction::In, Suite::Null, 64),
         (Direction::Out, Suite::Aes128Gcm, 64),
@@ -100,7 +103,7 @@ pub(crate) fn all() -> Vec<Row> {
         for family in [Family::V4, Family::V6] {
             for cache in [Cache::Without, Cache::Hit] {
                 // Between protected ports no policy is asked, and so no cache.
-                if direction == Direction::Forward && cache == Cache::Hit {
+                if !direction.ciphers() && cache == Cache::Hit {
                     continue;
                 }
                 // The same library in every run, whatever a clock says under valgrind.
@@ -134,6 +137,7 @@ pub(crate) fn all() -> Vec<Row> {
     // The general walk takes what the fast path does not: it is counted with the same packets.
     let of_both = [
         "forward v4 64",
+        "overlay v4 64",
         "groups v4 64 hit",
         "connections v4 64 hit",
         "null out v4 64 hit",

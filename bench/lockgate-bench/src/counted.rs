@@ -75,6 +75,9 @@ fn name(row: &Row) -> Option<String> {
     let Row { suite, direction, family, size, cache, hit_rate, .. } = row;
     let is_general = row.walk == WalkKind::General.name();
     let by = if is_general { " general" } else { "" };
+    if *direction == "overlay" {
+        return Some(format!("overlay v{family} {size}{by}"));
+    }
     if *direction == "forward" {
         // The general walk, which looks routes up there, was counted without a cache.
         let is_counted = !is_general || *cache == "off";

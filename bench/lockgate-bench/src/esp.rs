@@ -60,7 +60,8 @@ pub(crate) struct EspArguments {
     /// Bytes of the inner IP packet, its header included.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1420])]
     size: Vec<usize>,
-    /// Direction: sealed, opened, or between two protected ports without ESP.
+    /// Direction: sealed, opened, between two protected ports without ESP, or between two hosts of
+    /// a virtual network on a protected port; the last is compared with the one before it.
     #[arg(long, value_delimiter = ',', value_parser = directions(),
           default_values = Direction::ALL.map(Direction::name))]
     direction: Vec<Direction>,
@@ -203,6 +204,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
         Some(format!("{}\n{}", rows::table(&rows), rows::memory(&memory))),
         pairs::table(&rows),
         rows::by_sas(&rows),
+        rows::over_forward(&rows),
         rows::stages(&rows),
         targets::table(&rows, &machine),
     ];
@@ -253,11 +255,11 @@ fn check_ranges(arguments: &EspArguments, cores: usize) -> Result<(), ArgumentEr
     check("--workers", &arguments.workers, 1, cores.min(MAX_WORKERS))
 }
 
-/// The rows of one case. Forwarding has no SAs.
+/// The rows of one case. Where nothing is ciphered there are no SAs.
 fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let sas = match case.direction {
-        Direction::Forward => &[1],
+        Direction::Forward | Direction::Overlay => &[1],
         Direction::Out | Direction::In => &arguments.sas[..],
     };
     for &in_flight in &arguments.in_flight {
@@ -271,8 +273,8 @@ fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
     subjects
 }
 
-/// The suites and libraries of the rows of one direction. Forwarding has neither, and the suite
-/// without either no library: one row stands for all. Under valgrind times say nothing, so that
+/// The suites and libraries of the rows of one direction. What is forwarded has neither, and the
+/// suite without either no library: one row stands for all. Under valgrind times say nothing, so that
 /// nothing is chosen by them.
 fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option<BackendKind>)> {
     let suites = arguments.suite.iter().flat_map(|suites| suites.0);
@@ -289,7 +291,7 @@ fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option
         backends.into_iter().map(move |backend| (suite, backend))
     });
     match direction {
-        Direction::Forward => ciphers.take(1).collect(),
+        Direction::Forward | Direction::Overlay => ciphers.take(1).collect(),
         Direction::Out | Direction::In => ciphers.collect(),
     }
 }
@@ -377,6 +379,11 @@ impl Bench<'_> {
                 rows[place].one_sa_ratio = Some(ratio.median);
                 rows[place].one_sa_spread = Some(ratio.spread);
             }
+            let plain = subject.forwarded();
+            let plain = plain.and_then(|it| self.subjects.iter().position(|other| *other == it));
+            if let Some(plain) = plain {
+                pairs::over(&self.laps[place], &self.laps[plain]).write_into(&mut rows[place]);
+            }
         }
         Ok(rows)
     }
@@ -416,8 +423,12 @@ mod tests {
     #[test]
     fn without_arguments_there_is_a_row_for_everything() {
         let subjects = subjects(&arguments(&[])).unwrap();
-        let cases = 2 * 2 * 2 * 2 + 2 * 2;
-        assert_eq!(subjects.len(), cases * 2 * 2, "suites, ways, sizes, families; forwarding");
+        let cases = 2 * 2 * 2 * 2 + 2 * 2 + 2 * 2;
+        assert_eq!(
+            subjects.len(),
+            cases * 2 * 2,
+            "suites, ways, sizes, families; forward, overlay"
+        );
         assert!(subjects.iter().all(|subject| subject.cache == Caching::Auto));
         assert_different(&subjects);
     }
@@ -467,8 +478,8 @@ mod tests {
         let subjects = subjects(&arguments).unwrap();
         let ciphers = Suite::ALL.iter().filter(|suite| **suite != Suite::Null);
         let libraries = |suite: &Suite| BackendKind::ALL.iter().filter(|it| it.has(*suite)).count();
-        let once = 2 * (ciphers.map(libraries).sum::<usize>() + 1) + 1;
-        assert_eq!(subjects.len(), 2 * once, "ways; null; forwarding; one and two workers");
+        let once = 2 * (ciphers.map(libraries).sum::<usize>() + 1) + 2;
+        assert_eq!(subjects.len(), 2 * once, "ways; null; two forward; one and two workers");
         assert_different(&subjects);
     }
 
@@ -492,6 +503,15 @@ mod tests {
             let line: Vec<&str> = line.iter().map(String::as_str).collect();
             assert_eq!(subjects(&arguments(&line)), Ok(vec![subject]));
         }
+    }
+
+    #[test]
+    fn an_overlay_is_compared_with_forwarding_of_the_same_packets() {
+        let all = subjects(&arguments(&["--direction=forward,overlay"])).unwrap();
+        let (overlay, forward): (Vec<&Subject>, Vec<&Subject>) =
+            all.iter().partition(|subject| subject.forwarded().is_some());
+        assert_eq!(overlay.len(), forward.len());
+        assert!(overlay.iter().all(|it| forward.contains(&&it.forwarded().unwrap())));
     }
 
     #[test]

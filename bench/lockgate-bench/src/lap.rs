@@ -242,7 +242,7 @@ fn work(
     let mut frames = lap.worker.into_parts().0;
     start.wait();
     let cipher = match case.direction {
-        Direction::Forward => CipherTimes::default(),
+        Direction::Forward | Direction::Overlay => CipherTimes::default(),
         Direction::Out | Direction::In => {
             mix(&mut frames, random);
             let sa = WorkersSa { case: &case, snapshot, worker: number, other: &other };
@@ -502,7 +502,7 @@ mod tests {
 
     fn cases() -> Vec<Case> {
         let mut cases = Vec::new();
-        for direction in [Direction::Out, Direction::In, Direction::Forward] {
+        for direction in Direction::ALL {
             for family in [Family::V4, Family::V6] {
                 for (suite, size) in [(Suite::Aes128Gcm, 64), (Suite::Aes256Gcm, 1420)] {
                     let (flows, backend, workers) = (FLOWS, None, 1);
@@ -555,7 +555,7 @@ mod tests {
             let held = |kit: &Kit| kit.frames.conservation().held();
             assert!(free.workers.len() == 2 && free.workers.iter().all(|kit| held(kit) == 0));
             assert!(figures.walk_ns > 0.0 && figures.touch_ns > 0.0, "{case:?}");
-            assert_eq!(figures.cipher_ns > 0.0, case.direction != Direction::Forward);
+            assert_eq!(figures.cipher_ns > 0.0, case.direction.ciphers());
             assert!(figures.stages.is_some());
             let course = Course { passes: 1, staging: Staging::Whole, ..COURSE };
             let lap = run(&subject(case), free, course, &mut random);
@@ -568,7 +568,7 @@ mod tests {
     fn a_cache_answers_the_timed_packets_and_without_one_none_is() {
         let mut random = Random::new(8);
         let mut free = kits(1);
-        for case in cases().into_iter().filter(|case| case.direction != Direction::Forward) {
+        for case in cases().into_iter().filter(|case| case.direction.ciphers()) {
             for walk in [WalkKind::Fast, WalkKind::General] {
                 for cache in [Caching::Always, Caching::Off] {
                     let subject = Subject { walk, cache, ..subject(case) };
@@ -643,7 +643,7 @@ mod tests {
     #[test]
     fn many_sas_of_two_workers_carry_an_equal_part_of_the_packets_each_by_its_own_numbers() {
         let mut random = Random::new(9);
-        for case in cases().into_iter().filter(|case| case.direction != Direction::Forward) {
+        for case in cases().into_iter().filter(|case| case.direction.ciphers()) {
             for (sas, workers) in [(3, 1), (FLOWS / 2, 1), (FLOWS / 2, 2)] {
                 let case = Case { sas, workers, ..case };
                 let mut flows = vec![0; sas];
@@ -679,7 +679,7 @@ mod tests {
                         packets[77] = packets[76].clone();
                         DropReason::Replayed
                     }
-                    Direction::Out | Direction::Forward => {
+                    Direction::Out | Direction::Forward | Direction::Overlay => {
                         packets[77] = case.inner(77, 0).frame(
                             own_mac(case.ingress()),
                             router_mac(case.ingress()),

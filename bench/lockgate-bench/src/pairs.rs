@@ -46,6 +46,36 @@ pub(super) fn ratio(fast: &[LapFigures], general: &[LapFigures]) -> Ratio {
     Ratio { median: figure.median, spread: figure.spread, pairs: ratios.len() }
 }
 
+/// Time of an overlay's packets over that of plain forwarding.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct OverForward {
+    ratio: f64,
+    /// The difference.
+    ns: f64,
+    iqr_ns: f64,
+}
+
+impl OverForward {
+    pub(super) fn write_into(self, row: &mut Row) {
+        row.forward_ratio = Some(self.ratio);
+        (row.over_forward_ns, row.over_forward_iqr_ns) = (Some(self.ns), Some(self.iqr_ns));
+    }
+}
+
+/// Compares laps of an overlay with those of plain forwarding of the same rounds.
+pub(super) fn over(overlay: &[LapFigures], forward: &[LapFigures]) -> OverForward {
+    let difference = |(one, other): (&LapFigures, &LapFigures)| one.walk_ns - other.walk_ns;
+    let had_both =
+        |(one, other): &(&LapFigures, &LapFigures)| had_core(one.span) && had_core(other.span);
+    let mut differences: Vec<f64> =
+        overlay.iter().zip(forward).filter(had_both).map(difference).collect();
+    if differences.len() < LEAST_PAIRS {
+        differences = overlay.iter().zip(forward).map(difference).collect();
+    }
+    let Figure { median: ns, spread, .. } = Figure::of(&differences);
+    OverForward { ratio: ratio(overlay, forward).median, ns, iqr_ns: (spread * ns).abs() }
+}
+
 /// Formats the rows that were measured in pairs; `None`: there are none.
 pub(super) fn table(rows: &[Row]) -> Option<String> {
     let mut table = Table::new();
@@ -65,7 +95,7 @@ pub(super) fn table(rows: &[Row]) -> Option<String> {
         let (Some(ratio), Some(spread)) = (row.general_ratio, row.general_spread) else { continue };
         table.add_row([
             match row.direction {
-                "forward" => "forward".to_owned(),
+                "forward" | "overlay" => row.direction.to_owned(),
                 way => format!("{} {way}", row.suite),
             },
             row.family.to_string(),
@@ -114,6 +144,14 @@ mod tests {
         fast[3] = lap(900.0, 0.5);
         assert_eq!(ratio(&fast, &general).pairs, 7);
         assert_eq!(ratio(&fast[..7], &general[..7]).pairs, 7, "six were left");
+    }
+
+    #[test]
+    fn an_overlay_takes_the_median_of_the_differences_more() {
+        let laps = |ns: [f64; 7]| ns.map(|ns| lap(ns, 1.0));
+        let overlay = laps([30.0, 31.0, 32.0, 30.0, 31.0, 32.0, 90.0]);
+        let found = over(&overlay, &laps([10.0; 7]));
+        assert_eq!((found.ns, found.ratio, found.iqr_ns), (21.0, 3.1, 1.5));
     }
 
     #[test]

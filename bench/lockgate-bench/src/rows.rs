@@ -17,10 +17,10 @@ use super::measure::{Figure, Span};
 use super::memory::Distance;
 use super::stages::StageTimes;
 use super::subject::{Caching, Subject};
-use scene::{Case, Direction, Keys};
+use scene::{Case, Keys};
 
 pub(super) use super::subject::version;
-pub(super) use table::{by_sas, heading, memory, stages, table};
+pub(super) use table::{by_sas, heading, memory, over_forward, stages, table};
 
 /// A lap in which the thread had its core for a smaller part of the time is not counted: somebody
 /// else ran there, and left his data in the caches.
@@ -92,6 +92,16 @@ pub(super) struct Row {
     /// Distance of the quartiles of `one_sa_ratio` as a part of its median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) one_sa_spread: Option<f64>,
+    /// For a row of an overlay: its time over that of plain forwarding, median of laps of the same
+    /// rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) forward_ratio: Option<f64>,
+    /// What it takes more than plain forwarding, ns, median of laps of the same rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) over_forward_ns: Option<f64>,
+    /// Distance of the quartiles of `over_forward_ns`, ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) over_forward_iqr_ns: Option<f64>,
     /// Distance of the quartiles of `ns_per_packet` as a part of its median.
     pub(super) spread: f64,
     /// First quartile of the laps' times: others on the machine only ever add.
@@ -161,7 +171,7 @@ impl Row {
         let (walk, cipher) = (figure(|lap| lap.walk_ns), figure(|lap| lap.cipher_ns));
         let mut span = Span::default();
         kept.iter().for_each(|lap| span.add(lap.span));
-        let ciphers = case.direction != Direction::Forward;
+        let ciphers = case.direction.ciphers();
         let library = if ciphers { library(case)? } else { "none".into() };
         let stages: Vec<StageTimes> = kept.iter().filter_map(|lap| lap.stages).collect();
         let stages = (!stages.is_empty()).then(|| StageTimes::median(&stages));
@@ -197,6 +207,9 @@ impl Row {
             pairs: None,
             one_sa_ratio: None,
             one_sa_spread: None,
+            forward_ratio: None,
+            over_forward_ns: None,
+            over_forward_iqr_ns: None,
             spread: walk.spread,
             ns_best_quartile: walk.first_quartile,
             cipher_ns_best_quartile: cipher.first_quartile,
@@ -255,6 +268,7 @@ mod tests {
     use super::super::subject::WalkKind;
     use super::*;
     use ipsec::cipher::BackendKind;
+    use scene::Direction;
     use std::time::Duration;
     use wire::Family;
 

@@ -87,7 +87,7 @@ impl Subject {
             sas => format!(", {sas} SAs"),
         };
         let what = match case.direction {
-            Direction::Forward => "forward".to_owned(),
+            Direction::Forward | Direction::Overlay => case.direction.name().to_owned(),
             way => format!("{}{backend} {}", case.suite, way.name()),
         };
         format!(
@@ -96,6 +96,13 @@ impl Subject {
             walk.name(),
             cache.name()
         )
+    }
+
+    /// The row of plain forwarding that this row of an overlay is compared with; `None`: it is
+    /// none.
+    pub(super) fn forwarded(&self) -> Option<Subject> {
+        let case = Case { direction: Direction::Forward, ..self.case };
+        (self.case.direction == Direction::Overlay).then_some(Subject { case, ..*self })
     }
 
     /// Arguments of `bench esp` that ask for this row alone.

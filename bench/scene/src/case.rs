@@ -9,7 +9,8 @@
 //! one SA a worker and direction. With several SAs a worker each is of a peer of its own, which has
 //! an equal part of that network and an address of its own behind wan. lan and dmz are both
 //! protected ports, between which nothing is asked. wan carries larger packets than the others:
-//! what fits into them still does when sealed.
+//! what fits into them still does when sealed. Where hosts behind lan have a virtual network
+//! ([`Direction::Overlay`]), all ports do.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use wire::build::PacketBuilder;
 use wire::{Address, Family};
 
 use crate::error::SceneError;
+use crate::overlay::{self, ENDPOINTS};
 
 /// Direction of the packets of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,11 +40,15 @@ pub enum Direction {
     In,
     /// From lan to dmz: no policy is asked, nothing is ciphered.
     Forward,
+    /// In VXLAN from a host behind lan to the entrance of a virtual network without groups there,
+    /// and on to another host behind lan. The sender is checked.
+    Overlay,
 }
 
 impl Direction {
     /// Every direction.
-    pub const ALL: [Direction; 3] = [Direction::Out, Direction::In, Direction::Forward];
+    pub const ALL: [Direction; 4] =
+        [Direction::Out, Direction::In, Direction::Forward, Direction::Overlay];
 
     /// The direction's name on a command line.
     pub const fn name(self) -> &'static str {
@@ -50,7 +56,13 @@ impl Direction {
             Direction::Out => "out",
             Direction::In => "in",
             Direction::Forward => "forward",
+            Direction::Overlay => "overlay",
         }
+    }
+
+    /// Returns whether its packets are sealed or opened.
+    pub const fn ciphers(self) -> bool {
+        matches!(self, Direction::Out | Direction::In)
     }
 }
 
@@ -96,7 +108,8 @@ pub const HOP_LIMIT: u8 = 64;
 /// Largest IP packet of the protected ports.
 pub const MTU: usize = 1500;
 /// Largest IP packet of the unprotected port: [`MTU`] and what the suites add at most, which is an
-/// IPv6 header, ESP header, IV and ICV of 40, 8, 16 and 32 bytes and a padded trailer.
+/// IPv6 header, ESP header, IV and ICV of 40, 8, 16 and 32 bytes and a padded trailer. An overlay
+/// packet fits, too.
 const WAN_MTU: usize = 1616;
 
 /// The protected port that packets of [`Direction::Out`] come from.
@@ -208,7 +221,7 @@ impl Case {
     /// The netdev that packets come from.
     pub fn ingress(&self) -> NetdevId {
         match self.direction {
-            Direction::Out | Direction::Forward => LAN,
+            Direction::Out | Direction::Forward | Direction::Overlay => LAN,
             Direction::In => WAN,
         }
     }
@@ -217,7 +230,7 @@ impl Case {
     pub fn egress(&self) -> NetdevId {
         match self.direction {
             Direction::Out => WAN,
-            Direction::In => LAN,
+            Direction::In | Direction::Overlay => LAN,
             Direction::Forward => DMZ,
         }
     }
@@ -266,12 +279,16 @@ impl Case {
             Direction::Out => [host(lan, near), host(network(WAN), far)],
             Direction::In => [host(network(WAN), far), host(lan, near)],
             Direction::Forward => [host(lan, near), host(network(DMZ), far)],
+            Direction::Overlay => {
+                let number = self.far_host(flow) * ENDPOINTS / MAX_FLOWS;
+                [near, number].map(|endpoint| overlay::tenant(self.family, endpoint))
+            }
         }
     }
 
     /// The far host of a flow. Every flow has its own, in another order than its near one. Flows
     /// beyond the hosts of a network meet at the near one, each at another far one.
-    fn far_host(&self, flow: usize) -> usize {
+    pub(crate) fn far_host(&self, flow: usize) -> usize {
         let (near, round) = (flow % MAX_FLOWS, flow / MAX_FLOWS);
         (near * FLOW_STEP + round) % MAX_FLOWS
     }
@@ -309,8 +326,9 @@ impl Case {
         Ok(SnapshotParts {
             generation: Generation(1),
             workers: self.workers as u32,
-            ports: ports(),
+            ports: ports(self.direction),
             host: None,
+            overlays: overlay::overlays(self),
             routes,
             next_hops,
             neighbours,
@@ -385,6 +403,11 @@ impl Case {
         }
     }
 
+    /// Our address on a netdev.
+    pub(crate) fn own(&self, netdev: NetdevId) -> Address {
+        address(plan(self.family).own[usize::from(netdev.0)])
+    }
+
     /// The network behind a netdev; behind wan the peer's.
     pub fn network(&self, netdev: NetdevId) -> AddressRange {
         let plan = plan(self.family);
@@ -419,7 +442,12 @@ impl Case {
     }
 }
 
-fn ports() -> Vec<PortInfo> {
+fn ports(direction: Direction) -> Vec<PortInfo> {
+    let mtu = |netdev| match direction {
+        Direction::Overlay => WAN_MTU,
+        _ if netdev == WAN => WAN_MTU,
+        _ => MTU,
+    };
     let port = |(number, (name, side)): (u16, (&str, Side))| PortInfo {
         name: name.into(),
         netdev: NetdevId(number),
@@ -427,7 +455,7 @@ fn ports() -> Vec<PortInfo> {
         side,
         medium: Medium::Ethernet,
         mac: own_mac(NetdevId(number)),
-        mtu: if NetdevId(number) == WAN { WAN_MTU } else { MTU } as u32,
+        mtu: mtu(NetdevId(number)) as u32,
         addresses: [V4, V6].iter().map(|plan| address(plan.own[usize::from(number)])).collect(),
         allow_host: Vec::new(),
         l4_checksum: L4Checksum::Pass,
@@ -447,7 +475,7 @@ mod tests {
 
     #[test]
     fn every_packet_has_the_size_asked_for_and_a_flow_of_its_own() {
-        for direction in [Direction::Out, Direction::In, Direction::Forward] {
+        for direction in Direction::ALL {
             for family in [Family::V4, Family::V6] {
                 let sizes = Case::sizes(family);
                 for size in [*sizes.start(), 64, 1420, *sizes.end()] {

@@ -7,6 +7,7 @@ use wire::{Family, packet};
 
 use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
 use crate::other_cipher::{OtherCipher, OtherError};
+use crate::overlay;
 
 /// A fault of a packet that came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -54,8 +55,8 @@ pub enum Flaw {
 /// the other end of that SA.
 ///
 /// Outbound: the headers, then the ESP packet is opened by the other cipher and what is inside
-/// compared byte for byte with the packet that went in, its hop limit one less. Inbound and
-/// forwarded: the whole frame compared byte for byte.
+/// compared byte for byte with the packet that went in, its hop limit one less. All others: the
+/// whole frame compared byte for byte.
 ///
 /// # Errors
 /// [`Flaw`]: the lap is worthless.
@@ -78,6 +79,7 @@ pub fn check(
             }
             same(&inner.ip(), &opened.inner)
         }
+        Direction::Overlay => same(&overlay::leaving(case, flow), output),
         Direction::In | Direction::Forward => {
             same(&inner.frame(router_mac(egress), own_mac(egress), None), output)
         }
@@ -142,8 +144,10 @@ mod tests {
     fn right_output(case: &Case, other: &OtherCipher) -> Vec<u8> {
         let (to, from) = (router_mac(case.egress()), own_mac(case.egress()));
         let inner = case.inner(5, HOP_LIMIT - 1);
-        if case.direction != Direction::Out {
-            return inner.frame(to, from, None);
+        match case.direction {
+            Direction::In | Direction::Forward => return inner.frame(to, from, None),
+            Direction::Overlay => return overlay::leaving(case, 5),
+            Direction::Out => {}
         }
         let (local, remote) = case.tunnel(0);
         let esp = other.seal(spi(WORKER).value(), 9, &inner.ip());
@@ -156,7 +160,7 @@ mod tests {
     #[test]
     fn a_right_output_passes_and_one_with_any_wrong_byte_is_caught() {
         let other = OtherCipher::new(Suite::Aes128Gcm, &MATERIAL);
-        for direction in [Direction::Out, Direction::In, Direction::Forward] {
+        for direction in Direction::ALL {
             for family in [Family::V4, Family::V6] {
                 let case = case(direction, family);
                 let mut output = right_output(&case, &other);

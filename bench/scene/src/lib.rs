@@ -11,6 +11,7 @@ mod groups;
 mod handshake;
 mod limits;
 mod other_cipher;
+mod overlay;
 mod packets;
 mod random;
 

@@ -9,6 +9,7 @@ use wire::{FrameId, Frames};
 
 use crate::case::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
 use crate::other_cipher::OtherCipher;
+use crate::overlay;
 use crate::random::Random;
 
 /// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
@@ -54,7 +55,9 @@ pub fn mix(frames: &mut MemoryFrames, random: &mut Random) {
 pub fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     match case.direction {
         Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
-        Direction::Out | Direction::Forward => OtherCipher::new(case.suite, keys.outbound.expose()),
+        Direction::Out | Direction::Forward | Direction::Overlay => {
+            OtherCipher::new(case.suite, keys.outbound.expose())
+        }
     }
 }
 
@@ -69,8 +72,10 @@ pub fn arriving(
 ) -> Vec<u8> {
     let (to, from) = (own_mac(case.ingress()), router_mac(case.ingress()));
     let inner = case.inner(flow, HOP_LIMIT);
-    if case.direction != Direction::In {
-        return inner.frame(to, from, None);
+    match case.direction {
+        Direction::Out | Direction::Forward => return inner.frame(to, from, None),
+        Direction::Overlay => return overlay::arriving(case, flow),
+        Direction::In => {}
     }
     let peer = case.peer_of(flow);
     let (local, remote) = case.tunnel(peer);

@@ -10,6 +10,7 @@ use crate::reassembly::Reassembly;
 use crate::row::{Row, State};
 use crate::sa_queues::SaQueues;
 use crate::snapshot::Snapshot;
+use crate::tenant_samples::TenantSampler;
 use crate::verdict::{DropReason, Verdict};
 use crate::worker_share::WorkerShare;
 
@@ -31,6 +32,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) reassembly: &'a mut Reassembly,
     /// Packets that wait for an SA.
     pub(crate) sa_queues: &'a mut SaQueues,
+    /// Samples of the packets that cross inside virtual networks.
+    pub(crate) tenants: &'a mut TenantSampler,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,

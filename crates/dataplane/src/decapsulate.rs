@@ -226,8 +226,18 @@ pub(crate) fn late<F: Frames>(
     };
     let carrier = esp::carrier(&packet);
     let (origin, state) = (Origin::Received, State::Outer(carrier));
-    let mut row =
-        Row { place, frame: job.frame, ip, hint: 0, echo: None, ingress, origin, state, packet };
+    let mut row = Row {
+        place,
+        frame: job.frame,
+        ip,
+        hint: 0,
+        echo: None,
+        tenant: None,
+        ingress,
+        origin,
+        state,
+        packet,
+    };
     match finish(context, &mut row, (sa, set), job, answer) {
         Ok(()) => {
             context.counters.opened(sa.id, row.packet.length as usize);

@@ -39,10 +39,11 @@ use crate::port::{Adjacency, Side};
 use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
-use crate::tenant_samples::TenantSampler;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
-pub(crate) use crossing::too_big;
+pub(crate) use crossing::{
+    asks_inside, may_carry_fragment, tenants_fragment, tenants_packet, too_big,
+};
 use lookup_batch::{Answer, Entry, LookupBatch};
 
 /// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
@@ -52,14 +53,6 @@ pub(crate) struct LookupLists {
     batch: LookupBatch,
     crossing: crossing::Crossing,
 }
-
-impl LookupLists {
-    /// Samples of the packets that cross inside virtual networks.
-    pub(crate) fn tenants(&mut self) -> &mut TenantSampler {
-        &mut self.crossing.tenants
-    }
-}
-
 /// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with
 /// the snapshot.
 pub(crate) fn decide<F: Frames>(
@@ -710,14 +703,6 @@ fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
     routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
 }
 
-/// Routes the outer packets of a virtual network.
-///
-/// # Errors
-/// The reason why they go nowhere.
-pub(crate) fn route_carried(snapshot: &Snapshot, flow: &Flow) -> Result<Routed, DropReason> {
-    routed(snapshot, (flow, Origin::Carried(None)), |routes, to| routes.lookup(to))
-}
-
 /// Routes a flow whose packets are to be forwarded, by the route that was found last if it has it.
 ///
 /// # Errors
@@ -731,6 +716,20 @@ pub(crate) fn route_flow(
     routed(snapshot, (flow, Origin::Received), |routes, to| last_route.lookup(routes, to))
 }
 
+/// Routes overlay packets that go on from an entrance to a host, as the general walk does.
+///
+/// # Errors
+/// The reason why they go nowhere.
+#[inline]
+pub(crate) fn route_carried(
+    snapshot: &Snapshot,
+    last_route: &mut LastRoute,
+    flow: &Flow,
+) -> Result<Routed, DropReason> {
+    let origin = Origin::Carried(None);
+    routed(snapshot, (flow, origin), |routes, to| last_route.lookup(routes, to))
+}
+
 #[inline(always)]
 fn routed(
     snapshot: &Snapshot,
@@ -739,7 +738,7 @@ fn routed(
 ) -> Result<Routed, DropReason> {
     let routes = snapshot.routes();
     // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
-    if routes.is_ours(flow.source_address()) && origin.is_forwarded() {
+    if origin.is_forwarded() && routes.is_ours(flow.source_address()) {
         return Err(DropReason::BadAddress);
     }
     let target = look_up(routes, flow.destination_address());

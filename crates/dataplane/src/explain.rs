@@ -172,5 +172,16 @@ fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
         dont_fragment: false,
     };
     let state = State::Clear;
-    Row { place: 0, frame: FrameId(0), ip: 0, hint: 0, echo: None, ingress, origin, state, packet }
+    Row {
+        place: 0,
+        frame: FrameId(0),
+        ip: 0,
+        hint: 0,
+        echo: None,
+        tenant: None,
+        ingress,
+        origin,
+        state,
+        packet,
+    }
 }

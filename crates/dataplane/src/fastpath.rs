@@ -8,6 +8,7 @@
 //!         5. the cipher
 //! ```
 //! Sealed packets are looked at likewise, opened run by run, and then judged by what was in them.
+//! Overlay packets to an entrance have a look of their own, which asks the table of endpoints.
 //!
 //! It says only what the general walk would say. What it does not take, a packet with options or
 //! fragments, without a known neighbour, with its last hop, goes by the general walk, at its place
@@ -21,6 +22,7 @@
 //! [`MOST_RUNS`].
 
 mod ahead;
+mod carry;
 mod clear;
 mod connection_keys;
 mod emit;
@@ -28,6 +30,7 @@ mod finish;
 mod judge;
 mod limited;
 mod marked;
+mod overlay;
 mod prepared_path;
 mod sealed;
 mod segments;
@@ -47,6 +50,7 @@ use crate::port::{Medium, Side};
 use crate::stage::StageClock;
 use connection_keys::TrackingColumns;
 use judge::Learning;
+use overlay::{Entry, OverlayColumns};
 use prepared_path::{PathId, PreparedPaths};
 use sealed::Opening;
 
@@ -89,8 +93,11 @@ pub(crate) struct FastPath {
     learning: Learning,
     tracking: Box<TrackingColumns>,
     opening: Opening,
+    overlay: Box<OverlayColumns>,
     /// The port of the batch.
     gate: Gate,
+    /// The entrance that its packets are for; `None`: they are for none.
+    entry: Option<Entry>,
     /// TCP segments with SYN: a bit a packet.
     syn: u64,
     /// Packets whose flow had no entry in the cache.
@@ -161,7 +168,9 @@ impl Default for FastPath {
             learning: Learning::default(),
             tracking: Box::default(),
             opening: Opening::default(),
+            overlay: Box::default(),
             gate,
+            entry: None,
             syn: 0,
             misses: 0,
             counts_lookups: false,
@@ -200,6 +209,16 @@ impl FastPath {
         self.gate = gate;
         self.paths.clear();
         (self.misses, self.syn, self.counts_lookups) = (0, 0, false);
+        self.entry = match gate.side {
+            Side::Protected => overlay::entry(context, &gate, packets),
+            Side::Unprotected => None,
+        };
+        if let Some(entry) = self.entry {
+            return match gate.is_tagged {
+                false => self.look_overlay::<14, F>(context, packets, &entry, clock),
+                true => self.look_overlay::<18, F>(context, packets, &entry, clock),
+            };
+        }
         match (gate.side, gate.is_tagged) {
             (Side::Protected, false) => self.look_clear::<14, F>(context, packets, cache, clock),
             (Side::Protected, true) => self.look_clear::<18, F>(context, packets, cache, clock),

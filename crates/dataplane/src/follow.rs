@@ -10,13 +10,17 @@
 //! layer of the first; from then on the fragment is a packet like any other of that flow. One that
 //! comes before its first waits for it, but only if policies want to know its upper layer: if they
 //! can judge it without, it goes on at once.
+//!
+//! **In virtual networks** likewise: a fragment of a tenant's datagram in an overlay packet, where
+//! groups of its network are asked. It is known by its network, and taken in only if its sender and
+//! its destination are endpoints.
 
 use wire::flow::protocol;
 use wire::packet::FragmentFields;
-use wire::{Fragment, Frames, Upper, icmp};
+use wire::{Fragment, Frames, Packet, Upper, icmp};
 
 use crate::batch_context::BatchContext;
-use crate::decide::decide_one;
+use crate::decide::{decide_one, may_carry_fragment, tenants_fragment};
 use crate::large_packet;
 use crate::reassembly::{Answer, Datagram, First, Part, Piece, UpperLayer, Way};
 use crate::routes::RouteTarget;
@@ -31,8 +35,9 @@ const LEAST_TCP_BYTES: u32 = 16;
 #[cold]
 pub(crate) fn owner<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<u32> {
     context.handing?;
-    let fields = wire::packet::fragment_fields(row.bytes(context.frames), &row.packet)?;
-    let datagram = Datagram::of(&row.packet, &fields, way(context.snapshot, row));
+    let (fragment, bytes) = fragment(context.snapshot, row, row.bytes(context.frames))?;
+    let fields = wire::packet::fragment_fields(bytes, &fragment.packet)?;
+    let datagram = Datagram::of(&fragment.packet, &fields, fragment.way);
     let owner = context.reassembly.owner(&datagram, context.share.workers);
     (owner != context.share.worker).then_some(owner)
 }
@@ -55,9 +60,41 @@ pub(crate) fn follow<F: Frames>(
     later: &mut Vec<Row>,
 ) {
     context.reassembly.expire(context.now_ns, context.frames, context.counters);
-    if rows.iter().any(is_fragment) {
+    if rows.iter().any(|row| is_fragment(row) || carries_fragment(context, row)) {
         follow_fragments(context, rows, spare, later);
     }
+}
+
+/// Returns whether a row may be an overlay packet with a fragment of a tenant's datagram, whose
+/// first one is not known.
+#[inline]
+pub(crate) fn carries_fragment<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> bool {
+    let Some(overlays) = context.snapshot.overlays() else { return false };
+    row.state == State::Clear
+        && row.tenant.is_none()
+        && may_carry_fragment(overlays, &row.packet, || row.bytes(context.frames))
+}
+
+/// A fragment that is followed: the packet of a row, or a tenant's in it.
+struct Followed {
+    packet: Packet,
+    way: Way,
+}
+
+/// Returns the fragment of a row, with its bytes; `bytes` is the row's packet. `None`: it is none,
+/// or a tenant's of which nobody asks.
+fn fragment<'b>(snapshot: &Snapshot, row: &Row, bytes: &'b [u8]) -> Option<(Followed, &'b [u8])> {
+    let opened_by = match row.origin {
+        Origin::Opened(set) => Some(snapshot.set(set).id),
+        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
+    };
+    let way = Way { ingress: row.ingress, opened_by, network: None };
+    if row.packet.fragment != Fragment::Whole {
+        return Some((Followed { packet: row.packet, way }, bytes));
+    }
+    let (vni, at, packet) = tenants_fragment(snapshot, row, bytes)?;
+    let way = Way { network: Some(vni), ..way };
+    Some((Followed { packet, way }, bytes.get(at..)?))
 }
 
 fn is_fragment(row: &Row) -> bool {
@@ -76,7 +113,7 @@ fn follow_fragments<F: Frames>(
     for mut row in spare.drain(..) {
         if row.state == State::Large {
             later.push(row);
-        } else if is_fragment(&row) {
+        } else if is_fragment(&row) || carries_fragment(context, &row) {
             take_in(context, &mut row, rows);
             context.reassembly.drop_waiting(context.frames, context.counters);
         } else {
@@ -89,12 +126,15 @@ fn follow_fragments<F: Frames>(
 /// dropped.
 fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &mut Vec<Row>) {
     let bytes = row.bytes(context.frames);
-    let Some(piece) = piece(context.snapshot, row, bytes) else {
+    let Some((fragment, shown)) = fragment(context.snapshot, row, bytes) else {
+        return rows.push(*row);
+    };
+    let Some(piece) = piece(&fragment, shown) else {
         return refuse(context, row, DropReason::Malformed, rows);
     };
     match context.reassembly.take_in(context.now_ns, &piece) {
         Answer::First => {
-            let upper_layer = upper_layer(row, bytes);
+            let upper_layer = upper_layer(&fragment.packet, shown);
             rows.push(*row);
             release(context, (row, upper_layer), rows);
         }
@@ -157,6 +197,9 @@ fn release<F: Frames>(
 
 /// The row of a later fragment as one of its datagram's flow.
 fn of_flow(mut row: Row, upper_layer: UpperLayer) -> Row {
+    if row.packet.fragment == Fragment::Whole {
+        return Row { tenant: Some(upper_layer), ..row };
+    }
     let UpperLayer { protocol, upper, opens, echo } = upper_layer;
     let flow = &mut row.packet.flow;
     (flow.protocol, flow.upper, flow.opens) = (protocol, upper, opens);
@@ -177,14 +220,15 @@ fn wants_first((snapshot, now_ns): (&Snapshot, u64), row: &Row, bytes: &[u8]) ->
     }
 }
 
-/// The fragment that a row is; `bytes` is the packet. `None`: it carries nothing.
-fn piece(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Piece> {
-    let fields = wire::packet::fragment_fields(bytes, &row.packet)?;
-    let datagram = Datagram::of(&row.packet, &fields, way(snapshot, row));
+/// The part of its datagram that a fragment is; `bytes` begins with it. `None`: it carries nothing.
+fn piece(fragment: &Followed, bytes: &[u8]) -> Option<Piece> {
+    let Followed { packet, way } = fragment;
+    let fields = wire::packet::fragment_fields(bytes, packet)?;
+    let datagram = Datagram::of(packet, &fields, *way);
     let FragmentFields { offset, length, more, .. } = fields;
     let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
-    let is_first = row.packet.fragment == Fragment::First;
-    let first = is_first.then(|| first(row, bytes).map(First::Shows));
+    let is_first = packet.fragment == Fragment::First;
+    let first = is_first.then(|| first(packet, bytes).map(First::Shows));
     let part = Part { start, end, is_last: !more };
     (start < end).then_some(Piece { datagram, part, first })
 }
@@ -193,27 +237,19 @@ fn piece(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Piece> {
 ///
 /// # Errors
 /// It shows too little of it.
-fn first(row: &Row, bytes: &[u8]) -> Result<UpperLayer, DropReason> {
-    let shown = row.packet.length.saturating_sub(row.packet.upper_offset.into());
-    match row.packet.flow.protocol == protocol::TCP && shown < LEAST_TCP_BYTES {
+fn first(packet: &Packet, bytes: &[u8]) -> Result<UpperLayer, DropReason> {
+    let shown = packet.length.saturating_sub(packet.upper_offset.into());
+    match packet.flow.protocol == protocol::TCP && shown < LEAST_TCP_BYTES {
         true => Err(DropReason::FragmentTiny),
-        false => Ok(upper_layer(row, bytes)),
+        false => Ok(upper_layer(packet, bytes)),
     }
 }
 
 /// The upper layer that later fragments have of a first one. ICMP errors are judged by what they
 /// quote, which later fragments do not: these are fragments of something.
-pub(crate) fn upper_layer(first: &Row, bytes: &[u8]) -> UpperLayer {
-    let flow = &first.packet.flow;
+pub(crate) fn upper_layer(first: &Packet, bytes: &[u8]) -> UpperLayer {
+    let flow = &first.flow;
     let upper = if icmp::is_error(flow) { Upper::Fragment } else { flow.upper };
-    let echo = icmp::echo_identifier(&first.packet, bytes);
+    let echo = icmp::echo_identifier(first, bytes);
     UpperLayer { protocol: flow.protocol, upper, opens: flow.opens, echo }
-}
-
-fn way(snapshot: &Snapshot, row: &Row) -> Way {
-    let opened_by = match row.origin {
-        Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
-    };
-    Way { ingress: row.ingress, opened_by }
 }

@@ -11,7 +11,6 @@ use crate::limiter::RateLimiter;
 use crate::output_batch::OutputBatch;
 use crate::row::{Row, State};
 use crate::stage::{Stage, StageClock};
-use crate::tenant_samples::TenantSampler;
 use crate::watch::{Beside, Point, Watch};
 use crate::{
     decapsulate, decide, follow, l4_checksum, large_packet, plan, reassemble, receive, seal,
@@ -35,11 +34,6 @@ pub(crate) struct GeneralWalk {
 }
 
 impl GeneralWalk {
-    /// Samples of the packets that cross inside virtual networks.
-    pub(crate) fn tenants(&mut self) -> &mut TenantSampler {
-        self.lookups.tenants()
-    }
-
     pub(crate) fn new() -> GeneralWalk {
         GeneralWalk {
             limiter: RateLimiter::default(),

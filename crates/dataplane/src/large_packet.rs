@@ -108,6 +108,7 @@ pub(crate) fn run_with<F: Frames>(
         dropped: context.dropped,
         reassembly: context.reassembly,
         sa_queues: context.sa_queues,
+        tenants: context.tenants,
         frames: &mut frames,
         counters: context.counters,
         out: context.out,

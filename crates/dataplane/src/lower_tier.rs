@@ -9,6 +9,7 @@ use crate::decide::{Routed, route_carried};
 use crate::ids::PortId;
 use crate::overlays::{Overlay, VirtualNetwork};
 use crate::port::{Adjacency, Medium, Side};
+use crate::routes::LastRoute;
 use crate::snapshot::Snapshot;
 
 /// The way of overlay packets to a host, which are all sent there in clear.
@@ -71,7 +72,9 @@ impl Snapshot {
             upper: Upper::None,
             opens: false,
         };
-        let Ok(Routed::Inside(hop)) = route_carried(self, &flow) else { return None };
+        let Ok(Routed::Inside(hop)) = route_carried(self, &mut LastRoute::nothing(), &flow) else {
+            return None;
+        };
         let scope = self.scope(overlay.port, Question::Leave, Family::V4, None);
         if self.tables().asks(scope, self.exit(hop)) {
             return None;

@@ -144,6 +144,17 @@ impl Overlays {
         self.ports.contains(&(udp_port, port))
     }
 
+    /// Returns the overlay with this UDP port and entrance, if it is on a port.
+    pub(crate) fn entered_on(
+        &self,
+        port: PortId,
+        udp_port: u16,
+        entrance: Address,
+    ) -> Option<(OverlayId, &Overlay)> {
+        let entered = self.has_udp_port(udp_port).then(|| self.of_entrance(udp_port, entrance));
+        entered.flatten().filter(|(_, overlay)| overlay.port == port)
+    }
+
     /// Returns an overlay.
     ///
     /// # Panics

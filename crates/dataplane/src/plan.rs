@@ -8,7 +8,7 @@ use wire::icmp::{self, Error};
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::batch_context::BatchContext;
-use crate::fragment::{pieces, write};
+use crate::fragment::{Piece, pieces, write};
 use crate::ids::{PortId, SetIndex};
 use crate::limiter::RateLimiter;
 use crate::mss;
@@ -114,7 +114,10 @@ fn send_otherwise<F: Frames>(
         return context.drop(row, DropReason::HopLimit);
     }
     if matches!(row.origin, Origin::Carried(_)) {
-        // RFC 7348 §4.3: outer packets are not fragmented.
+        // RFC 7348 §4.3: outer packets are not fragmented. What is in them may be.
+        if let Some(inside) = Cut::inside(context, row) {
+            return fragment(context, rows, number, (path, inside), output_batch);
+        }
         decide::too_big(context, row, &path, made, limiter);
         return context.drop(row, DropReason::TooBig);
     }
@@ -123,7 +126,38 @@ fn send_otherwise<F: Frames>(
         return context.drop(row, DropReason::TooBig);
     }
     pass_on(context, row, &path);
-    fragment(context, rows, number, path, output_batch);
+    let whole = Cut { around: 0, packet: row.packet };
+    fragment(context, rows, number, (path, whole), output_batch);
+}
+
+/// The packet that is cut into fragments: that of a row, or a tenant's in it.
+struct Cut {
+    /// Bytes of headers around a tenant's packet, which each fragment has.
+    around: usize,
+    packet: wire::Packet,
+}
+
+impl Cut {
+    /// The tenant's packet in a row that goes on; `None`: it may not be fragmented.
+    fn inside<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<Cut> {
+        let (around, packet) =
+            decide::tenants_packet(context.snapshot, row, row.bytes(context.frames))?;
+        (!packet.dont_fragment).then_some(Cut { around, packet })
+    }
+
+    /// Writes a fragment of `original` to the start of `into`; returns its length. `None`: it does
+    /// not fit.
+    fn write(&self, into: &mut [u8], original: &[u8], udp: usize, piece: Piece) -> Option<usize> {
+        let Cut { around, packet } = *self;
+        let (headers, rest) = into.split_at_mut_checked(around)?;
+        let (original_headers, inner) = original.split_at_checked(around)?;
+        let length = around + write(rest, inner, &packet, piece)?;
+        if around > 0 {
+            headers.copy_from_slice(original_headers);
+            wire::outer::set_length(into.get_mut(..length)?, udp)?;
+        }
+        Some(length)
+    }
 }
 
 /// Returns the MTU of the narrowest tunnel on a packet's path that wants its MSS clamped, if there
@@ -149,20 +183,23 @@ fn fragment<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     number: usize,
-    path: OutputPath,
+    (path, cut): (OutputPath, Cut),
     output_batch: &mut OutputBatch,
 ) {
     let (row, first_new) = (rows[number], rows.len());
+    let upper = usize::from(row.packet.upper_offset);
     output_batch.fragment.resize(MAX_FRAGMENT_BYTES, 0);
     let mut ended = Err(DropReason::TooBig);
-    for piece in pieces(&row.packet, path.mtu as usize) {
+    for piece in pieces(&cut.packet, (path.mtu as usize).saturating_sub(cut.around)) {
         // Both frames lie in one memory: the fragment passes through the scratch memory.
         let fragment = &mut output_batch.fragment;
-        ended = write(fragment, row.bytes(context.frames), &row.packet, piece)
+        ended = cut
+            .write(fragment, row.bytes(context.frames), upper, piece)
             .and_then(|length| store(context, &fragment[..length]))
             .ok_or(DropReason::NoFrame);
         let Ok((frame, length)) = ended else { break };
-        let packet = wire::Packet { length, fragment: Fragment::Later, ..row.packet };
+        let kind = if cut.around == 0 { Fragment::Later } else { Fragment::Whole };
+        let packet = wire::Packet { length, fragment: kind, ..row.packet };
         rows.push(Row { frame, ip: HEADROOM as u32, hint: 0, state: State::Ended, packet, ..row });
     }
     if let Err(reason) = ended {
@@ -231,6 +268,7 @@ fn answer<F: Frames>(
         ip: HEADROOM as u32,
         hint: 0,
         echo: None,
+        tenant: None,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,

@@ -122,8 +122,8 @@ fn piece<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<Piece> {
     }
     let bytes = row.bytes(context.frames);
     let fields = wire::packet::fragment_fields(bytes, &row.packet)?;
-    let datagram =
-        Datagram::of(&row.packet, &fields, Way { ingress: row.ingress, opened_by: None });
+    let way = Way { ingress: row.ingress, opened_by: None, network: None };
+    let datagram = Datagram::of(&row.packet, &fields, way);
     let FragmentFields { offset, length, more, .. } = fields;
     let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
     let part = Part { start, end, is_last: !more };
@@ -142,11 +142,11 @@ fn first(row: &Row, bytes: &[u8]) -> Result<First, DropReason> {
         (protocol::UDP, Upper::Ports { destination: NAT_TRAVERSAL_PORT, .. }) => {
             let esp = shown.get(UDP_BYTES..).unwrap_or_default();
             if esp.starts_with(&[0; 4]) {
-                return Ok(First::Shows(follow::upper_layer(row, bytes)));
+                return Ok(First::Shows(follow::upper_layer(&row.packet, bytes)));
             }
             esp
         }
-        _ => return Ok(First::Shows(follow::upper_layer(row, bytes))),
+        _ => return Ok(First::Shows(follow::upper_layer(&row.packet, bytes))),
     };
     if esp.len() < LEAST_ESP_BYTES { Err(DropReason::FragmentTiny) } else { Ok(First::Esp) }
 }

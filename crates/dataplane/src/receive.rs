@@ -43,8 +43,9 @@ pub(crate) fn receive<F: Frames>(
             Inspection::Packet(ingress, ip, packet) => {
                 let (place, ip, frame) = (place as u32, ip as u32, descriptor.frame);
                 let (origin, state) = (origin_of(context.snapshot, ingress), State::Clear);
-                let echo = None;
-                let row = Row { place, frame, ip, hint, echo, ingress, origin, state, packet };
+                let (echo, tenant) = (None, None);
+                let row =
+                    Row { place, frame, ip, hint, echo, tenant, ingress, origin, state, packet };
                 take_in(context, netdev, row, rows);
             }
             Inspection::LeftToLinux(ingress) => {
@@ -71,6 +72,9 @@ fn take_in<F: Frames>(
     rows: &mut Vec<Row>,
 ) {
     match row.packet.fragment {
+        Fragment::Whole if context.handing.is_some() && follow::carries_fragment(context, &row) => {
+            take_in_tenants(context, row, rows);
+        }
         Fragment::Whole => set_apart(context, row, rows),
         Fragment::First | Fragment::Later => take_in_fragment(context, netdev, row, rows),
     }
@@ -96,6 +100,20 @@ fn take_in_fragment<F: Frames>(
         Taken::Whole => set_apart(context, row, rows),
         Taken::Large => rows.push(row),
         Taken::Ended => {}
+    }
+}
+
+/// Takes an overlay packet in with a fragment of a tenant's datagram. One whose datagram is another
+/// worker's is handed over.
+#[cold]
+fn take_in_tenants<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    mut row: Row,
+    rows: &mut Vec<Row>,
+) {
+    match follow::owner(context, &row) {
+        Some(worker) => context.hand_over(&mut row, worker),
+        None => set_apart(context, row, rows),
     }
 }
 

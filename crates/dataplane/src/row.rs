@@ -4,6 +4,7 @@ use wire::{Flow, FrameId, Frames, LinkAddress, Packet};
 
 use crate::ids::{PortId, SetIndex};
 use crate::port::Adjacency;
+use crate::reassembly::UpperLayer;
 
 /// The source of a row's packet; it selects the checks that `decide` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,9 @@ pub(crate) struct Row {
     pub(crate) hint: u32,
     /// Of a later fragment, the identifier of the ICMP echo that its datagram's first one shows.
     pub(crate) echo: Option<u16>,
+    /// Of an overlay packet with a later fragment of a tenant's datagram, the upper layer that the
+    /// first one shows.
+    pub(crate) tenant: Option<UpperLayer>,
     pub(crate) ingress: PortId,
     pub(crate) origin: Origin,
     pub(crate) state: State,

@@ -50,6 +50,7 @@ pub struct Walk {
     dropped: DroppedDatagrams,
     reassembly: Reassembly,
     sa_queues: SaQueues,
+    tenants: TenantSampler,
 }
 
 /// Use of the fast path.
@@ -79,6 +80,7 @@ impl Walk {
             dropped: DroppedDatagrams::new(),
             reassembly: Reassembly::new(&[0; 32]),
             sa_queues: SaQueues::default(),
+            tenants: TenantSampler::default(),
         }
     }
 
@@ -91,7 +93,7 @@ impl Walk {
 
     /// Samples of the packets that cross inside virtual networks; at first none are taken.
     pub fn tenants(&mut self) -> &mut TenantSampler {
-        self.general.tenants()
+        &mut self.tenants
     }
 
     /// Sets whether packets may take the fast path; at first they may.
@@ -194,7 +196,8 @@ impl Walk {
         out.verdicts.clear();
         out.verdicts.resize(rows.len(), None);
         (0..).zip(&mut *rows).for_each(|(place, row)| row.place = place);
-        let Walk { counters, general, share, cache, dropped, reassembly, sa_queues, .. } = self;
+        let Walk { counters, general, share, cache, dropped, reassembly, .. } = self;
+        let Walk { sa_queues, tenants, .. } = self;
         let mut context = BatchContext {
             snapshot,
             now_ns,
@@ -205,6 +208,7 @@ impl Walk {
             dropped,
             reassembly,
             sa_queues,
+            tenants,
             frames,
             counters,
             out,
@@ -268,7 +272,7 @@ impl Walk {
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, general, fast, late, share, cache, sampling, .. } = self;
-        let Walk { dropped, reassembly, sa_queues, .. } = self;
+        let Walk { dropped, reassembly, sa_queues, tenants, .. } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -284,6 +288,7 @@ impl Walk {
             dropped,
             reassembly,
             sa_queues,
+            tenants,
             frames,
             counters,
             out,

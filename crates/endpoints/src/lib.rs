@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `endpoint` | an endpoint, its key, and the checks of both |
 //! | `table` | the table that workers read: [`Table`] |
+//! | `column` | keys of a batch, looked up together: [`Column`] |
 //! | `map` | the lock-free map below it: one writer, many readers |
 //! | `book` | the writer's side, with revisions: [`Book`] |
 //! | `order` | keys in order, for listings page by page |
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod book;
+mod column;
 mod endpoint;
 mod map;
 mod order;
@@ -36,5 +38,6 @@ mod tests;
 mod tombstones;
 
 pub use book::{Book, Change, Counts, Known, Outcome, Refusal};
+pub use column::Column;
 pub use endpoint::{AddressFault, Endpoint, EndpointKey, InvalidEndpoint, MacFault};
 pub use table::{Found, MAX_ENDPOINTS, Probe, Table};

@@ -144,6 +144,15 @@ impl Place {
     }
 }
 
+/// A place that most likely leads to a key's record: the word that was in it, or 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lead(u64);
+
+impl Lead {
+    /// It leads nowhere.
+    pub(crate) const NONE: Lead = Lead(0);
+}
+
 /// A look at the record of a place.
 enum Seen<const VALUE: usize> {
     Value([u64; VALUE]),
@@ -206,6 +215,38 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
                     cpu::prefetch_ref(bucket);
                 }
             }
+        }
+    }
+
+    /// Returns the place in a key's first bucket that has its tag, and asks for the memory of its
+    /// record; of two the last one. Waits for the memory of the bucket.
+    #[inline(always)]
+    pub(crate) fn lead(&self, hash: Hash) -> Lead {
+        let Some(bucket) = self.buckets.get(self.buckets(hash)[0]) else { return Lead::NONE };
+        let tag = hash.tag();
+        // Without its tag. A branch would be guessed wrong: any place may be the one.
+        let mut lead = tag;
+        for place in &bucket.0 {
+            let differs = place.load() ^ tag;
+            lead = if differs < 1 << TAG_SHIFT { differs } else { lead };
+        }
+        let lead = lead ^ tag;
+        if let Some(record) = self.record(Place(lead).record()) {
+            cpu::prefetch_ref(record);
+        }
+        Lead(lead)
+    }
+
+    /// Reads the record that a lead leads to. `None`: it has another key, or its tenancy is over;
+    /// [`find`](Map::find) says whether the key is there.
+    #[inline(always)]
+    pub(crate) fn follow(&self, lead: Lead, key: &[u64; KEY]) -> Option<[u64; VALUE]> {
+        if lead == Lead::NONE {
+            return None;
+        }
+        match self.read(Place(lead.0), key) {
+            Seen::Value(value) => Some(value),
+            Seen::Stranger | Seen::Ended => None,
         }
     }
 

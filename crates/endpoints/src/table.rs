@@ -32,7 +32,7 @@ pub(crate) type Hosts = Map<AtomicU64, 3, 0, 2, PLACES>;
 /// network no longer when [`has_host`](Table::has_host) is asked after [`find`](Table::find).
 /// While a [`find`](Table::find) can return a host, the host is one of its network.
 pub struct Table {
-    hash: KeyedHash,
+    pub(crate) hash: KeyedHash,
     pub(crate) endpoints: Endpoints,
     pub(crate) hosts: Hosts,
     max_endpoints: usize,
@@ -128,6 +128,12 @@ impl Table {
     #[inline]
     pub fn find_probed(&self, probe: &Probe) -> Option<Found> {
         self.endpoints.find(&probe.key, probe.hash).as_ref().map(Found::from_words)
+    }
+
+    /// Finds the content of a key's endpoint.
+    #[inline(never)]
+    pub(crate) fn find_words(&self, key: &KeyWords, hash: Hash) -> Option<ContentWords> {
+        self.endpoints.find(key, hash)
     }
 
     /// Finds many endpoints, waiting for their memory together: `found[i]` is what

@@ -145,6 +145,15 @@ fn same(book: &Book, twin: &Twin) -> Result<(), TestCaseError> {
         table.prefetch_endpoint(&probe);
         prop_assert_eq!(table.find_probed(&probe), found);
     }
+    let mut column = crate::Column::default();
+    for keys in keys.chunks(64) {
+        keys.iter().enumerate().for_each(|(place, key)| column.set(place, *key));
+        table.ask(&mut column, keys.len());
+        table.ask_endpoints(&mut column, keys.len());
+        for (place, key) in keys.iter().enumerate() {
+            prop_assert_eq!(table.found(&column, place), table.find(*key));
+        }
+    }
     let mut pairs = 0;
     for vni in vnis() {
         for host in hosts() {

@@ -3,10 +3,12 @@
 
 use crate::checksum;
 use crate::flow::{Address, Family, protocol};
+use crate::glance;
 use crate::ip_header::IpHeader;
 use crate::link::LinkAddress;
 use crate::overlay::{self, Kind};
-use crate::packet;
+use crate::packet::{self, Packet};
+use crate::upper_checksum::UpperChecksum;
 use crate::vni::Vni;
 
 /// Bytes of a UDP header.
@@ -16,6 +18,8 @@ pub const HOP_LIMIT: u8 = 64;
 
 /// Offset of UDP's checksum in its header.
 const CHECKSUM: usize = 6;
+/// The bit of IPv4's flags, in the byte that they are in.
+const DONT_FRAGMENT: u8 = 0x40;
 
 /// Addresses an overlay packet anew, of the family that it has: source, destination, one hop less.
 /// The IPv4 header's checksum and UDP's follow; a UDP checksum of 0, which says that there is none,
@@ -50,6 +54,70 @@ pub fn set_tenant_destination(bytes: &mut [u8], udp: usize, frame: usize, mac: L
         change = checksum::fold(change).swap_bytes().into();
     }
     correct_udp(bytes, udp, change);
+}
+
+/// Does what [`set_tenant_destination`] and [`forward`] do together, to a packet whose IP header
+/// has `OUTER` bytes, those of IPv4 without options or of IPv6, whose UDP header is behind it, and
+/// whose frame begins at `frame`, at an even offset. The compiler sees that all of it lies in the
+/// `N` bytes.
+///
+/// # Panics
+/// If it does not, which the compiler sees where `frame` is a constant.
+#[inline(always)]
+pub fn carry<const OUTER: usize, const N: usize>(
+    packet: &mut [u8; N],
+    frame: usize,
+    (source, destination): (u128, u128),
+    mac: LinkAddress,
+) {
+    const { assert!(OUTER == packet::IPV4_BYTES || OUTER == packet::IPV6_BYTES) };
+    let change = if OUTER == packet::IPV4_BYTES {
+        let new = (source as u64) << 32 | u64::from(destination as u32);
+        let change = replace(packet, 12, new.to_be());
+        let lowered = glance::lowered_v4(glance::word(packet, 8)).to_ne_bytes();
+        packet[8..12].copy_from_slice(&lowered);
+        let field = u16::from_ne_bytes([packet[10], packet[11]]);
+        packet[10..12].copy_from_slice(&corrected(field, change).to_ne_bytes());
+        change
+    } else {
+        packet[7] = packet[7].wrapping_sub(1);
+        let halves = |value: u128| [(value >> 64) as u64, value as u64];
+        let ([a, b], [c, d]) = (halves(source), halves(destination));
+        [(8, a), (16, b), (24, c), (32, d)]
+            .map(|(at, half)| replace(packet, at, half.to_be()))
+            .iter()
+            .sum()
+    };
+    // The two bytes behind the address stay as they are.
+    let behind = glance::double(packet, frame) & 0xffff_u64.to_be();
+    let [a, b, c, d, e, f] = mac.bytes();
+    let new = u64::from_be_bytes([a, b, c, d, e, f, 0, 0]).to_be() | behind;
+    let change = change + replace(packet, frame, new);
+    let field = u16::from_ne_bytes([packet[OUTER + CHECKSUM], packet[OUTER + CHECKSUM + 1]]);
+    // 0 says that there is none (RFC 768).
+    if field != 0 {
+        let sum = match corrected(field, change) {
+            0 => 0xffff,
+            sum => sum,
+        };
+        packet[OUTER + CHECKSUM..OUTER + UDP_BYTES].copy_from_slice(&u16::to_ne_bytes(sum));
+    }
+}
+
+/// Writes 8 bytes, as they lie in memory; returns the change of the sum of the words there, in that
+/// order of bytes (RFC 1071 §2 B), to be added.
+#[inline(always)]
+fn replace<const N: usize>(bytes: &mut [u8; N], at: usize, new: u64) -> u64 {
+    let old = !glance::double(bytes, at);
+    bytes[at..at + 8].copy_from_slice(&new.to_ne_bytes());
+    let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+    halves(old) + halves(new)
+}
+
+/// Returns a checksum after a change of the sum that it is of (RFC 1624 eqn. 3).
+#[inline(always)]
+fn corrected(field: u16, change: u64) -> u16 {
+    checksum::finish(u64::from(!field) + change)
 }
 
 /// Writes bytes at an offset; returns the change of the sum of the words there, to be added.
@@ -91,6 +159,36 @@ fn correct_udp(bytes: &mut [u8], udp: usize, change: u64) {
             header[CHECKSUM..].fill(0xff);
         }
     }
+}
+
+/// Makes the headers of an overlay packet say that it is as long as `bytes`, in which it was cut
+/// short, and that it is whole: over IPv4 it may not be fragmented on its way. UDP, which begins at
+/// `udp`, has a checksum if it had one. Returns the packet; `None`: it is none, or too long.
+#[must_use]
+pub fn set_length(bytes: &mut [u8], udp: usize) -> Option<Packet> {
+    let length = u16::try_from(bytes.len()).ok()?;
+    let udp_length = length.checked_sub(udp as u16)?;
+    match bytes.first()? >> 4 {
+        4 => {
+            let header = bytes.get_mut(..udp)?;
+            header.get_mut(2..4)?.copy_from_slice(&length.to_be_bytes());
+            *header.get_mut(6)? |= DONT_FRAGMENT;
+            header.get_mut(10..12)?.fill(0);
+            let sum = checksum::finish(checksum::sum(header));
+            header.get_mut(10..12)?.copy_from_slice(&sum.to_be_bytes());
+        }
+        _ => {
+            let payload = length.checked_sub(packet::IPV6_BYTES as u16)?;
+            bytes.get_mut(4..6)?.copy_from_slice(&payload.to_be_bytes());
+        }
+    }
+    bytes.get_mut(udp + 4..udp + 6)?.copy_from_slice(&udp_length.to_be_bytes());
+    let packet = packet::parse(bytes).ok()?;
+    let sum = UpperChecksum::find(bytes, &packet)?;
+    if !sum.is_absent() {
+        sum.complete(bytes);
+    }
+    Some(packet)
 }
 
 /// Outer headers that are written anew.
@@ -416,6 +514,50 @@ mod tests {
         }
 
         #[test]
+        fn what_is_carried_is_readdressed_and_has_its_tenants_destination(
+            family in family(),
+            before in any::<(u128, u128)>(),
+            after in any::<(u128, u128)>(),
+            mac in any::<[u8; 6]>(),
+            sum in prop_oneof![Just(None), Just(Some(0xffff)), any::<u16>().prop_map(Some)],
+            hops in 2u8..,
+            frame in prop::collection::vec(prop_oneof![Just(0), Just(0xff), any::<u8>()], 80..90),
+        ) {
+            let mut expected = build(&outer(family, before, (3, hops)), &frame);
+            let udp: usize = if family == Family::V4 { 20 } else { 40 };
+            if let Some(sum) = sum {
+                expected[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+            }
+            let mut carried: [u8; 80] = *expected.first_chunk().unwrap();
+            let (source, destination) = (address(family, after.0), address(family, after.1));
+            let mac = LinkAddress::new(mac);
+            set_tenant_destination(&mut expected, udp, udp + 16, mac);
+            forward(&mut expected, udp, (source, destination));
+            let values = (source.value, destination.value);
+            match family {
+                Family::V4 => carry::<20, 80>(&mut carried, 36, values, mac),
+                Family::V6 => carry::<40, 80>(&mut carried, 56, values, mac),
+            }
+            prop_assert_eq!(&carried[..], &expected[..80]);
+        }
+
+        #[test]
+        fn a_packet_cut_short_is_as_if_built_so(
+            family in family(),
+            ends in any::<(u128, u128)>(),
+            frame in prop::collection::vec(any::<u8>(), 40..120),
+            left in 14usize..40,
+        ) {
+            let of = outer(family, ends, (3, 9));
+            let mut bytes = build(&of, &frame);
+            bytes.truncate(of.bytes() + left);
+            let udp = if family == Family::V4 { 20 } else { 40 };
+            let packet = set_length(&mut bytes, udp);
+            prop_assert_eq!(packet, parse(&bytes).ok());
+            prop_assert_eq!(bytes, build(&of, &frame[..left]));
+        }
+
+        #[test]
         fn a_wrong_checksum_stays_wrong(
             mut bytes in received(),
             after in any::<(u128, u128)>(),
@@ -445,6 +587,7 @@ mod tests {
             let length = bytes.len();
             forward(&mut bytes, udp, (one, other));
             set_tenant_destination(&mut bytes, udp, frame, LinkAddress::new([1; 6]));
+            _ = set_length(&mut bytes, udp);
             _ = outer(family, (1, 2), (0, 64)).write(&mut bytes, udp, frame);
             prop_assert_eq!(bytes.len(), length);
         }

@@ -342,7 +342,7 @@ fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, Pa
 }
 
 /// Extension headers of RFC 8200, and mobility, HIP and shim6, which have the same form.
-pub(crate) const fn is_extension(number: u8) -> bool {
+pub const fn is_extension(number: u8) -> bool {
     use protocol::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
     matches!(number, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION | 135 | 139 | 140)
 }

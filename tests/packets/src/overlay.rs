@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use dataplane::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
+use dataplane::{
+    NextHop, NextHopId, Overlay, OverlayId, Overlays, PortId, RouteTarget, SourceCheck,
+    VirtualNetwork,
+};
 use endpoints::{Book, Change, Endpoint, EndpointKey, Outcome, Table};
 use wire::overlay::Kind;
 use wire::{Address, Family, LinkAddress, Vni};
 
-use crate::lab::{Hub, LAN, host, numbered, own, policy};
+use crate::lab::{Hub, LAN, LAN2, host, numbered, own, policy, route};
 
 /// IP versions.
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -22,6 +25,8 @@ pub const BY_HOST: u32 = 9;
 pub const UNCHECKED: u32 = 10;
 /// A network of another overlay.
 pub const ELSEWHERE: u32 = 11;
+/// Link address of the host that tenant 8 is behind.
+pub const HOST_8_MAC: [u8; 6] = [2, 0, 0, 0, 1, 8];
 /// The number under which rules name the network of the web.
 pub const ATTACHMENT: u16 = 0x8000;
 
@@ -39,7 +44,8 @@ pub fn mac(tenant: u8) -> [u8; 6] {
 }
 
 /// The address of a tenant: 1 and 3 are behind the host of `lan`, 2 behind that of `lan2`, 4 behind
-/// one that berlin protects, 5 behind one of the other family in `lan2`, 6 behind us.
+/// one that berlin protects, 5 behind one of the other family in `lan2`, 6 behind us, 7 behind one
+/// behind a router in `lan2`, 8 behind one in `lan` that only its endpoint knows.
 pub fn tenant(family: Family, number: u8) -> Address {
     match family {
         Family::V4 => Address::v4(0xac10_0000 | u32::from(number)),
@@ -57,22 +63,28 @@ pub fn other(family: Family) -> Family {
 /// # Panics
 /// If its few endpoints do not fit.
 pub fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
-    let mut book = Book::new(Table::new(64, &[7; 32]).unwrap(), 64);
-    let hosts = [
-        (1, host(outer, 1)),
-        (2, host(outer, 12)),
-        (3, host(outer, 1)),
-        (4, host(outer, 2)),
-        (5, host(other(outer), 12)),
-        (6, own(outer, 12)),
-    ];
+    overlays_at(outer, kind, (LAN, 1))
+}
+
+/// Likewise, with entrances that are our addresses in a network, on its port.
+///
+/// # Panics
+/// As [`overlays`].
+pub fn overlays_at(outer: Family, kind: Kind, (port, network): (PortId, u32)) -> Arc<Overlays> {
+    let mut book = Book::new(Table::new(128, &[7; 32]).unwrap(), 128);
+    let hosts = (1..=8u8).map(|number| match number {
+        6 => (number, own(outer, 12)),
+        _ => (number, host_of(outer, number).expect("all others have one")),
+    });
+    let hosts: Vec<(u8, Address)> = hosts.collect();
     let mut changes = Vec::new();
     for network in [PLAIN, WEB, BY_HOST, UNCHECKED, ELSEWHERE] {
-        for (number, host) in hosts {
+        for &(number, host) in &hosts {
             for family in FAMILIES {
                 let key = EndpointKey { vni: vni(network), address: tenant(family, number) };
                 let mac = LinkAddress::new(mac(number));
-                let endpoint = Endpoint { key, host, host_mac: None, mac };
+                let host_mac = (number == 8).then_some(LinkAddress::new(HOST_8_MAC));
+                let endpoint = Endpoint { key, host, host_mac, mac };
                 changes.push(Change::Put { revision: 1, endpoint });
             }
         }
@@ -83,10 +95,10 @@ pub fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
         name: name.into(),
         kind,
         udp_port,
-        port: LAN,
+        port,
         entrances,
     };
-    let entrances = vec![own(outer, 1), own(other(outer), 1)];
+    let entrances = vec![own(outer, network), own(other(outer), network)];
     let list = vec![
         overlay("fabric", kind.udp_port(), entrances.clone()),
         overlay("other", 9999, entrances),
@@ -111,6 +123,14 @@ pub fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
 pub fn having(outer: Family, kind: Kind) -> impl Fn(&mut Hub) + Clone {
     move |hub| {
         hub.parts.overlays = Some(overlays(outer, kind));
+        hub.parts.next_hops.extend(FAMILIES.map(|family| {
+            let gateway = Some(host(family, 12));
+            NextHop { port: LAN2, gateway }
+        }));
+        let first = hub.parts.next_hops.len() as u32 - 2;
+        for (prefix, hop) in [("10.90.0.0/16", first), ("2001:db8:90::/48", first + 1)] {
+            hub.parts.routes.push(route(prefix, RouteTarget::Via(NextHopId(hop))));
+        }
         // What is in the overlay may be sealed on its way: berlin's host is behind berlin.
         hub.policies.push(policy(
             "fabric",
@@ -130,6 +150,8 @@ pub fn host_of(outer: Family, tenant: u8) -> Option<Address> {
         2 => Some(host(outer, 12)),
         4 => Some(host(outer, 2)),
         5 => Some(host(other(outer), 12)),
+        7 => Some(host(outer, 90)),
+        8 => Some(Address { value: host(outer, 1).value + 3, ..host(outer, 1) }),
         _ => None,
     }
 }
@@ -146,7 +168,7 @@ pub fn assert_rightly_sent(kind: Kind, hosts: Family, packet: &[u8]) {
     let frame = &overlay[header.length..];
     let inner = wire::packet::quoted(&frame[14..]).expect("an IP packet");
     let to = inner.flow.destination_address();
-    let number = (1..=5u8).find(|number| tenant(to.family, *number) == to).expect("an endpoint");
+    let number = (1..=8u8).find(|number| tenant(to.family, *number) == to).expect("an endpoint");
     assert_eq!(host_of(hosts, number), Some(outer.flow.destination_address()));
     assert_eq!(frame[..6], mac(number));
 }

@@ -10,6 +10,8 @@ mod answers;
 mod cross;
 mod open;
 
-pub(crate) use answers::too_big;
+pub(crate) use answers::{tenants_packet, too_big};
 pub(super) use cross::Crossing;
+pub(crate) use cross::{asks_inside, tenants_fragment};
 pub(super) use cross::{cross, cross_one};
+pub(crate) use open::may_carry_fragment;

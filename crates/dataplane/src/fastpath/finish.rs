@@ -30,6 +30,12 @@ impl FastPath {
         if context.snapshot.path_port(ingress).completes_checksums {
             self.complete_checksums(context, packets, run.clone());
         }
+        if let Some(entry) = self.entry {
+            if beside.watch.is_watching() {
+                self.show(context, Heading::Out, packets, run.clone(), &mut *beside.watch);
+            }
+            return self.carry(context, entry.entrance, packets, run, &mut *beside.clock);
+        }
         if context.sample.is_some_and(|from| (from as usize) < run.end) {
             self.check_sample(context, packets, run.clone());
         }
@@ -169,6 +175,7 @@ impl FastPath {
                 ip: self.columns.rows[place].ip,
                 hint: if heading == Heading::Out { hint } else { 0 },
                 echo: None,
+                tenant: None,
                 ingress: self.gate.ingress,
                 origin,
                 state: State::Clear,

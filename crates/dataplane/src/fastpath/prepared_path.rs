@@ -5,7 +5,7 @@ use ipsec::SaId;
 use ipsec::template::Form;
 use policy::{Deciders, EgressClass, FlowAction, FlowVerdict};
 use wire::link::LinkTemplate;
-use wire::{Address, Family};
+use wire::{Address, Family, LinkAddress};
 
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Value};
@@ -244,6 +244,20 @@ impl PreparedPaths {
             }
         };
         Some(PathId::new(place, family))
+    }
+
+    /// Returns the place of a path to neighbours on a link, with the link address of one of them.
+    pub(super) fn place_on_link<F>(
+        &mut self,
+        context: &BatchContext<'_, F>,
+        (hop, mac): (NextHopId, LinkAddress),
+        family: Family,
+    ) -> Option<PathId> {
+        let (snapshot, port) = (context.snapshot, context.snapshot.egress(hop));
+        let mtu = snapshot.path_port(port).mtu;
+        let by = (Adjacency { port, mac: Some(mac) }, mtu, Verdict::Forward(port));
+        self.list.push(PreparedPath::by(snapshot, PathTarget::Hop(hop, None), by)?);
+        Some(PathId::new(self.list.len() - 1, family))
     }
 
     /// A path on which packets are dropped for a reason that came up while they were leaving.

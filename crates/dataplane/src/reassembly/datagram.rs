@@ -4,7 +4,7 @@
 use cpu::aes::{KeyedHash, Secret};
 use policy::SaSetId;
 use wire::packet::FragmentFields;
-use wire::{Address, Family, Packet};
+use wire::{Address, Family, Packet, Vni};
 
 use crate::ids::PortId;
 
@@ -18,6 +18,8 @@ pub(crate) struct Way {
     pub(crate) ingress: PortId,
     /// The set whose SA opened them; `None`: they came in clear.
     pub(crate) opened_by: Option<SaSetId>,
+    /// The virtual network that they are in; `None`: they are in none.
+    pub(crate) network: Option<Vni>,
 }
 
 /// The fields that all fragments of a datagram share.
@@ -54,7 +56,8 @@ impl Datagram {
             Family::V4 => source.value,
             Family::V6 => source.value >> SOURCE_BITS << SOURCE_BITS,
         };
-        Sender { ingress: way.ingress, prefix: Address { value: prefix, ..source } }
+        let Way { ingress, network, .. } = way;
+        Sender { ingress, network, prefix: Address { value: prefix, ..source } }
     }
 
     /// Its fields without the way, as words of a hash.
@@ -66,10 +69,11 @@ impl Datagram {
     }
 }
 
-/// A source address by a port; of IPv6 its /64.
+/// A source address by a port, or in a virtual network; of IPv6 its /64.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Sender {
     pub(super) ingress: PortId,
+    network: Option<Vni>,
     prefix: Address,
 }
 
@@ -93,9 +97,11 @@ impl Hashes {
     }
 
     pub(super) fn sender(&self, sender: &Sender) -> u64 {
-        let Sender { ingress, prefix } = *sender;
+        let Sender { ingress, network, prefix } = *sender;
         let value = prefix.value;
-        self.one([(value >> 64) as u64, value as u64, ingress.0.into(), family(prefix)])
+        let network = network.map_or(0, |vni| u64::from(vni.get()) + 1);
+        let place = u64::from(ingress.0) | network << 16;
+        self.one([(value >> 64) as u64, value as u64, place, family(prefix)])
     }
 
     fn one<const WORDS: usize>(&self, words: [u64; WORDS]) -> u64 {
@@ -118,7 +124,7 @@ mod tests {
 
     fn datagram(identification: u32) -> Datagram {
         let (source, destination) = (Address::v4(1), Address::v4(2));
-        let way = Way { ingress: PortId(0), opened_by: None };
+        let way = Way { ingress: PortId(0), opened_by: None, network: None };
         Datagram { way, source, destination, identification, protocol: 17 }
     }
 
@@ -130,7 +136,8 @@ mod tests {
             for identification in 0..7000 {
                 let datagram = datagram(identification);
                 let owner = hashes.owner(&datagram, workers);
-                let way = Way { ingress: PortId(9), opened_by: Some(SaSetId(1)) };
+                let network = Vni::new(5);
+                let way = Way { ingress: PortId(9), opened_by: Some(SaSetId(1)), network };
                 assert_eq!(hashes.owner(&Datagram { way, ..datagram }, workers), owner);
                 owned[owner as usize] += 1;
             }
@@ -143,6 +150,8 @@ mod tests {
     fn a_sender_is_an_ipv4_address_or_an_ipv6_prefix() {
         let from = |source| Datagram { source, ..datagram(1) }.sender();
         assert_ne!(from(Address::v4(1)), from(Address::v4(2)));
+        let way = Way { network: Vni::new(0), ..datagram(1).way };
+        assert_ne!(Datagram { way, ..datagram(1) }.sender(), datagram(1).sender());
         let net = 0x2001_0db8 << 96;
         assert_eq!(from(Address::v6(net | 1)), from(Address::v6(net | u128::from(u64::MAX))));
         assert_ne!(from(Address::v6(net)), from(Address::v6(net | 1 << 64)));

@@ -27,7 +27,7 @@ fn ports(source: u16) -> UpperLayer {
 
 fn datagram(port: u16, sender: u32, identification: u32) -> Datagram {
     Datagram {
-        way: Way { ingress: PortId(port), opened_by: None },
+        way: Way { ingress: PortId(port), opened_by: None, network: None },
         source: Address::v4(sender),
         destination: Address::v4(1),
         identification,

@@ -1,12 +1,12 @@
 //! Virtual networks: what comes to an entrance in VXLAN or Geneve, and goes on to another host.
 
-use dataplane::{DropReason, Verdict};
+use dataplane::{Counters, DropReason, FastPathUse, HoldKind, Verdict};
 use packets::lab::{
-    BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, host, own, policy, with_ports,
+    BERLIN, HOST_MAC, Hub, LAN, LAN2, LAN2_MTU, Laboratory, WAN, host, own, policy, with_ports,
 };
 use packets::overlay::{
     ATTACHMENT, BY_HOST, ELSEWHERE, PLAIN, UNCHECKED, WEB, assert_rightly_sent, having, host_of,
-    mac, other, tenant, vni,
+    mac, other, overlays_at, tenant, vni,
 };
 use packets::table::run;
 use packets::{In, Out, Row};
@@ -17,6 +17,7 @@ use wire::overlay::Kind;
 use wire::{Address, Family, LinkAddress};
 
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 
 use crate::FAMILIES;
 use crate::groups::{group, with};
@@ -514,6 +515,125 @@ fn tenants_are_told_what_fits() {
     }
 }
 
+/// What a tenant lets routers fragment is cut inside its network; each fragment has an overlay
+/// packet of its own.
+#[test]
+fn tenants_packets_are_fragmented_inside() {
+    for outer in FAMILIES {
+        for kind in [Kind::Vxlan, Kind::Geneve] {
+            for (has_checksum, to, port) in [(true, 2, LAN2), (false, 2, LAN2), (true, 4, WAN)] {
+                let packet = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, to));
+                let packet = packet.identification(77).udp(1, 2).payload_of(1410).ip();
+                let frame = |packet: &[u8]| [&mac(to)[..], &mac(1), &[8, 0], packet].concat();
+                let sent = OverlayPacket {
+                    has_checksum: has_checksum || outer == Family::V6,
+                    ..OverlayPacket::new(outer, kind, PLAIN, frame(&packet))
+                };
+                let mut hub = Hub::default();
+                having(outer, kind)(&mut hub);
+                let mut lab = hub.laboratory();
+                let outcome = lab.send(LAN, &sent.ip());
+                assert_eq!(outcome.verdicts.first(), Some(&Verdict::Consumed), "{outer:?} {to}");
+                let mut data = Vec::new();
+                let left = packets::table::opened(&mut lab, &outcome);
+                assert_eq!(left.len(), 2, "{outer:?} {to}");
+                for left in left {
+                    let (Out::Clear(_, bytes) | Out::Sealed(_, bytes)) = &left;
+                    let whole = wire::packet::parse(bytes).unwrap();
+                    assert!(whole.dont_fragment && whole.fragment == wire::Fragment::Whole);
+                    let sum = wire::UpperChecksum::find(bytes, &whole).unwrap();
+                    assert!(sum.is_good(bytes) || sum.is_absent() && !sent.has_checksum);
+                    assert_eq!(whole.flow.destination_address(), host_of(outer, to).unwrap());
+                    assert_eq!(whole.hop_limit, 63);
+                    let overlay = &bytes[usize::from(whole.upper_offset) + 8..];
+                    assert_eq!(overlay[..8], sent.header);
+                    let (link, inner) = overlay[8..].split_at(14);
+                    assert_eq!(link, &frame(&[])[..]);
+                    let part = wire::packet::parse(inner).unwrap();
+                    assert_eq!(part.length as usize, inner.len());
+                    let fields = wire::packet::fragment_fields(inner, &part).unwrap();
+                    assert_eq!((fields.identification, fields.offset as usize), (77, data.len()));
+                    assert_eq!(fields.more, data.is_empty());
+                    data.extend_from_slice(&inner[20..]);
+                }
+                assert_eq!(data, packet[20..]);
+                assert!(port == WAN || outcome.sent.iter().all(|sent| sent.port == port));
+            }
+        }
+    }
+}
+
+/// The fragments of a segment of TCP with SYN from tenant 1 to a port of tenant 3, each in an
+/// overlay packet: the first one, and the later one, which shows no port.
+fn segments((outer, kind, network): (Family, Kind, u32), inner: Family, port: u16) -> [Vec<u8>; 2] {
+    let ends = || PacketBuilder::new(tenant(inner, 1), tenant(inner, 3)).identification(77);
+    let mut tcp = vec![0; 24];
+    tcp[..4].copy_from_slice(&[0x13, 0x88, (port >> 8) as u8, port as u8]);
+    (tcp[12], tcp[13]) = (0x50, tcp_flags::SYN);
+    let first = ends().protocol(TCP).payload(&tcp).fragment(0, true);
+    let later = ends().protocol(TCP).payload_of(9).fragment(3, false);
+    [first, later].map(|packet| {
+        OverlayPacket::new(outer, kind, network, packet.frame(mac(3), mac(1), None)).ip()
+    })
+}
+
+/// Where groups name ports, a later fragment is judged by its datagram's first one, and waits for
+/// it; in each network by itself.
+#[test]
+fn tenants_later_fragments_follow_their_first() {
+    let goes = Verdict::Forward(LAN);
+    let (waits, refused) =
+        (Verdict::Hold(HoldKind::Fragment), Verdict::Drop(DropReason::GroupNoMatch));
+    for outer in FAMILIES {
+        for (kind, inner) in [(Kind::Vxlan, Family::V4), (Kind::Geneve, Family::V6)] {
+            let lab = || {
+                let mut hub = Hub::default();
+                web_only(outer, kind)(&mut hub);
+                hub.laboratory()
+            };
+            let [first, later] = segments((outer, kind, WEB), inner, 80);
+            let mut in_order = lab();
+            assert_eq!(in_order.send_all(LAN, &[&first, &later]).verdicts, [goes; 2]);
+            let mut together = lab();
+            assert_eq!(together.send_all(LAN, &[&later, &first]).verdicts, [waits, goes, goes]);
+            let mut waited = lab();
+            assert_eq!(waited.send(LAN, &later).verdicts, [waits]);
+            let released = waited.send(LAN, &first);
+            assert_eq!(released.verdicts, [goes; 2]);
+            let payload = |sent: &packets::lab::Sent| sent.packet.len();
+            let lengths: Vec<usize> = released.sent.iter().map(payload).collect();
+            assert_eq!(lengths, [first.len(), later.len()], "the first one first");
+            assert_eq!(waited.send(LAN, &later).verdicts, [waits], "all of it had come");
+
+            let [other, its_later] = segments((outer, kind, WEB), inner, 22);
+            assert_eq!(lab().send_all(LAN, &[&other, &its_later]).verdicts, [refused; 2]);
+            // A network without groups asks for no port.
+            let [_, plain] = segments((outer, kind, PLAIN), inner, 80);
+            assert_eq!(lab().send(LAN, &plain).verdicts, [goes]);
+            let mut apart = lab();
+            let [elsewhere, _] = segments((outer, kind, PLAIN), inner, 80);
+            assert_eq!(apart.send_all(LAN, &[&elsewhere, &later]).verdicts, [goes, waits]);
+
+            // A stranger's fragment spoils no datagram, and waits for none.
+            let mut spoiled = first.clone();
+            let at = spoiled.windows(6).position(|bytes| bytes == mac(1)).unwrap();
+            spoiled[at..at + 6].copy_from_slice(&mac(2));
+            let udp = usize::from(wire::packet::parse(&spoiled).unwrap().upper_offset);
+            spoiled[udp + 6..udp + 8].fill(0);
+            let no_source = Verdict::Drop(DropReason::OverlaySource);
+            let mut honest = lab();
+            let verdicts = honest.send_all(LAN, &[&spoiled, &first, &later]).verdicts;
+            assert_eq!(verdicts, [no_source, goes, goes]);
+
+            let mut late = lab();
+            late.send(LAN, &later);
+            late.now_ns += dataplane::reassembly::PATIENCE_NS + 1;
+            late.send(LAN, &plain);
+            assert_eq!(late.counters().dropped(DropReason::FragmentTimeout), 1);
+        }
+    }
+}
+
 /// A packet of a random sender, to be changed at random.
 #[derive(Clone, Debug)]
 struct Sending {
@@ -553,6 +673,11 @@ fn a_sending() -> impl Strategy<Value = Sending> {
 
 impl Sending {
     fn bytes(&self) -> Vec<u8> {
+        self.bytes_to(Kind::Vxlan, own(self.outer, 1))
+    }
+
+    /// The packet to an entrance.
+    fn bytes_to(&self, kind: Kind, to: Address) -> Vec<u8> {
         let packet =
             PacketBuilder::new(tenant(self.inner, self.ends.0), tenant(self.inner, self.ends.1));
         let packet = match self.tcp {
@@ -567,8 +692,9 @@ impl Sending {
         let sender = host_of(self.outer, self.host).filter(|host| host.family == self.outer);
         let sent = OverlayPacket {
             from: sender.unwrap_or(stranger),
+            to,
             has_checksum: self.has_checksum || self.outer == Family::V6,
-            ..OverlayPacket::new(self.outer, Kind::Vxlan, self.network, frame)
+            ..OverlayPacket::new(self.outer, kind, self.network, frame)
         };
         let mut bytes = sent.ip();
         for (at, bits) in &self.flips {
@@ -602,6 +728,71 @@ impl Sending {
             (None, Some(_)) => Ok(self.ends.1),
         })
     }
+}
+
+/// A packet as hosts mostly send them, a few times: honest, in a network without groups.
+fn a_common_run() -> impl Strategy<Value = (Sending, usize)> {
+    let tenant = || prop::sample::select(&[1u8, 2, 3, 4, 5, 6, 7, 8, 77][..]);
+    let network = prop_oneof![6 => Just(PLAIN), 1 => Just(WEB), 1 => Just(BY_HOST)];
+    let who = (network, a_family(), tenant(), tenant(), any::<bool>());
+    (a_sending(), who, 1..24usize).prop_map(|(sending, who, count)| {
+        let (network, inner, from, to, is_changed) = who;
+        let flips = if is_changed { sending.flips } else { vec![] };
+        let (ends, host, mac) = ((from, to), from, from);
+        (Sending { network, inner, ends, host, mac, flips, ..sending }, count)
+    })
+}
+
+/// Counters but those that say which walk it was.
+fn comparable(lab: &Laboratory) -> Counters {
+    Counters { fast_path: 0, ..lab.counters().clone() }
+}
+
+/// The fast path ≡ the general walk for overlay packets: bytes in order, verdicts, every counter.
+#[test]
+fn overlay_packets_leave_by_the_fast_path_as_by_the_general_walk() {
+    let runs = prop_oneof![6 => a_common_run(), 1 => (a_sending(), 1..4usize)];
+    let strategy = (
+        (a_family(), any::<bool>(), any::<bool>()),
+        prop::collection::vec(runs, 1..12),
+        1..=64usize,
+    );
+    let (taken, mut runner) = (std::cell::Cell::new([0u64; 2]), TestRunner::new(config()));
+    let compared = runner.run(&strategy, |((hosts, is_geneve, is_tagged), runs, size)| {
+        let kind = if is_geneve { Kind::Geneve } else { Kind::Vxlan };
+        let (port, network) = if is_tagged { (LAN2, 12) } else { (LAN, 1) };
+        let lab = |use_| {
+            let mut hub = Hub::default();
+            web_only(hosts, kind)(&mut hub);
+            hub.parts.overlays = Some(overlays_at(hosts, kind, (port, network)));
+            hub.laboratory().with_fast_path(use_)
+        };
+        let (mut fast, mut general) = (lab(FastPathUse::Eager), lab(FastPathUse::Never));
+        let packets: Vec<Vec<u8>> = runs
+            .iter()
+            .flat_map(|(sending, count)| {
+                // Mostly from the family of the hosts.
+                let outer = if *count > 3 { hosts } else { sending.outer };
+                let bytes =
+                    Sending { outer, ..sending.clone() }.bytes_to(kind, own(outer, network));
+                vec![bytes; *count]
+            })
+            .collect();
+        for batch in packets.chunks(size) {
+            prop_assert_eq!(fast.send_all(port, batch), general.send_all(port, batch));
+            prop_assert_eq!(comparable(&fast), comparable(&general));
+        }
+        let [fast, all] = [fast.counters().fast_path, packets.len() as u64];
+        taken.set([taken.get()[0] + fast, taken.get()[1] + all]);
+        Ok(())
+    });
+    compared.unwrap_or_else(|failure| panic!("{failure}"));
+    let [fast, all] = taken.get();
+    assert!(fast * 5 > all, "{fast} of {all} by the fast path");
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use dataplane::DropReason;
 use dataplane::reassembly::PATIENCE_NS;
-use packets::lab::{self, LAN, WAN};
+use packets::lab::{self, Hub, LAN, WAN, numbered, policy, with_ports};
+use packets::overlay::{ATTACHMENT, WEB, having, mac, tenant, vni};
 use packets::table::forwarded;
+use policy::{Action, GroupMode, GroupSide, Policy};
 use proptest::prelude::*;
 use wire::Family;
 use wire::build::PacketBuilder;
 use wire::flow::protocol::TCP;
+use wire::overlay::Kind;
 
-use crate::stage::{Stage, WORKERS};
+use crate::stage::{Stage, WORKERS, hub};
 
 /// Parts of a datagram.
 const PARTS: usize = 4;
@@ -69,6 +72,58 @@ fn a_first_and_a_later_fragment_at_different_queues_are_judged_once_by_the_ports
             assert_eq!([*one_sealed, *two_sealed], [number % 2 == 1; 2], "by their port");
             let handed_over: u64 = (0..2).map(|w| stage.counters(w).handed_over).sum();
             assert_eq!((handed_over, stage.ledger().received, stage.drops()), (1, 2, 0));
+        }
+    }
+}
+
+/// A gateway with a virtual network whose groups permit web, and deny the rest.
+fn with_network() -> Hub {
+    let mut hub = hub();
+    having(Family::V4, Kind::Vxlan)(&mut hub);
+    let rule = |priority, action| Policy {
+        group: Some(GroupSide::In),
+        ingress: Some([ATTACHMENT].into()),
+        ..policy("web", priority, action, &["any"], &["any"])
+    };
+    let web = with_ports(rule(1, Action::Permit(GroupMode::Enforce)), TCP, &["80"]);
+    hub.policies.extend([web, rule(0, Action::NoRule(GroupMode::Enforce))]);
+    hub.policies = numbered(std::mem::take(&mut hub.policies));
+    hub
+}
+
+/// A part of a tenant's datagram of this number in an overlay packet, whose port is 80 if the
+/// number is odd.
+fn tenants_part(inner: Family, number: u32, part: usize) -> Vec<u8> {
+    let packet = PacketBuilder::new(tenant(inner, 1), tenant(inner, 3)).identification(number);
+    let packet = match part {
+        0 => packet.tcp(5, if number % 2 == 1 { 80 } else { 22 }).payload_of(12).fragment(0, true),
+        _ => packet.protocol(TCP).payload_of(8).fragment(4, false),
+    };
+    let header = Kind::Vxlan.header(vni(WEB));
+    let frame = packet.frame(mac(3), mac(1), None);
+    // Each fragment has another hash, and so another port outside.
+    let outer = PacketBuilder::new(lab::host(Family::V4, 1), lab::own(Family::V4, 1));
+    outer.udp(0xc000 + part as u16, 4789).payload(&[&header[..], &frame].concat()).ip()
+}
+
+#[test]
+fn a_tenants_fragments_at_different_queues_are_judged_once_by_the_ports() {
+    for inner in [Family::V4, Family::V6] {
+        for number in 1..9 {
+            for order in [[0, 1], [1, 0]] {
+                let mut stage = Stage::of(with_network());
+                for place in order {
+                    stage.arrive_inside(place, &tenants_part(inner, number, place));
+                    stage.settle();
+                }
+                let left: Vec<usize> = (0..2).map(|w| stage.sent(w, LAN).len()).collect();
+                let expected = if number % 2 == 1 { 2 } else { 0 };
+                assert_eq!(left.iter().sum::<usize>(), expected, "{inner:?} {number}");
+                assert!(left.contains(&expected), "one worker has both");
+                let handed_over: u64 = (0..2).map(|w| stage.counters(w).handed_over).sum();
+                assert_eq!((handed_over, stage.ledger().received), (1, 2));
+                assert_eq!(stage.drops() as usize, 2 - expected);
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::limiter::RateLimiter;
 use crate::output_path::OutputPath;
 use crate::overlays::{Overlay, Overlays};
 use crate::row::{Origin, Quote, Row, State};
+use crate::snapshot::Snapshot;
 use crate::verdict::DropReason;
 use endpoints::Found;
 
@@ -210,11 +211,42 @@ pub(crate) fn too_big<F: Frames>(
         ip: ip as u32,
         hint: 0,
         echo: None,
+        tenant: None,
         ingress: row.ingress,
         origin: Origin::Made(quote),
         state: State::Clear,
         packet,
     });
+}
+
+/// The overlay, and the tenant's packet in a row that goes on, with its frame. `bytes` is the
+/// row's packet.
+fn carried<'o>(
+    overlays: &'o Overlays,
+    row: &Row,
+    bytes: &[u8],
+) -> Option<(&'o Overlay, TenantFrame, Packet)> {
+    let wire::Upper::Ports { destination: udp_port, .. } = row.packet.flow.upper else {
+        return None;
+    };
+    let entrance = row.packet.flow.source_address();
+    let (id, overlay) = overlays.of_entrance(udp_port, entrance)?;
+    match open(overlays, (id, overlay), &row.packet, bytes).ok()? {
+        (frame, Content::Packet(packet)) => Some((overlay, frame, packet)),
+        _ => None,
+    }
+}
+
+/// Returns where the tenant's packet begins in a row that goes on, and that packet. `bytes` is the
+/// row's packet. `None`: the row has none.
+#[cold]
+pub(crate) fn tenants_packet(
+    snapshot: &Snapshot,
+    row: &Row,
+    bytes: &[u8],
+) -> Option<(usize, Packet)> {
+    let (_, frame, packet) = carried(snapshot.overlays()?, row, bytes)?;
+    Some((frame.at as usize + frame.link.length, packet))
 }
 
 /// Writes the ICMP message about the tenant's packet in a row that goes on; returns its outer and
@@ -226,13 +258,8 @@ fn message_about<F: Frames>(
     message: &mut [u8],
 ) -> Option<(Outer, [u8; ETHERNET_BYTES], usize)> {
     let overlays = context.snapshot.overlays()?;
-    let (entrance, bytes) = (row.packet.flow.source_address(), row.bytes(context.frames));
-    let wire::Upper::Ports { destination: udp_port, .. } = row.packet.flow.upper else {
-        return None;
-    };
-    let (id, overlay) = overlays.of_entrance(udp_port, entrance)?;
-    let (frame, content) = open(overlays, (id, overlay), &row.packet, bytes).ok()?;
-    let Content::Packet(packet) = content else { return None };
+    let bytes = row.bytes(context.frames);
+    let (overlay, frame, packet) = carried(overlays, row, bytes)?;
     if !icmp::may_answer(&packet) {
         return None;
     }
@@ -247,7 +274,7 @@ fn message_about<F: Frames>(
         source: overlay.entrance(back.host.family)?,
         destination: back.host,
         source_port: source_port(&row.packet),
-        udp_port,
+        udp_port: overlay.udp_port,
         kind: overlay.kind,
         vni: frame.network.vni,
         traffic_class: 0,

@@ -7,7 +7,7 @@
 
 use policy::{Direction, Exit, FlowAction, FlowVerdict, Question, Scope, TrackedVerdict};
 use wire::flow::protocol;
-use wire::{Address, Flow, Frames, LinkAddress, Packet, Upper};
+use wire::{Address, Family, Flow, Fragment, Frames, LinkAddress, Packet, Upper, Vni};
 
 use super::super::lookup_batch::{Answer, LookupBatch};
 use super::super::{Asked, LookupLists, remember, said};
@@ -16,10 +16,11 @@ use super::open::{Content, Probes, TenantFrame, open};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
+use crate::reassembly::UpperLayer;
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
-use crate::tenant_samples::{TenantSample, TenantSampler};
+use crate::tenant_samples::TenantSample;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
 use endpoints::Found;
@@ -28,7 +29,6 @@ use endpoints::Found;
 #[derive(Default)]
 pub(crate) struct Crossing {
     packets: Vec<TenantPacket>,
-    pub(crate) tenants: TenantSampler,
 }
 
 /// A tenant's packet in a row.
@@ -68,8 +68,9 @@ pub(crate) fn cross<F: Frames>(
             context.drop(row, reason);
             continue;
         }
-        crossing.tenants.see(|| tenant.sample());
-        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        context.tenants.see(|| tenant.sample());
+        let (scope, exit) =
+            question(context.snapshot, &tenant.frame.network, tenant.packet.flow.family);
         let flow = tenant.packet.flow;
         if !context.snapshot.tables().asks(scope, exit) {
             send_on(context, row, tenant);
@@ -117,6 +118,7 @@ fn open_all<F: Frames>(
         };
         match open(overlays, entered, &row.packet, row.bytes(context.frames)) {
             Ok((frame, Content::Packet(packet))) => {
+                let packet = followed(packet, row);
                 let (row, probes) = (number as u16, frame.probes(overlays, &packet));
                 crossing.packets.push(TenantPacket { row, frame, packet, probes, to: None });
             }
@@ -124,6 +126,33 @@ fn open_all<F: Frames>(
             Err(reason) => context.drop(row, reason),
         }
     }
+}
+
+/// A tenant's packet, with the upper layer of its datagram's first fragment if the row has it.
+#[inline]
+fn followed(packet: Packet, row: &Row) -> Packet {
+    let Some(UpperLayer { protocol, upper, opens, .. }) = row.tenant else { return packet };
+    Packet { flow: Flow { protocol, upper, opens, ..packet.flow }, ..packet }
+}
+
+/// Returns the fragment of a tenant's datagram that a row carries, where it begins, and its
+/// network. `bytes` is the row's packet. `None`: it carries none, no groups are asked about it, or
+/// it is dropped because of its sender or its destination.
+#[cold]
+pub(crate) fn tenants_fragment(
+    snapshot: &Snapshot,
+    row: &Row,
+    bytes: &[u8],
+) -> Option<(Vni, usize, Packet)> {
+    let overlays = snapshot.overlays()?;
+    let Entered::By(id, overlay) = overlays.entered(snapshot, row) else { return None };
+    let opened = open(overlays, (id, overlay), &row.packet, bytes);
+    let Ok((frame, Content::Packet(packet))) = opened else { return None };
+    let is_asked = packet.fragment != Fragment::Whole
+        && asks_inside(snapshot, &frame.network, packet.flow.family);
+    let probes = is_asked.then(|| frame.probes(overlays, &packet))?;
+    TenantPacket { row: 0, frame, packet, probes, to: None }.find_way(overlays).ok()?;
+    Some((frame.network.vni, frame.at as usize + frame.link.length, packet))
 }
 
 /// The overlay that a packet enters.
@@ -196,11 +225,17 @@ impl TenantPacket {
 }
 
 /// The question that is asked about packets between endpoints of a network.
-fn question(snapshot: &Snapshot, network: &VirtualNetwork, packet: &Packet) -> (Scope, Exit) {
+fn question(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> (Scope, Exit) {
     let class = snapshot.gate_of_network(network).class;
     let tables = snapshot.tables();
-    let scope = tables.scope(class, Question::Through, packet.flow.family, None);
+    let scope = tables.scope(class, Question::Through, family, None);
     (scope, Exit::Inside(class))
+}
+
+/// Returns whether groups of a network are asked about packets of a family in it.
+pub(crate) fn asks_inside(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> bool {
+    let (scope, exit) = question(snapshot, network, family);
+    snapshot.tables().asks(scope, exit)
 }
 
 /// Answers for the packets of a lane; those that are not remembered go to the batch of lookups.
@@ -219,7 +254,8 @@ fn recall<F: Frames, const WORDS: usize>(
     for at in 0..lane.len() {
         let tenant = &crossing.packets[lane.row(at)];
         let row = &mut rows[usize::from(tenant.row)];
-        let (scope, exit) = question(context.snapshot, &tenant.frame.network, &tenant.packet);
+        let (scope, exit) =
+            question(context.snapshot, &tenant.frame.network, tenant.packet.flow.family);
         let egress = context.snapshot.tables().egress_class(scope, exit);
         let found = cache.found(lane, at).map(|(verdict, _)| *verdict);
         match found.filter(|verdict| verdict.egress.admits(egress)) {
@@ -247,10 +283,15 @@ fn settle<F: Frames>(
 ) -> FlowVerdict {
     let Some(tracked) = tracked else { return *verdict };
     let bytes = tenant.bytes(row.bytes(context.frames));
-    let appearance = Appearance::of_packet(&tenant.packet, None, bytes);
+    let appearance = Appearance::of_packet(&tenant.packet, echo_of(row), bytes);
     let gate = context.snapshot.gate_of_network(&tenant.frame.network);
     let tracker = Tracker::new(context.snapshot, context.now_ns);
     tracker.settle(tracked, appearance.as_ref(), (gate, Some(gate)))
+}
+
+/// The identifier of an ICMP echo that the first fragment of a tenant's datagram shows.
+fn echo_of(row: &Row) -> Option<u16> {
+    row.tenant.and_then(|tenant| tenant.echo)
 }
 
 impl TenantPacket {
@@ -340,14 +381,15 @@ pub(crate) fn cross_one(
         let back = Flow { source: destination, destination: source, ..row.packet.flow };
         return Ok(Some((back, None)));
     };
+    let packet = followed(packet, row);
     let probes = frame.probes(overlays, &packet);
     let mut tenant = TenantPacket { row: 0, frame, packet, probes, to: None };
     tenant.find_way(overlays)?;
-    let (scope, exit) = question(snapshot, &frame.network, &packet);
+    let (scope, exit) = question(snapshot, &frame.network, packet.flow.family);
     if snapshot.tables().asks(scope, exit) {
         let asked = Asked::of(scope, exit, &packet.flow);
         let gate = snapshot.gate_of_network(&frame.network);
-        let appearance = || Appearance::of_packet(&packet, None, tenant.bytes(bytes));
+        let appearance = || Appearance::of_packet(&packet, echo_of(row), tenant.bytes(bytes));
         let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)));
         told(&asked, &foreseen);
         if let FlowAction::Refuse(refusal) = foreseen.verdict.action {

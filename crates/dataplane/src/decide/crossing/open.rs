@@ -96,6 +96,34 @@ fn content(link: &Link, bytes: &[u8], extent: Extent) -> Result<Content, DropRea
     }
 }
 
+/// Returns whether an outer packet may carry a fragment of a tenant's datagram; `false` is sure.
+/// Looks at no more than that takes: most packets have none.
+#[inline]
+pub(crate) fn may_carry_fragment<'b>(
+    overlays: &Overlays,
+    outer: &Packet,
+    bytes: impl FnOnce() -> &'b [u8],
+) -> bool {
+    let Upper::Ports { destination: port, .. } = outer.flow.upper else { return false };
+    if !overlays.has_udp_port(port) {
+        return false;
+    }
+    let payload = bytes().get(usize::from(outer.upper_offset) + UDP_BYTES..).unwrap_or_default();
+    // One of the overlays on this port says what the header is; the others refuse it later.
+    let kinds = overlays.overlays().iter().filter(|it| it.udp_port == port).map(|it| it.kind);
+    let headers = kinds.filter_map(|kind| overlay::parse(kind, payload).ok());
+    headers.map(|header| &payload[header.length..]).any(|frame| {
+        let behind = Link::parse(frame).and_then(|link| frame.get(link.length..));
+        match behind.and_then(|ip| Some((ip.first()? >> 4, ip))) {
+            Some((4, ip)) => {
+                ip.get(6).is_some_and(|flags| flags & 0x3f != 0) || ip.get(7) != Some(&0)
+            }
+            Some((6, ip)) => ip.get(6).is_some_and(|next| wire::packet::is_extension(*next)),
+            _ => false,
+        }
+    })
+}
+
 /// The part of a packet that is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
