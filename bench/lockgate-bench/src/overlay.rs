@@ -225,11 +225,18 @@ fn readdress(frame: &mut [u8]) {
     wire::outer::forward(&mut frame[14..], 20, (entrance, host));
 }
 
-/// The address of the destination or the source of a pair.
-fn tenant(is_source: bool, pair: u32) -> Ipv4Addr {
-    match is_source {
-        true => Ipv4Addr::from(0xac15_0000 | (!pair & 0xffff)),
-        false => Ipv4Addr::from(0xac14_0000 | pair),
+/// An end of a pair of endpoints.
+#[derive(Clone, Copy)]
+enum End {
+    Source,
+    Destination,
+}
+
+/// The address of an end of a pair.
+fn tenant(end: End, pair: u32) -> Ipv4Addr {
+    match end {
+        End::Source => Ipv4Addr::from(0xac15_0000 | (!pair & 0xffff)),
+        End::Destination => Ipv4Addr::from(0xac14_0000 | pair),
     }
 }
 
@@ -238,8 +245,8 @@ fn put(laboratory: &Laboratory, daemon: &Daemon, endpoints: u32) -> Result<(), B
     let mac = "02:07:00:00:00:01";
     let mut lines = String::from("vni,address,host,mac\n");
     for pair in 0..endpoints {
-        for (is_source, host) in [(true, LEFT_HOST), (false, RIGHT_HOST)] {
-            let address = tenant(is_source, pair);
+        for (end, host) in [(End::Source, LEFT_HOST), (End::Destination, RIGHT_HOST)] {
+            let address = tenant(end, pair);
             let _ = writeln!(lines, "{VNI},{address},{host},{mac}");
         }
     }
@@ -276,12 +283,14 @@ fn generators(
 
 /// An overlay packet with an inner one of so many bytes.
 fn frame(inner: usize, to: &str) -> Vec<u8> {
-    let tenants =
-        PacketBuilder::between(&tenant(true, 0).to_string(), &tenant(false, 0).to_string())
-            .udp(5000, 5001)
-            .no_upper_checksum()
-            .payload_of(inner - 28)
-            .frame([2, 7, 7, 7, 7, 7], TENANT, None);
+    let tenants = PacketBuilder::between(
+        &tenant(End::Source, 0).to_string(),
+        &tenant(End::Destination, 0).to_string(),
+    )
+    .udp(5000, 5001)
+    .no_upper_checksum()
+    .payload_of(inner - 28)
+    .frame([2, 7, 7, 7, 7, 7], TENANT, None);
     let vni = wire::Vni::new(VNI).expect("24 bits");
     let payload = [&wire::overlay::Kind::Vxlan.header(vni)[..], &tenants].concat();
     PacketBuilder::between(LEFT_HOST, to)

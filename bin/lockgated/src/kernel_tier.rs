@@ -48,7 +48,7 @@ struct Inner {
     tables: Arc<Tier>,
     residents: Residents<Arc<Tier>>,
     heat: Heat,
-    /// What the workers walk by, and the places of its ports.
+    /// The snapshot that the workers walk by, and the places of its ports.
     snapshot: Arc<Snapshot>,
     places: Places,
     /// Workers are about to change over to another snapshot: nothing is added.
@@ -85,7 +85,7 @@ pub(crate) struct TierReport {
     pub(crate) closed: Option<String>,
 }
 
-/// How an endpoint may go over to the kernel.
+/// The state of the workers when endpoints go over to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Promotion {
     /// No packet waits for a worker.

@@ -124,7 +124,7 @@ pub(crate) struct Netdev {
     pub(crate) is_squatted: bool,
     /// The program's counters; `None`: they cannot be read.
     pub(crate) counters: Option<CounterReader>,
-    /// Whether the kernel tier's program is there; `None`: it was not asked for yet.
+    /// True if the kernel tier's program is there; `None`: it was not asked for yet.
     pub(crate) tier: Option<bool>,
 }
 

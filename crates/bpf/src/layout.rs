@@ -329,7 +329,7 @@ shared_struct! {
         pub(crate) ports_at: u16,
         /// Flows - 1.
         pub(crate) flow_mask: u16,
-        /// What follows the header in an overlay packet.
+        /// The bytes behind the header in an overlay packet.
         pub(crate) tenant: [u8; TENANT_BYTES],
         /// Of 256 overlay packets so many are between endpoints of the second half.
         pub(crate) cold: u16,

@@ -18,10 +18,9 @@ use wire::shared::Shared;
 use crate::layout::{
     AddressKey, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry, PrefixKey,
     SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
-    SIDE_UNPROTECTED, ServiceEntry, TIER_OVERLAY, TIERS, VLAN_IDS,
+    SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
-use crate::tier::Tier;
 use crate::{
     BpfError, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
     MAX_SERVICES, PROGRAM, probe,
@@ -29,12 +28,6 @@ use crate::{
 
 /// The compiled program, at an address that ELF readers like.
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")));
-
-/// The program of the kernel tier of overlays.
-static OVERLAY: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/overlay.bpf.o")));
-const _: () = assert!(TIER_OVERLAY < TIERS);
-const OVERLAY_PROGRAM: &str = "lockgate_overlay";
 
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
@@ -168,7 +161,7 @@ pub struct Steering {
     addresses: Table,
     prefixes: Table,
     /// The program of the kernel tier of overlays; `None`: all their packets are the workers'.
-    overlay: Option<Object>,
+    pub(crate) overlay: Option<Object>,
 }
 
 impl Steering {
@@ -202,32 +195,7 @@ impl Steering {
         Ok(steering)
     }
 
-    /// Puts the kernel tier in front of the workers for the packets of overlays. It is closed
-    /// until its [lease](Tier::renew) is renewed.
-    ///
-    /// # Errors
-    /// As [`load`](Steering::load); and [`BpfError::Table`].
-    pub fn add_tier(&mut self, tier: &Tier, netdev: u16, incarnation: u32) -> Result<(), BpfError> {
-        let options = Options { incarnation, process: tier.process(), netdev, reserved: 0 };
-        let own = ["sockets", "counters", "after"];
-        let own = own.map(|name| self.map(name).map(|map| (name, map)));
-        let mut shared = Vec::new();
-        for map in own {
-            shared.push(map?);
-        }
-        let shared: Vec<(&str, BorrowedFd<'_>)> =
-            shared.iter().map(|(name, map)| (*name, map.as_fd())).chain(tier.maps()).collect();
-        let object = load("overlay", &OVERLAY.0, &options.bytes(), &shared)?;
-        let program = object.progs().find(|program| program.name() == OVERLAY_PROGRAM);
-        let program = program.ok_or(BpfError::Shape { part: OVERLAY_PROGRAM })?;
-        let descriptor = program.as_fd().as_raw_fd().to_ne_bytes();
-        let put = self.map("tiers")?.update(&TIER_OVERLAY.bytes(), &descriptor, MapFlags::ANY);
-        put.map_err(|source| BpfError::Table { table: "tiers", source })?;
-        self.overlay = Some(object);
-        Ok(())
-    }
-
-    fn map(&self, name: &'static str) -> Result<MapHandle, BpfError> {
+    pub(crate) fn map(&self, name: &'static str) -> Result<MapHandle, BpfError> {
         let map = self.object.maps().find(|map| map.name() == name);
         let handle = map.as_ref().map(MapHandle::try_from);
         handle.and_then(Result::ok).ok_or(BpfError::Shape { part: name })

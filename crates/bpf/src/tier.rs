@@ -12,18 +12,26 @@
 //! of tiers when its maker goes.
 
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType};
 use wire::shared::Shared;
 
-use crate::BpfError;
 use crate::layout::{
     EndpointEntry, EndpointKey, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES, MAX_EXITS,
-    MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, OverlayEntry, WAY_OPEN, WayEntry,
+    MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry,
+    TIER_OVERLAY, TIERS, WAY_OPEN, WayEntry,
 };
+use crate::steering::{Aligned, load};
+use crate::{BpfError, Steering};
+
+/// The program of the kernel tier of overlays.
+static OVERLAY: &Aligned<[u8]> =
+    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/overlay.bpf.o")));
+const _: () = assert!(TIER_OVERLAY < TIERS);
+const OVERLAY_PROGRAM: &str = "lockgate_overlay";
 
 /// Time between closing a slot or a way and writing it again: the program runs for microseconds,
 /// and is not preempted.
@@ -297,6 +305,33 @@ impl Tier {
             *count = sum(&self.misses, "misses", miss as u32)?;
         }
         Ok(counts)
+    }
+}
+
+impl Steering {
+    /// Puts the kernel tier in front of the workers for the packets of overlays. It is closed
+    /// until its [lease](Tier::renew) is renewed.
+    ///
+    /// # Errors
+    /// As [`load`](Steering::load); and [`BpfError::Table`].
+    pub fn add_tier(&mut self, tier: &Tier, netdev: u16, incarnation: u32) -> Result<(), BpfError> {
+        let options = Options { incarnation, process: tier.process(), netdev, reserved: 0 };
+        let own = ["sockets", "counters", "after"];
+        let own = own.map(|name| self.map(name).map(|map| (name, map)));
+        let mut shared = Vec::new();
+        for map in own {
+            shared.push(map?);
+        }
+        let shared: Vec<(&str, BorrowedFd<'_>)> =
+            shared.iter().map(|(name, map)| (*name, map.as_fd())).chain(tier.maps()).collect();
+        let object = load("overlay", &OVERLAY.0, &options.bytes(), &shared)?;
+        let program = object.progs().find(|program| program.name() == OVERLAY_PROGRAM);
+        let program = program.ok_or(BpfError::Shape { part: OVERLAY_PROGRAM })?;
+        let descriptor = program.as_fd().as_raw_fd().to_ne_bytes();
+        let put = self.map("tiers")?.update(&TIER_OVERLAY.bytes(), &descriptor, MapFlags::ANY);
+        put.map_err(|source| BpfError::Table { table: "tiers", source })?;
+        self.overlay = Some(object);
+        Ok(())
     }
 }
 

@@ -64,7 +64,7 @@ pub struct StoreSettings {
 /// `[kernel]`: the packets of virtual networks that the kernel answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelSettings {
-    /// Where it is used.
+    /// The netdevs that it is used on.
     pub usage: KernelUse,
     /// Endpoints that there is room for.
     pub endpoints: u32,

@@ -90,8 +90,8 @@ pub(crate) fn validate<E>(
         judge.judge(&some.policies, problems);
         rules.judge(&some.rules, problems);
     }
-    let (policies, compiled) = judge.finish(&raw.peers, problems);
     groups::warn_of_unused(raw, problems);
+    let (policies, compiled) = judge.finish(&raw.peers, problems);
     let overlays = overlays::overlays(&raw.overlays, &ports, problems);
     let networks = overlays::networks(&raw.networks, &overlays, &groups, problems);
     let store = overlays::store(raw.store.as_ref(), problems);
@@ -105,8 +105,9 @@ pub(crate) fn validate<E>(
         return Ok(None);
     }
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let (Some(connections), Some(store)) = (connections, store) else { return Ok(None) };
-    let Some(kernel) = kernel else { return Ok(None) };
+    let (Some(connections), Some(store), Some(kernel)) = (connections, store, kernel) else {
+        return Ok(None);
+    };
     let validated = Validated {
         node,
         cache,

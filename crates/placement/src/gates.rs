@@ -8,7 +8,7 @@ use bpf::tier::{Kind, Overlay, QUARANTINE};
 use dataplane::{OverlayId, PortId, Snapshot};
 use wire::{Address, Family, Vni};
 
-use crate::residents::PortPlace;
+use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
 

@@ -1,5 +1,5 @@
-//! Which endpoints are worth a place in the tier: those that are used most, and for a while, so that
-//! places do not change hands for a burst.
+//! The endpoints that are worth a place in the tier: those that are used most, and for a while, so
+//! that places do not change hands for a burst.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ const WORTH_ROOM: u64 = 2;
 /// Packets in a period that are worth another endpoint's place, and how often in a row.
 const WORTH_A_PLACE: u64 = 100;
 const IN_A_ROW: u32 = 2;
-/// Who takes a place is used this many times as much as who had it.
+/// An endpoint that takes a place is used this many times as much as the one that had it.
 const TIMES: u64 = 2;
 /// Endpoints that go in or out in a period at most.
 pub(crate) const MOST_MOVES: usize = 1000;

@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `tables` | what is asked of the tier's tables |
 //! | `gates` | networks that are open, and where their packets come in |
+//! | `place` | the places of ports |
 //! | `slots` | numbers that are used again only after a pause |
 //! | `ways` | ways to hosts, each once |
 //! | `residents` | the endpoints in the tier |
@@ -26,11 +27,13 @@
 
 mod gates;
 mod heat;
+mod place;
 mod residents;
 mod slots;
 mod tables;
 mod ways;
 
 pub use heat::{Heat, Moves};
-pub use residents::{Admission, AdmitError, Counts, PortPlace, Residents};
+pub use place::PortPlace;
+pub use residents::{Admission, AdmitError, Counts, Residents};
 pub use tables::Tables;

@@ -8,22 +8,10 @@ use endpoints::{EndpointKey, Found};
 use wire::Address;
 
 use crate::gates::{Gates, OpenNetwork, v4};
+use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
 use crate::ways::{WayKey, Ways};
-
-/// The place of a port on this machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PortPlace {
-    /// Index of its netdev.
-    pub ifindex: u32,
-    /// VLAN id on it; `None`: untagged.
-    pub vlan: Option<u16>,
-    /// Our link address.
-    pub mac: [u8; 6],
-    /// Bytes of the largest IP packet.
-    pub mtu: u32,
-}
 
 /// The outcome of an endpoint's admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -259,7 +259,7 @@ fn refused(error: impl ToString) -> TestCaseError {
     TestCaseError::fail(error.to_string())
 }
 
-/// What was seen, so that the test is known to test.
+/// Counts of each answer, so that the test is known to test.
 #[derive(Default)]
 struct Seen {
     carried: Cell<u64>,

@@ -346,7 +346,7 @@ impl Machine for Simulated {
         world.programs.insert(netdev, steered);
         world.nothing_is_open_that_must_be_closed();
         let attached = Attached { mode: Mode::Generic, native_refused: None, replaced }.into();
-        Ok(Netdev { ifindex, queues, attached, is_squatted: false, counters: None })
+        Ok(Netdev { ifindex, queues, attached, is_squatted: false, counters: None, tier: None })
     }
 
     async fn release(&mut self, netdev: &str, _: NetdevId) -> Result<(), WorkerGone> {
