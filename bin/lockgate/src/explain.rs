@@ -3,13 +3,16 @@
 
 mod flow;
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use config::{ReplayKeys, Severity, Validated};
 use console::output::{complain, print, print_json};
 use control::{Explained, Picture, Question, Routing, Spis, compile};
+use dataplane::explain::Inside;
 use dataplane::{Generation, Snapshot};
 use policy::TcpSegments;
+use wire::{Address, Vni};
 
 use crate::failure::{Failure, Usage};
 use crate::input::Input;
@@ -40,6 +43,12 @@ pub(crate) struct Args {
     /// The packet arrived in ESP from this peer and was decrypted
     #[arg(long, value_name = "PEER")]
     from_peer: Option<String>,
+    /// The packet is in this virtual network, in an overlay packet that comes by PORT
+    #[arg(long, value_name = "VNI", value_parser = vni)]
+    vni: Option<Vni>,
+    /// The host that sends the overlay packet [default: the one that has SRC's endpoint]
+    #[arg(long, value_name = "ADDRESS", requires = "vni")]
+    host: Option<IpAddr>,
     /// The packet is a later fragment: its ports are in another one
     #[arg(long)]
     fragment: bool,
@@ -63,6 +72,7 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   lockgate explain --in lan tcp 10.1.0.5:1000 10.2.0.9:443
+  lockgate explain --in fabric --vni 7 tcp 172.16.0.1:1000 172.16.0.2:443
   lockgate explain --config a.toml --in lan tcp 10.1.0.5:1000 10.2.0.9:443
   lockgate explain --config a.toml --in lan icmp/8/0 10.1.0.5 10.2.0.9
   lockgate explain --config a.toml --in lan udp [2001:db8:1::5]:53 [2001:db8:2::9]:53
@@ -77,7 +87,9 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     };
     let flow =
         flow::parse(&args.protocol, &args.source, &args.destination, asked).map_err(Usage::from)?;
-    let question = Question { port: &args.port, from_peer: args.from_peer.as_deref(), flow };
+    let inside = args.vni.map(|vni| Inside { vni, host: args.host.map(Address::from) });
+    let from_peer = args.from_peer.as_deref();
+    let question = Question { port: &args.port, from_peer, flow, inside };
     match &args.config {
         Some(file) => {
             let told = of_file(&Input::of(file), args.keys_dir.as_deref(), question)?;
@@ -97,6 +109,11 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Reads the number of a virtual network.
+fn vni(text: &str) -> Result<Vni, &'static str> {
+    text.parse().ok().and_then(Vni::new).ok_or("write a number from 0 to 16777215")
 }
 
 /// Reads a kind of TCP segments.

@@ -157,13 +157,15 @@ impl Ask {
 
 /// Translates a question for the daemon.
 pub(crate) fn explain_request(question: Question<'_>) -> v1::ExplainRequest {
-    let Question { port, from_peer, flow } = question;
+    let Question { port, from_peer, flow, inside } = question;
     let mut request = v1::ExplainRequest {
         port: port.to_owned(),
         from_peer: from_peer.map(str::to_owned),
         source: flow.source_address().to_string(),
         destination: flow.destination_address().to_string(),
         protocol: flow.protocol.into(),
+        vni: inside.map(|inside| inside.vni.get()),
+        host: inside.and_then(|inside| inside.host).map(|host| host.to_string()),
         ..v1::ExplainRequest::default()
     };
     match flow.upper {

@@ -46,6 +46,37 @@ fn every_verdict_is_explained_by_what_decided_it() {
 }
 
 #[test]
+fn a_packet_in_a_virtual_network_is_explained_with_the_overlay_packet_around_it() {
+    let place = Place::with_gateways();
+    let text = place.text("a.toml")
+        + "[overlay.fabric]\nkind = \"vxlan\"\nport = \"lan\"\nentrances = [\"10.1.0.1\"]\n[vni.7]\n";
+    place.write("overlay.toml", &text);
+    let flow = ["tcp", "172.16.0.1:1", "172.16.0.2:443"];
+    let ask = |more: &[&'static str]| {
+        let args = ["explain", "--config", "overlay.toml", "--in", "lan"];
+        [&args[..], more, &flow[..]].concat()
+    };
+    let args = ask(&["--vni", "7", "--host", "10.1.0.10"]);
+    let json = place.json(&args);
+    assert_eq!((&json["verdict"], &json["reason"]), (&"drop".into(), &"overlay_host".into()));
+    assert_eq!(json["inside"]["vni"], 7);
+    assert_eq!(json["inside"]["host"], "10.1.0.10");
+    let text = place.succeeds(&args);
+    for part in [
+        "in VNI 7, sent by host 10.1.0.10",
+        "172.16.0.2 is no endpoint of VNI 7",
+        "a file holds no endpoints",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    place.fails(2, &ask(&["--vni", "7"]), &["no endpoint of VNI 7", "--host"]);
+    let unknown = ["--vni", "8", "--host", "10.1.0.10"];
+    place.fails(2, &ask(&unknown), &["there is no virtual network 8"]);
+    place.fails(2, &ask(&["--vni", "16777216"]), &["16777215"]);
+    place.fails(2, &ask(&["--host", "10.1.0.10"]), &["--vni"]);
+}
+
+#[test]
 fn tcp_segments_that_open_a_connection_are_asked_about_apart() {
     let place = Place::with_gateways();
     let text = place.text("a.toml").replace(

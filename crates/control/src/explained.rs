@@ -6,7 +6,7 @@ mod words;
 
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::ZoneOwner;
-use dataplane::explain::{Arrival, Explanation, SeenConnection};
+use dataplane::explain::{Arrival, Carried, Explanation, Inside, InsideError, SeenConnection};
 use dataplane::{
     DropReason, HoldKind, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
     SetIndex, Side, Snapshot, Verdict,
@@ -93,6 +93,8 @@ pub struct Question<'a> {
     pub from_peer: Option<&'a str>,
     /// The packet's flow.
     pub flow: Flow,
+    /// The virtual network that it is in; `None`: it is in none.
+    pub inside: Option<Inside>,
 }
 
 /// A mistake in a question. The messages say what to ask instead.
@@ -124,6 +126,9 @@ pub enum QuestionError {
         "an ICMP error from a peer is decided by the packet that it quotes: ask about that packet"
     )]
     IcmpErrorFromPeer,
+    /// A virtual network, or its hosts, that are not known.
+    #[error("{}", inside_text(.0))]
+    Inside(InsideError),
     /// ESP to this machine: what decides is inside.
     #[error("ESP to this gateway is decrypted: ask with --from-peer PEER about the packet inside")]
     EspToUs,
@@ -133,6 +138,19 @@ pub enum QuestionError {
          with --from-peer PEER about the packet inside"
     )]
     EspFragmentToUs,
+}
+
+fn inside_text(error: &InsideError) -> String {
+    match error {
+        InsideError::NoNetwork(vni) => format!("there is no virtual network {vni}"),
+        InsideError::NoHost(key) => format!(
+            "no endpoint of VNI {} has the address {}: say with --host which host sends",
+            key.vni, key.address
+        ),
+        InsideError::NoEntrance(host) => {
+            format!("the overlay has no entrance that host {host} could send to")
+        }
+    }
 }
 
 /// The verdict on a packet, with its reasons.
@@ -167,6 +185,8 @@ pub struct Explained {
     pub spi: Option<String>,
     /// Largest inner packet on its way, bytes.
     pub mtu: Option<u32>,
+    /// Of a packet in a virtual network, who sends it, and to whom.
+    pub inside: Option<InsideText>,
     /// Generation of all policies together.
     pub generation: u32,
     /// Advice, and limits of the verdict: one sentence each.
@@ -174,6 +194,40 @@ pub struct Explained {
     /// The explanation as text: headings and contents; an empty heading continues the one before.
     #[serde(skip)]
     pub lines: Vec<(&'static str, String)>,
+}
+
+/// The way of a packet through a virtual network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct InsideText {
+    /// Number of the network.
+    pub vni: u32,
+    /// Name of its overlay.
+    pub overlay: String,
+    /// The host that sends.
+    pub host: std::net::IpAddr,
+    /// The host of the endpoint that has the packet's source; `None`: there is no such endpoint.
+    pub source_host: Option<std::net::IpAddr>,
+    /// The host of the endpoint that has its destination.
+    pub destination_host: Option<std::net::IpAddr>,
+    /// Source and destination of the overlay packet that goes on.
+    pub outer: Option<TunnelEnds>,
+}
+
+impl InsideText {
+    fn of(carried: &Carried) -> InsideText {
+        let host = |found: &dataplane::explain::Found| found.host.into();
+        InsideText {
+            vni: carried.vni.get(),
+            overlay: carried.overlay.clone(),
+            host: carried.host.into(),
+            source_host: carried.from.as_ref().map(host),
+            destination_host: carried.to.as_ref().map(host),
+            outer: carried.onward.map(|flow| TunnelEnds {
+                local: flow.source_address().into(),
+                remote: flow.destination_address().into(),
+            }),
+        }
+    }
 }
 
 /// A lookup in the policies.
@@ -217,9 +271,22 @@ pub fn questions(
     if arrival == Arrival::Clear(snapshot.host().unwrap_or(PortId(u16::MAX))) {
         return Ok(Vec::new());
     }
-    let told = dataplane::explain::explain((snapshot, now_ns), arrival, question.flow);
+    let told = judged((snapshot, now_ns), arrival, question)?;
     let asked = told.consultations.iter();
     Ok(asked.map(|asked| Key { scope: asked.scope, flow: asked.flow }).collect())
+}
+
+/// Asks the walk.
+fn judged(
+    at: (&Snapshot, u64),
+    arrival: Arrival,
+    question: Question<'_>,
+) -> Result<Explanation, QuestionError> {
+    Ok(match question.inside {
+        None => dataplane::explain::explain(at, arrival, question.flow),
+        Some(inside) => dataplane::explain::explain_inside(at, arrival, inside, question.flow)
+            .map_err(QuestionError::Inside)?,
+    })
 }
 
 fn arrival(snapshot: &Snapshot, question: Question<'_>) -> Result<Arrival, QuestionError> {
@@ -239,7 +306,7 @@ fn arrival(snapshot: &Snapshot, question: Question<'_>) -> Result<Arrival, Quest
 pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained, QuestionError> {
     let Picture { snapshot, now_ns, .. } = picture;
     let (arrival, flow) = (arrival(snapshot, question)?, question.flow);
-    let mut told = dataplane::explain::explain((snapshot, now_ns), arrival, flow);
+    let mut told = judged((snapshot, now_ns), arrival, question)?;
     let depends_on_routing = matches!(
         told.verdict,
         Verdict::Drop(
@@ -249,7 +316,8 @@ pub fn explain(picture: Picture<'_>, question: Question<'_>) -> Result<Explained
                 | DropReason::PolicyDiscard
         )
     );
-    let is_unknown = picture.routing == Routing::Unknown && depends_on_routing;
+    let is_unknown =
+        picture.routing == Routing::Unknown && depends_on_routing && told.carried.is_none();
     if is_unknown {
         told.consultations = consult(snapshot, arrival, &flow);
     }
@@ -379,6 +447,7 @@ impl Story<'_> {
         for seen in &self.told.connections {
             lines.push(("connection", self.connection(seen)));
         }
+        lines.extend(self.carried());
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
             None if self.told.consultations.is_empty() && self.told.connections.is_empty() => {
@@ -391,6 +460,25 @@ impl Story<'_> {
             lines.extend(self.leaving());
         }
         lines.extend(self.notes().into_iter().map(|note| ("note", note)));
+        lines
+    }
+
+    /// The endpoints of a packet in a virtual network, and the overlay packet that goes on.
+    fn carried(&self) -> Vec<(&'static str, String)> {
+        let Some(carried) = &self.told.carried else { return Vec::new() };
+        let (source, destination) = (self.flow.source_address(), self.flow.destination_address());
+        let endpoint = |address: Address, found: &Option<dataplane::explain::Found>| match found {
+            Some(found) => format!("{address} is on host {}", found.host),
+            None => format!("{address} is no endpoint of VNI {}", carried.vni),
+        };
+        let mut lines = vec![
+            ("endpoint", endpoint(source, &carried.from)),
+            ("", endpoint(destination, &carried.to)),
+        ];
+        if let Some(onward) = &carried.onward {
+            let text = format!("{}: goes on as {}", carried.overlay, flow_text(onward));
+            lines.push(("overlay", text));
+        }
         lines
     }
 
@@ -434,11 +522,15 @@ impl Story<'_> {
             }
         }
         notes.extend(self.missing_service());
+        if self.told.carried.is_some() && self.picture.recalled.is_empty() {
+            notes.push("a file holds no endpoints: the daemon has them, ask it".to_owned());
+        }
         let unmatched = self.told.consultations.iter();
         let mut unmatched = unmatched.filter(|asked| asked.decider == Decider::None);
-        if let Some(direction) = unmatched.find_map(|asked| asked.domain.book().direction()) {
+        let of_spd = |asked: &Consultation| Some((asked.domain.book().direction()?, asked.flow));
+        if let Some((direction, flow)) = unmatched.find_map(of_spd) {
             let way = (direction, self.ingress().0);
-            notes.extend(nearest::nearest(self.snapshot.spd(), way, &self.flow));
+            notes.extend(nearest::nearest(self.snapshot.spd(), way, &flow));
         }
         notes.extend(self.dead_ports());
         notes
@@ -455,6 +547,9 @@ impl Story<'_> {
     /// The entry of `allow_host` that would let the packet in.
     fn missing_service(&self) -> Option<String> {
         let Arrival::Clear(port) = self.arrival else { return None };
+        if self.told.carried.is_some() {
+            return None;
+        }
         let port = self.snapshot.port(port);
         let target = self.snapshot.routes().lookup(self.flow.destination_address());
         let is_for_us = target == Some(RouteTarget::Local) && port.side == Side::Unprotected;
@@ -507,6 +602,9 @@ impl Story<'_> {
 
     fn packet(&self) -> String {
         let flow = flow_text(&self.flow);
+        let inside = self.told.carried.as_ref().map_or(String::new(), |carried| {
+            format!(" in VNI {}, sent by host {}", carried.vni, carried.host)
+        });
         let (port, how) = match self.arrival {
             Arrival::Clear(port) if self.snapshot.host() == Some(port) => {
                 return format!("{flow}{}, from this machine itself", self.segments());
@@ -517,7 +615,7 @@ impl Story<'_> {
             }
         };
         let side = side_text(self.snapshot.port(port).side);
-        let flow = format!("{flow}{}", self.segments());
+        let flow = format!("{flow}{}{inside}", self.segments());
         format!("{flow}, received by {side} port {} {how}", self.port_name(port))
     }
 
@@ -599,7 +697,9 @@ impl Story<'_> {
                 _ => "not looked up".into(),
             };
         };
-        let prefix = self.prefix(self.flow.destination_address(), target);
+        let onward = self.told.carried.as_ref().and_then(|carried| carried.onward);
+        let flow = onward.unwrap_or(self.flow);
+        let prefix = self.prefix(flow.destination_address(), target);
         format!("{prefix}{}", self.target_text(target))
     }
 
@@ -705,6 +805,7 @@ impl Story<'_> {
             tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
             spi: sa.and_then(|sa| self.spi(sa)),
             mtu: told.mtu,
+            inside: told.carried.as_ref().map(InsideText::of),
             generation: self.snapshot.generation().0,
             notes: self.notes(),
             lines: self.lines(),

@@ -1,6 +1,8 @@
 //! Explains the walk's verdict on a flow: asks the walk's own questions about one packet that is
 //! never sent (DESIGN I9: nothing is counted, sealed or moved).
 
+mod inside;
+
 use ipsec::{Mode, OutboundSa};
 use policy::Consultation;
 use wire::flow::protocol;
@@ -14,6 +16,7 @@ use crate::snapshot::Snapshot;
 pub use crate::tracking::SeenConnection;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 use crate::worker_share::{WorkerShare, sealing_sa};
+pub use inside::{Carried, Found, Inside, InsideError, explain_inside};
 
 /// The way by which the packet in question came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +42,22 @@ pub struct Explanation {
     pub egress: Option<PortId>,
     /// Largest inner packet on its way, bytes, if it leaves.
     pub mtu: Option<u32>,
+    /// Of a packet in a virtual network, the overlay packet that carries it on.
+    pub carried: Option<Carried>,
+}
+
+impl Explanation {
+    fn nothing() -> Explanation {
+        Explanation {
+            verdict: Verdict::Host,
+            consultations: Vec::new(),
+            connections: Vec::new(),
+            route: None,
+            egress: None,
+            mtu: None,
+            carried: None,
+        }
+    }
 }
 
 /// Explains the verdict that the walk would give packets of a flow.
@@ -53,24 +72,29 @@ pub struct Explanation {
 /// whether that is known or not.
 pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flow) -> Explanation {
     let row = row_of(snapshot, arrival, flow);
-    let mut told = Explanation {
-        verdict: Verdict::Host,
-        consultations: Vec::new(),
-        connections: Vec::new(),
-        route: None,
-        egress: None,
-        mtu: None,
-    };
-    told.verdict = match judge((snapshot, now_ns), &row, &mut told) {
+    let mut told = Explanation::nothing();
+    let judged = judge((snapshot, now_ns), &row, &mut told);
+    told.verdict = conclude((snapshot, now_ns), &row.packet, judged, &mut told);
+    told
+}
+
+/// Returns the verdict on a packet that leaves or not, and tells how it leaves.
+fn conclude(
+    (snapshot, now_ns): (&Snapshot, u64),
+    packet: &Packet,
+    judged: Result<State, DropReason>,
+    told: &mut Explanation,
+) -> Verdict {
+    match judged {
         Ok(State::Forward(adjacency)) => {
             told.egress = Some(adjacency.port);
             told.mtu = Some(snapshot.port(adjacency.port).mtu);
             Verdict::Forward(adjacency.port)
         }
-        Ok(State::Protect(set)) => match protected(snapshot, set, &row.packet) {
+        Ok(State::Protect(set)) => match protected(snapshot, set, packet) {
             Ok(egress) => {
                 told.egress = Some(egress);
-                told.mtu = Some(snapshot.set_sizes(set, now_ns).inner(flow.family));
+                told.mtu = Some(snapshot.set_sizes(set, now_ns).inner(packet.flow.family));
                 Verdict::Protect(set)
             }
             Err(DropReason::NoSa) if snapshot.awaits_sa(set) => Verdict::Hold(HoldKind::Sa),
@@ -80,8 +104,7 @@ pub fn explain((snapshot, now_ns): (&Snapshot, u64), arrival: Arrival, flow: Flo
             Verdict::Host
         }
         Err(reason) => Verdict::Drop(reason),
-    };
-    told
+    }
 }
 
 fn judge(
@@ -93,8 +116,18 @@ fn judge(
         return Err(reason);
     }
     told.route = snapshot.routes().lookup(row.packet.flow.destination_address());
-    let tables = snapshot.tables();
     let bytes: &[u8] = if row.packet.flow.protocol == protocol::TCP { &SYN } else { &IKE };
+    ask((snapshot, now_ns), row, bytes, told)
+}
+
+/// Asks what the walk asks about a packet, and tells what the books and the connections say.
+fn ask(
+    (snapshot, now_ns): (&Snapshot, u64),
+    row: &Row,
+    bytes: &[u8],
+    told: &mut Explanation,
+) -> Result<State, DropReason> {
+    let tables = snapshot.tables();
     decide_one((snapshot, now_ns), row, bytes, |asked, foreseen| {
         asked.explain(tables, foreseen.known, &mut |book| told.consultations.push(book));
         told.connections.extend(foreseen.connections.iter().flatten());
@@ -153,11 +186,6 @@ fn wire_check(flow: &Flow) -> Option<DropReason> {
 
 /// A row for a packet that has no bytes: only its flow is looked at.
 fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
-    let (ingress, origin) = match arrival {
-        Arrival::Clear(port) if snapshot.host() == Some(port) => (port, Origin::Host),
-        Arrival::Clear(port) => (port, Origin::Received),
-        Arrival::Opened(port, set) => (port, Origin::Opened(set)),
-    };
     let fragment = match flow.upper {
         Upper::Fragment => Fragment::Later,
         _ => Fragment::Whole,
@@ -170,6 +198,15 @@ fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
         traffic_class: 0,
         fragment,
         dont_fragment: false,
+    };
+    row_with(snapshot, arrival, packet)
+}
+
+fn row_with(snapshot: &Snapshot, arrival: Arrival, packet: Packet) -> Row {
+    let (ingress, origin) = match arrival {
+        Arrival::Clear(port) if snapshot.host() == Some(port) => (port, Origin::Host),
+        Arrival::Clear(port) => (port, Origin::Received),
+        Arrival::Opened(port, set) => (port, Origin::Opened(set)),
     };
     let state = State::Clear;
     Row {

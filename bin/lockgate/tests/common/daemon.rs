@@ -315,7 +315,10 @@ impl Gateway for Fake {
             opens: false,
         };
         let from_peer = request.from_peer.as_deref();
-        let told = control::explain(picture, Question { port: &request.port, from_peer, flow });
+        let told = control::explain(
+            picture,
+            Question { port: &request.port, from_peer, flow, inside: None },
+        );
         let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut answered: v1::Explanation =
             serde_json::from_value(serde_json::to_value(&told).unwrap()).unwrap();

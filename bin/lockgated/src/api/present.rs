@@ -9,11 +9,12 @@ use config::validated::{self, Peer, PeerPlace};
 use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyName, Severity, service_text};
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
+use dataplane::explain::Inside;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, InboundSa, SequenceNumbers};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId};
-use wire::{Address, Flow, Upper};
+use wire::{Address, Flow, Upper, Vni};
 
 use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingChange};
 use crate::clock;
@@ -297,6 +298,23 @@ pub(super) fn flow(request: &v1::ExplainRequest) -> Option<Flow> {
     })
 }
 
+/// Reads the virtual network of a request.
+///
+/// # Errors
+/// It names one that cannot be, or a host that is no address or comes without a network.
+pub(super) fn inside(request: &v1::ExplainRequest) -> Result<Option<Inside>, &'static str> {
+    let host = request.host.as_deref().map(str::parse::<IpAddr>).transpose();
+    let host = host.map_err(|_| "a host is an IP address")?.map(Address::from);
+    match (request.vni, host) {
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err("a host sends in a virtual network: name its VNI"),
+        (Some(number), host) => {
+            let vni = Vni::new(number).ok_or("a VNI has 24 bits: 0 to 16777215")?;
+            Ok(Some(Inside { vni, host }))
+        }
+    }
+}
+
 /// An explanation.
 pub(super) fn explanation(told: Explained) -> v1::Explanation {
     let consultation = |asked: control::PolicyLookup| v1::Consultation {
@@ -308,9 +326,18 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         tier: asked.tier.into(),
         tier_reason: asked.tier_reason,
     };
-    let tunnel = told.tunnel.map(|ends| v1::TunnelEnds {
+    let ends = |ends: control::TunnelEnds| v1::TunnelEnds {
         local: ends.local.to_string(),
         remote: ends.remote.to_string(),
+    };
+    let tunnel = told.tunnel.map(ends);
+    let inside = told.inside.map(|inside| v1::ExplainedInside {
+        vni: inside.vni,
+        overlay: inside.overlay,
+        host: inside.host.to_string(),
+        source_host: inside.source_host.map(|host| host.to_string()),
+        destination_host: inside.destination_host.map(|host| host.to_string()),
+        outer: inside.outer.map(ends),
     });
     let lines = told.lines.into_iter();
     v1::Explanation {
@@ -328,6 +355,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         tunnel,
         spi: told.spi,
         mtu: told.mtu,
+        inside,
         generation: told.generation,
         notes: told.notes,
         lines: lines.map(|(heading, text)| v1::Line { heading: heading.into(), text }).collect(),

@@ -246,7 +246,8 @@ impl<B: Backend> Gateway for Service<B> {
             .map(|port| DeadPort { name: port.name, state: port.state, reason: port.state_reason })
             .collect();
         let from_peer = request.from_peer.as_deref();
-        let question = Question { port: &request.port, from_peer, flow };
+        let inside = present::inside(&request).map_err(Status::invalid_argument)?;
+        let question = Question { port: &request.port, from_peer, flow, inside };
         let refused = |error: QuestionError| Status::invalid_argument(error.to_string());
         let now_ns = crate::clock::now_ns();
         let questions = control::questions((snapshot, now_ns), question).map_err(refused)?;
