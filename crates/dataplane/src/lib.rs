@@ -57,6 +57,7 @@ pub mod sweep;
 pub mod tap;
 mod tracking;
 mod tx_batch;
+mod upper_layer;
 pub mod verdict;
 pub mod walk;
 mod watch;
