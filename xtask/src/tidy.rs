@@ -36,7 +36,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("replay", &["wire", "policy", "ipsec", "dataplane", "io", "config", "control", "console"]),
     ("netlab", &["io"]),
     ("callgrind", &[]),
-    ("scene", &["wire", "policy", "ipsec", "dataplane", "io"]),
+    ("scene", &["wire", "endpoints", "policy", "ipsec", "dataplane", "io"]),
     ("packets", &["wire", "endpoints", "policy", "ipsec", "dataplane", "io"]),
     ("model", &["wire", "policy", "ipsec", "dataplane"]),
     ("documents", &[]),

@@ -274,8 +274,8 @@ fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
 }
 
 /// The suites and libraries of the rows of one direction. What is forwarded has neither, and the
-/// suite without either no library: one row stands for all. Under valgrind times say nothing, so that
-/// nothing is chosen by them.
+/// suite without either no library: one row stands for all. Under valgrind times say nothing, so
+/// that nothing is chosen by them.
 fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option<BackendKind>)> {
     let suites = arguments.suite.iter().flat_map(|suites| suites.0);
     let counts = arguments.shares || arguments.callgrind_once;

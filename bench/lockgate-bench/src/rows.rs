@@ -96,7 +96,7 @@ pub(super) struct Row {
     /// rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) forward_ratio: Option<f64>,
-    /// What it takes more than plain forwarding, ns, median of laps of the same rounds.
+    /// Time beyond that of plain forwarding, ns, median of laps of the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_forward_ns: Option<f64>,
     /// Distance of the quartiles of `over_forward_ns`, ns.
@@ -201,15 +201,6 @@ impl Row {
             yardstick_ns: figure(LapFigures::yardstick_ns).median,
             yardstick_ratio: ratio.median,
             yardstick_ratio_spread: ratio.spread,
-            instructions_callgrind: None,
-            general_ratio: None,
-            general_spread: None,
-            pairs: None,
-            one_sa_ratio: None,
-            one_sa_spread: None,
-            forward_ratio: None,
-            over_forward_ns: None,
-            over_forward_iqr_ns: None,
             spread: walk.spread,
             ns_best_quartile: walk.first_quartile,
             cipher_ns_best_quartile: cipher.first_quartile,
@@ -223,9 +214,9 @@ impl Row {
             in_flight: *in_flight,
             frame_bytes: memory.frame_bytes,
             share_of_core: span.share_of_core(),
-            target_ns: None,
             stages: stages.map(named),
             stages_clock_ns: stages.map(|times| times.clock_ns),
+            ..Row::default()
         })
     }
 }

@@ -16,8 +16,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{
-    Generation, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PortId, PortInfo,
-    Prefix, RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
+    Generation, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Overlays, PortId,
+    PortInfo, Prefix, RouteEntry, RouteTarget, SaSet, Side, Snapshot, SnapshotParts,
 };
 use ipsec::cipher::BackendKind;
 use ipsec::{
@@ -328,7 +328,7 @@ impl Case {
             workers: self.workers as u32,
             ports: ports(self.direction),
             host: None,
-            overlays: overlay::overlays(self),
+            overlays: self.overlays(),
             routes,
             next_hops,
             neighbours,
@@ -401,6 +401,12 @@ impl Case {
                 upper: UpperSelector::Any,
             },
         }
+    }
+
+    /// The overlay of the case, if it has one.
+    fn overlays(&self) -> Option<Arc<Overlays>> {
+        let lan = || overlay::overlays(PortId(LAN.0), self.own(LAN), self.network(LAN).first());
+        (self.direction == Direction::Overlay).then(lan)
     }
 
     /// Our address on a netdev.

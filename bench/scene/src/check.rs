@@ -7,7 +7,7 @@ use wire::{Family, packet};
 
 use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
 use crate::other_cipher::{OtherCipher, OtherError};
-use crate::overlay;
+use crate::overlay_packets;
 
 /// A fault of a packet that came out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ pub fn check(
             }
             same(&inner.ip(), &opened.inner)
         }
-        Direction::Overlay => same(&overlay::leaving(case, flow), output),
+        Direction::Overlay => same(&overlay_packets::leaving(case, flow), output),
         Direction::In | Direction::Forward => {
             same(&inner.frame(router_mac(egress), own_mac(egress), None), output)
         }
@@ -146,7 +146,7 @@ mod tests {
         let inner = case.inner(5, HOP_LIMIT - 1);
         match case.direction {
             Direction::In | Direction::Forward => return inner.frame(to, from, None),
-            Direction::Overlay => return overlay::leaving(case, 5),
+            Direction::Overlay => return overlay_packets::leaving(case, 5),
             Direction::Out => {}
         }
         let (local, remote) = case.tunnel(0);

@@ -12,6 +12,7 @@ mod handshake;
 mod limits;
 mod other_cipher;
 mod overlay;
+mod overlay_packets;
 mod packets;
 mod random;
 

@@ -9,7 +9,7 @@ use wire::{FrameId, Frames};
 
 use crate::case::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
 use crate::other_cipher::OtherCipher;
-use crate::overlay;
+use crate::overlay_packets;
 use crate::random::Random;
 
 /// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
@@ -74,7 +74,7 @@ pub fn arriving(
     let inner = case.inner(flow, HOP_LIMIT);
     match case.direction {
         Direction::Out | Direction::Forward => return inner.frame(to, from, None),
-        Direction::Overlay => return overlay::arriving(case, flow),
+        Direction::Overlay => return overlay_packets::arriving(case, flow),
         Direction::In => {}
     }
     let peer = case.peer_of(flow);

@@ -49,7 +49,8 @@ fn every_verdict_is_explained_by_what_decided_it() {
 fn a_packet_in_a_virtual_network_is_explained_with_the_overlay_packet_around_it() {
     let place = Place::with_gateways();
     let text = place.text("a.toml")
-        + "[overlay.fabric]\nkind = \"vxlan\"\nport = \"lan\"\nentrances = [\"10.1.0.1\"]\n[vni.7]\n";
+        + "[overlay.fabric]\nkind = \"vxlan\"\nport = \"lan\"\nentrances = [\"10.1.0.1\"]\n\
+           [vni.7]\n";
     place.write("overlay.toml", &text);
     let flow = ["tcp", "172.16.0.1:1", "172.16.0.2:443"];
     let ask = |more: &[&'static str]| {

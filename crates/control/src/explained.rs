@@ -1,23 +1,25 @@
 //! Explains in an operator's words how the walk would handle a flow: `lockgate explain` answers the
 //! same over a file and from the running daemon.
 
+mod inside;
 mod nearest;
 mod words;
 
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::ZoneOwner;
-use dataplane::explain::{Arrival, Carried, Explanation, Inside, InsideError, SeenConnection};
+use dataplane::explain::{Arrival, Explanation, Inside, InsideError, SeenConnection};
 use dataplane::{
     DropReason, HoldKind, HostService, NextHopId, PortId, PortInfo, Prefix, RouteTarget, SaSet,
     SetIndex, Side, Snapshot, Verdict,
 };
+pub use inside::InsideText;
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
-use policy::selector::protocol_text;
 use policy::{AddressRange, Consultation, Decider, Exit, PortClass, SaSetId};
 use serde::Serialize;
 use wire::flow::protocol;
 use wire::{Address, Flow, Upper};
-use words::{book_name, policy_text};
+pub use words::flow_text;
+use words::{book_name, covers, policy_text, side_text};
 
 use config::{Validated, service_text};
 
@@ -127,7 +129,7 @@ pub enum QuestionError {
     )]
     IcmpErrorFromPeer,
     /// A virtual network, or its hosts, that are not known.
-    #[error("{}", inside_text(.0))]
+    #[error("{}", inside::error_text(.0))]
     Inside(InsideError),
     /// ESP to this machine: what decides is inside.
     #[error("ESP to this gateway is decrypted: ask with --from-peer PEER about the packet inside")]
@@ -138,19 +140,6 @@ pub enum QuestionError {
          with --from-peer PEER about the packet inside"
     )]
     EspFragmentToUs,
-}
-
-fn inside_text(error: &InsideError) -> String {
-    match error {
-        InsideError::NoNetwork(vni) => format!("there is no virtual network {vni}"),
-        InsideError::NoHost(key) => format!(
-            "no endpoint of VNI {} has the address {}: say with --host which host sends",
-            key.vni, key.address
-        ),
-        InsideError::NoEntrance(host) => {
-            format!("the overlay has no entrance that host {host} could send to")
-        }
-    }
 }
 
 /// The verdict on a packet, with its reasons.
@@ -194,40 +183,6 @@ pub struct Explained {
     /// The explanation as text: headings and contents; an empty heading continues the one before.
     #[serde(skip)]
     pub lines: Vec<(&'static str, String)>,
-}
-
-/// The way of a packet through a virtual network.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct InsideText {
-    /// Number of the network.
-    pub vni: u32,
-    /// Name of its overlay.
-    pub overlay: String,
-    /// The host that sends.
-    pub host: std::net::IpAddr,
-    /// The host of the endpoint that has the packet's source; `None`: there is no such endpoint.
-    pub source_host: Option<std::net::IpAddr>,
-    /// The host of the endpoint that has its destination.
-    pub destination_host: Option<std::net::IpAddr>,
-    /// Source and destination of the overlay packet that goes on.
-    pub outer: Option<TunnelEnds>,
-}
-
-impl InsideText {
-    fn of(carried: &Carried) -> InsideText {
-        let host = |found: &dataplane::explain::Found| found.host.into();
-        InsideText {
-            vni: carried.vni.get(),
-            overlay: carried.overlay.clone(),
-            host: carried.host.into(),
-            source_host: carried.from.as_ref().map(host),
-            destination_host: carried.to.as_ref().map(host),
-            outer: carried.onward.map(|flow| TunnelEnds {
-                local: flow.source_address().into(),
-                remote: flow.destination_address().into(),
-            }),
-        }
-    }
 }
 
 /// A lookup in the policies.
@@ -359,21 +314,6 @@ pub fn set_of(snapshot: &Snapshot, id: SaSetId) -> Option<&SaSet> {
     snapshot.sad().places().get(id).map(|place| snapshot.set(place))
 }
 
-/// A flow in the words of the command line: `tcp 10.1.0.5:1000 -> 10.2.0.9:443`.
-pub fn flow_text(flow: &Flow) -> String {
-    let (source, destination) = (flow.source_address(), flow.destination_address());
-    let name = protocol_text(Some(flow.protocol));
-    let with = |ip: Address, port: u16| std::net::SocketAddr::new(ip.into(), port).to_string();
-    match flow.upper {
-        Upper::Ports { source: s, destination: d } => {
-            format!("{name} {} -> {}", with(source, s), with(destination, d))
-        }
-        Upper::Icmp { kind, code } => format!("{name}/{kind}/{code} {source} -> {destination}"),
-        Upper::None => format!("{name} {source} -> {destination}"),
-        Upper::Fragment => format!("{name} {source} -> {destination}, later fragments"),
-    }
-}
-
 fn set_of_peer(snapshot: &Snapshot, peer: &str) -> Result<SetIndex, QuestionError> {
     let place = snapshot.sets().find(|(_, set)| set.peer == peer);
     place.map(|(place, _)| place).ok_or_else(|| QuestionError::Unknown {
@@ -447,7 +387,9 @@ impl Story<'_> {
         for seen in &self.told.connections {
             lines.push(("connection", self.connection(seen)));
         }
-        lines.extend(self.carried());
+        if let Some(carried) = &self.told.carried {
+            lines.extend(inside::lines(carried, &self.flow));
+        }
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
             None if self.told.consultations.is_empty() && self.told.connections.is_empty() => {
@@ -460,25 +402,6 @@ impl Story<'_> {
             lines.extend(self.leaving());
         }
         lines.extend(self.notes().into_iter().map(|note| ("note", note)));
-        lines
-    }
-
-    /// The endpoints of a packet in a virtual network, and the overlay packet that goes on.
-    fn carried(&self) -> Vec<(&'static str, String)> {
-        let Some(carried) = &self.told.carried else { return Vec::new() };
-        let (source, destination) = (self.flow.source_address(), self.flow.destination_address());
-        let endpoint = |address: Address, found: &Option<dataplane::explain::Found>| match found {
-            Some(found) => format!("{address} is on host {}", found.host),
-            None => format!("{address} is no endpoint of VNI {}", carried.vni),
-        };
-        let mut lines = vec![
-            ("endpoint", endpoint(source, &carried.from)),
-            ("", endpoint(destination, &carried.to)),
-        ];
-        if let Some(onward) = &carried.onward {
-            let text = format!("{}: goes on as {}", carried.overlay, flow_text(onward));
-            lines.push(("overlay", text));
-        }
         lines
     }
 
@@ -865,24 +788,5 @@ impl Story<'_> {
             tier,
             tier_reason,
         }
-    }
-}
-
-/// Returns whether an entry of `allow_host` covers this flow.
-fn covers(service: &HostService, flow: &Flow) -> bool {
-    let port_fits = match (service.ports, flow.upper) {
-        (Some(range), Upper::Ports { destination, .. }) => {
-            (range.lo..=range.hi).contains(&destination)
-        }
-        (Some(_), upper) => upper == Upper::Fragment,
-        (None, _) => true,
-    };
-    service.protocol == flow.protocol && port_fits
-}
-
-fn side_text(side: Side) -> &'static str {
-    match side {
-        Side::Protected => "protected",
-        Side::Unprotected => "unprotected",
     }
 }

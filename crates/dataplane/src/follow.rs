@@ -22,10 +22,11 @@ use wire::{Fragment, Frames, Packet, Upper, icmp};
 use crate::batch_context::BatchContext;
 use crate::decide::{decide_one, may_carry_fragment, tenants_fragment};
 use crate::large_packet;
-use crate::reassembly::{Answer, Datagram, First, Part, Piece, UpperLayer, Way};
+use crate::reassembly::{Answer, Datagram, First, Part, Piece, Way};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
+use crate::upper_layer::UpperLayer;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 
 /// Bytes of TCP's header that a first fragment shows at least: its flags among them (RFC 1858 §3).

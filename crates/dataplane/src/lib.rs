@@ -59,6 +59,7 @@ pub mod tap;
 mod tenant_samples;
 mod tracking;
 mod tx_batch;
+mod upper_layer;
 pub mod verdict;
 pub mod walk;
 mod watch;

@@ -31,7 +31,7 @@ use crate::snapshot::Snapshot;
 use crate::verdict::DropReason;
 pub(crate) use datagram::{Datagram, Way};
 pub(crate) use ranges::Part;
-pub(crate) use table::{Answer, First, Piece, UpperLayer, Waiting};
+pub(crate) use table::{Answer, First, Piece, Waiting};
 use table::{Bounds, Limits, Table};
 use whole::MAX_PACKET_BYTES;
 pub(crate) use whole::{Source, assemble, length};

@@ -4,7 +4,7 @@ use wire::{Flow, FrameId, Frames, LinkAddress, Packet};
 
 use crate::ids::{PortId, SetIndex};
 use crate::port::Adjacency;
-use crate::reassembly::UpperLayer;
+use crate::upper_layer::UpperLayer;
 
 /// The source of a row's packet; it selects the checks that `decide` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

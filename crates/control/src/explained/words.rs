@@ -1,9 +1,9 @@
 //! Books, policies and rules in words.
 
-use dataplane::Snapshot;
+use dataplane::{HostService, Side, Snapshot};
 use policy::selector::protocol_text;
 use policy::{Action, AddressRange, Book, GroupMode, Policy, TcpSegments, UpperSelector};
-use wire::Family;
+use wire::{Address, Family, Flow, Upper};
 
 use super::set_of;
 
@@ -68,4 +68,39 @@ pub(super) fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
         ranges(&selector.remote),
         protocol_text(selector.protocol),
     )
+}
+
+/// A flow in the words of the command line: `tcp 10.1.0.5:1000 -> 10.2.0.9:443`.
+pub fn flow_text(flow: &Flow) -> String {
+    let (source, destination) = (flow.source_address(), flow.destination_address());
+    let name = protocol_text(Some(flow.protocol));
+    let with = |ip: Address, port: u16| std::net::SocketAddr::new(ip.into(), port).to_string();
+    match flow.upper {
+        Upper::Ports { source: s, destination: d } => {
+            format!("{name} {} -> {}", with(source, s), with(destination, d))
+        }
+        Upper::Icmp { kind, code } => format!("{name}/{kind}/{code} {source} -> {destination}"),
+        Upper::None => format!("{name} {source} -> {destination}"),
+        Upper::Fragment => format!("{name} {source} -> {destination}, later fragments"),
+    }
+}
+
+/// Names a side.
+pub(super) fn side_text(side: Side) -> &'static str {
+    match side {
+        Side::Protected => "protected",
+        Side::Unprotected => "unprotected",
+    }
+}
+
+/// Returns whether an entry of `allow_host` covers this flow.
+pub(super) fn covers(service: &HostService, flow: &Flow) -> bool {
+    let port_fits = match (service.ports, flow.upper) {
+        (Some(range), Upper::Ports { destination, .. }) => {
+            (range.lo..=range.hi).contains(&destination)
+        }
+        (Some(_), upper) => upper == Upper::Fragment,
+        (None, _) => true,
+    };
+    service.protocol == flow.protocol && port_fits
 }

@@ -1,5 +1,5 @@
-//! Explains the verdict on a packet inside a virtual network: makes the overlay packet that its host
-//! would send, and asks the walk's own questions about it.
+//! Explains the verdict on a packet inside a virtual network: makes the overlay packet that its
+//! host would send, and asks the walk's own questions about it.
 
 use endpoints::EndpointKey;
 pub use endpoints::Found;
@@ -116,7 +116,7 @@ pub fn explain_inside(
 /// Bytes of the link header of a tenant's frame.
 const LINK_BYTES: usize = wire::link::ETHERNET_BYTES;
 
-/// Where the tenant's frame begins in an overlay packet that we made.
+/// Returns where the tenant's frame begins in an overlay packet that we made.
 fn frame_offset(bytes: &[u8], packet: &Packet) -> usize {
     let headers = usize::from(packet.upper_offset) + wire::outer::UDP_BYTES;
     (headers + wire::overlay::HEADER_BYTES).min(bytes.len())

@@ -2,8 +2,9 @@
 
 use super::datagram::Datagram;
 use super::ranges::{MOST, Part};
-use super::table::{First, Limits, Piece, UpperLayer};
+use super::table::{First, Limits, Piece};
 use crate::ids::PortId;
+use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 
 /// The answer about a fragment.

@@ -15,12 +15,12 @@
 //! fragment of it passes.
 
 use cpu::aes::Secret;
-use wire::Upper;
 
 use super::datagram::{Datagram, Hashes, Sender};
 use super::lists::{AgeList, Index, Link, NONE, Slab, Slot};
 use super::ranges::{Fault, Part, Ranges};
 use crate::ids::PortId;
+use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 
 /// Bounds of a number: in all, of a port, of a sender.
@@ -42,17 +42,6 @@ pub(crate) struct Limits {
     pub(crate) held_a_datagram: usize,
     /// Time that a datagram is known, nanoseconds.
     pub(crate) patience_ns: u64,
-}
-
-/// The upper layer of a datagram, as its first fragment shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct UpperLayer {
-    pub(crate) protocol: u8,
-    pub(crate) upper: Upper,
-    /// A segment that opens a connection.
-    pub(crate) opens: bool,
-    /// Identifier of an ICMP echo.
-    pub(crate) echo: Option<u16>,
 }
 
 /// The content of a first fragment.

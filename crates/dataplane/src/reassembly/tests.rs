@@ -5,9 +5,10 @@ use wire::{Address, Upper};
 use super::datagram::{Datagram, Way};
 use super::model::{Model, Told};
 use super::ranges::Part;
-use super::table::{Answer, Bounds, First, Limits, Piece, Table, UpperLayer};
+use super::table::{Answer, Bounds, First, Limits, Piece, Table};
 use super::{ESP_LIMITS, LIMITS, PATIENCE_NS};
 use crate::ids::PortId;
+use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 
 const SECRET: [u8; 32] = [7; 32];

@@ -516,8 +516,8 @@ fn tenants_are_told_what_fits() {
     }
 }
 
-/// What a tenant lets routers fragment is cut inside its network; each fragment has an overlay
-/// packet of its own.
+/// A packet that a tenant lets routers fragment is cut inside its network; each fragment has an
+/// overlay packet of its own.
 #[test]
 fn tenants_packets_are_fragmented_inside() {
     for outer in FAMILIES {
@@ -578,7 +578,7 @@ fn segments((outer, kind, network): (Family, Kind, u32), inner: Family, port: u1
     })
 }
 
-/// Where groups name ports, a later fragment is judged by its datagram's first one, and waits for
+/// A later fragment, where groups name ports, is judged by its datagram's first one, and waits for
 /// it; in each network by itself.
 #[test]
 fn tenants_later_fragments_follow_their_first() {
@@ -825,6 +825,7 @@ fn comparable(lab: &Laboratory) -> Counters {
 }
 
 /// The fast path ≡ the general walk for overlay packets: bytes in order, verdicts, every counter.
+// AX-23
 #[test]
 fn overlay_packets_leave_by_the_fast_path_as_by_the_general_walk() {
     let runs = prop_oneof![6 => a_common_run(), 1 => (a_sending(), 1..4usize)];

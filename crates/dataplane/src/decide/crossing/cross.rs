@@ -16,12 +16,12 @@ use super::open::{Content, Probes, TenantFrame, open};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
-use crate::reassembly::UpperLayer;
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 use crate::tenant_samples::TenantSample;
 use crate::tracking::{Appearance, Foreseen, Tracker};
+use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 use endpoints::Found;
 
