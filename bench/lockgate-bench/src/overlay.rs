@@ -76,7 +76,7 @@ struct Subject {
     lane: usize,
     what: &'static str,
     share: usize,
-    /// What it is compared with.
+    /// The row that it is compared with.
     beside: &'static str,
 }
 

@@ -5,8 +5,8 @@
 //! longer than it holds:
 //! * the **lease**: past the moment that [`Tier::renew`] named the program finds nothing;
 //! * **closing**: one write closes a network, a way to a host, or one endpoint;
-//! * **quarantine**: a slot, a way, a network or an overlay that was closed is written again only when no program can be
-//!   in the middle of reading it ([`QUARANTINE`]). The caller sees to it.
+//! * **quarantine**: a slot, a way, a network or an overlay that was closed is written again only
+//!   when no program can be in the middle of reading it ([`QUARANTINE`]). The caller sees to it.
 //!
 //! The maps live as long as the process: they are pinned nowhere, and the kernel empties the table
 //! of tiers when its maker goes.

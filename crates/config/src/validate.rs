@@ -99,15 +99,11 @@ pub(crate) fn validate<E>(
     overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
-    let routes = links::routes(&raw.routes, &ports, problems);
-    let neighbours = links::neighbours(&raw.neighbours, &ports, problems);
-    if problems.has_errors() {
-        return Ok(None);
-    }
+    let links = links::both(raw, &ports, problems);
+    let has_errors = problems.has_errors();
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let (Some(connections), Some(store), Some(kernel)) = (connections, store, kernel) else {
-        return Ok(None);
-    };
+    let below = store.zip(kernel).filter(|_| !has_errors);
+    let (Some(connections), Some(below)) = (connections, below) else { return Ok(None) };
     let validated = Validated {
         node,
         cache,
@@ -119,12 +115,12 @@ pub(crate) fn validate<E>(
         groups: groups.list,
         policies,
         rules,
-        routes,
-        neighbours,
+        routes: links.0,
+        neighbours: links.1,
         overlays: overlays.list,
         networks,
-        store,
-        kernel,
+        store: below.0,
+        kernel: below.1,
     };
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);

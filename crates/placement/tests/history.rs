@@ -12,6 +12,7 @@ use dataplane::{PortId, Snapshot};
 use endpoints::{Change, Endpoint};
 use placement::{Admission, AdmitError, PortPlace, Residents, Tables};
 use proptest::prelude::*;
+use proptest::sample::select;
 use wire::{Address, Family, LinkAddress};
 
 /// A write that was refused.
@@ -172,7 +173,7 @@ fn a_step() -> impl Strategy<Value = Step> {
         10 => any::<usize>().prop_map(Step::Admit),
         1 => (prop::bool::weighted(0.2), prop::bool::weighted(0.7))
             .prop_map(|(judged, has_dmz)| Step::Change { judged, has_dmz }),
-        3 => prop_oneof![Just(1), Just(pause - 1), Just(pause), Just(3 * pause)].prop_map(Step::Wait),
+        3 => select(vec![1, pause - 1, pause, 3 * pause]).prop_map(Step::Wait),
         1 => (0u32..6, 1u32..3).prop_map(|(until, count)| Step::Refuse(until, count)),
     ]
 }

@@ -172,7 +172,7 @@ fn hung(lab: &Lab) {
     let daemon = lab.gateways.daemon(1).unwrap();
     daemon.pause();
     let began = Instant::now();
-    // Within the lease the kernel answers alone, a second at least: it is renewed four times in one.
+    // Within the lease the kernel answers alone: a second at least, as it is renewed often.
     let alone = Ping::new(&address(2), 3).run(&lab.gateways.site(1).host).unwrap();
     let within = began.elapsed();
     std::thread::sleep((LEASE + Duration::from_millis(50)).saturating_sub(began.elapsed()));

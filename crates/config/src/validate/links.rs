@@ -10,7 +10,7 @@ use wire::Address;
 use super::ports::Ports;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
-use crate::raw::{RawNeighbour, RawRoute};
+use crate::raw::{Raw, RawNeighbour, RawRoute};
 use crate::source::Span;
 use crate::validated::{Route, Target};
 use crate::values::{address, is_link_local, mac, prefix, unusable, word};
@@ -20,11 +20,17 @@ const MAX_ROUTES: usize = 1 << 21;
 /// Neighbours at most.
 const MAX_NEIGHBOURS: usize = 1 << 21;
 
-pub(crate) fn routes(
-    raw: &[RawRoute],
+/// The routes and the neighbours of a file.
+pub(crate) fn both(
+    raw: &Raw,
     ports: &Ports,
     problems: &mut Diagnostics<'_>,
-) -> Vec<Route> {
+) -> (Vec<Route>, Vec<Neighbour>) {
+    let routes = routes(&raw.routes, ports, problems);
+    (routes, neighbours(&raw.neighbours, ports, problems))
+}
+
+fn routes(raw: &[RawRoute], ports: &Ports, problems: &mut Diagnostics<'_>) -> Vec<Route> {
     let mut routes = Vec::with_capacity(raw.len());
     let mut prefixes: HashMap<Prefix, Span> = HashMap::new();
     if let Some(beyond) = raw.get(MAX_ROUTES) {
@@ -158,7 +164,7 @@ fn port(
     id
 }
 
-pub(crate) fn neighbours(
+fn neighbours(
     raw: &[RawNeighbour],
     ports: &Ports,
     problems: &mut Diagnostics<'_>,
