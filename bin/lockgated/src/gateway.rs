@@ -168,6 +168,7 @@ impl Gateway {
     /// # Errors
     /// [`WorkerGone`]: one had ended before; the others end too.
     pub(crate) async fn stop(&mut self) -> Result<(), WorkerGone> {
+        self.tier.end();
         let mut gone = Ok(());
         for last in self.machine.stop().await {
             match last {

@@ -7,14 +7,14 @@
 //!  a change       what it takes away goes before the workers change over, what it adds goes after
 //! ```
 //!
-//! A table that refuses a write closes the tier at once: the lease ends, and is not renewed before
-//! the next change of the configuration or the machine.
+//! A table that refuses a write closes the tier at once: the lease ends, and no more is written. The
+//! next change of the snapshot makes new tables.
 
 mod lease;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bpf::tier::{Size, Tier};
 use bpf::{BpfError, Miss};
@@ -41,7 +41,20 @@ pub(crate) type Places = HashMap<PortId, PortPlace>;
 pub(crate) struct KernelTier {
     settings: KernelSettings,
     inner: Mutex<Option<Inner>>,
+    /// The snapshot for which no tables could be made.
+    refused: Mutex<Weak<Snapshot>>,
     events: Events,
+}
+
+/// The part that was done to give the tier's program to netdevs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Prepared {
+    /// There are no tables.
+    Nothing,
+    /// The tables are those of before.
+    AsBefore,
+    /// The tables are new ones: each netdev needs a program that reads them.
+    Anew,
 }
 
 struct Inner {
@@ -96,7 +109,8 @@ pub(crate) enum Promotion {
 
 impl KernelTier {
     pub(crate) fn new(settings: KernelSettings, events: Events) -> Arc<KernelTier> {
-        Arc::new(KernelTier { settings, inner: Mutex::new(None), events })
+        let (inner, refused) = (Mutex::new(None), Mutex::default());
+        Arc::new(KernelTier { settings, inner, refused, events })
     }
 
     /// Returns a tier that does nothing.
@@ -111,37 +125,45 @@ impl KernelTier {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the tables when a snapshot has the first overlay; the caller then gives them to the
-    /// programs.
-    pub(crate) fn prepare(&self, snapshot: &Arc<Snapshot>) {
+    /// Makes the tables when a snapshot has the first overlay, or when it is another one than that
+    /// under which they were closed.
+    pub(crate) fn prepare(&self, snapshot: &Arc<Snapshot>) -> Prepared {
         let mut inner = self.lock();
         let is_wanted = self.settings.usage != KernelUse::Off && snapshot.overlays().is_some();
-        if inner.is_some() || !is_wanted {
-            return;
-        }
-        let mut number = [0; 4];
-        let drawn = getrandom::fill(&mut number).map_err(|error| error.to_string());
-        let size = Size { endpoints: self.settings.endpoints, networks: NETWORKS };
-        let made = drawn.and_then(|()| {
-            Tier::new(u32::from_ne_bytes(number), size).map_err(|error| error.to_string())
-        });
-        match made {
+        let tally = match inner.as_ref() {
+            Some(Inner { closed: None, .. }) => return Prepared::AsBefore,
+            Some(inner) if Arc::ptr_eq(&inner.snapshot, snapshot) => return Prepared::AsBefore,
+            Some(Inner { tally, .. }) => *tally,
+            None if is_wanted && !self.is_refused(snapshot) => Tally::default(),
+            None => return Prepared::Nothing,
+        };
+        match self.tables() {
             Ok(tables) => {
-                let tables = Arc::new(tables);
-                *inner = Some(Inner {
-                    residents: Residents::new(tables.clone()),
-                    tables,
-                    heat: Heat::default(),
-                    snapshot: snapshot.clone(),
-                    places: Places::new(),
-                    is_changing: false,
-                    to_look_at: Vec::new(),
-                    closed: None,
-                    tally: Tally::default(),
-                });
+                *inner = Some(Inner::of(tables.into(), snapshot.clone(), tally));
+                Prepared::Anew
             }
-            Err(why) => self.tell(&why),
+            Err(why) => {
+                *inner = None;
+                drop(inner);
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Arc::downgrade(snapshot);
+                self.tell(&why);
+                Prepared::Nothing
+            }
         }
+    }
+
+    /// Returns whether no tables could be made for a snapshot.
+    fn is_refused(&self, snapshot: &Arc<Snapshot>) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        std::ptr::eq(refused.as_ptr(), Arc::as_ptr(snapshot))
+    }
+
+    fn tables(&self) -> Result<Tier, String> {
+        let mut number = [0; 4];
+        getrandom::fill(&mut number).map_err(|error| error.to_string())?;
+        let size = Size { endpoints: self.settings.endpoints, networks: NETWORKS };
+        Tier::new(u32::from_ne_bytes(number), size).map_err(|error| error.to_string())
     }
 
     /// The tables, for the program of a netdev. `None`: its packets are the workers'.
@@ -167,10 +189,6 @@ impl KernelTier {
     /// Adds what a snapshot leaves to the tier: when all workers walk by it, and now and then.
     pub(crate) fn widen(&self, snapshot: &Arc<Snapshot>, places: Places) {
         self.write(|inner, now_ns| {
-            if !Arc::ptr_eq(&inner.snapshot, snapshot) || inner.places != places {
-                // Another state of affairs: what was refused may be possible now.
-                inner.closed = None;
-            }
             (inner.snapshot, inner.places) = (snapshot.clone(), places);
             inner.is_changing = false;
             let Inner { residents, snapshot, places, .. } = inner;
@@ -191,15 +209,15 @@ impl KernelTier {
 
     /// Lets the tables hold until a moment of `CLOCK_MONOTONIC`.
     pub(crate) fn renew(&self, until_ns: u64) {
-        self.write(|inner, _| match &inner.closed {
-            Some(_) => Ok(()),
-            None => inner.tables.renew(until_ns),
-        });
+        self.write(|inner, _| inner.tables.renew(until_ns));
     }
 
-    /// Returns whether there are tables.
-    pub(crate) fn is_on(&self) -> bool {
-        self.lock().is_some()
+    /// Ends the lease for good: the daemon ends.
+    pub(crate) fn end(&self) {
+        self.write(|inner, _| {
+            inner.closed = Some("the daemon ends".into());
+            inner.tables.renew(0)
+        });
     }
 
     /// Returns whether endpoints go over although packets wait for a worker.
@@ -277,10 +295,10 @@ impl KernelTier {
         Some(TierReport { counts, tally, misses, closed })
     }
 
-    /// Writes to the tables. If one refuses, the tier is closed.
+    /// Writes to the tables, unless they are closed. If one refuses, they are from now on.
     fn write(&self, write: impl FnOnce(&mut Inner, u64) -> Result<(), BpfError>) {
         let mut guard = self.lock();
-        let Some(inner) = guard.as_mut() else { return };
+        let Some(inner) = guard.as_mut().filter(|inner| inner.closed.is_none()) else { return };
         let Err(error) = write(inner, lease::now_ns()) else { return };
         inner.tally.refused += 1;
         // If this is refused as well, the lease runs out by itself.
@@ -289,12 +307,9 @@ impl KernelTier {
             Ok(()) => error.to_string(),
             Err(second) => format!("{error}; and the lease runs for up to 2 s: {second}"),
         };
-        let is_new = inner.closed.is_none();
         inner.closed = Some(why.clone());
         drop(guard);
-        if is_new {
-            self.tell(&why);
-        }
+        self.tell(&why);
     }
 
     fn tell(&self, why: &str) {
@@ -304,6 +319,21 @@ impl KernelTier {
 }
 
 impl Inner {
+    /// An empty tier.
+    fn of(tables: Arc<Tier>, snapshot: Arc<Snapshot>, tally: Tally) -> Inner {
+        Inner {
+            residents: Residents::new(tables.clone()),
+            tables,
+            heat: Heat::default(),
+            snapshot,
+            places: Places::new(),
+            is_changing: false,
+            to_look_at: Vec::new(),
+            closed: None,
+            tally,
+        }
+    }
+
     fn promote(
         &mut self,
         key: EndpointKey,

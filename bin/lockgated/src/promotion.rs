@@ -25,11 +25,10 @@ impl State {
     /// # Errors
     /// [`WorkerGone`].
     pub(crate) async fn promote_tenants(&mut self) -> Result<(), WorkerGone> {
-        self.gateway.serve_tier();
-        let tier = self.gateway.tier.clone();
-        if !tier.is_on() {
+        if !self.gateway.serve_tier() {
             return Ok(());
         }
+        let tier = self.gateway.tier.clone();
         let mut seen = Vec::new();
         for worker in self.workers.all() {
             seen.push(worker.ask(|reply| Command::FetchTenants { reply }).await?);

@@ -4,7 +4,8 @@
  * AF_XDP socket everything else, with a mark in front that says where it came
  * from. A frame is passed only if every header that says so was read and is
  * sound; what is unknown, unusual or truncated goes to the worker, which judges
- * it again. A queue without a socket drops.
+ * it again. A queue without a socket drops. Packets of overlays on a protected
+ * port go to the kernel tier first, if there is one (overlay.bpf.c).
  *
  * The worker's first stage (crates/dataplane/src/receive.rs) is the authority
  * on what is Linux's; this program passes nothing that it would not.

@@ -35,7 +35,8 @@ pub const MAX_ENTRANCES: usize = 4;
 /// Netdevs that overlay packets leave by at most.
 pub const MAX_EXITS: usize = 256;
 
-/// Values of [`OverlayEntry::kind`].
+/// Values of [`OverlayEntry::kind`]; no packet is of the first.
+pub(crate) const KIND_CLOSED: u16 = 0;
 pub(crate) const KIND_VXLAN: u16 = 1;
 pub(crate) const KIND_GENEVE: u16 = 2;
 /// Value of [`NetworkEntry::state`]: packets of the network are answered.
@@ -162,8 +163,8 @@ shared_struct! {
     /// Frames by what the program did with them, summed over the cores, since it was loaded.
     ///
     /// The program counts each frame once, by its end; there is no separate count of arrivals. So
-    /// `received() == passed() + to_worker + no_socket + mark_failed` holds by construction, under
-    /// traffic too, and nothing can be missing but the frames that are in the program right now.
+    /// `received()` is the sum of all [`Counter`]s by construction, under traffic too, and nothing
+    /// can be missing but the frames that are in the program right now.
     #[derive(PartialEq, Eq, Debug, Default)]
     pub struct KernelCounters as "lockgate_counters" {
         /// Frames by [`Counter`]; of one core in the program's map.
@@ -196,7 +197,7 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// An overlay, and where its packets come in; all zeros: it is closed.
+    /// An overlay, and where its packets come in.
     pub(crate) struct OverlayEntry as "lockgate_overlay" {
         /// Entrances, network byte order; 0: none.
         pub(crate) entrances: [u32; MAX_ENTRANCES],

@@ -6,11 +6,13 @@
 //! An *XDP program* is run by the kernel for every frame that a netdev receives, before the kernel
 //! makes anything of it. Ours (`c/steer.bpf.c`) answers `XDP_PASS`, the way into the Linux stack,
 //! or redirects the frame into the socket that its *XSKMAP* holds for the receive queue; a queue
-//! without a socket drops. One program and its maps belong to one netdev: [`Steering`].
+//! without a socket drops. One program and its maps belong to one netdev: [`Steering`]. The kernel
+//! tier of overlays (`c/overlay.bpf.c`) is a second program, to which the first one jumps; its
+//! tables serve all netdevs: [`tier`].
 //!
 //! ```text
 //!              ┌─ to Linux: other stations, ARP, non-IP, our addresses, allow_host
-//!  frame → XDP ┤
+//!  frame → XDP ┼─ of an overlay, and in the tier's tables: to its host
 //!              └─ everything else: 32-byte mark in front, → socket of this queue, or dropped
 //! ```
 //!

@@ -17,11 +17,12 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+use wire::overlay::Kind;
 use wire::shared::Shared;
 
 use crate::layout::{
-    EndpointEntry, EndpointKey, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES, MAX_EXITS,
-    MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry,
+    EndpointEntry, EndpointKey, KIND_CLOSED, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES,
+    MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry,
     TIER_OVERLAY, TIERS, WAY_OPEN, WayEntry,
 };
 use crate::steering::{Aligned, load};
@@ -49,13 +50,13 @@ pub struct Size {
     pub networks: u32,
 }
 
-/// The form of an overlay's packets.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
-    /// RFC 7348.
-    Vxlan,
-    /// RFC 8926.
-    Geneve,
+/// The state of an overlay, a network or a way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// Packets pass. It has been closed for [`QUARANTINE`], if it was open before.
+    Open,
+    /// None does.
+    Closed,
 }
 
 /// An overlay, and where its packets come in.
@@ -204,25 +205,35 @@ impl Tier {
         put(&self.lease, "lease", &0u32, &lease)
     }
 
-    /// Opens an overlay that is closed, and has been for [`QUARANTINE`] if it was open before, or
-    /// closes it. `number` is below [`MAX_TIER_OVERLAYS`].
+    /// Sets the state of an overlay. `number` is below [`MAX_TIER_OVERLAYS`]; an overlay that
+    /// closes is the one that is there.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn set_overlay(&self, number: u32, overlay: Option<&Overlay>) -> Result<(), BpfError> {
-        let entry = overlay.map_or_else(OverlayEntry::zeroed, Overlay::entry);
-        put(&self.overlays, "overlays", &number, &entry)
+    pub fn set_overlay(
+        &self,
+        number: u32,
+        overlay: &Overlay,
+        state: State,
+    ) -> Result<(), BpfError> {
+        let open = overlay.entry();
+        let closed = OverlayEntry { kind: KIND_CLOSED, ..open };
+        set(&self.overlays, "overlays", number, state, [closed, open])
     }
 
-    /// Opens a network of an overlay at a number that was closed, and has been for [`QUARANTINE`]
-    /// if it was open before, or closes it.
+    /// Sets the state of a network of an overlay; a network that closes is the one that is there.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn set_network(&self, number: u32, vni: u32, overlay: Option<u32>) -> Result<(), BpfError> {
-        let state = if overlay.is_some() { NETWORK_OPEN } else { 0 };
-        let entry = NetworkEntry { vni, state, overlay: overlay.unwrap_or(0) };
-        put(&self.networks, "networks", &number, &entry)
+    pub fn set_network(
+        &self,
+        number: u32,
+        vni: u32,
+        overlay: u32,
+        state: State,
+    ) -> Result<(), BpfError> {
+        let entry = |state| NetworkEntry { vni, state, overlay };
+        set(&self.networks, "networks", number, state, [entry(0), entry(NETWORK_OPEN)])
     }
 
     /// Writes a record to which no key leads, nor has for [`QUARANTINE`].
@@ -260,23 +271,13 @@ impl Tier {
         remove(&self.endpoint_slots, "endpoints", &key.entry())
     }
 
-    /// Opens a way that is closed, and has been for [`QUARANTINE`] if it was open before; `number`
-    /// is 1 to twice the number of endpoints.
+    /// Sets the state of a way; `number` is 1 to twice the number of endpoints. A way that closes
+    /// is the one that is there.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn open_way(&self, number: u32, way: &Way) -> Result<(), BpfError> {
-        let closed = way.entry(0);
-        put(&self.ways, "ways", &number, &closed)?;
-        put(&self.ways, "ways", &number, &way.entry(WAY_OPEN))
-    }
-
-    /// Closes a way.
-    ///
-    /// # Errors
-    /// [`BpfError::Table`].
-    pub fn close_way(&self, number: u32) -> Result<(), BpfError> {
-        put(&self.ways, "ways", &number, &WayEntry::zeroed())
+    pub fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), BpfError> {
+        set(&self.ways, "ways", number, state, [way.entry(0), way.entry(WAY_OPEN)])
     }
 
     /// Lets packets leave by a netdev other than the one that they came by.
@@ -287,7 +288,7 @@ impl Tier {
         put(&self.exits, "exits", &ifindex, &ifindex)
     }
 
-    /// Packets that the endpoint of a slot sent or was sent, whoever had the slot.
+    /// Returns the number of packets from and to the endpoints that had a slot.
     ///
     /// # Errors
     /// [`BpfError::Table`].
@@ -316,14 +317,11 @@ impl Steering {
     /// As [`load`](Steering::load); and [`BpfError::Table`].
     pub fn add_tier(&mut self, tier: &Tier, netdev: u16, incarnation: u32) -> Result<(), BpfError> {
         let options = Options { incarnation, process: tier.process(), netdev, reserved: 0 };
-        let own = ["sockets", "counters", "after"];
-        let own = own.map(|name| self.map(name).map(|map| (name, map)));
-        let mut shared = Vec::new();
-        for map in own {
-            shared.push(map?);
-        }
-        let shared: Vec<(&str, BorrowedFd<'_>)> =
-            shared.iter().map(|(name, map)| (*name, map.as_fd())).chain(tier.maps()).collect();
+        let own = ["sockets", "counters", "after"].into_iter();
+        let own: Result<Vec<_>, BpfError> = own.map(|name| Ok((name, self.map(name)?))).collect();
+        let own = own?;
+        let own = own.iter().map(|(name, map)| (*name, map.as_fd()));
+        let shared: Vec<(&str, BorrowedFd<'_>)> = own.chain(tier.maps()).collect();
         let object = load("overlay", &OVERLAY.0, &options.bytes(), &shared)?;
         let program = object.progs().find(|program| program.name() == OVERLAY_PROGRAM);
         let program = program.ok_or(BpfError::Shape { part: OVERLAY_PROGRAM })?;
@@ -399,6 +397,23 @@ fn put(
 ) -> Result<(), BpfError> {
     map.update(&key.bytes(), &value.bytes(), MapFlags::ANY)
         .map_err(|source| BpfError::Table { table, source })
+}
+
+/// Writes a place in the state that is wanted, closed or open. The two differ in the state alone: a
+/// program that reads the place while it closes finds the content that it had when it was open, and
+/// one that opens has all of its content before.
+fn set(
+    map: &MapHandle,
+    table: &'static str,
+    number: u32,
+    state: State,
+    [closed, open]: [impl Shared; 2],
+) -> Result<(), BpfError> {
+    put(map, table, &number, &closed)?;
+    match state {
+        State::Open => put(map, table, &number, &open),
+        State::Closed => Ok(()),
+    }
 }
 
 fn remove(map: &MapHandle, table: &'static str, key: &impl Shared) -> Result<(), BpfError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use bpf::MAX_TIER_OVERLAYS;
-use bpf::tier::{Kind, Overlay, QUARANTINE};
+use bpf::tier::{Overlay, QUARANTINE, State};
 use dataplane::{OverlayId, PortId, Snapshot};
 use wire::{Address, Family, Vni};
 
@@ -44,13 +44,9 @@ impl Allowed {
         let known = overlays.overlays().iter().take(MAX_TIER_OVERLAYS as usize).enumerate();
         for (number, overlay) in known {
             let Some(PortPlace { ifindex, vlan, .. }) = place_of(overlay.port) else { continue };
-            let kind = match overlay.kind {
-                wire::overlay::Kind::Vxlan => Kind::Vxlan,
-                wire::overlay::Kind::Geneve => Kind::Geneve,
-            };
             let entrances = overlay.entrances.iter().filter_map(|entrance| v4(*entrance)).collect();
             let unsummed = snapshot.completes_checksums_of(overlay.port);
-            let udp_port = overlay.udp_port;
+            let (kind, udp_port) = (overlay.kind, overlay.udp_port);
             let overlay = Overlay { kind, udp_port, ifindex, vlan, entrances, unsummed };
             allowed.overlays.insert(OverlayId(number as u16), overlay);
         }
@@ -95,23 +91,19 @@ impl Gates {
         (snapshot, place_of): (&Snapshot, &impl Fn(PortId) -> Option<PortPlace>),
     ) -> Result<(), T::Error> {
         let allowed = Allowed::by(snapshot, place_of);
-        let is_gone =
-            |(vni, open): &(&Vni, &OpenNetwork)| allowed.networks.get(*vni) != Some(&open.overlay);
-        let gone: Vec<(Vni, u32)> =
-            self.networks.iter().filter(is_gone).map(|(vni, open)| (*vni, open.number)).collect();
-        for (vni, number) in gone {
-            tables.set_network(number, vni.get(), None)?;
-            self.networks.remove(&vni);
-            self.numbers.give(number, now_ns);
+        for (vni, OpenNetwork { overlay, number }) in self.networks.clone() {
+            if allowed.networks.get(&vni) != Some(&overlay) {
+                tables.set_network(number, vni.get(), overlay.0.into(), State::Closed)?;
+                self.networks.remove(&vni);
+                self.numbers.give(number, now_ns);
+            }
         }
-        let changed =
-            |(id, overlay): &(&OverlayId, &Overlay)| allowed.overlays.get(*id) != Some(*overlay);
-        let changed: Vec<OverlayId> =
-            self.overlays.iter().filter(changed).map(|(id, _)| *id).collect();
-        for id in changed {
-            tables.set_overlay(id.0.into(), None)?;
-            self.overlays.remove(&id);
-            self.closed.insert(id, now_ns + QUARANTINE.as_nanos() as u64);
+        for (id, overlay) in self.overlays.clone() {
+            if allowed.overlays.get(&id) != Some(&overlay) {
+                tables.set_overlay(id.0.into(), &overlay, State::Closed)?;
+                self.overlays.remove(&id);
+                self.closed.insert(id, now_ns + QUARANTINE.as_nanos() as u64);
+            }
         }
         Ok(())
     }
@@ -130,7 +122,7 @@ impl Gates {
         self.closed.retain(|_, from_ns| *from_ns > now_ns);
         for (id, overlay) in allowed.overlays {
             if !self.overlays.contains_key(&id) && !self.closed.contains_key(&id) {
-                tables.set_overlay(id.0.into(), Some(&overlay))?;
+                tables.set_overlay(id.0.into(), &overlay, State::Open)?;
                 self.overlays.insert(id, overlay);
             }
         }
@@ -139,10 +131,7 @@ impl Gates {
                 continue;
             }
             let Some(number) = self.numbers.take(now_ns) else { continue };
-            if let Err(error) = tables.set_network(number, vni.get(), Some(overlay.0.into())) {
-                self.numbers.give(number, now_ns);
-                return Err(error);
-            }
+            tables.set_network(number, vni.get(), overlay.0.into(), State::Open)?;
             self.networks.insert(vni, OpenNetwork { overlay, number });
         }
         Ok(())

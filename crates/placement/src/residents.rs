@@ -56,7 +56,6 @@ struct Resident {
     slot: u32,
     network: u32,
     ways: [WayKey; 2],
-    hits: u64,
     /// Hits of the slot when it was last looked at.
     seen: u64,
 }
@@ -187,7 +186,7 @@ impl<T: Tables> Residents<T> {
             return Err(AdmitError::RolledBack(error));
         }
         let seen = self.tables.hits(slot).unwrap_or(0);
-        self.residents.insert(key, Resident { slot, network, ways, hits: 0, seen });
+        self.residents.insert(key, Resident { slot, network, ways, seen });
         Ok(Admission::Admitted)
     }
 
@@ -233,7 +232,7 @@ impl<T: Tables> Residents<T> {
             let Some(resident) = self.residents.get_mut(key) else { continue };
             let now = self.tables.hits(resident.slot)?;
             let since = now.saturating_sub(resident.seen);
-            (resident.seen, resident.hits) = (now, resident.hits + since);
+            resident.seen = now;
             used.push((*key, since));
         }
         Ok(used)

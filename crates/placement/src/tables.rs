@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bpf::BpfError;
-use bpf::tier::{Key, Overlay, Record, Tier, Way};
+use bpf::tier::{Key, Overlay, Record, State, Tier, Way};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -19,12 +19,18 @@ pub trait Tables {
     ///
     /// # Errors
     /// The write is refused.
-    fn set_overlay(&self, number: u32, overlay: Option<&Overlay>) -> Result<(), Self::Error>;
+    fn set_overlay(&self, number: u32, overlay: &Overlay, state: State) -> Result<(), Self::Error>;
     /// As [`Tier::set_network`].
     ///
     /// # Errors
     /// The write is refused.
-    fn set_network(&self, number: u32, vni: u32, overlay: Option<u32>) -> Result<(), Self::Error>;
+    fn set_network(
+        &self,
+        number: u32,
+        vni: u32,
+        overlay: u32,
+        state: State,
+    ) -> Result<(), Self::Error>;
     /// As [`Tier::write_record`].
     ///
     /// # Errors
@@ -40,16 +46,11 @@ pub trait Tables {
     /// # Errors
     /// The write is refused.
     fn withdraw(&self, key: Key) -> Result<(), Self::Error>;
-    /// As [`Tier::open_way`].
+    /// As [`Tier::set_way`].
     ///
     /// # Errors
     /// The write is refused.
-    fn open_way(&self, number: u32, way: &Way) -> Result<(), Self::Error>;
-    /// As [`Tier::close_way`].
-    ///
-    /// # Errors
-    /// The write is refused.
-    fn close_way(&self, number: u32) -> Result<(), Self::Error>;
+    fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), Self::Error>;
     /// As [`Tier::add_exit`].
     ///
     /// # Errors
@@ -62,67 +63,52 @@ pub trait Tables {
     fn hits(&self, slot: u32) -> Result<u64, Self::Error>;
 }
 
-macro_rules! of_the_tier {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)+) => {
-        impl Tables for Tier {
-            type Error = BpfError;
+impl Tables for Arc<Tier> {
+    type Error = BpfError;
 
-            fn endpoints(&self) -> u32 {
-                self.size().endpoints
-            }
+    fn endpoints(&self) -> u32 {
+        self.size().endpoints
+    }
 
-            fn networks(&self) -> u32 {
-                self.size().networks
-            }
+    fn networks(&self) -> u32 {
+        self.size().networks
+    }
 
-            $(fn $name(&self, $($argument: $kind),*) -> Result<$result, BpfError> {
-                Tier::$name(self, $($argument),*)
-            })+
-        }
-    };
-}
+    fn set_overlay(&self, number: u32, overlay: &Overlay, state: State) -> Result<(), BpfError> {
+        Tier::set_overlay(self, number, overlay, state)
+    }
 
-of_the_tier! {
-    set_overlay(number: u32, overlay: Option<&Overlay>) -> ();
-    set_network(number: u32, vni: u32, overlay: Option<u32>) -> ();
-    write_record(slot: u32, record: &Record) -> ();
-    publish(key: Key, slot: u32) -> ();
-    withdraw(key: Key) -> ();
-    open_way(number: u32, way: &Way) -> ();
-    close_way(number: u32) -> ();
-    add_exit(ifindex: u32) -> ();
-    hits(slot: u32) -> u64;
-}
+    fn set_network(
+        &self,
+        number: u32,
+        vni: u32,
+        overlay: u32,
+        state: State,
+    ) -> Result<(), BpfError> {
+        Tier::set_network(self, number, vni, overlay, state)
+    }
 
-/// Tables that somebody else reads as well.
-macro_rules! of_shared_tables {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)+) => {
-        impl<T: Tables> Tables for Arc<T> {
-            type Error = T::Error;
+    fn write_record(&self, slot: u32, record: &Record) -> Result<(), BpfError> {
+        Tier::write_record(self, slot, record)
+    }
 
-            fn endpoints(&self) -> u32 {
-                T::endpoints(self)
-            }
+    fn publish(&self, key: Key, slot: u32) -> Result<(), BpfError> {
+        Tier::publish(self, key, slot)
+    }
 
-            fn networks(&self) -> u32 {
-                T::networks(self)
-            }
+    fn withdraw(&self, key: Key) -> Result<(), BpfError> {
+        Tier::withdraw(self, key)
+    }
 
-            $(fn $name(&self, $($argument: $kind),*) -> Result<$result, T::Error> {
-                T::$name(self, $($argument),*)
-            })+
-        }
-    };
-}
+    fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), BpfError> {
+        Tier::set_way(self, number, way, state)
+    }
 
-of_shared_tables! {
-    set_overlay(number: u32, overlay: Option<&Overlay>) -> ();
-    set_network(number: u32, vni: u32, overlay: Option<u32>) -> ();
-    write_record(slot: u32, record: &Record) -> ();
-    publish(key: Key, slot: u32) -> ();
-    withdraw(key: Key) -> ();
-    open_way(number: u32, way: &Way) -> ();
-    close_way(number: u32) -> ();
-    add_exit(ifindex: u32) -> ();
-    hits(slot: u32) -> u64;
+    fn add_exit(&self, ifindex: u32) -> Result<(), BpfError> {
+        Tier::add_exit(self, ifindex)
+    }
+
+    fn hits(&self, slot: u32) -> Result<u64, BpfError> {
+        Tier::hits(self, slot)
+    }
 }

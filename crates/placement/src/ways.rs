@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-use bpf::tier::{QUARANTINE, Way};
+use bpf::tier::{QUARANTINE, State, Way};
 use dataplane::OverlayId;
 use wire::LinkAddress;
 
@@ -42,7 +42,7 @@ impl Known {
             && let Some(way) = way_of(key)
         {
             tables.add_exit(way.ifindex)?;
-            tables.open_way(self.number, &way)?;
+            tables.set_way(self.number, &way, State::Open)?;
             self.open = Some(way);
         }
         Ok(())
@@ -89,8 +89,8 @@ impl Ways {
         }
         let Known { number, open, .. } = *known;
         self.known.remove(&key);
-        if open.is_some() {
-            tables.close_way(number)?;
+        if let Some(way) = open {
+            tables.set_way(number, &way, State::Closed)?;
         }
         self.slots.give(number, now_ns);
         Ok(())
@@ -107,8 +107,8 @@ impl Ways {
         way_of: impl Fn(&WayKey) -> Option<Way>,
     ) -> Result<(), T::Error> {
         for (key, known) in &mut self.known {
-            if known.open.is_some() && known.open != way_of(key) {
-                tables.close_way(known.number)?;
+            if let Some(way) = known.open.filter(|way| way_of(key) != Some(*way)) {
+                tables.set_way(known.number, &way, State::Closed)?;
                 known.open = None;
                 known.from_ns = now_ns + QUARANTINE.as_nanos() as u64;
             }

@@ -5,8 +5,9 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt;
 
-use bpf::tier::{Key, Overlay, QUARANTINE, Record, Way};
+use bpf::tier::{Key, Overlay, QUARANTINE, Record, State, Way};
 use common::*;
 use dataplane::{PortId, Snapshot};
 use endpoints::{Change, Endpoint};
@@ -33,18 +34,22 @@ impl<T> Default for Place<T> {
     }
 }
 
-impl<T> Place<T> {
-    /// Opens or closes it; opened it must not have been open lately.
-    fn set(&mut self, content: Option<T>, now_ns: u64, what: &str) {
-        match content {
-            Some(content) => {
-                assert!(self.open.is_none(), "{what} is open");
+impl<T: PartialEq + fmt::Debug> Place<T> {
+    /// Opens or closes it. Opened it must not have been open lately; closed it keeps its content,
+    /// which a program may be in the middle of reading.
+    fn set(&mut self, content: T, state: State, now_ns: u64) {
+        match state {
+            State::Open => {
+                assert!(self.open.is_none(), "{content:?}: {:?} is open there", self.open);
                 let pause = QUARANTINE.as_nanos() as u64;
-                assert!(self.closed_ns.is_none_or(|closed| closed + pause <= now_ns), "{what}");
+                let is_free = self.closed_ns.is_none_or(|closed| closed + pause <= now_ns);
+                assert!(is_free, "{content:?}: too early");
                 self.open = Some(content);
             }
-            None if self.open.take().is_some() => self.closed_ns = Some(now_ns),
-            None => {}
+            State::Closed => {
+                assert_eq!(self.open.take(), Some(content));
+                self.closed_ns = Some(now_ns);
+            }
         }
     }
 }
@@ -92,17 +97,23 @@ impl Tables for &Picture {
     fn networks(&self) -> u32 {
         8
     }
-    fn set_overlay(&self, number: u32, overlay: Option<&Overlay>) -> Result<(), Refused> {
+    fn set_overlay(&self, number: u32, overlay: &Overlay, state: State) -> Result<(), Refused> {
         self.write()?;
         let mut overlays = self.overlays.borrow_mut();
-        overlays.entry(number).or_default().set(overlay.cloned(), self.now_ns.get(), "an overlay");
+        let place = overlays.entry(number).or_default();
+        place.set(overlay.clone(), state, self.now_ns.get());
         Ok(())
     }
-    fn set_network(&self, number: u32, vni: u32, overlay: Option<u32>) -> Result<(), Refused> {
+    fn set_network(
+        &self,
+        number: u32,
+        vni: u32,
+        overlay: u32,
+        state: State,
+    ) -> Result<(), Refused> {
         self.write()?;
-        let content = overlay.map(|overlay| (vni, overlay));
         let mut networks = self.networks.borrow_mut();
-        networks.entry(number).or_default().set(content, self.now_ns.get(), "a network");
+        networks.entry(number).or_default().set((vni, overlay), state, self.now_ns.get());
         Ok(())
     }
     fn write_record(&self, slot: u32, record: &Record) -> Result<(), Refused> {
@@ -127,17 +138,11 @@ impl Tables for &Picture {
         }
         Ok(())
     }
-    fn open_way(&self, number: u32, way: &Way) -> Result<(), Refused> {
+    fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), Refused> {
         self.write()?;
         assert!((1..=2 * ROOM).contains(&number));
         let mut ways = self.ways.borrow_mut();
-        ways.entry(number).or_default().set(Some(*way), self.now_ns.get(), "a way");
-        Ok(())
-    }
-    fn close_way(&self, number: u32) -> Result<(), Refused> {
-        self.write()?;
-        let mut ways = self.ways.borrow_mut();
-        ways.entry(number).or_default().set(None, self.now_ns.get(), "a way");
+        ways.entry(number).or_default().set(*way, state, self.now_ns.get());
         Ok(())
     }
     fn add_exit(&self, _: u32) -> Result<(), Refused> {

@@ -5,6 +5,7 @@ mod common;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bpf::tier::{QUARANTINE, Tier};
 use bpf::{Action, Counter, Steering};
@@ -306,7 +307,7 @@ fn agree(
 
 /// Takes endpoints in; returns how many.
 fn place(
-    residents: &mut Residents<Tier>,
+    residents: &mut Residents<Arc<Tier>>,
     snapshot: &Snapshot,
     (endpoints, placed): (&[Endpoint], &[bool]),
     now_ns: u64,
@@ -411,7 +412,7 @@ fn no_frame_is_sent_to_another_tenant_while_records_change() {
     let mut book = book_of(&[]);
     let snapshot = snapshot(book.table(), false);
     residents.widen(&snapshot, place_of, 0).unwrap();
-    let put = |book: &mut endpoints::Book, residents: &mut Residents<Tier>, round: u64| {
+    let put = |book: &mut endpoints::Book, residents: &mut Residents<Arc<Tier>>, round: u64| {
         let mut admitted = 0;
         for number in 1..=TENANTS {
             let key = EndpointKey { vni: vni(PLAIN), address: tenant(number) };

@@ -236,12 +236,12 @@ pub fn table_of(endpoints: &[Endpoint]) -> Arc<Table> {
 }
 
 /// A program with an empty tier, of which the lease holds; `None` (said aloud): no privilege.
-pub fn program() -> Option<(Steering, Tier)> {
+pub fn program() -> Option<(Steering, Arc<Tier>)> {
     program_with(256)
 }
 
 /// A program with an empty tier of so many endpoints; as [`program`].
-pub fn program_with(endpoints: u32) -> Option<(Steering, Tier)> {
+pub fn program_with(endpoints: u32) -> Option<(Steering, Arc<Tier>)> {
     let mut steering = match Steering::load(1, 1) {
         Ok(steering) => steering,
         Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
@@ -263,5 +263,5 @@ pub fn program_with(endpoints: u32) -> Option<(Steering, Tier)> {
     let tier = Tier::new(0x1234, Size { endpoints, networks: 16 }).expect("small tables");
     steering.add_tier(&tier, 1, 1).unwrap_or_else(|error| panic!("{error}"));
     tier.renew(FOREVER).expect("a lease");
-    Some((steering, tier))
+    Some((steering, tier.into()))
 }
