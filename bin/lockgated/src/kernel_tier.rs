@@ -7,8 +7,8 @@
 //!  a change       what it takes away goes before the workers change over, what it adds goes after
 //! ```
 //!
-//! A table that refuses a write closes the tier at once: the lease ends, and no more is written. The
-//! next change of the snapshot makes new tables.
+//! A table that refuses a write closes the tier at once: the lease ends, and no more is written.
+//! The next change of the snapshot makes new tables.
 
 mod lease;
 
