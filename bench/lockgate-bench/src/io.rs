@@ -23,10 +23,9 @@ use serde::Serialize;
 use wire::build::PacketBuilder;
 
 use super::machine::{self, Machine};
-use super::measure::Figure;
 use super::{ArgumentError, BenchError, publish};
 use forwarder::{Bare, Drops, Extra, Forwarder, cpu_time};
-use lane::{Cores, FORWARDER, HOST, Lane, Sample, index};
+use lane::{Cores, FORWARDER, HOST, Lane, Rate, Sample, index};
 use scene::Random;
 
 /// Rounds at least.
@@ -66,19 +65,10 @@ struct Row {
     /// Bytes of a frame without its checksum.
     size: usize,
     family: u8,
-    /// Packets that arrived at the sink.
-    mpps: f64,
     gbps: f64,
     ratio_to_bare: f64,
-    /// Distance of the quartiles over the median.
-    spread: f64,
-    mpps_min: f64,
-    mpps_max: f64,
-    /// Packets that the generator sent.
-    offered_mpps: f64,
-    /// Part of the offered that did not arrive.
-    lost: f64,
-    rounds: usize,
+    #[serde(flatten)]
+    rate: Rate,
 }
 
 /// Round trips through one forwarder.
@@ -268,28 +258,19 @@ fn samples(
 }
 
 fn rows(lanes: &[Lane], samples: &Samples) -> Vec<Row> {
-    let median = |samples: &[Sample], figure: fn(&Sample) -> f64| {
-        Figure::of(&samples.iter().map(figure).collect::<Vec<_>>())
-    };
     let mut rows = Vec::new();
     for ((family, size), kind) in FRAMES.into_iter().zip(samples) {
         let bare = lanes.iter().position(|lane| matches!(lane.forwarder, Forwarder::Bare(_)));
-        let bare = bare.map_or(f64::NAN, |place| median(&kind[place], |s| s.mpps).median);
+        let bare = bare.map_or(f64::NAN, |place| Rate::of(&kind[place]).mpps);
         for (lane, samples) in lanes.iter().zip(kind) {
-            let mpps = median(samples, |sample| sample.mpps);
+            let rate = Rate::of(samples);
             rows.push(Row {
                 what: lane.forwarder.name(),
                 size,
                 family,
-                mpps: mpps.median,
-                gbps: mpps.median * 8e-3 * size as f64,
-                ratio_to_bare: mpps.median / bare,
-                spread: mpps.spread,
-                mpps_min: mpps.least,
-                mpps_max: mpps.most,
-                offered_mpps: median(samples, |sample| sample.offered_mpps).median,
-                lost: median(samples, |sample| 1.0 - sample.mpps / sample.offered_mpps).median,
-                rounds: samples.len(),
+                gbps: rate.gbps(size),
+                ratio_to_bare: rate.mpps / bare,
+                rate,
             });
         }
     }
@@ -336,11 +317,11 @@ fn rates(rows: &[Row]) -> String {
             row.what.to_owned(),
             row.family.to_string(),
             row.size.to_string(),
-            format!("{:.3}", row.mpps),
+            format!("{:.3}", row.rate.mpps),
             format!("{:.2}", row.gbps),
             format!("{:.2}", row.ratio_to_bare),
-            format!("{:.1} %", row.spread * 100.0),
-            format!("{:.0} %", row.lost * 100.0),
+            format!("{:.1} %", row.rate.spread * 100.0),
+            format!("{:.0} %", row.rate.lost * 100.0),
         ]);
     }
     table.to_string()

@@ -4,9 +4,9 @@
 //! ```text
 //! hosts ── left │ forwarder │ right ── hosts          VXLAN; endpoints are drawn at random
 //! ```
-//! Half of the endpoints are *hot*: in the kernel's table, and nobody else is. A row's hit share is
-//! the part of the packets between them. What all rows have in common is the veth: what a driver
-//! does is not measured here.
+//! Half of the endpoints are in the kernel's table (*hot*), the other half in the workers' only. A row
+//! says which part of its packets is between hot ones. All rows send over veths, so this measures no
+//! driver of a network card.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,9 +25,8 @@ use wire::build::PacketBuilder;
 
 use super::io::cores;
 use super::io::forwarder::{Bare, Drops, Extra, Forwarder, lockgate};
-use super::io::lane::{Cores, FORWARDER, HOST, Lane, PORTS, Sample, index};
+use super::io::lane::{Cores, FORWARDER, HOST, Lane, PORTS, Rate, Sample, index};
 use super::machine::{self, Machine};
-use super::measure::Figure;
 use super::{ArgumentError, BenchError, publish};
 
 /// Rounds at least.
@@ -103,19 +102,11 @@ struct Row {
     /// Percent of the packets whose endpoints are in the kernel; `None`: it knows one only.
     hits_percent: Option<u32>,
     inner_bytes: usize,
-    /// Packets that arrived at the sink.
-    mpps: f64,
     gbps: f64,
     beside: &'static str,
     ratio: f64,
-    /// Distance of the quartiles over the median.
-    spread: f64,
-    mpps_min: f64,
-    mpps_max: f64,
-    offered_mpps: f64,
-    /// Part of the offered that did not arrive.
-    lost: f64,
-    rounds: usize,
+    #[serde(flatten)]
+    rate: Rate,
 }
 
 #[derive(Serialize)]
@@ -281,7 +272,7 @@ fn generators(
     Ok((all, namespace))
 }
 
-/// An overlay packet with an inner one of so many bytes.
+/// Returns the frame of an overlay packet whose inner packet has `inner` bytes.
 fn frame(inner: usize, to: &str) -> Vec<u8> {
     let tenants = PacketBuilder::between(
         &tenant(End::Source, 0).to_string(),
@@ -354,36 +345,27 @@ fn samples(
 }
 
 fn rows(samples: &Samples) -> Vec<Row> {
-    let median = |samples: &[Sample], figure: fn(&Sample) -> f64| {
-        Figure::of(&samples.iter().map(figure).collect::<Vec<_>>())
-    };
     let mut rows = Vec::new();
     for (inner, of_size) in INNER.into_iter().zip(samples) {
         let of = |what: &str| {
             let place = SUBJECTS.iter().position(|subject| subject.what == what);
-            place.map_or(f64::NAN, |place| median(&of_size[place], |s| s.mpps).median)
+            place.map_or(f64::NAN, |place| Rate::of(&of_size[place]).mpps)
         };
         for (subject, samples) in SUBJECTS.iter().zip(of_size) {
-            let mpps = median(samples, |sample| sample.mpps);
-            let knows_all = [TIER, WORKER].contains(&subject.lane);
+            let rate = Rate::of(samples);
             let hits = match subject.lane {
-                WORKER => 0,
-                _ => SHARES[subject.share].1,
+                TIER => Some(SHARES[subject.share].1),
+                WORKER => Some(0),
+                _ => None,
             };
             rows.push(Row {
                 what: subject.what,
-                hits_percent: knows_all.then_some(hits),
+                hits_percent: hits,
                 inner_bytes: inner,
-                mpps: mpps.median,
-                gbps: mpps.median * 8e-3 * (inner + AROUND) as f64,
+                gbps: rate.gbps(inner + AROUND),
                 beside: subject.beside,
-                ratio: mpps.median / of(subject.beside),
-                spread: mpps.spread,
-                mpps_min: mpps.least,
-                mpps_max: mpps.most,
-                offered_mpps: median(samples, |sample| sample.offered_mpps).median,
-                lost: median(samples, |sample| 1.0 - sample.mpps / sample.offered_mpps).median,
-                rounds: samples.len(),
+                ratio: rate.mpps / of(subject.beside),
+                rate,
             });
         }
     }
@@ -402,12 +384,12 @@ fn text(report: &Report) -> String {
             row.what.to_owned(),
             row.hits_percent.map_or("-".into(), |hits| format!("{hits} %")),
             row.inner_bytes.to_string(),
-            format!("{:.3}", row.mpps),
+            format!("{:.3}", row.rate.mpps),
             format!("{:.2}", row.gbps),
             format!("{:.2}", row.ratio),
             row.beside.to_owned(),
-            format!("{:.1} %", row.spread * 100.0),
-            format!("{:.0} %", row.lost * 100.0),
+            format!("{:.1} %", row.rate.spread * 100.0),
+            format!("{:.0} %", row.rate.lost * 100.0),
         ]);
     }
     format!(

@@ -14,6 +14,9 @@ use netlab::laboratory::connect;
 use netlab::ping::{Answers, Ping};
 use netlab::{LabError, Laboratory, Namespace, interrupt};
 
+use serde::Serialize;
+
+use super::super::measure::Figure;
 use super::super::{BenchError, machine};
 use super::forwarder::{Drops, Forwarder};
 
@@ -56,6 +59,45 @@ pub(crate) struct Sample {
     pub(crate) offered_mpps: f64,
     /// Million packets a second that arrived at the sink.
     pub(crate) mpps: f64,
+}
+
+/// Median rates of some samples.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Rate {
+    /// Million packets a second that arrived at the sink.
+    pub(crate) mpps: f64,
+    /// Distance of the quartiles over the median.
+    pub(crate) spread: f64,
+    mpps_min: f64,
+    mpps_max: f64,
+    /// Million packets a second that the generator sent.
+    offered_mpps: f64,
+    /// Part of the offered that did not arrive.
+    pub(crate) lost: f64,
+    rounds: usize,
+}
+
+impl Rate {
+    /// Returns the rates of samples, one a round.
+    pub(crate) fn of(samples: &[Sample]) -> Rate {
+        let figure =
+            |of: fn(&Sample) -> f64| Figure::of(&samples.iter().map(of).collect::<Vec<_>>());
+        let mpps = figure(|sample| sample.mpps);
+        Rate {
+            mpps: mpps.median,
+            spread: mpps.spread,
+            mpps_min: mpps.least,
+            mpps_max: mpps.most,
+            offered_mpps: figure(|sample| sample.offered_mpps).median,
+            lost: figure(|sample| 1.0 - sample.mpps / sample.offered_mpps).median,
+            rounds: samples.len(),
+        }
+    }
+
+    /// Gigabits a second of frames of so many bytes.
+    pub(crate) fn gbps(&self, size: usize) -> f64 {
+        self.mpps * 8e-3 * size as f64
+    }
 }
 
 /// Commands of `ip` that give one host its addresses and neighbours, in its namespace.

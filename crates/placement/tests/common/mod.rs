@@ -80,8 +80,8 @@ pub fn port(
     }
 }
 
-/// The gateway. `judged`: groups judge what is in every network, not in one only.
-pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
+/// The overlays. `judged`: see [`snapshot`].
+fn overlays(table: &Arc<Table>, judged: bool) -> Overlays {
     let overlay = |name: &str, kind, udp_port, port, own: &str| Overlay {
         name: name.into(),
         kind,
@@ -95,7 +95,7 @@ pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
         attachment: attachment.or(judged.then_some(0x8000)),
         source_check,
     };
-    let overlays = Overlays::new(
+    Overlays::new(
         vec![
             overlay("vxlan", Kind::Vxlan, 4789, LAN, "10.1.0.1"),
             overlay("geneve", Kind::Geneve, 6081, LAN, "10.1.0.1"),
@@ -109,7 +109,11 @@ pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
             network(UNCHECKED, 0, None, SourceCheck::None),
         ],
         table.clone(),
-    );
+    )
+}
+
+/// The gateway. `judged`: groups judge what is in every network, not in one only.
+pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
     let route = |text: &str, length, target| RouteEntry {
         prefix: Prefix { address: v4(text), length },
         target,
@@ -151,7 +155,7 @@ pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
             neighbour(PortId(2), "198.51.100.7", 7),
         ],
         spd: Spd::new(vec![group()]).expect("one rule").into(),
-        overlays: Some(overlays.into()),
+        overlays: Some(overlays(table, judged).into()),
         ..SnapshotParts::default()
     };
     let sources = Sources::try_from(parts).expect("a small gateway");
