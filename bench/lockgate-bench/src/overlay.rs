@@ -4,9 +4,9 @@
 //! ```text
 //! hosts ── left │ forwarder │ right ── hosts          VXLAN; endpoints are drawn at random
 //! ```
-//! Half of the endpoints are in the kernel's table (*hot*), the other half in the workers' only. A row
-//! says which part of its packets is between hot ones. All rows send over veths, so this measures no
-//! driver of a network card.
+//! Half of the endpoints are in the kernel's table (*hot*), the other half in the workers' only. A
+//! row says which part of its packets is between hot ones. All rows send over veths, so this
+//! measures no driver of a network card.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -332,7 +332,7 @@ shared_struct! {
         pub(crate) flow_mask: u16,
         /// The bytes behind the header in an overlay packet.
         pub(crate) tenant: [u8; TENANT_BYTES],
-        /// Of 256 overlay packets so many are between endpoints of the second half.
+        /// Number of overlay packets, of each 256, between endpoints of the second half.
         pub(crate) cold: u16,
     }
 }

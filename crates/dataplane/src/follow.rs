@@ -82,8 +82,8 @@ struct Followed {
     way: Way,
 }
 
-/// Returns the fragment of a row, with its bytes; `bytes` is the row's packet. `None`: it is none,
-/// or a tenant's of which nobody asks.
+/// Returns the fragment of a row, with its bytes; `bytes` is the row's packet. `None`: the packet
+/// is whole, or it is a tenant's fragment in a network without groups.
 fn fragment<'b>(snapshot: &Snapshot, row: &Row, bytes: &'b [u8]) -> Option<(Followed, &'b [u8])> {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(snapshot.set(set).id),

@@ -1,11 +1,11 @@
 //! The part of virtual networks that a tier below the workers may answer by itself (I4): where the
 //! walk, whatever packet comes, asks nothing but who the endpoints are and where their hosts live.
 
-use policy::{Exit, Question};
+use policy::Question;
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, LinkAddress, Upper};
 
-use crate::decide::{Routed, route_carried};
+use crate::decide::{self, Routed, route_carried};
 use crate::ids::PortId;
 use crate::overlays::{Overlay, VirtualNetwork};
 use crate::port::{Adjacency, Medium, Side};
@@ -27,11 +27,9 @@ impl Snapshot {
     pub fn is_open_below(&self, network: &VirtualNetwork) -> bool {
         let Some(overlays) = self.overlays() else { return false };
         let port = self.path_port(overlays.overlay(network.overlay).port);
-        let class = self.gate_of_network(network).class;
-        let scope = self.tables().scope(class, Question::Through, Family::V4, None);
         port.side == Side::Protected
             && port.medium == Medium::Ethernet
-            && !self.tables().asks(scope, Exit::Inside(class))
+            && !decide::asks_inside(self, network, Family::V4)
     }
 
     /// Returns whether the walk may have to complete checksums of packets that come by a port.

@@ -23,7 +23,7 @@ const BETWEEN: usize = UDP_BYTES + HEADER_BYTES;
 /// Bytes from the IP header on that a packet is changed in: the longest headers, and a word with
 /// the frame's destination.
 const CHANGED_IP_BYTES: usize = IPV6_BYTES + BETWEEN + 8;
-/// The same with the longest link header.
+/// [`CHANGED_IP_BYTES`], with the longest link header in front.
 const CHANGED_BYTES: usize = TAGGED_BYTES + CHANGED_IP_BYTES;
 
 impl FastPath {

@@ -135,9 +135,9 @@ fn followed(packet: Packet, row: &Row) -> Packet {
     Packet { flow: Flow { protocol, upper, opens, ..packet.flow }, ..packet }
 }
 
-/// Returns the fragment of a tenant's datagram that a row carries, where it begins, and its
-/// network. `bytes` is the row's packet. `None`: it carries none, no groups are asked about it, or
-/// it is dropped because of its sender or its destination.
+/// Returns the fragment of a tenant's datagram that a row carries, its offset in `bytes`, the row's
+/// packet, and its network. `None`: the row carries no fragment, its network has no groups, or its
+/// sender or destination makes it a drop.
 #[cold]
 pub(crate) fn tenants_fragment(
     snapshot: &Snapshot,
@@ -232,7 +232,7 @@ fn question(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> (S
     (scope, Exit::Inside(class))
 }
 
-/// Returns whether groups of a network are asked about packets of a family in it.
+/// Returns whether a network has groups that judge its packets of a family.
 pub(crate) fn asks_inside(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> bool {
     let (scope, exit) = question(snapshot, network, family);
     snapshot.tables().asks(scope, exit)
