@@ -362,7 +362,8 @@ sections! {
              end of a veth needs an XDP program; `\"off\"`"
         "endpoints" Either Value("\"64K\""),
             "endpoints that the kernel has room for, 1 … 4194304, also with K or M (binary); each \
-             takes some 200 bytes of its memory once the first overlay is applied"
+             takes some 200 bytes of its memory, and 8 more for each processor core, once the \
+             first overlay is applied"
         "promote_busy" Truth Value("false"),
             "an endpoint goes over to the kernel even while packets wait for a worker, so that \
              later ones may overtake them"

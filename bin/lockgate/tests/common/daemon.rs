@@ -10,11 +10,12 @@ use std::sync::{Arc, Mutex};
 use api::v1;
 use api::v1::gateway_server::{Gateway, GatewayServer};
 use control::{Picture, Question, Spis};
+use dataplane::explain::Inside;
 use serde_json::Value;
 use tokio::net::UnixListener;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, Streaming};
-use wire::{Address, Flow, Upper};
+use wire::{Address, Flow, Upper, Vni};
 
 use crate::common::Place;
 
@@ -315,10 +316,12 @@ impl Gateway for Fake {
             opens: false,
         };
         let from_peer = request.from_peer.as_deref();
-        let told = control::explain(
-            picture,
-            Question { port: &request.port, from_peer, flow, inside: None },
-        );
+        let inside = request.vni.map(|number| Inside {
+            vni: Vni::new(number).expect("the command checks it"),
+            host: request.host.as_deref().map(address),
+        });
+        let told =
+            control::explain(picture, Question { port: &request.port, from_peer, flow, inside });
         let told = told.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let mut answered: v1::Explanation =
             serde_json::from_value(serde_json::to_value(&told).unwrap()).unwrap();

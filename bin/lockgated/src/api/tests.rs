@@ -274,7 +274,12 @@ async fn an_explanation_is_that_of_the_file() {
             ..request.clone()
         },
         v1::ExplainRequest { later_fragment: true, ..request.clone() },
-        v1::ExplainRequest { port: "lna".into(), ..request },
+        v1::ExplainRequest { port: "lna".into(), ..request.clone() },
+        v1::ExplainRequest { vni: Some(1 << 24), ..request.clone() },
+        v1::ExplainRequest { vni: Some(7), host: Some("lna".into()), ..request.clone() },
+        v1::ExplainRequest { host: Some("10.1.0.5".into()), ..request.clone() },
+        // Its configuration has no virtual network.
+        v1::ExplainRequest { vni: Some(7), host: Some("10.1.0.5".into()), ..request },
     ] {
         let error = client.explain(bad).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
