@@ -8,10 +8,15 @@
 //!                     thread of the store: one transaction for what waits ──▶ "durable"
 //! ```
 //!
-//! Nothing waits for the disk but whoever asks for durability. A change that could not be stored is
-//! kept and stored with the next one, or when the store is tried again; until then its clients know
-//! that it is not durable.
+//! Workers see a change before it is on disk; only a client that asked for durability waits for the
+//! disk. If the store fails, the daemon keeps the change and stores it with the next one or after a
+//! pause; until then it answers clients that the change is not durable.
+//!
+//! Clients that watch read the latest changes from a log in memory (module `log`), which is filled
+//! from the store at the start.
 
+mod filling;
+mod log;
 mod storing;
 
 use std::path::Path;
@@ -20,18 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use config::{StoreKind, StoreSettings};
 use endpoints::{Book, Change, Counts, Endpoint, EndpointKey, Known, Outcome, Refusal};
-use store::{MemoryStore, SqliteStore, Start, StoreError};
-use tokio::sync::oneshot;
+use store::{MemoryStore, SqliteStore, Start, Store, StoreError};
+use tokio::sync::{oneshot, watch};
 use wire::{Address, LinkAddress, Vni};
 
 use crate::events::{Events, Kind};
 use crate::kernel_tier::KernelTier;
+use filling::{Filled, Filling};
+use log::Log;
 use storing::{Job, Storing};
+
+pub(crate) use log::{Place, WatchError};
 
 /// The database in `state_dir`.
 pub(crate) const FILE: &str = "endpoints.sqlite";
-/// Changes that are applied at once when the table is filled.
-const FILL: usize = 4096;
 
 /// A change of an endpoint as somebody asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +86,8 @@ pub(crate) struct EndpointPage {
 pub(crate) struct EndpointDesk {
     inner: Mutex<Option<Desk>>,
     tier: Arc<KernelTier>,
+    /// Says that there are more changes, to those who watch.
+    changed: watch::Sender<u64>,
     events: Events,
 }
 
@@ -86,6 +95,8 @@ struct Desk {
     book: Book,
     /// The highest revision there was.
     last: u64,
+    /// The latest changes.
+    log: Log,
     store: Storing,
     jobs: Sender<Job>,
 }
@@ -97,7 +108,8 @@ pub(crate) struct NoNetworks;
 
 impl EndpointDesk {
     pub(crate) fn new(tier: Arc<KernelTier>, events: Events) -> Arc<EndpointDesk> {
-        Arc::new(EndpointDesk { inner: Mutex::new(None), tier, events })
+        let changed = watch::Sender::new(0);
+        Arc::new(EndpointDesk { inner: Mutex::new(None), tier, changed, events })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Desk>> {
@@ -116,17 +128,18 @@ impl EndpointDesk {
         state_dir: &Path,
     ) -> Result<(), StoreError> {
         let began = std::time::Instant::now();
-        let mut filling = Filling { book: &mut book, waiting: Vec::new(), last: 0, lost: 0 };
+        let mut filling = Filling::new(&mut book);
         let (store, from): (Box<dyn storing::Imaged>, Option<Start>) = match settings.kind {
             StoreKind::Memory => (Box::new(MemoryStore::default()), None),
             StoreKind::Sqlite => {
                 let mut store = SqliteStore::open(&state_dir.join(FILE))?;
+                filling.read_log(&store)?;
                 let (_, from) = store.start(&mut |change| filling.take(&change))?;
+                filling.forget_up_to(store.floor());
                 (Box::new(store), Some(from))
             }
         };
-        filling.flush();
-        let Filling { last, lost, .. } = filling;
+        let Filled { last, lost, log } = filling.end();
         let counts = book.counts();
         if let Some(from) = from.filter(|_| counts.live > 0 || lost > 0) {
             let way = match from {
@@ -146,7 +159,7 @@ impl EndpointDesk {
             self.events.record(Kind::StoreFailed, "", message, &[]);
         }
         let (store, jobs) = Storing::begin(store, self.events.clone());
-        *self.lock() = Some(Desk { book, last, store, jobs });
+        *self.lock() = Some(Desk { book, last, log, store, jobs });
         Ok(())
     }
 
@@ -175,16 +188,21 @@ impl EndpointDesk {
             refused: vec![],
             durable: is_durable,
         };
-        let mut stored = Vec::with_capacity(changes.len());
+        let (mut stored, mut stale) = (Vec::with_capacity(changes.len()), Vec::new());
         let mut changed = Vec::new();
         desk.book.apply_each(&changes, |at, outcome| {
             match outcome {
                 Outcome::Applied => {
                     batch.applied += 1;
                     changed.push(changes[at].key());
+                    desk.log.push(changes[at]);
                 }
                 Outcome::Repeated => batch.repeated += 1,
-                Outcome::Stale { .. } => batch.stale += 1,
+                Outcome::Stale { .. } => {
+                    batch.stale += 1;
+                    // The store has an opinion of its own only about keys that it has.
+                    return stale.push(changes[at].revision());
+                }
                 Outcome::Refused(refusal) => return batch.refused.push((at, refusal)),
             }
             stored.push(stored_change(&changes[at]));
@@ -194,8 +212,41 @@ impl EndpointDesk {
         self.tier.withdraw(changed);
         // In the order in which they were applied: the lock is still held. A thread that has ended
         // answers by dropping the sender.
-        let _ = desk.jobs.send(Job { changes: stored, done: durable });
+        let _ =
+            desk.jobs.send(Job { changes: stored, stale, floor: desk.book.floor(), done: durable });
+        self.changed.send_replace(desk.log.end());
         Ok(batch)
+    }
+
+    /// Returns the place in the log behind everything that a client knows, who knows all changes up
+    /// to a revision, or wants those from now on. The receiver says when there is more to read.
+    ///
+    /// # Errors
+    /// There is no such place; there are no networks.
+    pub(crate) fn watch(
+        &self,
+        after: Option<u64>,
+    ) -> Result<(Place, watch::Receiver<u64>), WatchError> {
+        let inner = self.lock();
+        let desk = inner.as_ref().ok_or(NoNetworks)?;
+        let place = match after {
+            Some(after) => desk.log.after(after, desk.last)?,
+            None => desk.log.now(),
+        };
+        Ok((place, self.changed.subscribe()))
+    }
+
+    /// Reads changes from a place in the log on, and moves the place behind them.
+    ///
+    /// # Errors
+    /// The log has dropped them; the daemon stops.
+    pub(crate) fn read_log(
+        &self,
+        place: &mut Place,
+        most: usize,
+    ) -> Result<Vec<Change>, WatchError> {
+        let inner = self.lock();
+        inner.as_ref().ok_or(NoNetworks)?.log.read(place, most)
     }
 
     /// Endpoints of a network, or of all, behind a key, in the order of their keys.
@@ -225,37 +276,6 @@ impl EndpointDesk {
             drop(jobs);
             store.end();
         }
-    }
-}
-
-/// A table that is filled from a store.
-struct Filling<'b> {
-    book: &'b mut Book,
-    waiting: Vec<Change>,
-    last: u64,
-    /// Endpoints for which there is no room.
-    lost: u64,
-}
-
-impl Filling<'_> {
-    fn take(&mut self, change: &store::Change) {
-        self.last = self.last.max(change.revision());
-        match table_change(change) {
-            Some(change) => self.waiting.push(change),
-            None => self.lost += 1,
-        }
-        if self.waiting.len() == FILL {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        let mut lost = 0;
-        self.book.apply_each(&self.waiting, |_, outcome| {
-            lost += u64::from(matches!(outcome, Outcome::Refused(_)));
-        });
-        self.lost += lost;
-        self.waiting.clear();
     }
 }
 

@@ -41,6 +41,14 @@ impl Change {
             Change::Delete { key, .. } => *key,
         }
     }
+
+    /// Returns its revision.
+    #[inline]
+    pub fn revision(&self) -> u64 {
+        match self {
+            Change::Put { revision, .. } | Change::Delete { revision, .. } => *revision,
+        }
+    }
 }
 
 /// Outcome of a change. After all but [`Refused`](Outcome::Refused) it is done.

@@ -171,6 +171,8 @@ pub fn follow(store: &mut impl Store, history: &[(Vec<Change>, Journal)]) {
 pub fn run<S: Store + Revisions>(make: impl Fn(Limits) -> S) {
     older_revision_is_journaled_and_does_not_apply(make(Limits::default()));
     tombstone_outlives_a_late_put(make(Limits::default()));
+    forgotten_tombstones_let_nothing_come_back(make(Limits::default()));
+    revisions_of_no_change_are_journaled(make(Limits::default()));
     keys_differ_by_network_and_family(make(Limits::default()));
     batch_of_any_size_is_one_commit(make(Limits::default()));
     edges_are_kept(make(Limits::default()));
@@ -210,6 +212,32 @@ fn tombstone_outlives_a_late_put(mut store: impl Store) {
     assert_eq!(watched(&store, 0), Ok(wanted.to_vec()));
     assert_eq!(store.commit(&[put(1, 8)], Journal::Each), Ok(2));
     assert_eq!(contents(&mut store).into_values().next(), Some(put(1, 8)));
+}
+
+fn forgotten_tombstones_let_nothing_come_back(mut store: impl Store) {
+    let begin = [put(1, 5), delete(1, 6), delete(2, 9), put(3, 4)];
+    assert_eq!(store.commit(&begin, Journal::Each), Ok(1));
+    assert_eq!((store.floor(), store.forget_up_to(6)), (0, Ok(1)));
+    assert_eq!((store.forget_up_to(3), store.floor(), store.number()), (Ok(0), 6, 1));
+    assert_eq!(contents(&mut store).len(), 2);
+    let late = [put(1, 5), put(9, 6), delete(9, 6), put(2, 8)];
+    assert_eq!(store.commit(&late, Journal::Each), Ok(2));
+    assert_eq!(watched(&store, 1), Ok(vec![]), "none applies");
+    // What the store has goes by its own revision, and new keys by revisions above the floor.
+    let new = [put(3, 5), put(9, 7), delete(1, 7)];
+    assert_eq!(store.commit(&new, Journal::Each), Ok(3));
+    assert_eq!(watched(&store, 2), Ok(new.map(|change| (3, change)).to_vec()));
+    assert_eq!(contents(&mut store).len(), 4);
+}
+
+fn revisions_of_no_change_are_journaled(mut store: impl Store) {
+    assert_eq!(store.commit(&[put(1, 5)], Journal::EachAnd(&[3, 5])), Ok(1));
+    assert_eq!(store.commit(&[], Journal::EachAnd(&[])), Ok(1));
+    assert_eq!(store.commit(&[], Journal::EachAnd(&[3])), Ok(2));
+    let line =
+        |revision, done, delivered, applied| JournalLine { revision, done, delivered, applied };
+    assert_eq!(journaled(&store, 0), [line(3, 2, 2, 0), line(5, 1, 2, 1)]);
+    assert_eq!(watched(&store, 1), Ok(vec![]));
 }
 
 fn keys_differ_by_network_and_family(mut store: impl Store) {

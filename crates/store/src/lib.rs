@@ -96,11 +96,24 @@ impl Change {
 
 /// The changes of a commit that the journal lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Journal {
+pub enum Journal<'r> {
     /// Each change's revision, applied or not.
     Each,
+    /// Each change's revision, and these: of changes that the caller knows to be too old, and that
+    /// are not in the batch.
+    EachAnd(&'r [u64]),
     /// None: the batch fills the store anew, and no sender waits to hear which revisions are done.
     Nothing,
+}
+
+impl<'r> Journal<'r> {
+    /// Revisions that it lists and that are not those of the batch.
+    pub(crate) fn others(self) -> &'r [u64] {
+        match self {
+            Journal::EachAnd(revisions) => revisions,
+            Journal::Each | Journal::Nothing => &[],
+        }
+    }
 }
 
 /// One revision that is done, whether it applied or was too old.
@@ -169,17 +182,30 @@ pub trait Store: Send {
 
     /// Commits a batch: all of it or, on an error, nothing. When it returns, the batch survives the
     /// end of the process, and of the power too if the store is on disk. Returns the commit's
-    /// number; an empty batch is no commit.
+    /// number; an empty batch is no commit, unless the journal lists other revisions.
     ///
     /// Changes are taken in order. One whose revision is not newer than its key's is journaled as
-    /// done and does not apply.
+    /// done and does not apply. Of a key that the store does not have, the revision must be above
+    /// the [floor](Store::floor).
     ///
     /// # Errors
     /// [`StoreError::BatchTooLarge`] and [`StoreError::RevisionTooLarge`]: the caller is at fault.
     /// Anything else is about the machine; [`StoreError`] says for each what to do. If the machine
     /// stops after an error, the batch may turn up whole after all: nobody was told that it would
     /// not.
-    fn commit(&mut self, batch: &[Change], journal: Journal) -> Result<u64, StoreError>;
+    fn commit(&mut self, batch: &[Change], journal: Journal<'_>) -> Result<u64, StoreError>;
+
+    /// Returns the revision up to which tombstones were forgotten; 0: none was.
+    fn floor(&self) -> u64;
+
+    /// Raises the floor to a revision, if it is lower, and removes the tombstones that it covers,
+    /// durably. So that none of their keys is brought back, changes up to the floor of keys that
+    /// the store does not have no longer apply. The log keeps the deletions that it has. No commit
+    /// is made. Returns how many tombstones went.
+    ///
+    /// # Errors
+    /// As [`Store::commit`]: nothing was forgotten.
+    fn forget_up_to(&mut self, revision: u64) -> Result<u64, StoreError>;
 
     /// Gives `each` the latest change that applied of every key, tombstones too, once and in no
     /// particular order. Returns the number of the commit that this is the state after.

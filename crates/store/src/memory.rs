@@ -14,6 +14,7 @@ pub struct MemoryStore {
     /// The changes of the commits after `oldest`, in order.
     log: VecDeque<Vec<Change>>,
     oldest: u64,
+    floor: u64,
     /// Changes in the log, a commit of none counted as one.
     logged: usize,
     /// By number.
@@ -44,24 +45,27 @@ impl Store for MemoryStore {
         self.limits
     }
 
-    fn commit(&mut self, batch: &[Change], journal: Journal) -> Result<u64, StoreError> {
+    fn commit(&mut self, batch: &[Change], journal: Journal<'_>) -> Result<u64, StoreError> {
         self.limits.check(batch)?;
-        if batch.is_empty() {
+        if batch.is_empty() && journal.others().is_empty() {
             return Ok(self.number());
         }
         let number = self.number() + 1;
         let mut applied = Vec::new();
         for change in batch {
-            let last = self.endpoints.get(&change.key());
-            let is_newer = last.is_none_or(|last| change.revision() > last.revision());
+            let last = self.endpoints.get(&change.key()).map(Change::revision);
+            // A floor of 0 covers nothing.
+            let known = last.or(Some(self.floor).filter(|floor| *floor > 0));
+            let is_newer = known.is_none_or(|known| change.revision() > known);
             if is_newer {
                 self.endpoints.insert(change.key(), *change);
                 applied.push(*change);
             }
-            if journal == Journal::Each {
+            if journal != Journal::Nothing {
                 self.note(change.revision(), number, u64::from(is_newer));
             }
         }
+        journal.others().iter().for_each(|revision| self.note(*revision, number, 0));
         self.logged += applied.len().max(1);
         self.log.push_back(applied);
         while self.logged > self.limits.log
@@ -76,6 +80,20 @@ impl Store for MemoryStore {
             }
         }
         Ok(number)
+    }
+
+    fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    fn forget_up_to(&mut self, revision: u64) -> Result<u64, StoreError> {
+        self.floor = self.floor.max(revision);
+        let (floor, before) = (self.floor, self.endpoints.len());
+        self.endpoints.retain(|_, change| match change {
+            Change::Put(_) => true,
+            Change::Delete(deleted) => deleted.revision > floor,
+        });
+        Ok((before - self.endpoints.len()) as u64)
     }
 
     fn snapshot(&mut self, each: &mut dyn FnMut(Change)) -> Result<u64, StoreError> {

@@ -9,6 +9,7 @@
 //! | `neighbor` | (vni, vpc_ip) | latest change of each key, tombstones too |
 //! | `journal` | version | revisions that are done, applied or not |
 //! | `log` | commit number | the changes of the latest commits, as the image writes them |
+//! | `floor` | | the revision up to which tombstones were forgotten |
 //! | `identity` | | which database this is |
 //! | `revisions` | number | configurations that were in force |
 //!
@@ -29,8 +30,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior, ffi};
 
 use crate::{
-    Change, Configuration, Deleted, Journal, JournalLine, Limits, Record, Revisions, Store,
-    StoreError, files, record,
+    Change, Configuration, Deleted, Journal, JournalLine, Limits, MAX_REVISION, Record, Revisions,
+    Store, StoreError, files, record,
 };
 use write::Log;
 
@@ -84,6 +85,7 @@ pub struct SqliteStore {
     /// same numbers, as after a copy was put back.
     mark: i64,
     log: Log,
+    floor: u64,
     /// Lines of the journal, once counted.
     journal_lines: Option<u64>,
     is_unknown: bool,
@@ -126,6 +128,8 @@ impl SqliteStore {
             .query_row("SELECT store FROM identity", [], |row| row.get::<_, [u8; 16]>(0))
             .map_err(of)?;
         let log = read_log(&connection).map_err(of)?;
+        let floor: i64 =
+            connection.query_row("SELECT revision FROM floor", [], |row| row.get(0)).map_err(of)?;
         let mut mark = [0; 8];
         getrandom::fill(&mut mark)
             .map_err(|_| StoreError::System { path: path.clone(), code: libc::EIO })?;
@@ -136,6 +140,7 @@ impl SqliteStore {
             identity,
             mark: i64::from_ne_bytes(mark),
             log,
+            floor: floor as u64,
             journal_lines: None,
             is_unknown: false,
         })
@@ -285,22 +290,27 @@ impl Store for SqliteStore {
         self.limits
     }
 
-    fn commit(&mut self, batch: &[Change], journal: Journal) -> Result<u64, StoreError> {
+    fn commit(&mut self, batch: &[Change], journal: Journal<'_>) -> Result<u64, StoreError> {
         self.limits.check(batch)?;
-        if batch.is_empty() {
+        let others = journal.others();
+        if let Some(&revision) = others.iter().find(|revision| **revision > MAX_REVISION) {
+            return Err(StoreError::RevisionTooLarge { revision });
+        }
+        if batch.is_empty() && others.is_empty() {
             return Ok(self.number());
         }
-        let (mut log, mark, limits) = (self.log, self.mark, self.limits);
+        let (mut log, mark, limits, floor) = (self.log, self.mark, self.limits, self.floor);
         let mut lines = self.journal_lines;
         self.write(|transaction| {
-            let applied = write::apply(transaction, batch)?;
+            let applied = write::apply(transaction, batch, floor)?;
             write::log(transaction, mark, batch, &applied, limits.log as u64, &mut log)?;
-            if journal == Journal::Each {
+            if journal != Journal::Nothing {
                 let mut count = match lines {
                     Some(count) => count,
                     None => count_journal(transaction)?,
                 };
-                write::journal(transaction, log.newest, batch, &applied, &mut count)?;
+                let revisions = (&applied[..], others);
+                write::journal(transaction, log.newest, batch, revisions, &mut count)?;
                 write::shorten_journal(transaction, &limits, &mut count)?;
                 lines = Some(count);
             }
@@ -308,6 +318,22 @@ impl Store for SqliteStore {
         })?;
         (self.log, self.journal_lines) = (log, lines);
         Ok(self.number())
+    }
+
+    fn floor(&self) -> u64 {
+        self.floor
+    }
+
+    fn forget_up_to(&mut self, revision: u64) -> Result<u64, StoreError> {
+        if revision <= self.floor {
+            return Ok(0);
+        }
+        if revision > MAX_REVISION {
+            return Err(StoreError::RevisionTooLarge { revision });
+        }
+        let gone = self.write(|transaction| write::forget(transaction, revision))?;
+        self.floor = revision;
+        Ok(gone)
     }
 
     fn snapshot(&mut self, each: &mut dyn FnMut(Change)) -> Result<u64, StoreError> {

@@ -37,7 +37,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Journal)>> {
+fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Journal<'static>)>> {
     let journal = prop_oneof![3 => Just(Journal::Each), 1 => Just(Journal::Nothing)];
     prop::collection::vec((prop::collection::vec(change(), 0..12), journal), 0..16)
 }

@@ -81,6 +81,7 @@ fn old_schema_is_brought_to_the_latest() {
         assert_eq!(journaled(&store, 0)[..4], lines);
         // What the new schema has.
         assert_eq!(store.put_revision(1, "text"), Ok(number - 7));
+        assert_eq!((store.floor(), store.forget_up_to(0)), (0, Ok(0)));
         assert_eq!(store.commit(&[put(1, 3)], Journal::Each), Ok(number + 1));
         store.verify().unwrap();
         drop(store);
@@ -93,7 +94,7 @@ fn old_schema_is_brought_to_the_latest() {
             connection.execute("DELETE FROM journal WHERE version = 3", []).unwrap();
             let version = "PRAGMA user_version";
             let version: u32 = connection.query_row(version, [], |row| row.get(0)).unwrap();
-            assert_eq!(version, 2);
+            assert_eq!(version, 3);
         } else {
             let connection = Connection::open(&path).unwrap();
             connection.execute("DELETE FROM journal WHERE version = 3", []).unwrap();
@@ -102,15 +103,36 @@ fn old_schema_is_brought_to_the_latest() {
 }
 
 #[test]
+fn floor_survives_a_restart() {
+    let place = Place::new();
+    let path = place.path("store.db");
+    let mut store = open(&path);
+    let begin = [put(1, 5), delete(1, 6), delete(2, 9), put(3, 4)];
+    assert_eq!(store.commit(&begin, Journal::Each), Ok(1));
+    store.write_image().unwrap();
+    assert_eq!(store.forget_up_to(6), Ok(1));
+    drop(store);
+    let mut store = open(&path);
+    assert_eq!(store.floor(), 6);
+    store.verify().unwrap();
+    // The image still has the tombstone, which does no harm; the database has not.
+    let mut given = 0;
+    store.start(&mut |_| given += 1).unwrap();
+    assert_eq!((given, contents(&mut store).len()), (3, 2));
+    assert_eq!(store.commit(&[put(1, 5), put(4, 6)], Journal::Each), Ok(2));
+    assert_eq!(contents(&mut store).len(), 2, "nothing came back");
+}
+
+#[test]
 fn newer_schema_and_other_programs_files_are_refused_by_name_and_left_alone() {
     let place = Place::new();
     let path = place.path("newer.db");
     drop(open(&path));
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 3).unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 4).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let newer = StoreError::Newer { path: path.clone(), found: 3, known: 2 };
+    let newer = StoreError::Newer { path: path.clone(), found: 4, known: 3 };
     assert_eq!(refused(&path), newer);
-    assert!(newer.to_string().contains("newer.db: schema 3"), "{newer}");
+    assert!(newer.to_string().contains("newer.db: schema 4"), "{newer}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 
     let path = place.path("other.db");
@@ -127,7 +149,7 @@ fn newer_schema_and_other_programs_files_are_refused_by_name_and_left_alone() {
 
     // The marks without the tables.
     let path = place.path("empty.db");
-    let marks = "PRAGMA application_id = 1279742804; PRAGMA user_version = 2";
+    let marks = "PRAGMA application_id = 1279742804; PRAGMA user_version = 3";
     Connection::open(&path).unwrap().execute_batch(marks).unwrap();
     let error = refused(&path);
     assert!(matches!(error, StoreError::Engine { .. }), "{error:?}");

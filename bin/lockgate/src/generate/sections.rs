@@ -282,6 +282,13 @@ const PAGES: &[(&str, Sections)] = &[
         },
     ),
     (
+        "lockgate-endpoint-watch",
+        live(&[
+            ("lockgate endpoint watch", "Print changes from now on"),
+            ("lockgate endpoint watch --since 500 --json", "Go on for a program that knows 500"),
+        ]),
+    ),
+    (
         "lockgate-sa",
         live(&[
             ("lockgate sa reserve berlin", "Reserve an SPI for what peer berlin will send"),

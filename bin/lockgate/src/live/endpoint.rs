@@ -1,7 +1,8 @@
-//! `lockgate endpoint put|del|import|export` and `lockgate show endpoint`: endpoints of virtual
-//! networks. There may be millions: they are sent and printed as they come.
+//! `lockgate endpoint put|del|import|export|watch` and `lockgate show endpoint`: endpoints of
+//! virtual networks. There may be millions: they are sent and printed as they come.
 
 mod lines;
+mod watch;
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
@@ -28,11 +29,11 @@ const BATCHES_WAITING: usize = 8;
 /// Refused changes that are shown.
 const MOST_SHOWN: usize = 20;
 
-/// Put and delete endpoints of virtual networks
+/// Put, delete and watch endpoints of virtual networks
 ///
-/// An endpoint says which host a tenant's address is behind. Each command ends when the change is
-/// durable. Of two changes of an endpoint the one with the higher revision counts, in whatever
-/// order they come; without --revision a change gets the next one.
+/// An endpoint says which host a tenant's address is behind. A command that changes endpoints ends
+/// when the change is durable. Of two changes of an endpoint the one with the higher revision
+/// counts, in whatever order they come; without --revision a change gets the next one.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -45,6 +46,7 @@ enum What {
     Del(DelArgs),
     Import(ImportArgs),
     Export(ExportArgs),
+    Watch(watch::Args),
 }
 
 /// Put an endpoint, in the place of the one with its address
@@ -158,6 +160,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         }
         What::Import(args) => import(args, socket),
         What::Export(args) => export(args, socket),
+        What::Watch(args) => watch::run(args, socket),
     }
 }
 

@@ -474,6 +474,35 @@ impl Gateway for Fake {
         answer(Box::pin(tokio_stream::iter([Ok(page)])))
     }
 
+    type WatchEndpointsStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::EndpointsWatched, Status>> + Send>>;
+
+    async fn watch_endpoints(
+        &self,
+        request: Request<v1::EndpointsWatch>,
+    ) -> Answer<Self::WatchEndpointsStream> {
+        let after = request.into_inner().after.unwrap_or(0);
+        if after > 9 {
+            return Err(Status::failed_precondition("take the whole table first"));
+        }
+        let (vni, address) = (7, "10.0.0.2".to_owned());
+        let put = v1::Endpoint {
+            vni,
+            address: address.clone(),
+            host: "192.0.2.12".into(),
+            host_mac: None,
+            mac: "02:07:00:00:00:02".into(),
+            revision: after + 1,
+        };
+        let delete = v1::EndpointName { vni, address, revision: after + 2 };
+        let changes =
+            [v1::endpoint_change::Change::Put(put), v1::endpoint_change::Change::Delete(delete)];
+        let changes = changes.map(|change| v1::EndpointChange { change: Some(change) });
+        let first = v1::EndpointsWatched { changes: vec![], resume_after: after };
+        let second = v1::EndpointsWatched { changes: changes.into(), resume_after: after + 2 };
+        answer(Box::pin(tokio_stream::iter([Ok(first), Ok(second)])))
+    }
+
     type WatchAcquiresStream =
         Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::Acquire, Status>> + Send>>;
 

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1::{self, endpoint_change};
-use endpoints::{Counts, Endpoint, EndpointKey, Known};
-use tokio::sync::mpsc::{self, Receiver, Sender};
+use endpoints::{Change, Counts, Endpoint, EndpointKey, Known};
+use tokio::sync::mpsc::error::SendTimeoutError;
+use tokio::sync::mpsc::{self, OwnedPermit, Receiver, Sender};
+use tokio::sync::watch;
 use tonic::{Status, Streaming};
 use wire::{LinkAddress, Vni};
 
-use crate::endpoints::{AppliedBatch, ChangeSums, EndpointDesk, NoNetworks, Numbered, Wanted};
+use crate::endpoints::{
+    AppliedBatch, ChangeSums, EndpointDesk, NoNetworks, Numbered, Place, Wanted, WatchError,
+};
 
 /// Changes of a batch at most.
 const MAX_BATCH: usize = 65_536;
@@ -21,6 +25,8 @@ const BATCHES_IN_FLIGHT: usize = 64;
 const PAGE: usize = 1000;
 /// Messages that wait for a client at most.
 const MESSAGES_WAITING: usize = 16;
+/// The same for a client that watches: what it does not take stays in the log, which all share.
+const WATCH_MESSAGES_WAITING: usize = 4;
 /// Time that a client may take to read a message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,6 +37,18 @@ type Waiting = (u64, tokio::sync::oneshot::Receiver<Result<u64, Arc<str>>>);
 impl From<NoNetworks> for Status {
     fn from(error: NoNetworks) -> Status {
         Status::failed_precondition(error.to_string())
+    }
+}
+
+impl From<WatchError> for Status {
+    fn from(error: WatchError) -> Status {
+        let text = error.to_string();
+        match error {
+            WatchError::TooSlow { .. } => Status::aborted(text),
+            WatchError::NoNetworks(_) | WatchError::Compacted { .. } | WatchError::Ahead { .. } => {
+                Status::failed_precondition(text)
+            }
+        }
     }
 }
 
@@ -141,7 +159,7 @@ async fn tell_durable(mut waiting: Receiver<Waiting>, to: Sender<Answer<v1::Endp
 ///
 /// # Errors
 /// The reason for refusing it.
-fn read(change: &v1::EndpointChange) -> Result<Numbered, String> {
+pub(super) fn read(change: &v1::EndpointChange) -> Result<Numbered, String> {
     let revision = |number: u64| match number {
         0 => Ok(None),
         1..=store::MAX_REVISION => Ok(Some(number)),
@@ -228,6 +246,81 @@ async fn send_all(desk: Arc<EndpointDesk>, vni: Option<Vni>, to: Sender<Answer<v
             return;
         }
     }
+}
+
+/// Begins to send the changes after a revision, and then what comes. Blocks for the table's lock.
+///
+/// # Errors
+/// As [`EndpointDesk::watch`].
+pub(super) fn watch(
+    desk: Arc<EndpointDesk>,
+    after: Option<u64>,
+) -> Result<Receiver<Answer<v1::EndpointsWatched>>, Status> {
+    let (place, more) = desk.watch(after)?;
+    // One more, kept for the reason of the end: there is room for it even if nobody reads.
+    let (to, messages) = mpsc::channel(WATCH_MESSAGES_WAITING + 1);
+    let internal = |_| Status::internal("internal error: report it");
+    let farewell = to.clone().try_reserve_owned().map_err(internal)?;
+    tokio::spawn(send_changes(desk, (place, more), (to, farewell)));
+    Ok(messages)
+}
+
+async fn send_changes(
+    desk: Arc<EndpointDesk>,
+    (mut place, mut more): (Place, watch::Receiver<u64>),
+    (to, farewell): (
+        Sender<Answer<v1::EndpointsWatched>>,
+        OwnedPermit<Answer<v1::EndpointsWatched>>,
+    ),
+) {
+    let mut is_first = true;
+    loop {
+        // Before the log is read: what comes after is seen the next time.
+        more.borrow_and_update();
+        let (desk, mut from) = (desk.clone(), place);
+        let read = tokio::task::spawn_blocking(move || {
+            desk.read_log(&mut from, PAGE).map(|changes| (changes, from))
+        });
+        let (changes, behind) = match read.await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => return drop(farewell.send(Err(error.into()))),
+            Err(_) => return drop(farewell.send(Err(Status::internal("internal error")))),
+        };
+        let is_all = changes.len() < PAGE;
+        if !changes.is_empty() || is_first {
+            let changes = changes.iter().map(sent).collect();
+            let message = v1::EndpointsWatched { changes, resume_after: behind.resume };
+            match to.send_timeout(Ok(message), PATIENCE).await {
+                Ok(()) => {}
+                Err(SendTimeoutError::Closed(_)) => return,
+                Err(SendTimeoutError::Timeout(_)) => {
+                    let slow = WatchError::TooSlow { after: place.resume };
+                    return drop(farewell.send(Err(slow.into())));
+                }
+            }
+        }
+        (place, is_first) = (behind, false);
+        tokio::select! {
+            () = to.closed() => return,
+            changed = more.changed(), if is_all => if changed.is_err() { return },
+            () = std::future::ready(()), if !is_all => {}
+        }
+    }
+}
+
+/// A change as it was applied.
+fn sent(change: &Change) -> v1::EndpointChange {
+    let change = match *change {
+        Change::Put { revision, endpoint } => {
+            endpoint_change::Change::Put(shown(&Known { endpoint, revision }))
+        }
+        Change::Delete { revision, key } => endpoint_change::Change::Delete(v1::EndpointName {
+            vni: key.vni.get(),
+            address: key.address.to_string(),
+            revision,
+        }),
+    };
+    v1::EndpointChange { change: Some(change) }
 }
 
 /// The endpoints as a whole.

@@ -487,6 +487,24 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
     }
 
+    type WatchEndpointsStream =
+        Pin<Box<dyn Stream<Item = Result<v1::EndpointsWatched, Status>> + Send>>;
+
+    async fn watch_endpoints(
+        &self,
+        request: Request<v1::EndpointsWatch>,
+    ) -> Answer<Self::WatchEndpointsStream> {
+        let desk = self.backend.endpoints();
+        // A long batch may hold the table's lock. The task that sends belongs to this runtime.
+        let runtime = tokio::runtime::Handle::current();
+        let changes = beside(move || {
+            let _entered = runtime.enter();
+            endpoints::watch(desk, request.into_inner().after)
+        });
+        let stream = ReceiverStream::new(changes.await??);
+        Ok(Response::new(Box::pin(until_ended(stream, self.ended.clone()))))
+    }
+
     type CaptureStream = Pin<Box<dyn Stream<Item = Result<v1::Captured, Status>> + Send>>;
 
     async fn capture(&self, request: Request<v1::CaptureRequest>) -> Answer<Self::CaptureStream> {

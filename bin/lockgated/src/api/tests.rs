@@ -1,6 +1,7 @@
 //! The server before a backend that is none: what it answers, to whom, and what it refuses.
 
 mod fake;
+mod watch;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};

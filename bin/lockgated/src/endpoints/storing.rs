@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use store::{Change, Journal, MemoryStore, SqliteStore, Store, StoreError};
 use tokio::sync::oneshot;
@@ -26,6 +26,10 @@ const MOST_KEPT: usize = 4 << 20;
 /// A batch to be stored.
 pub(super) struct Job {
     pub(super) changes: Vec<Change>,
+    /// Revisions of changes that came too late: they go to the journal alone.
+    pub(super) stale: Vec<u64>,
+    /// The book's floor behind these changes.
+    pub(super) floor: u64,
     pub(super) done: oneshot::Sender<Result<u64, Arc<str>>>,
 }
 
@@ -53,7 +57,7 @@ impl Storing {
     /// Starts it; it ends when the sender is gone.
     pub(super) fn begin(store: Box<dyn Imaged>, events: Events) -> (Storing, Sender<Job>) {
         let (jobs, waiting) = mpsc::channel();
-        let run = move || StoreThread { store, events, kept: vec![], since_image: 0 }.run(&waiting);
+        let run = move || StoreThread::new(store, events).run(&waiting);
         let thread = std::thread::Builder::new().name("store".into()).spawn(run);
         // Without a thread the receiver is gone, and each batch is told that it is not durable.
         (Storing(thread.ok()), jobs)
@@ -72,16 +76,30 @@ struct StoreThread {
     events: Events,
     /// Changes that could not be stored.
     kept: Vec<Change>,
+    /// Revisions that could not be journaled.
+    kept_stale: Vec<u64>,
+    /// The book's floor behind what was stored.
+    floor: u64,
+    /// The time when the store last forgot tombstones.
+    forgot: Instant,
     /// Changes since the last image.
     since_image: u64,
 }
 
 impl StoreThread {
+    fn new(store: Box<dyn Imaged>, events: Events) -> StoreThread {
+        let (kept, kept_stale, forgot) = (Vec::new(), Vec::new(), Instant::now());
+        StoreThread { store, events, kept, kept_stale, floor: 0, forgot, since_image: 0 }
+    }
+
     fn run(mut self, waiting: &Receiver<Job>) {
         loop {
+            if self.forgot.elapsed() >= PAUSE {
+                self.forget();
+            }
             match waiting.recv_timeout(PAUSE) {
                 Ok(job) => self.commit(self.gather(job, waiting)),
-                Err(RecvTimeoutError::Timeout) if !self.kept.is_empty() => self.commit(vec![]),
+                Err(RecvTimeoutError::Timeout) if self.is_behind() => self.commit(vec![]),
                 Err(RecvTimeoutError::Timeout) if self.since_image >= WORTH_AN_IMAGE => {
                     self.write_image();
                 }
@@ -89,11 +107,30 @@ impl StoreThread {
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if !self.kept.is_empty() {
+        if self.is_behind() {
             self.commit(vec![]);
         }
+        self.forget();
         if self.since_image > 0 {
             self.write_image();
+        }
+    }
+
+    /// Returns true if something could not be stored yet.
+    fn is_behind(&self) -> bool {
+        !self.kept.is_empty() || !self.kept_stale.is_empty()
+    }
+
+    /// Forgets the tombstones that the book has forgotten. Not while changes wait that the book
+    /// took before: the store would refuse them.
+    fn forget(&mut self) {
+        self.forgot = Instant::now();
+        if self.is_behind() || self.floor <= self.store.floor() {
+            return;
+        }
+        if let Err(error) = self.store.forget_up_to(self.floor) {
+            let message = format!("old deletions of endpoints stay in the store: {error}");
+            self.events.record(Kind::StoreFailed, "", message, &[]);
         }
     }
 
@@ -116,18 +153,21 @@ impl StoreThread {
 
     fn commit(&mut self, jobs: Vec<Job>) {
         self.kept.extend(jobs.iter().flat_map(|job| &job.changes));
-        // A page of the database is written once for neighbours; of one key the order stays.
-        self.kept.sort_by_key(store::Change::key);
-        match self.store.commit(&self.kept, Journal::Each) {
+        self.kept_stale.extend(jobs.iter().flat_map(|job| &job.stale));
+        let floors = jobs.iter().map(|job| job.floor);
+        self.floor = floors.fold(self.floor, u64::max);
+        match self.store.commit(&self.kept, Journal::EachAnd(&self.kept_stale)) {
             Ok(number) => {
                 self.since_image += self.kept.len() as u64;
                 self.kept.clear();
+                self.kept_stale.clear();
                 answer(jobs, &Ok(number));
             }
             Err(error) => {
-                let is_too_many = self.kept.len() > MOST_KEPT;
+                let is_too_many = self.kept.len() + self.kept_stale.len() > MOST_KEPT;
                 if is_too_many {
                     self.kept.clear();
+                    self.kept_stale.clear();
                 }
                 let rest = match is_too_many {
                     true => "; too many wait for it: these are lost with the daemon",

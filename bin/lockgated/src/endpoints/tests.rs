@@ -1,4 +1,3 @@
-use store::Store;
 use wire::Family;
 
 use super::*;
@@ -111,4 +110,108 @@ fn without_networks_there_is_nothing_to_change() {
     assert_eq!(desk.apply(&[put(1, 1, None)]).unwrap_err(), NoNetworks);
     assert!(desk.page(None, None, 1).is_err());
     assert_eq!(desk.counts(), None);
+}
+
+/// Revisions that a client reads that knows everything up to one.
+fn watched(desk: &EndpointDesk, after: u64) -> Result<Vec<u64>, WatchError> {
+    let (mut place, _) = desk.watch(Some(after))?;
+    let changes = desk.read_log(&mut place, usize::MAX)?;
+    Ok(changes.iter().map(Change::revision).collect())
+}
+
+#[test]
+fn whoever_watches_goes_on_after_a_restart() {
+    // AX-32
+    let folder = tempfile::tempdir().unwrap();
+    let before = desk(StoreKind::Sqlite, 16, folder.path());
+    let (mut place, more) = before.watch(None).unwrap();
+    apply(&before, &[put(2, 1, Some(4)), put(1, 2, Some(5))]);
+    assert!(more.has_changed().unwrap());
+    // Key 1 comes late, and stands before key 2 in the order of keys.
+    apply(
+        &before,
+        &[put(4, 1, Some(9)), put(3, 1, Some(6)), (Wanted::Delete(endpoint(2, 1).key), None)],
+    );
+    // What has no effect is no change.
+    apply(&before, &[put(1, 1, Some(1)), put(4, 1, Some(9))]);
+    let read = before.read_log(&mut place, 2).unwrap();
+    assert_eq!((read.len(), place.resume), (2, 5));
+    assert_eq!(watched(&before, 5), Ok(vec![9, 6, 10]));
+    before.close();
+    assert_eq!(before.read_log(&mut place, 2), Err(NoNetworks.into()));
+
+    let after = desk(StoreKind::Sqlite, 16, folder.path());
+    assert_eq!(watched(&after, 5), Ok(vec![9, 6, 10]));
+    assert_eq!(watched(&after, 9), Ok(vec![6, 10]), "6 was applied after 9");
+    assert_eq!(watched(&after, 10), Ok(vec![]));
+    assert_eq!(watched(&after, 11), Err(WatchError::Ahead { after: 11, last: 10 }));
+    let (place, _) = after.watch(None).unwrap();
+    assert_eq!(place.resume, 10);
+}
+
+#[test]
+fn a_restart_does_not_hide_what_the_log_has_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = log::MAX as u64 + 2;
+    let before = desk(StoreKind::Sqlite, count as usize, folder.path());
+    let many = |from: u64, to: u64| -> Vec<Numbered> {
+        (from..=to).map(|number| put(number as u32, 1, Some(number))).collect()
+    };
+    apply(&before, &many(1, 3));
+    apply(&before, &many(4, count));
+    before.close();
+    let after = desk(StoreKind::Sqlite, count as usize, folder.path());
+    assert_eq!(watched(&after, 1), Err(WatchError::Compacted { after: 1, dropped: 2 }));
+    assert_eq!(watched(&after, 3).unwrap().len() as u64, count - 3);
+    assert_eq!(watched(&after, count), Ok(vec![]));
+}
+
+#[test]
+fn more_deletions_than_are_remembered_do_not_hide_endpoints_at_a_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = SqliteStore::open(&folder.path().join(FILE)).unwrap();
+    let change = |(wanted, revision): Numbered| match wanted {
+        Wanted::Put(endpoint) => Change::Put { revision: revision.unwrap(), endpoint },
+        Wanted::Delete(key) => Change::Delete { revision: revision.unwrap(), key },
+    };
+    let deletes = (1..9)
+        .map(|number| (Wanted::Delete(endpoint(number, 1).key), Some(100 + u64::from(number))));
+    let changes =
+        deletes.chain([put(200, 1, Some(3))]).map(|wanted| stored_change(&change(wanted)));
+    store.commit(&changes.collect::<Vec<_>>(), store::Journal::Nothing).unwrap();
+    drop(store);
+    let desk = desk(StoreKind::Sqlite, 2, folder.path());
+    assert_eq!(revisions(&desk), [(200, 1, 3)]);
+    assert_eq!((desk.counts().unwrap().tombstones, desk.counts().unwrap().floor), (2, 106));
+}
+
+#[test]
+fn deletions_that_are_forgotten_leave_the_store_and_nothing_comes_back() {
+    // AX-33, AX-36
+    let folder = tempfile::tempdir().unwrap();
+    let before = desk(StoreKind::Sqlite, 2, folder.path());
+    let delete = |number, revision| (Wanted::Delete(endpoint(number, 1).key), Some(revision));
+    apply(&before, &[put(9, 1, Some(3))]);
+    apply(
+        &before,
+        &(1..6).map(|number| delete(number, 10 + u64::from(number))).collect::<Vec<_>>(),
+    );
+    assert_eq!(before.counts().unwrap().floor, 13);
+    // Stale by the floor: the store, which never had the key, must not take it for new.
+    assert_eq!(apply(&before, &[put(7, 1, Some(12))]).stale, 1);
+    before.close();
+
+    let mut store = SqliteStore::open(&folder.path().join(FILE)).unwrap();
+    let mut stored = Vec::new();
+    store.snapshot(&mut |change| stored.push(change.revision())).unwrap();
+    assert_eq!((stored, store.floor()), (vec![14, 15, 3], 13));
+    let mut journaled = Vec::new();
+    store.journal(12, &mut |line| journaled.push((line.revision, line.delivered))).unwrap();
+    assert_eq!(journaled, [(12, 2), (13, 1), (14, 1), (15, 1)]);
+    drop(store);
+
+    let after = desk(StoreKind::Sqlite, 2, folder.path());
+    assert_eq!((revisions(&after), after.counts().unwrap().floor), (vec![(9, 1, 3)], 13));
+    let late = apply(&after, &[put(1, 1, Some(10)), put(4, 1, Some(13)), put(9, 2, Some(4))]);
+    assert_eq!((late.applied, late.stale), (1, 2), "an endpoint that is there goes by itself");
 }

@@ -9,7 +9,7 @@ use crate::StoreError;
 /// "LGST": the file is a store of Lockgate.
 const APPLICATION_ID: i32 = 0x4c47_5354;
 /// The latest schema, in `user_version`.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// Each step makes a schema out of the one before; the first makes schema 1 in an empty file.
 ///
@@ -54,6 +54,13 @@ const STEPS: [&str; VERSION as usize] = [
          at INTEGER NOT NULL,
          text TEXT NOT NULL
      ) STRICT;",
+    // Tombstones up to the floor are gone: changes up to it of keys without a row do not apply.
+    "CREATE TABLE floor (
+         id INTEGER PRIMARY KEY CHECK (id = 1),
+         revision INTEGER NOT NULL
+     ) STRICT;
+     INSERT INTO floor VALUES (1, 0);
+     CREATE INDEX tombstone ON neighbor (version) WHERE deleted = 1;",
 ];
 
 /// Brings the file to the latest schema, in one transaction: a crash leaves the old one.

@@ -7,16 +7,24 @@ use rusqlite::{Result, Transaction, params};
 use super::text::{write_ip, write_mac};
 use crate::{Change, Limits, record};
 
-/// Applies the changes that are newer than their keys. Returns for each change 1 if it applied.
+/// Applies the changes that are newer than their keys, or than the floor if there is no such key.
+/// Returns for each change 1 if it applied.
 ///
 /// The changes go in by key, so that those of one page of the table are written together; those of
 /// one key keep their order.
-pub(super) fn apply(transaction: &Transaction<'_>, batch: &[Change]) -> Result<Vec<bool>> {
+pub(super) fn apply(
+    transaction: &Transaction<'_>,
+    batch: &[Change],
+    floor: u64,
+) -> Result<Vec<bool>> {
+    // A floor of 0 covers nothing.
+    let floor = if floor == 0 { -1 } else { floor as i64 };
     let mut order: Vec<(u32, IpAddr, usize)> =
         batch.iter().enumerate().map(|(i, change)| (change.key().0, change.key().1, i)).collect();
     order.sort_unstable();
     let mut upsert = transaction.prepare(
-        "INSERT INTO neighbor VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+        "INSERT INTO neighbor SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7
+         WHERE ?6 > ?8 OR EXISTS (SELECT 1 FROM neighbor WHERE vni = ?1 AND vpc_ip = ?2)
          ON CONFLICT (vni, vpc_ip) DO UPDATE SET
              host_ip = excluded.host_ip, host_mac = excluded.host_mac,
              vpc_mac = excluded.vpc_mac, version = excluded.version, deleted = excluded.deleted
@@ -35,11 +43,11 @@ pub(super) fn apply(transaction: &Transaction<'_>, batch: &[Change]) -> Result<V
                     write_mac(&mut host_mac, mac);
                     &host_mac
                 });
-                upsert.execute(params![vni, address, host, host_mac, mac, version, 0])?
+                upsert.execute(params![vni, address, host, host_mac, mac, version, 0, floor])?
             }
             Change::Delete(_) => {
                 let none = None::<&str>;
-                upsert.execute(params![vni, address, none, none, none, version, 1])?
+                upsert.execute(params![vni, address, none, none, none, version, 1, floor])?
             }
         };
         applied[i] = changed > 0;
@@ -47,17 +55,19 @@ pub(super) fn apply(transaction: &Transaction<'_>, batch: &[Change]) -> Result<V
     Ok(applied)
 }
 
-/// Writes one line of the journal for each revision. `lines` is what the journal holds, and will
+/// Writes one line of the journal for each revision, of the batch and of `others`, which did not
+/// apply. `lines` is what the journal holds, and will
 /// hold.
 pub(super) fn journal(
     transaction: &Transaction<'_>,
     number: u64,
     batch: &[Change],
-    applied: &[bool],
+    (applied, others): (&[bool], &[u64]),
     lines: &mut u64,
 ) -> Result<()> {
     let revisions = batch.iter().map(|change| change.revision() as i64);
     let mut revisions: Vec<(i64, bool)> = revisions.zip(applied.iter().copied()).collect();
+    revisions.extend(others.iter().map(|revision| (*revision as i64, false)));
     revisions.sort_unstable();
     let mut insert =
         transaction.prepare("INSERT OR IGNORE INTO journal VALUES (?1, ?2, ?3, ?4)")?;
@@ -74,6 +84,13 @@ pub(super) fn journal(
         }
     }
     Ok(())
+}
+
+/// Raises the floor, and removes the tombstones that it covers. Returns how many they are.
+pub(super) fn forget(transaction: &Transaction<'_>, floor: u64) -> Result<u64> {
+    transaction.execute("UPDATE floor SET revision = ?1", [floor as i64])?;
+    let remove = "DELETE FROM neighbor WHERE deleted = 1 AND version <= ?1";
+    Ok(transaction.execute(remove, [floor as i64])? as u64)
 }
 
 /// Removes the lowest lines of a journal that has become too long.
