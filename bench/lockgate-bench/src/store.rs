@@ -9,6 +9,10 @@
 //! | first answer | the next daemon is started … it answers a tenant |
 //! | cold | the next daemon is started … its API answers: all endpoints are read before |
 //! | lookup | the table alone, in this process, 64 random keys at once |
+//!
+//! With `--paths` it measures lookups alone: see [`paths`].
+
+mod paths;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -58,6 +62,9 @@ pub(crate) struct StoreArguments {
     /// Numbers of endpoints, 2 to 4194304.
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000])]
     entries: Vec<usize>,
+    /// Measures only a lookup a packet: in SQLite, a locked map, a map, and the table of workers.
+    #[arg(long)]
+    paths: bool,
     /// Writes the figures as JSON; "-": to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -77,11 +84,11 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct Report<R> {
     bench: &'static str,
     machine: Machine,
     commit: String,
-    rows: Vec<Row>,
+    rows: Vec<R>,
 }
 
 /// Runs the bench.
@@ -89,14 +96,20 @@ struct Report {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &StoreArguments) -> Result<(), BenchError> {
-    let StoreArguments { entries, json } = arguments;
+    let StoreArguments { entries, paths: only_paths, json } = arguments;
     ArgumentError::check("--entries", entries, LEAST, MOST).map_err(BenchError::Argument)?;
     interrupt::listen()?;
     let mut random = Random::new(1);
+    let (machine, commit) = (Machine::look(None), machine::commit());
+    if *only_paths {
+        let rows = entries.iter().map(|count| paths::rows(*count, &mut random));
+        let rows = rows.collect::<Result<Vec<Vec<paths::Row>>, BenchError>>()?.concat();
+        let text = paths::text(&rows);
+        return publish(&Report { bench: "store", machine, commit, rows }, &text, json.as_deref());
+    }
     let rows = entries.iter().map(|count| row(*count, &mut random));
     let rows = rows.collect::<Result<Vec<Row>, BenchError>>()?;
     let text = text(&rows);
-    let (machine, commit) = (Machine::look(None), machine::commit());
     publish(&Report { bench: "store", machine, commit, rows }, &text, json.as_deref())
 }
 
