@@ -61,7 +61,10 @@ pub(crate) fn follow<F: Frames>(
     later: &mut Vec<Row>,
 ) {
     context.reassembly.expire(context.now_ns, context.frames, context.counters);
-    if rows.iter().any(|row| is_fragment(row) || carries_fragment(context, row)) {
+    let has_overlays = context.snapshot.overlays().is_some();
+    if rows.iter().any(is_fragment)
+        || has_overlays && rows.iter().any(|row| carries_fragment(context, row))
+    {
         follow_fragments(context, rows, spare, later);
     }
 }

@@ -46,7 +46,7 @@ pub(crate) fn receive<F: Frames>(
                 let (echo, tenant) = (None, None);
                 let row =
                     Row { place, frame, ip, hint, echo, tenant, ingress, origin, state, packet };
-                take_in(context, netdev, row, rows);
+                take_in(context, netdev, &row, rows);
             }
             Inspection::LeftToLinux(ingress) => {
                 context.counters.ledger(Some(ingress)).received += 1;
@@ -65,14 +65,15 @@ pub(crate) fn receive<F: Frames>(
 }
 
 /// Adds the row of an IP packet, set apart if it is sealed, or drops it.
+#[inline(always)]
 fn take_in<F: Frames>(
     context: &mut BatchContext<'_, F>,
     netdev: NetdevId,
-    row: Row,
+    row: &Row,
     rows: &mut Vec<Row>,
 ) {
     match row.packet.fragment {
-        Fragment::Whole if context.handing.is_some() && follow::carries_fragment(context, &row) => {
+        Fragment::Whole if context.handing.is_some() && follow::carries_fragment(context, row) => {
             take_in_tenants(context, row, rows);
         }
         Fragment::Whole => set_apart(context, row, rows),
@@ -86,18 +87,19 @@ fn take_in<F: Frames>(
 fn take_in_fragment<F: Frames>(
     context: &mut BatchContext<'_, F>,
     netdev: NetdevId,
-    mut row: Row,
+    row: &Row,
     rows: &mut Vec<Row>,
 ) {
+    let mut row = *row;
     if let Some(worker) = follow::owner(context, &row) {
         return context.hand_over(&mut row, worker);
     }
     match reassemble::take_in(context, netdev, &mut row, rows) {
         Taken::Other => {
-            set_apart(context, row, rows);
+            set_apart(context, &row, rows);
             reassemble::release(context, rows);
         }
-        Taken::Whole => set_apart(context, row, rows),
+        Taken::Whole => set_apart(context, &row, rows),
         Taken::Large => rows.push(row),
         Taken::Ended => {}
     }
@@ -106,21 +108,17 @@ fn take_in_fragment<F: Frames>(
 /// Takes an overlay packet in with a fragment of a tenant's datagram. One whose datagram is another
 /// worker's is handed over.
 #[cold]
-fn take_in_tenants<F: Frames>(
-    context: &mut BatchContext<'_, F>,
-    mut row: Row,
-    rows: &mut Vec<Row>,
-) {
-    match follow::owner(context, &row) {
-        Some(worker) => context.hand_over(&mut row, worker),
+fn take_in_tenants<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row, rows: &mut Vec<Row>) {
+    match follow::owner(context, row) {
+        Some(worker) => context.hand_over(&mut { *row }, worker),
         None => set_apart(context, row, rows),
     }
 }
 
 /// Adds a row by what its packet carries, or drops it.
 #[inline(always)]
-fn set_apart<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &mut Vec<Row>) {
-    let state = state_of(context, &row);
+fn set_apart<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row, rows: &mut Vec<Row>) {
+    let state = state_of(context, row);
     // A sealed packet is on the ledger of the worker that opens it: `decapsulate` counts it, or
     // hands it over.
     let is_the_openers = context.handing.is_some() && matches!(state, Ok(State::Outer(_)));
@@ -128,8 +126,8 @@ fn set_apart<F: Frames>(context: &mut BatchContext<'_, F>, mut row: Row, rows: &
         context.counters.ledger(Some(row.ingress)).received += 1;
     }
     match state {
-        Ok(state) => rows.push(Row { state, ..row }),
-        Err(reason) => context.drop(&mut row, reason),
+        Ok(state) => rows.push(Row { state, ..*row }),
+        Err(reason) => context.drop(&mut { *row }, reason),
     }
 }
 
