@@ -113,7 +113,7 @@ fn table_file() -> PathBuf {
 }
 
 /// Builds the program and returns the rows that it can walk.
-fn build(rows: Rows) -> Result<Vec<String>, Failure> {
+pub(crate) fn build(rows: Rows) -> Result<Vec<String>, Failure> {
     succeed(cargo().args(["build", "--profile", PROGRAM, "--package", PROGRAM]))?;
     let all = output(&mut program(built(PROGRAM)))?;
     let wanted = |name: &&str| rows == Rows::All || SHORT.contains(name);
@@ -127,23 +127,42 @@ pub(crate) fn built(name: &str) -> PathBuf {
 
 /// Runs a row of a program under callgrind, and divides the count by how many `of` it says.
 fn count(program: &str, name: &str, of: &str) -> Result<Row, Failure> {
-    let written = target_directory().join(PROGRAM).join("callgrind.out");
-    let said = walk(program, name, &written)?;
-    let packets = value(&said, of).and_then(|text| text.parse().ok());
-    let packets: u64 = packets.ok_or(Failure::Instructions { row: name.to_owned() })?;
-    let bytes = std::fs::read(&written).map_err(Failure::read(&written))?;
-    let row = Row::of(&callgrind::read(&String::from_utf8_lossy(&bytes)), packets);
+    let (counts, packets) = counted((program, name), of, &[])?;
+    let row = Row::of(&counts, packets);
     match row.instructions > 0.0 {
         true => Ok(row),
         false => Err(Failure::Instructions { row: name.to_owned() }),
     }
 }
 
+/// Runs a row under callgrind with flags; returns the instructions by source file and symbol, and
+/// the number of packets.
+pub(crate) fn walked(name: &str, flags: &[&str]) -> Result<(callgrind::Counts, u64), Failure> {
+    counted((PROGRAM, name), "packets", flags)
+}
+
+fn counted(
+    (program, name): (&str, &str),
+    of: &str,
+    flags: &[&str],
+) -> Result<(callgrind::Counts, u64), Failure> {
+    let written = target_directory().join(PROGRAM).join("callgrind.out");
+    let said = walk((program, name), flags, &written)?;
+    let packets = value(&said, of).and_then(|text| text.parse().ok());
+    let packets = packets.ok_or(Failure::Instructions { row: name.to_owned() })?;
+    let bytes = std::fs::read(&written).map_err(Failure::read(&written))?;
+    Ok((callgrind::read(&String::from_utf8_lossy(&bytes)), packets))
+}
+
 /// Runs a row of a program and returns its output. The instructions of its function `counted` are
 /// counted, with what that calls.
-fn walk(of: &str, name: &str, written: &std::path::Path) -> Result<String, Failure> {
+fn walk(
+    (of, name): (&str, &str),
+    flags: &[&str],
+    written: &std::path::Path,
+) -> Result<String, Failure> {
     let mut command = program("valgrind");
-    command.args(["--quiet", "--tool=callgrind"]);
+    command.args(["--quiet", "--tool=callgrind"]).args(flags);
     command.arg(format!("--toggle-collect=*{of}*counted*"));
     command.arg(format!("--callgrind-out-file={}", written.display()));
     output(command.arg(built(of)).args(name.split(' ')).stdin(Stdio::null()))
@@ -161,7 +180,8 @@ fn head(names: &[String]) -> Result<Head, Failure> {
     };
     let ciphered = names.iter().find(|name| name.starts_with("aes"));
     let ciphered = ciphered.ok_or(Failure::Instructions { row: "aes".into() })?;
-    let said = walk(PROGRAM, ciphered, &target_directory().join(PROGRAM).join("callgrind.out"))?;
+    let written = target_directory().join(PROGRAM).join("callgrind.out");
+    let said = walk((PROGRAM, ciphered), &[], &written)?;
     let manifest = root().join("Cargo.toml");
     let manifest = std::fs::read_to_string(&manifest).map_err(Failure::read(&manifest))?;
     Ok(Head {

@@ -12,6 +12,7 @@
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
 //! | `instructions [--renew]` | compares instructions a packet with a table, or renews it |
+//! | `flame` | draws where the instructions of each stage go, as pictures in `docs/flames` |
 //! | `demo [NAME …]` | builds the programs quickly, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian packages; or tries them with debug programs |
 //! | `deb --programs` | packs debug programs and does nothing else, in a clean root |
@@ -24,6 +25,7 @@ mod clean;
 mod copy;
 mod deb;
 mod disassembly;
+mod flame;
 mod image;
 mod instructions;
 mod long;
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         ("demo", rest) => lockgate(Build::Demo, "demo", "gateways", rest),
         ("instructions", []) => instructions::run(),
         ("instructions", [flag]) if flag == "--renew" => instructions::renew(),
+        ("flame", []) => flame::run(),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
         ("deb", [flag]) if flag == "--programs" => {
@@ -132,7 +135,7 @@ impl std::fmt::Display for Failure {
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
                      mutations [--row ROW|--all] | reference | test | test-long [PART …] | \
                      interop [WORD …] | demo [NAME …] | bench [NAME …] | \
-                     instructions [--renew] | deb [--check|--programs] | image"
+                     instructions [--renew] | flame | deb [--check|--programs] | image"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
