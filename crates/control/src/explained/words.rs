@@ -49,7 +49,9 @@ pub(super) fn policy_text(snapshot: &Snapshot, policy: &Policy) -> String {
         UpperSelector::Tcp { segments: TcpSegments::Established, .. } => " established",
     };
     if matches!(policy.action, Action::NoRule(_)) {
-        return format!("no rule of the groups of port {} ({action})", policy.name);
+        // A port's name has no blank.
+        let of = if policy.name.starts_with("vni ") { "" } else { "port " };
+        return format!("no rule of the groups of {of}{} ({action})", policy.name);
     }
     if policy.group.is_some() {
         return format!(
