@@ -95,6 +95,9 @@ pub enum LabError {
     /// A capture cannot be read.
     #[error("{0}")]
     Capture(#[from] io::CaptureError),
+    /// An XDP program of the laboratory cannot be loaded or attached.
+    #[error("{0}")]
+    Bpf(#[from] bpf::BpfError),
     /// The kernel dropped packets before the capture had them: it proves nothing.
     #[error("the capture {name} is not complete: the kernel dropped {packets} packets of it")]
     Incomplete {

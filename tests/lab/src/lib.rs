@@ -12,6 +12,7 @@
 //! | [`daemon`] | one `lockgated`: started, waited for, killed, asked |
 //! | [`capture`] | what passed the wire, and what it was |
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
+//! | [`vxlan`] | hosts of virtual networks |
 //! | [`inject`] | frames put on the wire as they are |
 //! | [`process`] | programs that end in time |
 //! | [`programs`] | which programs a laboratory needs, and where ours are |
@@ -36,6 +37,7 @@ pub mod process;
 pub mod programs;
 pub mod sites;
 pub mod stream;
+pub mod vxlan;
 
 pub use capture::{Capture, Scope, Tally};
 pub use configuration::{GatewayFile, PeerEntry};

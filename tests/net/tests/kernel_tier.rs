@@ -10,12 +10,12 @@
 
 use std::time::{Duration, Instant};
 
-use bpf::traffic::Sink;
 use net::{AGAIN, Lab, lab};
 use netlab::Namespace;
 use netlab::laboratory::connect;
 use netlab::ping::Ping;
 use netlab::sites::{HOST_INTERFACE, LAN, Plan};
+use netlab::vxlan::{UdpChecksums, Vxlan, take_from_xdp};
 use serde_json::Value;
 
 const NETWORK: &str = r#"
@@ -46,18 +46,19 @@ fn mac(number: u8) -> String {
 
 /// Gives a host a device of the network, whose packets all go to the entrance.
 fn join(host: &Namespace, number: u8) {
-    let (address, mac) = (address(number), mac(number));
-    host.ip(&format!(
-        "link add vx type vxlan id 7 remote 10.1.0.1 dstport 4789 nolearning noudpcsum
-         link set vx address {mac} mtu 1400 up
-         addr add {address}/24 dev vx"
-    ))
-    .unwrap();
-    host.offload_off("vx").unwrap();
+    let device = Vxlan {
+        device: "vx",
+        vni: 7,
+        entrance: "10.1.0.1",
+        mac: &mac(number),
+        addresses: &[format!("{}/24", address(number))],
+        checksums: UdpChecksums::Omitted,
+    };
+    device.add(host).unwrap();
 }
 
 /// Puts a second host behind the first, and makes both take what XDP sends them.
-fn furnish(lab: &Lab) -> (Namespace, Sink) {
+fn furnish(lab: &Lab) -> Namespace {
     let site = lab.gateways.site(1);
     let far = lab.gateways.sites.laboratory.namespace("far").unwrap();
     site.host.set("net/ipv4/ip_forward", "1").unwrap();
@@ -72,12 +73,8 @@ fn furnish(lab: &Lab) -> (Namespace, Sink) {
     site.gateway.ip(&format!("route add 10.1.5.0/24 via {} dev {LAN}", site.host_v4())).unwrap();
     join(&site.host, 1);
     join(&far, 2);
-    // A veth takes frames that XDP sends only where a program runs: this one passes them on.
-    let sink = Sink::load().unwrap();
-    let links = site.host.ip_json(&["link", "show", "dev", HOST_INTERFACE]).unwrap();
-    let index = links[0]["ifindex"].as_u64().unwrap() as u32;
-    site.host.enter(|| sink.attach(index).map(drop)).unwrap().unwrap();
-    (far, sink)
+    take_from_xdp(&site.host, HOST_INTERFACE).unwrap();
+    far
 }
 
 fn succeed(lab: &Lab, words: &[&str]) -> String {
@@ -133,7 +130,7 @@ fn residents(lab: &Lab, count: u64) {
 fn the_kernel_answers_what_it_may_and_nothing_more() {
     let Some(mut lab) = lab("kernel tier", Plan { sites: 1, ..Plan::default() }) else { return };
     lab.gateways.file_mut(1).extra = NETWORK.into();
-    let (far, _passes) = furnish(&lab);
+    let far = furnish(&lab);
     let Some(mut lab) = lab.start("kernel tier") else { return };
     let host = lab.gateways.site(1).host_v4();
     put(&lab, 1, &host);

@@ -15,6 +15,7 @@ use netlab::Namespace;
 use netlab::capture::{Scope, Tally};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
+use netlab::vxlan::{UdpChecksums, Vxlan};
 use serde_json::Value;
 
 const NETWORK: &str = r#"
@@ -41,15 +42,15 @@ fn tenant(number: u8) -> [String; 3] {
 /// Gives a host a device of the network, whose packets all go to the entrance.
 fn join(host: &Namespace, number: u8) {
     let [v4, v6, mac] = tenant(number);
-    host.ip(&format!(
-        "link add vx type vxlan id 7 remote 10.1.0.1 dstport 4789 nolearning
-         link set vx address {mac} mtu 1400 up
-         addr add {v4}/24 dev vx
-         addr add {v6}/64 dev vx nodad"
-    ))
-    .unwrap();
-    // The checksum of a tenant's packet is nobody's but the tenant's.
-    host.offload_off("vx").unwrap();
+    let device = Vxlan {
+        device: "vx",
+        vni: 7,
+        entrance: "10.1.0.1",
+        mac: &mac,
+        addresses: &[format!("{v4}/24"), format!("{v6}/64")],
+        checksums: UdpChecksums::Made,
+    };
+    device.add(host).unwrap();
 }
 
 fn run(lab: &Lab, words: &[&str]) -> (bool, String) {
