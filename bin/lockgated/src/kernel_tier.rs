@@ -230,8 +230,9 @@ impl KernelTier {
     pub(crate) fn end_period(&self, seen: &[(Vec<TenantSample>, u64)]) -> Vec<EndpointKey> {
         let mut enter = Vec::new();
         self.write(|inner, now_ns| {
+            let Inner { heat, residents, .. } = &mut *inner;
             for (samples, each) in seen {
-                inner.heat.count(samples, *each);
+                heat.count(samples, *each, |key| residents.has(key));
             }
             for key in inner.residents.stranded() {
                 inner.residents.withdraw(key, now_ns)?;

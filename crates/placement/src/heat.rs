@@ -47,12 +47,19 @@ pub struct Moves {
 }
 
 impl Heat {
-    /// Counts packets that workers saw: each sample stands for `times` of them.
-    pub fn count(&mut self, samples: &[TenantSample], times: u64) {
+    /// Counts packets that workers saw: each sample stands for `times` of them. An endpoint inside
+    /// the tier is no candidate, though workers see its packets with one outside.
+    pub fn count(
+        &mut self,
+        samples: &[TenantSample],
+        times: u64,
+        is_inside: impl Fn(EndpointKey) -> bool,
+    ) {
         for sample in samples {
             for address in [sample.source, sample.destination] {
                 let key = EndpointKey { vni: sample.vni, address };
-                if self.candidates.len() < MOST_WATCHED || self.candidates.contains_key(&key) {
+                let is_watched = self.candidates.contains_key(&key);
+                if !is_inside(key) && (is_watched || self.candidates.len() < MOST_WATCHED) {
                     self.candidates.entry(key).or_default().now += times;
                 }
             }
@@ -133,7 +140,7 @@ mod tests {
 
     fn see(heat: &mut Heat, number: u32, count: u64) {
         let (samples, times) = packets(number, count / 2);
-        heat.count(&samples, times);
+        heat.count(&samples, times, |_| false);
     }
 
     #[test]
@@ -164,6 +171,24 @@ mod tests {
         heat.end_period(0);
         see(&mut heat, 3, 200);
         assert_eq!(heat.end_period(0).leave, []);
+    }
+
+    #[test]
+    fn an_endpoint_inside_takes_no_second_place() {
+        let mut heat = Heat::default();
+        let is_inside = |inside: EndpointKey| inside == key(1);
+        let with = |number| {
+            let (source, destination) = (Address::v4(1), Address::v4(number));
+            TenantSample { vni: Vni::new(7).unwrap(), source, destination }
+        };
+        // It speaks with all the others, and is seen most.
+        for _ in 0..3 {
+            heat.count(&[with(2), with(3)], 50, is_inside);
+            assert_eq!(heat.end_period(1).enter, [key(2)]);
+            heat.used(&[(key(1), 150), (key(4), 0)]);
+            heat.count(&[with(2), with(3)], 50, is_inside);
+            assert_eq!(heat.end_period(0).leave, [], "nobody outside has earned a place");
+        }
     }
 
     #[test]
