@@ -10,7 +10,8 @@ build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated \
 		--package lockgate-bench --package lockgate-demo
 
-# Two gateways. NAME=replay is the one that needs no privileges, NAME=acl shows security groups.
+# Two gateways. NAME=replay is the one that needs no privileges, NAME=acl shows security groups,
+# NAME=overlay virtual networks.
 demo: setup-demo
 	$(XTASK) demo $(NAME)
 

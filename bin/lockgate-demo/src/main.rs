@@ -7,6 +7,7 @@ mod compare;
 mod failure;
 mod gateways;
 mod laboratory;
+mod overlay;
 mod play;
 mod progress;
 mod replay;
@@ -34,8 +35,8 @@ struct Args {
     /// Demonstration to run
     #[arg(value_enum, default_value = "replay")]
     name: Name,
-    /// replay: repeat with new keys and new traffic for this many seconds; gateways, acl: measure
-    /// each throughput for this many seconds
+    /// replay: repeat with new keys and new traffic for this many seconds; gateways, acl,
+    /// overlay: measure each throughput for this many seconds
     #[arg(long, value_name = "N", default_value_t = 0)]
     seconds: u64,
     /// replay: keep configurations, keys and captures of the last round in this directory
@@ -61,6 +62,9 @@ enum Name {
     Acl,
     /// Two gateways with their hosts in five namespaces, real traffic over AF_XDP; needs root
     Gateways,
+    /// Virtual networks of two compute nodes, answered in the kernel and by workers, in four
+    /// namespaces; needs root
+    Overlay,
     /// Three gateways, a hub and two spokes, as replays of captures; needs no privileges
     Replay,
 }
@@ -87,6 +91,7 @@ fn run(
     match args.name {
         Name::Acl => acl::run(args.seconds, args.scenes.unwrap_or(acl::LAST_SCENE), form),
         Name::Gateways => gateways::run(args.seconds, args.peer.as_ref(), form),
+        Name::Overlay => overlay::run(args.seconds, form),
         Name::Replay => replay::run(args.seconds, args.keep.as_deref(), form),
     }
 }
@@ -112,6 +117,7 @@ impl Name {
         match self {
             Name::Acl => "acl",
             Name::Gateways => "gateways",
+            Name::Overlay => "overlay",
             Name::Replay => "replay",
         }
     }

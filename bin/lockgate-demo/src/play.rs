@@ -1,6 +1,6 @@
-//! Notes the checks of a play with two daemons, and ends it.
+//! Notes the checks of a play with daemons, and ends it.
 
-use netlab::{Gateways, LabError};
+use netlab::{Daemon, Gateways, LabError};
 
 use crate::progress::Progress;
 use crate::report::Check;
@@ -15,6 +15,18 @@ pub(crate) fn note(checks: &mut Vec<Check>, progress: Progress, check: Check) {
     checks.push(check);
 }
 
+/// Names of daemons, with their logs.
+pub(crate) type Logs = Vec<(String, String)>;
+
+/// Returns the logs of two gateways.
+pub(crate) fn logs_of(gateways: &Gateways) -> Logs {
+    let log = |number| {
+        let log = gateways.daemon(number).map(Daemon::log).unwrap_or_default();
+        (gateways.file(number).name().to_owned(), log)
+    };
+    [1, 2].map(log).into()
+}
+
 /// Ends a play, before its stage is torn down: what went wrong becomes a check that failed. Returns
 /// whether all checks hold, and shows the daemons' logs if not.
 ///
@@ -23,7 +35,7 @@ pub(crate) fn note(checks: &mut Vec<Check>, progress: Progress, check: Check) {
 pub(crate) fn end(
     outcome: Result<(), LabError>,
     checks: &mut Vec<Check>,
-    gateways: &Gateways,
+    logs: impl FnOnce() -> Logs,
     progress: Progress,
 ) -> Result<bool, LabError> {
     match outcome {
@@ -36,9 +48,9 @@ pub(crate) fn end(
     }
     let ok = !checks.is_empty() && checks.iter().all(|check| check.ok);
     if !ok {
-        for number in [1, 2] {
-            let name = gateways.file(number).name();
-            for line in gateways.log(number, LOG_LINES) {
+        for (name, log) in logs() {
+            let lines: Vec<&str> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
                 progress.say("log", &format!("{name}: {line}"));
             }
         }

@@ -87,7 +87,9 @@ fn the_demonstration_stays_out_of_directories_that_others_can_write_to() {
 #[test]
 fn help_shows_the_command_that_people_type() {
     let place = tempfile::tempdir().unwrap();
-    for args in [&["--help"][..], &["gateways", "--help"], &["acl", "--help"]] {
+    for args in
+        [&["--help"][..], &["gateways", "--help"], &["acl", "--help"], &["overlay", "--help"]]
+    {
         let ran = run(&place, args);
         let help = text(&ran.stdout);
         assert_eq!(ran.status.code(), Some(0), "{args:?}");
@@ -105,6 +107,7 @@ fn with_json_a_mistake_is_one_object_on_standard_output() {
         &["gateways", "--keep", "x", "--json"],
         &["acl", "--peer", "wireguard-go=x", "--json"],
         &["gateways", "--scenes", "5", "--json"],
+        &["overlay", "--scenes", "5", "--json"],
         &["acl", "--scenes", "0", "--json"],
         &["acl", "--scenes", "15", "--json"],
     ] {

@@ -6,8 +6,9 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use io::CaptureReader;
 
@@ -150,6 +151,27 @@ impl Tally {
             reader.skip();
         }
         Ok(())
+    }
+
+    /// A tally of what one station sent between two moments.
+    ///
+    /// # Errors
+    /// As [`Tally::add`].
+    pub fn of_sender(
+        capture: &Path,
+        mac: [u8; 6],
+        times: &Range<SystemTime>,
+    ) -> Result<Tally, LabError> {
+        let mut tally = Tally::default();
+        let mut reader = CaptureReader::open(capture)?;
+        while let Some(packet) = reader.peek()? {
+            let time = UNIX_EPOCH + Duration::from_nanos(packet.timestamp_ns);
+            if times.contains(&time) && packet.bytes.get(6..12) == Some(&mac) {
+                tally.add_frame(packet.bytes);
+            }
+            reader.skip();
+        }
+        Ok(tally)
     }
 
     fn add_frame(&mut self, frame: &[u8]) {

@@ -11,6 +11,8 @@ use crate::{LabError, Namespace};
 /// Time that a client gets beyond its measurement.
 const MARGIN: Duration = Duration::from_secs(10);
 
+/// Port of a server, where nobody asks for another one.
+const PORT: u16 = 5201;
 /// Bytes that a UDP socket is given at most.
 const UDP_BUFFER: u64 = 4 << 20;
 
@@ -26,7 +28,16 @@ impl Server {
     /// # Errors
     /// As [`Running::wait_until`].
     pub fn start(host: &Namespace) -> Result<Server, LabError> {
-        let mut running = host.start(&["iperf3", "--server", "--forceflush"])?;
+        Server::start_at(host, PORT)
+    }
+
+    /// Does as [`start`](Self::start), at another port: a server serves one client at a time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_at(host: &Namespace, port: u16) -> Result<Server, LabError> {
+        let port = port.to_string();
+        let mut running = host.start(&["iperf3", "--server", "--forceflush", "--port", &port])?;
         running.wait_until("the server", MARGIN, |server| server.stdout().contains("listening"))?;
         Ok(Server { _running: running })
     }
@@ -94,12 +105,21 @@ impl BoundedTcp {
 ///
 /// # Errors
 /// As [`tcp`].
-pub fn udp(
+pub fn udp(from: &Namespace, to: &str, seconds: u32, load: (u32, u32)) -> Result<Udp, LabError> {
+    udp_at(from, (to, PORT), seconds, load)
+}
+
+/// Does as [`udp`], with a server at another port.
+///
+/// # Errors
+/// As [`tcp`].
+pub fn udp_at(
     from: &Namespace,
-    to: &str,
+    (to, port): (&str, u16),
     seconds: u32,
     (bytes, packets_per_second): (u32, u32),
 ) -> Result<Udp, LabError> {
+    let port = port.to_string();
     let buffer = socket_buffer().to_string();
     let rate = (u64::from(bytes) * 8 * u64::from(packets_per_second)).to_string();
     let length = bytes.to_string();
@@ -107,7 +127,11 @@ pub fn udp(
         from,
         to,
         seconds,
-        &["--udp", "--bitrate", &rate, "--length", &length, "--window", &buffer],
+        &[
+            &["--udp", "--bitrate", &rate, "--length", &length][..],
+            &["--window", &buffer, "--port", &port],
+        ]
+        .concat(),
     )?;
     let field = |name: &str| report.value.pointer(&format!("/end/sum/{name}"));
     let count = |name: &str| field(name).and_then(Value::as_u64);

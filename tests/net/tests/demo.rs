@@ -54,9 +54,41 @@ fn groups_hold_in_the_first_scenes_of_their_demonstration() {
     }
 }
 
+// AX-01 AX-02 AX-14 AX-18 AX-19 LEASE
 #[test]
-fn an_interrupted_demonstration_of_groups_leaves_nothing() {
-    let Some(command) = demo("interrupted", &["acl"]) else { return };
+fn each_set_of_tenants_has_its_tier_in_the_demonstration_of_overlays() {
+    let test = "each_set_of_tenants";
+    let Some(command) = demo(test, &["overlay", "--json"]) else { return };
+    let ran = process::run(command, PATIENCE).unwrap();
+    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
+        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
+        return;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&answer["demo"], &answer["ok"]), (&"overlay".into(), &true.into()));
+    let sets = answer["sets"].as_array().unwrap();
+    let [kernel, workers] = sets.as_slice() else { panic!("{sets:?}") };
+    assert_eq!((&kernel["set"], &workers["set"]), (&"10.0.0.0/24".into(), &"11.0.0.0/24".into()));
+    let number = |value: &Value| value.as_u64().unwrap();
+    assert!(number(&kernel["kernel"]) > number(&kernel["workers"]), "{kernel}");
+    assert!(number(&workers["kernel"]) == 0 && number(&workers["workers"]) > 0, "{workers}");
+    let full = &answer["full"];
+    assert_eq!((number(&full["reached"]), number(&full["dropped"])), (10_000, 0), "{full}");
+    assert_eq!((number(&full["resident"]), &full["pressure"]), (1024, &1.0.into()), "{full}");
+    assert!(number(&answer["wire"]["esp"]) > 0, "{answer}");
+    assert_eq!(number(&answer["wire"]["clear"]), 0, "{answer}");
+}
+
+#[test]
+fn an_interrupted_demonstration_leaves_nothing() {
+    leaves_nothing("acl", 6);
+    leaves_nothing("overlay", 4);
+}
+
+/// Interrupts a demonstration that has so many namespaces behind its first check.
+fn leaves_nothing(name: &str, count: usize) {
+    let Some(command) = demo("interrupted", &[name]) else { return };
     let mut running = Running::start(command).unwrap();
     // `lockgate` becomes the program that it executes.
     let prefix = format!("lg{}-", running.pid());
@@ -66,7 +98,7 @@ fn an_interrupted_demonstration_of_groups_leaves_nothing() {
         println!("SKIPPED: interrupted: {error}");
         return;
     }
-    assert_eq!(namespaces().len(), 6, "{:?}", namespaces());
+    assert_eq!(namespaces().len(), count, "{:?}", namespaces());
     let ended = running.interrupt(PATIENCE).unwrap();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("interrupted"), "{}", ended.stderr);

@@ -339,7 +339,7 @@ impl Stage {
     /// [`LabError::Interrupted`], torn down all the same.
     pub(super) fn close(mut self, outcome: Result<(), LabError>) -> Result<AclReport, LabError> {
         let (checks, gateways) = (&mut self.report.checks, &self.gateways);
-        self.report.ok = play::end(outcome, checks, gateways, self.progress)?;
+        self.report.ok = play::end(outcome, checks, || play::logs_of(gateways), self.progress)?;
         let Stage { report, .. } = self;
         Ok(report)
     }

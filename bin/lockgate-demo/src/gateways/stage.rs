@@ -93,7 +93,7 @@ impl Stage {
         outcome: Result<(), LabError>,
     ) -> Result<GatewaysReport, LabError> {
         let (checks, gateways) = (&mut self.report.checks, &self.gateways);
-        self.report.ok = play::end(outcome, checks, gateways, self.progress)?;
+        self.report.ok = play::end(outcome, checks, || play::logs_of(gateways), self.progress)?;
         let Tally { esp, clear, .. } = self.tally;
         (self.report.wire.esp, self.report.wire.clear) = (esp, clear);
         let Stage { report, .. } = self;
