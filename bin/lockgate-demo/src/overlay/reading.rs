@@ -10,8 +10,6 @@ use serde_json::Value;
 pub(super) struct Reading {
     /// Packets that the kernel tier sent to the host of their destination.
     pub(super) transmitted: u64,
-    /// Requests for link addresses that the kernel tier answered.
-    pub(super) arp_answered: u64,
     /// Overlay packets that the kernel tier left to the workers.
     pub(super) to_workers: u64,
     /// Those of them that it had no lease for: the daemon was late, on a busy machine for example.
@@ -50,7 +48,6 @@ impl Reading {
         let imbalance = port["imbalance"].as_i64()?.unsigned_abs();
         Some(Reading {
             transmitted: port["transmitted"].as_u64()?,
-            arp_answered: port["arp_answered"].as_u64()?,
             to_workers: misses.sum::<Option<u64>>()?,
             without_lease: lease?["count"].as_u64()?,
             endpoints: tier["endpoints"].as_u64()?,
@@ -99,10 +96,7 @@ mod tests {
                 "ledger_imbalance": 1,
             })
         };
-        let port = |sent: u64| {
-            let (arp, imbalance) = (2, -1);
-            serde_json::json!({"transmitted": sent, "arp_answered": arp, "imbalance": imbalance})
-        };
+        let port = |sent: u64| serde_json::json!({"transmitted": sent, "imbalance": -1});
         let before = Reading::read(&counters([1, 2], 4), &port(5)).unwrap();
         let after = Reading::read(&counters([3, 2], 9), &port(25)).unwrap();
         assert_eq!((before.imbalance, before.endpoints, before.max), (2, 3, 8));
