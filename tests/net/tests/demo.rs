@@ -54,7 +54,7 @@ fn groups_hold_in_the_first_scenes_of_their_demonstration() {
     }
 }
 
-// AX-01 AX-02 AX-14 AX-18 AX-19 LEASE
+// AX-01 AX-02 AX-14 AX-18 AX-19 AX-27 LEASE
 #[test]
 fn each_set_of_tenants_has_its_tier_in_the_demonstration_of_overlays() {
     let test = "each_set_of_tenants";

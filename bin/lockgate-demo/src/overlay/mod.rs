@@ -54,6 +54,7 @@ pub(crate) fn run(seconds: u64, form: Form) -> Result<(), Failure> {
 fn play(stage: &mut Stage, seconds: u32) -> Result<(), LabError> {
     stage.start()?;
     sets::split(stage)?;
+    sets::wing_itself(stage)?;
     sets::both_at_once(stage, seconds)?;
     full::more_than_fit(stage)?;
     protect::protect(stage)?;

@@ -44,19 +44,19 @@ pub(super) fn protect(stage: &mut Stage) -> Result<(), LabError> {
     wait_for_kernel(stage)?;
     let capture = stage.capture()?;
     let stream = stream(stage)?;
-    let (first, began) = (stage.reading()?, SystemTime::now());
+    let (first, began) = (stage.glance()?, SystemTime::now());
     interrupt::sleep(WATCH)?;
     let applied = SystemTime::now();
     stage.apply(Fabric::Sealed)?;
     let answered = SystemTime::now();
-    let before = stage.reading()?;
+    let before = stage.glance()?;
     let beforehand = before.kernel_since(&first);
     interrupt::sleep(WATCH)?;
     let end = Instant::now() + LIMIT;
-    while stage.reading()?.endpoints > 0 && Instant::now() < end {
+    while stage.glance()?.endpoints > 0 && Instant::now() < end {
         interrupt::sleep(Duration::from_millis(100))?;
     }
-    let after = stage.reading()?;
+    let after = stage.glance()?;
     let file = capture.stop()?;
     let of_wing = |times| Tally::of_sender(&file, WING_MAC, &times);
     let control = of_wing(began..applied)?;

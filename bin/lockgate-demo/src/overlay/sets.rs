@@ -7,7 +7,7 @@ use netlab::ping::{Answers, Ping};
 use netlab::{LabError, interrupt};
 
 use super::report::SetRow;
-use super::stage::{LIMIT, Network, Stage};
+use super::stage::{ENTRANCE, LIMIT, Network, Stage};
 use crate::report::Check;
 
 /// Pings for the figures, and the time between two.
@@ -29,9 +29,9 @@ pub(super) fn wait_for_kernel(stage: &Stage) -> Result<u64, LabError> {
     const SOME: u32 = 5;
     let end = Instant::now() + LIMIT;
     loop {
-        let before = stage.reading()?;
+        let before = stage.glance()?;
         let answers = pings(stage, Network::Plain, SOME)?;
-        let kernel = stage.reading()?.kernel_since(&before);
+        let kernel = stage.glance()?.kernel_since(&before);
         if answers.all_answered() && kernel >= 2 * u64::from(SOME) {
             return Ok(kernel);
         }
@@ -94,6 +94,20 @@ pub(super) fn split(stage: &mut Stage) -> Result<(), LabError> {
             udp_arrived: 0,
         });
     }
+    Ok(())
+}
+
+/// Pings the wing itself: what is no overlay packet goes to Linux, as before.
+pub(super) fn wing_itself(stage: &mut Stage) -> Result<(), LabError> {
+    let before = stage.reading()?;
+    let answers = Ping::new(ENTRANCE, 5).run_until_answered(stage.node(1))?;
+    let after = stage.reading()?;
+    let taken = after.kernel_since(&before) + after.workers_since(&before);
+    stage.note(Check {
+        name: "the wing's own address answers pings, past both tiers",
+        ok: answers.all_answered() && taken == 0,
+        detail: format!("{}, {taken} packets in kernel tier and workers", answers.summary()),
+    });
     Ok(())
 }
 

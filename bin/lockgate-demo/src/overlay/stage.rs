@@ -30,7 +30,7 @@ const BRIDGE: &str = "br0";
 /// Link address of the wing.
 pub(super) const WING_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 /// Address of the wing that the nodes send to.
-const ENTRANCE: &str = "192.0.2.1";
+pub(super) const ENTRANCE: &str = "192.0.2.1";
 /// Tenants of a node in each network.
 const TENANTS: u8 = 2;
 
@@ -224,11 +224,16 @@ impl Stage {
         Capture::start(&self.fabric, BRIDGE, Scope::Heads, place)
     }
 
+    /// Reads the wing's counters as they are: under a stream some packet is always on its way.
+    pub(super) fn glance(&self) -> Result<Reading, LabError> {
+        Reading::of(self.daemon()?)
+    }
+
     /// Reads the wing's counters once no packet is on its way any more.
     pub(super) fn reading(&self) -> Result<Reading, LabError> {
         let end = Instant::now() + SETTLE;
         loop {
-            let reading = Reading::of(self.daemon()?)?;
+            let reading = self.glance()?;
             if reading.imbalance == 0 || Instant::now() > end {
                 return Ok(reading);
             }
