@@ -367,7 +367,7 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     println!("carried {carried:?}, answered {answered:?}, left to the walk {left:?}, {dropped:?}");
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
-    assert!(carried.get() > 1_500 && answered.get() > 200 && left.get() > 2_000);
+    assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
     // Each reason but the lease was met.
     for (miss, count) in bpf::Miss::ALL.into_iter().zip(misses) {
         assert!(count > 0 || miss == bpf::Miss::Lease, "{}", miss.name());
