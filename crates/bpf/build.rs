@@ -98,7 +98,7 @@ fn header() -> String {
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
         OWN_PROTECTED OWN_UNPROTECTED
         XDP_ACTIONS TIERS TIER_OVERLAY MAX_TIER_OVERLAYS MAX_ENTRANCES MAX_EXITS
-        KIND_VXLAN KIND_GENEVE NETWORK_OPEN WAY_OPEN MISSES
+        KIND_VXLAN KIND_GENEVE NETWORK_OPEN NETWORK_ASKS VERDICT_PERMIT VERDICT_DROP WAY_OPEN MISSES
         HEADER_BYTES TENANT_BYTES MAX_FLOWS
     );
     for (name, number) in numbers {
@@ -125,6 +125,8 @@ fn header() -> String {
         NetworkEntry::definition(),
         EndpointKey::definition(),
         EndpointEntry::definition(),
+        FlowKeyEntry::definition(),
+        FlowEntry::definition(),
         WayEntry::definition(),
         ServiceEntry::definition(),
         PortEntry::definition(),

@@ -162,7 +162,8 @@ impl KernelTier {
     fn tables(&self) -> Result<Tier, String> {
         let mut number = [0; 4];
         getrandom::fill(&mut number).map_err(|error| error.to_string())?;
-        let size = Size { endpoints: self.settings.endpoints, networks: NETWORKS };
+        let endpoints = self.settings.endpoints;
+        let size = Size { endpoints, flows: endpoints, networks: NETWORKS };
         Tier::new(u32::from_ne_bytes(number), size).map_err(|error| error.to_string())
     }
 

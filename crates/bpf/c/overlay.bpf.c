@@ -8,8 +8,11 @@
  * The walk is the authority (crates/dataplane/src/decide/crossing): what leaves here
  * is byte for byte what the walk would have sent, or the frame is a miss: it goes
  * up to a worker as it came. Misses are, among others, everything that the walk
- * would drop, IPv6, fragments, IP options, the packets that begin and end TCP
- * connections, frames with padding.
+ * would drop for another reason than a rule of groups, IPv6, fragments, IP options,
+ * the packets that begin and end TCP connections, frames with padding.
+ *
+ * Rules are not here. Of a network with groups the verdicts on single flows are,
+ * each under the generation of rules that it was given by; the rest is the workers'.
  *
  * The process fills the tables, and says until when they hold: one that is dead or
  * hangs does not renew the lease, and everything is a miss. See src/tier.rs.
@@ -45,7 +48,9 @@ struct {
 	__type(value, struct lockgate_overlay);
 } overlays SEC(".maps");
 
-/* Number -> network, and whether its packets are answered here: one write closes it. */
+/* Number -> network, and whether its packets are answered here: one write closes it,
+ * or makes all verdicts on its flows be of an earlier generation.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set when it is loaded */
@@ -72,6 +77,22 @@ struct {
 	__type(value, struct lockgate_endpoint);
 } endpoint_records SEC(".maps");
 
+/* Flow of a network with groups -> its record; as endpoint_slots. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, struct lockgate_flow_key);
+	__type(value, __u32);
+} flow_slots SEC(".maps");
+
+/* A record is written only while no slot leads to it, nor has for a while. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, struct lockgate_flow);
+} flow_records SEC(".maps");
+
 /* Ways to hosts: changed only while closed, and having been so for a while. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -87,6 +108,14 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } hits SEC(".maps");
+
+/* Slot of a flow -> its packets that a verdict was found for; written here only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* set when it is loaded */
+	__type(key, __u32);
+	__type(value, __u64);
+} flow_hits SEC(".maps");
 
 /* Interface index -> the netdev that a packet leaves by. */
 struct {
@@ -111,6 +140,13 @@ struct crossing {
 	__u32 vni;
 	__u32 kind; /* LOCKGATE_KIND_* */
 	__u16 vlan;
+};
+
+/* The network of a frame, as it was when it was looked at. */
+struct gate {
+	__u32 number;
+	__u32 state; /* LOCKGATE_NETWORK_* */
+	__u32 generation;
 };
 
 /* The frame has `bytes` bytes from offset `at` on. */
@@ -255,9 +291,9 @@ static __always_inline int leave(struct xdp_md *ctx, const struct lockgate_way *
 	return bpf_redirect_map(&exits, way->ifindex, 0) == XDP_REDIRECT ? XDP_REDIRECT : 0;
 }
 
-static __always_inline void count_hit(__u32 slot)
+static __always_inline void count_hit(void *map, __u32 slot)
 {
-	__u64 *packets = bpf_map_lookup_elem(&hits, &slot);
+	__u64 *packets = bpf_map_lookup_elem(map, &slot);
 
 	if (packets)
 		(*packets)++;
@@ -328,11 +364,12 @@ static __always_inline bool is_plain(struct xdp_md *ctx, __u32 at, __u32 there)
 	return tcp && !(tcp[13] & 0x07);
 }
 
-/* The network of an endpoint answers this packet here: it is open, and the packet
- * came in by its overlay.
+/* The network of an endpoint answers this packet here: it is open or asks, and the
+ * packet came in by its overlay.
  */
 static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct crossing *crossing,
-						const struct lockgate_endpoint *of, const __u8 *ip)
+						const struct lockgate_endpoint *of, const __u8 *ip,
+						struct gate *gate)
 {
 	const struct lockgate_network *network;
 	const struct lockgate_overlay *overlay;
@@ -340,7 +377,12 @@ static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct
 	bool is_entrance = false;
 
 	network = bpf_map_lookup_elem(&networks, &number);
-	if (!network || network->vni != crossing->vni || network->state != LOCKGATE_NETWORK_OPEN)
+	if (!network || network->vni != crossing->vni)
+		return LOCKGATE_MISS_NETWORK;
+	gate->number = number;
+	gate->state = network->state;
+	gate->generation = network->generation;
+	if (gate->state != LOCKGATE_NETWORK_OPEN && gate->state != LOCKGATE_NETWORK_ASKS)
 		return LOCKGATE_MISS_NETWORK;
 	number = network->overlay;
 	overlay = bpf_map_lookup_elem(&overlays, &number);
@@ -356,12 +398,64 @@ static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct
 	return LOCKGATE_MISS_NONE;
 }
 
-/* A tenant's packet: forwarded, or the reason why not. */
-static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
-						__u32 length, int *action)
+/* The ports of a plain packet, or its type and code of ICMP, as a selector sees them. */
+static __always_inline bool upper_of(struct xdp_md *ctx, __u32 at, __u8 protocol, __u32 *upper)
 {
-	__u32 packet = crossing->tenant + ETH_HLEN, from_slot = 0, to_slot = 0;
+	const __u8 *header;
+
+	*upper = 0;
+	if (!upper_bytes(protocol, 4))
+		return true;
+	header = bytes_at(ctx, at, 4);
+	if (!header)
+		return false;
+	*upper = load32_be(header);
+	if (protocol == IPPROTO_ICMP)
+		*upper &= bpf_htonl(0xffff0000);
+	return true;
+}
+
+/* The verdict of a network's groups on the flow of a plain packet at offset `at`,
+ * given under the network's present generation; 0: there is none here.
+ */
+static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *crossing,
+				     const struct gate *gate, __u32 at, __u32 *slot)
+{
+	struct lockgate_flow_key key = { .vni = crossing->vni };
+	const __u8 *header = bytes_at(ctx, at, 20);
+	const struct lockgate_flow *record;
+	__u32 *found;
+
+	if (!header)
+		return 0;
+	key.source = load32_be(header + 12);
+	key.destination = load32_be(header + 16);
+	key.protocol = header[9];
+	if (!upper_of(ctx, at + 20, header[9], &key.upper))
+		return 0;
+	found = bpf_map_lookup_elem(&flow_slots, &key);
+	if (!found)
+		return 0;
+	*slot = *found;
+	record = bpf_map_lookup_elem(&flow_records, slot);
+	if (!record || record->generation != gate->generation || record->network != gate->number)
+		return 0;
+	if (record->vni != key.vni || record->source != key.source ||
+	    record->destination != key.destination || record->protocol != key.protocol ||
+	    record->upper != key.upper)
+		return 0;
+	return record->verdict;
+}
+
+/* A tenant's packet: forwarded, dropped by a verdict, or the reason why not. */
+static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
+						__u32 length, int *action,
+						enum lockgate_counter *counter)
+{
+	__u32 packet = crossing->tenant + ETH_HLEN, from_slot = 0, to_slot = 0, flow_slot = 0;
+	__u32 said = LOCKGATE_VERDICT_PERMIT;
 	const struct lockgate_endpoint *from, *to;
+	struct gate gate = {};
 	const struct lockgate_way *by;
 	__u8 *frame, *ip, *tenant;
 	enum lockgate_miss miss;
@@ -377,12 +471,24 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 		      &from_slot);
 	if (!from)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, from, ip);
+	miss = enter(ctx, crossing, from, ip, &gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
 	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
 	if (!to)
 		return LOCKGATE_MISS_ENDPOINT;
+	if (gate.state == LOCKGATE_NETWORK_ASKS)
+		said = verdict(ctx, crossing, &gate, packet, &flow_slot);
+	if (said == LOCKGATE_VERDICT_DROP) {
+		*counter = LOCKGATE_VERDICT_DROPPED;
+		*action = XDP_DROP;
+		count_hit(&hits, from_slot);
+		count_hit(&hits, to_slot);
+		count_hit(&flow_hits, flow_slot);
+		return LOCKGATE_MISS_NONE;
+	}
+	if (said != LOCKGATE_VERDICT_PERMIT)
+		return LOCKGATE_MISS_FLOW;
 	by = way(to->way, to->host, length, crossing->vlan);
 	*action = by ? leave(ctx, by) : 0;
 	frame = bytes_at(ctx, 0, ETH_HLEN);
@@ -392,8 +498,10 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 		 change16(load16_raw(tenant + 4), load16_raw(to->mac + 4));
 	copy_station(tenant, to->mac);
 	readdress(frame, ip, by, change);
-	count_hit(from_slot);
-	count_hit(to_slot);
+	count_hit(&hits, from_slot);
+	count_hit(&hits, to_slot);
+	if (gate.state == LOCKGATE_NETWORK_ASKS)
+		count_hit(&flow_hits, flow_slot);
 	return LOCKGATE_MISS_NONE;
 }
 
@@ -461,6 +569,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	__u32 from_slot = 0, to_slot = 0;
 	const struct lockgate_way *by;
 	enum lockgate_miss miss;
+	struct gate gate = {};
 	__u8 mac[ETH_ALEN];
 
 	/* Behind options the answer would begin elsewhere. */
@@ -476,7 +585,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &from_slot);
 	if (!asks)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, asks, ip);
+	miss = enter(ctx, crossing, asks, ip, &gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
 	has = endpoint(crossing->vni, load32_be(arp + 24), &to_slot);
@@ -492,7 +601,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	copy_station(mac, has->mac);
 	reply(tenant, mac);
 	turn_back(frame, ip, crossing, by, answered);
-	count_hit(from_slot);
+	count_hit(&hits, from_slot);
 	if (length > answered)
 		bpf_xdp_adjust_tail(ctx, (int)answered - (int)length);
 	return LOCKGATE_MISS_NONE;
@@ -552,7 +661,7 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 	if (load16(tenant + 12) != ETH_P_IP || tenant[0] & 1)
 		return LOCKGATE_MISS_UNUSUAL;
 	*counter = LOCKGATE_TRANSMITTED;
-	return carry(ctx, &crossing, length, action);
+	return carry(ctx, &crossing, length, action, counter);
 }
 
 SEC("xdp")

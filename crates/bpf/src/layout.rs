@@ -39,8 +39,13 @@ pub const MAX_EXITS: usize = 256;
 pub(crate) const KIND_CLOSED: u16 = 0;
 pub(crate) const KIND_VXLAN: u16 = 1;
 pub(crate) const KIND_GENEVE: u16 = 2;
-/// Value of [`NetworkEntry::state`]: packets of the network are answered.
+/// Values of [`NetworkEntry::state`]: packets of the network are answered; or those of which the
+/// tier has the verdict of the network's groups on their flow.
 pub(crate) const NETWORK_OPEN: u32 = 1;
+pub(crate) const NETWORK_ASKS: u32 = 2;
+/// Values of [`FlowEntry::verdict`].
+pub(crate) const VERDICT_PERMIT: u32 = 1;
+pub(crate) const VERDICT_DROP: u32 = 2;
 /// Value of [`WayEntry::state`]: packets may leave by it.
 pub(crate) const WAY_OPEN: u32 = 1;
 
@@ -117,6 +122,8 @@ counters! {
     Transmitted "transmitted"
     /// Transmitted: the answer to a tenant that asked for a link address.
     ArpAnswered "arp_answered"
+    /// Dropped: the groups of a virtual network refuse the flow of the tenant's packet.
+    VerdictDropped "verdict_dropped"
 }
 
 macro_rules! misses {
@@ -149,7 +156,7 @@ misses! {
     Lease "lease"
     /// It is to no entrance.
     Entrance "entrance"
-    /// Its network is unknown, or its packets must be judged.
+    /// Its network is unknown, or the workers' alone.
     Network "network"
     /// The sender is not in the kernel's table, or not where it says.
     Sender "sender"
@@ -157,6 +164,9 @@ misses! {
     Endpoint "endpoint"
     /// No way to the destination's host is known, or it is too narrow.
     Way "way"
+    /// Groups judge what is in its network, and their verdict on its flow is not in the kernel's
+    /// table, or of an earlier generation of their rules.
+    Flow "flow"
 }
 
 shared_struct! {
@@ -218,10 +228,42 @@ shared_struct! {
     /// A virtual network.
     pub(crate) struct NetworkEntry as "lockgate_network" {
         pub(crate) vni: u32,
-        /// `NETWORK_OPEN`, or 0: closed.
+        /// `NETWORK_OPEN`, `NETWORK_ASKS`, or 0: closed.
         pub(crate) state: u32,
         /// Number of its overlay.
         pub(crate) overlay: u32,
+        /// Generation of the verdicts on its flows that hold; 0: none does.
+        pub(crate) generation: u32,
+    }
+}
+
+shared_struct! {
+    /// Key of a flow in a network with groups.
+    pub(crate) struct FlowKeyEntry as "lockgate_flow_key" {
+        pub(crate) vni: u32,
+        /// IPv4, network byte order.
+        pub(crate) source: u32,
+        pub(crate) destination: u32,
+        pub(crate) protocol: u32,
+        /// The two ports as they are in the packet, or type and code of ICMP and two zeros.
+        pub(crate) upper: u32,
+    }
+}
+
+shared_struct! {
+    /// The verdict of a network's groups on a flow. It repeats its key, as an endpoint does.
+    pub(crate) struct FlowEntry as "lockgate_flow" {
+        pub(crate) vni: u32,
+        pub(crate) source: u32,
+        pub(crate) destination: u32,
+        pub(crate) protocol: u32,
+        pub(crate) upper: u32,
+        /// Generation of the network's rules that it was given by.
+        pub(crate) generation: u32,
+        /// Number of the network.
+        pub(crate) network: u32,
+        /// One of `VERDICT_*`.
+        pub(crate) verdict: u32,
     }
 }
 

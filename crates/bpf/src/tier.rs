@@ -4,7 +4,8 @@
 //! Everything here is what the walk said some time before. Three things keep it from being said any
 //! longer than it holds:
 //! * the **lease**: past the moment that [`Tier::renew`] named the program finds nothing;
-//! * **closing**: one write closes a network, a way to a host, or one endpoint;
+//! * **closing**: one write closes a network, a way to a host, or one endpoint; and one write voids
+//!   all verdicts on the flows of a network, which hold under its **generation** only;
 //! * **quarantine**: a slot, a way, a network or an overlay that was closed is written again only
 //!   when no program can be in the middle of reading it ([`QUARANTINE`]). The caller sees to it.
 //!
@@ -17,13 +18,16 @@ use std::time::Duration;
 
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+use wire::flow::protocol;
 use wire::overlay::Kind;
 use wire::shared::Shared;
+use wire::{Family, Flow, Upper};
 
 use crate::layout::{
-    EndpointEntry, EndpointKey, KIND_CLOSED, KIND_GENEVE, KIND_VXLAN, LeaseEntry, MAX_ENTRANCES,
-    MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry,
-    TIER_OVERLAY, TIERS, WAY_OPEN, WayEntry,
+    EndpointEntry, EndpointKey, FlowEntry, FlowKeyEntry, KIND_CLOSED, KIND_GENEVE, KIND_VXLAN,
+    LeaseEntry, MAX_ENTRANCES, MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_ASKS,
+    NETWORK_OPEN, NetworkEntry, Options, OverlayEntry, TIER_OVERLAY, TIERS, VERDICT_DROP,
+    VERDICT_PERMIT, WAY_OPEN, WayEntry,
 };
 use crate::steering::{Aligned, load};
 use crate::{BpfError, Steering};
@@ -46,17 +50,73 @@ pub const MAX_ENDPOINTS: u32 = 4_194_304;
 pub struct Size {
     /// Endpoints, 1 to [`MAX_ENDPOINTS`]; as many slots, and twice as many ways to hosts.
     pub endpoints: u32,
+    /// Verdicts on flows, at least 1.
+    pub flows: u32,
     /// Virtual networks, at least 1.
     pub networks: u32,
 }
 
-/// The state of an overlay, a network or a way.
+/// The state of an overlay or a way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Packets pass. It has been closed for [`QUARANTINE`], if it was open before.
     Open,
     /// None does.
     Closed,
+}
+
+/// The state of a network.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NetworkState {
+    /// Packets pass. If another network had the number before, it has been closed for
+    /// [`QUARANTINE`].
+    Open,
+    /// Packets pass, or are dropped, as the verdict on their flow says that was given under this
+    /// generation. Requests for link addresses are answered.
+    Asks {
+        /// The generation, at least 1. No verdict is of it yet, and none will be when it has
+        /// become another.
+        generation: u32,
+    },
+    /// None passes.
+    Closed,
+}
+
+/// The flow of a tenant's IPv4 packet that is no fragment, and opens no TCP connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FlowKey {
+    /// Number of the network, below 2^24.
+    pub vni: u32,
+    /// Address of the sender.
+    pub source: Ipv4Addr,
+    /// Address of the destination.
+    pub destination: Ipv4Addr,
+    /// Upper-layer protocol.
+    pub protocol: u8,
+    /// Both ports, as in the packet; type and code of ICMP, and two zeros; or zeros.
+    pub upper: [u8; 4],
+}
+
+/// The verdict of a network's groups on a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// Its packets are forwarded.
+    Permit,
+    /// They are dropped.
+    Drop,
+}
+
+/// A verdict as the tier knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowRecord {
+    /// The flow.
+    pub key: FlowKey,
+    /// The generation of the network's rules that it was given by.
+    pub generation: u32,
+    /// Number of its network in the table.
+    pub network: u32,
+    /// The verdict.
+    pub verdict: Verdict,
 }
 
 /// An overlay, and where its packets come in.
@@ -129,6 +189,9 @@ pub struct Tier {
     networks: MapHandle,
     endpoint_slots: MapHandle,
     endpoint_records: MapHandle,
+    flow_slots: MapHandle,
+    flow_records: MapHandle,
+    flow_hits: MapHandle,
     ways: MapHandle,
     hits: MapHandle,
     exits: MapHandle,
@@ -142,9 +205,9 @@ impl Tier {
     /// # Errors
     /// [`BpfError::Table`]: the kernel has not that much memory, say.
     pub fn new(process: u32, size: Size) -> Result<Tier, BpfError> {
-        let (endpoints, networks) = (size.endpoints, size.networks);
+        let Size { endpoints, flows, networks } = size;
         let (array, hash, per_cpu) = (MapType::Array, MapType::Hash, MapType::PercpuArray);
-        let key = size_of::<EndpointKey>();
+        let (key, flow_key) = (size_of::<EndpointKey>(), size_of::<FlowKeyEntry>());
         Ok(Tier {
             process,
             size,
@@ -163,6 +226,9 @@ impl Tier {
                 (4, size_of::<EndpointEntry>()),
                 endpoints,
             )?,
+            flow_slots: make("lockgate_flows", hash, (flow_key, 4), flows)?,
+            flow_records: make("lockgate_said", array, (4, size_of::<FlowEntry>()), flows)?,
+            flow_hits: make("lockgate_used", per_cpu, (4, 8), flows)?,
             ways: make("lockgate_ways", array, (4, size_of::<WayEntry>()), 2 * endpoints + 1)?,
             hits: make("lockgate_hits", per_cpu, (4, 8), endpoints)?,
             exits: make("lockgate_exits", MapType::DevmapHash, (4, 4), MAX_EXITS as u32)?,
@@ -187,6 +253,9 @@ impl Tier {
             ("networks", &self.networks),
             ("endpoint_slots", &self.endpoint_slots),
             ("endpoint_records", &self.endpoint_records),
+            ("flow_slots", &self.flow_slots),
+            ("flow_records", &self.flow_records),
+            ("flow_hits", &self.flow_hits),
             ("ways", &self.ways),
             ("hits", &self.hits),
             ("exits", &self.exits),
@@ -221,7 +290,8 @@ impl Tier {
         set(&self.overlays, "overlays", number, state, [closed, open])
     }
 
-    /// Sets the state of a network of an overlay; a network that closes is the one that is there.
+    /// Sets the state of a network of an overlay; a network that closes, or goes from one state to
+    /// another, is the one that is there.
     ///
     /// # Errors
     /// [`BpfError::Table`].
@@ -230,10 +300,17 @@ impl Tier {
         number: u32,
         vni: u32,
         overlay: u32,
-        state: State,
+        state: NetworkState,
     ) -> Result<(), BpfError> {
-        let entry = |state| NetworkEntry { vni, state, overlay };
-        set(&self.networks, "networks", number, state, [entry(0), entry(NETWORK_OPEN)])
+        let entry = |state, generation| NetworkEntry { vni, state, overlay, generation };
+        let (state, open) = match state {
+            NetworkState::Open => (State::Open, entry(NETWORK_OPEN, 0)),
+            NetworkState::Asks { generation } => (State::Open, entry(NETWORK_ASKS, generation)),
+            NetworkState::Closed => (State::Closed, entry(0, 0)),
+        };
+        // A program in the middle of it may find the one's state with the other's generation: of
+        // generation 0 no verdict is, and of the new one none yet.
+        set(&self.networks, "networks", number, state, [entry(0, 0), open])
     }
 
     /// Writes a record to which no key leads, nor has for [`QUARANTINE`].
@@ -269,6 +346,46 @@ impl Tier {
     /// [`BpfError::Table`].
     pub fn withdraw(&self, key: Key) -> Result<(), BpfError> {
         remove(&self.endpoint_slots, "endpoints", &key.entry())
+    }
+
+    /// Writes a verdict to which no flow leads, nor has for [`QUARANTINE`].
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), BpfError> {
+        let FlowRecord { key, generation, network, verdict } = *record;
+        let FlowKeyEntry { vni, source, destination, protocol, upper } = key.entry();
+        let verdict = match verdict {
+            Verdict::Permit => VERDICT_PERMIT,
+            Verdict::Drop => VERDICT_DROP,
+        };
+        let flow =
+            FlowEntry { vni, source, destination, protocol, upper, generation, network, verdict };
+        put(&self.flow_records, "verdicts on flows", &slot, &flow)
+    }
+
+    /// Makes a flow lead to a verdict that was written.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`]: the table is full, say.
+    pub fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), BpfError> {
+        put(&self.flow_slots, "flows", &key.entry(), &slot)
+    }
+
+    /// Makes a flow lead to no verdict.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn withdraw_flow(&self, key: FlowKey) -> Result<(), BpfError> {
+        remove(&self.flow_slots, "flows", &key.entry())
+    }
+
+    /// Returns the number of packets of the flows that had a slot.
+    ///
+    /// # Errors
+    /// [`BpfError::Table`].
+    pub fn flow_hits(&self, slot: u32) -> Result<u64, BpfError> {
+        sum(&self.flow_hits, "flow hits", slot)
     }
 
     /// Sets the state of a way; `number` is 1 to twice the number of endpoints. A way that closes
@@ -357,6 +474,57 @@ impl Overlay {
 impl Key {
     fn entry(self) -> EndpointKey {
         EndpointKey { vni: self.vni, address: raw(self.address) }
+    }
+}
+
+impl FlowKey {
+    /// The key of a tenant's flow. `None`: the tier knows none like it.
+    pub fn of(vni: u32, flow: &Flow) -> Option<FlowKey> {
+        let upper = match flow.upper {
+            Upper::Fragment => return None,
+            Upper::Ports { source, destination } => {
+                let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
+                [a, b, c, d]
+            }
+            Upper::Icmp { kind, code } => [kind, code, 0, 0],
+            Upper::None => [0; 4],
+        };
+        let is_known = flow.family == Family::V4 && !flow.opens;
+        let [source, destination] =
+            [flow.source, flow.destination].map(|address| Ipv4Addr::from(address as u32));
+        let protocol = flow.protocol;
+        is_known.then_some(FlowKey { vni, source, destination, protocol, upper })
+    }
+
+    /// The flow.
+    pub fn flow(&self) -> Flow {
+        let [a, b, c, d] = self.upper;
+        let upper = match self.protocol {
+            protocol::ICMP => Upper::Icmp { kind: a, code: b },
+            number if protocol::has_ports(number) => Upper::Ports {
+                source: u16::from_be_bytes([a, b]),
+                destination: u16::from_be_bytes([c, d]),
+            },
+            _ => Upper::None,
+        };
+        Flow {
+            family: Family::V4,
+            source: self.source.to_bits().into(),
+            destination: self.destination.to_bits().into(),
+            protocol: self.protocol,
+            upper,
+            opens: false,
+        }
+    }
+
+    fn entry(self) -> FlowKeyEntry {
+        FlowKeyEntry {
+            vni: self.vni,
+            source: raw(self.source),
+            destination: raw(self.destination),
+            protocol: self.protocol.into(),
+            upper: u32::from_ne_bytes(self.upper),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use bpf::MAX_TIER_OVERLAYS;
-use bpf::tier::{Overlay, QUARANTINE, State};
+use bpf::tier::{NetworkState, Overlay, QUARANTINE, State};
 use dataplane::{OverlayId, PortId, Snapshot};
 use wire::{Address, Family, Vni};
 
@@ -93,7 +93,7 @@ impl Gates {
         let allowed = Allowed::by(snapshot, place_of);
         for (vni, OpenNetwork { overlay, number }) in self.networks.clone() {
             if allowed.networks.get(&vni) != Some(&overlay) {
-                tables.set_network(number, vni.get(), overlay.0.into(), State::Closed)?;
+                tables.set_network(number, vni.get(), overlay.0.into(), NetworkState::Closed)?;
                 self.networks.remove(&vni);
                 self.numbers.give(number, now_ns);
             }
@@ -131,7 +131,7 @@ impl Gates {
                 continue;
             }
             let Some(number) = self.numbers.take(now_ns) else { continue };
-            tables.set_network(number, vni.get(), overlay.0.into(), State::Open)?;
+            tables.set_network(number, vni.get(), overlay.0.into(), NetworkState::Open)?;
             self.networks.insert(vni, OpenNetwork { overlay, number });
         }
         Ok(())

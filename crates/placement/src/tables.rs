@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bpf::BpfError;
-use bpf::tier::{Key, Overlay, Record, State, Tier, Way};
+use bpf::tier::{Key, NetworkState, Overlay, Record, State, Tier, Way};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -29,7 +29,7 @@ pub trait Tables {
         number: u32,
         vni: u32,
         overlay: u32,
-        state: State,
+        state: NetworkState,
     ) -> Result<(), Self::Error>;
     /// As [`Tier::write_record`].
     ///
@@ -83,7 +83,7 @@ impl Tables for Arc<Tier> {
         number: u32,
         vni: u32,
         overlay: u32,
-        state: State,
+        state: NetworkState,
     ) -> Result<(), BpfError> {
         Tier::set_network(self, number, vni, overlay, state)
     }

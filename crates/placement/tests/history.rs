@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 
-use bpf::tier::{Key, Overlay, QUARANTINE, Record, State, Way};
+use bpf::tier::{Key, NetworkState, Overlay, QUARANTINE, Record, State, Way};
 use common::*;
 use dataplane::{PortId, Snapshot};
 use endpoints::{Book, Change, Endpoint, EndpointKey};
@@ -109,10 +109,14 @@ impl Tables for &Picture {
         number: u32,
         vni: u32,
         overlay: u32,
-        state: State,
+        state: NetworkState,
     ) -> Result<(), Refused> {
         self.write()?;
         let mut networks = self.networks.borrow_mut();
+        let state = match state {
+            NetworkState::Closed => State::Closed,
+            NetworkState::Open | NetworkState::Asks { .. } => State::Open,
+        };
         networks.entry(number).or_default().set((vni, overlay), state, self.now_ns.get());
         Ok(())
     }

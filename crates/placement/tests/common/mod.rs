@@ -264,7 +264,8 @@ pub fn program_with(endpoints: u32) -> Option<(Steering, Arc<Tier>)> {
     steering
         .set_ports(&[rule(None, MACS[0], &[4789, 6081]), rule(Some(DMZ_VLAN), MACS[1], &[4789])])
         .expect("two ports");
-    let tier = Tier::new(0x1234, Size { endpoints, networks: 16 }).expect("small tables");
+    let tier = Tier::new(0x1234, Size { endpoints, flows: endpoints, networks: 16 })
+        .expect("small tables");
     steering.add_tier(&tier, 1, 1).unwrap_or_else(|error| panic!("{error}"));
     tier.renew(FOREVER).expect("a lease");
     Some((steering, tier.into()))

@@ -1,0 +1,255 @@
+//! Verdicts on flows in the kernel tier of overlays: which packets a network with groups lets the
+//! program forward or drop, and under which generation.
+
+mod common;
+
+use std::net::Ipv4Addr;
+
+use bpf::tier::{
+    FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, Size, State, Tier, Verdict, Way,
+};
+use bpf::{Action, BpfError, Counter, Miss, Steering};
+use common::*;
+use wire::build::PacketBuilder;
+use wire::flow::protocol;
+use wire::overlay::Kind;
+use wire::{Address, Family, Flow, Upper, Vni};
+
+const VNI: u32 = 7;
+const NETWORK: u32 = 3;
+/// Frames run through the program without a netdev come by the loopback's.
+const LOOPBACK: u32 = 1;
+const OWN: [u8; 4] = [10, 1, 0, 1];
+
+fn host(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, 0, 10 + number)
+}
+
+fn tenant(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(172, 16, 0, number)
+}
+
+fn mac(number: u8) -> [u8; 6] {
+    [2, 7, 0, 0, 0, number]
+}
+
+fn v4(address: Ipv4Addr) -> Address {
+    Address::v4(address.into())
+}
+
+/// A gateway's program whose tier knows tenants 1 and 2; `None` (said aloud): no privilege.
+fn program() -> Option<(Steering, Tier)> {
+    let mut steering = match Steering::load(NETDEV, INCARNATION) {
+        Ok(steering) => steering,
+        Err(error @ (BpfError::NotPermitted { .. } | BpfError::Refused { .. })) => {
+            eprintln!("SKIPPED: verdicts on flows in the kernel tier: {error}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    steering.set_ports(&ports()).unwrap();
+    let tier = Tier::new(1, Size { endpoints: 8, flows: 8, networks: 8 }).unwrap();
+    steering.add_tier(&tier, NETDEV, INCARNATION).unwrap_or_else(|error| panic!("{error}"));
+    tier.renew(u64::MAX).unwrap();
+    let overlay = Overlay {
+        kind: Kind::Vxlan,
+        udp_port: OVERLAY,
+        ifindex: LOOPBACK,
+        vlan: None,
+        entrances: vec![OWN.into()],
+        unsummed: false,
+    };
+    tier.set_overlay(0, &overlay, State::Open).unwrap();
+    tier.add_exit(LOOPBACK).unwrap();
+    for number in 1..=2u8 {
+        let way = Way {
+            host: host(number),
+            ifindex: LOOPBACK,
+            vlan: None,
+            mtu: 1500,
+            destination: [2, 9, 0, 0, 0, number],
+            source: LAN_MAC,
+        };
+        tier.set_way(number.into(), &way, State::Open).unwrap();
+        let record = Record {
+            key: Key { vni: VNI, address: tenant(number) },
+            host: host(number),
+            mac: mac(number),
+            way: number.into(),
+            answers: number.into(),
+            network: NETWORK,
+        };
+        tier.write_record(number.into(), &record).unwrap();
+        tier.publish(record.key, number.into()).unwrap();
+    }
+    Some((steering, tier))
+}
+
+/// A tenant's frame in a packet of the overlay.
+fn carried(frame: &[u8]) -> Vec<u8> {
+    let vni = Vni::new(VNI).unwrap();
+    let overlay = [&Kind::Vxlan.header(vni)[..], frame].concat();
+    PacketBuilder::new(v4(host(1)), v4(OWN.into())).udp(0xc123, OVERLAY).payload(&overlay).frame(
+        LAN_MAC,
+        [2, 9, 0, 0, 0, 1],
+        None,
+    )
+}
+
+/// A packet from tenant 1 to tenant 2.
+fn packet(of: impl FnOnce(PacketBuilder) -> PacketBuilder) -> Vec<u8> {
+    let packet = of(PacketBuilder::new(v4(tenant(1)), v4(tenant(2))));
+    carried(&packet.payload_of(20).frame([2, 7, 7, 7, 7, 7], mac(1), None))
+}
+
+fn arp() -> Vec<u8> {
+    let mut frame = [[0xff; 6], mac(1)].concat();
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(mac(1));
+    frame.extend(tenant(1).octets());
+    frame.extend([0; 6]);
+    frame.extend(tenant(2).octets());
+    carried(&frame)
+}
+
+fn flow(protocol: u8, upper: [u8; 4]) -> FlowKey {
+    FlowKey { vni: VNI, source: tenant(1), destination: tenant(2), protocol, upper }
+}
+
+/// The end of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Sent,
+    Dropped,
+    Answered,
+    Missed(Miss),
+}
+
+fn end(steering: &Steering, tier: &Tier, frame: &[u8]) -> End {
+    let before = (steering.counters().unwrap(), tier.misses().unwrap());
+    let run = steering.run(frame).unwrap();
+    let after = (steering.counters().unwrap(), tier.misses().unwrap());
+    assert_eq!(after.0.received(), before.0.received() + 1);
+    let moved = |counter: &Counter| after.0.of(*counter) > before.0.of(*counter);
+    match Counter::ALL.into_iter().find(|counter| moved(counter)).unwrap() {
+        Counter::Transmitted => End::Sent,
+        Counter::ArpAnswered => End::Answered,
+        Counter::VerdictDropped => {
+            assert_eq!(run.action, Action::Drop);
+            End::Dropped
+        }
+        _ => {
+            let missed = |miss: &Miss| after.1[*miss as usize] > before.1[*miss as usize];
+            End::Missed(Miss::ALL.into_iter().find(missed).unwrap())
+        }
+    }
+}
+
+const NO_VERDICT: End = End::Missed(Miss::Flow);
+
+// AX-15
+#[test]
+fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
+    let Some((steering, tier)) = program() else { return };
+    let end = |frame: &[u8]| end(&steering, &tier, frame);
+    let set = |state| tier.set_network(NETWORK, VNI, 0, state).unwrap();
+    let udp = |source, destination| packet(|packet| packet.udp(source, destination));
+    let key = flow(protocol::UDP, [0x12, 0x34, 0, 53]);
+    let write = |slot, generation, network, verdict| {
+        let record = FlowRecord { key, generation, network, verdict };
+        tier.write_flow(slot, &record).unwrap();
+    };
+    assert_eq!(end(&udp(0x1234, 53)), End::Missed(Miss::Network));
+    set(NetworkState::Open);
+    assert_eq!(end(&udp(0x1234, 53)), End::Sent);
+    set(NetworkState::Asks { generation: 1 });
+    assert_eq!(end(&udp(0x1234, 53)), NO_VERDICT);
+    // ARP is no groups' matter.
+    assert_eq!(end(&arp()), End::Answered);
+    for (slot, verdict, expected) in
+        [(1, Verdict::Permit, End::Sent), (2, Verdict::Drop, End::Dropped)]
+    {
+        write(slot, 1, NETWORK, verdict);
+        tier.publish_flow(key, slot).unwrap();
+        let hits = tier.flow_hits(slot).unwrap();
+        assert_eq!(end(&udp(0x1234, 53)), expected);
+        assert_eq!(tier.flow_hits(slot).unwrap(), hits + 1);
+        assert_eq!(end(&udp(0x1235, 53)), NO_VERDICT);
+        assert_eq!(end(&udp(0x1234, 54)), NO_VERDICT);
+        assert_eq!(end(&packet(|packet| packet.tcp_with(0x1234, 53, 0x10, None))), NO_VERDICT);
+        // One write voids it; another generation does not bring it back, nor does none.
+        for generation in [2, 0] {
+            set(NetworkState::Asks { generation });
+            assert_eq!(end(&udp(0x1234, 53)), NO_VERDICT);
+        }
+        set(NetworkState::Closed);
+        assert_eq!(end(&udp(0x1234, 53)), End::Missed(Miss::Network));
+        set(NetworkState::Asks { generation: 1 });
+        assert_eq!(end(&udp(0x1234, 53)), expected);
+        tier.withdraw_flow(key).unwrap();
+        assert_eq!(end(&udp(0x1234, 53)), NO_VERDICT);
+    }
+    // A verdict of another network, or of another flow, which the slot was used for since.
+    write(1, 1, NETWORK + 1, Verdict::Permit);
+    tier.publish_flow(key, 1).unwrap();
+    assert_eq!(end(&udp(0x1234, 53)), NO_VERDICT);
+    write(1, 1, NETWORK, Verdict::Permit);
+    assert_eq!(end(&udp(0x1234, 53)), End::Sent);
+    tier.publish_flow(flow(protocol::UDP, [0x12, 0x35, 0, 53]), 1).unwrap();
+    assert_eq!(end(&udp(0x1235, 53)), NO_VERDICT);
+}
+
+#[test]
+fn flows_are_told_apart_as_selectors_do() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Asks { generation: 9 }).unwrap();
+    let frames = [
+        (flow(protocol::TCP, [0, 9, 0, 80]), packet(|it| it.tcp_with(9, 80, 0x10, None))),
+        (flow(protocol::ICMP, [8, 0, 0, 0]), packet(|it| it.icmp(8, 0, [1, 2, 3, 4]))),
+        (flow(protocol::ICMP, [3, 1, 0, 0]), packet(|it| it.icmp(3, 1, [0; 4]))),
+        (flow(protocol::ESP, [0; 4]), packet(|it| it.protocol(protocol::ESP))),
+    ];
+    for (slot, (key, frame)) in (0u32..).zip(&frames) {
+        assert_eq!(end(&steering, &tier, frame), NO_VERDICT);
+        let (generation, network, verdict) = (9, NETWORK, Verdict::Permit);
+        let record = FlowRecord { key: *key, generation, network, verdict };
+        tier.write_flow(slot, &record).unwrap();
+        tier.publish_flow(*key, slot).unwrap();
+        assert_eq!(end(&steering, &tier, frame), End::Sent);
+        for (_, other) in &frames[slot as usize + 1..] {
+            assert_eq!(end(&steering, &tier, other), NO_VERDICT);
+        }
+    }
+    // Begins and ends of connections are the workers', whatever verdict there is.
+    let syn = packet(|it| it.tcp_with(9, 80, 0x02, None));
+    assert_eq!(end(&steering, &tier, &syn), End::Missed(Miss::Unusual));
+}
+
+#[test]
+fn a_flow_and_its_key_say_the_same() {
+    let flow = |protocol, upper| Flow {
+        family: Family::V4,
+        source: 0xac10_0001,
+        destination: 0xac10_0002,
+        protocol,
+        upper,
+        opens: false,
+    };
+    let ports = Upper::Ports { source: 0x1234, destination: 53 };
+    let known = [
+        flow(protocol::TCP, ports),
+        flow(protocol::SCTP, ports),
+        flow(protocol::ICMP, Upper::Icmp { kind: 8, code: 1 }),
+        flow(protocol::ICMPV6, Upper::None),
+        flow(47, Upper::None),
+    ];
+    for flow in known {
+        assert_eq!(FlowKey::of(VNI, &flow).unwrap().flow(), flow);
+    }
+    let unknown = [
+        Flow { opens: true, ..flow(protocol::TCP, ports) },
+        flow(protocol::UDP, Upper::Fragment),
+        Flow { family: Family::V6, ..flow(protocol::UDP, ports) },
+    ];
+    assert!(unknown.iter().all(|flow| FlowKey::of(VNI, flow).is_none()));
+}
