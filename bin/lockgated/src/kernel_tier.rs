@@ -21,7 +21,7 @@ use bpf::{BpfError, Miss};
 use config::{KernelSettings, KernelUse};
 use dataplane::{PortId, Snapshot, TenantSample};
 use endpoints::EndpointKey;
-use placement::{Admission, AdmitError, Counts, Heat, Moves, PortPlace, Residents};
+use placement::{Admission, AdmitError, Counts, Heat, Moves, PortPlace, Residents, endpoints_of};
 
 use crate::events::{Events, Kind};
 
@@ -60,7 +60,7 @@ pub(crate) enum Prepared {
 struct Inner {
     tables: Arc<Tier>,
     residents: Residents<Arc<Tier>>,
-    heat: Heat,
+    heat: Heat<EndpointKey>,
     /// The snapshot that the workers walk by, and the places of its ports.
     snapshot: Arc<Snapshot>,
     places: Places,
@@ -233,7 +233,7 @@ impl KernelTier {
         self.write(|inner, now_ns| {
             let Inner { heat, residents, .. } = &mut *inner;
             for (samples, each) in seen {
-                heat.count(samples, *each, |key| residents.has(key));
+                heat.count(endpoints_of(samples), *each, |key| residents.has(key));
             }
             for key in inner.residents.stranded() {
                 inner.residents.withdraw(key, now_ns)?;

@@ -42,7 +42,8 @@ use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::verdict::DropReason;
 pub(crate) use crossing::{
-    asks_inside, may_carry_fragment, tenants_fragment, tenants_packet, too_big,
+    asks_inside, judge_inside, may_carry_fragment, question_inside, tenants_fragment,
+    tenants_packet, too_big,
 };
 use lookup_batch::{Answer, Entry, LookupBatch};
 

@@ -165,7 +165,7 @@ impl Overlays {
 
     /// Returns a network of an overlay.
     #[inline]
-    pub(crate) fn network(&self, vni: Vni, overlay: OverlayId) -> Option<&VirtualNetwork> {
+    pub fn network(&self, vni: Vni, overlay: OverlayId) -> Option<&VirtualNetwork> {
         self.networks.get(&vni).filter(|network| network.overlay == overlay)
     }
 }

@@ -1,7 +1,7 @@
 //! Samples of the packets that cross inside virtual networks: by them the most used endpoints are
 //! found, whose packets a lower tier may then answer.
 
-use wire::{Address, Vni};
+use wire::{Address, Flow, Vni};
 
 /// A packet between two endpoints of a network.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,6 +12,8 @@ pub struct TenantSample {
     pub source: Address,
     /// Address of the destination.
     pub destination: Address,
+    /// The packet's flow, if groups judge it.
+    pub judged: Option<Flow>,
 }
 
 /// A bounded list of samples. At first every packet is one; when the list is full every second
@@ -78,7 +80,7 @@ mod tests {
 
     fn sample(number: u32) -> TenantSample {
         let address = Address::v4(number);
-        TenantSample { vni: Vni::MAX, source: address, destination: address }
+        TenantSample { vni: Vni::MAX, source: address, destination: address, judged: None }
     }
 
     #[test]

@@ -1,29 +1,58 @@
-//! The networks that are open, and the overlays by which their packets come in.
+//! The networks that are open or ask, and the overlays by which their packets come in.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use bpf::MAX_TIER_OVERLAYS;
 use bpf::tier::{NetworkState, Overlay, QUARANTINE, State};
-use dataplane::{OverlayId, PortId, Snapshot};
+use dataplane::{JudgedBy, NetworkBelow, OverlayId, PortId, Snapshot};
 use wire::{Address, Family, Vni};
 
 use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
 
-/// An open network.
+/// A network that is open, or asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct OpenNetwork {
     pub(crate) overlay: OverlayId,
     /// Its number in the table.
     pub(crate) number: u32,
+    state: NetworkState,
+    /// The rules by which verdicts of its generation are given; `None`: none are.
+    by: Option<JudgedBy>,
+}
+
+impl OpenNetwork {
+    /// The generation of the verdicts that hold, if they are those of these rules.
+    pub(crate) fn generation_of(&self, by: JudgedBy) -> Option<u32> {
+        self.generation().filter(|_| self.by == Some(by))
+    }
+
+    /// The generation of the verdicts that hold.
+    pub(crate) fn generation(&self) -> Option<u32> {
+        match self.state {
+            NetworkState::Asks { generation } => Some(generation),
+            NetworkState::Open | NetworkState::Closed => None,
+        }
+    }
+}
+
+/// Returns whether a network is in the table as a snapshot leaves it to the tier.
+fn fits(known: &OpenNetwork, below: NetworkBelow) -> bool {
+    match below {
+        NetworkBelow::Open => known.state == NetworkState::Open,
+        NetworkBelow::Asks(by) => known.by == Some(by),
+        NetworkBelow::Closed => false,
+    }
 }
 
 /// Networks and overlays in the tables.
 pub(crate) struct Gates {
     networks: BTreeMap<Vni, OpenNetwork>,
     numbers: Slots,
+    /// The generation that a network got last: each gets one that none had before.
+    generation: u32,
     overlays: BTreeMap<OverlayId, Overlay>,
     /// The moments from which overlays that were closed may be opened.
     closed: BTreeMap<OverlayId, u64>,
@@ -31,7 +60,7 @@ pub(crate) struct Gates {
 
 /// The networks and overlays that the walk leaves to a lower tier.
 struct Allowed {
-    networks: BTreeMap<Vni, OverlayId>,
+    networks: BTreeMap<Vni, (OverlayId, NetworkBelow)>,
     overlays: BTreeMap<OverlayId, Overlay>,
 }
 
@@ -39,8 +68,12 @@ impl Allowed {
     fn by(snapshot: &Snapshot, place_of: &impl Fn(PortId) -> Option<PortPlace>) -> Allowed {
         let mut allowed = Allowed { networks: BTreeMap::new(), overlays: BTreeMap::new() };
         let Some(overlays) = snapshot.overlays() else { return allowed };
-        let open = overlays.networks().filter(|network| snapshot.is_open_below(network));
-        allowed.networks = open.map(|network| (network.vni, network.overlay)).collect();
+        for network in overlays.networks() {
+            let below = snapshot.network_below(network);
+            if below != NetworkBelow::Closed {
+                allowed.networks.insert(network.vni, (network.overlay, below));
+            }
+        }
         let known = overlays.overlays().iter().take(MAX_TIER_OVERLAYS as usize).enumerate();
         for (number, overlay) in known {
             let Some(PortPlace { ifindex, vlan, .. }) = place_of(overlay.port) else { continue };
@@ -65,17 +98,18 @@ impl Gates {
         Gates {
             networks: BTreeMap::new(),
             numbers: Slots::new(0, networks),
+            generation: 0,
             overlays: BTreeMap::new(),
             closed: BTreeMap::new(),
         }
     }
 
-    /// A network, if it is open.
+    /// A network, if it is open or asks.
     pub(crate) fn network(&self, vni: Vni) -> Option<OpenNetwork> {
         self.networks.get(&vni).copied()
     }
 
-    /// Networks that are open.
+    /// Networks that are open or ask.
     pub(crate) fn networks(&self) -> usize {
         self.networks.len()
     }
@@ -91,11 +125,29 @@ impl Gates {
         (snapshot, place_of): (&Snapshot, &impl Fn(PortId) -> Option<PortPlace>),
     ) -> Result<(), T::Error> {
         let allowed = Allowed::by(snapshot, place_of);
-        for (vni, OpenNetwork { overlay, number }) in self.networks.clone() {
-            if allowed.networks.get(&vni) != Some(&overlay) {
-                tables.set_network(number, vni.get(), overlay.0.into(), NetworkState::Closed)?;
-                self.networks.remove(&vni);
-                self.numbers.give(number, now_ns);
+        for (vni, known) in self.networks.clone() {
+            let OpenNetwork { overlay, number, .. } = known;
+            match allowed.networks.get(&vni) {
+                Some((of, below)) if *of == overlay && fits(&known, *below) => {}
+                // Whatever verdicts there are, they hold no longer.
+                Some((of, below)) if *of == overlay => {
+                    let by = match below {
+                        NetworkBelow::Asks(by) => Some(*by),
+                        NetworkBelow::Open | NetworkBelow::Closed => None,
+                    };
+                    let state = self.asking();
+                    self.set(tables, vni, OpenNetwork { state, by, ..known })?;
+                }
+                _ => {
+                    tables.set_network(
+                        number,
+                        vni.get(),
+                        overlay.0.into(),
+                        NetworkState::Closed,
+                    )?;
+                    self.networks.remove(&vni);
+                    self.numbers.give(number, now_ns);
+                }
             }
         }
         for (id, overlay) in self.overlays.clone() {
@@ -126,14 +178,40 @@ impl Gates {
                 self.overlays.insert(id, overlay);
             }
         }
-        for (vni, overlay) in allowed.networks {
-            if self.networks.contains_key(&vni) {
-                continue;
-            }
-            let Some(number) = self.numbers.take(now_ns) else { continue };
-            tables.set_network(number, vni.get(), overlay.0.into(), NetworkState::Open)?;
-            self.networks.insert(vni, OpenNetwork { overlay, number });
+        for (vni, (overlay, below)) in allowed.networks {
+            let number = match self.networks.get(&vni) {
+                Some(known) if fits(known, below) => continue,
+                Some(known) => Some(known.number),
+                None => self.numbers.take(now_ns),
+            };
+            let Some(number) = number else { continue };
+            let (state, by) = match below {
+                NetworkBelow::Open => (NetworkState::Open, None),
+                NetworkBelow::Asks(by) => (self.asking(), Some(by)),
+                NetworkBelow::Closed => continue,
+            };
+            self.set(tables, vni, OpenNetwork { overlay, number, state, by })?;
         }
+        Ok(())
+    }
+
+    /// The state of a network that asks, and of which there is no verdict yet.
+    fn asking(&mut self) -> NetworkState {
+        // When all numbers are used up no network asks any more, until the tables are new ones.
+        let next = self.generation.checked_add(1);
+        self.generation = next.unwrap_or(self.generation);
+        next.map_or(NetworkState::Closed, |generation| NetworkState::Asks { generation })
+    }
+
+    fn set<T: Tables>(
+        &mut self,
+        tables: &T,
+        vni: Vni,
+        network: OpenNetwork,
+    ) -> Result<(), T::Error> {
+        let OpenNetwork { overlay, number, state, .. } = network;
+        tables.set_network(number, vni.get(), overlay.0.into(), state)?;
+        self.networks.insert(vni, network);
         Ok(())
     }
 }

@@ -1,24 +1,25 @@
-//! The endpoints that are worth a place in the tier: those that are used most, and for a while, so
-//! that places do not change hands for a burst.
+//! The endpoints, and the flows, that are worth a place in the tier: those that are used most, and
+//! for a while, so that places do not change hands for a burst.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use dataplane::TenantSample;
 use endpoints::EndpointKey;
 
 /// Packets in a period that are worth a place while there is room.
 const WORTH_ROOM: u64 = 2;
-/// Packets in a period that are worth another endpoint's place, and how often in a row.
+/// Packets in a period that are worth another one's place, and how often in a row.
 const WORTH_A_PLACE: u64 = 100;
 const IN_A_ROW: u32 = 2;
-/// An endpoint that takes a place is used this many times as much as the one that had it.
+/// One that takes a place is used this many times as much as the one that had it.
 const TIMES: u64 = 2;
-/// Endpoints that go in or out in a period at most.
+/// Endpoints, or flows, that go in or out in a period at most.
 pub(crate) const MOST_MOVES: usize = 1000;
-/// Endpoints that are watched at most; others are seen again.
+/// Endpoints, or flows, that are watched at most; others are seen again.
 const MOST_WATCHED: usize = 1 << 17;
 
-/// An endpoint outside the tier.
+/// An endpoint, or a flow, outside the tier.
 #[derive(Clone, Copy, Default)]
 struct Candidate {
     /// Packets in this period.
@@ -29,66 +30,77 @@ struct Candidate {
     periods: u32,
 }
 
-/// The use of endpoints, period by period: a second each.
-#[derive(Default)]
-pub struct Heat {
-    candidates: HashMap<EndpointKey, Candidate>,
+/// The use of endpoints or flows, period by period: a second each.
+pub struct Heat<K> {
+    candidates: HashMap<K, Candidate>,
     /// Packets of residents in a period, on the average of some.
-    residents: HashMap<EndpointKey, u64>,
+    residents: HashMap<K, u64>,
 }
 
 /// The moves that a period calls for.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Moves {
-    /// Endpoints to be taken in, the most used first.
-    pub enter: Vec<EndpointKey>,
-    /// Endpoints to be taken out.
-    pub leave: Vec<EndpointKey>,
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Moves<K> {
+    /// Those to be taken in, the most used first.
+    pub enter: Vec<K>,
+    /// Those to be taken out.
+    pub leave: Vec<K>,
 }
 
-impl Heat {
-    /// Counts packets that workers saw: each sample stands for `times` of them. An endpoint inside
-    /// the tier is no candidate, though workers see its packets with one outside.
+/// The two endpoints of each packet that workers saw.
+pub fn endpoints_of(samples: &[TenantSample]) -> impl Iterator<Item = EndpointKey> {
+    let ends = |sample: &TenantSample| {
+        let vni = sample.vni;
+        [sample.source, sample.destination].map(|address| EndpointKey { vni, address })
+    };
+    samples.iter().flat_map(ends)
+}
+
+impl<K> Default for Heat<K> {
+    fn default() -> Heat<K> {
+        Heat { candidates: HashMap::new(), residents: HashMap::new() }
+    }
+}
+
+impl<K: Copy + Ord + Hash> Heat<K> {
+    /// Counts packets that workers saw: each key stands for `times` of them. What is inside the
+    /// tier is no candidate, though workers see its packets with what is outside.
     pub fn count(
         &mut self,
-        samples: &[TenantSample],
+        keys: impl IntoIterator<Item = K>,
         times: u64,
-        is_inside: impl Fn(EndpointKey) -> bool,
+        is_inside: impl Fn(K) -> bool,
     ) {
-        for sample in samples {
-            for address in [sample.source, sample.destination] {
-                let key = EndpointKey { vni: sample.vni, address };
-                let is_watched = self.candidates.contains_key(&key);
-                if !is_inside(key) && (is_watched || self.candidates.len() < MOST_WATCHED) {
-                    self.candidates.entry(key).or_default().now += times;
-                }
+        for key in keys {
+            let is_watched = self.candidates.contains_key(&key);
+            if !is_inside(key) && (is_watched || self.candidates.len() < MOST_WATCHED) {
+                self.candidates.entry(key).or_default().now += times;
             }
         }
     }
 
     /// Counts packets of residents in the period.
-    pub fn used(&mut self, residents: &[(EndpointKey, u64)]) {
+    pub fn used(&mut self, residents: &[(K, u64)]) {
         for (key, packets) in residents {
             let average = self.residents.entry(*key).or_insert(*packets);
             *average = (*average * 3 + packets) / 4;
         }
     }
 
-    /// Forgets an endpoint.
-    pub fn forget(&mut self, key: EndpointKey) {
+    /// Forgets one.
+    pub fn forget(&mut self, key: K) {
         self.candidates.remove(&key);
         self.residents.remove(&key);
     }
 
     /// Ends a period. `room`: places that are free.
-    pub fn end_period(&mut self, room: usize) -> Moves {
+    pub fn end_period(&mut self, room: usize) -> Moves<K> {
         self.candidates.retain(|_, candidate| {
             let is_worth = candidate.now >= WORTH_A_PLACE;
             candidate.periods = if is_worth { candidate.periods + 1 } else { 0 };
             (candidate.last, candidate.now) = (candidate.now, 0);
             candidate.last > 0
         });
-        let mut hot: Vec<(u64, u32, EndpointKey)> = self
+        let mut hot: Vec<(u64, u32, K)> = self
             .candidates
             .iter()
             .filter(|(_, candidate)| candidate.last >= WORTH_ROOM)
@@ -102,12 +114,12 @@ impl Heat {
     }
 
     /// The residents whose places others have earned.
-    fn coldest(&self, hot: &[(u64, u32, EndpointKey)], moved: usize) -> Vec<EndpointKey> {
+    fn coldest(&self, hot: &[(u64, u32, K)], moved: usize) -> Vec<K> {
         let mut earned = hot.iter().filter(|(_, periods, _)| *periods >= IN_A_ROW).peekable();
         if earned.peek().is_none() {
             return Vec::new();
         }
-        let mut cold: Vec<(u64, EndpointKey)> =
+        let mut cold: Vec<(u64, K)> =
             self.residents.iter().map(|(key, packets)| (*packets, *key)).collect();
         cold.sort_unstable();
         earned
@@ -129,18 +141,11 @@ mod tests {
         EndpointKey { vni: Vni::new(7).unwrap(), address: Address::v4(number) }
     }
 
-    fn packets(number: u32, count: u64) -> (Vec<TenantSample>, u64) {
-        let address = Address::v4(number);
+    fn see(heat: &mut Heat<EndpointKey>, number: u32, count: u64) {
+        let (vni, address) = (Vni::new(7).unwrap(), Address::v4(number));
         // Both ends are one: it is counted twice.
-        (
-            vec![TenantSample { vni: Vni::new(7).unwrap(), source: address, destination: address }],
-            count,
-        )
-    }
-
-    fn see(heat: &mut Heat, number: u32, count: u64) {
-        let (samples, times) = packets(number, count / 2);
-        heat.count(&samples, times, |_| false);
+        let sample = TenantSample { vni, source: address, destination: address, judged: None };
+        heat.count(endpoints_of(&[sample]), count / 2, |_| false);
     }
 
     #[test]
@@ -150,7 +155,7 @@ mod tests {
         see(&mut heat, 2, 400);
         assert_eq!(heat.end_period(8).enter, [key(2), key(1)]);
         // Nobody was seen since.
-        assert_eq!(heat.end_period(8), Moves::default());
+        assert_eq!(heat.end_period(8), Moves { enter: vec![], leave: vec![] });
     }
 
     #[test]
@@ -179,14 +184,14 @@ mod tests {
         let is_inside = |inside: EndpointKey| inside == key(1);
         let with = |number| {
             let (source, destination) = (Address::v4(1), Address::v4(number));
-            TenantSample { vni: Vni::new(7).unwrap(), source, destination }
+            TenantSample { vni: Vni::new(7).unwrap(), source, destination, judged: None }
         };
         // It speaks with all the others, and is seen most.
         for _ in 0..3 {
-            heat.count(&[with(2), with(3)], 50, is_inside);
+            heat.count(endpoints_of(&[with(2), with(3)]), 50, is_inside);
             assert_eq!(heat.end_period(1).enter, [key(2)]);
             heat.used(&[(key(1), 150), (key(4), 0)]);
-            heat.count(&[with(2), with(3)], 50, is_inside);
+            heat.count(endpoints_of(&[with(2), with(3)]), 50, is_inside);
             assert_eq!(heat.end_period(0).leave, [], "nobody outside has earned a place");
         }
     }

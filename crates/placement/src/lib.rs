@@ -2,13 +2,15 @@
 //! moment they say what the walk would not.
 //!
 //! ```text
-//!  snapshot ──▶ narrow ─▶ workers change over ─▶ widen      networks, entrances, ways
+//!  snapshot ──▶ narrow ─▶ workers change over ─▶ widen      networks, entrances, ways, verdicts
 //!  endpoints ─▶ changed (it leaves)                          records
 //!  use ───────▶ promote, evict                               records
 //! ```
 //!
 //! A network is open if the walk, whatever comes, asks nothing but its endpoints (`dataplane`'s
-//! `lower_tier`); an endpoint is *resident* if the tier has a record of it. What changes first
+//! `lower_tier`); an endpoint is *resident* if the tier has a record of it. A network whose groups
+//! are asked about flows, and about nothing else, *asks*: the tier has verdicts on some of its
+//! flows, which hold under the generation that its network has in the tier. What changes first
 //! becomes a miss; only then it is written anew.
 //!
 //! | module | what |
@@ -19,12 +21,14 @@
 //! | `slots` | numbers that are used again only after a pause |
 //! | `ways` | ways to hosts, each once |
 //! | `residents` | the endpoints in the tier |
-//! | `heat` | which endpoints are worth a place |
+//! | `flows` | the verdicts on flows in the tier |
+//! | `heat` | which endpoints and flows are worth a place |
 //!
 //! One thread at a time writes. Time is given in nanoseconds of `CLOCK_MONOTONIC`.
 
 #![forbid(unsafe_code)]
 
+mod flows;
 mod gates;
 mod heat;
 mod place;
@@ -33,7 +37,7 @@ mod slots;
 mod tables;
 mod ways;
 
-pub use heat::{Heat, Moves};
+pub use heat::{Heat, Moves, endpoints_of};
 pub use place::PortPlace;
 pub use residents::{Admission, AdmitError, Counts, Residents};
 pub use tables::Tables;

@@ -1,19 +1,21 @@
 //! The endpoints in the tier, with the networks, entrances and ways without which none is found.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 
-use bpf::tier::{Key, Record, Way};
-use dataplane::{PortId, Snapshot};
+use bpf::tier::{FlowKey, FlowRecord, Key, Record, Verdict, Way};
+use dataplane::{FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample};
 use endpoints::{EndpointKey, Found};
-use wire::Address;
+use wire::{Address, Vni};
 
+use crate::flows::Flows;
 use crate::gates::{Gates, OpenNetwork, v4};
 use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
 use crate::ways::{WayKey, Ways};
 
-/// The outcome of an endpoint's admission.
+/// The outcome of the admission of an endpoint, or of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// It is in the tier.
@@ -21,13 +23,14 @@ pub enum Admission {
     /// It was there before.
     Resident,
     /// The tier may not have it: its network is closed to the tier, there is no such endpoint, it
-    /// or its host is of IPv6, or the walk knows no way to its host.
+    /// or its host is of IPv6, or the walk knows no way to its host. Of a flow: an end of it is not
+    /// in the tier, or it takes more than the flow to judge its packets.
     Ineligible,
     /// There is no room, or none yet.
     Full,
 }
 
-/// The reason why an endpoint was not admitted.
+/// The reason why an endpoint or a flow was not admitted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdmitError<E> {
     /// A table refused a write, and all is as it was before.
@@ -45,7 +48,11 @@ pub struct Counts {
     pub resident: usize,
     /// Endpoints that it has room for.
     pub max: usize,
-    /// Networks that are open.
+    /// Verdicts on flows in the tier.
+    pub flows: usize,
+    /// Verdicts that it has room for.
+    pub max_flows: usize,
+    /// Networks that are open or ask.
     pub networks: usize,
     /// Ways that are open.
     pub ways: usize,
@@ -65,6 +72,7 @@ pub struct Residents<T> {
     tables: T,
     residents: HashMap<EndpointKey, Resident>,
     slots: Slots,
+    flows: Flows,
     ways: Ways,
     gates: Gates,
 }
@@ -87,10 +95,12 @@ impl<T: Tables> Residents<T> {
     pub fn new(tables: T) -> Residents<T> {
         let endpoints = tables.endpoints();
         let gates = Gates::new(tables.networks());
+        let flows = Flows::new(tables.flows());
         Residents {
             tables,
             residents: HashMap::new(),
             slots: Slots::new(0, endpoints),
+            flows,
             ways: Ways::new(2 * endpoints),
             gates,
         }
@@ -198,7 +208,7 @@ impl<T: Tables> Residents<T> {
         snapshot: &Snapshot,
         way: impl Fn(&WayKey) -> Option<Way>,
     ) -> Option<(Key, Found, u32, [WayKey; 2])> {
-        let OpenNetwork { overlay, number } = self.gates.network(key.vni)?;
+        let OpenNetwork { overlay, number, .. } = self.gates.network(key.vni)?;
         let tier_key = tier_key(key)?;
         let found = snapshot.overlays()?.endpoints().find(key)?;
         let host = v4(found.host)?;
@@ -219,6 +229,84 @@ impl<T: Tables> Residents<T> {
             self.ways.release(&self.tables, way, now_ns)?;
         }
         Ok(())
+    }
+
+    /// Takes in the verdict on a flow of a network that asks, if both its ends are in the tier.
+    ///
+    /// # Errors
+    /// [`AdmitError`]: a table refuses it. The flow is not in the tier.
+    pub fn admit_flow(
+        &mut self,
+        key: FlowKey,
+        snapshot: &Snapshot,
+        now_ns: u64,
+    ) -> Result<Admission, AdmitError<T::Error>> {
+        match self.judge(key, snapshot) {
+            Some(record) => self.flows.admit(&self.tables, &record, now_ns),
+            None => Ok(Admission::Ineligible),
+        }
+    }
+
+    /// The verdict on a flow that the tier may have.
+    fn judge(&self, key: FlowKey, snapshot: &Snapshot) -> Option<FlowRecord> {
+        let open = self.network_between(key)?;
+        let network = snapshot.overlays()?.network(Vni::new(key.vni)?, open.overlay)?;
+        let NetworkBelow::Asks(by) = snapshot.network_below(network) else { return None };
+        // The rules of the snapshot are those of the network's generation.
+        let generation = open.generation_of(by)?;
+        let verdict = match snapshot.flow_verdict_below(network, &key.flow())? {
+            FlowVerdictBelow::Permit => Verdict::Permit,
+            FlowVerdictBelow::Drop => Verdict::Drop,
+        };
+        Some(FlowRecord { key, generation, network: open.number, verdict })
+    }
+
+    /// The network of a flow, if both its ends are in the tier.
+    fn network_between(&self, key: FlowKey) -> Option<OpenNetwork> {
+        let vni = Vni::new(key.vni)?;
+        let open = self.gates.network(vni)?;
+        let is_in = |address: Ipv4Addr| {
+            let key = EndpointKey { vni, address: Address::v4(address.into()) };
+            self.residents.get(&key).is_some_and(|resident| resident.network == open.number)
+        };
+        (is_in(key.source) && is_in(key.destination)).then_some(open)
+    }
+
+    /// The flow of a packet that workers saw, if the tier could have a verdict on it.
+    pub fn flow_of(&self, sample: &TenantSample) -> Option<FlowKey> {
+        let key = FlowKey::of(sample.vni.get(), sample.judged.as_ref()?)?;
+        self.network_between(key)?.generation()?;
+        Some(key)
+    }
+
+    /// Takes the verdict on a flow out.
+    ///
+    /// # Errors
+    /// A table refuses it: the caller ends the lease.
+    pub fn withdraw_flow(&mut self, key: FlowKey, now_ns: u64) -> Result<(), T::Error> {
+        self.flows.withdraw(&self.tables, key, now_ns)
+    }
+
+    /// The flows in the tier, in no order.
+    pub fn flows(&self) -> impl Iterator<Item = FlowKey> {
+        self.flows.keys()
+    }
+
+    /// Flows that take places in vain: their verdicts are of earlier generations, or an end of them
+    /// is not in the tier.
+    pub fn void_flows(&self) -> Vec<FlowKey> {
+        self.flows.void(|key| {
+            let open = self.network_between(*key)?;
+            Some((open.number, open.generation()?))
+        })
+    }
+
+    /// Looks at the use of flows of a list, as [`look_at`](Self::look_at) does.
+    ///
+    /// # Errors
+    /// The numbers cannot be read.
+    pub fn look_at_flows(&mut self, keys: &[FlowKey]) -> Result<Vec<(FlowKey, u64)>, T::Error> {
+        self.flows.look_at(&self.tables, keys)
     }
 
     /// Looks at the use of residents of a list; returns the packets of each since it was last
@@ -261,6 +349,8 @@ impl<T: Tables> Residents<T> {
         Counts {
             resident: self.residents.len(),
             max: self.tables.endpoints() as usize,
+            flows: self.flows.count(),
+            max_flows: self.tables.flows() as usize,
             networks: self.gates.networks(),
             ways: self.ways.open(),
         }

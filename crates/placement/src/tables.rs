@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bpf::BpfError;
-use bpf::tier::{Key, NetworkState, Overlay, Record, State, Tier, Way};
+use bpf::tier::{FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, State, Tier, Way};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -15,6 +15,8 @@ pub trait Tables {
     fn endpoints(&self) -> u32;
     /// Networks that there is room for.
     fn networks(&self) -> u32;
+    /// Verdicts on flows that there is room for.
+    fn flows(&self) -> u32;
     /// As [`Tier::set_overlay`].
     ///
     /// # Errors
@@ -61,6 +63,26 @@ pub trait Tables {
     /// # Errors
     /// They cannot be read.
     fn hits(&self, slot: u32) -> Result<u64, Self::Error>;
+    /// As [`Tier::write_flow`].
+    ///
+    /// # Errors
+    /// The write is refused.
+    fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), Self::Error>;
+    /// As [`Tier::publish_flow`].
+    ///
+    /// # Errors
+    /// The write is refused.
+    fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), Self::Error>;
+    /// As [`Tier::withdraw_flow`].
+    ///
+    /// # Errors
+    /// The write is refused.
+    fn withdraw_flow(&self, key: FlowKey) -> Result<(), Self::Error>;
+    /// As [`Tier::flow_hits`].
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn flow_hits(&self, slot: u32) -> Result<u64, Self::Error>;
 }
 
 impl Tables for Arc<Tier> {
@@ -72,6 +94,10 @@ impl Tables for Arc<Tier> {
 
     fn networks(&self) -> u32 {
         self.size().networks
+    }
+
+    fn flows(&self) -> u32 {
+        self.size().flows
     }
 
     fn set_overlay(&self, number: u32, overlay: &Overlay, state: State) -> Result<(), BpfError> {
@@ -110,5 +136,21 @@ impl Tables for Arc<Tier> {
 
     fn hits(&self, slot: u32) -> Result<u64, BpfError> {
         Tier::hits(self, slot)
+    }
+
+    fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), BpfError> {
+        Tier::write_flow(self, slot, record)
+    }
+
+    fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), BpfError> {
+        Tier::publish_flow(self, key, slot)
+    }
+
+    fn withdraw_flow(&self, key: FlowKey) -> Result<(), BpfError> {
+        Tier::withdraw_flow(self, key)
+    }
+
+    fn flow_hits(&self, slot: u32) -> Result<u64, BpfError> {
+        Tier::flow_hits(self, slot)
     }
 }

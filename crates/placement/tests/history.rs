@@ -4,17 +4,19 @@
 mod common;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use bpf::tier::{Key, NetworkState, Overlay, QUARANTINE, Record, State, Way};
+use bpf::tier::{
+    FlowKey, FlowRecord, Key, NetworkState, Overlay, QUARANTINE, Record, State, Verdict, Way,
+};
 use common::*;
-use dataplane::{PortId, Snapshot};
+use dataplane::{FlowVerdictBelow, NetworkBelow, PortId, Snapshot};
 use endpoints::{Book, Change, Endpoint, EndpointKey};
 use placement::{Admission, AdmitError, PortPlace, Residents, Tables};
 use proptest::prelude::*;
 use proptest::sample::select;
-use wire::{Address, Family, LinkAddress};
+use wire::{Address, Family, Flow, LinkAddress, Upper};
 
 /// A write that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -66,11 +68,20 @@ struct Picture {
     records: RefCell<HashMap<u32, Record>>,
     ways: RefCell<HashMap<u32, Place<Way>>>,
     networks: RefCell<HashMap<u32, Place<(u32, u32)>>>,
+    /// The generations of those that ask, and all that there were.
+    asking: RefCell<HashMap<u32, u32>>,
+    generations: RefCell<HashSet<u32>>,
+    flow_slots: RefCell<HashMap<FlowKey, u32>>,
+    /// The moments at which slots lost their flows.
+    flow_left_ns: RefCell<HashMap<u32, u64>>,
+    flow_records: RefCell<HashMap<u32, FlowRecord>>,
     overlays: RefCell<HashMap<u32, Place<Overlay>>>,
 }
 
 /// Room for endpoints: too little for all.
 const ROOM: u32 = 8;
+/// Room for verdicts.
+const FLOWS: u32 = 6;
 
 impl Picture {
     fn write(&self) -> Result<(), Refused> {
@@ -113,11 +124,19 @@ impl Tables for &Picture {
     ) -> Result<(), Refused> {
         self.write()?;
         let mut networks = self.networks.borrow_mut();
-        let state = match state {
-            NetworkState::Closed => State::Closed,
-            NetworkState::Open | NetworkState::Asks { .. } => State::Open,
-        };
-        networks.entry(number).or_default().set((vni, overlay), state, self.now_ns.get());
+        let place = networks.entry(number).or_default();
+        let (content, now_ns) = ((vni, overlay), self.now_ns.get());
+        self.asking.borrow_mut().remove(&number);
+        if let NetworkState::Asks { generation } = state {
+            assert!(self.generations.borrow_mut().insert(generation), "{generation} again");
+            self.asking.borrow_mut().insert(number, generation);
+        }
+        match state {
+            NetworkState::Closed => place.set(content, State::Closed, now_ns),
+            // From one state to another it is the same network.
+            _ if place.open.is_some() => assert_eq!(place.open, Some(content)),
+            _ => place.set(content, State::Open, now_ns),
+        }
         Ok(())
     }
     fn write_record(&self, slot: u32, record: &Record) -> Result<(), Refused> {
@@ -155,6 +174,36 @@ impl Tables for &Picture {
     fn hits(&self, _: u32) -> Result<u64, Refused> {
         Ok(0)
     }
+    fn flows(&self) -> u32 {
+        FLOWS
+    }
+    fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), Refused> {
+        self.write()?;
+        assert!(slot < FLOWS);
+        let is_read = self.flow_slots.borrow().values().any(|used| *used == slot);
+        assert!(!is_read, "slot {slot} is read");
+        let left = self.flow_left_ns.borrow().get(&slot).copied();
+        let pause = QUARANTINE.as_nanos() as u64;
+        assert!(left.is_none_or(|left| left + pause <= self.now_ns.get()), "slot {slot}");
+        self.flow_records.borrow_mut().insert(slot, *record);
+        Ok(())
+    }
+    fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), Refused> {
+        self.write()?;
+        let before = self.flow_slots.borrow_mut().insert(key, slot);
+        assert_eq!(before, None, "{key:?} leads elsewhere");
+        Ok(())
+    }
+    fn withdraw_flow(&self, key: FlowKey) -> Result<(), Refused> {
+        self.write()?;
+        if let Some(slot) = self.flow_slots.borrow_mut().remove(&key) {
+            self.flow_left_ns.borrow_mut().insert(slot, self.now_ns.get());
+        }
+        Ok(())
+    }
+    fn flow_hits(&self, _: u32) -> Result<u64, Refused> {
+        Ok(0)
+    }
 }
 
 /// A step of a history.
@@ -164,24 +213,44 @@ enum Step {
     Delete(Endpoint),
     /// One of those that were put.
     Admit(usize),
-    /// Groups judge all networks from now on, or one; a port goes or comes.
+    /// A flow like this one, between two of those that are in, or others.
+    Judge(FlowKey, [usize; 2]),
+    /// Groups judge all networks from now on, or one, by these rules; a port goes or comes. The
+    /// change may be given up before the workers hear of it.
     Change {
         judged: bool,
+        rules: Rules,
         has_dmz: bool,
+        outcome: Outcome,
     },
     Wait(u64),
     /// After so many writes so many are refused.
     Refuse(u32, u32),
 }
 
+/// The end of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Done,
+    GivenUp,
+}
+
+fn a_change() -> impl Strategy<Value = Step> {
+    let outcome = select(&[Outcome::Done, Outcome::Done, Outcome::GivenUp][..]);
+    let (judged, has_dmz) = (prop::bool::weighted(0.5), prop::bool::weighted(0.7));
+    (judged, select(&RULES[..]), has_dmz, outcome).prop_map(|(judged, rules, has_dmz, outcome)| {
+        Step::Change { judged, rules, has_dmz, outcome }
+    })
+}
+
 fn a_step() -> impl Strategy<Value = Step> {
     let pause = QUARANTINE.as_nanos() as u64;
     prop_oneof![
-        4 => an_endpoint().prop_map(Step::Put),
+        5 => an_endpoint().prop_map(Step::Put),
         1 => an_endpoint().prop_map(Step::Delete),
         10 => any::<usize>().prop_map(Step::Admit),
-        1 => (prop::bool::weighted(0.2), prop::bool::weighted(0.7))
-            .prop_map(|(judged, has_dmz)| Step::Change { judged, has_dmz }),
+        20 => (a_flow(), any::<[usize; 2]>()).prop_map(|(flow, ends)| Step::Judge(flow, ends)),
+        2 => a_change(),
         3 => select(vec![1, pause - 1, pause, 3 * pause]).prop_map(Step::Wait),
         1 => (0u32..6, 1u32..3).prop_map(|(until, count)| Step::Refuse(until, count)),
     ]
@@ -195,10 +264,31 @@ fn place(has_dmz: bool) -> impl Fn(PortId) -> Option<PortPlace> + Copy {
 fn check(picture: &Picture, snapshot: &Snapshot, place_of: impl Fn(PortId) -> Option<PortPlace>) {
     let overlays = snapshot.overlays().unwrap();
     let networks = picture.networks.borrow();
-    for (vni, overlay) in networks.values().filter_map(|place| place.open) {
-        let network = overlays.networks().find(|network| network.vni.get() == vni).unwrap();
-        assert!(snapshot.is_open_below(network), "network {vni}");
+    let asking = picture.asking.borrow();
+    let network_of = |vni| overlays.networks().find(|network| network.vni.get() == vni).unwrap();
+    for (number, place) in networks.iter() {
+        let Some((vni, overlay)) = place.open else { continue };
+        let network = network_of(vni);
+        let below = snapshot.network_below(network);
+        let is_right = below == NetworkBelow::Open
+            || asking.contains_key(number) && matches!(below, NetworkBelow::Asks(_));
+        assert!(is_right, "network {vni}: {below:?}");
         assert_eq!(u32::from(network.overlay.0), overlay);
+    }
+    for (key, slot) in picture.flow_slots.borrow().iter() {
+        let record = picture.flow_records.borrow()[slot];
+        assert_eq!(record.key, *key);
+        let open = networks.get(&record.network).and_then(|place| place.open);
+        let is_found = open.is_some_and(|(vni, _)| vni == key.vni)
+            && asking.get(&record.network) == Some(&record.generation);
+        if is_found {
+            let right = snapshot.flow_verdict_below(network_of(key.vni), &key.flow());
+            let right = right.map(|verdict| match verdict {
+                FlowVerdictBelow::Permit => Verdict::Permit,
+                FlowVerdictBelow::Drop => Verdict::Drop,
+            });
+            assert_eq!(right, Some(record.verdict), "{key:?}");
+        }
     }
     for (key, slot) in picture.slots.borrow().iter() {
         let record = picture.records.borrow()[slot];
@@ -235,6 +325,9 @@ struct Admissions {
     /// It was there, or may not be.
     other: u64,
     refused: u64,
+    /// Flows that were admitted, and for which there was no room.
+    flows: u64,
+    full_flows: u64,
 }
 
 /// A gateway and the tier that follows it.
@@ -276,7 +369,10 @@ impl<'p> History<'p> {
             }
             Step::Admit(_) if self.known.is_empty() => Ok(()),
             Step::Admit(which) => self.admit(self.known[which % self.known.len()], counts),
-            Step::Change { judged, has_dmz } => self.change(judged, has_dmz),
+            Step::Judge(flow, ends) => self.judge(self.between_residents(flow, ends), counts),
+            Step::Change { judged, rules, has_dmz, outcome } => {
+                self.change((judged, rules), has_dmz, outcome)
+            }
             Step::Wait(ns) => self.wait(ns),
             Step::Refuse(until, count) => {
                 self.picture.refuse.set((until, count));
@@ -319,12 +415,47 @@ impl<'p> History<'p> {
         Ok(())
     }
 
-    fn change(&mut self, judged: bool, has_dmz: bool) -> Result<(), Refused> {
+    /// A flow like one, between two residents of a network. If there are none, that one.
+    fn between_residents(&self, flow: FlowKey, [first, second]: [usize; 2]) -> FlowKey {
+        let mut keys: Vec<_> = self.residents.keys().collect();
+        keys.sort_unstable();
+        let Some(from) = keys.get(first % keys.len().max(1)).copied() else { return flow };
+        keys.retain(|key| key.vni == from.vni);
+        let to = keys[second % keys.len()];
+        let [source, destination] = [from, to].map(|key| (key.address.value as u32).into());
+        FlowKey { vni: from.vni.get(), source, destination, ..flow }
+    }
+
+    fn judge(&mut self, key: FlowKey, counts: &mut Admissions) -> Result<(), Refused> {
         let now_ns = self.picture.now_ns.get();
-        let next = snapshot(self.book.table(), judged);
+        let admission = match self.residents.admit_flow(key, &self.running, now_ns) {
+            Ok(admission) => admission,
+            Err(AdmitError::RolledBack(_)) => return Ok(()),
+            Err(AdmitError::Left(error)) => return Err(error),
+        };
+        counts.flows += u64::from(admission == Admission::Admitted);
+        counts.full_flows += u64::from(admission == Admission::Full);
+        let is_in = [Admission::Admitted, Admission::Resident].contains(&admission);
+        // One that could not be judged anew may be there, and void.
+        assert!(!is_in || self.residents.flows().any(|flow| flow == key));
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        groups: (bool, Rules),
+        has_dmz: bool,
+        outcome: Outcome,
+    ) -> Result<(), Refused> {
+        let now_ns = self.picture.now_ns.get();
+        let next = ruled(self.book.table(), groups, Some(&self.running));
         self.residents.narrow(&next, place(has_dmz), now_ns)?;
         // Both hold while workers change over.
         self.check();
+        check(self.picture, &next, place(has_dmz));
+        if outcome == Outcome::GivenUp {
+            return self.residents.widen(&self.running, place(self.has_dmz), now_ns);
+        }
         (self.running, self.has_dmz) = (next, has_dmz);
         self.check();
         self.residents.widen(&self.running, place(has_dmz), now_ns)
@@ -335,6 +466,9 @@ impl<'p> History<'p> {
         self.picture.now_ns.set(now_ns);
         for key in self.residents.stranded() {
             self.residents.withdraw(key, now_ns)?;
+        }
+        for key in self.residents.void_flows() {
+            self.residents.withdraw_flow(key, now_ns)?;
         }
         self.residents.widen(&self.running, place(self.has_dmz), now_ns)
     }
@@ -362,9 +496,11 @@ fn whatever_happens_programs_find_what_the_walk_says() {
         }
         counts.set(so_far);
     });
-    let Admissions { admitted, full, other, refused } = counts.get();
+    let Admissions { admitted, full, other, refused, flows, full_flows } = counts.get();
     println!("{admitted} admitted, {full} without room, {other} others, {refused} refused");
+    println!("{flows} flows admitted, {full_flows} without room");
     assert!(admitted > 1000 && full > 20 && other > 1000 && refused > 30);
+    assert!(flows > 1000 && full_flows > 20);
 }
 
 // AX-14
@@ -396,4 +532,111 @@ fn a_full_tier_takes_no_more_and_gives_nobody_up_by_itself() {
         picture.now_ns.set(now_ns);
         assert_eq!(residents.admit(all[30].key, &snapshot, place_of, now_ns).unwrap(), outcome);
     }
+}
+
+/// A flow of the network with groups, from tenant 1 to tenant 2.
+fn a_grouped_flow(port: u8) -> FlowKey {
+    let [source, destination] = [1, 2].map(|number| (tenant(number).value as u32).into());
+    FlowKey { vni: GROUPED, source, destination, protocol: 17, upper: [0, port, 0, 99] }
+}
+
+/// Tenants 1 and 2 of the network with groups, in a tier.
+fn grouped<'p>(picture: &'p Picture, table: &Snapshot) -> Residents<&'p Picture> {
+    let mut residents = Residents::new(picture);
+    residents.widen(table, place_of, 0).unwrap();
+    for number in 1..=2 {
+        let key = EndpointKey { vni: vni(GROUPED), address: tenant(number) };
+        assert_eq!(residents.admit(key, table, place_of, 0).unwrap(), Admission::Admitted);
+    }
+    residents
+}
+
+fn two_tenants() -> Vec<Endpoint> {
+    let endpoint = |number| Endpoint {
+        key: EndpointKey { vni: vni(GROUPED), address: tenant(number) },
+        host: v4(HOSTS[0]),
+        host_mac: None,
+        mac: LinkAddress::new(mac_of(number)),
+    };
+    vec![endpoint(1), endpoint(2)]
+}
+
+// AX-14
+#[test]
+fn a_tier_full_of_verdicts_takes_no_more_and_gives_none_up_by_itself() {
+    let picture = Picture::default();
+    let snapshot = ruled(&table_of(&two_tenants()), (false, Rules::Some), None);
+    let mut residents = grouped(&picture, &snapshot);
+    for number in 0..40 {
+        let admission = residents.admit_flow(a_grouped_flow(number), &snapshot, 0).unwrap();
+        let fits = u32::from(number) < FLOWS;
+        assert_eq!(admission, if fits { Admission::Admitted } else { Admission::Full });
+    }
+    let counts = residents.counts();
+    assert_eq!((counts.flows, counts.max_flows), (FLOWS as usize, FLOWS as usize));
+    assert_eq!(residents.void_flows(), []);
+    residents.withdraw_flow(a_grouped_flow(3), 10).unwrap();
+    let pause = QUARANTINE.as_nanos() as u64;
+    for (now_ns, outcome) in [(10 + pause - 1, Admission::Full), (10 + pause, Admission::Admitted)]
+    {
+        picture.now_ns.set(now_ns);
+        let admission = residents.admit_flow(a_grouped_flow(30), &snapshot, now_ns).unwrap();
+        assert_eq!(admission, outcome);
+    }
+}
+
+#[test]
+fn a_verdict_of_an_earlier_generation_is_void_and_given_anew() {
+    let picture = Picture::default();
+    let table = table_of(&two_tenants());
+    let first = ruled(&table, (false, Rules::Open), None);
+    let second = ruled(&table, (false, Rules::Some), Some(&first));
+    let mut residents = grouped(&picture, &first);
+    let key = FlowKey { upper: [0, 1, 0, 53], ..a_grouped_flow(1) };
+    let generation = || *picture.asking.borrow().values().next().unwrap();
+    let record = || picture.flow_records.borrow()[&picture.flow_slots.borrow()[&key]];
+    let admit = |residents: &mut Residents<&Picture>, snapshot: &Snapshot| {
+        residents.admit_flow(key, snapshot, 0).unwrap()
+    };
+    assert_eq!(admit(&mut residents, &first), Admission::Admitted);
+    assert_eq!((record().verdict, record().generation), (Verdict::Permit, generation()));
+    // Not by rules that are not its generation's: those before a change, or to come.
+    assert_eq!(admit(&mut residents, &second), Admission::Ineligible);
+    residents.narrow(&second, place_of, 0).unwrap();
+    assert_ne!(record().generation, generation());
+    assert_eq!(residents.void_flows(), [key]);
+    assert_eq!(admit(&mut residents, &first), Admission::Ineligible);
+    residents.widen(&second, place_of, 0).unwrap();
+    assert_eq!(admit(&mut residents, &second), Admission::Admitted);
+    assert_eq!((record().verdict, record().generation), (Verdict::Drop, generation()));
+    assert_eq!(residents.counts().flows, 1);
+    // The same rules again void nothing; an end that goes does.
+    residents.narrow(&second, place_of, 0).unwrap();
+    residents.widen(&second, place_of, 0).unwrap();
+    assert_eq!(admit(&mut residents, &second), Admission::Resident);
+    residents.withdraw(EndpointKey { vni: vni(GROUPED), address: tenant(2) }, 0).unwrap();
+    assert_eq!(residents.void_flows(), [key]);
+}
+
+#[test]
+fn verdicts_that_take_more_than_the_flow_stay_with_the_workers() {
+    let table = table_of(&two_tenants());
+    let dns = FlowKey { upper: [0, 1, 0, 53], ..a_grouped_flow(1) };
+    let opening = Flow { opens: true, ..FlowKey { protocol: 6, ..dns }.flow() };
+    let later = Flow { upper: Upper::Fragment, ..dns.flow() };
+    let verdicts = |rules| {
+        let snapshot = ruled(&table, (false, rules), None);
+        let overlays = snapshot.overlays().unwrap();
+        let network = overlays.networks().find(|network| network.vni == vni(GROUPED)).unwrap();
+        let flows = [dns.flow(), a_grouped_flow(1).flow(), opening, later];
+        let verdicts = flows.map(|flow| snapshot.flow_verdict_below(network, &flow));
+        (matches!(snapshot.network_below(network), NetworkBelow::Asks(_)), verdicts)
+    };
+    let (permit, drop) = (Some(FlowVerdictBelow::Permit), Some(FlowVerdictBelow::Drop));
+    assert_eq!(verdicts(Rules::Open), (true, [permit, permit, None, None]));
+    assert_eq!(verdicts(Rules::Some), (true, [drop, drop, None, None]));
+    assert_eq!(verdicts(Rules::Others), (true, [permit, drop, None, None]));
+    // Workers count what would be denied.
+    assert_eq!(verdicts(Rules::Audited), (true, [None, permit, None, None]));
+    assert_eq!(verdicts(Rules::Tracked), (false, [None; 4]));
 }

@@ -1,5 +1,6 @@
-//! The kernel tier against the walk, over random endpoints, placements and frames: what the program
-//! transmits is byte for byte what the walk sends, or the frame is a miss.
+//! The kernel tier against the walk, over random endpoints, rules, placements and frames: what the
+//! program transmits is byte for byte what the walk sends, what it drops the walk drops by a rule of
+//! groups, or the frame is a miss.
 
 mod common;
 
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use bpf::tier::{QUARANTINE, Tier};
+use bpf::tier::{FlowKey, QUARANTINE, Tier};
 use bpf::{Action, Counter, Steering};
 use common::*;
-use dataplane::{Input, NetdevId, Outputs, PortId, Snapshot, Verdict, Walk};
+use dataplane::{DropReason, Input, NetdevId, Outputs, PortId, Snapshot, Verdict, Walk};
 use endpoints::{Endpoint, EndpointKey};
 use placement::{Admission, Residents};
 use proptest::prelude::*;
@@ -213,6 +214,13 @@ impl Draft {
         }
     }
 
+    /// The flow of the tenant's packet.
+    fn flow(&self) -> Option<FlowKey> {
+        let packet = self.tenant_frame().split_off(14);
+        let packet = wire::packet::parse(&packet).ok()?;
+        FlowKey::of(self.network, &packet.flow)
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let mut overlay = self.kind.header(vni(self.network)).to_vec();
         if self.kind == Kind::Geneve {
@@ -268,6 +276,8 @@ struct Seen {
     carried: Cell<u64>,
     answered: Cell<u64>,
     left: Cell<u64>,
+    /// Dropped by a verdict.
+    refused: Cell<u64>,
     dropped: RefCell<BTreeMap<String, u64>>,
 }
 
@@ -284,6 +294,15 @@ fn agree(
     prop_assert_eq!(after.received(), before.received() + 1);
     let moved = |counter| after.of(counter) - before.of(counter);
     let add = |cell: &Cell<u64>| cell.set(cell.get() + 1);
+    if moved(Counter::VerdictDropped) == 1 {
+        let walked = walked(snapshot, frame);
+        let refused = [DropReason::GroupDeny, DropReason::GroupNoMatch].map(Verdict::Drop);
+        let is_refused = walked.as_ref().is_err_and(|verdict| refused.contains(verdict));
+        prop_assert!(is_refused, "dropped, but the walk says {walked:?}: {frame:02x?}");
+        prop_assert_eq!(run.action, Action::Drop);
+        add(&seen.refused);
+        return Ok(());
+    }
     if run.action != Action::Transmit {
         // It has no socket: its answer is to drop what is the workers'.
         prop_assert_eq!(moved(Counter::Transmitted) + moved(Counter::ArpAnswered), 0);
@@ -324,54 +343,95 @@ fn place(
     Ok(admitted)
 }
 
-// AX-01 AX-02 AX-23 AX-24 AX-28 AX-38
+/// Takes everything out, and waits until all places are free.
+fn empty(residents: &mut Residents<Arc<Tier>>, now: &Cell<u64>) -> Result<u64, TestCaseError> {
+    for key in residents.flows().collect::<Vec<_>>() {
+        residents.withdraw_flow(key, now.get()).map_err(refused)?;
+    }
+    for key in residents.keys().collect::<Vec<_>>() {
+        residents.withdraw(key, now.get()).map_err(refused)?;
+    }
+    now.set(now.get() + 2 * QUARANTINE.as_nanos() as u64);
+    Ok(now.get())
+}
+
+/// A frame, and whether the verdict on its flow is placed before.
+type Judged = (Draft, bool);
+
+/// Places verdicts and sends frames, one after the other.
+fn agree_on_all(
+    steering: &Steering,
+    residents: &mut Residents<Arc<Tier>>,
+    snapshot: &Snapshot,
+    (drafts, clock, seen): (&[Judged], u64, &Seen),
+) -> Result<(), TestCaseError> {
+    for (draft, placed) in drafts {
+        if let (true, Some(flow)) = (placed, draft.flow()) {
+            let admission = residents.admit_flow(flow, snapshot, clock).map_err(refused)?;
+            prop_assert_ne!(admission, Admission::Full);
+        }
+        agree(steering, snapshot, &draft.bytes(), seen)?;
+    }
+    Ok(())
+}
+
+/// Endpoints and those that are placed; groups before a change and after it; frames.
+type World = (Vec<Endpoint>, Vec<bool>, [(bool, Rules); 2], Vec<Judged>);
+
+fn a_judged_world() -> impl Strategy<Value = World> {
+    a_world().prop_flat_map(|(endpoints, placed)| {
+        let groups = |weight| (prop::bool::weighted(weight), select(&RULES[..]));
+        let draft = (a_draft(endpoints.clone()), prop::bool::weighted(0.7));
+        let groups = (groups(0.3), groups(0.8)).prop_map(|(before, after)| [before, after]);
+        (Just(endpoints), Just(placed), groups, prop::collection::vec(draft, 200))
+    })
+}
+
+// AX-01 AX-02 AX-15 AX-23 AX-24 AX-28 AX-38
 #[test]
 fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     let Some((steering, tier)) = program() else { return };
     let (seen, residents) = (Seen::default(), RefCell::new(Residents::new(tier)));
     let now = Cell::new(0u64);
     let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
-    let worlds = a_world().prop_flat_map(|(endpoints, placed)| {
-        let drafts = prop::collection::vec(a_draft(endpoints.clone()), 200);
-        (Just(endpoints), Just(placed), drafts)
-    });
-    let result = TestRunner::new(config).run(&worlds, |(endpoints, placed, drafts)| {
-        let clock = now.get();
+    let running: RefCell<Option<Snapshot>> = RefCell::default();
+    let world = a_judged_world();
+    let result = TestRunner::new(config).run(&world, |(endpoints, placed, groups, drafts)| {
         let mut residents = residents.borrow_mut();
-        for key in residents.keys().collect::<Vec<_>>() {
-            residents.withdraw(key, clock).map_err(refused)?;
-        }
-        let clock = clock + 2 * QUARANTINE.as_nanos() as u64;
-        now.set(clock);
+        let clock = empty(&mut residents, &now)?;
         let table = table_of(&endpoints);
-        let [snapshot, judged] = [false, true].map(|judged| snapshot(&table, judged));
-        residents.narrow(&snapshot, place_of, clock).map_err(refused)?;
-        residents.widen(&snapshot, place_of, clock).map_err(refused)?;
-        place(&mut residents, &snapshot, (&endpoints, &placed), clock)?;
-        let (before, after) = drafts.split_at(160);
-        for draft in before {
-            agree(&steering, &snapshot, &draft.bytes(), &seen)?;
+        let before = ruled(&table, groups[0], running.borrow().as_ref());
+        let after = ruled(&table, groups[1], Some(&before));
+        residents.narrow(&before, place_of, clock).map_err(refused)?;
+        residents.widen(&before, place_of, clock).map_err(refused)?;
+        place(&mut residents, &before, (&endpoints, &placed), clock)?;
+        let (first, rest) = drafts.split_at(130);
+        agree_on_all(&steering, &mut residents, &before, (first, clock, &seen))?;
+        // While workers change over the tier says what both say.
+        residents.narrow(&after, place_of, clock).map_err(refused)?;
+        let (both, last) = rest.split_at(30);
+        for (draft, _) in first.iter().chain(both) {
+            agree(&steering, &before, &draft.bytes(), &seen)?;
+            agree(&steering, &after, &draft.bytes(), &seen)?;
         }
-        // From now on the walk asks: nothing may be answered below it.
-        residents.narrow(&judged, place_of, clock).map_err(refused)?;
-        for draft in after {
-            let run = steering.run(&draft.bytes()).map_err(refused)?;
-            prop_assert_ne!(run.action, Action::Transmit);
-        }
+        residents.widen(&after, place_of, clock).map_err(refused)?;
+        agree_on_all(&steering, &mut residents, &after, (last, clock, &seen))?;
+        running.replace(Some(after));
         Ok(())
     });
     if let Err(error) = result {
         panic!("{error}");
     }
-    let Seen { carried, answered, left, dropped } = seen;
-    println!("carried {carried:?}, answered {answered:?}, left to the walk {left:?}, {dropped:?}");
+    let Seen { carried, answered, left, refused, dropped } = seen;
+    println!("carried {carried:?}, answered {answered:?}, refused {refused:?}");
+    println!("left to the walk {left:?}, {dropped:?}");
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
     assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
-    // Each reason but the lease was met, and no network asks.
+    assert!(refused.get() > 100);
+    // Each reason but the lease was met.
     for (miss, count) in bpf::Miss::ALL.into_iter().zip(misses) {
-        let is_away = [bpf::Miss::Lease, bpf::Miss::Flow].contains(&miss);
-        assert!(count > 0 || is_away, "{}", miss.name());
+        assert!(count > 0 || miss == bpf::Miss::Lease, "{}", miss.name());
     }
 }
 

@@ -219,7 +219,7 @@ fn judged(lab: &Lab) {
     let before = kernel(lab, "transmitted");
     reaches(lab);
     assert_eq!(kernel(lab, "transmitted"), before, "{:#}", tier(lab));
-    assert_eq!(tier(lab)["networks"], 0);
+    assert_eq!(tier(lab)["networks"], 1);
     std::fs::write(&file, &plain).unwrap();
     daemon.apply(&file).unwrap();
     // Its endpoints go over anew.

@@ -12,6 +12,6 @@ mod open;
 
 pub(crate) use answers::{tenants_packet, too_big};
 pub(super) use cross::Crossing;
-pub(crate) use cross::{asks_inside, tenants_fragment};
+pub(crate) use cross::{asks_inside, judge_inside, question as question_inside, tenants_fragment};
 pub(super) use cross::{cross, cross_one};
 pub(crate) use open::may_carry_fragment;

@@ -53,7 +53,8 @@ impl FastPath {
         for place in run {
             context.tenants.see(|| {
                 let (from, to) = self.overlay.keys(place);
-                TenantSample { vni: to.vni, source: from.address, destination: to.address }
+                let (source, destination) = (from.address, to.address);
+                TenantSample { vni: to.vni, source, destination, judged: None }
             });
         }
     }

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bpf::tier::{Size, Tier};
+use bpf::tier::{FlowKey, Size, Tier};
 use bpf::{BpfError, PortRule, Steering};
 use dataplane::{
     L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Overlay, OverlayId, Overlays,
@@ -13,7 +13,10 @@ use dataplane::{
 };
 use endpoints::{Book, Change, Endpoint, EndpointKey, Table};
 use placement::PortPlace;
-use policy::{Policy, PolicyId, Selector, Spd, UpperSelector};
+use policy::{
+    Action, AddressRange, GroupMode, GroupSide, IcmpRange, Policy, PolicyId, PortRange, Selector,
+    Spd, UpperSelector,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::overlay::Kind;
@@ -112,8 +115,22 @@ fn overlays(table: &Arc<Table>, judged: bool) -> Overlays {
     )
 }
 
-/// The gateway. `judged`: groups judge what is in every network, not in one only.
+/// The gateway, with groups that permit everything. `judged`: they judge what is in every network,
+/// not in one only.
 pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
+    ruled(table, (judged, Rules::Open), None)
+}
+
+/// The gateway with these rules, as it follows an earlier one.
+pub fn ruled(
+    table: &Arc<Table>,
+    (judged, rules): (bool, Rules),
+    earlier: Option<&Snapshot>,
+) -> Snapshot {
+    let spd = match earlier {
+        Some(earlier) => earlier.spd().renewed(rules.policies(), 100).expect("a few rules").0,
+        None => Spd::new(rules.policies()).expect("a few rules"),
+    };
     let route = |text: &str, length, target| RouteEntry {
         prefix: Prefix { address: v4(text), length },
         target,
@@ -154,12 +171,12 @@ pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
             neighbour(DMZ, "10.9.0.5", 5),
             neighbour(PortId(2), "198.51.100.7", 7),
         ],
-        spd: Spd::new(vec![group()]).expect("one rule").into(),
+        spd: spd.into(),
         overlays: Some(overlays(table, judged).into()),
         ..SnapshotParts::default()
     };
     let sources = Sources::try_from(parts).expect("a small gateway");
-    Snapshot::after(sources, None).expect("a small gateway")
+    Snapshot::after(sources, earlier).expect("a small gateway")
 }
 
 pub fn place_of(port: PortId) -> Option<PortPlace> {
@@ -171,24 +188,105 @@ pub fn place_of(port: PortId) -> Option<PortPlace> {
     Some(PortPlace { ifindex: LOOPBACK, vlan, mac, mtu })
 }
 
-/// The rules of a group that permits everything in the network that has one.
-pub fn group() -> Policy {
-    let any = || policy::selector::parse_addresses("any").expect("a word of the language");
+/// The rules of the group that judges what is in networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rules {
+    /// Everything is permitted.
+    Open,
+    /// All but DNS, and what is to tenant 2.
+    Some,
+    /// Nothing but TCP, pings and DNS; of tenant 3 nothing.
+    Others,
+    /// Connections are tracked.
+    Tracked,
+    /// UDP is tried to be denied; everything is permitted.
+    Audited,
+}
+
+pub const RULES: [Rules; 5] =
+    [Rules::Open, Rules::Some, Rules::Others, Rules::Tracked, Rules::Audited];
+
+impl Rules {
+    fn policies(self) -> Vec<Policy> {
+        let permit = Action::Permit(GroupMode::Enforce);
+        let deny = Action::Deny(GroupMode::Enforce);
+        let (everyone, dns) = ((None, None), Some((17, 53)));
+        let of = |tenant| (Some(tenant), None);
+        let to = |tenant| (None, Some(tenant));
+        let list = match self {
+            Rules::Open => vec![(permit, everyone, None)],
+            Rules::Some => {
+                vec![(deny, everyone, dns), (deny, to(2), None), (permit, everyone, None)]
+            }
+            Rules::Others => vec![
+                (deny, of(3), None),
+                (permit, everyone, Some((6, 0))),
+                (permit, everyone, Some((1, 8))),
+                (permit, everyone, dns),
+            ],
+            Rules::Tracked => vec![(Action::Reflect(GroupMode::Enforce), everyone, None)],
+            Rules::Audited => {
+                vec![(Action::Deny(GroupMode::Audit), everyone, dns), (permit, everyone, None)]
+            }
+        };
+        let number = 100 * (self as u32 + 1);
+        (number..)
+            .zip(list)
+            .map(|(id, (action, ends, upper))| rule(id, action, ends, upper))
+            .collect()
+    }
+}
+
+/// A rule: source and destination, if not any; protocol with its port (0: any) or ICMP type.
+fn rule(
+    id: u32,
+    action: Action,
+    (from, to): (Option<u8>, Option<u8>),
+    upper: Option<(u8, u16)>,
+) -> Policy {
+    let range = |number: Option<u8>| -> Vec<AddressRange> {
+        let text = number.map_or("any".into(), |number| tenant(number).to_string());
+        policy::selector::parse_addresses(&text).expect("words of the language")
+    };
+    let port = |port| vec![PortRange { lo: port, hi: port }];
+    let upper_selector = match upper {
+        Some((1, kind)) => UpperSelector::Icmp(vec![IcmpRange::of_type(kind as u8)]),
+        Some((_, 0)) | None => UpperSelector::Any,
+        Some((_, number)) => UpperSelector::Ports { local: vec![], remote: port(number) },
+    };
     Policy {
-        id: PolicyId(1),
-        name: "open".into(),
-        action: policy::Action::Permit(policy::GroupMode::Enforce),
-        priority: 1,
+        id: PolicyId(id),
+        name: format!("rule {id}"),
+        action,
+        priority: 1000 - id,
         only: None,
-        group: Some(policy::GroupSide::In),
+        group: Some(GroupSide::In),
         ingress: Some(vec![0x8000].into()),
         selector: Selector {
-            local: any(),
-            remote: any(),
-            protocol: None,
-            upper: UpperSelector::Any,
+            local: range(from),
+            remote: range(to),
+            protocol: upper.map(|(protocol, _)| protocol),
+            upper: upper_selector,
         },
     }
+}
+
+/// A flow between two tenants of a network.
+pub fn a_flow() -> impl Strategy<Value = FlowKey> {
+    let upper = select(
+        &[
+            (6u8, [0x9c, 0x40, 1, 0xbb]),
+            (17, [0x13, 0x88, 0, 53]),
+            (17, [0x13, 0x88, 0, 54]),
+            (1, [8, 0, 0, 0]),
+            (50, [0; 4]),
+        ][..],
+    );
+    let ends = (select(&NETWORKS[..]), 1..=TENANTS, 1..=TENANTS);
+    (ends, upper).prop_map(|((vni, from, to), (protocol, upper))| {
+        let address = |number| std::net::Ipv4Addr::from(tenant(number).value as u32);
+        FlowKey { vni, source: address(from), destination: address(to), protocol, upper }
+    })
 }
 
 /// Link address of a tenant.

@@ -68,11 +68,11 @@ pub(crate) fn cross<F: Frames>(
             context.drop(row, reason);
             continue;
         }
-        context.tenants.see(|| tenant.sample());
-        let (scope, exit) =
-            question(context.snapshot, &tenant.frame.network, tenant.packet.flow.family);
         let flow = tenant.packet.flow;
-        if !context.snapshot.tables().asks(scope, exit) {
+        let (scope, exit) = question(context.snapshot, &tenant.frame.network, flow.family);
+        let is_asked = context.snapshot.tables().asks(scope, exit);
+        context.tenants.see(|| tenant.sample(is_asked.then_some(flow)));
+        if !is_asked {
             send_on(context, row, tenant);
             continue;
         }
@@ -202,11 +202,12 @@ impl Overlays {
 }
 
 impl TenantPacket {
-    fn sample(&self) -> TenantSample {
+    fn sample(&self, judged: Option<Flow>) -> TenantSample {
         TenantSample {
             vni: self.frame.network.vni,
             source: self.packet.flow.source_address(),
             destination: self.packet.flow.destination_address(),
+            judged,
         }
     }
 
@@ -225,11 +226,25 @@ impl TenantPacket {
 }
 
 /// The question that is asked about packets between endpoints of a network.
-fn question(snapshot: &Snapshot, network: &VirtualNetwork, family: Family) -> (Scope, Exit) {
+pub(crate) fn question(
+    snapshot: &Snapshot,
+    network: &VirtualNetwork,
+    family: Family,
+) -> (Scope, Exit) {
     let class = snapshot.gate_of_network(network).class;
     let tables = snapshot.tables();
     let scope = tables.scope(class, Question::Through, family, None);
     (scope, Exit::Inside(class))
+}
+
+/// Returns the verdict on a packet of a flow that is of no connection.
+pub(crate) fn judge_inside(
+    snapshot: &Snapshot,
+    network: &VirtualNetwork,
+    flow: &Flow,
+) -> FlowVerdict {
+    let (scope, exit) = question(snapshot, network, flow.family);
+    Asked::of(scope, exit, flow).classify(snapshot.tables()).0
 }
 
 /// Returns whether a network has groups that judge its packets of a family.
