@@ -1,5 +1,6 @@
 //! The kernel tier of virtual networks, as the daemon runs it: its tables, the lease without which
-//! they say nothing, and the endpoints that go over to it.
+//! they say nothing, and the endpoints that go over to it, with the verdicts on their flows in
+//! networks with groups.
 //!
 //! ```text
 //!  every 250 ms   all workers turned? ─▶ the lease lasts 2 s from then
@@ -10,13 +11,14 @@
 //! A table that refuses a write closes the tier at once: the lease ends, and no more is written.
 //! The next change of the snapshot makes new tables.
 
+mod flows;
 mod lease;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use bpf::tier::{Size, Tier};
+use bpf::tier::{FlowKey, Size, Tier};
 use bpf::{BpfError, Miss};
 use config::{KernelSettings, KernelUse};
 use dataplane::{PortId, Snapshot, TenantSample};
@@ -24,7 +26,9 @@ use endpoints::EndpointKey;
 use placement::{Admission, AdmitError, Counts, Heat, Moves, PortPlace, Residents, endpoints_of};
 
 use crate::events::{Events, Kind};
+use flows::FlowUse;
 
+pub(crate) use flows::FlowTally;
 pub(crate) use lease::{Pulse, now_ns};
 
 /// Virtual networks that there is room for.
@@ -61,6 +65,7 @@ struct Inner {
     tables: Arc<Tier>,
     residents: Residents<Arc<Tier>>,
     heat: Heat<EndpointKey>,
+    flows: FlowUse,
     /// The snapshot that the workers walk by, and the places of its ports.
     snapshot: Arc<Snapshot>,
     places: Places,
@@ -79,7 +84,7 @@ pub(crate) struct Tally {
     /// Endpoints that went over to the kernel, and of these while packets waited for a worker.
     pub(crate) promoted: u64,
     pub(crate) promoted_busy: u64,
-    /// Endpoints that could not go over because packets waited for a worker.
+    /// Endpoints and verdicts that could not go over because packets waited for a worker.
     pub(crate) deferred: u64,
     /// Endpoints that gave their place up.
     pub(crate) evicted: u64,
@@ -87,6 +92,20 @@ pub(crate) struct Tally {
     pub(crate) full: u64,
     /// Writes that the kernel refused.
     pub(crate) refused: u64,
+    pub(crate) flows: FlowTally,
+}
+
+/// The endpoints and flows that are to go over to the kernel.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    endpoints: Vec<EndpointKey>,
+    flows: Vec<FlowKey>,
+}
+
+impl Wanted {
+    pub(crate) fn len(&self) -> usize {
+        self.endpoints.len() + self.flows.len()
+    }
 }
 
 /// The tier at one moment.
@@ -228,12 +247,13 @@ impl KernelTier {
 
     /// Ends a second: takes what the workers saw, takes out who is used little, and returns who is
     /// to go over.
-    pub(crate) fn end_period(&self, seen: &[(Vec<TenantSample>, u64)]) -> Vec<EndpointKey> {
-        let mut enter = Vec::new();
+    pub(crate) fn end_period(&self, seen: &[(Vec<TenantSample>, u64)]) -> Wanted {
+        let mut wanted = Wanted::default();
         self.write(|inner, now_ns| {
-            let Inner { heat, residents, .. } = &mut *inner;
             for (samples, each) in seen {
+                let Inner { heat, residents, .. } = &mut *inner;
                 heat.count(endpoints_of(samples), *each, |key| residents.has(key));
+                inner.count_flows(samples, *each);
             }
             for key in inner.residents.stranded() {
                 inner.residents.withdraw(key, now_ns)?;
@@ -244,45 +264,55 @@ impl KernelTier {
             if room == 0 {
                 inner.look_at_residents()?;
             }
-            let Moves { enter: wanted, leave } = inner.heat.end_period(room);
+            let Moves { enter, leave } = inner.heat.end_period(room);
             for key in leave {
                 inner.residents.withdraw(key, now_ns)?;
                 inner.heat.forget(key);
                 inner.tally.evicted += 1;
             }
-            enter = wanted;
+            wanted = Wanted { endpoints: enter, flows: inner.end_period_of_flows(now_ns)? };
             Ok(())
         });
-        enter
+        wanted
     }
 
-    /// Counts endpoints that could not go over.
+    /// Counts endpoints and verdicts that could not go over.
     pub(crate) fn defer(&self, count: usize) {
         if let Some(inner) = self.lock().as_mut() {
             inner.tally.deferred += count as u64;
         }
     }
 
-    /// Takes endpoints in, as the workers' table has them now.
-    pub(crate) fn promote(&self, keys: &[EndpointKey], promotion: Promotion) {
+    /// Takes endpoints in as the workers' table has them now, and verdicts on flows as the workers'
+    /// snapshot has them.
+    pub(crate) fn promote(&self, wanted: &Wanted, promotion: Promotion) {
         let mut skipped = Vec::new();
+        let mut skip = |done, what: &dyn Fn() -> String| match done {
+            Ok(()) => Ok(()),
+            Err(AdmitError::RolledBack(error)) => {
+                skipped.push((what(), error));
+                Ok(())
+            }
+            Err(AdmitError::Left(error)) => Err(error),
+        };
         self.write(|inner, now_ns| {
             if inner.is_changing {
-                inner.tally.deferred += keys.len() as u64;
+                inner.tally.deferred += wanted.len() as u64;
                 return Ok(());
             }
-            keys.iter().try_for_each(|key| match inner.promote(*key, promotion, now_ns) {
-                Ok(()) => Ok(()),
-                Err(AdmitError::RolledBack(error)) => {
-                    skipped.push((*key, error));
-                    Ok(())
-                }
-                Err(AdmitError::Left(error)) => Err(error),
-            })
+            for key in &wanted.endpoints {
+                let done = inner.promote(*key, promotion, now_ns);
+                skip(done, &|| format!("endpoint {key} stays"))?;
+            }
+            for key in &wanted.flows {
+                let FlowKey { vni, source, destination, .. } = key;
+                let what = || format!("a flow of network {vni}, {source} → {destination}, stays");
+                skip(inner.promote_flow(*key, now_ns), &what)?;
+            }
+            Ok(())
         });
-        for (key, error) in skipped {
-            let message =
-                format!("endpoint {key} stays with the workers, after {TRIES} tries: {error}");
+        for (what, error) in skipped {
+            let message = format!("{what} with the workers, after {TRIES} tries: {error}");
             self.events.record(Kind::KernelEndpointSkipped, "", message, &[]);
         }
     }
@@ -327,6 +357,7 @@ impl Inner {
             residents: Residents::new(tables.clone()),
             tables,
             heat: Heat::default(),
+            flows: FlowUse::default(),
             snapshot,
             places: Places::new(),
             is_changing: false,
@@ -343,17 +374,9 @@ impl Inner {
         now_ns: u64,
     ) -> Result<(), AdmitError<BpfError>> {
         let Inner { residents, snapshot, places, tally, heat, .. } = self;
-        let mut tries = 0;
-        let admission = loop {
-            let place_of = |port| places.get(&port).copied();
-            match residents.admit(key, snapshot, place_of, now_ns) {
-                Ok(admission) => break admission,
-                Err(AdmitError::RolledBack(_)) if tries + 1 < TRIES => {
-                    (tries, tally.refused) = (tries + 1, tally.refused + 1);
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        let place_of = |port| places.get(&port).copied();
+        let admit = || residents.admit(key, snapshot, place_of, now_ns);
+        let admission = tried(&mut tally.refused, admit)?;
         match admission {
             Admission::Admitted => {
                 heat.forget(key);
@@ -377,4 +400,19 @@ impl Inner {
         self.heat.used(&used);
         Ok(())
     }
+}
+
+/// Tries an admission a few times while tables refuse it, and counts the refusals that it tries
+/// again after.
+fn tried(
+    refused: &mut u64,
+    mut admit: impl FnMut() -> Result<Admission, AdmitError<BpfError>>,
+) -> Result<Admission, AdmitError<BpfError>> {
+    for _ in 1..TRIES {
+        match admit() {
+            Err(AdmitError::RolledBack(_)) => *refused += 1,
+            done => return done,
+        }
+    }
+    admit()
 }

@@ -1,5 +1,5 @@
-//! Endpoints go over to the kernel tier: those that workers' samples show to be used, when no
-//! packet of theirs waits for a worker that a later one could overtake.
+//! Endpoints, and verdicts on flows, go over to the kernel tier: those that workers' samples show
+//! to be used, when no packet of theirs waits for a worker that a later one could overtake.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl State {
         for worker in self.workers.all() {
             seen.push(worker.ask(|reply| Command::FetchTenants { reply }).await?);
         }
-        let keys = tier.end_period(&seen);
-        if keys.is_empty() {
+        let wanted = tier.end_period(&seen);
+        if wanted.len() == 0 {
             return Ok(());
         }
         let workers = self.workers.clone();
@@ -46,9 +46,9 @@ impl State {
                 Ok::<(), WorkerGone>(())
             };
             match timeout(IDLE_WITHIN, idle).await {
-                Ok(Ok(())) => tier.promote(&keys, Promotion::Idle),
-                Err(_) if tier.promotes_busy() => tier.promote(&keys, Promotion::Busy),
-                Ok(Err(_)) | Err(_) => tier.defer(keys.len()),
+                Ok(Ok(())) => tier.promote(&wanted, Promotion::Idle),
+                Err(_) if tier.promotes_busy() => tier.promote(&wanted, Promotion::Busy),
+                Ok(Err(_)) | Err(_) => tier.defer(wanted.len()),
             }
         });
         Ok(())

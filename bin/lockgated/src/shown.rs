@@ -214,6 +214,7 @@ fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCo
         imbalance: to_worker as i64 - (received + lost) as i64,
         transmitted: of(bpf::Counter::Transmitted),
         arp_answered: of(bpf::Counter::ArpAnswered),
+        verdict_dropped: of(bpf::Counter::VerdictDropped),
     })
 }
 
@@ -233,6 +234,12 @@ pub(crate) fn kernel_tier(report: TierReport) -> v1::KernelTier {
         full: tally.full,
         refused: tally.refused,
         closed: closed.unwrap_or_default(),
+        verdicts: counts.flows as u64,
+        max_verdicts: counts.max_flows as u64,
+        verdicts_placed: tally.flows.placed,
+        verdicts_evicted: tally.flows.evicted,
+        verdicts_void: tally.flows.void,
+        verdicts_full: tally.flows.full,
         misses: misses.into_iter().map(miss).collect(),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bpf::tier::{FlowKey, FlowRecord};
 
-use crate::residents::{Admission, AdmitError};
+use crate::admission::{Admission, AdmitError};
 use crate::slots::Slots;
 use crate::tables::Tables;
 
@@ -32,6 +32,11 @@ impl Flows {
     /// Flows in the tier.
     pub(crate) fn count(&self) -> usize {
         self.known.len()
+    }
+
+    /// Returns whether a verdict on a flow is in the tier.
+    pub(crate) fn has(&self, key: FlowKey) -> bool {
+        self.known.contains_key(&key)
     }
 
     /// The flows in the tier, in no order.

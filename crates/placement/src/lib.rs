@@ -16,10 +16,11 @@
 //! | module | what |
 //! |---|---|
 //! | `tables` | what is asked of the tier's tables |
-//! | `gates` | networks that are open, and where their packets come in |
+//! | `gates` | networks that are open or ask, and where their packets come in |
 //! | `place` | the places of ports |
 //! | `slots` | numbers that are used again only after a pause |
 //! | `ways` | ways to hosts, each once |
+//! | `admission` | outcomes of what is to go into the tier |
 //! | `residents` | the endpoints in the tier |
 //! | `flows` | the verdicts on flows in the tier |
 //! | `heat` | which endpoints and flows are worth a place |
@@ -28,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod flows;
 mod gates;
 mod heat;
@@ -37,7 +39,8 @@ mod slots;
 mod tables;
 mod ways;
 
+pub use admission::{Admission, AdmitError};
 pub use heat::{Heat, Moves, endpoints_of};
 pub use place::PortPlace;
-pub use residents::{Admission, AdmitError, Counts, Residents};
+pub use residents::{Counts, Residents};
 pub use tables::Tables;

@@ -8,38 +8,13 @@ use dataplane::{FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample};
 use endpoints::{EndpointKey, Found};
 use wire::{Address, Vni};
 
+use crate::admission::{Admission, AdmitError};
 use crate::flows::Flows;
 use crate::gates::{Gates, OpenNetwork, v4};
 use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
 use crate::ways::{WayKey, Ways};
-
-/// The outcome of the admission of an endpoint, or of a flow.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Admission {
-    /// It is in the tier.
-    Admitted,
-    /// It was there before.
-    Resident,
-    /// The tier may not have it: its network is closed to the tier, there is no such endpoint, it
-    /// or its host is of IPv6, or the walk knows no way to its host. Of a flow: an end of it is not
-    /// in the tier, or it takes more than the flow to judge its packets.
-    Ineligible,
-    /// There is no room, or none yet.
-    Full,
-}
-
-/// The reason why an endpoint or a flow was not admitted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AdmitError<E> {
-    /// A table refused a write, and all is as it was before.
-    #[error(transparent)]
-    RolledBack(E),
-    /// A table refused a write, and the way back too: the caller ends the lease.
-    #[error(transparent)]
-    Left(E),
-}
 
 /// Numbers for gauges.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -329,6 +304,11 @@ impl<T: Tables> Residents<T> {
     /// The endpoints in the tier, in no order.
     pub fn keys(&self) -> impl Iterator<Item = EndpointKey> {
         self.residents.keys().copied()
+    }
+
+    /// Returns whether a verdict on a flow is in the tier.
+    pub fn has_flow(&self, key: FlowKey) -> bool {
+        self.flows.has(key)
     }
 
     /// Returns whether an endpoint is in the tier.

@@ -1,6 +1,6 @@
 //! The kernel tier against the walk, over random endpoints, rules, placements and frames: what the
-//! program transmits is byte for byte what the walk sends, what it drops the walk drops by a rule of
-//! groups, or the frame is a miss.
+//! program transmits is byte for byte what the walk sends, what it drops the walk drops by a rule,
+//! or the frame is a miss.
 
 mod common;
 

@@ -125,7 +125,7 @@ fn residents(lab: &Lab, count: u64) {
     }
 }
 
-// AX-01 AX-24 AX-36 LEASE
+// AX-01 AX-15 AX-24 AX-36 LEASE
 #[test]
 fn the_kernel_answers_what_it_may_and_nothing_more() {
     let Some(mut lab) = lab("kernel tier", Plan { sites: 1, ..Plan::default() }) else { return };
@@ -198,14 +198,14 @@ fn deleted(lab: &Lab) {
     assert_eq!(tier(lab)["endpoints"], 1);
 }
 
-/// I4: a network that gets a group is the workers' before the change is answered, and the kernel's
-/// again without it.
+/// I4: packets of a network that gets a group are answered by verdicts on its flows only, a change
+/// of its rules holds when it is answered, and without the group all is as before.
 fn judged(lab: &Lab) {
     let daemon = lab.gateways.daemon(1).unwrap();
     let plain = succeed(lab, &["export"]);
     let grouped = plain.replace(
         "[vni.7]",
-        "[group.all]\n\n[[rule]]\ngroup = \"all\"\n\
+        "[group.all]\n\n[[rule]]\ngroup = \"all\"\nname = \"any\"\n\
         action = \"permit\"\nfrom = [\"any\"]\nto = [\"any\"]\n\n[vni.7]",
     );
     let grouped = grouped.replacen(
@@ -216,17 +216,53 @@ fn judged(lab: &Lab) {
     let file = lab.gateways.directory().join("grouped.toml");
     std::fs::write(&file, &grouped).unwrap();
     daemon.apply(&file).unwrap();
-    let before = kernel(lab, "transmitted");
-    reaches(lab);
-    assert_eq!(kernel(lab, "transmitted"), before, "{:#}", tier(lab));
+    assert_eq!(tier(lab)["verdicts"], 0, "{:#}", tier(lab));
     assert_eq!(tier(lab)["networks"], 1);
-    std::fs::write(&file, &plain).unwrap();
-    daemon.apply(&file).unwrap();
-    // Its endpoints go over anew.
+    let count = |counter| kernel(lab, counter);
+
+    // The verdicts on the questions and on the answers go over.
+    verdicts(lab, 2);
+    let before = ["transmitted", "to_worker"].map(count);
+    assert!(pings(lab, 50).all_answered());
+    let after = ["transmitted", "to_worker"].map(count);
+    assert_eq!(after[0] - before[0], 100, "{:#}", tier(lab));
+    assert!(after[1] - before[1] < 20, "{before:?} {after:?}");
+
+    // A rule holds when it is answered, here and in the kernel.
+    let deny = ["rule", "add", "--group", "all", "--name", "no-ping", "--action", "deny"];
+    let ping = ["--from", "any", "--to", "any", "--protocol", "icmp", "--icmp", "8"];
+    succeed(lab, &[&deny[..], &ping, &["--before", "any"]].concat());
+    let sent = kernel(lab, "transmitted");
+    assert_eq!(pings(lab, 5).received, 0, "{:#}", tier(lab));
+    assert_eq!(kernel(lab, "transmitted"), sent);
     let end = Instant::now() + AGAIN;
-    while kernel(lab, "transmitted") == before {
+    while tier(lab)["verdicts"] != 1 {
         assert!(Instant::now() < end, "{:#}\n{}", tier(lab), lab.logs());
         pings(lab, 5);
+    }
+    let dropped = kernel(lab, "verdict_dropped");
+    assert_eq!(pings(lab, 20).received, 0);
+    assert_eq!(kernel(lab, "verdict_dropped") - dropped, 20, "{:#}", tier(lab));
+
+    succeed(lab, &["rule", "del", "all/no-ping"]);
+    let dropped = kernel(lab, "verdict_dropped");
+    assert!(pings(lab, 5).all_answered(), "{:#}", tier(lab));
+    assert_eq!(kernel(lab, "verdict_dropped"), dropped);
+
+    // Without the group its endpoints are answered for at once: they were there all the time.
+    std::fs::write(&file, &plain).unwrap();
+    daemon.apply(&file).unwrap();
+    let sent = kernel(lab, "transmitted");
+    assert!(pings(lab, 5).all_answered());
+    assert_eq!(kernel(lab, "transmitted") - sent, 10, "{:#}", tier(lab));
+}
+
+/// Waits, with traffic, until the kernel has so many verdicts.
+fn verdicts(lab: &Lab, count: u64) {
+    let end = Instant::now() + AGAIN;
+    while tier(lab)["verdicts"] != count {
+        assert!(Instant::now() < end, "{:#}\n{}", tier(lab), lab.logs());
+        assert!(pings(lab, 5).all_answered());
     }
 }
 

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! node-1 (192.0.2.11) ──┐                        10.0.0.0/24: network 10, without groups
-//! node-2 (192.0.2.12) ── fabric ── wing          11.0.0.0/24: network 11, with a security group
+//! node-2 (192.0.2.12) ── fabric ── wing          11.0.0.0/24: network 11, whose group reflects
 //! ```
 //! Each node has tenants in both networks, behind VXLAN devices that know nothing but the wing
-//! (192.0.2.1). The kernel tier answers the first network; groups are judged by workers only, so
-//! the packets of the second go through AF_XDP. Needs root.
+//! (192.0.2.1). The kernel tier answers the first network. The workers alone remember connections,
+//! so the packets of the second go through AF_XDP. Needs root.
 
 mod full;
 mod lapse;

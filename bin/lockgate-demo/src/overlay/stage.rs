@@ -39,7 +39,7 @@ const TENANTS: u8 = 2;
 pub(super) enum Network {
     /// 10.0.0.0/24, network 10: nobody judges its packets.
     Plain,
-    /// 11.0.0.0/24, network 11: a security group judges them.
+    /// 11.0.0.0/24, network 11: a security group judges them, and remembers connections.
     Grouped,
 }
 
@@ -63,7 +63,7 @@ impl Network {
     pub(super) fn why(self) -> &'static str {
         match self {
             Network::Plain => "no group: the kernel's",
-            Network::Grouped => "a group judges: the workers'",
+            Network::Grouped => "connections: the workers'",
         }
     }
 
@@ -378,7 +378,7 @@ groups_in = [\"tenants\"]
 [[rule]]
 group = \"tenants\"
 name = \"all\"
-action = \"permit\"
+action = \"reflect\"
 from = [\"11.0.0.0/24\"]
 to = [\"11.0.0.0/24\"]
 

@@ -173,6 +173,19 @@ impl Report {
         let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));
         let help = "Endpoints that went over to the kernel's table, left it or could not";
         into.counter("kernel_endpoint_moves", help, moves);
+        let help = "Verdicts of groups on flows in the kernel's table";
+        into.level("kernel_verdicts", help, tier.verdicts);
+        let help = "Verdicts that the kernel has room for";
+        into.level("kernel_verdicts_max", help, tier.max_verdicts);
+        let moves = [
+            ("placed", tier.verdicts_placed),
+            ("evicted", tier.verdicts_evicted),
+            ("void", tier.verdicts_void),
+            ("full", tier.verdicts_full),
+        ];
+        let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));
+        let help = "Verdicts on flows that went over to the kernel's table, left it or could not";
+        into.counter("kernel_verdict_moves", help, moves);
         let misses = tier.misses.iter();
         let misses = misses.map(|miss| ([("reason", miss.reason.as_str().into())], miss.count));
         let help = "Overlay packets that the kernel tier left to the workers, by reason";
@@ -353,12 +366,14 @@ impl Report {
                 ("mark_failed", k.mark_failed),
                 ("transmitted", k.transmitted),
                 ("arp_answered", k.arp_answered),
+                ("verdict_dropped", k.verdict_dropped),
             ];
             words.map(|(w, n)| ([("netdev", (*netdev).into()), ("decision", w.into())], n))
         });
         let help = "Packets by decision of the XDP program: to_worker was redirected, passed_* \
                     went to the kernel's own stack, no_socket and mark_failed were dropped, \
-                    transmitted and arp_answered are of virtual networks and were sent";
+                    transmitted and arp_answered are of virtual networks and were sent, \
+                    verdict_dropped are of virtual networks whose groups refuse their flow";
         into.counter("kernel_packets", help, decided);
         let full = netdevs.iter().map(|(netdev, k)| (of(netdev), k.ring_full));
         let help = "Packets redirected to a worker and dropped because its receive ring was full";

@@ -140,6 +140,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
             kernel.mark_failed,
             kernel.transmitted,
             kernel.arp_answered,
+            kernel.verdict_dropped,
         ];
         let numbers = numbers.map(|number| number.to_string());
         let imbalance = vec![kernel.imbalance.to_string()];
@@ -159,11 +160,12 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
         "no mark",
         "sent",
         "ARP answered",
+        "refused",
         "imbalance",
     ];
     let wide = ["no mark", "ARP answered", "not IP", "imbalance", "ARP, ND", "no socket"];
     let title = "XDP program, in packets: passed to Linux, and the rest";
-    fitted(title, &header, rows, Numbers(1..=13), (columns, &wide))
+    fitted(title, &header, rows, Numbers(1..=14), (columns, &wide))
 }
 
 /// The columns of [`ledger_row`].
@@ -694,6 +696,14 @@ fn kernel_tier(tier: &v1::KernelTier) -> String {
          given up, {full} without room, {refused} writes refused\n",
         counted(*networks, "network"),
         counted(*ways, "way"),
+    ));
+    let v1::KernelTier { verdicts, max_verdicts, verdicts_placed: placed, .. } = tier;
+    let v1::KernelTier { verdicts_void: void, verdicts_evicted, verdicts_full, .. } = tier;
+    let pressure = *verdicts as f64 / (*max_verdicts).max(1) as f64;
+    text.push_str(&format!(
+        "{verdicts} of at most {max_verdicts} verdicts on flows in the kernel (pressure \
+         {pressure:.2}); {placed} placed, {void} void, {verdicts_evicted} given up, \
+         {verdicts_full} without room\n",
     ));
     if !tier.closed.is_empty() {
         text.push_str(&format!("closed: {}\n", tier.closed));

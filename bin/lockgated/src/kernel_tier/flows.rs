@@ -1,0 +1,91 @@
+//! The verdicts on flows in the kernel tier: of networks whose groups judge packets by their flow.
+
+use bpf::BpfError;
+use bpf::tier::FlowKey;
+use dataplane::TenantSample;
+use placement::{Admission, AdmitError, Counts, Heat, Moves};
+
+use super::{Inner, LOOKED_AT, tried};
+
+/// Counts of verdicts since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct FlowTally {
+    /// Verdicts that were placed.
+    pub(crate) placed: u64,
+    /// Verdicts that gave their place up.
+    pub(crate) evicted: u64,
+    /// Verdicts that were taken out because they held no longer.
+    pub(crate) void: u64,
+    /// Verdicts for which there was no room.
+    pub(crate) full: u64,
+}
+
+/// The flows that are worth a verdict in the kernel.
+#[derive(Default)]
+pub(super) struct FlowUse {
+    heat: Heat<FlowKey>,
+    /// Flows whose use is looked at next.
+    to_look_at: Vec<FlowKey>,
+}
+
+impl Inner {
+    /// Counts the flows of packets that workers saw: each sample stands for `times` of them.
+    pub(super) fn count_flows(&mut self, samples: &[TenantSample], times: u64) {
+        let Inner { residents, flows, .. } = self;
+        let seen = samples.iter().filter_map(|sample| residents.flow_of(sample));
+        flows.heat.count(seen, times, |key| residents.has_flow(key));
+    }
+
+    /// Ends a second: takes out what holds no longer, or is used little, and returns the flows on
+    /// which verdicts are to be placed.
+    pub(super) fn end_period_of_flows(&mut self, now_ns: u64) -> Result<Vec<FlowKey>, BpfError> {
+        for key in self.residents.void_flows() {
+            self.residents.withdraw_flow(key, now_ns)?;
+            self.flows.heat.forget(key);
+            self.tally.flows.void += 1;
+        }
+        let Counts { flows, max_flows, .. } = self.residents.counts();
+        let room = max_flows.saturating_sub(flows);
+        if room == 0 {
+            self.look_at_flows()?;
+        }
+        let Moves { enter, leave } = self.flows.heat.end_period(room);
+        for key in leave {
+            self.residents.withdraw_flow(key, now_ns)?;
+            self.flows.heat.forget(key);
+            self.tally.flows.evicted += 1;
+        }
+        Ok(enter)
+    }
+
+    /// Looks at the use of some flows: at all of them in turn.
+    fn look_at_flows(&mut self) -> Result<(), BpfError> {
+        let FlowUse { heat, to_look_at } = &mut self.flows;
+        if to_look_at.is_empty() {
+            *to_look_at = self.residents.flows().collect();
+        }
+        let rest = to_look_at.len().saturating_sub(LOOKED_AT);
+        let used = self.residents.look_at_flows(&to_look_at.split_off(rest))?;
+        heat.used(&used);
+        Ok(())
+    }
+
+    /// Places the verdict on a flow, as the workers' snapshot has it now.
+    pub(super) fn promote_flow(
+        &mut self,
+        key: FlowKey,
+        now_ns: u64,
+    ) -> Result<(), AdmitError<BpfError>> {
+        let Inner { residents, snapshot, tally, flows, .. } = self;
+        let admission = tried(&mut tally.refused, || residents.admit_flow(key, snapshot, now_ns))?;
+        match admission {
+            Admission::Admitted => {
+                flows.heat.forget(key);
+                tally.flows.placed += 1;
+            }
+            Admission::Full => tally.flows.full += 1,
+            Admission::Resident | Admission::Ineligible => {}
+        }
+        Ok(())
+    }
+}
