@@ -235,7 +235,7 @@ fn connections_of_a_port_go_with_it_and_no_other_ones() {
             Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
         let key = Key::of(&flow, Zone { attachment: slot.0, vni: 0 }).unwrap();
         let table = lab.gateway.snapshot.connections().unwrap();
-        table.insert(&key, Shown::Udp, Judgement::UNKNOWN, 0);
+        table.insert(&key, Shown::Udp, Judgement::UNKNOWN, crate::clock::now_s());
         Some(slot)
     };
     let live = |lab: &Lab| {
