@@ -4,8 +4,8 @@
 //! | store | a lookup |
 //! |---|---|
 //! | `sqlite` | a prepared query of one row, by key; all pages are in SQLite's cache |
-//! | `locked map` | `RwLock<HashMap>`: lock to read, look up, unlock; nobody else wants the lock |
-//! | `map` | `HashMap`, which nobody could change meanwhile |
+//! | `locked map` | `RwLock<HashMap>`: lock to read, look up, unlock; no other thread locks it |
+//! | `map` | `HashMap` without a lock, so it cannot change during the run |
 //! | `table` | the table of workers, one key at a time |
 //! | `table, 64` | the same, 64 keys at once, as a worker looks up a batch |
 

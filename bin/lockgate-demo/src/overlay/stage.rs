@@ -37,9 +37,9 @@ const TENANTS: u8 = 2;
 /// A virtual network, by the addresses of its tenants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Network {
-    /// 10.0.0.0/24, network 10: nobody judges its packets.
+    /// 10.0.0.0/24, network 10: it has no security group.
     Plain,
-    /// 11.0.0.0/24, network 11: a security group judges them, and remembers connections.
+    /// 11.0.0.0/24, network 11: its security group tracks connections.
     Grouped,
 }
 

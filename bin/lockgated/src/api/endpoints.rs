@@ -25,7 +25,8 @@ const BATCHES_IN_FLIGHT: usize = 64;
 const PAGE: usize = 1000;
 /// Messages that wait for a client at most.
 const MESSAGES_WAITING: usize = 16;
-/// The same for a client that watches: what it does not take stays in the log, which all share.
+/// Messages that wait for a client that watches; later changes stay in the log, which all clients
+/// share.
 const WATCH_MESSAGES_WAITING: usize = 4;
 /// Time that a client may take to read a message.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -257,7 +258,8 @@ pub(super) fn watch(
     after: Option<u64>,
 ) -> Result<Receiver<Answer<v1::EndpointsWatched>>, Status> {
     let (place, more) = desk.watch(after)?;
-    // One more, kept for the reason of the end: there is room for it even if nobody reads.
+    // One more slot, reserved for the error that ends the stream: it fits even if the client does
+    // not read.
     let (to, messages) = mpsc::channel(WATCH_MESSAGES_WAITING + 1);
     let internal = |_| Status::internal("internal error: report it");
     let farewell = to.clone().try_reserve_owned().map_err(internal)?;

@@ -33,7 +33,7 @@ pub(super) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
             true => changes.map(|change| format!("{}\n", json_line(&Line::from(change)))).collect(),
             false => changes.map(|change| human(&change)).collect(),
         };
-        // When nobody reads any more, that is an end like another.
+        // The reader closed the pipe: a normal end.
         if print_on(&text)? == Reader::Gone {
             return Ok(());
         }

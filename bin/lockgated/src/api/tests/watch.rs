@@ -73,7 +73,7 @@ async fn a_slow_watcher_is_cut_off_with_the_revision_to_go_on_from() {
     let ask = v1::EndpointsWatch { after: None };
     let mut stream = client.watch_endpoints(ask).await.unwrap().into_inner();
     assert_eq!(stream.message().await.unwrap().unwrap().resume_after, 0);
-    // More than the log, the channel and the connection's buffers hold, and nobody reads.
+    // More than the log, the channel and the connection's buffers hold; the client does not read.
     for batch in 0..64 {
         apply(&fake, (0..4096).map(|i| put(batch * 4096 + i, 0)).collect());
         tokio::task::yield_now().await;
