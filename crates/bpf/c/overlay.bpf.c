@@ -23,6 +23,7 @@
 #define ARP_BYTES 28
 #define UDP_BYTES 8
 #define OVERLAY_BYTES 8
+#define OUTER_BYTES (20 + UDP_BYTES + OVERLAY_BYTES)
 /* Options of a Geneve header that are read; more are the worker's to judge. */
 #define MAX_OPTIONS 4
 #define DONT_FRAGMENT 0x4000
@@ -133,10 +134,13 @@ struct {
 	__type(value, __u64);
 } misses SEC(".maps");
 
-/* A frame on its way through. Offsets count from its first byte. */
+/* A frame on its way through. Of what is pointed to these bytes are there. */
 struct crossing {
-	__u32 ip; /* the outer header */
-	__u32 tenant; /* the tenant's frame */
+	__u8 *frame; /* ETH_HLEN */
+	__u8 *ip; /* up to the end of the overlay's header without options */
+	__u8 *tenant; /* its link and IPv4 header, which may be something else */
+	__u32 ip_at; /* from the first byte of the frame on, as all offsets */
+	__u32 tenant_at;
 	__u32 vni;
 	__u32 kind; /* LOCKGATE_KIND_* */
 	__u16 vlan;
@@ -158,9 +162,10 @@ static __always_inline __u8 *bytes_at(struct xdp_md *ctx, __u32 at, __u32 bytes)
 	return start + bytes > end ? NULL : start;
 }
 
+/* Of a sum below 2^36. */
 static __always_inline __u32 fold(__u64 sum)
 {
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 3; i++)
 		sum = (sum & 0xffff) + (sum >> 16);
 	return sum;
 }
@@ -214,14 +219,11 @@ static __always_inline __u16 corrected(__u16 checksum, __u64 change)
  */
 static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *crossing)
 {
-	__u32 at = crossing->ip + 20 + UDP_BYTES, left;
-	__u8 *header = bytes_at(ctx, at, OVERLAY_BYTES);
+	__u32 at = crossing->ip_at + OUTER_BYTES, left;
+	const __u8 *header = crossing->ip + 20 + UDP_BYTES;
 
-	if (!header)
-		return false;
 	crossing->vni = bpf_ntohl(load32_be(header + 4)) >> 8;
-	at += OVERLAY_BYTES;
-	crossing->tenant = at;
+	crossing->tenant_at = at;
 	crossing->kind = LOCKGATE_KIND_VXLAN;
 	if (load16(header + 2) != ETHERNET_IN_GENEVE)
 		return header[0] & 0x08;
@@ -230,7 +232,7 @@ static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *c
 	if (header[0] >> 6 || header[1] & 0x80)
 		return false;
 	left = (header[0] & 0x3f) * 4;
-	crossing->tenant = at + left;
+	crossing->tenant_at = at + left;
 	for (int i = 0; i < MAX_OPTIONS && left; i++) {
 		__u8 *option = bytes_at(ctx, at, 4);
 		__u8 type;
@@ -319,17 +321,18 @@ static __always_inline const struct lockgate_endpoint *sender(const struct cross
 static __always_inline void readdress(__u8 *frame, __u8 *ip, const struct lockgate_way *way,
 				      __u64 change)
 {
-	__u16 hops = load16_raw(ip + 8), sum;
 	__u64 addresses;
 	__u8 *udp = ip + 20;
+	__u16 sum;
 
-	ip[8]--;
 	/* From the entrance that it came to. */
 	addresses = change32(load32_be(ip + 12), load32_be(ip + 16));
 	addresses += change32(load32_be(ip + 16), way->host);
 	store32_be(ip + 12, load32_be(ip + 16));
 	store32_be(ip + 16, way->host);
-	sum = corrected(load16_raw(ip + 10), addresses + change16(hops, load16_raw(ip + 8)));
+	ip[8]--;
+	/* One less in the upper byte of its word. */
+	sum = corrected(load16_raw(ip + 10), addresses + bpf_htons(0xfeff));
 	store16_raw(ip + 10, sum);
 	/* Zero says that there is none (RFC 768). */
 	if (load16_raw(udp + 6)) {
@@ -340,15 +343,16 @@ static __always_inline void readdress(__u8 *frame, __u8 *ip, const struct lockga
 	copy_station(frame + 6, way->source);
 }
 
-/* A tenant's IPv4 packet, from byte `at` on with `there` bytes: without options,
- * whole, fit for forwarding, and none that begins or ends a TCP connection.
+/* A tenant's IPv4 packet, which has `there` bytes: without options, whole, fit for
+ * forwarding, and none that begins or ends a TCP connection.
  */
-static __always_inline bool is_plain(struct xdp_md *ctx, __u32 at, __u32 there)
+static __always_inline bool is_plain(struct xdp_md *ctx, const struct crossing *crossing,
+				     __u32 there)
 {
-	__u8 *header = bytes_at(ctx, at, 20), *tcp;
+	const __u8 *header = crossing->tenant + ETH_HLEN, *tcp;
 	__u32 total, least;
 
-	if (!header || header[0] != 0x45)
+	if (header[0] != 0x45)
 		return false;
 	total = load16(header + 2);
 	least = 20 + upper_bytes(header[9], 4);
@@ -360,21 +364,29 @@ static __always_inline bool is_plain(struct xdp_md *ctx, __u32 at, __u32 there)
 		return false;
 	if (header[9] != IPPROTO_TCP)
 		return true;
-	tcp = bytes_at(ctx, at + 20, 20);
+	tcp = bytes_at(ctx, crossing->tenant_at + ETH_HLEN + 20, 20);
 	return tcp && !(tcp[13] & 0x07);
+}
+
+static __always_inline bool is_entrance(const struct lockgate_overlay *overlay, __u32 address)
+{
+	for (int i = 0; address && i < LOCKGATE_MAX_ENTRANCES; i++)
+		if (overlay->entrances[i] == address)
+			return true;
+	return false;
 }
 
 /* The network of an endpoint answers this packet here: it is open or asks, and the
  * packet came in by its overlay.
  */
 static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct crossing *crossing,
-						const struct lockgate_endpoint *of, const __u8 *ip,
+						const struct lockgate_endpoint *of,
 						struct gate *gate)
 {
 	const struct lockgate_network *network;
 	const struct lockgate_overlay *overlay;
-	__u32 number = of->network, entrance = load32_be(ip + 16);
-	bool is_entrance = false;
+	const __u8 *ip = crossing->ip;
+	__u32 number = of->network;
 
 	network = bpf_map_lookup_elem(&networks, &number);
 	if (!network || network->vni != crossing->vni)
@@ -389,9 +401,7 @@ static __always_inline enum lockgate_miss enter(struct xdp_md *ctx, const struct
 	if (!overlay || overlay->udp_port != load16(ip + 22) || overlay->vlan != crossing->vlan ||
 	    overlay->ifindex != ctx->ingress_ifindex || overlay->kind != crossing->kind)
 		return LOCKGATE_MISS_ENTRANCE;
-	for (int i = 0; i < LOCKGATE_MAX_ENTRANCES; i++)
-		is_entrance |= overlay->entrances[i] == entrance;
-	if (!is_entrance || !entrance)
+	if (!is_entrance(overlay, load32_be(ip + 16)))
 		return LOCKGATE_MISS_ENTRANCE;
 	if (overlay->unsummed && load16_raw(ip + 26))
 		return LOCKGATE_MISS_UNUSUAL;
@@ -415,23 +425,20 @@ static __always_inline bool upper_of(struct xdp_md *ctx, __u32 at, __u8 protocol
 	return true;
 }
 
-/* The verdict of a network's groups on the flow of a plain packet at offset `at`,
- * given under the network's present generation; 0: there is none here.
+/* The verdict of a network's groups on the flow of a plain packet, given under the network's present generation; 0: there is none here.
  */
 static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *crossing,
-				     const struct gate *gate, __u32 at, __u32 *slot)
+				     const struct gate *gate, __u32 *slot)
 {
 	struct lockgate_flow_key key = { .vni = crossing->vni };
-	const __u8 *header = bytes_at(ctx, at, 20);
+	const __u8 *header = crossing->tenant + ETH_HLEN;
 	const struct lockgate_flow *record;
 	__u32 *found;
 
-	if (!header)
-		return 0;
 	key.source = load32_be(header + 12);
 	key.destination = load32_be(header + 16);
 	key.protocol = header[9];
-	if (!upper_of(ctx, at + 20, header[9], &key.upper))
+	if (!upper_of(ctx, crossing->tenant_at + ETH_HLEN + 20, header[9], &key.upper))
 		return 0;
 	found = bpf_map_lookup_elem(&flow_slots, &key);
 	if (!found)
@@ -452,33 +459,29 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 						__u32 length, int *action,
 						enum lockgate_counter *counter)
 {
-	__u32 packet = crossing->tenant + ETH_HLEN, from_slot = 0, to_slot = 0, flow_slot = 0;
-	__u32 said = LOCKGATE_VERDICT_PERMIT;
+	__u32 from_slot = 0, to_slot = 0, flow_slot = 0, said = LOCKGATE_VERDICT_PERMIT;
+	__u32 around = crossing->tenant_at + ETH_HLEN - crossing->ip_at;
+	__u8 *ip = crossing->ip, *tenant = crossing->tenant;
 	const struct lockgate_endpoint *from, *to;
 	struct gate gate = {};
 	const struct lockgate_way *by;
-	__u8 *frame, *ip, *tenant;
 	enum lockgate_miss miss;
 	__u64 change;
 
-	if (!is_plain(ctx, packet, crossing->ip + length - packet))
-		return LOCKGATE_MISS_UNUSUAL;
-	ip = bytes_at(ctx, crossing->ip, 28);
-	tenant = bytes_at(ctx, crossing->tenant, ETH_HLEN + 20);
-	if (!ip || !tenant)
+	if (!is_plain(ctx, crossing, length - around))
 		return LOCKGATE_MISS_UNUSUAL;
 	from = sender(crossing, load32_be(tenant + ETH_HLEN + 12), load32_be(ip + 12), tenant + 6,
 		      &from_slot);
 	if (!from)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, from, ip, &gate);
+	miss = enter(ctx, crossing, from, &gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
 	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
 	if (!to)
 		return LOCKGATE_MISS_ENDPOINT;
 	if (gate.state == LOCKGATE_NETWORK_ASKS)
-		said = verdict(ctx, crossing, &gate, packet, &flow_slot);
+		said = verdict(ctx, crossing, &gate, &flow_slot);
 	if (said == LOCKGATE_VERDICT_DROP) {
 		*counter = LOCKGATE_VERDICT_DROPPED;
 		*action = XDP_DROP;
@@ -491,13 +494,12 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 		return LOCKGATE_MISS_FLOW;
 	by = way(to->way, to->host, length, crossing->vlan);
 	*action = by ? leave(ctx, by) : 0;
-	frame = bytes_at(ctx, 0, ETH_HLEN);
-	if (!by || !*action || !frame)
+	if (!by || !*action)
 		return LOCKGATE_MISS_WAY;
 	change = change32(load32_be(tenant), load32_be(to->mac)) +
 		 change16(load16_raw(tenant + 4), load16_raw(to->mac + 4));
 	copy_station(tenant, to->mac);
-	readdress(frame, ip, by, change);
+	readdress(crossing->frame, ip, by, change);
 	count_hit(&hits, from_slot);
 	count_hit(&hits, to_slot);
 	if (gate.state == LOCKGATE_NETWORK_ASKS)
@@ -563,8 +565,9 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 						 const struct crossing *crossing, __u32 length,
 						 int *action)
 {
-	const __u32 answered = 20 + UDP_BYTES + OVERLAY_BYTES + ETH_HLEN + ARP_BYTES;
-	__u8 *tenant = bytes_at(ctx, crossing->tenant, ETH_HLEN + ARP_BYTES), *ip, *frame, *arp;
+	__u8 *tenant = bytes_at(ctx, crossing->tenant_at, ETH_HLEN + ARP_BYTES), *arp;
+	const __u32 answered = OUTER_BYTES + ETH_HLEN + ARP_BYTES;
+	__u8 *ip = crossing->ip;
 	const struct lockgate_endpoint *asks, *has;
 	__u32 from_slot = 0, to_slot = 0;
 	const struct lockgate_way *by;
@@ -573,11 +576,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	__u8 mac[ETH_ALEN];
 
 	/* Behind options the answer would begin elsewhere. */
-	if (crossing->tenant != crossing->ip + 20 + UDP_BYTES + OVERLAY_BYTES)
-		return LOCKGATE_MISS_UNUSUAL;
-	ip = bytes_at(ctx, crossing->ip, 20 + UDP_BYTES + OVERLAY_BYTES);
-	frame = bytes_at(ctx, 0, ETH_HLEN);
-	if (!tenant || !ip || !frame)
+	if (!tenant || crossing->tenant_at != crossing->ip_at + OUTER_BYTES)
 		return LOCKGATE_MISS_UNUSUAL;
 	arp = tenant + ETH_HLEN;
 	if (!is_request(arp) || arp[8] & 1 || !same_station(arp + 8, tenant + 6))
@@ -585,7 +584,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &from_slot);
 	if (!asks)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, asks, ip, &gate);
+	miss = enter(ctx, crossing, asks, &gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
 	has = endpoint(crossing->vni, load32_be(arp + 24), &to_slot);
@@ -600,7 +599,7 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 		return LOCKGATE_MISS_WAY;
 	copy_station(mac, has->mac);
 	reply(tenant, mac);
-	turn_back(frame, ip, crossing, by, answered);
+	turn_back(crossing->frame, ip, crossing, by, answered);
 	count_hit(&hits, from_slot);
 	if (length > answered)
 		bpf_xdp_adjust_tail(ctx, (int)answered - (int)length);
@@ -617,48 +616,55 @@ static __always_inline bool is_leased(void)
 	       bpf_ktime_get_coarse_ns() < until->until_ns;
 }
 
+/* RFC 791, RFC 768: a packet of `length` bytes in the form that the walk writes, and
+ * fit for forwarding.
+ */
+static __always_inline bool is_outer(const __u8 *ip, __u32 length)
+{
+	if (ip[0] != 0x45 || ip[9] != IPPROTO_UDP || load16(ip + 6) & 0x3fff || ip[8] <= 1)
+		return false;
+	if (length < OUTER_BYTES || load16(ip + 24) != length - 20)
+		return false;
+	/* A sum of all ones is one that the walk would write as zeros. */
+	return load16(ip + 10) != 0xffff && ipv4_is_unicast(ip + 12) &&
+	       ipv4_checksum_is_good(ip);
+}
+
 /* Finishes a frame, or says why it is a miss; then it is as it came. */
 static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan, int *action,
 						 enum lockgate_counter *counter)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
-	struct crossing crossing = {};
-	__u8 *ip, *tenant;
+	struct crossing crossing = { .frame = data };
 	struct link link;
 	__u32 length;
+	bool read;
 
-	if (!parse_link(data, end, &link)) {
-		*vlan = link.vlan;
-		return LOCKGATE_MISS_UNUSUAL;
-	}
+	read = parse_link(data, end, &link);
 	*vlan = crossing.vlan = link.vlan;
-	crossing.ip = link.length;
-	ip = bytes_at(ctx, crossing.ip, 28);
-	if (link.ethertype != ETH_P_IP || !ip || ip[0] != 0x45 || ip[9] != IPPROTO_UDP)
+	if (!read || link.ethertype != ETH_P_IP)
 		return LOCKGATE_MISS_UNUSUAL;
+	crossing.ip_at = link.length;
+	crossing.ip = bytes_at(ctx, crossing.ip_at, OUTER_BYTES);
 	/* The tag that the walk writes: 802.1Q, without a priority. */
-	if (link.length > ETH_HLEN && (link.vlan == LOCKGATE_VLAN_UNTAGGED ||
-				       load16(ip - 4) != link.vlan))
+	if (!crossing.ip || (link.length > ETH_HLEN && (link.vlan == LOCKGATE_VLAN_UNTAGGED ||
+						     load16(crossing.ip - 4) != link.vlan)))
 		return LOCKGATE_MISS_UNUSUAL;
-	length = load16(ip + 2);
-	if (crossing.ip + length != (__u32)(end - data) || load16(ip + 6) & 0x3fff || ip[8] <= 1)
-		return LOCKGATE_MISS_UNUSUAL;
-	if (length < 28 || load16(ip + 24) != length - 20 || load16(ip + 10) == 0xffff)
-		return LOCKGATE_MISS_UNUSUAL;
-	if (!ipv4_is_unicast(ip + 12) || !ipv4_checksum_is_good(ip))
+	length = load16(crossing.ip + 2);
+	if (crossing.ip_at + length != (__u32)(end - data) || !is_outer(crossing.ip, length))
 		return LOCKGATE_MISS_UNUSUAL;
 	if (!is_leased())
 		return LOCKGATE_MISS_LEASE;
 	if (!parse_overlay(ctx, &crossing))
 		return LOCKGATE_MISS_UNUSUAL;
-	tenant = bytes_at(ctx, crossing.tenant, ETH_HLEN);
-	if (!tenant)
+	crossing.tenant = bytes_at(ctx, crossing.tenant_at, ETH_HLEN + 20);
+	if (!crossing.tenant)
 		return LOCKGATE_MISS_UNUSUAL;
-	if (load16(tenant + 12) == ETH_P_ARP) {
+	if (load16(crossing.tenant + 12) == ETH_P_ARP) {
 		*counter = LOCKGATE_ARP_ANSWERED;
 		return answer(ctx, &crossing, length, action);
 	}
-	if (load16(tenant + 12) != ETH_P_IP || tenant[0] & 1)
+	if (load16(crossing.tenant + 12) != ETH_P_IP || crossing.tenant[0] & 1)
 		return LOCKGATE_MISS_UNUSUAL;
 	*counter = LOCKGATE_TRANSMITTED;
 	return carry(ctx, &crossing, length, action, counter);

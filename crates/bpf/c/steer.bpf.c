@@ -494,7 +494,6 @@ static __always_inline bool is_for_tier(const struct lockgate_port *port, const 
 					const __u8 *end)
 {
 	const __u8 *header = link->network;
-	bool is_named = false;
 	__u16 to;
 
 	if (!port->overlays[0] || link->ethertype != ETH_P_IP || header + 28 > end)
@@ -502,9 +501,10 @@ static __always_inline bool is_for_tier(const struct lockgate_port *port, const 
 	if (header[0] != 0x45 || header[9] != IPPROTO_UDP || load16(header + 6) & 0x3fff)
 		return false;
 	to = load16(header + 22);
-	for (int i = 0; i < LOCKGATE_MAX_OVERLAYS; i++)
-		is_named |= port->overlays[i] == to;
-	return to && is_named;
+	for (int i = 0; to && i < LOCKGATE_MAX_OVERLAYS; i++)
+		if (port->overlays[i] == to)
+			return true;
+	return false;
 }
 
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
