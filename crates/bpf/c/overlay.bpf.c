@@ -425,7 +425,8 @@ static __always_inline bool upper_of(struct xdp_md *ctx, __u32 at, __u8 protocol
 	return true;
 }
 
-/* The verdict of a network's groups on the flow of a plain packet, given under the network's present generation; 0: there is none here.
+/* The verdict of a network's groups on the flow of a plain packet, given under the
+ * network's present generation; 0: there is none here.
  */
 static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *crossing,
 				     const struct gate *gate, __u32 *slot)
