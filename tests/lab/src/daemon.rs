@@ -11,13 +11,17 @@ use serde_json::Value;
 use crate::process::{self, Finished, Running};
 use crate::{GatewayFile, LabError, Namespace, Programs, interrupt};
 
-/// Time that a daemon has to be ready, and to end.
-const READY: Duration = Duration::from_secs(15);
+/// Time that a daemon has to be ready, and to end: both wait for `nft`, as [`ANSWER`] says.
+const READY: Duration = Duration::from_secs(60);
 /// The event that says so.
 const STARTED: &str = " started: ";
 /// Time for an answer of the API: that to `apply` waits for `nft`, which the kernel holds for
-/// seconds (`flush_work` as its socket closes) while others keep all cores busy.
+/// seconds (`flush_work` as its socket closes) while others keep a core busy.
 const ANSWER: Duration = Duration::from_secs(60);
+/// The refusal of a change whose `nft` the kernel held longer than the daemon waits.
+const HELD: &str = "nft did not ";
+/// Tries of a change that is refused for that reason.
+const TRIES: usize = 3;
 
 /// A daemon that runs. Dropping it ends it.
 #[derive(Debug)]
@@ -167,12 +171,13 @@ impl Daemon {
         command
     }
 
-    /// Runs the operator's command, however it ends.
+    /// Runs the operator's command, however it ends. A change that was refused because the kernel
+    /// held `nft` is tried again, as an operator would: the machine is at fault.
     ///
     /// # Errors
     /// As [`process::run`].
     pub fn run(&self, words: &[&str]) -> Result<Finished, LabError> {
-        process::run(self.command(words), ANSWER)
+        unless_held(|| process::run(self.command(words), ANSWER))
     }
 
     /// Asks for JSON: `["show", "port"]` becomes `lockgate --socket … show port --json`.
@@ -180,11 +185,10 @@ impl Daemon {
     /// # Errors
     /// As [`process::succeed`], and [`LabError::Answer`].
     pub fn ask(&self, words: &[&str]) -> Result<Value, LabError> {
-        let mut command = self.command(words);
-        command.arg("--json");
-        let text = process::display(&command);
-        let answer = process::succeed(command, ANSWER)?;
-        serde_json::from_str(&answer).map_err(|_| LabError::Answer { command: text, answer })
+        let finished = self.run(&[words, &["--json"]].concat())?;
+        let command = finished.command.clone();
+        let answer = finished.success()?;
+        serde_json::from_str(&answer).map_err(|_| LabError::Answer { command, answer })
     }
 
     /// Applies a configuration file.
@@ -192,10 +196,20 @@ impl Daemon {
     /// # Errors
     /// As [`process::succeed`].
     pub fn apply(&self, file: &Path) -> Result<String, LabError> {
-        let mut command = self.command(&["apply", "-f"]);
-        command.arg(file);
-        process::succeed(command, ANSWER)
+        self.run(&["apply", "-f", &file.display().to_string()])?.success()
     }
+}
+
+/// Runs a command again, [`TRIES`] times at most, as long as it is refused because `nft` was held.
+fn unless_held(mut run: impl FnMut() -> Result<Finished, LabError>) -> Result<Finished, LabError> {
+    let mut finished = run()?;
+    for _ in 1..TRIES {
+        if finished.status.success() || !finished.stderr.contains(HELD) {
+            break;
+        }
+        finished = run()?;
+    }
+    Ok(finished)
 }
 
 /// Returns the state of a process's threads in the kernel, one line each: for messages.
@@ -311,6 +325,26 @@ impl Daemon {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_is_tried_again_only_when_nft_was_held() {
+        let tries = |says: &str, succeeds_at: usize| {
+            let mut count = 0;
+            let last = unless_held(|| {
+                count += 1;
+                let code = u8::from(count != succeeds_at);
+                let mut command = Command::new("sh");
+                command.args(["-c", &format!("echo '{says}' >&2; exit {code}")]);
+                process::run(command, ANSWER)
+            });
+            (count, last.unwrap().status.success())
+        };
+        let held = "lockgate: nft did not install the guard within 30 s: it was killed";
+        assert_eq!(tries(held, 1), (1, true));
+        assert_eq!(tries(held, 2), (2, true));
+        assert_eq!(tries(held, usize::MAX), (TRIES, false));
+        assert_eq!(tries("lockgate: no policy \"a\"", usize::MAX), (1, false));
+    }
 
     #[test]
     fn threads_are_listed_with_their_names() {
