@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::{
-    Change, Configuration, Deleted, Journal, JournalLine, Limits, MAX_REVISION, Record, Revisions,
-    Store, StoreError,
+    Change, Deleted, Journal, JournalLine, Limits, MAX_REVISION, Record, Revision, RevisionLine,
+    Revisions, Store, StoreError,
 };
 
 /// Returns a change that depends on the seed alone, with values at the edges of their ranges.
@@ -179,7 +179,7 @@ pub fn run<S: Store + Revisions>(make: impl Fn(Limits) -> S) {
     bad_batch_changes_nothing(make(Limits { batch: 3, ..Limits::default() }));
     log_is_bounded(make(Limits { log: 10, ..Limits::default() }));
     journal_is_bounded(make(Limits { journal: 16, ..Limits::default() }));
-    configurations_are_kept_until_pruned(make(Limits::default()));
+    revisions_are_kept_until_forgotten(make(Limits::default()));
 }
 
 fn older_revision_is_journaled_and_does_not_apply(mut store: impl Store) {
@@ -311,22 +311,51 @@ fn journal_is_bounded(mut store: impl Store) {
     assert_eq!(kept, (4..=17).collect::<Vec<u64>>());
 }
 
-fn configurations_are_kept_until_pruned(mut store: impl Revisions) {
-    assert_eq!(store.revisions(), Ok(vec![]));
-    assert_eq!(store.prune_revisions(0), Ok(0));
-    let texts = ["", "port = \"ü\"\n\0", "c", "d"];
-    for (number, text) in (1..).zip(texts) {
-        assert_eq!(store.put_revision(1000 + number, text), Ok(number));
+/// Returns a revision that depends on the number alone: whole, or a change of another.
+pub fn revision(number: u64, upon: Option<u64>) -> Revision {
+    let facts = format!("{{\"file\": \"ü {number}\\n\"}}");
+    Revision { number, upon, facts, text: format!("port = \"{number}\"\n\0").repeat(40) }
+}
+
+/// Returns all revisions of a store, each with its text.
+///
+/// # Panics
+/// The store cannot be read, or its list differs from what it gives one by one.
+pub fn kept_revisions(store: &impl Revisions) -> Vec<Revision> {
+    let lines = store.revisions().unwrap();
+    let mut all = Vec::new();
+    for line in &lines {
+        let revision = store.revision(line.number).unwrap().pop().unwrap();
+        let Revision { number, upon, facts, text } = revision.clone();
+        assert_eq!(*line, RevisionLine { number, upon, facts, bytes: text.len() as u64 });
+        all.push(revision);
     }
-    assert_eq!(store.revisions(), Ok(vec![(4, 1004), (3, 1003), (2, 1002), (1, 1001)]));
-    let second = Configuration { number: 2, at: 1002, text: texts[1].to_owned() };
-    assert_eq!(store.revision(2), Ok(Some(second)));
-    for number in [0, 5, u64::MAX] {
-        assert_eq!(store.revision(number), Ok(None));
+    assert!(lines.is_sorted_by(|a, b| a.number < b.number), "{lines:?}");
+    all
+}
+
+fn revisions_are_kept_until_forgotten(mut store: impl Revisions) {
+    assert_eq!((store.revisions(), store.put_revisions(&[])), (Ok(vec![]), Ok(())));
+    let all = [(1, None), (2, Some(1)), (3, Some(1)), (4, None), (5, Some(4))];
+    let all = all.map(|(number, upon)| revision(number, upon));
+    assert_eq!(store.put_revisions(&all[..1]), Ok(()));
+    assert_eq!(store.put_revisions(&all[1..3]), Ok(()));
+    assert_eq!(store.put_revisions(&all[3..]), Ok(()));
+    assert_eq!(kept_revisions(&store), all);
+    assert_eq!(store.revision(1), Ok(all[..1].to_vec()));
+    assert_eq!(store.revision(3), Ok(all[..3].to_vec()));
+    assert_eq!(store.revision(5), Ok(all[3..].to_vec()));
+    for number in [0, 6, u64::MAX] {
+        assert_eq!(store.revision(number), Ok(vec![]));
     }
-    assert_eq!(store.prune_revisions(3), Ok(1));
-    assert_eq!(store.revision(1), Ok(None));
-    assert_eq!(store.prune_revisions(0), Ok(2));
-    assert_eq!(store.put_revision(1, "e"), Ok(5));
-    assert_eq!(store.revisions(), Ok(vec![(5, 1), (4, 1004)]));
+    let above = Err(StoreError::RevisionTooLarge { revision: MAX_REVISION + 1 });
+    let batch = [revision(6, None), revision(MAX_REVISION + 1, None)];
+    assert_eq!((store.put_revisions(&batch), kept_revisions(&store).len()), (above, 5));
+    // Whatever has its number or a higher one was never told of.
+    assert_eq!(store.put_revisions(&[revision(3, None)]), Ok(()));
+    let now = [revision(1, None), revision(2, Some(1)), revision(3, None)];
+    assert_eq!(kept_revisions(&store), now);
+    assert_eq!((store.forget_revisions(1), store.forget_revisions(3)), (Ok(0), Ok(2)));
+    assert_eq!(kept_revisions(&store), now[2..]);
+    assert_eq!((store.forget_revisions(u64::MAX), store.revisions()), (Ok(1), Ok(vec![])));
 }

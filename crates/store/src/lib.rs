@@ -1,4 +1,5 @@
-//! The durable store of an overlay's endpoints: where each tenant address lives, by revision.
+//! The durable store of an overlay's endpoints: where each tenant address lives, by revision; and
+//! of the configuration's revisions ([`Revisions`]).
 //!
 //! ```text
 //!            commit ──▶ one transaction: neighbor · journal · log ──▶ fsync ──▶ answer
@@ -229,41 +230,69 @@ pub trait Store: Send {
     fn journal(&self, from: u64, each: &mut dyn FnMut(JournalLine)) -> Result<(), StoreError>;
 }
 
-/// A configuration that was in force: what the operator can go back to.
+/// A revision of the configuration: what the operator can go back to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Configuration {
-    /// Its number: from 1, one more for each.
+pub struct Revision {
+    /// Its number, up to [`MAX_REVISION`].
     pub number: u64,
-    /// The time when it was put, seconds since 1970.
-    pub at: u64,
-    /// Its text.
+    /// The number of the whole revision that this one changes; `None`: this one is whole.
+    pub upon: Option<u64>,
+    /// Facts about it, in the words of whoever keeps it.
+    pub facts: String,
+    /// The whole configuration, or the change.
     pub text: String,
 }
 
-/// The configurations that were in force, kept in the same store (table `revisions`).
-pub trait Revisions {
-    /// Adds a configuration, durable when this returns. Returns its number.
+/// A line of the list of revisions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RevisionLine {
+    /// The revision's number.
+    pub number: u64,
+    /// The number of the whole revision that it changes; `None`: it is whole.
+    pub upon: Option<u64>,
+    /// Facts about it.
+    pub facts: String,
+    /// Bytes of its text.
+    pub bytes: u64,
+}
+
+/// The revisions of the configuration, in a store of their own or beside endpoints (table
+/// `revisions`). Calls block for the disk.
+pub trait Revisions: Send {
+    /// Adds revisions, in the order of their numbers: all of them or, on an error, none. They are
+    /// durable when this returns. They take the place of those with the first one's number or a
+    /// higher one, which nobody was told of: numbers only rise.
     ///
     /// # Errors
-    /// As [`Store::commit`].
-    fn put_revision(&mut self, at: u64, text: &str) -> Result<u64, StoreError>;
+    /// [`StoreError::RevisionTooLarge`]: the caller is at fault. Others as [`Store::commit`].
+    fn put_revisions(&mut self, batch: &[Revision]) -> Result<(), StoreError>;
 
-    /// Returns number and time (seconds since 1970) of each configuration, latest first.
+    /// Returns the list of revisions, lowest number first.
     ///
     /// # Errors
     /// The store cannot be read.
-    fn revisions(&self) -> Result<Vec<(u64, u64)>, StoreError>;
+    fn revisions(&self) -> Result<Vec<RevisionLine>, StoreError>;
 
-    /// Returns a configuration, or `None` if it is not there any more or yet.
+    /// Returns what a revision is made of: the whole one that it changes and the changes up to it,
+    /// or itself alone if it is whole; nothing, if it is not there.
     ///
     /// # Errors
-    /// The store cannot be read.
-    fn revision(&self, number: u64) -> Result<Option<Configuration>, StoreError>;
+    /// The store cannot be read, or one of them is not what was written
+    /// ([`StoreError::Corrupt`]).
+    fn revision(&self, number: u64) -> Result<Vec<Revision>, StoreError>;
 
-    /// Removes all but the latest `keep` configurations, but the last one never: numbers go on from
-    /// it. Returns how many went.
+    /// Removes the revisions below a number, durably. Returns how many went.
     ///
     /// # Errors
-    /// As [`Store::commit`].
-    fn prune_revisions(&mut self, keep: usize) -> Result<usize, StoreError>;
+    /// As [`Store::commit`]: none went.
+    fn forget_revisions(&mut self, below: u64) -> Result<usize, StoreError>;
+}
+
+/// Refuses revisions that no store takes.
+pub(crate) fn check_revisions(batch: &[Revision]) -> Result<(), StoreError> {
+    let numbers = batch.iter().map(|revision| revision.number);
+    match numbers.max().filter(|number| *number > MAX_REVISION) {
+        Some(revision) => Err(StoreError::RevisionTooLarge { revision }),
+        None => Ok(()),
+    }
 }

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 
-use crate::{Change, Configuration, Journal, JournalLine, Limits, Revisions, Store, StoreError};
+use crate::{
+    Change, Journal, JournalLine, Limits, Revision, RevisionLine, Revisions, Store, StoreError,
+    check_revisions,
+};
 
 /// A store in memory. It survives nothing.
 #[derive(Clone, Default, Debug)]
@@ -18,7 +21,7 @@ pub struct MemoryStore {
     /// Changes in the log, a commit of none counted as one.
     logged: usize,
     /// By number.
-    configurations: BTreeMap<u64, Configuration>,
+    revisions: BTreeMap<u64, Revision>,
 }
 
 impl MemoryStore {
@@ -119,25 +122,32 @@ impl Store for MemoryStore {
 }
 
 impl Revisions for MemoryStore {
-    fn put_revision(&mut self, at: u64, text: &str) -> Result<u64, StoreError> {
-        let number = self.configurations.keys().next_back().map_or(1, |last| last + 1);
-        let configuration = Configuration { number, at, text: text.to_owned() };
-        self.configurations.insert(number, configuration);
-        Ok(number)
+    fn put_revisions(&mut self, batch: &[Revision]) -> Result<(), StoreError> {
+        check_revisions(batch)?;
+        if let Some(first) = batch.first() {
+            self.revisions.split_off(&first.number);
+        }
+        self.revisions.extend(batch.iter().map(|revision| (revision.number, revision.clone())));
+        Ok(())
     }
 
-    fn revisions(&self) -> Result<Vec<(u64, u64)>, StoreError> {
-        let latest_first = self.configurations.values().rev();
-        Ok(latest_first.map(|configuration| (configuration.number, configuration.at)).collect())
+    fn revisions(&self) -> Result<Vec<RevisionLine>, StoreError> {
+        let line = |revision: &Revision| {
+            let Revision { number, upon, facts, text } = revision.clone();
+            RevisionLine { number, upon, facts, bytes: text.len() as u64 }
+        };
+        Ok(self.revisions.values().map(line).collect())
     }
 
-    fn revision(&self, number: u64) -> Result<Option<Configuration>, StoreError> {
-        Ok(self.configurations.get(&number).cloned())
+    fn revision(&self, number: u64) -> Result<Vec<Revision>, StoreError> {
+        let Some(last) = self.revisions.get(&number) else { return Ok(Vec::new()) };
+        let whole = last.upon.unwrap_or(number);
+        let is_part = |of: &&Revision| of.number == whole || of.upon == Some(whole);
+        Ok(self.revisions.range(..=number).map(|(_, of)| of).filter(is_part).cloned().collect())
     }
 
-    fn prune_revisions(&mut self, keep: usize) -> Result<usize, StoreError> {
-        let excess = self.configurations.len().saturating_sub(keep.max(1));
-        (0..excess).for_each(|_| drop(self.configurations.pop_first()));
-        Ok(excess)
+    fn forget_revisions(&mut self, below: u64) -> Result<usize, StoreError> {
+        let kept = self.revisions.split_off(&below);
+        Ok(std::mem::replace(&mut self.revisions, kept).len())
     }
 }

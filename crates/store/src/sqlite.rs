@@ -11,11 +11,12 @@
 //! | `log` | commit number | the changes of the latest commits, as the image writes them |
 //! | `floor` | | the revision up to which tombstones were forgotten |
 //! | `identity` | | which database this is |
-//! | `revisions` | number | configurations that were in force |
+//! | `revisions` | number | revisions of the configuration |
 //!
 //! Opening checks the header, the schema and the log's ends, but does not read the whole file: a
 //! million endpoints would take longer to check than to load. [`SqliteStore::verify`] reads it all.
 
+mod revisions;
 mod schema;
 mod start;
 mod text;
@@ -30,8 +31,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Row, TransactionBehavior, ffi};
 
 use crate::{
-    Change, Configuration, Deleted, Journal, JournalLine, Limits, MAX_REVISION, Record, Revisions,
-    Store, StoreError, files, record,
+    Change, Deleted, Journal, JournalLine, Limits, MAX_REVISION, Record, Store, StoreError, files,
+    record,
 };
 use write::Log;
 
@@ -410,54 +411,4 @@ impl Store for SqliteStore {
 fn count_journal(connection: &Connection) -> rusqlite::Result<u64> {
     let count = "SELECT count(*) FROM journal";
     connection.query_row(count, [], |row| Ok(row.get::<_, i64>(0)? as u64))
-}
-
-impl Revisions for SqliteStore {
-    fn put_revision(&mut self, at: u64, text: &str) -> Result<u64, StoreError> {
-        self.write(|transaction| {
-            transaction.execute(
-                "INSERT INTO revisions SELECT coalesce(max(number), 0) + 1, ?1, ?2 FROM revisions",
-                rusqlite::params![at as i64, text],
-            )?;
-            Ok(transaction.last_insert_rowid() as u64)
-        })
-    }
-
-    fn revisions(&self) -> Result<Vec<(u64, u64)>, StoreError> {
-        let of = |error: rusqlite::Error| self.error(&error);
-        let mut select = self
-            .connection
-            .prepare("SELECT number, at FROM revisions ORDER BY number DESC")
-            .map_err(of)?;
-        let rows = select
-            .query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)));
-        rows.and_then(Iterator::collect).map_err(of)
-    }
-
-    fn revision(&self, number: u64) -> Result<Option<Configuration>, StoreError> {
-        let Ok(key) = i64::try_from(number) else { return Ok(None) };
-        let found = self.connection.query_row(
-            "SELECT at, text FROM revisions WHERE number = ?1",
-            [key],
-            |row| {
-                let (at, text) = (row.get::<_, i64>(0)? as u64, row.get(1)?);
-                Ok(Configuration { number, at, text })
-            },
-        );
-        match found {
-            Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-            found => found.map(Some).map_err(|error| self.error(&error)),
-        }
-    }
-
-    fn prune_revisions(&mut self, keep: usize) -> Result<usize, StoreError> {
-        let keep = i64::try_from(keep.max(1)).unwrap_or(i64::MAX);
-        self.write(|transaction| {
-            transaction.execute(
-                "DELETE FROM revisions WHERE number NOT IN
-                     (SELECT number FROM revisions ORDER BY number DESC LIMIT ?1)",
-                [keep],
-            )
-        })
-    }
 }

@@ -4,8 +4,12 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use store::conformance::{contents, delete, follow, journaled, put, run, sample, watched};
-use store::{Change, Journal, Limits, MemoryStore, Options, SqliteStore, Store};
+use store::conformance::{
+    contents, delete, follow, journaled, kept_revisions, put, revision, run, sample, watched,
+};
+use store::{
+    Change, Journal, Limits, MemoryStore, Options, Revision, Revisions, SqliteStore, Store,
+};
 
 fn open(path: &Path, limits: Limits) -> SqliteStore {
     SqliteStore::open_with(path, Options { limits, ..Options::default() }).unwrap()
@@ -54,8 +58,79 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
+/// A change of the revisions that are kept.
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many more, so far back that they replace some; the first is whole, or a change of the
+    /// revision before it.
+    Put { back: u64, count: u64, is_whole: bool },
+    /// All but the last so many go.
+    Forget { keep: u64 },
+    /// The store is closed and opened again.
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let put = (prop_oneof![3 => Just(0), 1 => 0..4_u64], 1..5_u64, any::<bool>());
+    let put = put.prop_map(|(back, count, is_whole)| Step::Put { back, count, is_whole });
+    let forget = (0..6_u64).prop_map(|keep| Step::Forget { keep });
+    prop::collection::vec(prop_oneof![4 => put, 1 => forget, 1 => Just(Step::Reopen)], 0..20)
+}
+
+/// The revisions that a step puts upon these.
+fn put_upon(kept: &[Revision], back: u64, count: u64, is_whole: bool) -> Vec<Revision> {
+    let first = kept.last().map_or(0, |last| last.number).saturating_sub(back) + 1;
+    let before = kept.iter().rev().find(|of| of.number < first);
+    let whole = before.filter(|_| !is_whole).map(|of| of.upon.unwrap_or(of.number));
+    let later = (first + 1..first + count).map(|number| revision(number, whole.or(Some(first))));
+    std::iter::once(revision(first, whole)).chain(later).collect()
+}
+
 proptest! {
     #![proptest_config(config())]
+
+    /// The twin is a list that is written down and cut.
+    #[test]
+    fn both_stores_keep_revisions_as_a_list_does_over_restarts(steps in steps()) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.db");
+        let mut sqlite = open(&path, Limits::default());
+        let (mut memory, mut list) = (MemoryStore::default(), Vec::<Revision>::new());
+        for step in steps {
+            match step {
+                Step::Put { back, count, is_whole } => {
+                    let batch = put_upon(&list, back, count, is_whole);
+                    list.retain(|of| of.number < batch[0].number);
+                    list.extend(batch.iter().cloned());
+                    prop_assert_eq!(sqlite.put_revisions(&batch), Ok(()));
+                    prop_assert_eq!(memory.put_revisions(&batch), Ok(()));
+                }
+                Step::Forget { keep } => {
+                    let next = list.last().map_or(0, |last| last.number) + 1;
+                    let below = next.saturating_sub(keep);
+                    let before = list.len();
+                    list.retain(|of| of.number >= below);
+                    let gone = before - list.len();
+                    prop_assert_eq!(sqlite.forget_revisions(below), Ok(gone));
+                    prop_assert_eq!(memory.forget_revisions(below), Ok(gone));
+                }
+                Step::Reopen => {
+                    drop(sqlite);
+                    sqlite = open(&path, Limits::default());
+                }
+            }
+            prop_assert_eq!(&kept_revisions(&sqlite), &list);
+            prop_assert_eq!(&kept_revisions(&memory), &list);
+            for of in &list {
+                let whole = of.upon.unwrap_or(of.number);
+                let is_part = |part: &&Revision| part.number == whole || part.upon == Some(whole);
+                let parts = list.iter().filter(|part| part.number <= of.number).filter(is_part);
+                let parts: Vec<Revision> = parts.cloned().collect();
+                prop_assert_eq!(sqlite.revision(of.number), Ok(parts.clone()));
+                prop_assert_eq!(memory.revision(of.number), Ok(parts));
+            }
+        }
+    }
 
     #[test]
     fn memory_follows_plain_maps(history in history(), limits in limits()) {

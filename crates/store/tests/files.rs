@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use store::conformance::{contents, delete, journaled, put};
+use store::conformance::{contents, delete, journaled, kept_revisions, put, revision};
 use store::image::Ignored;
 use store::{
     Change, Journal, JournalLine, Limits, Options, Revisions, SqliteStore, Start, Store, StoreError,
@@ -80,7 +80,8 @@ fn old_schema_is_brought_to_the_latest() {
         assert_eq!(contents(&mut store).into_values().collect::<Vec<_>>(), wanted);
         assert_eq!(journaled(&store, 0)[..4], lines);
         // What the new schema has.
-        assert_eq!(store.put_revision(1, "text"), Ok(number - 7));
+        assert_eq!(store.put_revisions(&[revision(number, None)]), Ok(()));
+        assert_eq!(kept_revisions(&store).len() as u64, number - 7);
         assert_eq!((store.floor(), store.forget_up_to(0)), (0, Ok(0)));
         assert_eq!(store.commit(&[put(1, 3)], Journal::Each), Ok(number + 1));
         store.verify().unwrap();
@@ -94,11 +95,59 @@ fn old_schema_is_brought_to_the_latest() {
             connection.execute("DELETE FROM journal WHERE version = 3", []).unwrap();
             let version = "PRAGMA user_version";
             let version: u32 = connection.query_row(version, [], |row| row.get(0)).unwrap();
-            assert_eq!(version, 3);
+            assert_eq!(version, 4);
         } else {
             let connection = Connection::open(&path).unwrap();
             connection.execute("DELETE FROM journal WHERE version = 3", []).unwrap();
         }
+    }
+}
+
+/// A database of schema 3 with a row in the table that schema 4 makes anew.
+const SCHEMA_2_AND_3: &str = "
+    ALTER TABLE journal ADD COLUMN delivered INTEGER NOT NULL DEFAULT 1;
+    ALTER TABLE journal ADD COLUMN applied INTEGER NOT NULL DEFAULT 0;
+    CREATE TABLE revisions (number INTEGER PRIMARY KEY, at INTEGER NOT NULL, text TEXT NOT NULL)
+        STRICT;
+    CREATE TABLE floor (id INTEGER PRIMARY KEY CHECK (id = 1), revision INTEGER NOT NULL) STRICT;
+    INSERT INTO floor VALUES (1, 4);
+    CREATE INDEX tombstone ON neighbor (version) WHERE deleted = 1;
+    INSERT INTO revisions VALUES (1, 2, 'three');
+    PRAGMA user_version = 3;";
+
+#[test]
+fn schema_3_keeps_its_endpoints_and_gets_a_table_of_revisions() {
+    let place = Place::new();
+    let path = place.path("store.db");
+    for schema in [SCHEMA_1, SCHEMA_2_AND_3] {
+        Connection::open(&path).unwrap().execute_batch(schema).unwrap();
+    }
+    let batch = [revision(7, None), revision(8, Some(7))];
+    for _ in 0..2 {
+        let mut store = open(&path);
+        assert_eq!((store.number(), store.floor(), contents(&mut store).len()), (8, 4, 3));
+        assert_eq!(store.put_revisions(&batch), Ok(()));
+        assert_eq!(kept_revisions(&store), batch);
+        store.verify().unwrap();
+    }
+}
+
+#[test]
+fn revision_that_is_not_what_was_written_is_seen_and_others_are_read() {
+    let place = Place::new();
+    let path = place.path("store.db");
+    let all = [revision(1, None), revision(2, Some(1)), revision(3, None)];
+    for damage in ["text = text || ' '", "facts = ''", "upon = 2", "checksum = checksum + 1"] {
+        let mut store = open(&path);
+        store.put_revisions(&all).unwrap();
+        drop(store);
+        let sql = format!("UPDATE revisions SET {damage} WHERE number = 2");
+        assert_eq!(Connection::open(&path).unwrap().execute(&sql, []), Ok(1), "{damage}");
+        let store = open(&path);
+        let damaged = StoreError::Corrupt { path: path.clone(), code: 11 };
+        assert_eq!(store.revision(2), Err(damaged), "{damage}");
+        assert_eq!(store.revision(3), Ok(all[2..].to_vec()), "{damage}");
+        assert_eq!(store.revisions().map(|list| list.len()), Ok(3), "{damage}");
     }
 }
 
@@ -128,11 +177,11 @@ fn newer_schema_and_other_programs_files_are_refused_by_name_and_left_alone() {
     let place = Place::new();
     let path = place.path("newer.db");
     drop(open(&path));
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 4).unwrap();
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 5).unwrap();
     let before = std::fs::read(&path).unwrap();
-    let newer = StoreError::Newer { path: path.clone(), found: 4, known: 3 };
+    let newer = StoreError::Newer { path: path.clone(), found: 5, known: 4 };
     assert_eq!(refused(&path), newer);
-    assert!(newer.to_string().contains("newer.db: schema 4"), "{newer}");
+    assert!(newer.to_string().contains("newer.db: schema 5"), "{newer}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
 
     let path = place.path("other.db");
@@ -149,7 +198,7 @@ fn newer_schema_and_other_programs_files_are_refused_by_name_and_left_alone() {
 
     // The marks without the tables.
     let path = place.path("empty.db");
-    let marks = "PRAGMA application_id = 1279742804; PRAGMA user_version = 3";
+    let marks = "PRAGMA application_id = 1279742804; PRAGMA user_version = 4";
     Connection::open(&path).unwrap().execute_batch(marks).unwrap();
     let error = refused(&path);
     assert!(matches!(error, StoreError::Engine { .. }), "{error:?}");

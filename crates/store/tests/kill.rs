@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use store::conformance::{contents, delete, journaled, model, put};
-use store::{Change, Journal, SqliteStore, Start, Store};
+use store::conformance::{contents, delete, journaled, kept_revisions, model, put, revision};
+use store::{Change, Journal, Revisions, SqliteStore, Start, Store};
 
 /// Tells a copy of this test program that it is the process that is killed.
 const DIRECTORY: &str = "LOCKGATE_STORE_TEST";
@@ -48,10 +48,25 @@ fn process_that_is_killed() {
     }
 }
 
-/// Runs the process, kills it so long after its first line, and returns the last number it said.
-fn killed(root: &Path, after: Duration) -> u64 {
+/// Keeps revisions until it is killed, 20 at most. Does nothing in a plain test run.
+#[test]
+fn process_that_keeps_revisions() {
+    let Some(root) = directory() else { return };
+    let mut store = SqliteStore::open(&root.join("store.db")).unwrap();
+    let mut out = std::io::stdout().lock();
+    loop {
+        let next = store.revisions().unwrap().last().map_or(0, |last| last.number) + 1;
+        store.put_revisions(&[revision(next, None)]).unwrap();
+        out.write_all(format!("acknowledged {next}\n").as_bytes()).unwrap();
+        out.flush().unwrap();
+        store.forget_revisions(next.saturating_sub(19)).unwrap();
+    }
+}
+
+/// Runs a process, kills it so long after its first line, and returns the last number it said.
+fn killed(process: &str, root: &Path, after: Duration) -> u64 {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "process_that_is_killed", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", process, "--nocapture", "--test-threads=1"]);
     let mut process = command.env(DIRECTORY, root).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
     let mut numbers = lines.filter_map(|line| line.split_once("acknowledged ")?.1.parse().ok());
@@ -75,7 +90,8 @@ fn kill_and_look(rounds: u32) {
     println!("seed {seed}");
     for round in 0..rounds {
         seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12345);
-        let acknowledged = killed(root.path(), Duration::from_micros(u64::from(seed >> 16) * 2));
+        let after = Duration::from_micros(u64::from(seed >> 16) * 2);
+        let acknowledged = killed("process_that_is_killed", root.path(), after);
         let mut store = SqliteStore::open(&path).unwrap();
         let number = store.number();
         let is_there = number == acknowledged || number == acknowledged + 1;
@@ -103,6 +119,24 @@ fn kill_and_look(rounds: u32) {
         "{rounds} kills, {reached} commits, {ahead} of them durable and not yet acknowledged, \
          {images} starts from an image"
     );
+}
+
+#[test]
+fn killed_at_any_moment_the_store_holds_the_last_revision_or_the_one_after_it() {
+    let root = tempfile::tempdir().unwrap();
+    for round in 0..10 {
+        let after = Duration::from_millis(round * 7);
+        let acknowledged = killed("process_that_keeps_revisions", root.path(), after);
+        let store = SqliteStore::open(&root.path().join("store.db")).unwrap();
+        let found = kept_revisions(&store);
+        let last = found.last().unwrap().number;
+        assert!(last == acknowledged || last == acknowledged + 1, "{last}, not {acknowledged}");
+        for (of, number) in found.iter().rev().zip((1..=last).rev()) {
+            assert_eq!(*of, revision(number, None), "round {round}");
+        }
+        assert!(found.len() as u64 >= last.min(19), "round {round}: {}", found.len());
+        store.verify().unwrap();
+    }
 }
 
 #[test]

@@ -7,8 +7,12 @@ use std::path::PathBuf;
 
 use powercut::{Cut, Disk, Loss};
 use proptest::prelude::*;
-use store::conformance::{contents, delete, journaled, model, put, sample, watched};
-use store::{Change, Durability, Journal, Options, Revisions, SqliteStore, Store, StoreError};
+use store::conformance::{
+    contents, delete, journaled, kept_revisions, model, put, revision, sample, watched,
+};
+use store::{
+    Change, Durability, Journal, Options, Revision, Revisions, SqliteStore, Store, StoreError,
+};
 
 type Contents = BTreeMap<(u32, IpAddr), Change>;
 
@@ -136,6 +140,51 @@ proptest! {
     }
 }
 
+/// The revisions after `number` steps: of every four the first is whole, and the oldest six of more
+/// than twelve are forgotten with the step that made them too many.
+fn revisions_after(number: u64) -> Vec<Revision> {
+    let of =
+        |number: u64| revision(number, Some(number - (number - 1) % 4).filter(|n| *n < number));
+    let forgotten = number.saturating_sub(7) / 6 * 6;
+    (forgotten + 1..=number).map(of).collect()
+}
+
+#[test]
+fn cut_at_any_sync_leaves_the_revisions_before_or_the_new_one() {
+    const LAST: u64 = 30;
+    let mut looked_at = 0;
+    for pages in [None, Some(1), Some(8)] {
+        let (disk, mut cuts) = (Disk::new(), Vec::new());
+        disk.note_cuts();
+        let options = Options { checkpoint_pages: pages, ..options(Durability::Synced) };
+        for first in (1..=LAST).step_by(10) {
+            let mut store = SqliteStore::open_with(&path(&disk), options).unwrap();
+            for number in first..first + 10 {
+                let after = revisions_after(number);
+                store.put_revisions(&after[after.len() - 1..]).unwrap();
+                disk.label(number);
+                store.forget_revisions(after[0].number).unwrap();
+                cuts.extend(disk.cuts());
+                cuts.push(disk.cut());
+            }
+        }
+        for (i, cut) in cuts.iter().enumerate() {
+            for loss in [Loss::All, Loss::Some(i as u64), Loss::Some(!i as u64)] {
+                let store = open(&cut.disk(loss), Durability::Synced).unwrap();
+                store.verify().unwrap();
+                let found = kept_revisions(&store);
+                let last = found.last().map_or(0, |of| of.number);
+                let is_there = last == cut.label || last == cut.label + 1;
+                assert!(is_there, "cut {i}, {loss:?}: {last}, not {}", cut.label);
+                // Those that are to be forgotten may be there still; the others are.
+                assert!(found.ends_with(&revisions_after(last)), "cut {i}, {loss:?}: {found:?}");
+                looked_at += 1;
+            }
+        }
+    }
+    assert!(looked_at > 500, "{looked_at}");
+}
+
 #[test]
 fn full_disk_is_an_error_and_the_store_works_again_when_there_is_room() {
     let mut full = 0;
@@ -206,7 +255,7 @@ fn failed_sync_ends_all_writing_until_the_store_is_opened_again() {
     assert!(matches!(failed, Err(StoreError::Engine { .. })), "{failed:?}");
     let unknown = StoreError::Unknown { path: path(&disk) };
     assert_eq!(store.commit(&[put(3, 3)], Journal::Each), Err(unknown.clone()));
-    assert_eq!(store.put_revision(1, "a"), Err(unknown));
+    assert_eq!(store.put_revisions(&[revision(1, None)]), Err(unknown));
     assert_eq!(contents(&mut store).into_values().collect::<Vec<_>>(), [put(1, 1)]);
     let states = states(&[vec![put(1, 1)], vec![put(2, 2)]]);
     for loss in [Loss::All, Loss::Some(1), Loss::Some(2), Loss::Some(3)] {

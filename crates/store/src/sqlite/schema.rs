@@ -9,7 +9,7 @@ use crate::StoreError;
 /// "LGST": the file is a store of Lockgate.
 const APPLICATION_ID: i32 = 0x4c47_5354;
 /// The latest schema, in `user_version`.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// Each step makes a schema out of the one before; the first makes schema 1 in an empty file.
 ///
@@ -61,6 +61,15 @@ const STEPS: [&str; VERSION as usize] = [
      ) STRICT;
      INSERT INTO floor VALUES (1, 0);
      CREATE INDEX tombstone ON neighbor (version) WHERE deleted = 1;",
+    // No program wrote a row of the table of this name in schemas 2 and 3.
+    "DROP TABLE revisions;
+     CREATE TABLE revisions (
+         number INTEGER PRIMARY KEY,
+         upon INTEGER,
+         facts TEXT NOT NULL,
+         text TEXT NOT NULL,
+         checksum INTEGER NOT NULL
+     ) STRICT;",
 ];
 
 /// Brings the file to the latest schema, in one transaction: a crash leaves the old one.
