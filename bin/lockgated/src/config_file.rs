@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use api::v1;
 
-use crate::revisions::sync_names;
+use crate::durable_file::sync_names;
 
 /// Mode of a file that was not there.
 const NEW_MODE: u32 = 0o600;

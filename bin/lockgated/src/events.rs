@@ -243,7 +243,8 @@ kinds! {
     ReservationFailed "reservation_failed" Error PerSecond
         "sequence numbers could not be reserved on disk; the SA sends until its reservation is used"
     RevisionRefused "revision_refused" Warning Unlimited
-        "a revision runs but could not be written to disk: no rollback to it is possible"
+        "a revision runs but could not be written to disk, and no rollback to it is possible; or \
+         the earlier ones could not be read at the start, and the message says where they are"
     SequenceLow "sequence_low" Warning PerSecond
         "an SA has used 75, 90 or 99 % of its sequence numbers and stops for good when all are \
          used: give both ends new keys, or esn = true"

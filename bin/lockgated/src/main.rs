@@ -14,6 +14,7 @@
 //! | `put_sas`, `sa_changes` | SAs that programs put and delete, and SPIs that they reserve |
 //! | `confirm`, `unconfirmed` | changes that are rolled back unless somebody confirms them |
 //! | `revisions`, `stored_keys` | what ran before, and with which keys |
+//! | `durable_file` | small files that survive a power cut |
 //! | `save`, `config_file` | the configuration file, written and compared |
 //! | `sampling`, `liveness`, `sequence_usage`, `checksums` | what is looked after every second |
 //! | `sa_activity`, `sa_limits` | last packets of SAs; their limits |
@@ -40,6 +41,7 @@ mod config_file;
 mod confirm;
 mod connections;
 mod control_loop;
+mod durable_file;
 mod endpoints;
 mod events;
 mod failure;

@@ -56,7 +56,8 @@ fn text_for(file: &Path, running: &Compiled, base: &Path) -> String {
 }
 
 /// Compares the file with what runs.
-fn compare(file: &Path, running: &Compiled, base: &Path, revision: u64) -> v1::Drift {
+fn compare(picture: &Picture) -> v1::Drift {
+    let Picture { file, compiled: running, base, revision, revisions, .. } = picture;
     let name = file.display();
     let drift = |changes: u32, text: String| v1::Drift { saved: false, changes, text };
     let parsed = match config::read(file) {
@@ -81,7 +82,7 @@ fn compare(file: &Path, running: &Compiled, base: &Path, revision: u64) -> v1::D
         "running revision {revision} differs from {name}: {changes} {noun} not saved \
          (`lockgate diff`)"
     );
-    if let Some(refused) = unconfirmed::refused_revision(&parsed) {
+    if let Some(refused) = unconfirmed::refused_revision(&parsed, revisions) {
         text.push_str(&format!(
             "; the file holds revision {refused}, which was never confirmed and does not start"
         ));
@@ -91,11 +92,10 @@ fn compare(file: &Path, running: &Compiled, base: &Path, revision: u64) -> v1::D
 
 /// Compares a file with a picture of the running state. Blocks.
 pub(crate) fn compared(picture: &Picture) -> KnownDrift {
-    let Picture { file, compiled, base, revision, .. } = picture;
     // Before it is read: what changes meanwhile is compared again.
-    let stamp = Stamp::of(file);
-    let drift = compare(file, compiled, base, *revision);
-    KnownDrift { stamp, revision: *revision, drift }
+    let stamp = Stamp::of(&picture.file);
+    let drift = compare(picture);
+    KnownDrift { stamp, revision: picture.revision, drift }
 }
 
 /// Writes the running configuration to the daemon's file, and returns the text. Blocks.

@@ -108,11 +108,10 @@ pub(crate) async fn start(
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
     // What cannot be read or kept is told, and is no reason not to start.
-    let revisions = Revisions::open(&node.state_dir).unwrap_or_else(|error| {
-        let message = format!("earlier revisions cannot be read: {error}");
-        events.record(Kind::RevisionRefused, "", message, &[]);
-        Revisions::none(&node.state_dir)
-    });
+    let (revisions, trouble) = Revisions::at_start(&node.state_dir);
+    if let Some(trouble) = trouble {
+        events.record(Kind::RevisionRefused, "", trouble, &[]);
+    }
     let mirror = Mirror::start().await?;
     check_netdevs(&loaded.validated, mirror.view()).map_err(Failure::Ports)?;
     let namespace = claim_all(&loaded.validated, mirror.view())?;

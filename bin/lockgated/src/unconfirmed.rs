@@ -27,6 +27,7 @@ use control::Compiled;
 use crate::backend::{ChangeError, ConfirmError, ToConfirm};
 use crate::events::{Events, Kind};
 use crate::picture::AwaitedConfirmation;
+use crate::revisions::Revisions;
 use crate::stored_keys::{StoredKeys, changed_keys};
 use crate::who::Uid;
 
@@ -168,9 +169,11 @@ pub(crate) enum StartConfigurationError {
     Lost(#[from] NothingBefore),
 }
 
-/// The revision, if a configuration was applied to be confirmed and never was.
-pub(crate) fn refused_revision(config: &config::Validated) -> Option<u64> {
-    let (stand_in, _) = stand_in(&config.node.state_dir, &config.effective()).ok()?;
+/// The revision, if a configuration was applied to be confirmed and never was; `kept` are those of
+/// the running daemon.
+pub(crate) fn refused_revision(config: &config::Validated, kept: &Revisions) -> Option<u64> {
+    let kept = || Ok(kept.clone());
+    let (stand_in, _) = stand_in(&config.node.state_dir, &config.effective(), kept).ok()?;
     Some(stand_in?.refused)
 }
 
@@ -187,7 +190,7 @@ fn choose(file: &Path) -> Result<StartChoice, StartConfigurationError> {
     let base = config::base_of(file).to_owned();
     let state_dir = parsed.validated.node.state_dir.clone();
     let effective = parsed.validated.effective();
-    let (stand_in, damage) = stand_in(&state_dir, &effective)?;
+    let (stand_in, damage) = stand_in(&state_dir, &effective, || Revisions::open(&state_dir))?;
     let damaged = damage.map(|damage| DamagedRecord {
         path: state_dir.join(RECORD),
         damage,

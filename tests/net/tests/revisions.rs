@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use net::{lab, running};
+use net::{Random, lab, running};
 use netlab::Gateways;
 use netlab::capture::{Scope, esp_frames_to};
 use netlab::configuration::make_keys;
@@ -375,6 +375,135 @@ fn with_a_damaged_record_a_gateway_still_starts_with_the_revision_before() {
     lab.balances();
 }
 
+/// Writes what is no database over the one of gateway 1's revisions, which must not run.
+fn damage_revisions(gateways: &Gateways) {
+    let database = gateways.file(1).state_dir().join("revisions.sqlite");
+    assert!(database.exists());
+    std::fs::write(&database, "no database at all\n".repeat(1000)).unwrap();
+    // Its write-ahead file says nothing without it.
+    let _ = std::fs::remove_file(database.with_extension("sqlite-wal"));
+}
+
+#[test]
+fn with_a_damaged_database_a_gateway_still_starts_with_the_revision_before() {
+    let Some(mut lab) = running("damaged_database", Plan::default()) else { return };
+    let gateways = &mut lab.gateways;
+    let file = change_start_file(gateways);
+    succeed(gateways, &["apply", "-f", &file, "--confirm", "600"]);
+    gateways.kill(1);
+    damage_revisions(gateways);
+    start_as_it_is(gateways);
+    assert_eq!(policies(gateways), ["to-gw-b"]);
+    let said = log(gateways);
+    let parts = ["revision 1 starts instead", "revisions.sqlite is damaged", "sqlite.damaged now"];
+    for part in parts {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Those to come are kept, and a revision that nobody had to confirm starts.
+    succeed(gateways, &["apply", "-f", &file]);
+    succeed(gateways, &["rollback"]);
+    assert_eq!(policies(gateways), ["to-gw-b"]);
+    succeed(gateways, &["apply", "-f", &file]);
+    gateways.kill(1);
+    damage_revisions(gateways);
+    start_as_it_is(gateways);
+    assert_eq!(policies(gateways), ["new", "to-gw-b"]);
+    // With its record damaged too, nobody can say what was confirmed: nothing starts.
+    let change = file_with(gateways, "other.toml", &policy("other", 78));
+    succeed(gateways, &["apply", "-f", &change, "--confirm", "600"]);
+    gateways.kill(1);
+    damage_revisions(gateways);
+    let record = gateways.file(1).state_dir().join("unconfirmed");
+    std::fs::write(&record, "# lockgate").unwrap();
+    let refused = gateways.start_as_it_is(1).unwrap_err().to_string();
+    assert!(refused.contains("nothing starts; remove"), "{refused}");
+    std::fs::remove_file(&record).unwrap();
+    start_as_it_is(gateways);
+    lab.balances();
+}
+
+#[test]
+fn files_of_an_earlier_version_are_taken_over_at_the_first_start() {
+    let Some(mut lab) = running("earlier_files", Plan::default()) else { return };
+    let gateways = &mut lab.gateways;
+    let text = succeed(gateways, &["export", "1"]);
+    gateways.kill(1);
+    let state_dir = gateways.file(1).state_dir();
+    for name in ["revisions.sqlite", "revisions.sqlite-wal"] {
+        let _ = std::fs::remove_file(state_dir.join(name));
+    }
+    let facts = serde_json::json!({
+        "unix_ns": 1_000_000_000, "uid": 0, "cause": "apply", "file": "earlier.toml",
+        "base": gateways.file(1).path().parent().unwrap(), "changes": 0, "keys": {},
+    });
+    std::fs::create_dir(state_dir.join("revisions")).unwrap();
+    let earlier = text + &policy("earlier", 79);
+    let content = format!("# lockgate revision: {facts}\n{earlier}");
+    std::fs::write(state_dir.join("revisions/40.toml"), content).unwrap();
+    for start in 0..2 {
+        start_as_it_is(gateways);
+        assert!(!state_dir.join("revisions").exists());
+        assert_eq!(revision(gateways), 41 + start);
+        assert_eq!(succeed(gateways, &["export", "40"]).trim(), earlier.trim());
+        gateways.kill(1);
+    }
+    start_as_it_is(gateways);
+    succeed(gateways, &["rollback", "40"]);
+    assert_eq!(policies(gateways), ["earlier", "to-gw-b"]);
+    lab.flows_again();
+    lab.balances();
+}
+
+/// The newest revision that gateway 1 lists.
+fn newest(gateways: &Gateways) -> u64 {
+    let listed = ask(gateways, &["rollback", "--list"]);
+    listed["revisions"][0]["revision"].as_u64().unwrap()
+}
+
+#[test]
+fn killed_at_any_moment_of_a_change_a_gateway_keeps_every_revision_that_was_answered() {
+    let Some(mut lab) = running("killed_changing", Plan::default()) else { return };
+    let mut random = Random::from_environment();
+    let gateways = &mut lab.gateways;
+    let mut next = 1;
+    for round in 0..6 {
+        // Changes until it is killed, each another policy.
+        let mut answered = revision(gateways);
+        let after = Duration::from_millis(random.below(700));
+        let files: Vec<String> = (0..40)
+            .map(|_| {
+                next += 1;
+                file_with(gateways, &format!("{next}.toml"), &policy(&format!("p{next}"), next))
+            })
+            .collect();
+        let daemon = gateways.daemon(1).unwrap();
+        let commands: Vec<Command> =
+            files.iter().map(|file| daemon.command(&["apply", "--json", "-f", file])).collect();
+        std::thread::scope(|scope| {
+            let applying = scope.spawn(move || {
+                for mut command in commands {
+                    let output = command.output().unwrap();
+                    let Ok(said) = serde_json::from_slice::<Value>(&output.stdout) else { break };
+                    let Some(made) = said["revision"].as_u64() else { break };
+                    answered = made;
+                }
+                answered
+            });
+            std::thread::sleep(after);
+            gateways.kill(1);
+            answered = applying.join().unwrap();
+        });
+        start_as_it_is(gateways);
+        // The start is a revision of its own.
+        let kept = newest(gateways) - 1;
+        assert!(kept == answered || kept == answered + 1, "{round}: {kept}, not {answered}");
+        let text = succeed(gateways, &["export", &kept.to_string()]);
+        assert!(text.contains("[[policy]]"), "{text}");
+        println!("killed after {after:?}: revision {answered} answered, {kept} kept");
+    }
+    lab.balances();
+}
+
 /// Runs lines of the shell, as an operator would.
 fn shell(directory: &Path, lines: &str) {
     let ran = Command::new("sh").args(["-e", "-c", lines]).current_dir(directory).output().unwrap();
@@ -473,7 +602,7 @@ fn a_full_state_directory_keeps_a_gateway_neither_from_starting_again_nor_from_c
         lab.gateways.start(1).unwrap();
         lab.flows_again();
         let told = format!("{:?}", troubles(&lab.gateways));
-        assert!(told.contains("runs but is not kept") && told.contains("space"), "{told}");
+        assert!(told.contains("runs but is not kept") && told.contains("disk is full"), "{told}");
     }
     assert!(log(&lab.gateways).contains("revision_refused"), "{}", log(&lab.gateways));
     small.empty();

@@ -1,12 +1,11 @@
-//! The text of a revision's files: facts as JSON beside a configuration in TOML.
+//! A revision as the store keeps it: facts as JSON beside a configuration in TOML, or beside a
+//! change of policies as JSON.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use super::{Body, Cause, Confirmation, PolicyEdit, Revision};
+use super::{Body, Cause, Confirmation, PolicyEdit, Revision, Text};
 use crate::stored_keys::StoredKeys;
-
-pub(super) const MARK: &str = "# lockgate revision: ";
 
 /// Facts about a revision that are not in its configuration.
 fn facts(revision: &Revision) -> serde_json::Value {
@@ -28,7 +27,8 @@ fn facts(revision: &Revision) -> serde_json::Value {
     facts
 }
 
-fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
+/// Reads a revision's facts.
+pub(super) fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
     let since = std::time::Duration::from_nanos(facts["unix_ns"].as_u64()?);
     let cause = facts["cause"].as_str()?;
     Some(Revision {
@@ -47,18 +47,46 @@ fn of_facts(number: u64, facts: &serde_json::Value) -> Option<Revision> {
     })
 }
 
-/// Encodes a revision as a TOML file whose first line holds its facts as JSON.
-pub(super) fn encode(revision: &Revision, Body { text, keys }: &Body) -> String {
+/// A whole revision as the store keeps it: its configuration, and all else as facts.
+pub(super) fn whole_row(revision: &Revision, Body { text, keys }: &Body) -> store::Revision {
     let mut facts = facts(revision);
     facts["keys"] = keys_json(keys);
-    format!("{MARK}{facts}\n{text}")
+    let (number, facts, text) = (revision.number, facts.to_string(), text.clone());
+    store::Revision { number, upon: None, facts, text }
 }
 
-pub(super) fn decode(number: u64, content: &str) -> Option<(Revision, Body)> {
-    let (first, text) = content.split_once('\n')?;
-    let facts: serde_json::Value = serde_json::from_str(first.strip_prefix(MARK)?).ok()?;
-    let keys = keys_of_json(&facts["keys"]);
-    Some((of_facts(number, &facts)?, Body { text: text.to_owned(), keys }))
+/// A change upon a whole revision as the store keeps it.
+pub(super) fn edit_row(revision: &Revision, upon: u64, edit: &PolicyEdit) -> store::Revision {
+    let text = serde_json::json!({ "remove": edit.remove, "add": edit.add }).to_string();
+    let (number, facts) = (revision.number, facts(revision).to_string());
+    store::Revision { number, upon: Some(upon), facts, text }
+}
+
+/// Reads the facts of a line of the store's list; `None`: no daemon wrote them.
+pub(super) fn revision_of(number: u64, facts: &str) -> Option<Revision> {
+    of_facts(number, &serde_json::from_str(facts).ok()?)
+}
+
+/// Reads what a revision is made of; `None`: a part is missing, or no daemon wrote it.
+pub(super) fn text_of(parts: &[store::Revision]) -> Option<Text> {
+    let (whole, edits) = parts.split_first()?;
+    let facts: serde_json::Value = serde_json::from_str(&whole.facts).ok()?;
+    let body = Body { text: whole.text.clone(), keys: keys_of_json(&facts["keys"]) };
+    let is_complete = whole.upon.is_none()
+        && edits.iter().zip(whole.number + 1..).all(|(edit, number)| edit.number == number);
+    let edits: Option<Vec<PolicyEdit>> = edits.iter().map(|edit| edit_of(&edit.text)).collect();
+    Some(Text { whole: body, edits: edits.filter(|_| is_complete)? })
+}
+
+fn edit_of(text: &str) -> Option<PolicyEdit> {
+    edit_of_json(&serde_json::from_str(text).ok()?)
+}
+
+/// Reads a change of policies.
+pub(super) fn edit_of_json(json: &serde_json::Value) -> Option<PolicyEdit> {
+    let names = json["remove"].as_array()?.iter();
+    let names: Option<Vec<String>> = names.map(|name| Some(name.as_str()?.into())).collect();
+    Some(PolicyEdit { remove: names?, add: json["add"].as_str()?.into() })
 }
 
 /// The names of keys as JSON.
@@ -74,31 +102,4 @@ pub(crate) fn keys_of_json(value: &serde_json::Value) -> StoredKeys {
         Some((peer.clone(), names))
     };
     value.as_object().into_iter().flatten().filter_map(peer).collect()
-}
-
-/// A change as one line of JSON.
-pub(super) fn encode_line(revision: &Revision, edit: &PolicyEdit) -> String {
-    let mut facts = facts(revision);
-    facts["number"] = revision.number.into();
-    facts["remove"] = edit.remove.clone().into();
-    facts["add"] = edit.add.clone().into();
-    format!("{facts}\n")
-}
-
-/// Decodes the changes on top of a complete revision with this number: the lines up to the first
-/// that is incomplete or out of order.
-pub(super) fn decode_lines(
-    whole: u64,
-    content: &[u8],
-) -> impl Iterator<Item = (Revision, PolicyEdit, usize)> {
-    let lines = content.split_inclusive(|byte| *byte == b'\n');
-    let decoded = lines.zip(whole + 1..).map_while(|(line, number)| {
-        let facts: serde_json::Value = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-        let names = facts["remove"].as_array()?.iter();
-        let names: Option<Vec<String>> = names.map(|name| Some(name.as_str()?.into())).collect();
-        let edit = PolicyEdit { remove: names?, add: facts["add"].as_str()?.into() };
-        let is_next = facts["number"].as_u64() == Some(number);
-        is_next.then_some((of_facts(number, &facts)?, edit, line.len()))
-    });
-    decoded.collect::<Vec<_>>().into_iter()
 }

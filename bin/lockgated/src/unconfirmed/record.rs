@@ -14,16 +14,22 @@
 //! | the text | what the record names by its digest | among the revisions |
 //! | the first line | the newest revision that says what the file says, if unconfirmed | as above |
 //!
-//! Nothing starts if the text is nowhere. If no kept revision says the same as the file, then the
-//! file was never applied to be confirmed, as far as anybody knows: it starts.
+//! Nothing starts if the text is nowhere, nor if the first line is damaged and the revisions cannot
+//! be read either. If no kept revision says the same as the file, then the file was never applied
+//! to be confirmed, as far as anybody knows: it starts.
+//!
+//! The record is a file and not a row of the revisions' database. With a damaged database a restart
+//! goes by the record alone, and with a damaged record by the database. As a row, the record would
+//! be lost with what stands in for it.
 
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use super::blocking;
+use crate::durable_file::{sync_names, write_file};
 use crate::revisions::{
-    Body, Cause, Confirmation, Revision, Revisions, keys_json, keys_of_json, sync_names, write_file,
+    Body, Cause, Confirmation, Revision, RevisionError, Revisions, keys_json, keys_of_json,
 };
 
 /// Configurations that one record refuses.
@@ -205,50 +211,57 @@ impl StandIn {
     }
 }
 
-/// The revision before an unconfirmed configuration is nowhere.
+/// A configuration that was never confirmed, or may not have been, with nothing to start instead.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the configuration is revision {refused}, which was never confirmed; the revision before it is \
-     neither in {} ({damage}) nor among the revisions kept there: nothing starts. Change the \
-     configuration file, or remove {0} to start with it as it is", .record.display()
-)]
-pub(crate) struct NothingBefore {
-    refused: u64,
-    record: PathBuf,
-    damage: Damage,
+pub(crate) enum NothingBefore {
+    /// The revision before an unconfirmed configuration is nowhere.
+    #[error(
+        "the configuration is revision {refused}, which was never confirmed; the revision before \
+         it is neither in {} ({damage}) nor among the revisions kept there: nothing starts. Change \
+         the configuration file, or remove {0} to start with it as it is", .record.display()
+    )]
+    Lost { refused: u64, record: PathBuf, damage: Damage },
+    /// Both places that say what was never confirmed are damaged.
+    #[error(
+        "{} is damaged ({damage}), and so are the revisions, which would say what was never \
+         confirmed ({revisions}): nothing starts; remove {0} to start with the configuration file \
+         as it is", .record.display()
+    )]
+    Unknown { record: PathBuf, damage: Damage, revisions: RevisionError },
 }
 
 /// Finds what starts instead of a configuration; `None`: it starts itself. With the damage of the
-/// record, if it has any.
+/// record, if it has any: the revisions are asked for only then.
 ///
 /// # Errors
 /// [`NothingBefore`].
 pub(super) fn stand_in(
     state_dir: &Path,
     effective: &str,
+    revisions: impl FnOnce() -> Result<Revisions, RevisionError>,
 ) -> Result<(Option<StandIn>, Option<Damage>), NothingBefore> {
     let damage = match Record::read(state_dir) {
         Ok(record) => return Ok((record.and_then(|record| of_record(record, effective)), None)),
         Err(damage) => damage,
     };
-    let revisions = Revisions::open(state_dir).unwrap_or_else(|_| Revisions::none(state_dir));
-    let refused = match &damage {
-        Damage::Text(record) => record.refuses(effective),
-        Damage::Unreadable(_) | Damage::Facts => never_confirmed(&revisions, effective),
+    let record = state_dir.join(RECORD);
+    let (refused, revisions) = match (&damage, revisions()) {
+        (Damage::Text(record), revisions) => (record.refuses(effective), revisions.ok()),
+        (_, Ok(revisions)) => (never_confirmed(&revisions, effective), Some(revisions)),
+        (_, Err(revisions)) => return Err(NothingBefore::Unknown { record, damage, revisions }),
     };
     let Some(refused) = refused else { return Ok((None, Some(damage))) };
-    let previous = match &damage {
-        Damage::Text(record) => revisions.find(record.previous),
-        Damage::Unreadable(_) | Damage::Facts => revisions.before(refused),
-    };
-    let read = |revision: &Revision| {
-        let body = body_of(&revisions, revision.number)?;
-        let (previous, base) = (revision.number, revision.base.clone());
-        Some(StandIn { refused, previous, base, body })
-    };
-    match previous.and_then(read) {
+    let instead = revisions.and_then(|revisions| {
+        let previous = match &damage {
+            Damage::Text(record) => revisions.find(record.previous),
+            Damage::Unreadable(_) | Damage::Facts => revisions.before(refused),
+        };
+        let Revision { number: previous, base, .. } = previous?.clone();
+        Some(StandIn { refused, previous, base, body: body_of(&revisions, previous)? })
+    });
+    match instead {
         Some(stand_in) => Ok((Some(stand_in), Some(damage))),
-        None => Err(NothingBefore { refused, record: state_dir.join(RECORD), damage }),
+        None => Err(NothingBefore::Lost { refused, record, damage }),
     }
 }
 
@@ -275,7 +288,7 @@ fn never_confirmed(revisions: &Revisions, effective: &str) -> Option<u64> {
 }
 
 fn body_of(revisions: &Revisions, number: u64) -> Option<Body> {
-    revisions.read(number).ok()?.with_edits(number).ok()
+    revisions.reader(number)?.read().ok()?.with_edits(number).ok()
 }
 
 #[cfg(test)]
@@ -283,7 +296,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::revisions::Content;
+    use crate::revisions::{Content, FILE};
 
     const TEXT: &str = "[node]\nname = \"a\"\n";
     const NEW: &str = "[node]\nname = \"new\"\n";
@@ -361,21 +374,32 @@ mod tests {
                 let written = revisions.keep(revision, Content::Whole(body(text)));
                 written.blocking_recv().unwrap().unwrap();
             }
+            drop(revisions);
+            // The writer's thread has let go of the database when this has it.
+            drop(Revisions::open(directory.path()).unwrap());
             let mut bytes = record().encode().into_bytes();
             bytes[damaged..].fill(b'?');
             std::fs::write(directory.path().join(RECORD), bytes).unwrap();
             Place { directory }
         }
 
+        fn found(
+            &self,
+            effective: &str,
+        ) -> Result<(Option<StandIn>, Option<Damage>), NothingBefore> {
+            let path = self.directory.path();
+            stand_in(path, effective, || Revisions::open(path))
+        }
+
         /// Returns the revision that starts instead of a configuration; the record is damaged.
         fn starts(&self, effective: &str) -> Option<(u64, u64, String)> {
-            let (stand_in, damage) = stand_in(self.directory.path(), effective).unwrap();
+            let (stand_in, damage) = self.found(effective).unwrap();
             assert!(damage.is_some());
             stand_in.map(|of| (of.refused, of.previous, of.body.text))
         }
 
         fn nothing_starts(&self, effective: &str) -> bool {
-            stand_in(self.directory.path(), effective).is_err()
+            self.found(effective).is_err()
         }
     }
 
@@ -415,9 +439,26 @@ mod tests {
         let text = record().encode().find('\n').unwrap() + 1;
         let place = Place::with(&[], text);
         assert!(place.nothing_starts(NEW), "none is kept");
-        let error = stand_in(place.directory.path(), NEW).unwrap_err().to_string();
+        let error = place.found(NEW).unwrap_err().to_string();
         for part in ["revision 2", "never confirmed", "text of revision 1", "remove"] {
             assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+
+    #[test]
+    fn with_a_damaged_database_the_record_alone_decides() {
+        let text = record().encode().find('\n').unwrap() + 1;
+        for (damaged, said) in [(0, "nothing starts"), (text, "text of revision 1")] {
+            let place = Place::with(&[FIRST, WAITS], damaged);
+            std::fs::write(place.directory.path().join(FILE), "no database".repeat(1000)).unwrap();
+            let error = place.found(NEW).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("remove"), "{error}");
+            std::fs::write(place.directory.path().join(RECORD), record().encode()).unwrap();
+            let (found, damage) = place.found(NEW).unwrap();
+            assert_eq!(found.map(|of| (of.refused, of.previous)), Some((2, 1)));
+            assert!(damage.is_none());
+            std::fs::remove_file(place.directory.path().join(RECORD)).unwrap();
+            assert!(matches!(place.found(NEW), Ok((None, None))), "nothing is unconfirmed");
         }
     }
 
@@ -425,11 +466,12 @@ mod tests {
     fn a_whole_record_needs_no_revisions() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join(RECORD), record().encode()).unwrap();
-        let (found, damage) = stand_in(directory.path(), NEW).unwrap();
+        let none = || -> Result<Revisions, RevisionError> { panic!("revisions are not asked for") };
+        let (found, damage) = stand_in(directory.path(), NEW, none).unwrap();
         let found = found.unwrap();
         assert_eq!((found.refused, found.previous, found.body.clone()), (2, 1, body(TEXT)));
         assert!(damage.is_none());
         assert_eq!(found.record(NEW), record(), "a mended record says the same");
-        assert!(matches!(stand_in(directory.path(), TEXT), Ok((None, None))));
+        assert!(matches!(stand_in(directory.path(), TEXT, none), Ok((None, None))));
     }
 }
