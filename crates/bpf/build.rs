@@ -127,6 +127,7 @@ fn header() -> String {
         EndpointEntry::definition(),
         FlowKeyEntry::definition(),
         FlowEntry::definition(),
+        FlowUseEntry::definition(),
         WayEntry::definition(),
         ServiceEntry::definition(),
         PortEntry::definition(),

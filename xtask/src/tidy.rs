@@ -21,7 +21,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("dataplane", &["wire", "cpu", "persistent", "endpoints", "policy", "ipsec"]),
     ("xsk", &[]),
     ("bpf", &["wire"]),
-    ("placement", &["wire", "bpf", "endpoints", "dataplane"]),
+    ("placement", &["wire", "bpf", "endpoints", "policy", "dataplane"]),
     ("io", &["wire", "cpu", "xsk"]),
     ("keystate", &["ipsec"]),
     ("powercut", &[]),

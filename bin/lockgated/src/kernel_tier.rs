@@ -3,7 +3,8 @@
 //! networks with groups.
 //!
 //! ```text
-//!  every 250 ms   all workers turned? ─▶ the lease lasts 2 s from then
+//!  every 250 ms   connections that end give up their verdicts; all workers turned? ─▶ the lease
+//!                 lasts 2 s from then
 //!  every second   samples of the workers ─▶ who is used most ─▶ the workers' rings are empty ─▶ in
 //!  a change       what it takes away goes before the workers change over, what it adds goes after
 //! ```
@@ -21,9 +22,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bpf::tier::{FlowKey, Size, Tier};
 use bpf::{BpfError, Miss};
 use config::{KernelSettings, KernelUse};
+use dataplane::counters::Volume;
 use dataplane::{PortId, Snapshot, TenantSample};
 use endpoints::EndpointKey;
-use placement::{Admission, AdmitError, Counts, Heat, Moves, PortPlace, Residents, endpoints_of};
+use placement::{
+    Admission, AdmitError, CountedRule, Counts, Heat, Moment, Moves, PortPlace, Residents,
+    endpoints_of,
+};
 
 use crate::events::{Events, Kind};
 use flows::FlowUse;
@@ -200,36 +205,45 @@ impl KernelTier {
     /// Takes away what a snapshot does not leave to the tier: before workers change over to it, or
     /// when a netdev goes.
     pub(crate) fn narrow(&self, snapshot: &Arc<Snapshot>, places: &Places) {
-        self.write(|inner, now_ns| {
+        self.write(|inner, now| {
             inner.is_changing = true;
-            inner.residents.narrow(snapshot, |port| places.get(&port).copied(), now_ns)
+            inner.residents.narrow(snapshot, |port| places.get(&port).copied(), now.kernel_ns)
         });
     }
 
     /// Adds what a snapshot leaves to the tier: when all workers walk by it, and now and then.
     pub(crate) fn widen(&self, snapshot: &Arc<Snapshot>, places: Places) {
-        self.write(|inner, now_ns| {
+        self.write(|inner, now| {
             (inner.snapshot, inner.places) = (snapshot.clone(), places);
             inner.is_changing = false;
             let Inner { residents, snapshot, places, .. } = inner;
-            residents.widen(snapshot, |port| places.get(&port).copied(), now_ns)
+            residents.widen(snapshot, |port| places.get(&port).copied(), now.kernel_ns)
         });
     }
 
     /// Takes endpoints out that have changed, or are no more: before their change is answered.
     pub(crate) fn withdraw(&self, keys: impl IntoIterator<Item = EndpointKey>) {
-        self.write(|inner, now_ns| {
+        self.write(|inner, now| {
             for key in keys {
-                inner.residents.withdraw(key, now_ns)?;
+                inner.residents.withdraw(key, now.kernel_ns)?;
                 inner.heat.forget(key);
             }
             Ok(())
         });
     }
 
-    /// Lets the tables hold until a moment of `CLOCK_MONOTONIC`.
+    /// Lets the tables hold until a moment of `CLOCK_MONOTONIC`. Nothing else renews the lease, so
+    /// no verdict outlives its connection by more than the lease.
     pub(crate) fn renew(&self, until_ns: u64) {
-        self.write(|inner, _| inner.tables.renew(until_ns));
+        self.write(|inner, now| {
+            inner.look_at_connections(now)?;
+            inner.tables.renew(until_ns)
+        });
+    }
+
+    /// Takes out the verdicts of connections that have ended: before their removal is answered.
+    pub(crate) fn look_at_connections(&self) {
+        self.write(Inner::look_at_connections);
     }
 
     /// Ends the lease for good: the daemon ends.
@@ -249,14 +263,14 @@ impl KernelTier {
     /// to go over.
     pub(crate) fn end_period(&self, seen: &[(Vec<TenantSample>, u64)]) -> Wanted {
         let mut wanted = Wanted::default();
-        self.write(|inner, now_ns| {
+        self.write(|inner, now| {
             for (samples, each) in seen {
                 let Inner { heat, residents, .. } = &mut *inner;
                 heat.count(endpoints_of(samples), *each, |key| residents.has(key));
                 inner.count_flows(samples, *each);
             }
             for key in inner.residents.stranded() {
-                inner.residents.withdraw(key, now_ns)?;
+                inner.residents.withdraw(key, now.kernel_ns)?;
                 inner.heat.forget(key);
             }
             let Counts { resident, max, .. } = inner.residents.counts();
@@ -266,14 +280,24 @@ impl KernelTier {
             }
             let Moves { enter, leave } = inner.heat.end_period(room);
             for key in leave {
-                inner.residents.withdraw(key, now_ns)?;
+                inner.residents.withdraw(key, now.kernel_ns)?;
                 inner.heat.forget(key);
                 inner.tally.evicted += 1;
             }
-            wanted = Wanted { endpoints: enter, flows: inner.end_period_of_flows(now_ns)? };
+            wanted = Wanted { endpoints: enter, flows: inner.end_period_of_flows(now)? };
             Ok(())
         });
         wanted
+    }
+
+    /// Takes the packets that the kernel judged since the last call, by rule.
+    pub(crate) fn take_rule_use(&self) -> Vec<(CountedRule, Volume)> {
+        let mut used = Vec::new();
+        self.write(|inner, _| {
+            used.extend(inner.residents.take_rule_use()?);
+            Ok(())
+        });
+        used
     }
 
     /// Counts endpoints and verdicts that could not go over.
@@ -295,19 +319,19 @@ impl KernelTier {
             }
             Err(AdmitError::Left(error)) => Err(error),
         };
-        self.write(|inner, now_ns| {
+        self.write(|inner, now| {
             if inner.is_changing {
                 inner.tally.deferred += wanted.len() as u64;
                 return Ok(());
             }
             for key in &wanted.endpoints {
-                let done = inner.promote(*key, promotion, now_ns);
+                let done = inner.promote(*key, promotion, now.kernel_ns);
                 skip(done, &|| format!("endpoint {key} stays"))?;
             }
             for key in &wanted.flows {
                 let FlowKey { vni, source, destination, .. } = key;
                 let what = || format!("a flow of network {vni}, {source} → {destination}, stays");
-                skip(inner.promote_flow(*key, now_ns), &what)?;
+                skip(inner.promote_flow(*key, now), &what)?;
             }
             Ok(())
         });
@@ -328,10 +352,10 @@ impl KernelTier {
     }
 
     /// Writes to the tables, unless they are closed. If one refuses, they are from now on.
-    fn write(&self, write: impl FnOnce(&mut Inner, u64) -> Result<(), BpfError>) {
+    fn write(&self, write: impl FnOnce(&mut Inner, Moment) -> Result<(), BpfError>) {
         let mut guard = self.lock();
         let Some(inner) = guard.as_mut().filter(|inner| inner.closed.is_none()) else { return };
-        let Err(error) = write(inner, lease::now_ns()) else { return };
+        let Err(error) = write(inner, lease::now()) else { return };
         inner.tally.refused += 1;
         // If this is refused as well, the lease runs out by itself.
         let ended = inner.tables.renew(0);

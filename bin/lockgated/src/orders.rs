@@ -188,6 +188,7 @@ impl State {
     async fn settle_connections(&mut self) -> Result<(), WorkerGone> {
         if !self.stopping {
             self.gateway.exchange_snapshots().await?;
+            self.gateway.tier.look_at_connections();
             self.kept_connections.keep(&self.gateway.snapshot, &self.events).await;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Endpoints, and verdicts on flows, go over to the kernel tier: those that workers' samples show
 //! to be used, when no packet of theirs waits for a worker that a later one could overtake.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -20,6 +21,15 @@ impl State {
         self.gateway.tier.renew(until_ns);
     }
 
+    /// Counts the packets that the kernel judged for their rules, as workers do theirs.
+    fn count_rule_use(&mut self) {
+        let used = self.gateway.tier.take_rule_use();
+        if !used.is_empty() {
+            let totals = Arc::make_mut(&mut self.gateway.totals);
+            used.iter().for_each(|(rule, volume)| totals.add_below(rule, volume));
+        }
+    }
+
     /// Ends a second of the kernel tier. Who goes over does so aside: workers may be busy.
     ///
     /// # Errors
@@ -34,6 +44,7 @@ impl State {
             seen.push(worker.ask(|reply| Command::FetchTenants { reply }).await?);
         }
         let wanted = tier.end_period(&seen);
+        self.count_rule_use();
         if wanted.len() == 0 {
             return Ok(());
         }

@@ -240,6 +240,8 @@ pub(crate) fn kernel_tier(report: TierReport) -> v1::KernelTier {
         verdicts_evicted: tally.flows.evicted,
         verdicts_void: tally.flows.void,
         verdicts_full: tally.flows.full,
+        verdicts_of_connections: counts.connection_flows as u64,
+        verdicts_ended: tally.flows.ended,
         misses: misses.into_iter().map(miss).collect(),
     }
 }

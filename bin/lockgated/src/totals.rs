@@ -8,6 +8,7 @@ use control::GoneSa;
 use dataplane::counters::{PortCounts, Volume};
 use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots};
 use ipsec::{SaId, Spi};
+use placement::CountedRule;
 use policy::{Action, Direction};
 
 use crate::worker::FlushedCounts;
@@ -74,16 +75,7 @@ impl Totals {
             outbound.packets + inbound.packets > 0
         });
         for (policy, (outbound, inbound)) in counted {
-            let [sent, received] = &mut self.actions[policy.action.kind()];
-            add(sent, outbound);
-            add(received, inbound);
-            if !self.policies.contains_key(policy.name.as_str()) {
-                self.policies.insert(policy.name.as_str().into(), Default::default());
-            }
-            if let Some([sent, received]) = self.policies.get_mut(policy.name.as_str()) {
-                add(sent, outbound);
-                add(received, inbound);
-            }
+            self.add_policy(&policy.name, policy.action.kind(), [outbound, inbound]);
         }
         let peers: HashMap<_, _> =
             snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
@@ -105,6 +97,22 @@ impl Totals {
         self.keepalives += counters.keepalives;
         self.fast_path += counters.fast_path;
         self.cache.add(&counters.cache);
+    }
+
+    fn add_policy(&mut self, name: &str, kind: usize, counted: [&Volume; 2]) {
+        if !self.policies.contains_key(name) {
+            self.policies.insert(name.into(), Default::default());
+        }
+        let sums = [Some(&mut self.actions[kind]), self.policies.get_mut(name)];
+        for sum in sums.into_iter().flatten() {
+            sum.iter_mut().zip(counted).for_each(|(sum, volume)| add(sum, volume));
+        }
+    }
+
+    /// Adds packets that the kernel tier judged by a rule: tenants' packets, which workers count as
+    /// outbound.
+    pub(crate) fn add_below(&mut self, rule: &CountedRule, volume: &Volume) {
+        self.add_policy(&rule.name, rule.kind, [volume, &Volume::default()]);
     }
 
     fn add_port(&mut self, name: &str, counts: &PortCounts) {

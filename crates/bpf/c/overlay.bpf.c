@@ -9,7 +9,7 @@
  * is byte for byte what the walk would have sent, or the frame is a miss: it goes
  * up to a worker as it came. Misses are, among others, everything that the walk
  * would drop for another reason than a rule of groups, IPv6, fragments, IP options,
- * the packets that begin and end TCP connections, frames with padding.
+ * TCP segments that do more than acknowledge, frames with padding.
  *
  * Rules are not here. Of a network with groups the verdicts on single flows are,
  * each under the generation of rules that it was given by; the rest is the workers'.
@@ -115,7 +115,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1); /* set when it is loaded */
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct lockgate_flow_use);
 } flow_hits SEC(".maps");
 
 /* Interface index -> the netdev that a packet leaves by. */
@@ -301,6 +301,18 @@ static __always_inline void count_hit(void *map, __u32 slot)
 		(*packets)++;
 }
 
+/* Counts a packet of a flow by its verdict, as the walk would count it for a rule. */
+static __always_inline void count_flow(__u32 slot, __u32 bytes)
+{
+	struct lockgate_flow_use *use = bpf_map_lookup_elem(&flow_hits, &slot);
+
+	if (!use)
+		return;
+	use->packets++;
+	use->bytes += bytes;
+	use->last_ns = bpf_ktime_get_coarse_ns();
+}
+
 /* The sender of a tenant's frame: the endpoint with this address, if it lives on
  * the host that sent the packet and has the link address of the frame.
  */
@@ -344,7 +356,8 @@ static __always_inline void readdress(__u8 *frame, __u8 *ip, const struct lockga
 }
 
 /* A tenant's IPv4 packet, which has `there` bytes: without options, whole, fit for
- * forwarding, and none that begins or ends a TCP connection.
+ * forwarding, and of TCP one that acknowledges, and neither begins nor ends a
+ * connection.
  */
 static __always_inline bool is_plain(struct xdp_md *ctx, const struct crossing *crossing,
 				     __u32 there)
@@ -365,7 +378,7 @@ static __always_inline bool is_plain(struct xdp_md *ctx, const struct crossing *
 	if (header[9] != IPPROTO_TCP)
 		return true;
 	tcp = bytes_at(ctx, crossing->tenant_at + ETH_HLEN + 20, 20);
-	return tcp && !(tcp[13] & 0x07);
+	return tcp && (tcp[13] & 0x17) == 0x10;
 }
 
 static __always_inline bool is_entrance(const struct lockgate_overlay *overlay, __u32 address)
@@ -488,7 +501,7 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 		*action = XDP_DROP;
 		count_hit(&hits, from_slot);
 		count_hit(&hits, to_slot);
-		count_hit(&flow_hits, flow_slot);
+		count_flow(flow_slot, load16(tenant + ETH_HLEN + 2));
 		return LOCKGATE_MISS_NONE;
 	}
 	if (said != LOCKGATE_VERDICT_PERMIT)
@@ -504,7 +517,7 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 	count_hit(&hits, from_slot);
 	count_hit(&hits, to_slot);
 	if (gate.state == LOCKGATE_NETWORK_ASKS)
-		count_hit(&flow_hits, flow_slot);
+		count_flow(flow_slot, load16(tenant + ETH_HLEN + 2));
 	return LOCKGATE_MISS_NONE;
 }
 

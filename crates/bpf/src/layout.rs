@@ -150,7 +150,7 @@ macro_rules! misses {
 
 misses! {
     /// It is one that only workers judge: malformed, a fragment, with IP options or padding, IPv6,
-    /// the beginning or end of a TCP connection, or a question that is none.
+    /// a TCP segment that does more than acknowledge, or a question that is none.
     Unusual "unusual"
     /// The lease has run out: the daemon hangs, or the tier is closed.
     Lease "lease"
@@ -264,6 +264,17 @@ shared_struct! {
         pub(crate) network: u32,
         /// One of `VERDICT_*`.
         pub(crate) verdict: u32,
+    }
+}
+
+shared_struct! {
+    /// The use of a verdict on a flow: of one core in the program's map.
+    pub(crate) struct FlowUseEntry as "lockgate_flow_use" {
+        pub(crate) packets: u64,
+        /// Of the tenant's IP packets.
+        pub(crate) bytes: u64,
+        /// The moment of the last packet: nanoseconds of `CLOCK_MONOTONIC_COARSE`.
+        pub(crate) last_ns: u64,
     }
 }
 

@@ -24,10 +24,10 @@ use wire::shared::Shared;
 use wire::{Family, Flow, Upper};
 
 use crate::layout::{
-    EndpointEntry, EndpointKey, FlowEntry, FlowKeyEntry, KIND_CLOSED, KIND_GENEVE, KIND_VXLAN,
-    LeaseEntry, MAX_ENTRANCES, MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_ASKS,
-    NETWORK_OPEN, NetworkEntry, Options, OverlayEntry, TIER_OVERLAY, TIERS, VERDICT_DROP,
-    VERDICT_PERMIT, WAY_OPEN, WayEntry,
+    EndpointEntry, EndpointKey, FlowEntry, FlowKeyEntry, FlowUseEntry, KIND_CLOSED, KIND_GENEVE,
+    KIND_VXLAN, LeaseEntry, MAX_ENTRANCES, MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss,
+    NETWORK_ASKS, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry, TIER_OVERLAY, TIERS,
+    VERDICT_DROP, VERDICT_PERMIT, WAY_OPEN, WayEntry,
 };
 use crate::steering::{Aligned, load};
 use crate::{BpfError, Steering};
@@ -117,6 +117,18 @@ pub struct FlowRecord {
     pub network: u32,
     /// The verdict.
     pub verdict: Verdict,
+}
+
+/// The packets of the flows that had a slot, since the tables were made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct FlowUse {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of the tenants' IP packets.
+    pub bytes: u64,
+    /// The moment of the last, in nanoseconds of `CLOCK_MONOTONIC`, some milliseconds early; 0:
+    /// there was none.
+    pub last_ns: u64,
 }
 
 /// An overlay, and where its packets come in.
@@ -228,7 +240,7 @@ impl Tier {
             )?,
             flow_slots: make("lockgate_flows", hash, (flow_key, 4), flows)?,
             flow_records: make("lockgate_said", array, (4, size_of::<FlowEntry>()), flows)?,
-            flow_hits: make("lockgate_used", per_cpu, (4, 8), flows)?,
+            flow_hits: make("lockgate_used", per_cpu, (4, size_of::<FlowUseEntry>()), flows)?,
             ways: make("lockgate_ways", array, (4, size_of::<WayEntry>()), 2 * endpoints + 1)?,
             hits: make("lockgate_hits", per_cpu, (4, 8), endpoints)?,
             exits: make("lockgate_exits", MapType::DevmapHash, (4, 4), MAX_EXITS as u32)?,
@@ -380,12 +392,19 @@ impl Tier {
         remove(&self.flow_slots, "flows", &key.entry())
     }
 
-    /// Returns the number of packets of the flows that had a slot.
+    /// Returns the use of a slot.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn flow_hits(&self, slot: u32) -> Result<u64, BpfError> {
-        sum(&self.flow_hits, "flow hits", slot)
+    pub fn flow_use(&self, slot: u32) -> Result<FlowUse, BpfError> {
+        let mut sum = FlowUse::default();
+        for core in of_cores(&self.flow_hits, "flow hits", slot)? {
+            let FlowUseEntry { packets, bytes, last_ns } = FlowUseEntry::read(&core);
+            sum.packets += packets;
+            sum.bytes += bytes;
+            sum.last_ns = sum.last_ns.max(last_ns);
+        }
+        Ok(sum)
     }
 
     /// Sets the state of a way; `number` is 1 to twice the number of endpoints. A way that closes
@@ -594,7 +613,12 @@ fn remove(map: &MapHandle, table: &'static str, key: &impl Shared) -> Result<(),
 
 /// The sum of a per-CPU number.
 fn sum(map: &MapHandle, table: &'static str, key: u32) -> Result<u64, BpfError> {
+    Ok(of_cores(map, table, key)?.iter().map(|core| u64::read(core)).sum())
+}
+
+/// The values that the cores have of a key.
+fn of_cores(map: &MapHandle, table: &'static str, key: u32) -> Result<Vec<Vec<u8>>, BpfError> {
     let cores = map.lookup_percpu(&key.bytes(), MapFlags::ANY);
     let cores = cores.map_err(|source| BpfError::Table { table, source })?;
-    Ok(cores.unwrap_or_default().iter().map(|core| u64::read(core)).sum())
+    Ok(cores.unwrap_or_default())
 }

@@ -10,6 +10,7 @@ use bpf::tier::{
 };
 use bpf::{Action, BpfError, Counter, Miss, Steering};
 use common::*;
+use policy::connection::Segment;
 use wire::build::PacketBuilder;
 use wire::flow::protocol;
 use wire::overlay::Kind;
@@ -171,9 +172,11 @@ fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
     {
         write(slot, 1, NETWORK, verdict);
         tier.publish_flow(key, slot).unwrap();
-        let hits = tier.flow_hits(slot).unwrap();
+        let before = tier.flow_use(slot).unwrap();
         assert_eq!(end(&udp(0x1234, 53)), expected);
-        assert_eq!(tier.flow_hits(slot).unwrap(), hits + 1);
+        let after = tier.flow_use(slot).unwrap();
+        assert_eq!((after.packets, after.bytes), (before.packets + 1, before.bytes + 48));
+        assert!(after.last_ns > before.last_ns || before.packets > 0);
         assert_eq!(end(&udp(0x1235, 53)), NO_VERDICT);
         assert_eq!(end(&udp(0x1234, 54)), NO_VERDICT);
         assert_eq!(end(&packet(|packet| packet.tcp_with(0x1234, 53, 0x10, None))), NO_VERDICT);
@@ -220,9 +223,13 @@ fn flows_are_told_apart_as_selectors_do() {
             assert_eq!(end(&steering, &tier, other), NO_VERDICT);
         }
     }
-    // Begins and ends of connections are the workers', whatever verdict there is.
-    let syn = packet(|it| it.tcp_with(9, 80, 0x02, None));
-    assert_eq!(end(&steering, &tier, &syn), End::Missed(Miss::Unusual));
+    // Of TCP what does more than acknowledge is the workers', whatever verdict there is.
+    for flags in 0..=u8::MAX {
+        let segment = packet(|it| it.tcp_with(9, 80, flags, None));
+        let end = end(&steering, &tier, &segment);
+        let is_steady = Segment::of_flags(flags) == Segment::Ack;
+        assert_eq!(end, if is_steady { End::Sent } else { End::Missed(Miss::Unusual) }, "{flags}");
+    }
 }
 
 #[test]

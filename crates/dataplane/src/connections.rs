@@ -7,6 +7,7 @@
 //! | `state_word` | the word of a line that is exchanged |
 //! | `key` | both directions of a connection as one key |
 //! | `steady` | packets that change nothing of their connection, many together |
+//! | `below` | connections whose packets a lower tier passes |
 //! | `changes` | how often connections were changed, so that they need not be looked at |
 //! | `tally` | counts and bounds |
 //!
@@ -38,6 +39,7 @@
 //!
 //! Not here: rules (they say what a first packet may do), packets, fragments.
 
+mod below;
 mod changes;
 mod key;
 mod lines;
@@ -56,6 +58,7 @@ use cpu::aes::{KeyedHash, Secret};
 use policy::connection::{self, Event, Next, Segment, Shown, Side, Status, Timeouts};
 use policy::{DomainId, Generation, PolicyIndex};
 
+pub use below::{LEEWAY_S, NotLasting};
 pub(crate) use changes::ChangesView;
 use changes::{ChangeGroup, Changes, GROUP_BITS};
 pub(crate) use key::Gate;

@@ -74,7 +74,9 @@ pub use frame_room::{FRAME_BYTES, largest_mtu};
 pub use handover::Handovers;
 pub use ids::{NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
-pub use lower_tier::{FlowVerdictBelow, HostWay, JudgedBy, NetworkBelow};
+pub use lower_tier::{
+    FlowBelow, FlowVerdictBelow, Grounds, HostWay, JudgedBy, NetworkBelow, NotBelow,
+};
 pub use neighbour_queues::ResolveRequest;
 pub use outputs::{AddressUpdate, Handover, HeldForm, HeldPacket, Outputs, ToHost};
 pub use overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};

@@ -2,19 +2,25 @@
 //! walk, whatever packet comes, asks nothing but who the endpoints are and where their hosts live;
 //! and of networks with groups the flows on which the verdict is known.
 //!
-//! Only what depends on the flow alone goes there. Where connections are tracked every packet
-//! changes what is known of its connection, so all of them are the workers'.
+//! Only what holds for every packet of a flow goes there. Where connections are tracked that is
+//! what an established connection permits: its packets change nothing but when it was last seen,
+//! and [`Snapshot::connection_seen_below`] makes up for that.
 
-use policy::{Action, DomainId, FlowAction, Generation, GroupMode, Question, Tracks};
+use policy::{
+    Action, Deciders, DomainId, FlowAction, Generation, GroupMode, KnownConnections, Question,
+    Tracks,
+};
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, LinkAddress, Upper};
 
+use crate::connections::{Found, Key, NotLasting};
 use crate::decide::{self, Routed, route_carried};
 use crate::ids::PortId;
 use crate::overlays::{Overlay, VirtualNetwork};
 use crate::port::{Adjacency, Medium, Side};
 use crate::routes::LastRoute;
 use crate::snapshot::Snapshot;
+use crate::tracking::Appearance;
 
 /// The way of overlay packets to a host, which are all sent there in clear.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,9 +37,9 @@ pub struct HostWay {
 pub enum NetworkBelow {
     /// All between its endpoints are forwarded: no group judges them.
     Open,
-    /// Groups judge them by their flow: see [`Snapshot::flow_verdict_below`].
+    /// Groups judge them by their flow, or by its connection: see [`Snapshot::flow_below`].
     Asks(JudgedBy),
-    /// None: connections are tracked, or the port is one whose packets are judged before.
+    /// None: the port is one whose packets are judged before.
     Closed,
 }
 
@@ -43,6 +49,8 @@ pub struct JudgedBy {
     domain: DomainId,
     generation: Generation,
     wraps: u32,
+    /// Connections are tracked.
+    tracks: bool,
 }
 
 /// The verdict of a network's groups on all packets of a flow.
@@ -52,6 +60,45 @@ pub enum FlowVerdictBelow {
     Permit,
     /// They are dropped.
     Drop,
+}
+
+/// The grounds of a verdict on a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Grounds {
+    /// The rules alone: it holds while they stand.
+    Rules,
+    /// The flow's connection: it holds while the rules stand and the connection
+    /// [lasts](Snapshot::connection_lasts_below).
+    Connection,
+}
+
+/// All that a lower tier may say of a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowBelow {
+    /// The verdict.
+    pub verdict: FlowVerdictBelow,
+    /// Its grounds.
+    pub grounds: Grounds,
+    /// The rules that each packet counts for.
+    pub deciders: Deciders,
+}
+
+/// The reason why a lower tier has no verdict on a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum NotBelow {
+    /// The network has no groups, or none of its packets is answered below.
+    NotAsked,
+    /// Packets of IPv6, fragments and packets that begin TCP connections are the workers'.
+    Workers,
+    /// A group that is tried out decides: workers count what it would deny.
+    TriedOut,
+    /// Connections are tracked, and none can be of such a flow alone: ICMP echoes are told apart by
+    /// their identifiers.
+    NoConnections,
+    /// Connections are tracked, and the flow's connection is not to be had.
+    Connection(NotLasting),
+    /// The connection began by rules that have changed since: its next packet is judged anew.
+    JudgedBefore,
 }
 
 impl Snapshot {
@@ -67,36 +114,103 @@ impl Snapshot {
         if !tables.asks(scope, exit) {
             return NetworkBelow::Open;
         }
-        if tables.tracks(scope, exit) != Tracks::default() {
-            return NetworkBelow::Closed;
-        }
         let domain = tables.scopes().domain(scope);
         let (generation, wraps) = (spd.generation(domain), spd.wraps());
-        NetworkBelow::Asks(JudgedBy { domain, generation, wraps })
+        let tracks = tables.tracks(scope, exit) != Tracks::default();
+        NetworkBelow::Asks(JudgedBy { domain, generation, wraps, tracks })
     }
 
     /// Returns the verdict of a network's groups on a flow, if it holds for every packet of the
-    /// flow while the network [asks by the same rules](JudgedBy). `None`: the workers decide about
-    /// each, as they do of fragments; or they count it for an operator who tries a group out.
-    pub fn flow_verdict_below(
+    /// flow that neither begins nor ends a connection, while the network [asks by the same
+    /// rules](JudgedBy) and its [grounds](Grounds) last. `now_s` is the time by the walk's clock.
+    ///
+    /// # Errors
+    /// [`NotBelow`]: workers decide about each packet, for this reason.
+    pub fn flow_below(
         &self,
         network: &VirtualNetwork,
         flow: &Flow,
-    ) -> Option<FlowVerdictBelow> {
-        let NetworkBelow::Asks(_) = self.network_below(network) else { return None };
+        now_s: u32,
+    ) -> Result<FlowBelow, NotBelow> {
+        let NetworkBelow::Asks(by) = self.network_below(network) else {
+            return Err(NotBelow::NotAsked);
+        };
         if flow.family != Family::V4 || flow.upper == Upper::Fragment || flow.opens {
-            return None;
+            return Err(NotBelow::Workers);
         }
-        let verdict = decide::judge_inside(self, network, flow);
-        let is_audited = verdict.deciders.slots().any(|slot| {
+        if by.tracks {
+            return self.connection_below(network, flow, now_s);
+        }
+        let said = decide::judge_inside(self, network, flow, KnownConnections::default());
+        let is_tried_out = said.deciders.slots().any(|slot| {
             let action = self.spd().policy(slot).action;
             matches!(action, Action::Deny(GroupMode::Audit) | Action::NoRule(GroupMode::Audit))
         });
-        match verdict.action {
-            _ if is_audited => None,
-            FlowAction::Permit => Some(FlowVerdictBelow::Permit),
-            FlowAction::Refuse(_) => Some(FlowVerdictBelow::Drop),
-            FlowAction::Protect(_) => None,
+        let verdict = match said.action {
+            _ if is_tried_out => return Err(NotBelow::TriedOut),
+            FlowAction::Permit => FlowVerdictBelow::Permit,
+            FlowAction::Refuse(_) => FlowVerdictBelow::Drop,
+            FlowAction::Protect(_) => return Err(NotBelow::Workers),
+        };
+        Ok(FlowBelow { verdict, grounds: Grounds::Rules, deciders: said.deciders })
+    }
+
+    /// As [`flow_below`](Self::flow_below), in a network that tracks connections. A flow that none
+    /// permits may become one's answer at any moment, so of those nothing is said.
+    fn connection_below(
+        &self,
+        network: &VirtualNetwork,
+        flow: &Flow,
+        now_s: u32,
+    ) -> Result<FlowBelow, NotBelow> {
+        let rule = Some(self.lasting_connection(network, flow, now_s)?.judgement.rule);
+        let known = KnownConnections { ingress: rule, egress: rule };
+        let said = decide::judge_inside(self, network, flow, known);
+        if said.action != FlowAction::Permit {
+            return Err(NotBelow::Workers);
+        }
+        let (verdict, grounds) = (FlowVerdictBelow::Permit, Grounds::Connection);
+        Ok(FlowBelow { verdict, grounds, deciders: said.deciders })
+    }
+
+    /// Returns whether a verdict that has a flow's connection for its [grounds](Grounds) still
+    /// holds, and will for some seconds.
+    pub fn connection_lasts_below(
+        &self,
+        network: &VirtualNetwork,
+        flow: &Flow,
+        now_s: u32,
+    ) -> bool {
+        self.lasting_connection(network, flow, now_s).is_ok()
+    }
+
+    /// The connection of a flow, if a lower tier may pass its packets.
+    fn lasting_connection(
+        &self,
+        network: &VirtualNetwork,
+        flow: &Flow,
+        now_s: u32,
+    ) -> Result<Found, NotBelow> {
+        let gate = self.gate_of_network(network);
+        let none = NotBelow::Connection(NotLasting::None);
+        let key = Key::of(flow, gate.zone).ok_or(NotBelow::NoConnections)?;
+        let connections = self.connections().ok_or(none)?;
+        let found = connections.lasting(&key, now_s).map_err(NotBelow::Connection)?;
+        let domain = DomainId::new(gate.class, found.judgement.domain.book(), key.family());
+        let by = (found.judgement.domain, found.judgement.generation);
+        let is_of_now = by == (domain, self.spd().generation(domain));
+        if is_of_now { Ok(found) } else { Err(NotBelow::JudgedBefore) }
+    }
+
+    /// Moves a flow's connection on by the last packet of the flow that a lower tier passed, in
+    /// second `seen_s` by the walk's clock.
+    pub fn connection_seen_below(&self, network: &VirtualNetwork, flow: &Flow, seen_s: u32) {
+        /// Flags of the TCP segments that a lower tier passes.
+        const ACK: u8 = 0x10;
+        let key = Key::of(flow, self.gate_of_network(network).zone);
+        let appearance = Appearance::of_flow(flow, ACK, None);
+        if let (Some(connections), Some(key), Some(seen)) = (self.connections(), key, appearance) {
+            connections.seen_below(&key, seen.shown(), seen_s);
         }
     }
 

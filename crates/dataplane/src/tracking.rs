@@ -86,6 +86,11 @@ impl Appearance {
         Some(Appearance { flow: *flow, echo, shown })
     }
 
+    /// Content of the packet.
+    pub(crate) fn shown(&self) -> Shown {
+        self.shown
+    }
+
     /// Returns whether a packet that appears so may be the first of a connection.
     fn begins(&self) -> bool {
         let event = Event { from: Side::Originator, shown: self.shown };

@@ -1,32 +1,61 @@
 //! The verdicts on flows in the tier.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use bpf::tier::{FlowKey, FlowRecord};
+use bpf::tier::{FlowKey, FlowRecord, FlowUse};
+use dataplane::Grounds;
 
 use crate::admission::{Admission, AdmitError};
+use crate::rule_use::{RuleUse, Rules};
 use crate::slots::Slots;
 use crate::tables::Tables;
+
+/// Verdicts at most that have connections for grounds: all of them are looked at several times a
+/// second.
+pub(crate) const MOST_OF_CONNECTIONS: usize = 1 << 16;
+
+/// A verdict that the tier may have.
+pub(crate) struct Judged {
+    pub(crate) record: FlowRecord,
+    pub(crate) grounds: Grounds,
+    pub(crate) rules: Rules,
+}
 
 /// A flow whose verdict is in the tier.
 struct KnownFlow {
     slot: u32,
     /// Number of its network, and the generation that the verdict was given under.
     given: (u32, u32),
-    /// Hits of the slot when it was last looked at.
-    seen: u64,
+    counted: Counted,
+}
+
+/// The use of a slot that was counted so far, and the rules that it counts for.
+struct Counted {
+    seen: FlowUse,
+    rules: Rules,
 }
 
 /// The flows in the tables, each with its verdict.
 pub(crate) struct Flows {
     known: HashMap<FlowKey, KnownFlow>,
+    /// Those whose verdicts have connections for grounds.
+    of_connections: HashSet<FlowKey>,
     slots: Slots,
+    /// Slots whose flows left, and which a program may have counted in a moment longer.
+    left: HashMap<u32, Counted>,
+    pub(crate) rule_use: RuleUse,
 }
 
 impl Flows {
     /// For tables with room for so many.
     pub(crate) fn new(flows: u32) -> Flows {
-        Flows { known: HashMap::new(), slots: Slots::new(0, flows) }
+        Flows {
+            known: HashMap::new(),
+            of_connections: HashSet::new(),
+            slots: Slots::new(0, flows),
+            left: HashMap::new(),
+            rule_use: RuleUse::default(),
+        }
     }
 
     /// Flows in the tier.
@@ -34,14 +63,34 @@ impl Flows {
         self.known.len()
     }
 
+    /// Flows in the tier whose verdicts have connections for grounds.
+    pub(crate) fn count_of_connections(&self) -> usize {
+        self.of_connections.len()
+    }
+
     /// Returns whether a verdict on a flow is in the tier.
     pub(crate) fn has(&self, key: FlowKey) -> bool {
         self.known.contains_key(&key)
     }
 
+    /// Returns whether the verdict on a flow has a connection for grounds.
+    pub(crate) fn is_of_connection(&self, key: FlowKey) -> bool {
+        self.of_connections.contains(&key)
+    }
+
     /// The flows in the tier, in no order.
     pub(crate) fn keys(&self) -> impl Iterator<Item = FlowKey> {
         self.known.keys().copied()
+    }
+
+    /// Those whose verdicts have connections for grounds, in no order.
+    pub(crate) fn of_connections(&self) -> impl Iterator<Item = FlowKey> {
+        self.of_connections.iter().copied()
+    }
+
+    /// Number of a flow's network, and the generation that its verdict was given under.
+    pub(crate) fn given(&self, key: FlowKey) -> Option<(u32, u32)> {
+        self.known.get(&key).map(|flow| flow.given)
     }
 
     /// The flows whose number of the network and generation are others by now.
@@ -57,26 +106,34 @@ impl Flows {
     pub(crate) fn admit<T: Tables>(
         &mut self,
         tables: &T,
-        record: &FlowRecord,
+        Judged { record, grounds, rules }: Judged,
         now_ns: u64,
     ) -> Result<Admission, AdmitError<T::Error>> {
-        let FlowRecord { key, generation, network, .. } = *record;
+        let FlowRecord { key, generation, network, .. } = record;
         let given = (network, generation);
         match self.known.get(&key) {
             Some(flow) if flow.given == given => return Ok(Admission::Resident),
             Some(_) => self.withdraw(tables, key, now_ns).map_err(AdmitError::Left)?,
             None => {}
         }
+        let is_of_connection = grounds == Grounds::Connection;
+        if is_of_connection && self.of_connections.len() >= MOST_OF_CONNECTIONS {
+            return Ok(Admission::Full);
+        }
         let Some(slot) = self.slots.take(now_ns) else { return Ok(Admission::Full) };
-        let written = tables.write_flow(slot, record).and_then(|()| tables.publish_flow(key, slot));
+        let seen = self.last_use(tables, slot).map_err(AdmitError::Left)?;
+        let written =
+            tables.write_flow(slot, &record).and_then(|()| tables.publish_flow(key, slot));
         if let Err(error) = written {
             // Whatever was written of it leads nowhere.
             tables.withdraw_flow(key).map_err(AdmitError::Left)?;
             self.slots.give(slot, now_ns);
             return Err(AdmitError::RolledBack(error));
         }
-        let seen = tables.flow_hits(slot).unwrap_or(0);
-        self.known.insert(key, KnownFlow { slot, given, seen });
+        self.known.insert(key, KnownFlow { slot, given, counted: Counted { seen, rules } });
+        if is_of_connection {
+            self.of_connections.insert(key);
+        }
         Ok(Admission::Admitted)
     }
 
@@ -90,30 +147,54 @@ impl Flows {
         key: FlowKey,
         now_ns: u64,
     ) -> Result<(), T::Error> {
-        let Some(KnownFlow { slot, .. }) = self.known.get(&key) else { return Ok(()) };
-        let slot = *slot;
+        if !self.known.contains_key(&key) {
+            return Ok(());
+        }
         tables.withdraw_flow(key)?;
-        self.known.remove(&key);
-        self.slots.give(slot, now_ns);
+        if let Some(KnownFlow { slot, counted, .. }) = self.known.remove(&key) {
+            self.of_connections.remove(&key);
+            self.slots.give(slot, now_ns);
+            self.left.insert(slot, counted);
+        }
         Ok(())
     }
 
-    /// Returns the packets of each flow of a list since it was last looked at.
+    /// The use of a slot that another flow is to get: the last of the flow that left it is counted.
+    fn last_use<T: Tables>(&mut self, tables: &T, slot: u32) -> Result<FlowUse, T::Error> {
+        let now = tables.flow_use(slot)?;
+        if let Some(Counted { seen, rules }) = self.left.remove(&slot) {
+            self.rule_use.count(&rules, seen, now);
+        }
+        Ok(now)
+    }
+
+    /// Counts the use of slots whose flows left.
+    ///
+    /// # Errors
+    /// The numbers cannot be read.
+    pub(crate) fn count_left<T: Tables>(&mut self, tables: &T) -> Result<(), T::Error> {
+        let slots: Vec<u32> = self.left.keys().copied().collect();
+        slots.into_iter().try_for_each(|slot| self.last_use(tables, slot).map(drop))
+    }
+
+    /// Counts the packets of a flow since it was last looked at; returns how many there were, and
+    /// the moment of the last. `None`: it is not in the tier.
     ///
     /// # Errors
     /// The numbers cannot be read.
     pub(crate) fn look_at<T: Tables>(
         &mut self,
         tables: &T,
-        keys: &[FlowKey],
-    ) -> Result<Vec<(FlowKey, u64)>, T::Error> {
-        let mut used = Vec::with_capacity(keys.len());
-        for key in keys {
-            let Some(flow) = self.known.get_mut(key) else { continue };
-            let now = tables.flow_hits(flow.slot)?;
-            used.push((*key, now.saturating_sub(flow.seen)));
-            flow.seen = now;
-        }
-        Ok(used)
+        key: FlowKey,
+    ) -> Result<Option<(u64, u64)>, T::Error> {
+        let Some(KnownFlow { slot, counted, .. }) = self.known.get_mut(&key) else {
+            return Ok(None);
+        };
+        let now = tables.flow_use(*slot)?;
+        let Counted { seen, rules } = counted;
+        self.rule_use.count(rules, *seen, now);
+        let packets = now.packets.saturating_sub(seen.packets);
+        *seen = now;
+        Ok(Some((packets, now.last_ns)))
     }
 }

@@ -10,8 +10,9 @@
 //! A network is open if the walk, whatever comes, asks nothing but its endpoints (`dataplane`'s
 //! `lower_tier`); an endpoint is *resident* if the tier has a record of it. A network whose groups
 //! are asked about flows, and about nothing else, *asks*: the tier has verdicts on some of its
-//! flows, which hold under the generation that its network has in the tier. What changes first
-//! becomes a miss; only then it is written anew.
+//! flows, which hold under the generation that its network has in the tier; and where connections
+//! are tracked, as long as the flow's connection lasts. What changes first becomes a miss; only
+//! then it is written anew.
 //!
 //! | module | what |
 //! |---|---|
@@ -23,9 +24,13 @@
 //! | `admission` | outcomes of what is to go into the tier |
 //! | `residents` | the endpoints in the tier |
 //! | `flows` | the verdicts on flows in the tier |
+//! | `tracked` | connections whose packets the tier passes |
+//! | `rule_use` | packets that the tier judged, by rule |
+//! | `moment` | a moment by two clocks |
 //! | `heat` | which endpoints and flows are worth a place |
 //!
-//! One thread at a time writes. Time is given in nanoseconds of `CLOCK_MONOTONIC`.
+//! One thread at a time writes. Time is given in nanoseconds of `CLOCK_MONOTONIC`, and where
+//! connections matter as a [`Moment`].
 
 #![forbid(unsafe_code)]
 
@@ -33,14 +38,19 @@ mod admission;
 mod flows;
 mod gates;
 mod heat;
+mod moment;
 mod place;
 mod residents;
+mod rule_use;
 mod slots;
 mod tables;
+mod tracked;
 mod ways;
 
 pub use admission::{Admission, AdmitError};
 pub use heat::{Heat, Moves, endpoints_of};
+pub use moment::Moment;
 pub use place::PortPlace;
 pub use residents::{Counts, Residents};
+pub use rule_use::CountedRule;
 pub use tables::Tables;

@@ -4,13 +4,16 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use bpf::tier::{FlowKey, FlowRecord, Key, Record, Verdict, Way};
-use dataplane::{FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample};
+use dataplane::{
+    FlowBelow, FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample, VirtualNetwork,
+};
 use endpoints::{EndpointKey, Found};
 use wire::{Address, Vni};
 
 use crate::admission::{Admission, AdmitError};
-use crate::flows::Flows;
+use crate::flows::{Flows, Judged};
 use crate::gates::{Gates, OpenNetwork, v4};
+use crate::moment::Moment;
 use crate::place::PortPlace;
 use crate::slots::Slots;
 use crate::tables::Tables;
@@ -25,6 +28,8 @@ pub struct Counts {
     pub max: usize,
     /// Verdicts on flows in the tier.
     pub flows: usize,
+    /// Of these, verdicts that hold while a connection lasts.
+    pub connection_flows: usize,
     /// Verdicts that it has room for.
     pub max_flows: usize,
     /// Networks that are open or ask.
@@ -44,10 +49,10 @@ struct Resident {
 
 /// The tier's contents, and the only writer of its tables.
 pub struct Residents<T> {
-    tables: T,
+    pub(crate) tables: T,
     residents: HashMap<EndpointKey, Resident>,
     slots: Slots,
-    flows: Flows,
+    pub(crate) flows: Flows,
     ways: Ways,
     gates: Gates,
 }
@@ -97,6 +102,7 @@ impl<T: Tables> Residents<T> {
         place_of: impl Fn(PortId) -> Option<PortPlace>,
         now_ns: u64,
     ) -> Result<(), T::Error> {
+        self.flows.rule_use.forget_slots();
         self.gates.narrow(&self.tables, now_ns, (snapshot, &place_of))?;
         self.ways.narrow(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
     }
@@ -112,6 +118,7 @@ impl<T: Tables> Residents<T> {
         place_of: impl Fn(PortId) -> Option<PortPlace>,
         now_ns: u64,
     ) -> Result<(), T::Error> {
+        self.flows.rule_use.forget_slots();
         self.gates.widen(&self.tables, now_ns, (snapshot, &place_of))?;
         self.ways.widen(&self.tables, now_ns, |key| way_of(snapshot, &place_of, key))
     }
@@ -214,26 +221,41 @@ impl<T: Tables> Residents<T> {
         &mut self,
         key: FlowKey,
         snapshot: &Snapshot,
-        now_ns: u64,
+        now: Moment,
     ) -> Result<Admission, AdmitError<T::Error>> {
-        match self.judge(key, snapshot) {
-            Some(record) => self.flows.admit(&self.tables, &record, now_ns),
+        match self.judge(key, snapshot, now) {
+            Some(judged) => self.flows.admit(&self.tables, judged, now.kernel_ns),
             None => Ok(Admission::Ineligible),
         }
     }
 
     /// The verdict on a flow that the tier may have.
-    fn judge(&self, key: FlowKey, snapshot: &Snapshot) -> Option<FlowRecord> {
-        let open = self.network_between(key)?;
-        let network = snapshot.overlays()?.network(Vni::new(key.vni)?, open.overlay)?;
+    fn judge(&mut self, key: FlowKey, snapshot: &Snapshot, now: Moment) -> Option<Judged> {
+        let (open, network) = self.network_in(key, snapshot)?;
         let NetworkBelow::Asks(by) = snapshot.network_below(network) else { return None };
         // The rules of the snapshot are those of the network's generation.
         let generation = open.generation_of(by)?;
-        let verdict = match snapshot.flow_verdict_below(network, &key.flow())? {
+        let said = snapshot.flow_below(network, &key.flow(), now.walk_s()).ok()?;
+        let FlowBelow { verdict, grounds, deciders } = said;
+        let verdict = match verdict {
             FlowVerdictBelow::Permit => Verdict::Permit,
             FlowVerdictBelow::Drop => Verdict::Drop,
         };
-        Some(FlowRecord { key, generation, network: open.number, verdict })
+        let record = FlowRecord { key, generation, network: open.number, verdict };
+        let rules = self.flows.rule_use.rules(snapshot, deciders);
+        Some(Judged { record, grounds, rules })
+    }
+
+    /// The network of a flow, if both its ends are in the tier, as the tables and as a snapshot
+    /// have it.
+    pub(crate) fn network_in<'s>(
+        &self,
+        key: FlowKey,
+        snapshot: &'s Snapshot,
+    ) -> Option<(OpenNetwork, &'s VirtualNetwork)> {
+        let open = self.network_between(key)?;
+        let network = snapshot.overlays()?.network(Vni::new(key.vni)?, open.overlay)?;
+        Some((open, network))
     }
 
     /// The network of a flow, if both its ends are in the tier.
@@ -274,14 +296,6 @@ impl<T: Tables> Residents<T> {
             let open = self.network_between(*key)?;
             Some((open.number, open.generation()?))
         })
-    }
-
-    /// Looks at the use of flows of a list, as [`look_at`](Self::look_at) does.
-    ///
-    /// # Errors
-    /// The numbers cannot be read.
-    pub fn look_at_flows(&mut self, keys: &[FlowKey]) -> Result<Vec<(FlowKey, u64)>, T::Error> {
-        self.flows.look_at(&self.tables, keys)
     }
 
     /// Looks at the use of residents of a list; returns the packets of each since it was last
@@ -330,6 +344,7 @@ impl<T: Tables> Residents<T> {
             resident: self.residents.len(),
             max: self.tables.endpoints() as usize,
             flows: self.flows.count(),
+            connection_flows: self.flows.count_of_connections(),
             max_flows: self.tables.flows() as usize,
             networks: self.gates.networks(),
             ways: self.ways.open(),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bpf::BpfError;
-use bpf::tier::{FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, State, Tier, Way};
+use bpf::tier::{
+    FlowKey, FlowRecord, FlowUse, Key, NetworkState, Overlay, Record, State, Tier, Way,
+};
 
 /// The tables of a tier, or in tests a picture of them. Each operation is one write, which programs
 /// see whole or not at all.
@@ -78,11 +80,11 @@ pub trait Tables {
     /// # Errors
     /// The write is refused.
     fn withdraw_flow(&self, key: FlowKey) -> Result<(), Self::Error>;
-    /// As [`Tier::flow_hits`].
+    /// As [`Tier::flow_use`].
     ///
     /// # Errors
-    /// They cannot be read.
-    fn flow_hits(&self, slot: u32) -> Result<u64, Self::Error>;
+    /// It cannot be read.
+    fn flow_use(&self, slot: u32) -> Result<FlowUse, Self::Error>;
 }
 
 impl Tables for Arc<Tier> {
@@ -150,7 +152,7 @@ impl Tables for Arc<Tier> {
         Tier::withdraw_flow(self, key)
     }
 
-    fn flow_hits(&self, slot: u32) -> Result<u64, BpfError> {
-        Tier::flow_hits(self, slot)
+    fn flow_use(&self, slot: u32) -> Result<FlowUse, BpfError> {
+        Tier::flow_use(self, slot)
     }
 }

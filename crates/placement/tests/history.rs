@@ -3,208 +3,18 @@
 
 mod common;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
-use std::fmt;
+use std::cell::Cell;
 
-use bpf::tier::{
-    FlowKey, FlowRecord, Key, NetworkState, Overlay, QUARANTINE, Record, State, Verdict, Way,
-};
+use bpf::tier::{FlowKey, QUARANTINE, Verdict, Way};
+use common::picture::{FLOWS, Picture, ROOM, Refused};
 use common::*;
-use dataplane::{FlowVerdictBelow, NetworkBelow, PortId, Snapshot};
+use dataplane::connections::NotLasting;
+use dataplane::{FlowVerdictBelow, NetworkBelow, NotBelow, PortId, Snapshot};
 use endpoints::{Book, Change, Endpoint, EndpointKey};
-use placement::{Admission, AdmitError, PortPlace, Residents, Tables};
+use placement::{Admission, AdmitError, PortPlace, Residents};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::{Address, Family, Flow, LinkAddress, Upper};
-
-/// A write that was refused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no")]
-struct Refused;
-
-/// A place that programs may read: its content, and since when it is closed.
-#[derive(Clone, Debug)]
-struct Place<T> {
-    open: Option<T>,
-    closed_ns: Option<u64>,
-}
-
-impl<T> Default for Place<T> {
-    fn default() -> Place<T> {
-        Place { open: None, closed_ns: None }
-    }
-}
-
-impl<T: PartialEq + fmt::Debug> Place<T> {
-    /// Opens or closes it. Opened it must not have been open lately; closed it keeps its content,
-    /// which a program may be in the middle of reading.
-    fn set(&mut self, content: T, state: State, now_ns: u64) {
-        match state {
-            State::Open => {
-                assert!(self.open.is_none(), "{content:?}: {:?} is open there", self.open);
-                let pause = QUARANTINE.as_nanos() as u64;
-                let is_free = self.closed_ns.is_none_or(|closed| closed + pause <= now_ns);
-                assert!(is_free, "{content:?}: too early");
-                self.open = Some(content);
-            }
-            State::Closed => {
-                assert_eq!(self.open.take(), Some(content));
-                self.closed_ns = Some(now_ns);
-            }
-        }
-    }
-}
-
-/// The tables, as a picture.
-#[derive(Default)]
-struct Picture {
-    now_ns: Cell<u64>,
-    /// Writes until one is refused, and how many are then.
-    refuse: Cell<(u32, u32)>,
-    slots: RefCell<HashMap<Key, u32>>,
-    /// The moments at which slots lost their keys.
-    left_ns: RefCell<HashMap<u32, u64>>,
-    records: RefCell<HashMap<u32, Record>>,
-    ways: RefCell<HashMap<u32, Place<Way>>>,
-    networks: RefCell<HashMap<u32, Place<(u32, u32)>>>,
-    /// The generations of those that ask, and all that there were.
-    asking: RefCell<HashMap<u32, u32>>,
-    generations: RefCell<HashSet<u32>>,
-    flow_slots: RefCell<HashMap<FlowKey, u32>>,
-    /// The moments at which slots lost their flows.
-    flow_left_ns: RefCell<HashMap<u32, u64>>,
-    flow_records: RefCell<HashMap<u32, FlowRecord>>,
-    overlays: RefCell<HashMap<u32, Place<Overlay>>>,
-}
-
-/// Room for endpoints: too little for all.
-const ROOM: u32 = 8;
-/// Room for verdicts.
-const FLOWS: u32 = 6;
-
-impl Picture {
-    fn write(&self) -> Result<(), Refused> {
-        match self.refuse.get() {
-            (0, 0) => Ok(()),
-            (0, count) => {
-                self.refuse.set((0, count - 1));
-                Err(Refused)
-            }
-            (until, count) => {
-                self.refuse.set((until - 1, count));
-                Ok(())
-            }
-        }
-    }
-}
-
-impl Tables for &Picture {
-    type Error = Refused;
-
-    fn endpoints(&self) -> u32 {
-        ROOM
-    }
-    fn networks(&self) -> u32 {
-        8
-    }
-    fn set_overlay(&self, number: u32, overlay: &Overlay, state: State) -> Result<(), Refused> {
-        self.write()?;
-        let mut overlays = self.overlays.borrow_mut();
-        let place = overlays.entry(number).or_default();
-        place.set(overlay.clone(), state, self.now_ns.get());
-        Ok(())
-    }
-    fn set_network(
-        &self,
-        number: u32,
-        vni: u32,
-        overlay: u32,
-        state: NetworkState,
-    ) -> Result<(), Refused> {
-        self.write()?;
-        let mut networks = self.networks.borrow_mut();
-        let place = networks.entry(number).or_default();
-        let (content, now_ns) = ((vni, overlay), self.now_ns.get());
-        self.asking.borrow_mut().remove(&number);
-        if let NetworkState::Asks { generation } = state {
-            assert!(self.generations.borrow_mut().insert(generation), "{generation} again");
-            self.asking.borrow_mut().insert(number, generation);
-        }
-        match state {
-            NetworkState::Closed => place.set(content, State::Closed, now_ns),
-            // From one state to another it is the same network.
-            _ if place.open.is_some() => assert_eq!(place.open, Some(content)),
-            _ => place.set(content, State::Open, now_ns),
-        }
-        Ok(())
-    }
-    fn write_record(&self, slot: u32, record: &Record) -> Result<(), Refused> {
-        self.write()?;
-        assert!(slot < ROOM);
-        assert!(!self.slots.borrow().values().any(|used| *used == slot), "slot {slot} is read");
-        let left = self.left_ns.borrow().get(&slot).copied();
-        let pause = QUARANTINE.as_nanos() as u64;
-        assert!(left.is_none_or(|left| left + pause <= self.now_ns.get()), "slot {slot}");
-        self.records.borrow_mut().insert(slot, *record);
-        Ok(())
-    }
-    fn publish(&self, key: Key, slot: u32) -> Result<(), Refused> {
-        self.write()?;
-        assert_eq!(self.slots.borrow_mut().insert(key, slot), None, "{key:?} leads elsewhere");
-        Ok(())
-    }
-    fn withdraw(&self, key: Key) -> Result<(), Refused> {
-        self.write()?;
-        if let Some(slot) = self.slots.borrow_mut().remove(&key) {
-            self.left_ns.borrow_mut().insert(slot, self.now_ns.get());
-        }
-        Ok(())
-    }
-    fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), Refused> {
-        self.write()?;
-        assert!((1..=2 * ROOM).contains(&number));
-        let mut ways = self.ways.borrow_mut();
-        ways.entry(number).or_default().set(*way, state, self.now_ns.get());
-        Ok(())
-    }
-    fn add_exit(&self, _: u32) -> Result<(), Refused> {
-        self.write()
-    }
-    fn hits(&self, _: u32) -> Result<u64, Refused> {
-        Ok(0)
-    }
-    fn flows(&self) -> u32 {
-        FLOWS
-    }
-    fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), Refused> {
-        self.write()?;
-        assert!(slot < FLOWS);
-        let is_read = self.flow_slots.borrow().values().any(|used| *used == slot);
-        assert!(!is_read, "slot {slot} is read");
-        let left = self.flow_left_ns.borrow().get(&slot).copied();
-        let pause = QUARANTINE.as_nanos() as u64;
-        assert!(left.is_none_or(|left| left + pause <= self.now_ns.get()), "slot {slot}");
-        self.flow_records.borrow_mut().insert(slot, *record);
-        Ok(())
-    }
-    fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), Refused> {
-        self.write()?;
-        let before = self.flow_slots.borrow_mut().insert(key, slot);
-        assert_eq!(before, None, "{key:?} leads elsewhere");
-        Ok(())
-    }
-    fn withdraw_flow(&self, key: FlowKey) -> Result<(), Refused> {
-        self.write()?;
-        if let Some(slot) = self.flow_slots.borrow_mut().remove(&key) {
-            self.flow_left_ns.borrow_mut().insert(slot, self.now_ns.get());
-        }
-        Ok(())
-    }
-    fn flow_hits(&self, _: u32) -> Result<u64, Refused> {
-        Ok(0)
-    }
-}
 
 /// A step of a history.
 #[derive(Clone, Debug)]
@@ -282,12 +92,12 @@ fn check(picture: &Picture, snapshot: &Snapshot, place_of: impl Fn(PortId) -> Op
         let is_found = open.is_some_and(|(vni, _)| vni == key.vni)
             && asking.get(&record.network) == Some(&record.generation);
         if is_found {
-            let right = snapshot.flow_verdict_below(network_of(key.vni), &key.flow());
-            let right = right.map(|verdict| match verdict {
+            let right = snapshot.flow_below(network_of(key.vni), &key.flow(), 0);
+            let right = right.map(|below| match below.verdict {
                 FlowVerdictBelow::Permit => Verdict::Permit,
                 FlowVerdictBelow::Drop => Verdict::Drop,
             });
-            assert_eq!(right, Some(record.verdict), "{key:?}");
+            assert_eq!(right, Ok(record.verdict), "{key:?}");
         }
     }
     for (key, slot) in picture.slots.borrow().iter() {
@@ -428,7 +238,7 @@ impl<'p> History<'p> {
 
     fn judge(&mut self, key: FlowKey, counts: &mut Admissions) -> Result<(), Refused> {
         let now_ns = self.picture.now_ns.get();
-        let admission = match self.residents.admit_flow(key, &self.running, now_ns) {
+        let admission = match self.residents.admit_flow(key, &self.running, moment(now_ns)) {
             Ok(admission) => admission,
             Err(AdmitError::RolledBack(_)) => return Ok(()),
             Err(AdmitError::Left(error)) => return Err(error),
@@ -568,7 +378,7 @@ fn a_tier_full_of_verdicts_takes_no_more_and_gives_none_up_by_itself() {
     let snapshot = ruled(&table_of(&two_tenants()), (false, Rules::Some), None);
     let mut residents = grouped(&picture, &snapshot);
     for number in 0..40 {
-        let admission = residents.admit_flow(a_grouped_flow(number), &snapshot, 0).unwrap();
+        let admission = residents.admit_flow(a_grouped_flow(number), &snapshot, moment(0)).unwrap();
         let fits = u32::from(number) < FLOWS;
         assert_eq!(admission, if fits { Admission::Admitted } else { Admission::Full });
     }
@@ -580,7 +390,8 @@ fn a_tier_full_of_verdicts_takes_no_more_and_gives_none_up_by_itself() {
     for (now_ns, outcome) in [(10 + pause - 1, Admission::Full), (10 + pause, Admission::Admitted)]
     {
         picture.now_ns.set(now_ns);
-        let admission = residents.admit_flow(a_grouped_flow(30), &snapshot, now_ns).unwrap();
+        let admission =
+            residents.admit_flow(a_grouped_flow(30), &snapshot, moment(now_ns)).unwrap();
         assert_eq!(admission, outcome);
     }
 }
@@ -596,7 +407,7 @@ fn a_verdict_of_an_earlier_generation_is_void_and_given_anew() {
     let generation = || *picture.asking.borrow().values().next().unwrap();
     let record = || picture.flow_records.borrow()[&picture.flow_slots.borrow()[&key]];
     let admit = |residents: &mut Residents<&Picture>, snapshot: &Snapshot| {
-        residents.admit_flow(key, snapshot, 0).unwrap()
+        residents.admit_flow(key, snapshot, moment(0)).unwrap()
     };
     assert_eq!(admit(&mut residents, &first), Admission::Admitted);
     assert_eq!((record().verdict, record().generation), (Verdict::Permit, generation()));
@@ -629,14 +440,19 @@ fn verdicts_that_take_more_than_the_flow_stay_with_the_workers() {
         let overlays = snapshot.overlays().unwrap();
         let network = overlays.networks().find(|network| network.vni == vni(GROUPED)).unwrap();
         let flows = [dns.flow(), a_grouped_flow(1).flow(), opening, later];
-        let verdicts = flows.map(|flow| snapshot.flow_verdict_below(network, &flow));
+        let verdicts = flows.map(|flow| snapshot.flow_below(network, &flow, 0));
+        let verdicts = verdicts.map(|below| below.map(|below| below.verdict));
         (matches!(snapshot.network_below(network), NetworkBelow::Asks(_)), verdicts)
     };
-    let (permit, drop) = (Some(FlowVerdictBelow::Permit), Some(FlowVerdictBelow::Drop));
-    assert_eq!(verdicts(Rules::Open), (true, [permit, permit, None, None]));
-    assert_eq!(verdicts(Rules::Some), (true, [drop, drop, None, None]));
-    assert_eq!(verdicts(Rules::Others), (true, [permit, drop, None, None]));
+    let (permit, drop) = (Ok(FlowVerdictBelow::Permit), Ok(FlowVerdictBelow::Drop));
+    let workers = Err(NotBelow::Workers);
+    assert_eq!(verdicts(Rules::Open), (true, [permit, permit, workers, workers]));
+    assert_eq!(verdicts(Rules::Some), (true, [drop, drop, workers, workers]));
+    assert_eq!(verdicts(Rules::Others), (true, [permit, drop, workers, workers]));
     // Workers count what would be denied.
-    assert_eq!(verdicts(Rules::Audited), (true, [None, permit, None, None]));
-    assert_eq!(verdicts(Rules::Tracked), (false, [None; 4]));
+    let tried_out = Err(NotBelow::TriedOut);
+    assert_eq!(verdicts(Rules::Audited), (true, [tried_out, permit, workers, workers]));
+    // No connection is there that would permit them.
+    let none = Err(NotBelow::Connection(NotLasting::None));
+    assert_eq!(verdicts(Rules::Tracked), (true, [none, none, workers, workers]));
 }

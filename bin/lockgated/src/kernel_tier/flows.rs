@@ -1,9 +1,10 @@
-//! The verdicts on flows in the kernel tier: of networks whose groups judge packets by their flow.
+//! The verdicts on flows in the kernel tier: of networks whose groups judge packets by their flow,
+//! or by its connection.
 
 use bpf::BpfError;
 use bpf::tier::FlowKey;
 use dataplane::TenantSample;
-use placement::{Admission, AdmitError, Counts, Heat, Moves};
+use placement::{Admission, AdmitError, Counts, Heat, Moment, Moves};
 
 use super::{Inner, LOOKED_AT, tried};
 
@@ -14,8 +15,10 @@ pub(crate) struct FlowTally {
     pub(crate) placed: u64,
     /// Verdicts that gave their place up.
     pub(crate) evicted: u64,
-    /// Verdicts that were taken out because they held no longer.
+    /// Verdicts that were taken out because they held no longer, by other rules.
     pub(crate) void: u64,
+    /// Verdicts that were taken out because their connections ended or began to close.
+    pub(crate) ended: u64,
     /// Verdicts for which there was no room.
     pub(crate) full: u64,
 }
@@ -38,20 +41,18 @@ impl Inner {
 
     /// Ends a second: takes out what holds no longer, or is used little, and returns the flows on
     /// which verdicts are to be placed.
-    pub(super) fn end_period_of_flows(&mut self, now_ns: u64) -> Result<Vec<FlowKey>, BpfError> {
+    pub(super) fn end_period_of_flows(&mut self, now: Moment) -> Result<Vec<FlowKey>, BpfError> {
         for key in self.residents.void_flows() {
-            self.residents.withdraw_flow(key, now_ns)?;
+            self.residents.withdraw_flow(key, now.kernel_ns)?;
             self.flows.heat.forget(key);
             self.tally.flows.void += 1;
         }
+        self.look_at_flows(now)?;
         let Counts { flows, max_flows, .. } = self.residents.counts();
         let room = max_flows.saturating_sub(flows);
-        if room == 0 {
-            self.look_at_flows()?;
-        }
         let Moves { enter, leave } = self.flows.heat.end_period(room);
         for key in leave {
-            self.residents.withdraw_flow(key, now_ns)?;
+            self.residents.withdraw_flow(key, now.kernel_ns)?;
             self.flows.heat.forget(key);
             self.tally.flows.evicted += 1;
         }
@@ -59,14 +60,23 @@ impl Inner {
     }
 
     /// Looks at the use of some flows: at all of them in turn.
-    fn look_at_flows(&mut self) -> Result<(), BpfError> {
+    fn look_at_flows(&mut self, now: Moment) -> Result<(), BpfError> {
         let FlowUse { heat, to_look_at } = &mut self.flows;
         if to_look_at.is_empty() {
             *to_look_at = self.residents.flows().collect();
         }
         let rest = to_look_at.len().saturating_sub(LOOKED_AT);
-        let used = self.residents.look_at_flows(&to_look_at.split_off(rest))?;
+        let keys = to_look_at.split_off(rest);
+        let used = self.residents.look_at_flows(&keys, &self.snapshot, now)?;
         heat.used(&used);
+        Ok(())
+    }
+
+    /// Takes out the verdicts of connections that end.
+    pub(super) fn look_at_connections(&mut self, now: Moment) -> Result<(), BpfError> {
+        let ended = self.residents.look_at_connections(&self.snapshot, now)?;
+        self.tally.flows.ended += ended.len() as u64;
+        ended.into_iter().for_each(|key| self.flows.heat.forget(key));
         Ok(())
     }
 
@@ -74,10 +84,10 @@ impl Inner {
     pub(super) fn promote_flow(
         &mut self,
         key: FlowKey,
-        now_ns: u64,
+        now: Moment,
     ) -> Result<(), AdmitError<BpfError>> {
         let Inner { residents, snapshot, tally, flows, .. } = self;
-        let admission = tried(&mut tally.refused, || residents.admit_flow(key, snapshot, now_ns))?;
+        let admission = tried(&mut tally.refused, || residents.admit_flow(key, snapshot, now))?;
         match admission {
             Admission::Admitted => {
                 flows.heat.forget(key);

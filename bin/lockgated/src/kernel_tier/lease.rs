@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use placement::Moment;
+
+use crate::clock;
+
 /// Time from the last sign of life of all workers to the moment from which the kernel answers
 /// nothing.
 const LEASE: Duration = Duration::from_secs(2);
@@ -33,6 +37,11 @@ impl Pulse {
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// This moment, by the kernel's clock and by the walk's.
+pub(super) fn now() -> Moment {
+    Moment { kernel_ns: now_ns(), walk_ns: clock::now_ns() }
 }
 
 #[cfg(test)]

@@ -175,12 +175,15 @@ impl Report {
         into.counter("kernel_endpoint_moves", help, moves);
         let help = "Verdicts of groups on flows in the kernel's table";
         into.level("kernel_verdicts", help, tier.verdicts);
+        let help = "Verdicts in the kernel's table that hold while a connection lasts";
+        into.level("kernel_verdicts_of_connections", help, tier.verdicts_of_connections);
         let help = "Verdicts that the kernel has room for";
         into.level("kernel_verdicts_max", help, tier.max_verdicts);
         let moves = [
             ("placed", tier.verdicts_placed),
             ("evicted", tier.verdicts_evicted),
             ("void", tier.verdicts_void),
+            ("ended", tier.verdicts_ended),
             ("full", tier.verdicts_full),
         ];
         let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));

@@ -1,18 +1,22 @@
 //! A gateway with virtual networks, for the tests of this folder.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod memory;
+pub mod picture;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use bpf::tier::{FlowKey, Size, Tier};
 use bpf::{BpfError, PortRule, Steering};
+use dataplane::connections::Connections;
 use dataplane::{
     L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Overlay, OverlayId, Overlays,
     PortId, PortInfo, Prefix, RouteEntry, RouteTarget, Side, Snapshot, SnapshotParts, SourceCheck,
     Sources, VirtualNetwork,
 };
 use endpoints::{Book, Change, Endpoint, EndpointKey, Table};
-use placement::PortPlace;
+use placement::{Moment, PortPlace};
 use policy::{
     Action, AddressRange, GroupMode, GroupSide, IcmpRange, Policy, PolicyId, PortRange, Selector,
     Spd, UpperSelector,
@@ -52,6 +56,11 @@ pub const HOSTS: [&str; 8] = [
     "10.66.0.1",
     "10.1.0.1",
 ];
+
+/// A moment that both clocks tell alike.
+pub fn moment(ns: u64) -> Moment {
+    Moment { kernel_ns: ns, walk_ns: ns }
+}
 
 pub fn v4(text: &str) -> Address {
     Address::from(text.parse::<IpAddr>().expect("an address"))
@@ -122,10 +131,16 @@ pub fn snapshot(table: &Arc<Table>, judged: bool) -> Snapshot {
 }
 
 /// The gateway with these rules, as it follows an earlier one.
-pub fn ruled(
+pub fn ruled(table: &Arc<Table>, groups: (bool, Rules), earlier: Option<&Snapshot>) -> Snapshot {
+    remembering(table, groups, earlier, None)
+}
+
+/// As [`ruled`], with a table of connections.
+pub fn remembering(
     table: &Arc<Table>,
     (judged, rules): (bool, Rules),
     earlier: Option<&Snapshot>,
+    connections: Option<Arc<Connections>>,
 ) -> Snapshot {
     let spd = match earlier {
         Some(earlier) => earlier.spd().renewed(rules.policies(), 100).expect("a few rules").0,
@@ -173,6 +188,7 @@ pub fn ruled(
         ],
         spd: spd.into(),
         overlays: Some(overlays(table, judged).into()),
+        connections,
         ..SnapshotParts::default()
     };
     let sources = Sources::try_from(parts).expect("a small gateway");
@@ -197,14 +213,16 @@ pub enum Rules {
     Some,
     /// Nothing but TCP, pings and DNS; of tenant 3 nothing.
     Others,
-    /// Connections are tracked.
+    /// Connections are tracked, and everybody may begin one.
     Tracked,
+    /// Only tenant 1 may begin connections, and everybody asks for names.
+    Guarded,
     /// UDP is tried to be denied; everything is permitted.
     Audited,
 }
 
-pub const RULES: [Rules; 5] =
-    [Rules::Open, Rules::Some, Rules::Others, Rules::Tracked, Rules::Audited];
+pub const RULES: [Rules; 6] =
+    [Rules::Open, Rules::Some, Rules::Others, Rules::Tracked, Rules::Guarded, Rules::Audited];
 
 impl Rules {
     fn policies(self) -> Vec<Policy> {
@@ -225,6 +243,9 @@ impl Rules {
                 (permit, everyone, dns),
             ],
             Rules::Tracked => vec![(Action::Reflect(GroupMode::Enforce), everyone, None)],
+            Rules::Guarded => {
+                vec![(Action::Reflect(GroupMode::Enforce), of(1), None), (permit, everyone, dns)]
+            }
             Rules::Audited => {
                 vec![(Action::Deny(GroupMode::Audit), everyone, dns), (permit, everyone, None)]
             }

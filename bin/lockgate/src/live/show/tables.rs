@@ -699,11 +699,13 @@ fn kernel_tier(tier: &v1::KernelTier) -> String {
     ));
     let v1::KernelTier { verdicts, max_verdicts, verdicts_placed: placed, .. } = tier;
     let v1::KernelTier { verdicts_void: void, verdicts_evicted, verdicts_full, .. } = tier;
+    let v1::KernelTier { verdicts_of_connections, verdicts_ended: ended, .. } = tier;
     let pressure = *verdicts as f64 / (*max_verdicts).max(1) as f64;
     text.push_str(&format!(
         "{verdicts} of at most {max_verdicts} verdicts on flows in the kernel (pressure \
-         {pressure:.2}); {placed} placed, {void} void, {verdicts_evicted} given up, \
-         {verdicts_full} without room\n",
+         {pressure:.2}), {verdicts_of_connections} of connections; {placed} placed, {void} void, \
+         {ended} of connections that ended, {verdicts_evicted} given up, {verdicts_full} without \
+         room\n",
     ));
     if !tier.closed.is_empty() {
         text.push_str(&format!("closed: {}\n", tier.closed));

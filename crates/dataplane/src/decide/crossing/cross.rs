@@ -5,7 +5,9 @@
 //! network. The groups of the fabric's port are not asked, because what is in the packet is for no
 //! port. What goes on is an outer packet that we send: the next questions judge it by its own flow.
 
-use policy::{Direction, Exit, FlowAction, FlowVerdict, Question, Scope, TrackedVerdict};
+use policy::{
+    Direction, Exit, FlowAction, FlowVerdict, KnownConnections, Question, Scope, TrackedVerdict,
+};
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Fragment, Frames, LinkAddress, Packet, Upper, Vni};
 
@@ -237,14 +239,16 @@ pub(crate) fn question(
     (scope, Exit::Inside(class))
 }
 
-/// Returns the verdict on a packet of a flow that is of no connection.
+/// Returns the verdict on a packet of a flow that is of these connections.
 pub(crate) fn judge_inside(
     snapshot: &Snapshot,
     network: &VirtualNetwork,
     flow: &Flow,
+    known: KnownConnections,
 ) -> FlowVerdict {
     let (scope, exit) = question(snapshot, network, flow.family);
-    Asked::of(scope, exit, flow).classify(snapshot.tables()).0
+    let (verdict, tracked) = Asked::of(scope, exit, flow).classify(snapshot.tables());
+    tracked.map_or(verdict, |tracked| tracked.with(known))
 }
 
 /// Returns whether a network has groups that judge its packets of a family.
