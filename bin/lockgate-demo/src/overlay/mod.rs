@@ -3,11 +3,12 @@
 //!
 //! ```text
 //! node-1 (192.0.2.11) ──┐                        10.0.0.0/24: network 10, without groups
-//! node-2 (192.0.2.12) ── fabric ── wing          11.0.0.0/24: network 11, whose group reflects
+//! node-2 (192.0.2.12) ── fabric ── wing          11.0.0.0/24: network 11, a group in audit mode
 //! ```
 //! Each node has tenants in both networks, behind VXLAN devices that know nothing but the wing
-//! (192.0.2.1). The kernel tier answers the first network. The workers alone remember connections,
-//! so the packets of the second go through AF_XDP. Needs root.
+//! (192.0.2.1). The kernel tier answers the first network. The group of the second is in audit
+//! mode: it would deny everything, and workers count that, so all packets go through AF_XDP. Needs
+//! root.
 
 mod full;
 mod lapse;

@@ -39,7 +39,7 @@ const TENANTS: u8 = 2;
 pub(super) enum Network {
     /// 10.0.0.0/24, network 10: it has no security group.
     Plain,
-    /// 11.0.0.0/24, network 11: its security group tracks connections.
+    /// 11.0.0.0/24, network 11: its security group is in audit mode, and would deny everything.
     Grouped,
 }
 
@@ -63,7 +63,7 @@ impl Network {
     pub(super) fn why(self) -> &'static str {
         match self {
             Network::Plain => "no group: the kernel's",
-            Network::Grouped => "connections: the workers'",
+            Network::Grouped => "audit: the workers count",
         }
     }
 
@@ -374,11 +374,12 @@ entrances = [\"{ENTRANCE}\"]
 groups_in = [\"tenants\"]
 
 [group.tenants]
+mode = \"audit\"
 
 [[rule]]
 group = \"tenants\"
 name = \"all\"
-action = \"reflect\"
+action = \"deny\"
 from = [\"11.0.0.0/24\"]
 to = [\"11.0.0.0/24\"]
 
