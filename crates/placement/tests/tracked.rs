@@ -18,8 +18,6 @@ use placement::{Admission, Moment, Residents};
 use policy::connection::{Segment, Timeouts};
 use proptest::prelude::*;
 use proptest::sample::select;
-use wire::build::PacketBuilder;
-use wire::overlay::Kind;
 use wire::{Descriptor, FrameId, HEADROOM, LinkAddress};
 
 /// Tenants that speak.
@@ -66,21 +64,16 @@ impl Packet {
     }
 
     fn frame(&self) -> Vec<u8> {
-        let packet = PacketBuilder::new(tenant(self.from), tenant(self.to));
         let [source, destination] = self.ports();
-        let packet = match self.protocol {
-            6 => packet.tcp_with(source, destination, self.flags, None),
-            17 => packet.udp(source, destination),
-            1 => packet.icmp(8, 0, [0; 4]),
-            other => packet.protocol(other),
-        };
-        let (to, from) = ([2, 7, 7, 7, 7, 7], mac_of(self.from));
-        let frame = packet.payload_of(self.bytes.into()).frame(to, from, None);
-        let overlay = [&Kind::Vxlan.header(vni(GROUPED))[..], &frame].concat();
-        PacketBuilder::new(v4(HOSTS[0]), v4("10.1.0.1"))
-            .udp(0xc123, Kind::Vxlan.udp_port())
-            .payload(&overlay)
-            .frame(MACS[0], [2, 9, 0, 0, 0, 11], None)
+        carried(GROUPED, (self.from, self.to), |packet| {
+            let packet = match self.protocol {
+                6 => packet.tcp_with(source, destination, self.flags, None),
+                17 => packet.udp(source, destination),
+                1 => packet.icmp(8, 0, [0; 4]),
+                other => packet.protocol(other),
+            };
+            packet.payload_of(self.bytes.into())
+        })
     }
 
     /// The flow and the bytes of the tenant's packet, as the tier sees it. `None`: the packet is

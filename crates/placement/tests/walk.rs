@@ -7,8 +7,6 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bpf::tier::{FlowKey, QUARANTINE, Tier};
 use bpf::{Action, Counter, Steering};
@@ -16,7 +14,7 @@ use common::memory::Memory;
 use common::*;
 use dataplane::connections::{Connections, Key, Limits, Zone};
 use dataplane::{DropReason, Input, NetdevId, Outputs, PortId, Snapshot, Verdict, Walk};
-use endpoints::{Endpoint, EndpointKey};
+use endpoints::Endpoint;
 use placement::{Admission, Moment, Residents};
 use policy::connection::{Segment, Shown, Timeouts};
 use proptest::prelude::*;
@@ -435,120 +433,4 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     for (miss, count) in bpf::Miss::ALL.into_iter().zip(misses) {
         assert!(count > 0 || elsewhere.contains(&miss), "{}", miss.name());
     }
-}
-
-/// A packet from the first tenant to another, of an endpoint's network.
-fn plain(to: u8) -> Vec<u8> {
-    Draft {
-        network: PLAIN,
-        kind: Kind::Vxlan,
-        is_tagged: false,
-        host: HOSTS[0],
-        from: 1,
-        to,
-        speaks_as: None,
-        to_group: false,
-        content: Content::Packet {
-            protocol: 17,
-            flags: 0,
-            bytes: 30,
-            hops: 64,
-            options: false,
-            fragment: false,
-        },
-        options: vec![],
-        entrance: None,
-        hops: 64,
-        has_checksum: true,
-        padding: 0,
-        damage: None,
-    }
-    .bytes()
-}
-
-/// Records that are written, and frames that are sent meanwhile, before the test ends.
-const ENOUGH_WRITTEN: u64 = 20_000;
-const ENOUGH_SENT: u64 = 1000;
-/// The test fails if this has not happened by then; it takes a few seconds.
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
-
-/// Checks a frame that was sent: it is for this tenant, and its host and link address are of one
-/// way.
-fn check_sent(bytes: &[u8], number: u8) {
-    assert_eq!(bytes[50..56], mac_of(number), "a frame for tenant {number}");
-    let to = Address::v4(u32::from_be_bytes([bytes[30], bytes[31], bytes[32], bytes[33]]));
-    let place = HOSTS[..3].iter().position(|host| v4(host) == to);
-    let place = place.unwrap_or_else(|| panic!("sent to {to}"));
-    let next = [11, 12, 254][place];
-    assert_eq!(bytes[..6], [2, 9, 0, 0, 0, next], "to {to}");
-    assert_eq!(wire::packet::parse(&bytes[14..]).unwrap().hop_limit, 63);
-}
-
-// TORN
-#[test]
-fn no_frame_is_sent_to_another_tenant_while_records_change() {
-    let Some((steering, tier)) = program_with(16_384) else { return };
-    let hosts = &HOSTS[..3];
-    let began = std::time::Instant::now();
-    let clock = || began.elapsed().as_nanos() as u64;
-    let mut residents = Residents::new(tier);
-    let mut book = book_of(&[]);
-    let snapshot = snapshot(book.table(), false);
-    residents.widen(&snapshot, place_of, 0).unwrap();
-    let put = |book: &mut endpoints::Book, residents: &mut Residents<Arc<Tier>>, round: u64| {
-        let mut admitted = 0;
-        for number in 1..=TENANTS {
-            let key = EndpointKey { vni: vni(PLAIN), address: tenant(number) };
-            let host = match number {
-                1 => hosts[0],
-                _ => hosts[(round as usize + usize::from(number)) % hosts.len()],
-            };
-            let mac = wire::LinkAddress::new(mac_of(number));
-            let endpoint = Endpoint { key, host: v4(host), host_mac: None, mac };
-            let change = endpoints::Change::Put { revision: round + 1, endpoint };
-            book.apply(&[change]);
-            residents.withdraw(key, clock()).unwrap();
-            let admission = residents.admit(key, &snapshot, place_of, clock()).unwrap();
-            admitted += u64::from(admission == Admission::Admitted);
-        }
-        admitted
-    };
-    assert_eq!(put(&mut book, &mut residents, 0), TENANTS.into());
-    let frames: Vec<Vec<u8>> = (2..=TENANTS).map(plain).collect();
-    let done = AtomicBool::new(false);
-    let frames_seen = [const { AtomicU64::new(0) }; 2];
-    let (sent, missed, written) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            // As fast as it goes, until both sides have done enough; slots come round again when
-            // their second is over.
-            let mut written = 0;
-            for round in 1.. {
-                let [sent, missed] = frames_seen.each_ref().map(|seen| seen.load(Relaxed));
-                let is_enough = written > ENOUGH_WRITTEN && sent > ENOUGH_SENT && missed > 10;
-                if is_enough || began.elapsed() > LIMIT {
-                    break;
-                }
-                written += put(&mut book, &mut residents, round);
-            }
-            done.store(true, Relaxed);
-            written
-        });
-        let (mut sent, mut missed) = (0u64, 0u64);
-        while !done.load(Relaxed) {
-            frames_seen[0].store(sent, Relaxed);
-            frames_seen[1].store(missed, Relaxed);
-            for (frame, number) in frames.iter().zip(2..) {
-                let run = steering.run(frame).unwrap();
-                let Some(bytes) = run.sent else {
-                    missed += 1;
-                    continue;
-                };
-                sent += 1;
-                check_sent(&bytes, number);
-            }
-        }
-        (sent, missed, writer.join().unwrap())
-    });
-    println!("{written} records written; {sent} frames sent, {missed} missed");
-    assert!(began.elapsed() < LIMIT, "{written} written, {sent} sent, {missed} missed");
 }

@@ -23,6 +23,7 @@ use policy::{
 };
 use proptest::prelude::*;
 use proptest::sample::select;
+use wire::build::PacketBuilder;
 use wire::overlay::Kind;
 use wire::{Address, LinkAddress, Vni};
 
@@ -308,6 +309,21 @@ pub fn a_flow() -> impl Strategy<Value = FlowKey> {
         let address = |number| std::net::Ipv4Addr::from(tenant(number).value as u32);
         FlowKey { vni, source: address(from), destination: address(to), protocol, upper }
     })
+}
+
+/// The frame with a packet from one tenant to another, both on the first host's VXLAN network.
+pub fn carried(
+    network: u32,
+    (from, to): (u8, u8),
+    packet: impl FnOnce(PacketBuilder) -> PacketBuilder,
+) -> Vec<u8> {
+    let packet = packet(PacketBuilder::new(tenant(from), tenant(to)));
+    let frame = packet.frame([2, 7, 7, 7, 7, 7], mac_of(from), None);
+    let overlay = [&Kind::Vxlan.header(vni(network))[..], &frame].concat();
+    PacketBuilder::new(v4(HOSTS[0]), v4("10.1.0.1"))
+        .udp(0xc123, Kind::Vxlan.udp_port())
+        .payload(&overlay)
+        .frame(MACS[0], [2, 9, 0, 0, 0, 11], None)
 }
 
 /// Link address of a tenant.
