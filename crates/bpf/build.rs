@@ -99,6 +99,7 @@ fn header() -> String {
         OWN_PROTECTED OWN_UNPROTECTED
         XDP_ACTIONS TIERS TIER_OVERLAY MAX_TIER_OVERLAYS MAX_ENTRANCES MAX_EXITS
         KIND_VXLAN KIND_GENEVE NETWORK_OPEN NETWORK_ASKS VERDICT_PERMIT VERDICT_DROP WAY_OPEN MISSES
+        BUCKET_PLACES HASH_FACTOR
         HEADER_BYTES TENANT_BYTES MAX_FLOWS
     );
     for (name, number) in numbers {
@@ -123,7 +124,7 @@ fn header() -> String {
         LeaseEntry::definition(),
         OverlayEntry::definition(),
         NetworkEntry::definition(),
-        EndpointKey::definition(),
+        BucketEntry::definition(),
         EndpointEntry::definition(),
         FlowKeyEntry::definition(),
         FlowEntry::definition(),

@@ -59,16 +59,16 @@ struct {
 	__type(value, struct lockgate_network);
 } networks SEC(".maps");
 
-/* Endpoint -> its record. Elements of a hash may be used for another key while a
- * program still reads them: all they hold is one word, and the record repeats its
- * key.
+/* Buckets of places, which lead from an endpoint to its record: src/index.rs. The
+ * kernel's hashes use an element for another key while a program still reads it; a
+ * place is one word, and the record repeats its key.
  */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, struct lockgate_endpoint_key);
-	__type(value, __u32);
-} endpoint_slots SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct lockgate_bucket);
+} endpoint_index SEC(".maps");
 
 /* A record is written only while no slot leads to it, nor has for a while. */
 struct {
@@ -78,13 +78,13 @@ struct {
 	__type(value, struct lockgate_endpoint);
 } endpoint_records SEC(".maps");
 
-/* Flow of a network with groups -> its record; as endpoint_slots. */
+/* From a flow of a network with groups to its record, likewise. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, struct lockgate_flow_key);
-	__type(value, __u32);
-} flow_slots SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct lockgate_bucket);
+} flow_index SEC(".maps");
 
 /* A record is written only while no slot leads to it, nor has for a while. */
 struct {
@@ -253,17 +253,44 @@ static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *c
 	return !left;
 }
 
+/* A hash with another word of the key in it. */
+static __always_inline __u64 hashed(__u64 hash, __u32 word)
+{
+	hash = (hash ^ word) * LOCKGATE_HASH_FACTOR;
+	return hash ^ hash >> 32;
+}
+
+/* The slot that an index has for keys of this hash: false, none. */
+static __always_inline bool find(void *index, __u32 mask, __u64 hash, __u32 *slot)
+{
+	__u32 tag = hash >> 32 | 1, number = hash & mask;
+
+	for (int choice = 0; choice < 2; choice++) {
+		const struct lockgate_bucket *bucket = bpf_map_lookup_elem(index, &number);
+
+		for (int i = 0; bucket && i < LOCKGATE_BUCKET_PLACES; i++) {
+			/* In one piece: it may be written now. */
+			__u64 place = *(const volatile __u64 *)&bucket->places[i];
+
+			if (place >> 32 != tag)
+				continue;
+			*slot = place;
+			return true;
+		}
+		number = (number ^ tag) & mask;
+	}
+	return false;
+}
+
 /* The record of an endpoint; NULL: it is not here. */
 static __always_inline const struct lockgate_endpoint *endpoint(__u32 vni, __u32 address,
 								 __u32 *slot)
 {
-	struct lockgate_endpoint_key key = { .vni = vni, .address = address };
+	__u64 hash = hashed(hashed(options.process, vni), address);
 	const struct lockgate_endpoint *record;
-	__u32 *found = bpf_map_lookup_elem(&endpoint_slots, &key);
 
-	if (!found)
+	if (!find(&endpoint_index, options.endpoint_mask, hash, slot))
 		return NULL;
-	*slot = *found;
 	record = bpf_map_lookup_elem(&endpoint_records, slot);
 	if (!record || record->vni != vni || record->address != address)
 		return NULL;
@@ -447,17 +474,17 @@ static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *
 	struct lockgate_flow_key key = { .vni = crossing->vni };
 	const __u8 *header = crossing->tenant + ETH_HLEN;
 	const struct lockgate_flow *record;
-	__u32 *found;
+	__u64 hash;
 
 	key.source = load32_be(header + 12);
 	key.destination = load32_be(header + 16);
 	key.protocol = header[9];
 	if (!upper_of(ctx, crossing->tenant_at + ETH_HLEN + 20, header[9], &key.upper))
 		return 0;
-	found = bpf_map_lookup_elem(&flow_slots, &key);
-	if (!found)
+	hash = hashed(hashed(hashed(options.process, key.vni), key.source), key.destination);
+	hash = hashed(hashed(hash, key.protocol), key.upper);
+	if (!find(&flow_index, options.flow_mask, hash, slot))
 		return 0;
-	*slot = *found;
 	record = bpf_map_lookup_elem(&flow_records, slot);
 	if (!record || record->generation != gate->generation || record->network != gate->number)
 		return 0;

@@ -60,6 +60,12 @@ pub enum BpfError {
         /// The kernel's error.
         source: libbpf_rs::Error,
     },
+    /// An index has no place where the program would look for a key.
+    #[error("the kernel tier has no place for another one among its {table}")]
+    NoPlace {
+        /// The name of what it leads to.
+        table: &'static str,
+    },
     /// A table has no room for so many entries.
     #[error("{count} {what}, at most {limit} are possible")]
     TooMany {

@@ -46,6 +46,10 @@ pub(crate) const NETWORK_ASKS: u32 = 2;
 /// Values of [`FlowEntry::verdict`].
 pub(crate) const VERDICT_PERMIT: u32 = 1;
 pub(crate) const VERDICT_DROP: u32 = 2;
+/// Places of a bucket of an index: as many as a cache line has.
+pub(crate) const BUCKET_PLACES: usize = 8;
+/// The factor of an index's hash, which is Knuth's for MMIX.
+pub(crate) const HASH_FACTOR: u64 = 6_364_136_223_846_793_005;
 /// Value of [`WayEntry::state`]: packets may leave by it.
 pub(crate) const WAY_OPEN: u32 = 1;
 
@@ -187,11 +191,22 @@ shared_struct! {
     pub(crate) struct Options as "lockgate_options" {
         /// Number of the attachment.
         pub(crate) incarnation: u32,
-        /// The process's number of the netdev.
-        /// Number of the process's tier.
+        /// Number of the process's tier, and seed of its indexes.
         pub(crate) process: u32,
+        /// The process's number of the netdev.
         pub(crate) netdev: u16,
         pub(crate) reserved: u16,
+        /// Numbers of the last buckets of the tier's indexes.
+        pub(crate) endpoint_mask: u32,
+        pub(crate) flow_mask: u32,
+    }
+}
+
+shared_struct! {
+    /// A bucket of an index, from keys to slots.
+    pub(crate) struct BucketEntry as "lockgate_bucket" {
+        /// Tag of a key in the upper half, its slot in the lower; 0: empty.
+        pub(crate) places: [u64; BUCKET_PLACES],
     }
 }
 
@@ -279,16 +294,7 @@ shared_struct! {
 }
 
 shared_struct! {
-    /// Key of an endpoint.
-    pub(crate) struct EndpointKey as "lockgate_endpoint_key" {
-        pub(crate) vni: u32,
-        /// IPv4, network byte order.
-        pub(crate) address: u32,
-    }
-}
-
-shared_struct! {
-    /// An endpoint. It repeats its key: see `endpoint_slots` in `overlay.bpf.c`.
+    /// An endpoint. It repeats its key: see `endpoint_index` in `overlay.bpf.c`.
     pub(crate) struct EndpointEntry as "lockgate_endpoint" {
         pub(crate) vni: u32,
         /// Network byte order, as the host's.

@@ -42,6 +42,8 @@
 //! | `counters` | sums of the program's counters |
 //! | `steering` | a loaded program, its tables and counters |
 //! | [`tier`] | the tables of the kernel tier of overlays |
+//! | `index` | its way from a key to a slot |
+//! | `maps` | maps that the process makes |
 //! | `attach` | which program a netdev runs, replaced and detached with care |
 //! | `probe` | what this machine has of what is needed |
 //! | [`traffic`] | frames for benches, made and counted by XDP programs |
@@ -52,8 +54,10 @@ mod attach;
 mod counters;
 mod error;
 mod features;
+mod index;
 mod known;
 mod layout;
+mod maps;
 mod messages;
 mod probe;
 mod steering;

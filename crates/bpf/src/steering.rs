@@ -172,7 +172,7 @@ impl Steering {
     /// [`BpfError::NotPermitted`], [`BpfError::Refused`]: the operator grants it;
     /// [`BpfError::Verifier`], [`BpfError::Load`]: the kernel cannot run it.
     pub fn load(netdev: u16, incarnation: u32) -> Result<Steering, BpfError> {
-        let options = Options { incarnation, process: 0, netdev, reserved: 0 };
+        let options = Options { incarnation, netdev, ..Options::zeroed() };
         let object = load("steer", &OBJECT.0, &options.bytes(), &[])?;
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);

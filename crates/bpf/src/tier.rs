@@ -16,19 +16,20 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use libbpf_rs::libbpf_sys::bpf_map_create_opts;
-use libbpf_rs::{Error, ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use wire::flow::protocol;
 use wire::overlay::Kind;
 use wire::shared::Shared;
 use wire::{Family, Flow, Upper};
 
+use crate::index::Index;
 use crate::layout::{
-    EndpointEntry, EndpointKey, FlowEntry, FlowKeyEntry, FlowUseEntry, KIND_CLOSED, KIND_GENEVE,
-    KIND_VXLAN, LeaseEntry, MAX_ENTRANCES, MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss,
-    NETWORK_ASKS, NETWORK_OPEN, NetworkEntry, Options, OverlayEntry, TIER_OVERLAY, TIERS,
-    VERDICT_DROP, VERDICT_PERMIT, WAY_OPEN, WayEntry,
+    EndpointEntry, FlowEntry, FlowKeyEntry, FlowUseEntry, KIND_CLOSED, KIND_GENEVE, KIND_VXLAN,
+    LeaseEntry, MAX_ENTRANCES, MAX_EXITS, MAX_TIER_OVERLAYS, MISSES, Miss, NETWORK_ASKS,
+    NETWORK_OPEN, NetworkEntry, Options, OverlayEntry, TIER_OVERLAY, TIERS, VERDICT_DROP,
+    VERDICT_PERMIT, WAY_OPEN, WayEntry,
 };
+use crate::maps::make;
 use crate::steering::{Aligned, load};
 use crate::{BpfError, Steering};
 
@@ -199,9 +200,9 @@ pub struct Tier {
     lease: MapHandle,
     overlays: MapHandle,
     networks: MapHandle,
-    endpoint_slots: MapHandle,
+    endpoint_index: Index,
     endpoint_records: MapHandle,
-    flow_slots: MapHandle,
+    flow_index: Index,
     flow_records: MapHandle,
     flow_hits: MapHandle,
     ways: MapHandle,
@@ -218,8 +219,7 @@ impl Tier {
     /// [`BpfError::Table`]: the kernel has not that much memory, say.
     pub fn new(process: u32, size: Size) -> Result<Tier, BpfError> {
         let Size { endpoints, flows, networks } = size;
-        let (array, hash, per_cpu) = (MapType::Array, MapType::Hash, MapType::PercpuArray);
-        let (key, flow_key) = (size_of::<EndpointKey>(), size_of::<FlowKeyEntry>());
+        let (array, per_cpu) = (MapType::Array, MapType::PercpuArray);
         Ok(Tier {
             process,
             size,
@@ -231,14 +231,14 @@ impl Tier {
                 MAX_TIER_OVERLAYS,
             )?,
             networks: make("lockgate_vnis", array, (4, size_of::<NetworkEntry>()), networks)?,
-            endpoint_slots: make("lockgate_slots", hash, (key, 4), endpoints)?,
+            endpoint_index: Index::new("lockgate_slots", "endpoints", endpoints, process)?,
             endpoint_records: make(
                 "lockgate_hosts",
                 array,
                 (4, size_of::<EndpointEntry>()),
                 endpoints,
             )?,
-            flow_slots: make("lockgate_flows", hash, (flow_key, 4), flows)?,
+            flow_index: Index::new("lockgate_flows", "flows", flows, process)?,
             flow_records: make("lockgate_said", array, (4, size_of::<FlowEntry>()), flows)?,
             flow_hits: make("lockgate_used", per_cpu, (4, size_of::<FlowUseEntry>()), flows)?,
             ways: make("lockgate_ways", array, (4, size_of::<WayEntry>()), 2 * endpoints + 1)?,
@@ -263,9 +263,9 @@ impl Tier {
             ("lease", &self.lease),
             ("overlays", &self.overlays),
             ("networks", &self.networks),
-            ("endpoint_slots", &self.endpoint_slots),
+            ("endpoint_index", &self.endpoint_index.map),
             ("endpoint_records", &self.endpoint_records),
-            ("flow_slots", &self.flow_slots),
+            ("flow_index", &self.flow_index.map),
             ("flow_records", &self.flow_records),
             ("flow_hits", &self.flow_hits),
             ("ways", &self.ways),
@@ -330,7 +330,7 @@ impl Tier {
     /// # Errors
     /// [`BpfError::Table`].
     pub fn write_record(&self, slot: u32, record: &Record) -> Result<(), BpfError> {
-        let EndpointKey { vni, address } = record.key.entry();
+        let [vni, address] = record.key.words();
         let entry = EndpointEntry {
             vni,
             address,
@@ -347,17 +347,17 @@ impl Tier {
     /// Makes a key lead to a record that was written.
     ///
     /// # Errors
-    /// [`BpfError::Table`]: the table is full, say.
+    /// [`BpfError::NoPlace`]; [`BpfError::Table`].
     pub fn publish(&self, key: Key, slot: u32) -> Result<(), BpfError> {
-        put(&self.endpoint_slots, "endpoints", &key.entry(), &slot)
+        self.endpoint_index.publish(&key.words(), slot)
     }
 
-    /// Makes a key lead to no record.
+    /// Makes a key that may lead to a record lead to none.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn withdraw(&self, key: Key) -> Result<(), BpfError> {
-        remove(&self.endpoint_slots, "endpoints", &key.entry())
+    pub fn withdraw(&self, key: Key, slot: u32) -> Result<(), BpfError> {
+        self.endpoint_index.withdraw(&key.words(), slot)
     }
 
     /// Writes a verdict to which no flow leads, nor has for [`QUARANTINE`].
@@ -379,17 +379,17 @@ impl Tier {
     /// Makes a flow lead to a verdict that was written.
     ///
     /// # Errors
-    /// [`BpfError::Table`]: the table is full, say.
+    /// [`BpfError::NoPlace`]; [`BpfError::Table`].
     pub fn publish_flow(&self, key: FlowKey, slot: u32) -> Result<(), BpfError> {
-        put(&self.flow_slots, "flows", &key.entry(), &slot)
+        self.flow_index.publish(&key.words(), slot)
     }
 
-    /// Makes a flow lead to no verdict.
+    /// Makes a flow that may lead to a verdict lead to none.
     ///
     /// # Errors
     /// [`BpfError::Table`].
-    pub fn withdraw_flow(&self, key: FlowKey) -> Result<(), BpfError> {
-        remove(&self.flow_slots, "flows", &key.entry())
+    pub fn withdraw_flow(&self, key: FlowKey, slot: u32) -> Result<(), BpfError> {
+        self.flow_index.withdraw(&key.words(), slot)
     }
 
     /// Returns the use of a slot.
@@ -452,7 +452,14 @@ impl Steering {
     /// # Errors
     /// As [`load`](Steering::load); and [`BpfError::Table`].
     pub fn add_tier(&mut self, tier: &Tier, netdev: u16, incarnation: u32) -> Result<(), BpfError> {
-        let options = Options { incarnation, process: tier.process(), netdev, reserved: 0 };
+        let options = Options {
+            incarnation,
+            process: tier.process(),
+            netdev,
+            reserved: 0,
+            endpoint_mask: tier.endpoint_index.mask(),
+            flow_mask: tier.flow_index.mask(),
+        };
         let own = ["sockets", "counters", "after"].into_iter();
         let own: Result<Vec<_>, BpfError> = own.map(|name| Ok((name, self.map(name)?))).collect();
         let own = own?;
@@ -491,8 +498,9 @@ impl Overlay {
 }
 
 impl Key {
-    fn entry(self) -> EndpointKey {
-        EndpointKey { vni: self.vni, address: raw(self.address) }
+    /// The words that the program hashes.
+    fn words(self) -> [u32; 2] {
+        [self.vni, raw(self.address)]
     }
 }
 
@@ -536,6 +544,12 @@ impl FlowKey {
         }
     }
 
+    /// The words that the program hashes, in the order of the fields.
+    fn words(self) -> [u32; 5] {
+        let FlowKeyEntry { vni, source, destination, protocol, upper } = self.entry();
+        [vni, source, destination, protocol, upper]
+    }
+
     fn entry(self) -> FlowKeyEntry {
         FlowKeyEntry {
             vni: self.vni,
@@ -564,18 +578,6 @@ fn tag(vlan: Option<u16>) -> u16 {
     vlan.unwrap_or(wire::mark::VLAN_UNTAGGED)
 }
 
-fn make(
-    name: &'static str,
-    kind: MapType,
-    (key, value): (usize, usize),
-    entries: u32,
-) -> Result<MapHandle, BpfError> {
-    let options =
-        bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
-    MapHandle::create(kind, Some(name), key as u32, value as u32, entries, &options)
-        .map_err(|source| BpfError::Table { table: name, source })
-}
-
 fn put(
     map: &MapHandle,
     table: &'static str,
@@ -601,14 +603,6 @@ fn set(
         State::Open => put(map, table, &number, &open),
         State::Closed => Ok(()),
     }
-}
-
-fn remove(map: &MapHandle, table: &'static str, key: &impl Shared) -> Result<(), BpfError> {
-    let done = match map.delete(&key.bytes()) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
-    };
-    done.map_err(|source: Error| BpfError::Table { table, source })
 }
 
 /// The sum of a per-CPU number.

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
 use bpf::tier::{
@@ -49,7 +50,7 @@ fn program() -> Option<(Steering, Tier)> {
         Err(error) => panic!("{error}"),
     };
     steering.set_ports(&ports()).unwrap();
-    let tier = Tier::new(1, Size { endpoints: 8, flows: 8, networks: 8 }).unwrap();
+    let tier = Tier::new(1, Size { endpoints: 64, flows: 64, networks: 8 }).unwrap();
     steering.add_tier(&tier, NETDEV, INCARNATION).unwrap_or_else(|error| panic!("{error}"));
     tier.renew(u64::MAX).unwrap();
     let overlay = Overlay {
@@ -99,7 +100,12 @@ fn carried(frame: &[u8]) -> Vec<u8> {
 
 /// A packet from tenant 1 to tenant 2.
 fn packet(of: impl FnOnce(PacketBuilder) -> PacketBuilder) -> Vec<u8> {
-    let packet = of(PacketBuilder::new(v4(tenant(1)), v4(tenant(2))));
+    packet_to(tenant(2), of)
+}
+
+/// A packet from tenant 1.
+fn packet_to(to: Ipv4Addr, of: impl FnOnce(PacketBuilder) -> PacketBuilder) -> Vec<u8> {
+    let packet = of(PacketBuilder::new(v4(tenant(1)), v4(to)));
     carried(&packet.payload_of(20).frame([2, 7, 7, 7, 7, 7], mac(1), None))
 }
 
@@ -189,7 +195,7 @@ fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
         assert_eq!(end(&udp(0x1234, 53)), End::Missed(Miss::Network));
         set(NetworkState::Asks { generation: 1 });
         assert_eq!(end(&udp(0x1234, 53)), expected);
-        tier.withdraw_flow(key).unwrap();
+        tier.withdraw_flow(key, slot).unwrap();
         assert_eq!(end(&udp(0x1234, 53)), NO_VERDICT);
     }
     // A verdict of another network, or of another flow, which the slot was used for since.
@@ -259,4 +265,86 @@ fn a_flow_and_its_key_say_the_same() {
         Flow { family: Family::V6, ..flow(protocol::UDP, ports) },
     ];
     assert!(unknown.iter().all(|flow| FlowKey::of(VNI, flow).is_none()));
+}
+
+/// Publishes and withdraws more keys than there is room for, in an order that looks random, and
+/// compares what the program finds with a set of those that were published.
+fn publishes_as_a_set_does(
+    keys: &[u16],
+    publish: impl Fn(u16) -> Result<(), BpfError>,
+    withdraw: impl Fn(u16),
+    is_found: impl Fn(u16) -> bool,
+) {
+    let mut published = HashSet::new();
+    let (mut refused, mut draw) = (0, 1_u32);
+    for _ in 0..2000 {
+        draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let key = keys[(draw >> 8) as usize % keys.len()];
+        if published.remove(&key) {
+            withdraw(key);
+        } else {
+            match publish(key) {
+                Ok(()) => assert!(published.insert(key)),
+                Err(BpfError::NoPlace { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for key in keys.iter().skip(draw as usize >> 24).step_by(31) {
+            assert_eq!(is_found(*key), published.contains(key), "{key}");
+        }
+    }
+    assert!(refused > 100, "{refused}: buckets have been full");
+    assert!(published.len() > 64, "{}", published.len());
+    for key in keys {
+        assert_eq!(is_found(*key), published.contains(key), "{key}");
+    }
+}
+
+// AX-14 AX-34
+#[test]
+fn keys_that_are_published_are_found_and_no_others() {
+    let Some((steering, tier)) = program() else { return };
+    let set = |state| tier.set_network(NETWORK, VNI, 0, state).unwrap();
+    // 64 keys have 128 places.
+    let keys: Vec<u16> = (0x100..0x220).collect();
+    let address = |key: u16| Ipv4Addr::new(172, 17, (key >> 8) as u8, key as u8);
+    set(NetworkState::Open);
+    let (way, network) = (2, NETWORK);
+    publishes_as_a_set_does(
+        &keys,
+        |key| {
+            let key = Key { vni: VNI, address: address(key) };
+            // One record is enough: it is written for the key that is asked for.
+            tier.publish(key, 5)
+        },
+        |key| tier.withdraw(Key { vni: VNI, address: address(key) }, 5).unwrap(),
+        |key| {
+            let to = Key { vni: VNI, address: address(key) };
+            let record = Record { key: to, host: host(2), mac: mac(2), way, answers: way, network };
+            tier.write_record(5, &record).unwrap();
+            let packet = packet_to(address(key), |packet| packet.udp(1, 2));
+            match end(&steering, &tier, &packet) {
+                End::Sent => true,
+                End::Missed(Miss::Endpoint) => false,
+                other => panic!("{other:?}"),
+            }
+        },
+    );
+
+    set(NetworkState::Asks { generation: 1 });
+    let flow = |key: u16| {
+        let [high, low] = key.to_be_bytes();
+        flow(protocol::UDP, [high, low, 0, 53])
+    };
+    publishes_as_a_set_does(
+        &keys,
+        |key| tier.publish_flow(flow(key), 6),
+        |key| tier.withdraw_flow(flow(key), 6).unwrap(),
+        |key| {
+            let verdict = Verdict::Permit;
+            let record = FlowRecord { key: flow(key), generation: 1, network, verdict };
+            tier.write_flow(6, &record).unwrap();
+            end(&steering, &tier, &packet(|packet| packet.udp(key, 53))) == End::Sent
+        },
+    );
 }

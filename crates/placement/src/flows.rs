@@ -126,7 +126,7 @@ impl Flows {
             tables.write_flow(slot, &record).and_then(|()| tables.publish_flow(key, slot));
         if let Err(error) = written {
             // Whatever was written of it leads nowhere.
-            tables.withdraw_flow(key).map_err(AdmitError::Left)?;
+            tables.withdraw_flow(key, slot).map_err(AdmitError::Left)?;
             self.slots.give(slot, now_ns);
             return Err(AdmitError::RolledBack(error));
         }
@@ -147,10 +147,8 @@ impl Flows {
         key: FlowKey,
         now_ns: u64,
     ) -> Result<(), T::Error> {
-        if !self.known.contains_key(&key) {
-            return Ok(());
-        }
-        tables.withdraw_flow(key)?;
+        let Some(flow) = self.known.get(&key) else { return Ok(()) };
+        tables.withdraw_flow(key, flow.slot)?;
         if let Some(KnownFlow { slot, counted, .. }) = self.known.remove(&key) {
             self.of_connections.remove(&key);
             self.slots.give(slot, now_ns);

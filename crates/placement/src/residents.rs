@@ -132,7 +132,7 @@ impl<T: Tables> Residents<T> {
             return Ok(());
         };
         let (slot, ways) = (resident.slot, resident.ways);
-        self.tables.withdraw(tier_key)?;
+        self.tables.withdraw(tier_key, slot)?;
         self.residents.remove(&key);
         self.slots.give(slot, now_ns);
         ways.into_iter().try_for_each(|way| self.ways.release(&self.tables, way, now_ns))
@@ -173,7 +173,7 @@ impl<T: Tables> Residents<T> {
             .and_then(|()| self.tables.publish(tier_key, slot));
         if let Err(error) = written {
             // Whatever was written of it leads nowhere.
-            self.tables.withdraw(tier_key).map_err(AdmitError::Left)?;
+            self.tables.withdraw(tier_key, slot).map_err(AdmitError::Left)?;
             self.give_back(slot, ways, numbers, now_ns).map_err(AdmitError::Left)?;
             return Err(AdmitError::RolledBack(error));
         }

@@ -49,7 +49,7 @@ pub trait Tables {
     ///
     /// # Errors
     /// The write is refused.
-    fn withdraw(&self, key: Key) -> Result<(), Self::Error>;
+    fn withdraw(&self, key: Key, slot: u32) -> Result<(), Self::Error>;
     /// As [`Tier::set_way`].
     ///
     /// # Errors
@@ -79,7 +79,7 @@ pub trait Tables {
     ///
     /// # Errors
     /// The write is refused.
-    fn withdraw_flow(&self, key: FlowKey) -> Result<(), Self::Error>;
+    fn withdraw_flow(&self, key: FlowKey, slot: u32) -> Result<(), Self::Error>;
     /// As [`Tier::flow_use`].
     ///
     /// # Errors
@@ -124,8 +124,8 @@ impl Tables for Arc<Tier> {
         Tier::publish(self, key, slot)
     }
 
-    fn withdraw(&self, key: Key) -> Result<(), BpfError> {
-        Tier::withdraw(self, key)
+    fn withdraw(&self, key: Key, slot: u32) -> Result<(), BpfError> {
+        Tier::withdraw(self, key, slot)
     }
 
     fn set_way(&self, number: u32, way: &Way, state: State) -> Result<(), BpfError> {
@@ -148,8 +148,8 @@ impl Tables for Arc<Tier> {
         Tier::publish_flow(self, key, slot)
     }
 
-    fn withdraw_flow(&self, key: FlowKey) -> Result<(), BpfError> {
-        Tier::withdraw_flow(self, key)
+    fn withdraw_flow(&self, key: FlowKey, slot: u32) -> Result<(), BpfError> {
+        Tier::withdraw_flow(self, key, slot)
     }
 
     fn flow_use(&self, slot: u32) -> Result<FlowUse, BpfError> {

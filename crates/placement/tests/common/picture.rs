@@ -198,9 +198,10 @@ impl Tables for &Picture {
         assert_eq!(self.slots.borrow_mut().insert(key, slot), None, "{key:?} leads elsewhere");
         Ok(())
     }
-    fn withdraw(&self, key: Key) -> Result<(), Refused> {
+    fn withdraw(&self, key: Key, slot: u32) -> Result<(), Refused> {
         self.write()?;
-        if let Some(slot) = self.slots.borrow_mut().remove(&key) {
+        if let Some(used) = self.slots.borrow_mut().remove(&key) {
+            assert_eq!(used, slot, "{key:?}");
             self.left_ns.borrow_mut().insert(slot, self.now_ns.get());
         }
         Ok(())
@@ -238,9 +239,10 @@ impl Tables for &Picture {
         assert_eq!(before, None, "{key:?} leads elsewhere");
         Ok(())
     }
-    fn withdraw_flow(&self, key: FlowKey) -> Result<(), Refused> {
+    fn withdraw_flow(&self, key: FlowKey, slot: u32) -> Result<(), Refused> {
         self.write()?;
-        if let Some(slot) = self.flow_slots.borrow_mut().remove(&key) {
+        if let Some(used) = self.flow_slots.borrow_mut().remove(&key) {
+            assert_eq!(used, slot, "{key:?}");
             self.flow_left_ns.borrow_mut().insert(slot, self.now_ns.get());
         }
         Ok(())
