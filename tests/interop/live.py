@@ -70,6 +70,17 @@ def run(*words, standard_input=None):
     return done.stdout
 
 
+def inside_namespace(name, act):
+    """Does something in a network namespace, and returns what that returns."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/self/ns/net") as ours, open(f"/run/netns/{name}") as theirs:
+        check(libc.setns(theirs.fileno(), CLONE_NEWNET) == 0, "cannot enter a namespace")
+        try:
+            return act()
+        finally:
+            check(libc.setns(ours.fileno(), CLONE_NEWNET) == 0, "cannot leave a namespace")
+
+
 class Laboratory:
     """Three namespaces and a daemon. A context: what it made is gone behind it."""
 
@@ -152,18 +163,14 @@ class Laboratory:
 
     def raw_socket(self):
         """A raw socket on the peer's interface."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        with open("/proc/self/ns/net") as ours, open(f"/run/netns/{self.names['peer']}") as theirs:
-            check(libc.setns(theirs.fileno(), CLONE_NEWNET) == 0, "cannot enter a namespace")
-            try:
-                raw = socket.socket(
-                    socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS)
-                )
-                raw.bind(("eth0", 0))
-            finally:
-                check(libc.setns(ours.fileno(), CLONE_NEWNET) == 0, "cannot leave a namespace")
-        raw.setblocking(False)
-        return raw
+
+        def bound():
+            raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS))
+            raw.bind(("eth0", 0))
+            raw.setblocking(False)
+            return raw
+
+        return inside_namespace(self.names["peer"], bound)
 
     def start(self):
         """Configuration, keys and the daemon, until it says that it has started."""
@@ -171,7 +178,7 @@ class Laboratory:
             (self.folder / name).mkdir(mode=0o750)
         write_keys(self.folder / "keys", self.rows)
         file = self.folder / "gateway.toml"
-        file.write_text(configuration(self.folder, self.rows))
+        file.write_text(self.configuration())
         command = ["ip", "netns", "exec", self.names["gw"], self.program, "--config", file]
         self.log = open(self.folder / "log", "w+b")
         # `ip netns exec` becomes the daemon: the process is ours to end.
@@ -184,16 +191,26 @@ class Laboratory:
             check(time.monotonic() < end, f"lockgated is not ready: {self.said()}")
             time.sleep(0.05)
 
+    def configuration(self):
+        """The daemon's configuration."""
+        return configuration(self.folder, self.rows)
+
     def said(self):
         """What the daemon has said so far."""
         return (self.folder / "log").read_text(errors="replace")
 
+    def command(self, *words):
+        """Runs the operator's command; returns what it printed."""
+        program = self.program.with_name("lockgate")
+        return run(program, "--socket", self.folder / "run" / "api.sock", *words)
+
+    def counters(self):
+        """The daemon's counters."""
+        return json.loads(self.command("show", "counters", "--json"))
+
     def drops(self):
         """Packets that the daemon dropped, by reason."""
-        program = self.program.with_name("lockgate")
-        api = self.folder / "run" / "api.sock"
-        answer = json.loads(run(program, "--socket", api, "show", "counters", "--json"))
-        counts = {line["name"]: int(line["count"]) for line in answer["drops"]}
+        counts = {line["name"]: int(line["count"]) for line in self.counters()["drops"]}
         return {name: count for name, count in counts.items() if count}
 
     def send(self, packet):

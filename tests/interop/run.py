@@ -10,6 +10,8 @@
   live …                              a running daemon in network namespaces, scapy as its peer:
                                       live.py
   check null                          a suite without integrity is refused: here
+  overlay KIND FAMILY WHAT            a running daemon with virtual networks, scapy as its hosts:
+                                      overlay.py
 
 FAMILY is `4-in-6` (IPv4 inside, IPv6 outside) in tunnel mode, `v4` in transport mode. ESN is `esn`
 or `no-esn`, NAT-T `nat-t` or `no-nat-t`. A row that scapy cannot play in full says so and why. With
@@ -33,6 +35,7 @@ logging.getLogger("scapy").setLevel(logging.ERROR)
 try:
     import live
     import matrix
+    import overlay
     import tshark
     from gateway import Gateway, configuration
     from rows import Failed, all_rows
@@ -108,21 +111,25 @@ def main():
         return 0
     words = sys.argv[1:]
     rows = [row for row in all_rows() if all(word in row.name.split() for word in words)]
-    if not rows:
+    networks = overlay.selected(words)
+    if not rows and not networks:
         print(f"no row has {' and '.join(words)} in its name")
         return 1
     program = os.environ.get("LOCKGATE", "target/debug/lockgate")
     daemon = os.environ.get("LOCKGATED", "target/debug/lockgated")
     with tempfile.TemporaryDirectory(prefix=f"lockgate-interop-{os.getpid()}-") as folder:
-        try:
-            replayed(tally, Path(program).absolute(), Path(folder), rows)
-        except (Failed, OSError, subprocess.SubprocessError) as failure:
-            tally.take([("scapy", f"lockgate does not run: {failure}", "")])
+        if rows:
+            try:
+                replayed(tally, Path(program).absolute(), Path(folder), rows)
+            except (Failed, OSError, subprocess.SubprocessError) as failure:
+                tally.take([("scapy", f"lockgate does not run: {failure}", "")])
         reason = live.missing()
         if reason:
             tally.skip("live", reason)
         else:
-            tally.take(live.outcomes(Path(daemon).absolute(), rows))
+            daemon = Path(daemon).absolute()
+            tally.take(live.outcomes(daemon, rows) if rows else [])
+            tally.take(overlay.outcomes(daemon, networks))
     print(f"interop: {time.monotonic() - start:.0f} s")
     print(f"{tally.passed} passed, {tally.failed} failed, {tally.skipped} skipped")
     return min(tally.failed, 100)
