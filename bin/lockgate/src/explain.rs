@@ -26,7 +26,8 @@ pub(crate) use flow::FlowError;
 /// how the packet leaves: by a configuration file, or as the running daemon would decide. If no
 /// policy matches, the answer names the nearest one. Nothing is sent, sealed or counted. The answer
 /// does not cover checksums, hop limit, size, and whether neighbours answer: a flow does not say
-/// them. A file without `addresses` and `[[route]]` leaves both to Linux: its answer is UNKNOWN,
+/// them. Of a packet in a virtual network the daemon says, too, whether the kernel answers it, or
+/// why not. A file without `addresses` and `[[route]]` leaves both to Linux: its answer is UNKNOWN,
 /// with what the policies say.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -135,8 +136,9 @@ fn of_file(
     let prefixes = validated.prefixes();
     let (snapshot, prefixes, routing) = (&snapshot, &prefixes, Routing::of(&validated));
     // Without a daemon there are no connections, so the time does not matter.
-    let (now_ns, dead_ports, recalled) = (0, &[], &[]);
-    let picture = Picture { snapshot, now_ns, prefixes, spis, routing, dead_ports, recalled };
+    let (now_ns, dead_ports, recalled, kernel_tier) = (0, &[], &[], None);
+    let picture =
+        Picture { snapshot, now_ns, prefixes, spis, routing, dead_ports, recalled, kernel_tier };
     Ok(control::explain(picture, question)?)
 }
 

@@ -18,6 +18,7 @@ use dataplane::{Generation, Routes, Snapshot};
 use ipsec::Spi;
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
+use wire::{Flow, Vni};
 
 use crate::config_file::SaveError;
 use crate::endpoints::{ChangeSums, EndpointDesk};
@@ -423,6 +424,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows>;
     /// Returns what each worker's flow cache would do with packets; `None`: it has none.
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>>;
+    /// Returns the kernel tier's answer to packets of a flow in a virtual network, as a predicate.
+    async fn kernel_standing(&self, vni: Vni, flow: Flow) -> String;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.

@@ -10,6 +10,7 @@ use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use wire::{Flow, Vni};
 
 use crate::acquires::AcquireDesk;
 use crate::api::port_name;
@@ -368,6 +369,10 @@ impl Backend for Daemon {
 
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
         self.picture().workers.recall(&keys).await
+    }
+
+    async fn kernel_standing(&self, vni: Vni, flow: Flow) -> String {
+        self.desks.tier.standing(vni, &flow)
     }
 
     async fn counters(&self) -> v1::Counters {

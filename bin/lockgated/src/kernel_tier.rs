@@ -29,6 +29,7 @@ use placement::{
     Admission, AdmitError, CountedRule, Counts, Heat, Moment, Moves, PortPlace, Residents,
     endpoints_of,
 };
+use wire::{Flow, Vni};
 
 use crate::events::{Events, Kind};
 use flows::FlowUse;
@@ -349,6 +350,17 @@ impl KernelTier {
         let misses = Miss::ALL.iter().map(|miss| miss.name()).zip(counts).collect();
         let (counts, tally, closed) = (residents.counts(), *tally, closed.clone());
         Some(TierReport { counts, tally, misses, closed })
+    }
+
+    /// The tier's answer to packets of a flow in a network, as a predicate.
+    pub(crate) fn standing(&self, vni: Vni, flow: &Flow) -> String {
+        match self.lock().as_ref() {
+            None => "answers nothing: it is switched off, or the kernel refused its tables".into(),
+            Some(Inner { closed: Some(why), .. }) => format!("answers nothing: {why}"),
+            Some(Inner { residents, snapshot, .. }) => {
+                residents.standing(vni, flow, snapshot, lease::now()).to_string()
+            }
+        }
     }
 
     /// Writes to the tables, unless they are closed. If one refuses, they are from now on.

@@ -84,6 +84,9 @@ pub struct Picture<'a> {
     /// Answers of each worker's flow cache to [`questions`], in their order; `None`: the worker has
     /// no cache. Empty without a daemon.
     pub recalled: &'a [Option<Vec<Recall>>],
+    /// The kernel tier's answer to a packet in a virtual network, as a predicate; `None`: it was
+    /// not asked.
+    pub kernel_tier: Option<&'a str>,
 }
 
 /// A packet to explain, by the names of a configuration.
@@ -388,7 +391,7 @@ impl Story<'_> {
             lines.push(("connection", self.connection(seen)));
         }
         if let Some(carried) = &self.told.carried {
-            lines.extend(inside::lines(carried, &self.flow));
+            lines.extend(inside::lines(carried, &self.flow, self.picture.kernel_tier));
         }
         match self.let_through() {
             Some(how) => lines.push(("policies", how)),
@@ -713,6 +716,8 @@ impl Story<'_> {
         let tunnel = set.map(|set| set.tunnel);
         let sa = set.and_then(|set| set.outbound.first());
         let sa = sa.map(|sa| self.snapshot.outbound_sa(*sa));
+        let kernel_tier = self.picture.kernel_tier;
+        let inside = told.carried.as_ref().map(|carried| InsideText::of(carried, kernel_tier));
         Explained {
             flow: flow_text(&self.flow),
             verdict,
@@ -728,7 +733,7 @@ impl Story<'_> {
             tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
             spi: sa.and_then(|sa| self.spi(sa)),
             mtu: told.mtu,
-            inside: told.carried.as_ref().map(InsideText::of),
+            inside,
             generation: self.snapshot.generation().0,
             notes: self.notes(),
             lines: self.lines(),

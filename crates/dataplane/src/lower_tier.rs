@@ -6,6 +6,8 @@
 //! what an established connection permits: its packets change nothing but when it was last seen,
 //! and [`Snapshot::connection_seen_below`] makes up for that.
 
+use std::fmt;
+
 use policy::{
     Action, Deciders, DomainId, FlowAction, Generation, GroupMode, KnownConnections, Question,
     Tracks,
@@ -99,6 +101,27 @@ pub enum NotBelow {
     Connection(NotLasting),
     /// The connection began by rules that have changed since: its next packet is judged anew.
     JudgedBefore,
+}
+
+impl fmt::Display for NotBelow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotBelow::NotAsked => "no group judges it",
+            NotBelow::Workers => {
+                "packets of IPv6, fragments, and the first packets of TCP connections are theirs"
+            }
+            NotBelow::TriedOut => "a group in audit mode would deny it, and workers count that",
+            NotBelow::NoConnections => {
+                "its network tracks connections, and ICMP echoes are told apart by identifiers"
+            }
+            NotBelow::JudgedBefore => {
+                "its connection began by earlier rules, and its next packet is judged anew"
+            }
+            NotBelow::Connection(why) => {
+                return write!(f, "its network tracks connections, and of the flow's: {why}");
+            }
+        })
+    }
 }
 
 impl Snapshot {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use bpf::tier::{FlowKey, FlowRecord, FlowUse};
+use bpf::tier::{FlowKey, FlowRecord, FlowUse, Verdict};
 use dataplane::Grounds;
 
 use crate::admission::{Admission, AdmitError};
@@ -26,6 +26,7 @@ struct KnownFlow {
     slot: u32,
     /// Number of its network, and the generation that the verdict was given under.
     given: (u32, u32),
+    verdict: Verdict,
     counted: Counted,
 }
 
@@ -88,6 +89,15 @@ impl Flows {
         self.of_connections.iter().copied()
     }
 
+    /// The verdict on a flow, with its grounds; it may be void.
+    pub(crate) fn verdict(&self, key: FlowKey) -> Option<(Verdict, Grounds)> {
+        let grounds = match self.is_of_connection(key) {
+            true => Grounds::Connection,
+            false => Grounds::Rules,
+        };
+        self.known.get(&key).map(|flow| (flow.verdict, grounds))
+    }
+
     /// Number of a flow's network, and the generation that its verdict was given under.
     pub(crate) fn given(&self, key: FlowKey) -> Option<(u32, u32)> {
         self.known.get(&key).map(|flow| flow.given)
@@ -109,7 +119,7 @@ impl Flows {
         Judged { record, grounds, rules }: Judged,
         now_ns: u64,
     ) -> Result<Admission, AdmitError<T::Error>> {
-        let FlowRecord { key, generation, network, .. } = record;
+        let FlowRecord { key, generation, network, verdict } = record;
         let given = (network, generation);
         match self.known.get(&key) {
             Some(flow) if flow.given == given => return Ok(Admission::Resident),
@@ -130,7 +140,8 @@ impl Flows {
             self.slots.give(slot, now_ns);
             return Err(AdmitError::RolledBack(error));
         }
-        self.known.insert(key, KnownFlow { slot, given, counted: Counted { seen, rules } });
+        let counted = Counted { seen, rules };
+        self.known.insert(key, KnownFlow { slot, given, verdict, counted });
         if is_of_connection {
             self.of_connections.insert(key);
         }

@@ -109,6 +109,11 @@ impl Gates {
         self.networks.get(&vni).copied()
     }
 
+    /// Returns whether packets of an overlay come in.
+    pub(crate) fn has_entrance(&self, overlay: OverlayId) -> bool {
+        self.overlays.contains_key(&overlay)
+    }
+
     /// Networks that are open or ask.
     pub(crate) fn networks(&self) -> usize {
         self.networks.len()

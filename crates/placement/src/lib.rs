@@ -26,6 +26,7 @@
 //! | `flows` | the verdicts on flows in the tier |
 //! | `tracked` | connections whose packets the tier passes |
 //! | `rule_use` | packets that the tier judged, by rule |
+//! | `standing` | the tier's answer to a flow, or the reason why it has none |
 //! | `moment` | a moment by two clocks |
 //! | `heat` | which endpoints and flows are worth a place |
 //!
@@ -43,6 +44,7 @@ mod place;
 mod residents;
 mod rule_use;
 mod slots;
+mod standing;
 mod tables;
 mod tracked;
 mod ways;
@@ -53,4 +55,5 @@ pub use moment::Moment;
 pub use place::PortPlace;
 pub use residents::{Counts, Residents};
 pub use rule_use::CountedRule;
+pub use standing::{Standing, Why};
 pub use tables::Tables;

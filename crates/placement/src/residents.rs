@@ -54,7 +54,7 @@ pub struct Residents<T> {
     slots: Slots,
     pub(crate) flows: Flows,
     ways: Ways,
-    gates: Gates,
+    pub(crate) gates: Gates,
 }
 
 /// The way of a key, as the walk says.
@@ -262,11 +262,19 @@ impl<T: Tables> Residents<T> {
     fn network_between(&self, key: FlowKey) -> Option<OpenNetwork> {
         let vni = Vni::new(key.vni)?;
         let open = self.gates.network(vni)?;
-        let is_in = |address: Ipv4Addr| {
-            let key = EndpointKey { vni, address: Address::v4(address.into()) };
-            self.residents.get(&key).is_some_and(|resident| resident.network == open.number)
-        };
+        let is_in = |address| self.is_in(vni, address, open);
         (is_in(key.source) && is_in(key.destination)).then_some(open)
+    }
+
+    /// Returns whether an address of a network is an endpoint in the tier.
+    pub(crate) fn is_in(&self, vni: Vni, address: Ipv4Addr, open: OpenNetwork) -> bool {
+        let key = EndpointKey { vni, address: Address::v4(address.into()) };
+        self.residents.get(&key).is_some_and(|resident| resident.network == open.number)
+    }
+
+    /// Returns whether packets to an endpoint in the tier have an open way to its host.
+    pub(crate) fn has_way_to(&self, key: EndpointKey) -> bool {
+        self.residents.get(&key).is_some_and(|Resident { ways: [to, _], .. }| self.ways.is_open(to))
     }
 
     /// The flow of a packet that workers saw, if the tier could have a verdict on it.

@@ -145,6 +145,11 @@ impl Ways {
         known.map_or(Ok(()), |known| known.open(tables, &key, now_ns, &way_of))
     }
 
+    /// Returns whether the way of a key is open.
+    pub(crate) fn is_open(&self, key: &WayKey) -> bool {
+        self.known.get(key).is_some_and(|known| known.open.is_some())
+    }
+
     /// Ways that are open.
     pub(crate) fn open(&self) -> usize {
         self.known.values().filter(|known| known.open.is_some()).count()

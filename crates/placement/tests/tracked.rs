@@ -14,7 +14,7 @@ use common::*;
 use dataplane::connections::{Connections, LEEWAY_S, Limits, Place};
 use dataplane::{Input, NetdevId, Outputs, Snapshot, Walk};
 use endpoints::{Endpoint, EndpointKey, Table};
-use placement::{Admission, Moment, Residents};
+use placement::{Admission, Moment, Residents, Standing};
 use policy::connection::{Segment, Timeouts};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -311,7 +311,17 @@ impl<'p> Pair<'p> {
 
     /// Returns whether the two tiers send a packet.
     fn sends_below(&mut self, packet: &Packet) -> bool {
-        let verdict = packet.seen().and_then(|(key, bytes)| self.picture.judge(key, bytes));
+        let verdict = packet.seen().and_then(|(key, bytes)| {
+            let (now, snapshot) = (self.moment(), &self.below.snapshot);
+            let standing = self.residents.standing(vni(key.vni), &key.flow(), snapshot, now);
+            let verdict = self.picture.judge(key, bytes);
+            let told = match standing {
+                Standing::Judged(verdict, _) => Some(verdict),
+                Standing::Open | Standing::Leaves(_) => None,
+            };
+            assert_eq!(told, verdict, "{standing:?}");
+            verdict
+        });
         match verdict {
             Some(verdict) => {
                 self.seen.in_kernel += 1;

@@ -296,6 +296,7 @@ impl Gateway for Fake {
             routing: control::Routing::Known,
             dead_ports: &dead,
             recalled: &[],
+            kernel_tier: None,
         };
         let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
         let (source, destination) = (address(&request.source), address(&request.destination));

@@ -338,6 +338,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         source_host: inside.source_host.map(|host| host.to_string()),
         destination_host: inside.destination_host.map(|host| host.to_string()),
         outer: inside.outer.map(ends),
+        kernel_tier: inside.kernel_tier,
     });
     let lines = told.lines.into_iter();
     v1::Explanation {

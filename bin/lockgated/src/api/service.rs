@@ -252,6 +252,10 @@ impl<B: Backend> Gateway for Service<B> {
         let now_ns = crate::clock::now_ns();
         let questions = control::questions((snapshot, now_ns), question).map_err(refused)?;
         let recalled = self.backend.recall(questions).await;
+        let kernel_tier = match inside {
+            Some(inside) => Some(self.backend.kernel_standing(inside.vni, flow).await),
+            None => None,
+        };
         let picture = Picture {
             snapshot,
             now_ns,
@@ -260,6 +264,7 @@ impl<B: Backend> Gateway for Service<B> {
             routing: Routing::Known,
             dead_ports: &dead_ports,
             recalled: &recalled,
+            kernel_tier: kernel_tier.as_deref(),
         };
         let told = control::explain(picture, question).map_err(refused)?;
         Ok(Response::new(present::explanation(told)))

@@ -21,10 +21,12 @@ pub struct InsideText {
     pub destination_host: Option<std::net::IpAddr>,
     /// Source and destination of the overlay packet that goes on.
     pub outer: Option<TunnelEnds>,
+    /// The kernel tier's answer to it; `None`: no daemon was asked.
+    pub kernel_tier: Option<String>,
 }
 
 impl InsideText {
-    pub(super) fn of(carried: &Carried) -> InsideText {
+    pub(super) fn of(carried: &Carried, kernel_tier: Option<&str>) -> InsideText {
         let host = |found: &Found| found.host.into();
         InsideText {
             vni: carried.vni.get(),
@@ -36,6 +38,7 @@ impl InsideText {
                 local: flow.source_address().into(),
                 remote: flow.destination_address().into(),
             }),
+            kernel_tier: kernel_tier.map(str::to_owned),
         }
     }
 }
@@ -54,8 +57,13 @@ pub(super) fn error_text(error: &InsideError) -> String {
     }
 }
 
-/// The endpoints of a packet in a virtual network, and the overlay packet that goes on.
-pub(super) fn lines(carried: &Carried, flow: &Flow) -> Vec<(&'static str, String)> {
+/// The endpoints of a packet in a virtual network, the overlay packet that goes on, and the kernel
+/// tier's answer.
+pub(super) fn lines(
+    carried: &Carried,
+    flow: &Flow,
+    kernel_tier: Option<&str>,
+) -> Vec<(&'static str, String)> {
     let (source, destination) = (flow.source_address(), flow.destination_address());
     let endpoint = |address: Address, found: &Option<Found>| match found {
         Some(found) => format!("{address} is on host {}", found.host),
@@ -69,5 +77,6 @@ pub(super) fn lines(carried: &Carried, flow: &Flow) -> Vec<(&'static str, String
         let text = format!("{}: goes on as {}", carried.overlay, flow_text(onward));
         lines.push(("overlay", text));
     }
+    lines.extend(kernel_tier.map(|answer| ("kernel tier", answer.to_owned())));
     lines
 }

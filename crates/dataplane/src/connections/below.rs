@@ -1,6 +1,8 @@
 //! Connections whose packets a tier below the workers passes: which ones it may have, and what it
 //! saw of them.
 
+use std::fmt;
+
 use policy::connection::{Flags, Shown, State, Status};
 
 use super::{Connections, Found, Key};
@@ -18,6 +20,20 @@ pub enum NotLasting {
     Unsettled,
     /// It ends soon unless a packet of it is seen; or would, as soon as it closes.
     EndsSoon,
+}
+
+impl fmt::Display for NotLasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotLasting::None => f.write_str("there is none"),
+            NotLasting::Unsettled => {
+                f.write_str("it is not established, was not answered yet, or closes")
+            }
+            NotLasting::EndsSoon => {
+                write!(f, "it may be over in {LEEWAY_S} s, if it closes or nobody speaks")
+            }
+        }
+    }
 }
 
 /// Returns whether every packet that is neither the beginning nor the end of a connection leaves

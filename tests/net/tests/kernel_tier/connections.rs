@@ -82,6 +82,12 @@ impl Conversation {
         assert_eq!(&word, b"word");
     }
 
+    /// The addresses and ports of client and server.
+    fn ends(&self) -> (String, String) {
+        let [client, server] = [&self.client, &self.server].map(|end| end.local_addr().unwrap());
+        (client.to_string(), server.to_string())
+    }
+
     /// Speaks until the kernel has the verdicts on both directions.
     fn until_in_kernel(&mut self, lab: &Lab) {
         let end = Instant::now() + AGAIN;
@@ -90,6 +96,13 @@ impl Conversation {
             (0..10).for_each(|_| self.speak());
         }
     }
+}
+
+/// The kernel tier's answer to a packet of a flow, in the words of `explain`.
+fn explained(lab: &Lab, flow: &[&str]) -> String {
+    let words = [&["explain", "--in", "lan", "--vni", "7"], flow].concat();
+    let told = lab.gateways.daemon(1).unwrap().ask(&words).unwrap();
+    told["inside"]["kernel_tier"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the kernel has no verdict of a connection.
@@ -152,6 +165,13 @@ fn stays(lab: &Lab, conversation: &mut Conversation) {
     let [in_kernel, by_workers] = [0, 1].map(|place| after[place] - before[place]);
     println!("{in_kernel} packets in the kernel, {by_workers} to workers");
     assert!(in_kernel > 100 && by_workers < 20, "{before:?} {after:?} {:#}", tier(lab));
+    let (client, server) = conversation.ends();
+    let told = explained(lab, &["--tcp", "established", "tcp", &client, &server]);
+    assert!(told.starts_with("forwards it") && told.contains("connection lasts"), "{told}");
+    let told = explained(lab, &["--tcp", "new", "tcp", &client, &server]);
+    assert!(told.starts_with("leaves it") && told.contains("first packets of TCP"), "{told}");
+    let told = explained(lab, &["icmp/8/0", &address(1), &address(2)]);
+    assert!(told.starts_with("leaves it") && told.contains("identifiers"), "{told}");
     let shown = connections(lab);
     assert_eq!(shown[0]["state"], "established", "{shown:?}");
     assert!(shown[0]["idle_s"].as_u64().unwrap() < 5, "{shown:?}");

@@ -11,6 +11,7 @@ use dataplane::counters::Volume;
 use dataplane::{Generation, Routes, Snapshot};
 use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
+use wire::{Flow, Vni};
 
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
@@ -205,6 +206,10 @@ impl Backend for Fake {
 
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>> {
         vec![Some(vec![Recall::Known; keys.len()]), None]
+    }
+
+    async fn kernel_standing(&self, _: Vni, _: Flow) -> String {
+        "forwards it: no group judges it".into()
     }
 
     async fn counters(&self) -> v1::Counters {
