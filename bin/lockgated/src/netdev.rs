@@ -17,6 +17,7 @@ use bpf::tier::Tier;
 use bpf::{Attached, BpfError, CounterReader, Inside, PortRule, Prefix, Steering};
 use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
+use wire::mark::Marker;
 use xsk::XskError;
 
 use crate::assign::{self, MAX_QUEUES};
@@ -136,7 +137,7 @@ pub(crate) struct SteeredNetdev {
     queues: u32,
     steering: Steering,
     /// Numbers of the netdev and of the attachment, for the marks.
-    number: (u16, u32),
+    marker: Marker,
     /// The claim, kept as long as the netdev is attached.
     _claim: Claim,
 }
@@ -156,12 +157,13 @@ impl SteeredNetdev {
             return Err(NetdevError::TooManyQueues { netdev, queues });
         }
         let claim = Claim::make(&netdev, ifindex)?;
-        let number = (*mark, INCARNATIONS.fetch_add(1, Ordering::Relaxed));
-        let steering = Steering::load(number.0, number.1)
+        let incarnation = INCARNATIONS.fetch_add(1, Ordering::Relaxed);
+        let marker = Marker { netdev: *mark, incarnation };
+        let steering = Steering::load(marker.netdev, incarnation)
             .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
         let is_squatted = matches!(claim, Claim::Squatted);
         let mut steered =
-            SteeredNetdev { netdev, ifindex, queues, steering, number, _claim: claim };
+            SteeredNetdev { netdev, ifindex, queues, steering, marker, _claim: claim };
         let attached = match steered.serve(taking, workers).await {
             Ok(attached) => attached.into(),
             Err(error) => {
@@ -235,8 +237,8 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: it is not there.
     pub(crate) fn add_tier(&mut self, tables: &Tier) -> Result<(), NetdevError> {
-        let (mark, incarnation) = self.number;
-        let added = self.steering.add_tier(tables, mark, incarnation);
+        let Marker { netdev, incarnation } = self.marker;
+        let added = self.steering.add_tier(tables, netdev, incarnation);
         added.map_err(|error| self.refused(error))
     }
 
@@ -261,8 +263,9 @@ impl SteeredNetdev {
         taking: &Taking,
         workers: &[Handle],
     ) -> Result<Attached, NetdevError> {
-        let Taking { ifindex, id, mark, queues, instruction, .. } = taking;
-        let (ifindex, id, mark) = (*ifindex, *id, *mark);
+        let Taking { ifindex, id, queues, instruction, .. } = taking;
+        let (ifindex, id) = (*ifindex, *id);
+        let marker = self.marker;
         self.instruct(instruction)?;
         for queue in 0..*queues {
             let worker = &workers[assign::worker_of(queue, workers.len() as u32) as usize];
@@ -283,7 +286,7 @@ impl SteeredNetdev {
             let socket = Box::new(socket.map_err(failed)?);
             let set = self.steering.set_queue(queue, Some(socket.as_fd()));
             set.map_err(|error| self.refused(error))?;
-            worker.ask(|reply| Command::Attach { netdev: id, mark, socket, reply }).await?;
+            worker.ask(|reply| Command::Attach { netdev: id, marker, socket, reply }).await?;
         }
         self.attach_again()
     }

@@ -20,6 +20,7 @@ use io::{LivePort, TunPort, XdpFrames, XdpPort};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use tokio::sync::oneshot;
 use wire::BATCH;
+use wire::mark::Marker;
 
 /// Longest sleep of a worker while packets are under way, and while none are.
 const SHORT_SLEEP: Duration = Duration::from_millis(5);
@@ -36,7 +37,12 @@ pub(crate) enum Command {
     /// exchange of pointers: what goes is handed back, for somebody else to free.
     Publish { next: Box<Next>, reply: oneshot::Sender<RetiredParts> },
     /// Takes a socket over.
-    Attach { netdev: NetdevId, mark: u16, socket: Box<xsk::Socket>, reply: oneshot::Sender<()> },
+    Attach {
+        netdev: NetdevId,
+        marker: Marker,
+        socket: Box<xsk::Socket>,
+        reply: oneshot::Sender<()>,
+    },
     /// Closes all sockets of a netdev.
     Detach { netdev: NetdevId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
@@ -554,8 +560,8 @@ impl Thread {
             Command::Publish { next, reply } => {
                 let _ = reply.send(self.publish(*next));
             }
-            Command::Attach { netdev, mark, socket, reply } => {
-                self.attach(netdev, mark, *socket);
+            Command::Attach { netdev, marker, socket, reply } => {
+                self.attach(netdev, marker, *socket);
                 let _ = reply.send(());
             }
             Command::Detach { netdev, reply } => {
@@ -653,12 +659,12 @@ impl Thread {
         self.bell.serves.store(serves, Ordering::Relaxed);
     }
 
-    fn attach(&mut self, netdev: NetdevId, mark: u16, socket: xsk::Socket) {
+    fn attach(&mut self, netdev: NetdevId, marker: Marker, socket: xsk::Socket) {
         let (frames, port) = self.worker.parts_mut(netdev);
         match port {
             Some(LivePort::Xdp(port)) => port.add(frames, socket),
             _ => {
-                let mut port = XdpPort::new(mark);
+                let mut port = XdpPort::new(marker);
                 port.add(frames, socket);
                 self.worker.put_netdev(netdev, Some(LivePort::Xdp(port)));
             }

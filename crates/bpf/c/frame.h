@@ -164,6 +164,7 @@ static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
 	mark->generation = 0;
 	mark->zone = 0;
 	mark->verdict = 0;
+	mark->domain = 0;
 	mark->reserved = 0;
 	/* The socket is looked up here, once: a queue without one says XDP_DROP. */
 	action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);

@@ -153,6 +153,14 @@ struct gate {
 	__u32 generation;
 };
 
+/* What a mark says of a packet that goes up although its verdict is known here. */
+struct claim {
+	__u32 zone;
+	__u32 domain;
+	__u32 generation;
+	__u32 verdict; /* 0: nothing */
+};
+
 /* The frame has `bytes` bytes from offset `at` on. */
 static __always_inline __u8 *bytes_at(struct xdp_md *ctx, __u32 at, __u32 bytes)
 {
@@ -466,10 +474,11 @@ static __always_inline bool upper_of(struct xdp_md *ctx, __u32 at, __u8 protocol
 }
 
 /* The verdict of a network's groups on the flow of a plain packet, given under the
- * network's present generation; 0: there is none here.
+ * network's present generation; NULL: there is none here.
  */
-static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *crossing,
-				     const struct gate *gate, __u32 *slot)
+static __always_inline const struct lockgate_flow *verdict(struct xdp_md *ctx,
+							    const struct crossing *crossing,
+							    const struct gate *gate, __u32 *slot)
 {
 	struct lockgate_flow_key key = { .vni = crossing->vni };
 	const __u8 *header = crossing->tenant + ETH_HLEN;
@@ -480,29 +489,43 @@ static __always_inline __u32 verdict(struct xdp_md *ctx, const struct crossing *
 	key.destination = load32_be(header + 16);
 	key.protocol = header[9];
 	if (!upper_of(ctx, crossing->tenant_at + ETH_HLEN + 20, header[9], &key.upper))
-		return 0;
+		return NULL;
 	hash = hashed(hashed(hashed(options.process, key.vni), key.source), key.destination);
 	hash = hashed(hashed(hash, key.protocol), key.upper);
 	if (!find(&flow_index, options.flow_mask, hash, slot))
-		return 0;
+		return NULL;
 	record = bpf_map_lookup_elem(&flow_records, slot);
 	if (!record || record->generation != gate->generation || record->network != gate->number)
-		return 0;
+		return NULL;
 	if (record->vni != key.vni || record->source != key.source ||
 	    record->destination != key.destination || record->protocol != key.protocol ||
 	    record->upper != key.upper)
-		return 0;
-	return record->verdict;
+		return NULL;
+	return record;
+}
+
+/* A packet whose verdict is known goes up for this reason. */
+static __always_inline enum lockgate_miss go_up(const struct lockgate_flow *judged,
+						struct claim *claim, enum lockgate_miss miss)
+{
+	if (judged) {
+		claim->zone = judged->vni;
+		claim->domain = judged->rules_domain;
+		claim->generation = judged->rules_generation;
+		claim->verdict = judged->claim;
+	}
+	return miss;
 }
 
 /* A tenant's packet: forwarded, dropped by a verdict, or the reason why not. */
 static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
 						__u32 length, int *action,
-						enum lockgate_counter *counter)
+						enum lockgate_counter *counter, struct claim *claim)
 {
 	__u32 from_slot = 0, to_slot = 0, flow_slot = 0, said = LOCKGATE_VERDICT_PERMIT;
 	__u32 around = crossing->tenant_at + ETH_HLEN - crossing->ip_at;
 	__u8 *ip = crossing->ip, *tenant = crossing->tenant;
+	const struct lockgate_flow *judged = NULL;
 	const struct lockgate_endpoint *from, *to;
 	struct gate gate = {};
 	const struct lockgate_way *by;
@@ -518,11 +541,13 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 	miss = enter(ctx, crossing, from, &gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
+	if (gate.state == LOCKGATE_NETWORK_ASKS) {
+		judged = verdict(ctx, crossing, &gate, &flow_slot);
+		said = judged ? judged->verdict : 0;
+	}
 	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
 	if (!to)
-		return LOCKGATE_MISS_ENDPOINT;
-	if (gate.state == LOCKGATE_NETWORK_ASKS)
-		said = verdict(ctx, crossing, &gate, &flow_slot);
+		return go_up(judged, claim, LOCKGATE_MISS_ENDPOINT);
 	if (said == LOCKGATE_VERDICT_DROP) {
 		*counter = LOCKGATE_VERDICT_DROPPED;
 		*action = XDP_DROP;
@@ -536,7 +561,7 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 	by = way(to->way, to->host, length, crossing->vlan);
 	*action = by ? leave(ctx, by) : 0;
 	if (!by || !*action)
-		return LOCKGATE_MISS_WAY;
+		return go_up(judged, claim, LOCKGATE_MISS_WAY);
 	change = change32(load32_be(tenant), load32_be(to->mac)) +
 		 change16(load16_raw(tenant + 4), load16_raw(to->mac + 4));
 	copy_station(tenant, to->mac);
@@ -673,7 +698,8 @@ static __always_inline bool is_outer(const __u8 *ip, __u32 length)
 
 /* Finishes a frame, or says why it is a miss; then it is as it came. */
 static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan, int *action,
-						 enum lockgate_counter *counter)
+						 enum lockgate_counter *counter,
+						 struct claim *claim)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
 	struct crossing crossing = { .frame = data };
@@ -708,7 +734,20 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 	if (load16(crossing.tenant + 12) != ETH_P_IP || crossing.tenant[0] & 1)
 		return LOCKGATE_MISS_UNUSUAL;
 	*counter = LOCKGATE_TRANSMITTED;
-	return carry(ctx, &crossing, length, action, counter);
+	return carry(ctx, &crossing, length, action, counter, claim);
+}
+
+/* Writes a claim into the mark that was put in front of a frame, if one was. */
+static __always_inline void put_claim(struct xdp_md *ctx, const struct claim *claim)
+{
+	struct lockgate_mark *mark = (void *)(long)ctx->data_meta;
+
+	if (!claim->verdict || (void *)(mark + 1) > (void *)(long)ctx->data)
+		return;
+	mark->zone = claim->zone;
+	mark->domain = claim->domain;
+	mark->generation = claim->generation;
+	mark->verdict = claim->verdict;
 }
 
 SEC("xdp")
@@ -716,12 +755,13 @@ int lockgate_overlay(struct xdp_md *ctx)
 {
 	enum lockgate_counter counter = LOCKGATE_TO_WORKER;
 	__u16 vlan = LOCKGATE_VLAN_OTHER;
+	struct claim claim = {};
 	enum lockgate_miss miss;
 	int action = XDP_DROP;
 	__u64 *frames;
 	__u32 index;
 
-	miss = cross(ctx, &vlan, &action, &counter);
+	miss = cross(ctx, &vlan, &action, &counter, &claim);
 	if (miss != LOCKGATE_MISS_NONE) {
 		index = miss;
 		frames = bpf_map_lookup_elem(&misses, &index);
@@ -729,6 +769,7 @@ int lockgate_overlay(struct xdp_md *ctx)
 			(*frames)++;
 		counter = LOCKGATE_TO_WORKER;
 		action = redirect(ctx, vlan, &counter);
+		put_claim(ctx, &claim);
 	}
 	return finish(ctx, action, counter);
 }

@@ -279,6 +279,11 @@ shared_struct! {
         pub(crate) network: u32,
         /// One of `VERDICT_*`.
         pub(crate) verdict: u32,
+        /// The claim in the marks of its packets that go up: domain and generation of the walk's
+        /// rules, and `wire::Claim`; 0: none.
+        pub(crate) rules_domain: u32,
+        pub(crate) rules_generation: u32,
+        pub(crate) claim: u32,
     }
 }
 

@@ -20,7 +20,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use wire::flow::protocol;
 use wire::overlay::Kind;
 use wire::shared::Shared;
-use wire::{Family, Flow, Upper};
+use wire::{Claim, Family, Flow, Upper};
 
 use crate::index::Index;
 use crate::layout::{
@@ -118,6 +118,19 @@ pub struct FlowRecord {
     pub network: u32,
     /// The verdict.
     pub verdict: Verdict,
+    /// The claim about its packets that go up to a worker all the same; `None`: there is none.
+    pub claim: Option<FlowClaim>,
+}
+
+/// A claim by rules of the walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowClaim {
+    /// Number of the domain of the rules.
+    pub domain: u32,
+    /// The domain's generation.
+    pub generation: u32,
+    /// The claim.
+    pub claim: Claim,
 }
 
 /// The packets of the flows that had a slot, since the tables were made.
@@ -365,14 +378,27 @@ impl Tier {
     /// # Errors
     /// [`BpfError::Table`].
     pub fn write_flow(&self, slot: u32, record: &FlowRecord) -> Result<(), BpfError> {
-        let FlowRecord { key, generation, network, verdict } = *record;
+        let FlowRecord { key, generation, network, verdict, claim } = *record;
         let FlowKeyEntry { vni, source, destination, protocol, upper } = key.entry();
         let verdict = match verdict {
             Verdict::Permit => VERDICT_PERMIT,
             Verdict::Drop => VERDICT_DROP,
         };
-        let flow =
-            FlowEntry { vni, source, destination, protocol, upper, generation, network, verdict };
+        let word = |of: FlowClaim| Some((of.domain, of.generation, of.claim.word()?));
+        let (rules_domain, rules_generation, claim) = claim.and_then(word).unwrap_or_default();
+        let flow = FlowEntry {
+            vni,
+            source,
+            destination,
+            protocol,
+            upper,
+            generation,
+            network,
+            verdict,
+            rules_domain,
+            rules_generation,
+            claim,
+        };
         put(&self.flow_records, "verdicts on flows", &slot, &flow)
     }
 

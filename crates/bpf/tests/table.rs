@@ -97,8 +97,8 @@ fn v6(source: &str, destination: &str) -> PacketBuilder {
 
 /// The mark of a frame that goes to a socket: it claims nothing.
 fn mark_of(vlan: MarkVlan) -> Mark {
-    let (incarnation, generation, zone, verdict) = (INCARNATION, 0, 0, 0);
-    Mark { netdev: NETDEV, vlan, incarnation, generation, zone, verdict }
+    let (incarnation, generation, zone, verdict, domain) = (INCARNATION, 0, 0, 0, 0);
+    Mark { netdev: NETDEV, vlan, incarnation, generation, zone, verdict, domain }
 }
 
 /// Runs the cases and reports all that end otherwise.

@@ -7,7 +7,8 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
 use bpf::tier::{
-    FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, Size, State, Tier, Verdict, Way,
+    FlowClaim, FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, Size, State, Tier, Verdict,
+    Way,
 };
 use bpf::{Action, BpfError, Counter, Miss, Steering};
 use common::*;
@@ -15,7 +16,7 @@ use policy::connection::Segment;
 use wire::build::PacketBuilder;
 use wire::flow::protocol;
 use wire::overlay::Kind;
-use wire::{Address, Family, Flow, Upper, Vni};
+use wire::{Address, Claim, ClaimKind, Family, Flow, Mark, Upper, Vni};
 
 const VNI: u32 = 7;
 const NETWORK: u32 = 3;
@@ -163,7 +164,7 @@ fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
     let udp = |source, destination| packet(|packet| packet.udp(source, destination));
     let key = flow(protocol::UDP, [0x12, 0x34, 0, 53]);
     let write = |slot, generation, network, verdict| {
-        let record = FlowRecord { key, generation, network, verdict };
+        let record = FlowRecord { key, generation, network, verdict, claim: None };
         tier.write_flow(slot, &record).unwrap();
     };
     assert_eq!(end(&udp(0x1234, 53)), End::Missed(Miss::Network));
@@ -221,7 +222,7 @@ fn flows_are_told_apart_as_selectors_do() {
     for (slot, (key, frame)) in (0u32..).zip(&frames) {
         assert_eq!(end(&steering, &tier, frame), NO_VERDICT);
         let (generation, network, verdict) = (9, NETWORK, Verdict::Permit);
-        let record = FlowRecord { key: *key, generation, network, verdict };
+        let record = FlowRecord { key: *key, generation, network, verdict, claim: None };
         tier.write_flow(slot, &record).unwrap();
         tier.publish_flow(*key, slot).unwrap();
         assert_eq!(end(&steering, &tier, frame), End::Sent);
@@ -236,6 +237,52 @@ fn flows_are_told_apart_as_selectors_do() {
         let is_steady = Segment::of_flags(flags) == Segment::Ack;
         assert_eq!(end, if is_steady { End::Sent } else { End::Missed(Miss::Unusual) }, "{flags}");
     }
+}
+
+/// The mark in front of a frame that goes up.
+fn mark(steering: &Steering, frame: &[u8]) -> Mark {
+    let run = steering.run(frame).unwrap();
+    Mark::read(&run.mark.expect("it goes up")).expect("a mark")
+}
+
+// AX-15
+#[test]
+fn a_packet_that_goes_up_with_its_verdict_bears_a_claim() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Asks { generation: 9 }).unwrap();
+    let (key, frame) = (flow(protocol::UDP, [0x12, 0x34, 0, 53]), packet(|it| it.udp(0x1234, 53)));
+    let plain = mark(&steering, &frame);
+    assert!(!plain.claims());
+    let claim = Claim { kind: ClaimKind::Permit, rule: 77 };
+    let write = |slot, verdict, claim: Option<Claim>| {
+        let claim = claim.map(|claim| FlowClaim { domain: 5, generation: 6, claim });
+        let record = FlowRecord { key, generation: 9, network: NETWORK, verdict, claim };
+        tier.write_flow(slot, &record).unwrap();
+        tier.publish_flow(key, slot).unwrap();
+    };
+    // A way that is closed; an endpoint that is gone.
+    let way = Way {
+        host: host(2),
+        ifindex: LOOPBACK,
+        vlan: None,
+        mtu: 1500,
+        destination: [2, 9, 0, 0, 0, 2],
+        source: LAN_MAC,
+    };
+    tier.set_way(2, &way, State::Closed).unwrap();
+    write(1, Verdict::Permit, None);
+    assert_eq!(mark(&steering, &frame), plain);
+    tier.withdraw_flow(key, 1).unwrap();
+    write(2, Verdict::Permit, Some(claim));
+    let (generation, zone, verdict, domain) = (6, VNI, claim.word().unwrap(), 5);
+    let claiming = Mark { generation, zone, verdict, domain, ..plain };
+    assert_eq!(mark(&steering, &frame), claiming);
+    tier.withdraw(Key { vni: VNI, address: tenant(2) }, 2).unwrap();
+    assert_eq!(mark(&steering, &frame), claiming);
+    // Not of another flow, nor by rules of an earlier generation.
+    assert_eq!(mark(&steering, &packet(|it| it.udp(0x1235, 53))), plain);
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Asks { generation: 10 }).unwrap();
+    assert_eq!(mark(&steering, &frame), plain);
 }
 
 #[test]
@@ -342,7 +389,8 @@ fn keys_that_are_published_are_found_and_no_others() {
         |key| tier.withdraw_flow(flow(key), 6).unwrap(),
         |key| {
             let verdict = Verdict::Permit;
-            let record = FlowRecord { key: flow(key), generation: 1, network, verdict };
+            let record =
+                FlowRecord { key: flow(key), generation: 1, network, verdict, claim: None };
             tier.write_flow(6, &record).unwrap();
             end(&steering, &tier, &packet(|packet| packet.udp(key, 53))) == End::Sent
         },

@@ -362,7 +362,7 @@ sections! {
              end of a veth needs an XDP program; `\"off\"`"
         "endpoints" Either Value("\"64K\""),
             "endpoints that the kernel has room for, and verdicts on flows, 1 … 4194304, also with \
-             K or M (binary); one of each together take some 180 bytes of its memory, and 32 more \
+             K or M (binary); one of each together take some 200 bytes of its memory, and 32 more \
              for each processor core, once the first overlay is applied"
         "promote_busy" Truth Value("false"),
             "an endpoint goes over to the kernel even while packets wait for a worker, so that \

@@ -1,6 +1,6 @@
 //! Everything that a stage may touch besides its rows.
 
-use wire::{Frames, Received};
+use wire::{Frames, Mark, Received};
 
 use crate::counters::Counters;
 use crate::esp_fragments::DroppedDatagrams;
@@ -22,6 +22,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) share: WorkerShare,
     /// Netdev and packets of the batch, if packets of other workers' SAs are handed over.
     pub(crate) handing: Option<(NetdevId, &'a [Received])>,
+    /// Marks with lower tiers' claims about packets of the batch: [`Row::hint`] counts into them.
+    pub(crate) marks: &'a [Mark],
     /// The place in the batch of the first packet that the general walk receives.
     pub(crate) first: u32,
     /// The place in the batch from where on a packet's checksum is checked; `None`: no packet's.

@@ -1,6 +1,6 @@
 //! The input of the walk: a batch of packets.
 
-use wire::Received;
+use wire::{Mark, Received};
 
 use crate::ids::NetdevId;
 
@@ -11,6 +11,8 @@ pub struct Input<'p> {
     pub netdev: NetdevId,
     /// At most [`BATCH`](wire::BATCH) packets, in the order in which they came.
     pub packets: &'p [Received],
+    /// Marks with lower tiers' claims about some of them: [`Received::hint`] counts into these.
+    pub marks: &'p [Mark],
     /// The way by which they came to this worker.
     pub entry: Entry,
 }
@@ -30,6 +32,11 @@ pub enum Entry {
 impl<'p> Input<'p> {
     /// Packets that this worker received itself.
     pub fn received(netdev: NetdevId, packets: &'p [Received]) -> Input<'p> {
-        Input { netdev, packets, entry: Entry::Received }
+        Input { netdev, packets, marks: &[], entry: Entry::Received }
+    }
+
+    /// These packets with what lower tiers claim of them: [`Port::marks`](wire::Port::marks).
+    pub fn marked(self, marks: &'p [Mark]) -> Input<'p> {
+        Input { marks, ..self }
     }
 }

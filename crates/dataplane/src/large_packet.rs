@@ -103,6 +103,7 @@ pub(crate) fn run_with<F: Frames>(
         now_ns,
         share,
         handing: None,
+        marks: &[],
         first,
         sample: None,
         dropped: context.dropped,

@@ -75,7 +75,7 @@ pub use handover::Handovers;
 pub use ids::{NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
 pub use lower_tier::{
-    FlowBelow, FlowVerdictBelow, Grounds, HostWay, JudgedBy, NetworkBelow, NotBelow,
+    ClaimBelow, FlowBelow, FlowVerdictBelow, Grounds, HostWay, JudgedBy, NetworkBelow, NotBelow,
 };
 pub use neighbour_queues::ResolveRequest;
 pub use outputs::{AddressUpdate, Handover, HeldForm, HeldPacket, Outputs, ToHost};

@@ -13,7 +13,7 @@ use policy::{
     Tracks,
 };
 use wire::flow::protocol;
-use wire::{Address, Family, Flow, LinkAddress, Upper};
+use wire::{Address, Claim, ClaimKind, Family, Flow, LinkAddress, Upper};
 
 use crate::connections::{Found, Key, NotLasting};
 use crate::decide::{self, Routed, route_carried};
@@ -83,6 +83,19 @@ pub struct FlowBelow {
     pub grounds: Grounds,
     /// The rules that each packet counts for.
     pub deciders: Deciders,
+    /// The claim that the tier may make about packets of the flow that it leaves to the workers.
+    pub claim: Option<ClaimBelow>,
+}
+
+/// A claim that the walk takes for its own verdict, while the domain has the generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClaimBelow {
+    /// Number of the domain.
+    pub domain: u32,
+    /// Its generation.
+    pub generation: u32,
+    /// The verdict and its rule.
+    pub claim: Claim,
 }
 
 /// The reason why a lower tier has no verdict on a flow.
@@ -101,6 +114,18 @@ pub enum NotBelow {
     Connection(NotLasting),
     /// The connection began by rules that have changed since: its next packet is judged anew.
     JudgedBefore,
+}
+
+/// The claim of a verdict that one rule gives: a claim names no more.
+fn claim(by: JudgedBy, verdict: FlowVerdictBelow, deciders: Deciders) -> Option<ClaimBelow> {
+    let mut slots = deciders.slots();
+    let (rule, None) = (slots.next()?.0, slots.next()) else { return None };
+    let kind = match verdict {
+        FlowVerdictBelow::Permit => ClaimKind::Permit,
+        FlowVerdictBelow::Drop => ClaimKind::Drop,
+    };
+    let (domain, generation) = (by.domain.0.into(), by.generation.0);
+    Some(ClaimBelow { domain, generation, claim: Claim { kind, rule } })
 }
 
 impl fmt::Display for NotBelow {
@@ -175,7 +200,8 @@ impl Snapshot {
             FlowAction::Refuse(_) => FlowVerdictBelow::Drop,
             FlowAction::Protect(_) => return Err(NotBelow::Workers),
         };
-        Ok(FlowBelow { verdict, grounds: Grounds::Rules, deciders: said.deciders })
+        let (grounds, deciders) = (Grounds::Rules, said.deciders);
+        Ok(FlowBelow { verdict, grounds, deciders, claim: claim(by, verdict, deciders) })
     }
 
     /// As [`flow_below`](Self::flow_below), in a network that tracks connections. A flow that none
@@ -193,7 +219,8 @@ impl Snapshot {
             return Err(NotBelow::Workers);
         }
         let (verdict, grounds) = (FlowVerdictBelow::Permit, Grounds::Connection);
-        Ok(FlowBelow { verdict, grounds, deciders: said.deciders })
+        // Each packet moves its connection on: the walk takes no claim.
+        Ok(FlowBelow { verdict, grounds, deciders: said.deciders, claim: None })
     }
 
     /// Returns whether a verdict that has a flow's connection for its [grounds](Grounds) still

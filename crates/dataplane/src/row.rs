@@ -78,8 +78,9 @@ pub(crate) struct Row {
     pub(crate) frame: FrameId,
     /// Offset of its IP header in the frame.
     pub(crate) ip: u32,
-    /// [`Received::hint`](wire::Received::hint). Nothing acts upon it yet; what is taken out of the
-    /// packet, or made, has none.
+    /// [`Received::hint`](wire::Received::hint): the place, from 1, of what a lower tier claims of
+    /// the packet. What is taken out of the packet, or made, has none; of what waited it is of
+    /// another batch.
     pub(crate) hint: u32,
     /// Of a later fragment, the identifier of the ICMP echo that its datagram's first one shows.
     pub(crate) echo: Option<u16>,

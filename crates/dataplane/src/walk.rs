@@ -203,6 +203,7 @@ impl Walk {
             now_ns,
             share: *share,
             handing: None,
+            marks: &[],
             first: 0,
             sample: None,
             dropped,
@@ -267,7 +268,7 @@ impl Walk {
         out: &mut Outputs,
         mut beside: Beside<'_, C, W>,
     ) {
-        let Input { netdev, packets, entry } = input;
+        let Input { netdev, packets, marks, entry } = input;
         let hands_over = entry == Entry::Received && self.share.workers > 1;
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
@@ -283,6 +284,7 @@ impl Walk {
             now_ns,
             share,
             handing,
+            marks,
             first,
             sample,
             dropped,

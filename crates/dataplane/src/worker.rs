@@ -390,7 +390,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         }
         if self.taps.is_empty() {
             let (frames, out) = (&mut self.frames, &mut self.out);
-            let input = Input::received(netdev, &self.received);
+            let input = Input::received(netdev, &self.received).marked(port.marks());
             let beside = Beside { clock, watch: &mut Nobody };
             self.walk.run_beside(snapshot, now_ns, input, frames, out, beside);
             self.dispatch(snapshot, now_ns);
@@ -421,7 +421,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                     self.walk_tapped(snapshot, now_ns, netdev, Entry::HandedOver);
                     continue;
                 }
-                let input = Input { netdev, packets: into, entry: Entry::HandedOver };
+                let entry = Entry::HandedOver;
+                let input = Input { netdev, packets: into, marks: &[], entry };
                 self.walk.run(snapshot, now_ns, input, frames, out);
                 self.dispatch(snapshot, now_ns);
             }
@@ -458,8 +459,13 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Walks and sends what was received while captures look on.
     #[cold]
     fn walk_tapped(&mut self, snapshot: &Snapshot, now_ns: u64, netdev: NetdevId, entry: Entry) {
-        let Worker { walk, taps, received, frames, out, .. } = self;
-        let input = Input { netdev, packets: received, entry };
+        let Worker { walk, taps, netdevs, received, frames, out, .. } = self;
+        let port = netdevs.get(usize::from(netdev.0)).and_then(Option::as_ref);
+        let marks = match entry {
+            Entry::Received => port.map_or(&[][..], |port| port.marks()),
+            Entry::HandedOver => &[],
+        };
+        let input = Input { netdev, packets: received, marks, entry };
         tap::walk(walk, taps, snapshot, now_ns, input, frames, out);
         self.dispatch(snapshot, now_ns);
         for tap in &mut self.taps {

@@ -8,7 +8,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
-use wire::mark::Mark;
+use wire::mark::{Mark, Marker};
 use xsk::{Census, HeldFrames, Packet, Socket, Statistics, Transfer, Umem};
 
 const _: () = assert!(HEADROOM == xsk::HEADROOM, "the walk and the kernel leave the same room");
@@ -114,7 +114,7 @@ impl Queue {
     fn receive(
         &mut self,
         umem: &mut Umem,
-        netdev: u16,
+        marker: Marker,
         limit: usize,
         marks: &mut Vec<Mark>,
         into: &mut Vec<Received>,
@@ -122,10 +122,11 @@ impl Queue {
         let foreign = &mut self.foreign;
         self.socket.receive(umem, limit, |umem, packet| {
             let Packet { frame, offset, length } = packet;
-            match Mark::take(umem.frame_mut(frame), offset).filter(|mark| mark.netdev == netdev) {
+            let mark = Mark::take(umem.frame_mut(frame), offset);
+            match mark.filter(|mark| mark.netdev == marker.netdev) {
                 Some(mark) => {
                     let packet = Descriptor { frame: FrameId(frame), offset, length };
-                    into.push(Received { packet, hint: hint(mark, marks) });
+                    into.push(Received { packet, hint: hint(mark, marker, marks) });
                 }
                 None => {
                     *foreign += 1;
@@ -145,10 +146,10 @@ impl Queue {
     }
 }
 
-/// Keeps a mark that claims something; returns the packet's hint.
+/// Keeps a mark that claims something, if this attachment wrote it; returns the packet's hint.
 #[inline]
-fn hint(mark: Mark, marks: &mut Vec<Mark>) -> u32 {
-    if !mark.claims() {
+fn hint(mark: Mark, marker: Marker, marks: &mut Vec<Mark>) -> u32 {
+    if !mark.claims() || mark.incarnation != marker.incarnation {
         return 0;
     }
     marks.push(mark);
@@ -157,8 +158,8 @@ fn hint(mark: Mark, marks: &mut Vec<Mark>) -> u32 {
 
 /// The queues of one netdev that one worker serves, as one port.
 pub struct XdpPort {
-    /// Device number that the packets' marks must bear.
-    netdev: u16,
+    /// The program whose marks the packets must bear.
+    marker: Marker,
     queues: Vec<Queue>,
     /// The queue that is received from first.
     first: usize,
@@ -167,9 +168,9 @@ pub struct XdpPort {
 }
 
 impl XdpPort {
-    /// A port without queues, for packets whose mark bears this netdev number.
-    pub fn new(netdev: u16) -> XdpPort {
-        XdpPort { netdev, queues: Vec::new(), first: 0, marks: Vec::with_capacity(BATCH) }
+    /// A port without queues, for packets that this program marks.
+    pub fn new(marker: Marker) -> XdpPort {
+        XdpPort { marker, queues: Vec::new(), first: 0, marks: Vec::with_capacity(BATCH) }
     }
 
     /// Takes over a socket that was opened on these frames and has it receive. Packets are sent
@@ -228,7 +229,7 @@ impl Port<XdpFrames> for XdpPort {
     /// Each queue gets its share of `limit`, another one first at every call; what one leaves,
     /// the others may use.
     fn receive(&mut self, frames: &mut XdpFrames, limit: usize, into: &mut Vec<Received>) -> usize {
-        let (netdev, count, before) = (self.netdev, self.queues.len(), into.len());
+        let (marker, count, before) = (self.marker, self.queues.len(), into.len());
         self.marks.clear();
         if count == 0 {
             return 0;
@@ -239,7 +240,7 @@ impl Port<XdpFrames> for XdpPort {
             for turn in 0..count {
                 let queue = &mut self.queues[(self.first + turn) % count];
                 let share = share.min(left);
-                left -= queue.receive(&mut frames.0, netdev, share, &mut self.marks, into);
+                left -= queue.receive(&mut frames.0, marker, share, &mut self.marks, into);
             }
             if left == 0 || count == 1 {
                 break;
@@ -288,10 +289,13 @@ mod tests {
             generation: 0,
             zone: 0,
             verdict: 0,
+            domain: 0,
         };
         let claim = Mark { generation: 3, verdict: 5, ..none };
-        let mut marks = Vec::new();
-        let hints = [none, claim, none, claim].map(|mark| hint(mark, &mut marks));
+        let of_another = Mark { incarnation: 2, ..claim };
+        let (marker, mut marks) = (Marker { netdev: 7, incarnation: 1 }, Vec::new());
+        let all = [none, claim, of_another, claim];
+        let hints = all.map(|mark| hint(mark, marker, &mut marks));
         assert_eq!((hints, marks), ([0, 1, 0, 2], vec![claim, claim]));
     }
 
@@ -319,7 +323,7 @@ mod tests {
     #[test]
     fn a_port_without_queues_receives_and_accepts_nothing() {
         let mut frames = XdpFrames::new(Umem::new(2).unwrap());
-        let mut port = XdpPort::new(0);
+        let mut port = XdpPort::new(Marker { netdev: 0, incarnation: 0 });
         let mut into = Vec::new();
         assert_eq!(port.receive(&mut frames, 64, &mut into), 0);
         let frame = frames.take().unwrap();

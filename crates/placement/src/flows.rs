@@ -119,7 +119,7 @@ impl Flows {
         Judged { record, grounds, rules }: Judged,
         now_ns: u64,
     ) -> Result<Admission, AdmitError<T::Error>> {
-        let FlowRecord { key, generation, network, verdict } = record;
+        let FlowRecord { key, generation, network, verdict, .. } = record;
         let given = (network, generation);
         match self.known.get(&key) {
             Some(flow) if flow.given == given => return Ok(Admission::Resident),

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-use bpf::tier::{FlowKey, FlowRecord, Key, Record, Verdict, Way};
+use bpf::tier::{FlowClaim, FlowKey, FlowRecord, Key, Record, Verdict, Way};
 use dataplane::{
-    FlowBelow, FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample, VirtualNetwork,
+    ClaimBelow, FlowBelow, FlowVerdictBelow, NetworkBelow, PortId, Snapshot, TenantSample,
+    VirtualNetwork,
 };
 use endpoints::{EndpointKey, Found};
 use wire::{Address, Vni};
@@ -236,12 +237,17 @@ impl<T: Tables> Residents<T> {
         // The rules of the snapshot are those of the network's generation.
         let generation = open.generation_of(by)?;
         let said = snapshot.flow_below(network, &key.flow(), now.walk_s()).ok()?;
-        let FlowBelow { verdict, grounds, deciders } = said;
+        let FlowBelow { verdict, grounds, deciders, claim } = said;
         let verdict = match verdict {
             FlowVerdictBelow::Permit => Verdict::Permit,
             FlowVerdictBelow::Drop => Verdict::Drop,
         };
-        let record = FlowRecord { key, generation, network: open.number, verdict };
+        let claim = claim.map(|ClaimBelow { domain, generation, claim }| FlowClaim {
+            domain,
+            generation,
+            claim,
+        });
+        let record = FlowRecord { key, generation, network: open.number, verdict, claim };
         let rules = self.flows.rule_use.rules(snapshot, deciders);
         Some(Judged { record, grounds, rules })
     }

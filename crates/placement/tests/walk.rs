@@ -22,7 +22,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use wire::build::PacketBuilder;
 use wire::overlay::Kind;
-use wire::{Address, Descriptor, FrameId, HEADROOM};
+use wire::{Address, Descriptor, FrameId, HEADROOM, Mark, Received};
 
 /// A tenant's frame.
 #[derive(Clone, Debug)]
@@ -220,22 +220,35 @@ impl Draft {
     }
 }
 
+/// The frame that the walk sends, and its port; or the verdict on the one that came.
+type Walked = Result<(PortId, Vec<u8>), Verdict>;
+
 /// The time by the walk's clock.
 const WALK_NS: u64 = 1_000_000_000;
 
 /// The frame that the walk sends for one that came, and the port it leaves by.
-fn walked(snapshot: &Snapshot, frame: &[u8]) -> Result<(PortId, Vec<u8>), Verdict> {
+fn walked(snapshot: &Snapshot, frame: &[u8]) -> Walked {
+    walked_with(snapshot, frame, &[]).0
+}
+
+/// As [`walked`], of a frame that came with a mark, with the packets that each rule counted.
+fn walked_with(snapshot: &Snapshot, frame: &[u8], marks: &[Mark]) -> (Walked, Vec<u64>) {
     let mut memory = Memory::new(frame);
     let packet =
         Descriptor { frame: FrameId(0), offset: HEADROOM as u32, length: frame.len() as u32 };
-    let (mut out, packets) = (Outputs::default(), [packet.into()]);
-    let input = Input::received(NetdevId(0), &packets);
-    Walk::new(snapshot).run(snapshot, WALK_NS, input, &mut memory, &mut out);
+    let packet = Received { packet, hint: marks.len() as u32 };
+    let (mut out, packets) = (Outputs::default(), [packet]);
+    let input = Input::received(NetdevId(0), &packets).marked(marks);
+    let mut walk = Walk::new(snapshot);
+    walk.run(snapshot, WALK_NS, input, &mut memory, &mut out);
+    let counts = walk.counters().policy_outbound.iter().map(|volume| volume.packets).collect();
     let sent = out.tx.iter().next().filter(|sent| sent.packet.frame == FrameId(0));
-    let Some(sent) = sent else { return Err(out.verdicts[0].expect("one verdict")) };
+    let Some(sent) = sent else {
+        return (Err(out.verdicts[0].expect("one verdict")), counts);
+    };
     let start = sent.packet.offset as usize;
     let bytes = &memory.0[0][start..start + sent.packet.length as usize];
-    Ok((sent.egress, bytes.to_vec()))
+    (Ok((sent.egress, bytes.to_vec())), counts)
 }
 
 fn refused(error: impl ToString) -> TestCaseError {
@@ -250,6 +263,8 @@ struct Seen {
     left: Cell<u64>,
     /// Dropped by a verdict.
     refused: Cell<u64>,
+    /// Left with a claim in the mark.
+    claimed: Cell<u64>,
     dropped: RefCell<BTreeMap<String, u64>>,
     /// Flows at once whose connections permitted them.
     tracked: Cell<u64>,
@@ -280,6 +295,12 @@ fn agree(
     if run.action != Action::Transmit {
         // It has no socket: its answer is to drop what is the workers'.
         prop_assert_eq!(moved(Counter::Transmitted) + moved(Counter::ArpAnswered), 0);
+        let mark = run.mark.and_then(|bytes| Mark::read(&bytes)).filter(Mark::claims);
+        if let Some(mark) = mark {
+            let with = walked_with(snapshot, frame, &[mark]);
+            prop_assert_eq!(with, walked_with(snapshot, frame, &[]), "{:?}", mark);
+            add(&seen.claimed);
+        }
         match walked(snapshot, frame) {
             Ok(_) => add(&seen.left),
             Err(verdict) => {
@@ -420,14 +441,14 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    let Seen { carried, answered, left, refused, dropped, tracked } = seen;
-    println!("{tracked:?} flows of connections at once");
+    let Seen { carried, answered, left, refused, claimed, dropped, tracked } = seen;
+    println!("{claimed:?} claims, {tracked:?} flows of connections at once");
     println!("carried {carried:?}, answered {answered:?}, refused {refused:?}");
     println!("left to the walk {left:?}, {dropped:?}");
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
     assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
-    assert!(refused.get() > 100 && tracked.get() > 5);
+    assert!(refused.get() > 100 && claimed.get() > 20 && tracked.get() > 5);
     // Each reason was met but two, which have tests of their own.
     let elsewhere = [bpf::Miss::Lease, bpf::Miss::Network];
     for (miss, count) in bpf::Miss::ALL.into_iter().zip(misses) {

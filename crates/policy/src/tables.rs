@@ -410,6 +410,14 @@ impl Tables {
         self.explain_each(scope, books.map(|domain| (domain, flow)), told);
     }
 
+    /// Returns the verdict of the groups' rule in a slot on the packets that it decides. `None`: no
+    /// group's rule has the slot.
+    pub fn verdict_of_group_rule(&self, rule: PolicyIndex) -> Option<FlowVerdict> {
+        let has_slot = (rule.0 as usize) < self.spd.slots();
+        let is_of_group = has_slot && self.spd.policy(rule).group.is_some();
+        is_of_group.then(|| self.by_group(Decider::Policy(rule)))
+    }
+
     /// The verdict of a group's rule.
     #[inline]
     fn by_group(&self, decider: Decider) -> FlowVerdict {

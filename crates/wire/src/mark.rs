@@ -11,23 +11,78 @@ use crate::shared_struct;
 
 /// The mark in front of a packet.
 ///
-/// `generation`, `zone` and `verdict` are a claim about the packet, and hold only while the policy
-/// domain has this generation: else the walk judges the packet in full.
+/// `generation`, `domain`, `zone` and `verdict` are a claim about the packet, and hold only while
+/// the policy domain has this generation: else the walk judges the packet in full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mark {
     /// Number of the program's netdev, as this process counts.
     pub netdev: u16,
     /// VLAN tag of the packet.
     pub vlan: MarkVlan,
-    /// Number of the attachment in its process. It is not compared yet, because no claim is acted
-    /// upon yet.
+    /// Number of the attachment in its process: what another attachment claims does not count.
     pub incarnation: u32,
     /// Generation of the policy domain that the claim is of; 0: there is no claim.
     pub generation: u32,
     /// Virtual network of the packet; 0: none.
     pub zone: u32,
-    /// Kind of the verdict and slot of the rule; 0: none.
+    /// The claim's words: see [`Claim`]; 0: none.
     pub verdict: u32,
+    /// Number of the policy domain that the claim is of.
+    pub domain: u32,
+}
+
+/// A lower tier's claim of what the rules say of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Claim {
+    /// The verdict.
+    pub kind: ClaimKind,
+    /// Slot of the rule that decides, below [`Claim::RULES`].
+    pub rule: u32,
+}
+
+/// The verdict that a lower tier claims.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ClaimKind {
+    /// The packet is permitted.
+    Permit,
+    /// It is refused.
+    Drop,
+}
+
+impl Claim {
+    /// Slots that a claim can name.
+    pub const RULES: u32 = 1 << RULE_BITS;
+
+    /// The claim as a word, which is not 0. `None`: it cannot name its rule.
+    pub const fn word(self) -> Option<u32> {
+        let kind = match self.kind {
+            ClaimKind::Permit => 1,
+            ClaimKind::Drop => 2,
+        };
+        if self.rule < Claim::RULES { Some(kind << RULE_BITS | self.rule) } else { None }
+    }
+
+    /// The claim of a word. `None`: it is none.
+    pub const fn of_word(word: u32) -> Option<Claim> {
+        let kind = match word >> RULE_BITS {
+            1 => ClaimKind::Permit,
+            2 => ClaimKind::Drop,
+            _ => return None,
+        };
+        Some(Claim { kind, rule: word % Claim::RULES })
+    }
+}
+
+/// Bits of a claim's word that name the rule.
+const RULE_BITS: u32 = 30;
+
+/// The program that marks the packets of a netdev.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Marker {
+    /// [`Mark::netdev`].
+    pub netdev: u16,
+    /// [`Mark::incarnation`].
+    pub incarnation: u32,
 }
 
 /// The VLAN tag of a marked packet.
@@ -58,7 +113,8 @@ shared_struct! {
         generation: u32,
         zone: u32,
         verdict: u32,
-        reserved: u64,
+        domain: u32,
+        reserved: u32,
     }
 }
 
@@ -82,22 +138,31 @@ impl Mark {
             id @ 1..=0x0fff => MarkVlan::Id(id),
             _ => MarkVlan::Other,
         };
-        let Fields { magic, netdev, incarnation, generation, zone, verdict, .. } = fields;
-        let mark = Mark { netdev, vlan, incarnation, generation, zone, verdict };
+        let Fields { magic, netdev, incarnation, generation, zone, verdict, domain, .. } = fields;
+        let mark = Mark { netdev, vlan, incarnation, generation, zone, verdict, domain };
         (magic == MAGIC).then_some(mark)
     }
 
     /// Returns the bytes of the mark.
     pub fn bytes(&self) -> [u8; Mark::BYTES] {
-        let Mark { netdev, vlan, incarnation, generation, zone, verdict } = *self;
+        let Mark { netdev, vlan, incarnation, generation, zone, verdict, domain } = *self;
         let vlan = match vlan {
             MarkVlan::Untagged => VLAN_UNTAGGED,
             MarkVlan::Id(id) => id,
             MarkVlan::Other => VLAN_OTHER,
         };
         let (magic, reserved) = (MAGIC, 0);
-        let fields =
-            Fields { magic, netdev, vlan, incarnation, generation, zone, verdict, reserved };
+        let fields = Fields {
+            magic,
+            netdev,
+            vlan,
+            incarnation,
+            generation,
+            zone,
+            verdict,
+            domain,
+            reserved,
+        };
         let mut bytes = [0; Mark::BYTES];
         fields.write(&mut bytes);
         bytes
@@ -125,7 +190,8 @@ mod tests {
     use super::*;
 
     fn mark(vlan: MarkVlan) -> Mark {
-        Mark { netdev: 7, vlan, incarnation: 0x0102_0304, generation: 5, zone: 6, verdict: 7 }
+        let (incarnation, generation, zone, verdict, domain) = (0x0102_0304, 5, 6, 7, 8);
+        Mark { netdev: 7, vlan, incarnation, generation, zone, verdict, domain }
     }
 
     #[test]
@@ -134,6 +200,18 @@ mod tests {
             assert_eq!(Mark::read(&mark(vlan).bytes()), Some(mark(vlan)));
         }
         assert_eq!(Mark::read(&[0; Mark::BYTES]), None);
+    }
+
+    #[test]
+    fn a_claim_is_read_as_it_was_written() {
+        for kind in [ClaimKind::Permit, ClaimKind::Drop] {
+            for rule in [0, 1, Claim::RULES - 1] {
+                let claim = Claim { kind, rule };
+                assert_eq!(Claim::of_word(claim.word().unwrap()), Some(claim));
+            }
+            assert_eq!(Claim { kind, rule: Claim::RULES }.word(), None);
+        }
+        assert_eq!([0, Claim::RULES - 1, u32::MAX].map(Claim::of_word), [None; 3]);
     }
 
     #[test]

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `open` | the tenant's frame in an overlay packet, and whether its sender may say so |
 //! | `cross` | the stage: judges the packets of a batch, and sends them on |
+//! | `claims` | what a lower tier says of a packet |
 //! | `answers` | ARP, neighbour discovery, ICMP about packets that do not fit |
 
 mod answers;
+mod claims;
 mod cross;
 mod open;
 

@@ -11,6 +11,7 @@ use bpf::{KernelCounters, PortRule, Side, Steering};
 use io::{XdpFrames, XdpPort};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wire::frame::{Descriptor, Frames, HEADROOM};
+use wire::mark::Marker;
 use xsk::{Area, Options, Packet, Socket, Umem};
 
 /// A namespace that is deleted with this value; the kernel removes all that is in it.
@@ -132,7 +133,7 @@ impl Link {
 
     /// A port of these queues of the near end.
     pub(crate) fn port(&self, frames: &mut XdpFrames, queues: &[u32]) -> XdpPort {
-        let mut port = XdpPort::new(self.netdev);
+        let mut port = XdpPort::new(Marker { netdev: self.netdev, incarnation: 0 });
         for &queue in queues {
             let socket = self.open(frames.umem().area(), queue);
             port.add(frames, socket);

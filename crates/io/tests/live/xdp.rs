@@ -6,6 +6,7 @@ use bpf::Counter;
 use io::{BareForwarder, XdpFrames, XdpPort};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wire::frame::{Descriptor, Frames, HEADROOM, Port};
+use wire::mark::Marker;
 use xsk::{FrameSize, Layout, Spacing, Umem};
 
 use crate::place::{Link, give_all, in_namespace, numbers, received, run, wait_until};
@@ -132,7 +133,7 @@ fn packets_marked_for_another_device_are_dropped_and_counted() {
     for_each_layout("packets_marked_for_another_device", |layout| {
         let mut link = Link::new("va", 3, 1);
         let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
-        let mut port = XdpPort::new(4);
+        let mut port = XdpPort::new(Marker { netdev: 4, incarnation: 0 });
         let socket = link.open(frames.umem().area(), 0);
         port.add(&mut frames, socket);
         link.send(0, 0..50);
@@ -277,7 +278,7 @@ fn a_socket_that_outlives_its_closing_writes_into_no_frame() {
     for_each_layout("a_socket_that_outlives_its_closing", |layout| {
         let mut link = Link::new("va", 3, 1);
         let mut frames = XdpFrames::new(Umem::laid_out(256, layout).unwrap());
-        let mut port = XdpPort::new(3);
+        let mut port = XdpPort::new(Marker { netdev: 3, incarnation: 0 });
         let socket = link.open(frames.umem().area(), 0);
         let copy = socket.try_clone_fd().unwrap();
         port.add(&mut frames, socket);

@@ -154,7 +154,7 @@ impl<'w> Gateway<'w> {
         // Hints without marks: they change nothing.
         let received = |(packet, hint): (&Descriptor, u32)| Received { packet: *packet, hint };
         let packets: Vec<Received> = packets.iter().zip(0..).map(received).collect();
-        let input = Input { netdev, packets: &packets, entry };
+        let input = Input { netdev, packets: &packets, marks: &[], entry };
         match capture {
             Some((taps, reader)) => {
                 reader.allow(1 << 20, 1 << 20);

@@ -14,6 +14,7 @@ use wire::{Address, Family, Flow, Fragment, Frames, LinkAddress, Packet, Upper, 
 use super::super::lookup_batch::{Answer, LookupBatch};
 use super::super::{Asked, LookupLists, remember, said};
 use super::answers;
+use super::claims::claimed;
 use super::open::{Content, Probes, TenantFrame, open};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
@@ -76,6 +77,12 @@ pub(crate) fn cross<F: Frames>(
         context.tenants.see(|| tenant.sample(is_asked.then_some(flow)));
         if !is_asked {
             send_on(context, row, tenant);
+            continue;
+        }
+        let (network, packet) = (&tenant.frame.network, &tenant.packet);
+        let below = (context.snapshot, context.marks);
+        if let Some(verdict) = claimed(below, row, (network, packet), (scope, exit)) {
+            apply(context, row, tenant, &verdict);
             continue;
         }
         let is_served = cache.as_ref().is_some_and(|cache| cache.serves(scope));
