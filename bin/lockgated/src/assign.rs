@@ -191,6 +191,19 @@ mod tests {
     }
 
     #[test]
+    fn of_24_cores_16_work_and_the_8_reserved_ones_have_no_worker() {
+        // AX-08
+        let (all, reserved) = (24, 8);
+        let workers = wanted(config::validated::Workers::Auto, all as u32, reserved);
+        assert_eq!(workers, 16);
+        let allowed: Vec<usize> = (0..all).collect();
+        let mut taken = cores(workers, &allowed);
+        taken.sort_unstable();
+        let free_of_workers = reserved as usize;
+        assert_eq!(taken, (free_of_workers..all).collect::<Vec<_>>(), "one worker a core");
+    }
+
+    #[test]
     fn cores_are_taken_from_the_last_and_shared_only_when_there_are_too_few() {
         assert_eq!(cores(1, &[0, 1]), [1]);
         assert_eq!(cores(3, &[0, 1]), [1, 0, 1]);

@@ -82,7 +82,10 @@ const NEW_KERNEL: &str =
 const GRANT: &str = "run as root, or grant it (AmbientCapabilities= of the unit)";
 
 fn kernel() -> Finding {
-    let release = kernel_release();
+    kernel_of(kernel_release())
+}
+
+fn kernel_of(release: String) -> Finding {
     match version(&release) {
         Some(version) if version >= OLDEST_KERNEL => Finding::Present { detail: release },
         _ => Finding::Missing { detail: release, remedy: NEW_KERNEL },
@@ -236,6 +239,32 @@ mod tests {
             assert_eq!(version(release).unwrap() < OLDEST_KERNEL, old, "{release}");
         }
         assert_eq!(version("unknown"), None);
+    }
+
+    #[test]
+    fn what_a_kernel_lacks_is_missing_and_the_version_that_has_it_is_named() {
+        // AX-21
+        let (major, minor) = OLDEST_KERNEL;
+        let names_version = |remedy: &str| remedy.contains(&format!("Linux {major}.{minor} or"));
+        for release in ["4.17.19", "5.15.0-91-generic", "6.0.19"] {
+            let Finding::Missing { detail, remedy } = kernel_of(release.into()) else {
+                panic!("{release} is new enough");
+            };
+            assert_eq!(detail, release);
+            assert!(names_version(remedy), "{remedy}");
+        }
+        let release = "6.1.0-18-amd64".to_owned();
+        assert_eq!(kernel_of(release.clone()), Finding::Present { detail: release });
+        if missing_capabilities().is_none() {
+            let Finding::Missing { remedy, .. } = supported(|| Ok(false)) else {
+                panic!("a feature that the kernel does not know is there");
+            };
+            assert!(names_version(remedy), "{remedy}");
+        }
+        let names: Vec<&str> = probe().iter().map(|feature| feature.name).collect();
+        for needed in ["kernel", "XDP", "XSKMAP", "LPM trie", "AF_XDP"] {
+            assert!(names.contains(&needed), "{needed}: {names:?}");
+        }
     }
 
     #[test]

@@ -597,6 +597,36 @@ fn while_nobody_says_who_is_inside_only_discovery_passes() {
     check(&steering, vec![ike(Counter::PassedAllowHost)]);
 }
 
+#[test]
+fn overlay_packets_to_another_station_are_left_to_linux_and_counted() {
+    // AX-26
+    use By::Lan;
+    let Some((steering, _socket)) = steering("overlay packets") else { return };
+    let overlay = || v4("10.1.0.5", "10.1.0.1").udp(1, OVERLAY);
+    let another = [2, 0, 0, 0, 9, 9];
+    check(
+        &steering,
+        vec![
+            to_us(Lan, "to our station", overlay(), Counter::ToWorker),
+            to(Lan, another, "to another station", overlay(), Counter::PassedNotToUs),
+        ],
+    );
+}
+
+#[test]
+fn the_kernel_holds_the_sockets_in_an_xskmap() {
+    // AX-03
+    use libbpf_rs::MapType;
+    use libbpf_rs::query::MapInfoIter;
+    let Some((_steering, _socket)) = steering("the map of sockets") else { return };
+    let of_this_name: Vec<MapType> = MapInfoIter::default()
+        .filter(|map| map.name.as_encoded_bytes() == b"sockets")
+        .map(|map| map.ty)
+        .collect();
+    assert!(!of_this_name.is_empty(), "the kernel lists no map of sockets");
+    assert!(of_this_name.iter().all(|kind| *kind == MapType::Xskmap), "{of_this_name:?}");
+}
+
 // AX-29
 #[test]
 fn a_program_of_the_operators_sees_what_is_dropped_and_what_goes_to_workers() {

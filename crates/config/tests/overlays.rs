@@ -616,6 +616,7 @@ fn networks(numbers: std::ops::Range<u32>, keys: &str) -> String {
 
 #[test]
 fn bounds_are_told_by_name() {
+    // AX-26: 128 entrances of an overlay.
     let more = |count: u32, keys: &str| format!("{GOOD}{}", networks(1000..1000 + count, keys));
     assert_eq!(refusal(&more(65_533, "")), None);
     let told = refusal(&more(65_534, ""));

@@ -133,6 +133,42 @@ fn schema_3_keeps_its_endpoints_and_gets_a_table_of_revisions() {
 }
 
 #[test]
+fn other_programs_read_endpoints_and_journal_by_sql() {
+    // AX-35
+    let place = Place::new();
+    let path = place.path("store.db");
+    let mut store = open(&path);
+    store.commit(&[put(1, 4), put(2, 5), delete(3, 6), put(2, 3)], Journal::Each).unwrap();
+    drop(store);
+    let connection = Connection::open(&path).unwrap();
+    let columns = |table: &str| -> Vec<(String, String, i64)> {
+        let mut of = connection.prepare(&format!("PRAGMA table_info({table})")).unwrap();
+        let rows = of.query_map([], |row| Ok((row.get(1)?, row.get(2)?, row.get(5)?))).unwrap();
+        rows.map(Result::unwrap).filter(|(_, _, key)| *key > 0).collect()
+    };
+    let key = |name: &str, kind: &str, place| (name.to_owned(), kind.to_owned(), place);
+    assert_eq!(columns("neighbor"), [key("vni", "INTEGER", 1), key("vpc_ip", "TEXT", 2)]);
+    assert_eq!(columns("journal"), [key("version", "INTEGER", 1)]);
+    let lines = |sql: &str| -> Vec<String> {
+        let mut select = connection.prepare(sql).unwrap();
+        select.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let endpoints = lines(
+        "SELECT concat_ws(' ', vni, vpc_ip, host_ip, host_mac, vpc_mac, version, deleted)
+         FROM neighbor ORDER BY vni, vpc_ip",
+    );
+    assert_eq!(
+        endpoints,
+        [
+            "7 10.0.0.1 192.0.2.4 02:00:00:00:00:04 02:01:04:00:00:01 4 0",
+            "7 10.0.0.2 192.0.2.5 02:01:05:00:00:02 5 0",
+            "7 10.0.0.3 6 1",
+        ]
+    );
+    assert_eq!(lines("SELECT CAST(version AS TEXT) FROM journal"), ["3", "4", "5", "6"]);
+}
+
+#[test]
 fn revision_that_is_not_what_was_written_is_seen_and_others_are_read() {
     let place = Place::new();
     let path = place.path("store.db");

@@ -139,6 +139,7 @@ fn killed_at_any_moment_the_store_holds_the_last_revision_or_the_one_after_it() 
     }
 }
 
+// AX-12
 #[test]
 fn killed_at_any_moment_the_store_holds_what_was_acknowledged() {
     kill_and_look(10);

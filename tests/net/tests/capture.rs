@@ -119,6 +119,7 @@ fn a_capture_of_a_running_gateway_shows_both_sides_of_the_tunnel_and_no_key() {
 
 #[test]
 fn a_dropped_packet_is_shown_with_its_reason_and_policy_and_the_capture_ends_by_itself() {
+    // AX-29
     let Some(lab) = running("capture_drops", Plan::default()) else { return };
     lab.flows_again();
     let daemon = lab.gateways.daemon(1).unwrap();

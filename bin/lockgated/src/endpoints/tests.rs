@@ -55,7 +55,7 @@ fn changes_without_a_revision_get_the_next_one() {
 
 #[test]
 fn what_was_deleted_does_not_come_back_after_a_restart_either() {
-    // AX-33, AX-36
+    // AX-12, AX-33, AX-36
     let folder = tempfile::tempdir().unwrap();
     let before = desk(StoreKind::Sqlite, 16, folder.path());
     apply(&before, &[put(1, 1, Some(4)), put(2, 2, Some(5))]);

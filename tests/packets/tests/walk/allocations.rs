@@ -174,11 +174,13 @@ fn nothing_is_allocated(cache: Option<FlowCache>) {
 
 #[test]
 fn the_walk_allocates_nothing() {
+    // AX-10
     nothing_is_allocated(None);
 }
 
 #[test]
 fn the_walk_with_a_flow_cache_allocates_nothing() {
+    // AX-10
     let cache = FlowCache::new(1 << 12, &[42; 32], CacheUse::Always).expect("memory");
     nothing_is_allocated(Some(cache));
 }

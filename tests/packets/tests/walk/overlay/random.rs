@@ -121,7 +121,7 @@ fn comparable(lab: &Laboratory) -> Counters {
 }
 
 /// The fast path ≡ the general walk for overlay packets: bytes in order, verdicts, every counter.
-// AX-23
+// AX-23, AX-38
 #[test]
 fn overlay_packets_leave_by_the_fast_path_as_by_the_general_walk() {
     let runs = prop_oneof![6 => a_common_run(), 1 => (a_sending(), 1..4usize)];
