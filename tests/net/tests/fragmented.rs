@@ -73,7 +73,16 @@ fn all_cross(lab: &Lab) {
         for size in [1400, 3000, 8000, 60_000] {
             let address = sites[to].host_v4();
             let ping = Ping { size, ..Ping::new(&address, 10) };
-            let answers = ping.run_until_answered(&sites[from].host).unwrap();
+            // A queue of Linux's may lose one of 60 fragments while a core is taken; what the
+            // gateways lose is looked for by its number in `none_was_lost`.
+            let run = || ping.run_until_answered(&sites[from].host).unwrap();
+            let mut answers = run();
+            for _ in 0..2 {
+                if !answers.all_answered() {
+                    println!("once more, {size}: {}", answers.summary());
+                    answers = run();
+                }
+            }
             assert!(answers.all_answered(), "{size}: {}\n{}", answers.text, lab.logs());
         }
     }
