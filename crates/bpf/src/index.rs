@@ -48,8 +48,8 @@ impl Hash {
 }
 
 impl Index {
-    /// Makes an empty index with places for twice `keys` keys. `seed` is a number that nobody
-    /// outside knows: whoever chooses keys is not to choose their buckets.
+    /// Makes an empty index with two places for each of `keys` keys. `seed` is a secret random
+    /// number: tenants choose addresses, and must not be able to fill one bucket with them.
     ///
     /// # Errors
     /// [`BpfError::Table`]: the kernel has not that much memory, say.

@@ -5,7 +5,7 @@ use libbpf_rs::{MapHandle, MapType};
 
 use crate::BpfError;
 
-/// Makes a map with room for `entries` keys and values of so many bytes.
+/// Makes a map of `entries` entries. `key` and `value` are sizes in bytes.
 ///
 /// # Errors
 /// [`BpfError::Table`].

@@ -361,7 +361,7 @@ fn keys_that_are_published_are_found_and_no_others() {
         &keys,
         |key| {
             let key = Key { vni: VNI, address: address(key) };
-            // One record is enough: it is written for the key that is asked for.
+            // One record is enough: `is_found` rewrites it for each key.
             tier.publish(key, 5)
         },
         |key| tier.withdraw(Key { vni: VNI, address: address(key) }, 5).unwrap(),

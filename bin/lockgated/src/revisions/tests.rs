@@ -6,7 +6,7 @@ use store::{MemoryStore, RevisionLine};
 
 use super::*;
 
-/// A store in memory that refuses to write while it is told so.
+/// A store in memory whose writes fail while `refuses` is set.
 #[derive(Default)]
 struct Faulty {
     inner: MemoryStore,
@@ -93,7 +93,7 @@ fn read(revisions: &Revisions, number: u64) -> Text {
     revisions.reader(number).unwrap().read().unwrap()
 }
 
-/// Returns the error of a change that was asked for before it was known that one is lost.
+/// Returns the error of a change whose predecessor was not written.
 fn error_of(revisions: &mut Revisions, number: u64) -> String {
     let written = revisions.keep(revision(number), Content::Edit(edit(number)));
     written.blocking_recv().unwrap().unwrap_err().to_string()

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::encoding::{edit_row, whole_row};
 use super::{Body, PolicyEdit, Revision, RevisionError, SharedStore, lock};
 
-/// The answer to whoever keeps a revision.
+/// Tells the caller that a revision is on disk, or why it is not.
 type Done = oneshot::Sender<Result<(), RevisionError>>;
 
 /// A job of the writer, which does them in order.

@@ -230,8 +230,8 @@ pub(crate) enum NothingBefore {
     Unknown { record: PathBuf, damage: Damage, revisions: RevisionError },
 }
 
-/// Finds what starts instead of a configuration; `None`: it starts itself. With the damage of the
-/// record, if it has any: the revisions are asked for only then.
+/// Finds what starts instead of a configuration; `None`: the configuration starts. Also returns the
+/// damage of the record, if there is any; `revisions` is called only in that case.
 ///
 /// # Errors
 /// [`NothingBefore`].
