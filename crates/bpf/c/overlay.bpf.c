@@ -134,7 +134,7 @@ struct {
 	__type(value, __u64);
 } misses SEC(".maps");
 
-/* A frame on its way through. Of what is pointed to these bytes are there. */
+/* A frame on its way through. Behind each pointer: how many bytes are known to be there. */
 struct crossing {
 	__u8 *frame; /* ETH_HLEN */
 	__u8 *ip; /* up to the end of the overlay's header without options */
@@ -170,7 +170,7 @@ static __always_inline __u8 *bytes_at(struct xdp_md *ctx, __u32 at, __u32 bytes)
 	return start + bytes > end ? NULL : start;
 }
 
-/* Of a sum below 2^36. */
+/* Folds a sum below 2^36 to 16 bits. */
 static __always_inline __u32 fold(__u64 sum)
 {
 	for (int i = 0; i < 3; i++)
@@ -261,14 +261,14 @@ static __always_inline bool parse_overlay(struct xdp_md *ctx, struct crossing *c
 	return !left;
 }
 
-/* A hash with another word of the key in it. */
+/* Mixes another word of a key into its hash. */
 static __always_inline __u64 hashed(__u64 hash, __u32 word)
 {
 	hash = (hash ^ word) * LOCKGATE_HASH_FACTOR;
 	return hash ^ hash >> 32;
 }
 
-/* The slot that an index has for keys of this hash: false, none. */
+/* Finds the slot that an index has for a hash. False: it has none. */
 static __always_inline bool find(void *index, __u32 mask, __u64 hash, __u32 *slot)
 {
 	__u32 tag = hash >> 32 | 1, number = hash & mask;

@@ -2,7 +2,8 @@
 //!
 //! A key has two buckets of eight places (two-choice hashing, Azar et al. 1994). A place is one
 //! word: the upper half of the key's hash, its *tag*, and the slot. The kernel's own hash table
-//! costs a call, and the cache lines of a chain; this one costs one line, mostly.
+//! costs a call, and the cache lines of a chain. Here most keys are in the first of their buckets,
+//! whose 64 bytes lie in two neighbouring lines: an array's values do not begin at a line.
 //!
 //! The program compares the record of a slot with the key, so a place that it reads while it is
 //! written, or a tag that two keys share, leads to no other key's record: the packet is a miss.

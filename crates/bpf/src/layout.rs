@@ -46,7 +46,7 @@ pub(crate) const NETWORK_ASKS: u32 = 2;
 /// Values of [`FlowEntry::verdict`].
 pub(crate) const VERDICT_PERMIT: u32 = 1;
 pub(crate) const VERDICT_DROP: u32 = 2;
-/// Places of a bucket of an index: as many as a cache line has.
+/// Places of a bucket of an index.
 pub(crate) const BUCKET_PLACES: usize = 8;
 /// The factor of an index's hash, which is Knuth's for MMIX.
 pub(crate) const HASH_FACTOR: u64 = 6_364_136_223_846_793_005;
