@@ -1,7 +1,9 @@
 //! Keys of a batch of packets, looked up together: each step asks for memory that the next one
 //! reads, for all keys, so that many come at a time.
 
-use crate::endpoint::{EndpointKey, KeyWords};
+use wire::{Address, LinkAddress};
+
+use crate::endpoint::{ContentWords, EndpointKey, HOST_V6, KeyWords};
 use crate::map::{Hash, Lead};
 use crate::table::{Found, Table};
 
@@ -50,6 +52,19 @@ impl Column {
     }
 }
 
+/// Where a packet says that its sender is: outer address of the host, and link address of the
+/// tenant, in the form that a table compares.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender(ContentWords);
+
+impl Sender {
+    /// The tenant with a link address behind a host.
+    #[inline(always)]
+    pub fn new(host: Address, mac: LinkAddress) -> Sender {
+        Sender(Found { host, host_mac: None, mac }.words())
+    }
+}
+
 impl Table {
     /// Hashes the first so many keys, and asks for the memory of their places in the index.
     ///
@@ -82,9 +97,25 @@ impl Table {
     /// If the place is 64 or higher.
     #[inline(always)]
     pub fn found(&self, column: &Column, place: usize) -> Option<Found> {
+        self.content(column, place).as_ref().map(Found::from_words)
+    }
+
+    /// Returns whether the key at a place has an endpoint, and that is where a sender says it is.
+    ///
+    /// # Panics
+    /// If the place is 64 or higher.
+    #[inline(always)]
+    pub fn is_at(&self, column: &Column, place: usize, sender: &Sender) -> bool {
+        let Some([high, low, host_mac, mac]) = self.content(column, place) else { return false };
+        let Sender([host_high, host_low, family, tenant]) = sender;
+        let differs = (high ^ host_high) | (low ^ host_low) | ((host_mac ^ family) & HOST_V6);
+        differs | (mac ^ tenant) == 0
+    }
+
+    #[inline(always)]
+    fn content(&self, column: &Column, place: usize) -> Option<ContentWords> {
         let key = column.key(place);
-        let value = self.endpoints.follow(column.leads[place], &key);
-        let value = value.or_else(|| self.find_words(&key, Hash(column.hashes[place])));
-        value.as_ref().map(Found::from_words)
+        let content = self.endpoints.follow(column.leads[place], &key);
+        content.or_else(|| self.find_words(&key, Hash(column.hashes[place])))
     }
 }

@@ -169,6 +169,7 @@ impl fmt::Display for Colons {
 /// keys are.
 pub(crate) type KeyWords = [u64; 3];
 
+#[inline]
 fn halves(address: Address) -> [u64; 2] {
     [(address.value >> 64) as u64, address.value as u64]
 }
@@ -213,7 +214,7 @@ pub(crate) type ContentWords = [u64; 4];
 /// The host's link address is known.
 const HAS_HOST_MAC: u64 = 1 << 48;
 /// The host's address is of IPv6.
-const HOST_V6: u64 = 1 << 49;
+pub(crate) const HOST_V6: u64 = 1 << 49;
 
 /// All of an endpoint but its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,6 +243,7 @@ impl Found {
         }
     }
 
+    #[inline]
     pub(crate) fn words(&self) -> ContentWords {
         let [high, low] = halves(self.host);
         let family = if self.host.family == Family::V6 { HOST_V6 } else { 0 };
@@ -262,6 +264,7 @@ fn mac_of(number: u64) -> LinkAddress {
     LinkAddress::new([a, b, c, d, e, f])
 }
 
+#[inline]
 fn number_of(mac: LinkAddress) -> u64 {
     let [a, b, c, d, e, f] = mac.bytes();
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])

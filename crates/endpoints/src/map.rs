@@ -4,7 +4,9 @@
 //! A **record** holds a key and its value behind a state word: `tenancy << 1 | is live`. The
 //! **index** says which record a key has. A key has two buckets of places; a place is one word,
 //! `tag << 40 | tenancy, low 16 bits << 24 | record`, or 0. The tag is a part of the key's hash
-//! that picks no bucket, so that hardly ever a record is looked at in vain.
+//! that picks no bucket, so that hardly ever a record is looked at in vain. A bucket's **hints** are
+//! a byte of the tag of each of its places, or 0: they say at once which place to try. They may be
+//! wrong, since they are written apart from it; what they lead to is checked as ever.
 //!
 //! 1. **A live record is never written.** The writer fills one that is not live, makes it live
 //!    under its next tenancy, and ends it with one store of the state word. A reader takes the
@@ -83,6 +85,19 @@ struct Record<W, const KEY: usize, const VALUE: usize> {
     value: [W; VALUE],
 }
 
+impl<W: Word, const KEY: usize, const VALUE: usize> Record<W, KEY, VALUE> {
+    /// Returns 0 if it has this key.
+    #[inline(always)]
+    fn differs(&self, key: &[u64; KEY]) -> u64 {
+        self.key.iter().zip(key).fold(0, |all, (word, key)| all | word.load() ^ key)
+    }
+
+    #[inline(always)]
+    fn value(&self) -> [u64; VALUE] {
+        std::array::from_fn(|at| self.value[at].load())
+    }
+}
+
 /// Records in one line of the cache.
 #[repr(align(64))]
 struct Line<W, const KEY: usize, const VALUE: usize, const PER_LINE: usize>(
@@ -90,7 +105,11 @@ struct Line<W, const KEY: usize, const VALUE: usize, const PER_LINE: usize>(
 );
 
 #[repr(align(64))]
-struct Bucket<W, const PLACES: usize>([W; PLACES]);
+struct Bucket<W, const PLACES: usize> {
+    /// A byte a place, the first place's lowest.
+    hints: W,
+    places: [W; PLACES],
+}
 
 /// A map. `PER_LINE` records are in a line of 64 bytes, `PLACES` places in a bucket.
 pub(crate) struct Map<
@@ -119,6 +138,12 @@ impl Hash {
     fn tag(self) -> u64 {
         (self.0 >> TAG_SHIFT).max(1) << TAG_SHIFT
     }
+
+    /// The byte of the tag that is a hint. It is not 0.
+    #[inline]
+    fn hint(self) -> u64 {
+        u64::from(((self.0 >> TAG_SHIFT) as u8).max(1))
+    }
 }
 
 /// A place that is not empty.
@@ -136,11 +161,16 @@ impl Place {
         (self.0 & ((1 << TENANCY_SHIFT) - 1)) as u32
     }
 
-    /// Returns whether a state word is of a live record of the tenancy that the place is of.
+    /// The hint of the hash that it was made of.
+    fn hint(self) -> u64 {
+        Hash(self.0).hint()
+    }
+
+    /// Returns 0 if a state word is of a live record of the tenancy that the place is of.
     #[inline]
-    fn is_of(self, state: u64) -> bool {
-        let tenancy = (self.0 >> TENANCY_SHIFT) as u16;
-        state & LIVE != 0 && (state >> 1) as u16 == tenancy
+    fn differs(self, state: u64) -> u64 {
+        let tenancy = self.0 >> TENANCY_SHIFT;
+        (state ^ (tenancy << 1 | LIVE)) & (u64::from(u16::MAX) << 1 | LIVE)
     }
 }
 
@@ -167,7 +197,8 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
 {
     /// An empty map of so many records and buckets: a power of two of at least 2.
     pub(crate) fn new(records: usize, buckets: usize) -> Result<Self, TryReserveError> {
-        const { assert!(PLACES.is_power_of_two() && PLACES <= 32 && PER_LINE.is_power_of_two()) };
+        // The byte of the hints above those of seven places is 0, as no hint is.
+        const { assert!(PLACES <= 7 && PER_LINE.is_power_of_two()) };
         debug_assert!(buckets.is_power_of_two() && (2..=MAX_BUCKETS).contains(&buckets));
         debug_assert!(records <= MAX_RECORDS);
         let words = || std::array::from_fn(|_| W::new());
@@ -177,7 +208,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
             value: std::array::from_fn(|_| W::new()),
         };
         Ok(Map {
-            buckets: filled(buckets, || Bucket(words()))?,
+            buckets: filled(buckets, || Bucket { hints: W::new(), places: words() })?,
             lines: filled(records.div_ceil(PER_LINE), || Line(std::array::from_fn(record)))?,
             moves: Moves(W::new()),
         })
@@ -218,36 +249,35 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         }
     }
 
-    /// Returns the place in a key's first bucket that has its tag, and asks for the memory of its
-    /// record; of two the last one. Waits for the memory of the bucket.
+    /// Returns the place in a key's first bucket that has its hint, and asks for the memory of its
+    /// record; of two the first one. Waits for the memory of the bucket.
     #[inline(always)]
     pub(crate) fn lead(&self, hash: Hash) -> Lead {
+        const ONES: u64 = u64::MAX / 0xff;
         let Some(bucket) = self.buckets.get(self.buckets(hash)[0]) else { return Lead::NONE };
-        let tag = hash.tag();
-        // Without its tag. A branch would be guessed wrong: any place may be the one.
-        let mut lead = tag;
-        for place in &bucket.0 {
-            let differs = place.load() ^ tag;
-            lead = if differs < 1 << TAG_SHIFT { differs } else { lead };
-        }
-        let lead = lead ^ tag;
-        if let Some(record) = self.record(Place(lead).record()) {
+        let differs = bucket.hints.load() ^ (hash.hint() * ONES);
+        // The lowest byte that is 0 has its high bit set, and none below it has.
+        let zeros = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
+        let at = zeros.trailing_zeros() as usize / 8;
+        let Some(place) = bucket.places.get(at) else { return Lead::NONE };
+        let place = place.load();
+        if let Some(record) = self.record(Place(place).record()) {
             cpu::prefetch_ref(record);
         }
-        Lead(lead)
+        Lead(place)
     }
 
     /// Reads the record that a lead leads to. `None`: it has another key, or its tenancy is over;
     /// [`find`](Map::find) says whether the key is there.
     #[inline(always)]
     pub(crate) fn follow(&self, lead: Lead, key: &[u64; KEY]) -> Option<[u64; VALUE]> {
-        if lead == Lead::NONE {
-            return None;
-        }
-        match self.read(Place(lead.0), key) {
-            Seen::Value(value) => Some(value),
-            Seen::Stranger | Seen::Ended => None,
-        }
+        let place = Place(lead.0);
+        let record = self.record(place.record())?;
+        let state = record.state.load();
+        let differs = record.differs(key) | place.differs(state);
+        let value = record.value();
+        // One branch for all: as good as always it is the record that is looked for.
+        (differs | (record.state.load() ^ state) == 0).then_some(value)
     }
 
     /// Finds a key. Waits for nobody.
@@ -276,7 +306,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
     #[inline]
     fn matching(&self, bucket: usize, hash: Hash) -> impl Iterator<Item = (usize, Place)> {
         let words: [u64; PLACES] = match self.buckets.get(bucket) {
-            Some(bucket) => std::array::from_fn(|at| bucket.0[at].load()),
+            Some(bucket) => std::array::from_fn(|at| bucket.places[at].load()),
             None => [0; PLACES],
         };
         let tag = hash.tag() >> TAG_SHIFT;
@@ -301,12 +331,10 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
     fn read(&self, place: Place, key: &[u64; KEY]) -> Seen<VALUE> {
         let Some(record) = self.record(place.record()) else { return Seen::Ended };
         let state = record.state.load();
-        if !place.is_of(state) {
+        if place.differs(state) != 0 {
             return Seen::Ended;
         }
-        let differs =
-            record.key.iter().zip(key).fold(0, |all, (word, key)| all | word.load() ^ key);
-        let value = std::array::from_fn(|at| record.value[at].load());
+        let (differs, value) = (record.differs(key), record.value());
         match record.state.load() == state {
             false => Seen::Ended,
             true if differs != 0 => Seen::Stranger,

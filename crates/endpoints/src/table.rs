@@ -13,11 +13,11 @@ use crate::map::{Hash, MAX_BUCKETS, MAX_RECORDS, Map};
 /// Endpoints that a table has at most.
 pub const MAX_ENDPOINTS: usize = 4_194_304;
 
-/// Places of a bucket of the index: one line of 64 bytes.
-const PLACES: usize = 8;
-/// Places for each endpoint: the index is at most half full.
-const PLACES_AN_ENDPOINT: usize = 2;
-const _: () = assert!(MAX_ENDPOINTS * PLACES_AN_ENDPOINT / PLACES <= MAX_BUCKETS);
+/// Places of a bucket of the index: with their hints one line of 64 bytes.
+const PLACES: usize = 7;
+/// Endpoints for each bucket at most, on average: four of its seven places.
+const ENDPOINTS_A_BUCKET: usize = 4;
+const _: () = assert!(MAX_ENDPOINTS / ENDPOINTS_A_BUCKET <= MAX_BUCKETS);
 const _: () = assert!(MAX_ENDPOINTS < MAX_RECORDS);
 
 /// Three words of a key and four of an endpoint's content, with the state a line of 64 bytes.
@@ -69,7 +69,7 @@ impl Table {
                 format!("a table of {max_endpoints} endpoints: 1 to {MAX_ENDPOINTS} are possible"),
             ));
         }
-        let buckets = (max_endpoints * PLACES_AN_ENDPOINT).div_ceil(PLACES).next_power_of_two();
+        let buckets = max_endpoints.div_ceil(ENDPOINTS_A_BUCKET).next_power_of_two();
         Table::with_buckets(max_endpoints, buckets.max(2), secret)
     }
 

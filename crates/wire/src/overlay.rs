@@ -62,6 +62,15 @@ impl Kind {
             Kind::Geneve => [0, 0, ETHERNET[0], ETHERNET[1], a, b, c, 0],
         }
     }
+
+    /// Returns the bits that say what a header without options says: two headers that agree in
+    /// them are both refused, or of one network. The others are reserved, or not read.
+    pub const fn read_bits(self) -> [u8; HEADER_BYTES] {
+        match self {
+            Kind::Vxlan => [VXLAN_HAS_VNI, 0, 0, 0, 0xff, 0xff, 0xff, 0],
+            Kind::Geneve => [0xff, GENEVE_CONTROL, 0xff, 0xff, 0xff, 0xff, 0xff, 0],
+        }
+    }
 }
 
 /// A checked overlay header.
@@ -180,6 +189,23 @@ mod tests {
         assert_eq!(parse(Kind::Vxlan, &vxlan).unwrap().vni, vni(7));
         let geneve = [0, 0x7f, 0x65, 0x58, 0, 0, 7, 0xff];
         assert_eq!(parse(Kind::Geneve, &geneve).unwrap().vni, vni(7));
+    }
+
+    proptest! {
+        #[test]
+        fn headers_that_agree_in_the_bits_that_are_read_say_the_same(
+            is_geneve: bool, number in 0u32..=0xff_ffff, other: [u8; 8], flip in 0usize..64,
+        ) {
+            let kind = if is_geneve { Kind::Geneve } else { Kind::Vxlan };
+            let (header, read) = (kind.header(vni(number)), kind.read_bits());
+            prop_assert_eq!(header.map(|_| 0), std::array::from_fn(|at| header[at] & !read[at]));
+            let alike: [u8; 8] = std::array::from_fn(|at| header[at] | other[at] & !read[at]);
+            prop_assert_eq!(parse(kind, &alike), parse(kind, &header));
+            let mut changed = header;
+            changed[flip / 8] ^= 1 << (flip % 8);
+            let is_read = read[flip / 8] >> (flip % 8) & 1 == 1;
+            prop_assert_eq!(parse(kind, &changed) != parse(kind, &header), is_read);
+        }
     }
 
     #[test]

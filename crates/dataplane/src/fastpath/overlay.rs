@@ -6,11 +6,11 @@
 //! and goes on to a host of the same family on the protected side, about which no table is asked.
 //! All checks are those of the general walk (`decide/crossing`); what fails one is left to it.
 
-use endpoints::Column;
+use endpoints::{Column, EndpointKey, Found, Sender};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::Question;
 use wire::flow::protocol;
-use wire::glance::{self, Glance, V6_SEEN, double, word};
+use wire::glance::{self, Glance, V6_SEEN, double, header_v4, word};
 use wire::link::{ETHERNET_BYTES, TAGGED_BYTES, ethertype};
 use wire::outer::UDP_BYTES;
 use wire::overlay::{HEADER_BYTES, Kind};
@@ -26,7 +26,6 @@ use crate::ids::NextHopId;
 use crate::overlays::{OverlayId, Overlays, SourceCheck};
 use crate::routes::LastRoute;
 use crate::stage::{Stage, StageClock};
-use endpoints::{EndpointKey, Found};
 
 /// Bytes between the outer IP header and the tenant's frame.
 const BETWEEN: usize = UDP_BYTES + HEADER_BYTES;
@@ -40,14 +39,30 @@ const SECOND_LINE: u32 = 64;
 pub(super) struct Entry {
     overlay: OverlayId,
     kind: Kind,
-    udp_port: u16,
     pub(super) entrance: Address,
+    /// Its address as it lies in memory: that of IPv4 in the lower half of the first word.
+    address: [u64; 2],
+    /// The UDP port as it lies in memory.
+    udp_port: u16,
+    /// The bits of an overlay header that are read, as they lie in memory.
+    read_bits: u64,
+}
+
+impl Entry {
+    fn new(overlay: OverlayId, kind: Kind, (entrance, udp_port): (Address, u16)) -> Entry {
+        let address = match entrance.family {
+            Family::V4 => [u64::from((entrance.value as u32).to_be()), 0],
+            Family::V6 => [(entrance.value >> 64) as u64, entrance.value as u64].map(u64::to_be),
+        };
+        let read_bits = u64::from_ne_bytes(kind.read_bits());
+        Entry { overlay, kind, entrance, address, udp_port: udp_port.to_be(), read_bits }
+    }
 }
 
 /// Columns of a batch of overlay packets: one entry a packet.
 pub(super) struct OverlayColumns {
     /// The hosts that send, and the sources of the tenants' frames.
-    senders: [(u128, LinkAddress); BATCH],
+    senders: [Sender; BATCH],
     /// The endpoints that packets are from.
     from: Column,
     /// The endpoints that they are to.
@@ -78,7 +93,7 @@ impl Default for OverlayColumns {
         let nobody = LinkAddress::new([0; 6]);
         let nowhere = Onward { host: 0, tenant: nobody, neighbour: None };
         OverlayColumns {
-            senders: [(0, nobody); BATCH],
+            senders: [Sender::new(Address::v4(0), nobody); BATCH],
             from: Column::default(),
             to: Column::default(),
             onward: [nowhere; BATCH],
@@ -112,7 +127,7 @@ pub(super) fn entry<F: Frames>(
     };
     // What is sent to that port is taken for sealed packets before.
     let is_entered = is_station && udp_port != NAT_TRAVERSAL_PORT;
-    is_entered.then_some(Entry { overlay, kind: of.kind, udp_port, entrance })
+    is_entered.then(|| Entry::new(overlay, of.kind, (entrance, udp_port)))
 }
 
 impl FastPath {
@@ -143,7 +158,10 @@ impl FastPath {
         table.ask(from, count);
         table.ask_endpoints(to, count);
         table.ask_endpoints(from, count);
-        let fit = self.find_ways(context, (overlays, entry), common);
+        let fit = match entry.entrance.family {
+            Family::V4 => self.find_ways::<IPV4_BYTES, F>(context, (overlays, entry), common),
+            Family::V6 => self.find_ways::<IPV6_BYTES, F>(context, (overlays, entry), common),
+        };
         clock.ended(Stage::Decide);
         self.taken(fit)
     }
@@ -164,27 +182,28 @@ impl FastPath {
             let Descriptor { frame, offset, length } = *packet;
             let behind = frames.bytes(frame).get(offset as usize..);
             let Some(seen) = behind.and_then(<[u8]>::first_chunk::<SEEN>) else { continue };
-            if gate.ethertype::<LINK, SEEN>(seen) != Some(ethertype.to_be()) {
-                continue;
-            }
-            let Some(outer) = outer::<LINK, OUTER>(seen, entry) else { continue };
+            let is_family = gate.ethertype::<LINK, SEEN>(seen) == Some(ethertype.to_be());
+            let (is_to_entrance, bytes) = outer::<LINK, OUTER>(seen, entry);
             let has_room = offset as usize + LINK >= TAGGED_BYTES;
-            if !has_room | (outer.length + LINK as u32 > length) {
+            if !(is_family & is_to_entrance & has_room & (bytes + LINK as u32 <= length)) {
                 continue;
             }
-            if last.vni != Some(outer.vni) {
-                last = Admission::of(context, overlays, entry, outer.vni);
+            // Packets whose headers agree in what is read are of one network.
+            let header = double(seen, LINK + OUTER + UDP_BYTES) & entry.read_bits;
+            if last.header != Some(header) {
+                last = Admission::of(context, overlays, entry, header);
             }
-            let is_common = match outer.ethertype {
+            let frame = LINK + OUTER + BETWEEN;
+            let is_common = match u16::from_be_bytes([seen[frame + 12], seen[frame + 13]]) {
                 ethertype::IPV4 if last.admits[0] => {
-                    tenant::<LINK, OUTER, IPV4_BYTES>(seen, &outer, place, columns)
+                    tenant::<LINK, OUTER, IPV4_BYTES>(seen, (last.vni, bytes), place, columns)
                 }
                 ethertype::IPV6 if last.admits[1] => {
-                    tenant::<LINK, OUTER, IPV6_BYTES>(seen, &outer, place, columns)
+                    tenant::<LINK, OUTER, IPV6_BYTES>(seen, (last.vni, bytes), place, columns)
                 }
                 _ => false,
             };
-            (row.ip, row.length) = (offset + LINK as u32, outer.length);
+            (row.ip, row.length) = (offset + LINK as u32, bytes);
             common |= u64::from(is_common) << place;
         }
         common
@@ -193,9 +212,9 @@ impl FastPath {
     /// Checks senders, and gives each packet whose destination is known the path to its host;
     /// returns those that fit it.
     #[inline(always)]
-    fn find_ways<F: Frames>(
+    fn find_ways<const OUTER: usize, F: Frames>(
         &mut self,
-        context: &BatchContext<'_, F>,
+        context: &mut BatchContext<'_, F>,
         (overlays, entry): (&Overlays, &Entry),
         common: u64,
     ) -> u64 {
@@ -203,18 +222,14 @@ impl FastPath {
         let OverlayColumns { senders, from, to, onward } = &mut *self.overlay;
         let table = overlays.endpoints();
         let mut ways = Ways::new(context, &mut self.paths, &self.gate, entry);
-        let family = entry.entrance.family;
         let mut fit = 0;
         for place in bits(common) {
-            let (Some(sender), Some(to)) = (table.found(from, place), table.found(to, place))
-            else {
-                continue;
-            };
-            let host = Address { family, value: senders[place].0 };
-            if (sender.host, sender.mac) != (host, senders[place].1) || to.host.family != family {
+            let is_there = table.is_at(from, place, &senders[place]);
+            let Some(to) = table.found(to, place) else { continue };
+            if !is_there | (to.host.family != family::<OUTER>()) {
                 continue;
             }
-            let Some((way, neighbour)) = ways.to(&to) else { continue };
+            let Some((way, neighbour)) = ways.to::<OUTER>(&to) else { continue };
             let Row { length, path, .. } = &mut rows[place];
             *path = way.path;
             onward[place] = Onward { host: to.host.value, tenant: to.mac, neighbour };
@@ -225,71 +240,87 @@ impl FastPath {
 }
 
 /// The families of packets that a network's lane admits.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Admission {
-    vni: Option<Vni>,
+    /// What is read of the overlay header; `None`: of no packet yet.
+    header: Option<u64>,
+    vni: Vni,
     /// Of IPv4, and of IPv6.
     admits: [bool; 2],
 }
 
+impl Default for Admission {
+    fn default() -> Admission {
+        Admission { header: None, vni: Vni::MAX, admits: [false; 2] }
+    }
+}
+
 impl Admission {
-    /// Looks at a network: it must be there, check endpoints, and have no groups.
+    /// Looks at the network of a header without options: it must be there, check endpoints, and
+    /// have no groups.
     #[inline(never)]
     fn of<F>(
         context: &BatchContext<'_, F>,
         overlays: &Overlays,
         entry: &Entry,
-        vni: Vni,
+        header: u64,
     ) -> Admission {
-        let network = overlays.network(vni, entry.overlay);
+        // Only headers without options fit the view.
+        let parsed = wire::overlay::parse(entry.kind, &header.to_ne_bytes());
+        let vni = parsed.map_or(Vni::MAX, |parsed| parsed.vni);
+        let network = parsed.ok().and_then(|it| overlays.network(it.vni, entry.overlay));
         let network = network.filter(|network| network.source_check == SourceCheck::Endpoint);
         let admits = [Family::V4, Family::V6].map(|family| {
             network.is_some_and(|it| !decide::asks_inside(context.snapshot, it, family))
         });
-        Admission { vni: Some(vni), admits }
+        Admission { header: Some(header), vni, admits }
     }
 }
 
-/// A common overlay packet.
-#[derive(Clone, Copy)]
-struct Outer {
-    /// Bytes of the packet.
-    length: u32,
-    vni: Vni,
-    /// EtherType of the tenant's frame.
-    ethertype: u16,
+const fn family<const IP: usize>() -> Family {
+    if IP == IPV4_BYTES { Family::V4 } else { Family::V6 }
 }
 
-/// Reads an overlay packet to an entrance, up to the link header of the tenant's frame.
+/// Returns whether the outer headers are of a common packet to the entrance, with a frame behind
+/// them that is for one station; and its bytes. An overlay header is not looked at.
 #[inline(always)]
-fn outer<const LINK: usize, const OUTER: usize>(seen: &[u8; SEEN], entry: &Entry) -> Option<Outer> {
-    let ip = seen[LINK..].first_chunk::<V6_SEEN>()?;
-    let glance = look::<OUTER>(ip)?;
-    let (host, entrance) = addresses::<OUTER>(ip);
-    let overlay = seen[LINK + OUTER..].first_chunk::<BETWEEN>()?;
-    let udp_bytes = u32::from(u16::from_be_bytes([overlay[4], overlay[5]]));
-    let frame = &seen[LINK + OUTER + BETWEEN..];
-    let is_to_entrance = (glance.protocol == protocol::UDP)
-        & (glance.upper as u16 == entry.udp_port)
-        & (entrance == entry.entrance.value)
-        & (udp_bytes + OUTER as u32 == glance.length)
-        & (frame[0] & 1 == 0)
-        & is_unicast::<OUTER>(host);
-    if !is_to_entrance {
-        return None;
-    }
-    // Only headers without options fit the view.
-    let vni = wire::overlay::parse(entry.kind, &overlay[UDP_BYTES..]).ok()?.vni;
-    let ethertype = u16::from_be_bytes([frame[12], frame[13]]);
-    Some(Outer { length: glance.length, vni, ethertype })
+fn outer<const LINK: usize, const OUTER: usize>(seen: &[u8; SEEN], entry: &Entry) -> (bool, u32) {
+    let ip = view::<LINK, V6_SEEN>(seen);
+    let (is_ip, bytes, differs) = if OUTER == IPV4_BYTES {
+        let differs =
+            (u64::from(word(ip, 16)) ^ entry.address[0]) | u64::from(ip[9] ^ protocol::UDP);
+        (header_v4(ip) & (ip[8] > 1), u16::from_be_bytes([ip[2], ip[3]]).into(), differs)
+    } else {
+        let address = (double(ip, 24) ^ entry.address[0]) | (double(ip, 32) ^ entry.address[1]);
+        let differs = address | u64::from(ip[6] ^ protocol::UDP);
+        let payload = u32::from(u16::from_be_bytes([ip[4], ip[5]]));
+        ((ip[0] >> 4 == 6) & (ip[7] > 1), payload + IPV6_BYTES as u32, differs)
+    };
+    let behind = &seen[LINK + OUTER..];
+    let udp_port = u16::from_ne_bytes([behind[2], behind[3]]);
+    let udp_bytes = u32::from(u16::from_be_bytes([behind[4], behind[5]]));
+    // Bit by bit, so that there is one branch for all.
+    let differs = differs
+        | u64::from(udp_port ^ entry.udp_port)
+        | u64::from((udp_bytes + OUTER as u32) ^ bytes)
+        | u64::from(behind[BETWEEN] & 1);
+    (is_ip & (differs == 0), bytes)
 }
 
-/// Looks at a tenant's packet, and writes its sender and keys. Returns whether it is common.
-/// Messages between neighbours and routers are not: some are answered, others go nowhere.
+/// The view from a place on, which the compiler sees to lie in it.
+#[inline(always)]
+fn view<const AT: usize, const N: usize>(seen: &[u8; SEEN]) -> &[u8; N] {
+    const { assert!(AT + N <= SEEN) };
+    seen[AT..].first_chunk().expect("it lies in the view")
+}
+
+/// Looks at a tenant's packet in a network and an outer packet of so many bytes, and writes its
+/// sender and keys. Returns whether it is common. Messages between neighbours and routers are not:
+/// some are answered, others go nowhere.
 #[inline(always)]
 fn tenant<const LINK: usize, const OUTER: usize, const INNER: usize>(
     seen: &[u8; SEEN],
-    outer: &Outer,
+    (vni, bytes): (Vni, u32),
     place: usize,
     columns: &mut OverlayColumns,
 ) -> bool {
@@ -300,18 +331,19 @@ fn tenant<const LINK: usize, const OUTER: usize, const INNER: usize>(
     let is_neighbours = (INNER == IPV6_BYTES)
         & (glance.protocol == protocol::ICMPV6)
         & matches!(glance.upper >> 8, 130..=137 | 143);
-    let family = if INNER == IPV4_BYTES { Family::V4 } else { Family::V6 };
-    let key = |value| EndpointKey { vni: outer.vni, address: Address { family, value } };
-    let (host, _) = addresses::<OUTER>(seen[LINK..].first_chunk().unwrap_or(ip));
-    let frame = &seen[LINK + OUTER + BETWEEN..];
-    let mac = LinkAddress::new([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
-    columns.senders[place] = (host, mac);
+    let (host, _) = addresses::<OUTER>(view::<LINK, V6_SEEN>(seen));
+    // The frame's source, and two bytes in front of it.
+    let [_, _, mac @ ..] = double(seen, LINK + OUTER + BETWEEN + 4).to_ne_bytes();
+    let host_address = Address { family: family::<OUTER>(), value: host };
+    let key = |value| EndpointKey { vni, address: Address { family: family::<INNER>(), value } };
+    columns.senders[place] = Sender::new(host_address, LinkAddress::new(mac));
     columns.from.set(place, key(source));
     columns.to.set(place, key(destination));
-    is_unicast::<INNER>(source)
+    is_unicast::<OUTER>(host)
+        & is_unicast::<INNER>(source)
         & is_unicast::<INNER>(destination)
         & !is_neighbours
-        & (glance.length + around as u32 <= outer.length)
+        & (glance.length + around as u32 <= bytes)
 }
 
 #[inline(always)]
@@ -338,8 +370,24 @@ fn address_v6(ip: &[u8; V6_SEEN], at: usize) -> u128 {
 
 #[inline(always)]
 fn is_unicast<const BYTES: usize>(address: u128) -> bool {
-    if BYTES == IPV4_BYTES { ipv4_is_unicast(address as u32) } else { ipv6_is_unicast(address) }
+    if BYTES == IPV4_BYTES {
+        IPV4_UNICAST[address as usize >> 24 & 0xff]
+    } else {
+        ipv6_is_unicast(address)
+    }
 }
+
+/// Whether IPv4 addresses are of single stations: the first byte says so.
+const IPV4_UNICAST: [bool; 256] = {
+    let (mut by_first, mut first) = ([false; 256], 0);
+    while first < 256 {
+        let net = (first as u32) << 24;
+        by_first[first] = ipv4_is_unicast(net);
+        assert!(ipv4_is_unicast(net | 0x00ff_ffff) == by_first[first]);
+        first += 1;
+    }
+    by_first
+};
 
 /// A way to hosts by a next hop.
 #[derive(Clone, Copy)]
@@ -380,11 +428,12 @@ impl<'a, 'c, F: Frames> Ways<'a, 'c, F> {
     /// Returns the way to an endpoint's host, and the host's link address where hosts are
     /// neighbours. `None`: the general walk says what becomes of its packets.
     #[inline(always)]
-    fn to(&mut self, to: &Found) -> Option<(Way, Option<LinkAddress>)> {
+    fn to<const OUTER: usize>(&mut self, to: &Found) -> Option<(Way, Option<LinkAddress>)> {
+        let host = to.host.value;
         match self.alike {
             Some((first, behind, way))
-                if to.host.value.wrapping_sub(first) <= behind
-                    && !is_link_local(to.host.family, to.host.value) =>
+                if host.wrapping_sub(first) <= behind
+                    && !is_link_local(family::<OUTER>(), host) =>
             {
                 Some((way, None))
             }

@@ -1,6 +1,6 @@
 //! The writer's side of a map: which records are free, and all that changes the map.
 
-use super::{Hash, LIVE, Map, Place, Word};
+use super::{Bucket, Hash, LIVE, Map, Place, Word};
 
 /// Buckets that are looked through for one that has an empty place.
 const MAX_SEARCHED: usize = 512;
@@ -73,7 +73,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
     ) -> Result<u32, NoPlace> {
         let (bucket, place) = self.empty_place(hash, hash_of).ok_or(NoPlace)?;
         let (record, word) = self.publish(writer, (key, hash), value)?;
-        self.buckets[bucket].0[place].store(word.0);
+        self.put(bucket, place, Some(word));
         Ok(record)
     }
 
@@ -89,14 +89,14 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         value: &[u64; VALUE],
     ) -> Result<u32, NoPlace> {
         let (record, word) = self.publish(writer, (key, hash), value)?;
-        self.buckets[at.bucket].0[at.place].store(word.0);
+        self.put(at.bucket, at.place, Some(word));
         self.end(writer, at.record);
         Ok(record)
     }
 
     /// Removes a key. Who looks for it afterwards does not find it.
     pub(crate) fn remove(&self, writer: &mut Writer, at: At) {
-        self.buckets[at.bucket].0[at.place].store(0);
+        self.put(at.bucket, at.place, None);
         self.end(writer, at.record);
     }
 
@@ -119,6 +119,20 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         Ok((number, Place::new(hash, number, state)))
     }
 
+    /// What is in a place that is not empty.
+    fn place(&self, bucket: usize, place: usize) -> Place {
+        Place(self.buckets[bucket].places[place].load())
+    }
+
+    /// Writes a place, or empties it, and then its hint.
+    fn put(&self, bucket: usize, place: usize, word: Option<Place>) {
+        let Bucket { hints, places } = &self.buckets[bucket];
+        places[place].store(word.map_or(0, |word| word.0));
+        let shift = 8 * place;
+        let others = hints.load() & !(0xff << shift);
+        hints.store(others | word.map_or(0, Place::hint) << shift);
+    }
+
     fn end(&self, writer: &mut Writer, number: u32) {
         if let Some(record) = self.record(number) {
             record.state.store(record.state.load() & !LIVE);
@@ -138,7 +152,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
     }
 
     fn empty_in(&self, bucket: usize) -> Option<usize> {
-        self.buckets[bucket].0.iter().position(|word| word.load() == 0)
+        self.buckets[bucket].places.iter().position(|word| word.load() == 0)
     }
 
     /// Empties a place of one of two full buckets (cuckoo hashing; Pagh and Rodler 2004, with the
@@ -158,7 +172,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         while let Some(Step { bucket, .. }) = steps.get(at) {
             let bucket = *bucket;
             for place in 0..PLACES {
-                let key = self.key(Place(self.buckets[bucket].0[place].load()).record())?;
+                let key = self.key(self.place(bucket, place).record())?;
                 let [first, second] = self.buckets(hash_of(&key));
                 let other = if first == bucket { second } else { first };
                 if let Some(empty) = self.empty_in(other) {
@@ -185,12 +199,10 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         let mut next = Some(last);
         while let Some((step, place)) = next {
             let Step { bucket, from } = steps[step];
-            let [old, new] =
-                [(bucket, place), empty].map(|(bucket, at)| &self.buckets[bucket].0[at]);
-            new.store(old.load());
-            // Between both stores: module documentation, 3.
+            self.put(empty.0, empty.1, Some(self.place(bucket, place)));
+            // Between both: module documentation, 3.
             self.moves.0.store(self.moves.0.load() + 1);
-            old.store(0);
+            self.put(bucket, place, None);
             (empty, next) = ((bucket, place), from);
         }
         empty
