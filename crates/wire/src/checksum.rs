@@ -21,14 +21,14 @@ pub fn sum(bytes: &[u8]) -> u64 {
     total
 }
 
-/// Folds a [`sum`] to 16 bits.
+/// Folds a [`sum`] to 16 bits. It is 0 only if the sum is.
 #[inline]
 pub fn fold(sum: u64) -> u16 {
-    let mut folded = (sum & 0xffff_ffff) + (sum >> 32);
-    folded = (folded & 0xffff) + (folded >> 16);
-    folded = (folded & 0xffff) + (folded >> 16);
-    folded = (folded & 0xffff) + (folded >> 16);
-    folded as u16
+    // A number plus itself with its halves exchanged: the upper half is the sum of both halves,
+    // and the carry of the lower one is the carry that goes around.
+    let halves = sum.wrapping_add(sum.rotate_left(32)) >> 32;
+    let half = halves as u32;
+    (half.wrapping_add(half.rotate_left(16)) >> 16) as u16
 }
 
 /// The checksum field's value for a sum taken with the field as zero.
@@ -76,6 +76,20 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_sum_is_folded_to_its_rest(
+            high in prop_oneof![Just(0u32), Just(u32::MAX), Just(u32::MAX - 1), any::<u32>()],
+            low in prop_oneof![Just(0u32), Just(u32::MAX), Just(1), any::<u32>()],
+        ) {
+            let sum = u64::from(high) << 32 | u64::from(low);
+            // Of the two numbers that are a multiple of 0xffff, 0 is the sum of nothing only.
+            let rest = match sum % 0xffff {
+                0 if sum > 0 => 0xffff,
+                rest => rest,
+            };
+            prop_assert_eq!(u64::from(fold(sum)), rest);
+        }
+
         #[test]
         fn sum_agrees_with_the_word_by_word_form(bytes: Vec<u8>) {
             prop_assert_eq!(finish(sum(&bytes)), plain(&bytes));

@@ -71,13 +71,15 @@ pub fn carry<const OUTER: usize, const N: usize>(
     mac: LinkAddress,
 ) {
     const { assert!(OUTER == packet::IPV4_BYTES || OUTER == packet::IPV6_BYTES) };
+    let field = |packet: &[u8; N], at| u16::from_ne_bytes([packet[at], packet[at + 1]]);
     let change = if OUTER == packet::IPV4_BYTES {
         let new = (source as u64) << 32 | u64::from(destination as u32);
         let change = replace(packet, 12, new.to_be());
-        let lowered = glance::lowered_v4(glance::word(packet, 8)).to_ne_bytes();
-        packet[8..12].copy_from_slice(&lowered);
-        let field = u16::from_ne_bytes([packet[10], packet[11]]);
-        packet[10..12].copy_from_slice(&corrected(field, change).to_ne_bytes());
+        // The TTL is the high byte of its word: one less is the complement of 0x0100 more.
+        packet[8] = packet[8].wrapping_sub(1);
+        let lowered = change + u64::from((!0x0100_u16).to_be());
+        let sum = corrected(field(packet, 10), lowered);
+        packet[10..12].copy_from_slice(&sum.to_ne_bytes());
         change
     } else {
         packet[7] = packet[7].wrapping_sub(1);
@@ -92,16 +94,17 @@ pub fn carry<const OUTER: usize, const N: usize>(
     let behind = glance::double(packet, frame) & 0xffff_u64.to_be();
     let [a, b, c, d, e, f] = mac.bytes();
     let new = u64::from_be_bytes([a, b, c, d, e, f, 0, 0]).to_be() | behind;
-    let change = change + replace(packet, frame, new);
-    let field = u16::from_ne_bytes([packet[OUTER + CHECKSUM], packet[OUTER + CHECKSUM + 1]]);
     // 0 says that there is none (RFC 768).
-    if field != 0 {
-        let sum = match corrected(field, change) {
-            0 => 0xffff,
-            sum => sum,
-        };
-        packet[OUTER + CHECKSUM..OUTER + UDP_BYTES].copy_from_slice(&u16::to_ne_bytes(sum));
+    let of_udp = field(packet, OUTER + CHECKSUM);
+    if of_udp == 0 {
+        packet[frame..frame + 8].copy_from_slice(&new.to_ne_bytes());
+        return;
     }
+    let sum = match corrected(of_udp, change + replace(packet, frame, new)) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    packet[OUTER + CHECKSUM..OUTER + UDP_BYTES].copy_from_slice(&u16::to_ne_bytes(sum));
 }
 
 /// Writes 8 bytes, as they lie in memory; returns the change of the sum of the words there, in that
