@@ -12,7 +12,7 @@ const KEYS: usize = 64;
 
 /// A column of keys, with what is known of them so far. The caller keeps it, so that a batch
 /// allocates nothing. Steps, in this order: [`set`](Column::set), [`Table::ask`],
-/// [`Table::ask_endpoints`], [`Table::found`]. A key that was not set is that of an earlier batch.
+/// [`Table::ask_endpoints`], [`Table::led`], [`Table::content`]. A key that was not set is that of an earlier batch.
 pub struct Column {
     /// The words of each key, and 0 behind them: the form that is hashed.
     keys: [[u64; 4]; KEYS],
@@ -49,6 +49,28 @@ impl Column {
     fn key(&self, place: usize) -> KeyWords {
         let [network, high, low, _] = self.keys[place];
         [network, high, low]
+    }
+}
+
+/// All of an endpoint but its key, as it stands in a table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Content(ContentWords);
+
+impl Content {
+    /// Returns whether the endpoint is where a sender says it is.
+    #[inline(always)]
+    pub fn is_at(&self, sender: &Sender) -> bool {
+        let Content([high, low, host_mac, mac]) = self;
+        let Sender([host_high, host_low, family, tenant]) = sender;
+        let differs = (high ^ host_high) | (low ^ host_low) | ((host_mac ^ family) & HOST_V6);
+        differs | (mac ^ tenant) == 0
+    }
+}
+
+impl From<Content> for Found {
+    #[inline(always)]
+    fn from(Content(words): Content) -> Found {
+        Found::from_words(&words)
     }
 }
 
@@ -91,31 +113,21 @@ impl Table {
         }
     }
 
+    /// Returns what the key at a place leads to. `None`: [`content`](Table::content) says whether
+    /// it has an endpoint, which it does seldom.
+    ///
+    /// # Panics
+    /// If the place is 64 or higher.
+    #[inline(always)]
+    pub fn led(&self, column: &Column, place: usize) -> Option<Content> {
+        self.endpoints.follow(column.leads[place], &column.key(place)).map(Content)
+    }
+
     /// Finds the endpoint of the key at a place, as [`find`](Table::find) does.
     ///
     /// # Panics
     /// If the place is 64 or higher.
-    #[inline(always)]
-    pub fn found(&self, column: &Column, place: usize) -> Option<Found> {
-        self.content(column, place).as_ref().map(Found::from_words)
-    }
-
-    /// Returns whether the key at a place has an endpoint, and that is where a sender says it is.
-    ///
-    /// # Panics
-    /// If the place is 64 or higher.
-    #[inline(always)]
-    pub fn is_at(&self, column: &Column, place: usize, sender: &Sender) -> bool {
-        let Some([high, low, host_mac, mac]) = self.content(column, place) else { return false };
-        let Sender([host_high, host_low, family, tenant]) = sender;
-        let differs = (high ^ host_high) | (low ^ host_low) | ((host_mac ^ family) & HOST_V6);
-        differs | (mac ^ tenant) == 0
-    }
-
-    #[inline(always)]
-    fn content(&self, column: &Column, place: usize) -> Option<ContentWords> {
-        let key = column.key(place);
-        let content = self.endpoints.follow(column.leads[place], &key);
-        content.or_else(|| self.find_words(&key, Hash(column.hashes[place])))
+    pub fn content(&self, column: &Column, place: usize) -> Option<Content> {
+        self.endpoints.find(&column.key(place), Hash(column.hashes[place])).map(Content)
     }
 }

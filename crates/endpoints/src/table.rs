@@ -7,7 +7,7 @@ use cpu::aes::{KeyedHash, Secret};
 use wire::{Address, Vni};
 
 pub use crate::endpoint::Found;
-use crate::endpoint::{ContentWords, EndpointKey, KeyWords, key_words};
+use crate::endpoint::{EndpointKey, KeyWords, key_words};
 use crate::map::{Hash, MAX_BUCKETS, MAX_RECORDS, Map};
 
 /// Endpoints that a table has at most.
@@ -130,12 +130,6 @@ impl Table {
         self.endpoints.find(&probe.key, probe.hash).as_ref().map(Found::from_words)
     }
 
-    /// Finds the content of a key's endpoint.
-    #[inline(never)]
-    pub(crate) fn find_words(&self, key: &KeyWords, hash: Hash) -> Option<ContentWords> {
-        self.endpoints.find(key, hash)
-    }
-
     /// Finds many endpoints, waiting for their memory together: `found[i]` is what
     /// [`find`](Table::find) returns for `keys[i]`. What was in `found` is dropped.
     pub fn find_many(&self, keys: &[EndpointKey], found: &mut Vec<Option<Found>>) {
@@ -194,4 +188,4 @@ fn block_of([network, high, low]: KeyWords) -> [u64; 4] {
     [network, high, low, 0]
 }
 
-const _: () = assert!(size_of::<(u64, KeyWords, ContentWords)>() == 64);
+const _: () = assert!(size_of::<(u64, KeyWords, crate::endpoint::ContentWords)>() == 64);

@@ -152,11 +152,13 @@ fn same(book: &Book, twin: &Twin) -> Result<(), TestCaseError> {
         table.ask_endpoints(&mut column, keys.len());
         for (place, key) in keys.iter().enumerate() {
             let found = table.find(*key);
-            prop_assert_eq!(table.found(&column, place), found);
+            let (content, led) = (table.content(&column, place), table.led(&column, place));
+            prop_assert_eq!(content.map(Found::from), found);
+            prop_assert!(led.is_none() || led == content);
             for (host, mac) in hosts().into_iter().flat_map(|host| macs().map(|mac| (host, mac))) {
                 let is_there = found.is_some_and(|it| (it.host, it.mac) == (host, mac));
                 let sender = crate::Sender::new(host, mac);
-                prop_assert_eq!(table.is_at(&column, place, &sender), is_there);
+                prop_assert_eq!(content.is_some_and(|it| it.is_at(&sender)), is_there);
             }
         }
     }

@@ -6,7 +6,7 @@
 //! and goes on to a host of the same family on the protected side, about which no table is asked.
 //! All checks are those of the general walk (`decide/crossing`); what fails one is left to it.
 
-use endpoints::{Column, EndpointKey, Found, Sender};
+use endpoints::{Column, Content, EndpointKey, Found, Sender};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::Question;
 use wire::flow::protocol;
@@ -222,18 +222,31 @@ impl FastPath {
         let OverlayColumns { senders, from, to, onward } = &mut *self.overlay;
         let table = overlays.endpoints();
         let mut ways = Ways::new(context, &mut self.paths, &self.gate, entry);
-        let mut fit = 0;
-        for place in bits(common) {
-            let is_there = table.is_at(from, place, &senders[place]);
-            let Some(to) = table.found(to, place) else { continue };
-            if !is_there | (to.host.family != family::<OUTER>()) {
-                continue;
+        let (mut fit, mut late) = (0, 0);
+        let mut go_on = |place: usize, of_sender: Content, to: Content, fit: &mut u64| {
+            let to = Found::from(to);
+            if !of_sender.is_at(&senders[place]) | (to.host.family != family::<OUTER>()) {
+                return;
             }
-            let Some((way, neighbour)) = ways.to::<OUTER>(&to) else { continue };
+            let Some((way, neighbour)) = ways.to::<OUTER>(to.host.value, to.host_mac) else {
+                return;
+            };
             let Row { length, path, .. } = &mut rows[place];
             *path = way.path;
             onward[place] = Onward { host: to.host.value, tenant: to.mac, neighbour };
-            fit |= u64::from(*length <= way.mtu) << place;
+            *fit |= u64::from(*length <= way.mtu) << place;
+        };
+        for place in bits(common) {
+            match (table.led(from, place), table.led(to, place)) {
+                (Some(of_sender), Some(to)) => go_on(place, of_sender, to, &mut fit),
+                _ => late |= 1 << place,
+            }
+        }
+        for place in bits(late) {
+            let contents = (table.content(from, place), table.content(to, place));
+            if let (Some(of_sender), Some(to)) = contents {
+                go_on(place, of_sender, to, &mut fit);
+            }
         }
         fit
     }
@@ -389,6 +402,16 @@ const IPV4_UNICAST: [bool; 256] = {
     by_first
 };
 
+/// Returns whether an address is among those from a first one on, of which so many are behind it.
+#[inline(always)]
+fn is_among<const IP: usize>(address: u128, (first, behind): (u128, u128)) -> bool {
+    if IP == IPV4_BYTES {
+        (address as u32).wrapping_sub(first as u32) <= behind as u32
+    } else {
+        address.wrapping_sub(first) <= behind
+    }
+}
+
 /// A way to hosts by a next hop.
 #[derive(Clone, Copy)]
 struct Way {
@@ -428,22 +451,29 @@ impl<'a, 'c, F: Frames> Ways<'a, 'c, F> {
     /// Returns the way to an endpoint's host, and the host's link address where hosts are
     /// neighbours. `None`: the general walk says what becomes of its packets.
     #[inline(always)]
-    fn to<const OUTER: usize>(&mut self, to: &Found) -> Option<(Way, Option<LinkAddress>)> {
-        let host = to.host.value;
+    fn to<const OUTER: usize>(
+        &mut self,
+        host: u128,
+        host_mac: Option<LinkAddress>,
+    ) -> Option<(Way, Option<LinkAddress>)> {
         match self.alike {
             Some((first, behind, way))
-                if host.wrapping_sub(first) <= behind
+                if is_among::<OUTER>(host, (first, behind))
                     && !is_link_local(family::<OUTER>(), host) =>
             {
                 Some((way, None))
             }
-            _ => self.another(to),
+            _ => self.another(host, host_mac),
         }
     }
 
     #[inline(never)]
-    fn another(&mut self, to: &Found) -> Option<(Way, Option<LinkAddress>)> {
-        self.flow.destination = to.host.value;
+    fn another(
+        &mut self,
+        host: u128,
+        host_mac: Option<LinkAddress>,
+    ) -> Option<(Way, Option<LinkAddress>)> {
+        self.flow.destination = host;
         let snapshot = self.context.snapshot;
         let routed = decide::route_carried(snapshot, &mut self.last_route, &self.flow);
         let Ok(Routed::Inside(hop)) = routed else { return None };
@@ -459,7 +489,8 @@ impl<'a, 'c, F: Frames> Ways<'a, 'c, F> {
             }
             return Some((way, None));
         }
-        let mac = to.host_mac.or_else(|| snapshot.adjacency(hop, to.host).mac)?;
+        let address = Address { family: self.flow.family, value: host };
+        let mac = host_mac.or_else(|| snapshot.adjacency(hop, address).mac)?;
         let way = match self.last {
             Some((last, way)) if last == hop => way,
             _ => self.by(hop, Some(mac)),
