@@ -12,17 +12,28 @@ const KEYS: usize = 64;
 
 /// A column of keys, with what is known of them so far. The caller keeps it, so that a batch
 /// allocates nothing. Steps, in this order: [`set`](Column::set), [`Table::ask`],
-/// [`Table::ask_endpoints`], [`Table::led`], [`Table::content`]. A key that was not set is that of an earlier batch.
+/// [`Table::ask_endpoints`], [`Table::led`], [`Table::content`]. A key that was not set is that of
+/// an earlier batch.
 pub struct Column {
+    keys: [KeyWords; KEYS],
+    leads: [Lead; KEYS],
+    unknown: Unknown,
+}
+
+/// The keys of a column that no recent lead was of.
+struct Unknown {
+    count: usize,
+    places: [u8; KEYS],
     /// The words of each key, and 0 behind them: the form that is hashed.
     keys: [[u64; 4]; KEYS],
     hashes: [u64; KEYS],
-    leads: [Lead; KEYS],
 }
 
 impl Default for Column {
     fn default() -> Column {
-        Column { keys: [[0; 4]; KEYS], hashes: [0; KEYS], leads: [Lead::NONE; KEYS] }
+        let (places, keys, hashes) = ([0; KEYS], [[0; 4]; KEYS], [0; KEYS]);
+        let unknown = Unknown { count: 0, places, keys, hashes };
+        Column { keys: [[0; 3]; KEYS], leads: [Lead::NONE; KEYS], unknown }
     }
 }
 
@@ -33,8 +44,13 @@ impl Column {
     /// If the place is 64 or higher.
     #[inline(always)]
     pub fn set(&mut self, place: usize, key: EndpointKey) {
-        let [network, high, low] = key.words();
-        self.keys[place] = [network, high, low, 0];
+        self.keys[place] = key.words();
+    }
+
+    /// The keys of which no recent lead was known when they were last [asked](Table::ask) about.
+    #[cfg(test)]
+    pub(crate) fn unknown(&self) -> usize {
+        self.unknown.count
     }
 
     /// Returns the key at a place.
@@ -42,14 +58,66 @@ impl Column {
     /// # Panics
     /// If the place is 64 or higher.
     pub fn endpoint_key(&self, place: usize) -> EndpointKey {
-        EndpointKey::from_words(self.key(place))
+        EndpointKey::from_words(self.keys[place])
+    }
+}
+
+/// Sets of the leads that are remembered, and the bits that pick one.
+const SETS: usize = 1 << SET_BITS;
+const SET_BITS: u32 = 11;
+
+/// Where keys that were looked up lately are in a table: two in each set, the later one first. It
+/// is a worker's own. A lead is checked when it is followed, so nothing need be forgotten when the
+/// table changes, and a wrong one costs a lookup.
+pub struct Recent {
+    sets: Box<[[Remembered; 2]; SETS]>,
+    /// An odd number that says which set a key has. Strangers choose keys; it is drawn at start.
+    multiplier: u64,
+}
+
+/// A key's short form, and its lead.
+#[derive(Clone, Copy)]
+struct Remembered {
+    short: u64,
+    lead: Lead,
+}
+
+impl Recent {
+    /// Remembers nothing yet.
+    pub fn new(secret: u64) -> Recent {
+        let none = Remembered { short: 0, lead: Lead::NONE };
+        let sets = vec![[none; 2]; SETS].into_boxed_slice();
+        let Ok(sets) = sets.try_into() else { unreachable!("it has as many") };
+        Recent { sets, multiplier: secret | 1 }
     }
 
     #[inline(always)]
-    fn key(&self, place: usize) -> KeyWords {
-        let [network, high, low, _] = self.keys[place];
-        [network, high, low]
+    fn set(&self, short: u64) -> usize {
+        (short.wrapping_mul(self.multiplier) >> (u64::BITS - SET_BITS)) as usize
     }
+
+    /// The lead of a key, or none.
+    #[inline(always)]
+    fn lead(&self, short: u64) -> Lead {
+        let [later, earlier] = self.sets[self.set(short)];
+        let lead = if earlier.short == short { earlier.lead } else { Lead::NONE };
+        if later.short == short { later.lead } else { lead }
+    }
+
+    fn remember(&mut self, short: u64, lead: Lead) {
+        let set = self.set(short);
+        let [later, earlier] = &mut self.sets[set];
+        if later.short != short {
+            *earlier = *later;
+        }
+        *later = Remembered { short, lead };
+    }
+}
+
+/// A key in one word. Two keys of IPv4 never have the same one, two of IPv6 hardly ever.
+#[inline(always)]
+fn short([network, high, low]: KeyWords) -> u64 {
+    network << 32 ^ low ^ high.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// All of an endpoint but its key, as it stands in a table.
@@ -88,28 +156,57 @@ impl Sender {
 }
 
 impl Table {
-    /// Hashes the first so many keys, and asks for the memory of their places in the index.
+    /// Asks for the memory of the endpoints of the first so many keys where recent leads say where
+    /// they are; hashes the others, and asks for the memory of their places in the index.
     ///
     /// # Panics
     /// If there are more than 64.
-    #[inline]
-    pub fn ask(&self, column: &mut Column, count: usize) {
-        let Column { keys, hashes, .. } = column;
-        self.hash.hash(&keys[..count], &mut hashes[..count]);
-        for hash in &hashes[..count] {
+    #[inline(always)]
+    pub fn ask(&self, recent: &Recent, column: &mut Column, count: usize) {
+        let Column { keys, leads, unknown } = column;
+        unknown.count = 0;
+        for (place, (key, lead)) in keys[..count].iter().zip(&mut leads[..count]).enumerate() {
+            *lead = recent.lead(short(*key));
+            self.endpoints.prefetch_lead(*lead);
+            // Without a branch: which keys are known is not to be guessed.
+            unknown.places[unknown.count.min(KEYS - 1)] = place as u8;
+            unknown.count += usize::from(*lead == Lead::NONE);
+        }
+        if unknown.count > 0 {
+            self.ask_index(column);
+        }
+    }
+
+    #[inline(never)]
+    fn ask_index(&self, Column { keys, unknown, .. }: &mut Column) {
+        let Unknown { count, places, keys: blocks, hashes } = unknown;
+        for (block, place) in blocks[..*count].iter_mut().zip(places) {
+            let [network, high, low] = keys[usize::from(*place)];
+            *block = [network, high, low, 0];
+        }
+        self.hash.hash(&blocks[..*count], &mut hashes[..*count]);
+        for hash in &hashes[..*count] {
             self.endpoints.prefetch_bucket(Hash(*hash));
         }
     }
 
-    /// Asks for the memory of their endpoints. It waits for that of the index.
-    ///
-    /// # Panics
-    /// If there are more than 64.
-    #[inline]
-    pub fn ask_endpoints(&self, column: &mut Column, count: usize) {
-        let Column { hashes, leads, .. } = column;
-        for (hash, lead) in hashes[..count].iter().zip(&mut leads[..count]) {
-            *lead = self.endpoints.lead(Hash(*hash));
+    /// Asks for the memory of the endpoints of the other keys, and remembers where they are. It
+    /// waits for the memory of the index.
+    #[inline(always)]
+    pub fn ask_endpoints(&self, recent: &mut Recent, column: &mut Column) {
+        if column.unknown.count > 0 {
+            self.ask_unknown(recent, column);
+        }
+    }
+
+    #[inline(never)]
+    fn ask_unknown(&self, recent: &mut Recent, column: &mut Column) {
+        let Column { keys, leads, unknown: Unknown { count, places, hashes, .. } } = column;
+        for (hash, place) in hashes[..*count].iter().zip(places) {
+            let (place, lead) = (usize::from(*place), self.endpoints.lead(Hash(*hash)));
+            self.endpoints.prefetch_lead(lead);
+            leads[place] = lead;
+            recent.remember(short(keys[place]), lead);
         }
     }
 
@@ -120,14 +217,19 @@ impl Table {
     /// If the place is 64 or higher.
     #[inline(always)]
     pub fn led(&self, column: &Column, place: usize) -> Option<Content> {
-        self.endpoints.follow(column.leads[place], &column.key(place)).map(Content)
+        self.endpoints.follow(column.leads[place], &column.keys[place]).map(Content)
     }
 
-    /// Finds the endpoint of the key at a place, as [`find`](Table::find) does.
+    /// Finds the endpoint of the key at a place, as [`find`](Table::find) does, and remembers where
+    /// it is.
     ///
     /// # Panics
     /// If the place is 64 or higher.
-    pub fn content(&self, column: &Column, place: usize) -> Option<Content> {
-        self.endpoints.find(&column.key(place), Hash(column.hashes[place])).map(Content)
+    #[inline(never)]
+    pub fn content(&self, recent: &mut Recent, column: &Column, place: usize) -> Option<Content> {
+        let key = column.keys[place];
+        let hash = self.hash_of(&key);
+        recent.remember(short(key), self.endpoints.lead(hash));
+        self.endpoints.find(&key, hash).map(Content)
     }
 }

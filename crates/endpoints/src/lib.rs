@@ -38,6 +38,6 @@ mod tests;
 mod tombstones;
 
 pub use book::{Book, Change, Counts, Known, Outcome, Refusal};
-pub use column::{Column, Content, Sender};
+pub use column::{Column, Content, Recent, Sender};
 pub use endpoint::{AddressFault, Endpoint, EndpointKey, InvalidEndpoint, MacFault};
 pub use table::{Found, MAX_ENDPOINTS, Probe, Table};

@@ -249,8 +249,8 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         }
     }
 
-    /// Returns the place in a key's first bucket that has its hint, and asks for the memory of its
-    /// record; of two the first one. Waits for the memory of the bucket.
+    /// Returns the place in a key's first bucket that has its hint; of two the first one. Waits for
+    /// the memory of the bucket.
     #[inline(always)]
     pub(crate) fn lead(&self, hash: Hash) -> Lead {
         const ONES: u64 = u64::MAX / 0xff;
@@ -259,12 +259,15 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         // The lowest byte that is 0 has its high bit set, and none below it has.
         let zeros = differs.wrapping_sub(ONES) & !differs & (ONES << 7);
         let at = zeros.trailing_zeros() as usize / 8;
-        let Some(place) = bucket.places.get(at) else { return Lead::NONE };
-        let place = place.load();
-        if let Some(record) = self.record(Place(place).record()) {
+        bucket.places.get(at).map_or(Lead::NONE, |place| Lead(place.load()))
+    }
+
+    /// Asks for the memory of the record that a lead leads to.
+    #[inline(always)]
+    pub(crate) fn prefetch_lead(&self, lead: Lead) {
+        if let Some(record) = self.record(Place(lead.0).record()) {
             cpu::prefetch_ref(record);
         }
-        Lead(place)
     }
 
     /// Reads the record that a lead leads to. `None`: it has another key, or its tenancy is over;

@@ -129,7 +129,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// Checks all that can be asked, of every key that there may be.
-fn same(book: &Book, twin: &Twin) -> Result<(), TestCaseError> {
+fn same(book: &Book, twin: &Twin, recent: &mut crate::Recent) -> Result<(), TestCaseError> {
     let table = book.table();
     let all =
         vnis().into_iter().flat_map(|vni| addresses().map(|it| EndpointKey { vni, address: it }));
@@ -148,11 +148,12 @@ fn same(book: &Book, twin: &Twin) -> Result<(), TestCaseError> {
     let mut column = crate::Column::default();
     for keys in keys.chunks(64) {
         keys.iter().enumerate().for_each(|(place, key)| column.set(place, *key));
-        table.ask(&mut column, keys.len());
-        table.ask_endpoints(&mut column, keys.len());
+        table.ask(recent, &mut column, keys.len());
+        table.ask_endpoints(recent, &mut column);
         for (place, key) in keys.iter().enumerate() {
             let found = table.find(*key);
-            let (content, led) = (table.content(&column, place), table.led(&column, place));
+            let led = table.led(&column, place);
+            let content = table.content(recent, &column, place);
             prop_assert_eq!(content.map(Found::from), found);
             prop_assert!(led.is_none() || led == content);
             for (host, mac) in hosts().into_iter().flat_map(|host| macs().map(|mac| (host, mac))) {
@@ -207,16 +208,17 @@ proptest! {
         forgotten in prop::option::of(0..40u64),
     ) {
         let (mut book, mut twin) = pair(Table::new(max, &SECRET).expect("memory"), max_tombstones);
+        let mut recent = crate::Recent::new(0x510e_527f_ade6_82d1);
         for batch in &batches {
             let expected: Vec<Outcome> = batch.iter().map(|change| twin.apply(change)).collect();
             prop_assert_eq!(book.apply(batch), expected);
-            same(&book, &twin)?;
+            same(&book, &twin, &mut recent)?;
         }
         if let Some(floor) = forgotten {
             book.forget_up_to(floor);
             twin.floor = twin.floor.max(floor);
             twin.forget();
-            same(&book, &twin)?;
+            same(&book, &twin, &mut recent)?;
         }
     }
 
@@ -310,6 +312,43 @@ fn hints_lead_to_nearly_all_keys_of_a_table_as_full_as_it_may_be() {
     };
     let led = (0..KEYS).filter(is_led).count();
     assert!(led > KEYS as usize * 9 / 10, "hints lead to {led} of {KEYS} keys");
+}
+
+#[test]
+fn recent_keys_are_found_without_the_index_and_never_as_they_were() {
+    const KEYS: u32 = 1024;
+    let mut book = Book::new(Table::new(KEYS as usize, &SECRET).expect("memory"), 64);
+    let table = book.table().clone();
+    let key = |number: u32| EndpointKey { vni: vnis()[0], address: Address::v4(1 << 24 | number) };
+    let put = |number, revision: u64| {
+        let (key, mac) = (key(number), LinkAddress::new([2, 0, 0, 0, 0, revision as u8]));
+        Change::Put { revision, endpoint: Endpoint { key, host: hosts()[0], host_mac: None, mac } }
+    };
+    let all: Vec<Change> = (0..KEYS).map(|number| put(number, 1)).collect();
+    assert!(book.apply(&all).iter().all(|it| *it == Outcome::Applied));
+    let (mut recent, mut column) = (crate::Recent::new(0x9b05_688c_2b3e_6c1f), crate::Column::default());
+    let mut ask = |first: u32| {
+        (0..64).for_each(|place| column.set(place, key(first + place as u32)));
+        table.ask(&recent, &mut column, 64);
+        let unknown = column.unknown();
+        table.ask_endpoints(&mut recent, &mut column);
+        let led = (0..64).map(|place| table.led(&column, place).map(Found::from));
+        let led: Vec<Option<Found>> = led.collect();
+        let content = (0..64).map(|it| table.content(&mut recent, &column, it).map(Found::from));
+        (unknown, led, content.collect::<Vec<_>>())
+    };
+    let batches = || (0..KEYS).step_by(64);
+    assert!(batches().map(|first| ask(first).0).sum::<usize>() > 1000, "all are new");
+    let unknown: usize = batches().map(|first| ask(first).0).sum();
+    assert!(unknown < 50, "{unknown} of {KEYS} keys fell out");
+    // What changes is seen at the next look, although leads to it are remembered.
+    assert_eq!(book.apply(&[put(3, 2)]), [Outcome::Applied]);
+    assert_eq!(book.apply(&[Change::Delete { revision: 2, key: key(5) }]), [Outcome::Applied]);
+    let (_, led, content) = ask(0);
+    assert_eq!((led[3], led[5], content[5]), (None, None, None));
+    assert_eq!(content[3].map(|found| found.mac.bytes()[5]), Some(2));
+    let (unknown, led, _) = ask(0);
+    assert!(unknown <= 5 && led[3] == content[3], "it is remembered where it is now");
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //! and goes on to a host of the same family on the protected side, about which no table is asked.
 //! All checks are those of the general walk (`decide/crossing`); what fails one is left to it.
 
-use endpoints::{Column, Content, EndpointKey, Found, Sender};
+use std::hash::{BuildHasher, RandomState};
+
+use endpoints::{Column, Content, EndpointKey, Found, Recent, Sender};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::Question;
 use wire::flow::protocol;
@@ -67,6 +69,7 @@ pub(super) struct OverlayColumns {
     from: Column,
     /// The endpoints that they are to.
     to: Column,
+    recent: Recent,
     pub(super) onward: [Onward; BATCH],
 }
 
@@ -96,6 +99,8 @@ impl Default for OverlayColumns {
             senders: [Sender::new(Address::v4(0), nobody); BATCH],
             from: Column::default(),
             to: Column::default(),
+            // Keyed anew in each process.
+            recent: Recent::new(RandomState::new().hash_one(0)),
             onward: [nowhere; BATCH],
         }
     }
@@ -153,11 +158,12 @@ impl FastPath {
             return self.taken(0);
         }
         let count = 64 - common.leading_zeros() as usize;
-        let (table, OverlayColumns { from, to, .. }) = (overlays.endpoints(), &mut *self.overlay);
-        table.ask(to, count);
-        table.ask(from, count);
-        table.ask_endpoints(to, count);
-        table.ask_endpoints(from, count);
+        let (table, OverlayColumns { from, to, recent, .. }) =
+            (overlays.endpoints(), &mut *self.overlay);
+        table.ask(recent, to, count);
+        table.ask(recent, from, count);
+        table.ask_endpoints(recent, to);
+        table.ask_endpoints(recent, from);
         let fit = match entry.entrance.family {
             Family::V4 => self.find_ways::<IPV4_BYTES, F>(context, (overlays, entry), common),
             Family::V6 => self.find_ways::<IPV6_BYTES, F>(context, (overlays, entry), common),
@@ -219,7 +225,7 @@ impl FastPath {
         common: u64,
     ) -> u64 {
         let Columns { rows, .. } = &mut *self.columns;
-        let OverlayColumns { senders, from, to, onward } = &mut *self.overlay;
+        let OverlayColumns { senders, from, to, recent, onward } = &mut *self.overlay;
         let table = overlays.endpoints();
         let mut ways = Ways::new(context, &mut self.paths, &self.gate, entry);
         let (mut fit, mut late) = (0, 0);
@@ -243,7 +249,8 @@ impl FastPath {
             }
         }
         for place in bits(late) {
-            let contents = (table.content(from, place), table.content(to, place));
+            let of_sender = table.content(recent, from, place);
+            let contents = (of_sender, table.content(recent, to, place));
             if let (Some(of_sender), Some(to)) = contents {
                 go_on(place, of_sender, to, &mut fit);
             }
