@@ -326,7 +326,8 @@ fn recent_keys_are_found_without_the_index_and_never_as_they_were() {
     };
     let all: Vec<Change> = (0..KEYS).map(|number| put(number, 1)).collect();
     assert!(book.apply(&all).iter().all(|it| *it == Outcome::Applied));
-    let (mut recent, mut column) = (crate::Recent::new(0x9b05_688c_2b3e_6c1f), crate::Column::default());
+    let (mut recent, mut column) =
+        (crate::Recent::new(0x9b05_688c_2b3e_6c1f), crate::Column::default());
     let mut ask = |first: u32| {
         (0..64).for_each(|place| column.set(place, key(first + place as u32)));
         table.ask(&recent, &mut column, 64);

@@ -70,7 +70,19 @@ pub fn overlays(outer: Family, kind: Kind) -> Arc<Overlays> {
 ///
 /// # Panics
 /// As [`overlays`].
-pub fn overlays_at(outer: Family, kind: Kind, (port, network): (PortId, u32)) -> Arc<Overlays> {
+pub fn overlays_at(outer: Family, kind: Kind, at: (PortId, u32)) -> Arc<Overlays> {
+    overlays_of_book(outer, kind, at).0
+}
+
+/// [`overlays_at`], with the book that changes their endpoints.
+///
+/// # Panics
+/// As [`overlays`].
+pub fn overlays_of_book(
+    outer: Family,
+    kind: Kind,
+    (port, network): (PortId, u32),
+) -> (Arc<Overlays>, Book) {
     let mut book = Book::new(Table::new(128, &[7; 32]).unwrap(), 128);
     let hosts = (1..=8u8).map(|number| match number {
         6 => (number, own(outer, 12)),
@@ -116,7 +128,7 @@ pub fn overlays_at(outer: Family, kind: Kind, (port, network): (PortId, u32)) ->
         network(UNCHECKED, SourceCheck::None, None),
         network(ELSEWHERE, SourceCheck::Endpoint, None),
     ];
-    Arc::new(Overlays::new(list, networks, book.table().clone()))
+    (Arc::new(Overlays::new(list, networks, book.table().clone())), book)
 }
 
 /// Gives the gateway overlays.

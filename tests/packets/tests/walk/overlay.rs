@@ -12,7 +12,7 @@ use packets::lab::{
 };
 use packets::overlay::{
     ATTACHMENT, BY_HOST, ELSEWHERE, PLAIN, UNCHECKED, WEB, assert_rightly_sent, having, host_of,
-    mac, other, overlays_at, tenant, vni,
+    mac, other, overlays_of_book, tenant, vni,
 };
 use packets::table::run;
 use packets::{In, Out, Row};
