@@ -96,12 +96,12 @@ impl Recent {
         (short.wrapping_mul(self.multiplier) >> (u64::BITS - SET_BITS)) as usize
     }
 
-    /// The lead of a key, or none.
+    /// The lead of a key, or none. Without a branch: which of both has the key is not to be guessed.
     #[inline(always)]
     fn lead(&self, short: u64) -> Lead {
-        let [later, earlier] = self.sets[self.set(short)];
-        let lead = if earlier.short == short { earlier.lead } else { Lead::NONE };
-        if later.short == short { later.lead } else { lead }
+        let set = &self.sets[self.set(short)];
+        let Remembered { short: found, lead } = set[usize::from(set[0].short != short)];
+        lead.or_none(found == short)
     }
 
     fn remember(&mut self, short: u64, lead: Lead) {
@@ -164,15 +164,16 @@ impl Table {
     #[inline(always)]
     pub fn ask(&self, recent: &Recent, column: &mut Column, count: usize) {
         let Column { keys, leads, unknown } = column;
-        unknown.count = 0;
+        let mut others = 0;
         for (place, (key, lead)) in keys[..count].iter().zip(&mut leads[..count]).enumerate() {
             *lead = recent.lead(short(*key));
             self.endpoints.prefetch_lead(*lead);
             // Without a branch: which keys are known is not to be guessed.
-            unknown.places[unknown.count.min(KEYS - 1)] = place as u8;
-            unknown.count += usize::from(*lead == Lead::NONE);
+            unknown.places[others & (KEYS - 1)] = place as u8;
+            others += usize::from(*lead == Lead::NONE);
         }
-        if unknown.count > 0 {
+        unknown.count = others;
+        if others > 0 {
             self.ask_index(column);
         }
     }
@@ -206,7 +207,10 @@ impl Table {
             let (place, lead) = (usize::from(*place), self.endpoints.lead(Hash(*hash)));
             self.endpoints.prefetch_lead(lead);
             leads[place] = lead;
-            recent.remember(short(keys[place]), lead);
+            // Who is not where the index leads is remembered when it is found.
+            if lead != Lead::NONE {
+                recent.remember(short(keys[place]), lead);
+            }
         }
     }
 
@@ -228,8 +232,8 @@ impl Table {
     #[inline(never)]
     pub fn content(&self, recent: &mut Recent, column: &Column, place: usize) -> Option<Content> {
         let key = column.keys[place];
-        let hash = self.hash_of(&key);
-        recent.remember(short(key), self.endpoints.lead(hash));
-        self.endpoints.find(&key, hash).map(Content)
+        let (lead, content) = self.endpoints.find_led(&key, self.hash_of(&key))?;
+        recent.remember(short(key), lead);
+        Some(Content(content))
     }
 }

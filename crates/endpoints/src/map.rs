@@ -181,6 +181,12 @@ pub(crate) struct Lead(u64);
 impl Lead {
     /// It leads nowhere.
     pub(crate) const NONE: Lead = Lead(0);
+
+    /// Returns itself, or none; without a branch.
+    #[inline(always)]
+    pub(crate) fn or_none(self, is_itself: bool) -> Lead {
+        Lead(self.0 & u64::from(is_itself).wrapping_neg())
+    }
 }
 
 /// A look at the record of a place.
@@ -286,13 +292,19 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
     /// Finds a key. Waits for nobody.
     #[inline]
     pub(crate) fn find(&self, key: &[u64; KEY], hash: Hash) -> Option<[u64; VALUE]> {
+        self.find_led(key, hash).map(|(_, value)| value)
+    }
+
+    /// [`find`](Map::find), with the lead that led there.
+    #[inline]
+    pub(crate) fn find_led(&self, key: &[u64; KEY], hash: Hash) -> Option<(Lead, [u64; VALUE])> {
         for _ in 0..ATTEMPTS {
             let moves = self.moves.0.load();
             let mut is_late = false;
             for bucket in self.buckets(hash) {
                 for (_, place) in self.matching(bucket, hash) {
                     match self.read(place, key) {
-                        Seen::Value(value) => return Some(value),
+                        Seen::Value(value) => return Some((Lead(place.0), value)),
                         Seen::Stranger => {}
                         Seen::Ended => is_late = true,
                     }

@@ -184,8 +184,9 @@ impl FastPath {
         let ethertype = if OUTER == IPV4_BYTES { ethertype::IPV4 } else { ethertype::IPV6 };
         let (rows, columns) = (&mut self.columns.rows, &mut *self.overlay);
         let (mut common, mut last) = (0u64, Admission::default());
-        for (place, (Received { packet, .. }, row)) in packets.iter().zip(rows).enumerate() {
-            let Descriptor { frame, offset, length } = *packet;
+        // By number: an iterator costs 5 instructions a packet.
+        for place in 0..packets.len().min(BATCH) {
+            let Descriptor { frame, offset, length } = packets[place].packet;
             let behind = frames.bytes(frame).get(offset as usize..);
             let Some(seen) = behind.and_then(<[u8]>::first_chunk::<SEEN>) else { continue };
             let is_family = gate.ethertype::<LINK, SEEN>(seen) == Some(ethertype.to_be());
@@ -196,7 +197,7 @@ impl FastPath {
             }
             // Packets whose headers agree in what is read are of one network.
             let header = double(seen, LINK + OUTER + UDP_BYTES) & entry.read_bits;
-            if last.header != Some(header) {
+            if last.header != header {
                 last = Admission::of(context, overlays, entry, header);
             }
             let frame = LINK + OUTER + BETWEEN;
@@ -209,7 +210,7 @@ impl FastPath {
                 }
                 _ => false,
             };
-            (row.ip, row.length) = (offset + LINK as u32, bytes);
+            (rows[place].ip, rows[place].length) = (offset + LINK as u32, bytes);
             common |= u64::from(is_common) << place;
         }
         common
@@ -262,8 +263,8 @@ impl FastPath {
 /// The families of packets that a network's lane admits.
 #[derive(Clone, Copy)]
 struct Admission {
-    /// What is read of the overlay header; `None`: of no packet yet.
-    header: Option<u64>,
+    /// What is read of the overlay header; all bits, of which some are never read: of none yet.
+    header: u64,
     vni: Vni,
     /// Of IPv4, and of IPv6.
     admits: [bool; 2],
@@ -271,7 +272,7 @@ struct Admission {
 
 impl Default for Admission {
     fn default() -> Admission {
-        Admission { header: None, vni: Vni::MAX, admits: [false; 2] }
+        Admission { header: u64::MAX, vni: Vni::MAX, admits: [false; 2] }
     }
 }
 
@@ -293,7 +294,7 @@ impl Admission {
         let admits = [Family::V4, Family::V6].map(|family| {
             network.is_some_and(|it| !decide::asks_inside(context.snapshot, it, family))
         });
-        Admission { header: Some(header), vni, admits }
+        Admission { header, vni, admits }
     }
 }
 
