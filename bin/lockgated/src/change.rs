@@ -16,7 +16,7 @@ use crate::backend::{ChangeError, ChangeReport, Intent, ToConfirm};
 use crate::cache_memory;
 use crate::config_file::same_directory;
 use crate::events::Kind;
-use crate::gateway::{Transaction, TransactionError};
+use crate::gateway::{OtherMode, Transaction, TransactionError};
 use crate::picture::Picture;
 use crate::revisions::{
     Body, Cause, Confirmation, Content, Reader, Revision, RevisionError, on_disk,
@@ -41,6 +41,22 @@ pub(crate) fn restart_note(file: &Path) -> String {
 )]
 struct NeedsRestart {
     key: String,
+    file: PathBuf,
+}
+
+/// `xdp` of a port whose netdev runs the program in another mode.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "port.{port}.xdp: the program of {netdev} runs in {mode} mode, and no other mode can take its \
+     place in one step: write it into {}, stop lockgated, run `ip link set {netdev} {} off`, and \
+     start lockgated; in between, this machine gets all frames of {netdev}",
+    file.display(),
+    mode.ip_word()
+)]
+struct NeedsOtherMode {
+    port: String,
+    netdev: String,
+    mode: bpf::Mode,
     file: PathBuf,
 }
 
@@ -417,8 +433,13 @@ impl State {
         let has_endpoints = self.gateway.compiled.overlays().is_some();
         let of_store = || old.store.changed_key(&new.store).filter(|_| has_endpoints);
         let of_kernel = || old.kernel.changed_key(&new.kernel).filter(|_| has_endpoints);
-        match changed.or_else(of_table).or_else(of_store).or_else(of_kernel) {
-            Some(key) => Err(machine(NeedsRestart { key, file })),
+        if let Some(key) = changed.or_else(of_table).or_else(of_store).or_else(of_kernel) {
+            return Err(machine(NeedsRestart { key, file }));
+        }
+        match self.gateway.port_in_another_mode(new) {
+            Some(OtherMode { port, netdev, mode }) => {
+                Err(machine(NeedsOtherMode { port, netdev, mode, file }))
+            }
             None => Ok(()),
         }
     }

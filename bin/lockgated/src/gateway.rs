@@ -52,7 +52,7 @@ use crate::worker::WorkerGone;
 
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
-pub(crate) use netdevs::netdevs;
+pub(crate) use netdevs::{OtherMode, netdevs};
 pub(crate) use transaction::{NextGuard, Transaction, TransactionError};
 
 /// The running gateway: configuration, snapshot, netdevs, workers and guard.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bpf::tier::Tier;
-use bpf::{Attached, BpfError, CounterReader, Inside, PortRule, Prefix, Steering};
+use bpf::{Attached, BpfError, CounterReader, Inside, ModeChoice, PortRule, Prefix, Steering};
 use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
 use wire::mark::Marker;
@@ -113,6 +113,8 @@ pub(crate) struct Instruction {
     /// Prefixes of the routes, each with whether it leads inside: hosts there may not send from
     /// outside.
     pub(crate) inside: Arc<[(Prefix, Inside)]>,
+    /// The modes in which it may run.
+    pub(crate) mode: ModeChoice,
 }
 
 /// An attached netdev.
@@ -136,6 +138,8 @@ pub(crate) struct SteeredNetdev {
     ifindex: u32,
     queues: u32,
     steering: Steering,
+    /// The modes in which the program may run.
+    mode: ModeChoice,
     /// Numbers of the netdev and of the attachment, for the marks.
     marker: Marker,
     /// The claim, kept as long as the netdev is attached.
@@ -162,8 +166,9 @@ impl SteeredNetdev {
         let steering = Steering::load(marker.netdev, incarnation)
             .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
         let is_squatted = matches!(claim, Claim::Squatted);
+        let mode = taking.instruction.mode;
         let mut steered =
-            SteeredNetdev { netdev, ifindex, queues, steering, marker, _claim: claim };
+            SteeredNetdev { netdev, ifindex, queues, steering, mode, marker, _claim: claim };
         let attached = match steered.serve(taking, workers).await {
             Ok(attached) => attached.into(),
             Err(error) => {
@@ -202,7 +207,8 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: some of it may be as it was.
     pub(crate) fn instruct(&mut self, instruction: &Instruction) -> Result<(), NetdevError> {
-        let Instruction { rules, own, inside } = instruction;
+        let Instruction { rules, own, inside, mode } = instruction;
+        self.mode = *mode;
         let mut set = || {
             self.steering.set_own_addresses(own)?;
             if self.steering.set_inside(inside).is_err() {
@@ -247,7 +253,7 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`].
     pub(crate) fn attach_again(&mut self) -> Result<Attached, NetdevError> {
-        self.steering.attach(self.ifindex).map_err(|error| self.refused(error))
+        self.steering.attach_in(self.ifindex, self.mode).map_err(|error| self.refused(error))
     }
 
     /// Returns whether Lockgate's program is on the netdev.

@@ -46,6 +46,15 @@ impl Mode {
         }
     }
 
+    /// Returns the word of `ip link set DEV … off` that takes a program in this mode off.
+    pub const fn ip_word(self) -> &'static str {
+        match self {
+            Mode::Native => "xdpdrv",
+            Mode::Generic => "xdpgeneric",
+            Mode::Hardware => "xdpoffload",
+        }
+    }
+
     fn flag(self) -> u32 {
         match self {
             Mode::Native => XDP_FLAGS_DRV_MODE,
@@ -58,6 +67,34 @@ impl Mode {
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// The modes in which a program may be attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ModeChoice {
+    /// Native, else generic.
+    #[default]
+    Auto,
+    /// Native or not at all.
+    Native,
+    /// Generic, even if the driver could.
+    Generic,
+}
+
+impl ModeChoice {
+    /// The modes to try, in their order.
+    const fn modes(self) -> &'static [Mode] {
+        match self {
+            ModeChoice::Auto => &[Mode::Native, Mode::Generic],
+            ModeChoice::Native => &[Mode::Native],
+            ModeChoice::Generic => &[Mode::Generic],
+        }
+    }
+
+    /// Returns whether a program that runs in `mode` may stay there.
+    pub fn allows(self, mode: Mode) -> bool {
+        self == ModeChoice::Auto || self.modes().contains(&mode)
     }
 }
 
@@ -113,20 +150,34 @@ pub struct AttachedProgram {
 }
 
 impl Steering {
-    /// Attaches the program to a netdev: native if its driver can, else generic. A program of ours
-    /// that stands there is replaced in one step, in its mode; between the two no frame is missed.
+    /// Attaches the program to a netdev, in any mode: see [`Steering::attach_in`].
+    ///
+    /// # Errors
+    /// As [`Steering::attach_in`].
+    pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
+        self.attach_in(ifindex, ModeChoice::Auto)
+    }
+
+    /// Attaches the program to a netdev, in the first of the chosen modes that it takes. A program
+    /// of ours that stands there is replaced in one step, in its mode; between the two no frame is
+    /// missed.
     ///
     /// Sockets and tables are set before: from here on the netdev's frames are steered.
     ///
     /// # Errors
-    /// [`BpfError::Foreign`]: another's program stays; [`BpfError::NoXdp`], [`BpfError::NoDevice`],
-    /// [`BpfError::NotPermitted`], [`BpfError::Contended`], [`BpfError::Netdev`]. What was attached
-    /// before still is.
-    pub fn attach(&self, ifindex: u32) -> Result<Attached, BpfError> {
+    /// [`BpfError::Foreign`]: another's program stays; [`BpfError::OtherMode`]: ours stands there
+    /// in a mode that was not chosen; [`BpfError::NoXdp`], [`BpfError::ModeRefused`],
+    /// [`BpfError::NoDevice`], [`BpfError::NotPermitted`], [`BpfError::Contended`],
+    /// [`BpfError::Netdev`]. What was attached before still is.
+    pub fn attach_in(&self, ifindex: u32, choice: ModeChoice) -> Result<Attached, BpfError> {
         let program = self.program()?;
         for _ in 0..ATTEMPTS {
             let done = match found(ifindex)? {
-                None => attach_first(ifindex, program.as_fd())?,
+                None => attach_first(ifindex, program.as_fd(), choice)?,
+                // The kernel runs one mode at a time: the old one would have to go first.
+                Some((AttachedProgram { mode, .. }, Some(_))) if !choice.allows(mode) => {
+                    return Err(BpfError::OtherMode { ifindex, mode });
+                }
                 Some((AttachedProgram { mode, .. }, Some(old))) => {
                     replace(ifindex, program.as_fd(), mode, &old)?
                 }
@@ -178,13 +229,15 @@ pub fn detach(ifindex: u32) -> Result<bool, BpfError> {
     Err(BpfError::Contended { ifindex })
 }
 
-/// Attaches the program where none is: native, else generic. `None`: another process was quicker.
+/// Attaches the program where none is, in the first chosen mode that the netdev takes. `None`:
+/// another process was quicker.
 pub(crate) fn attach_first(
     ifindex: u32,
     program: BorrowedFd<'_>,
+    choice: ModeChoice,
 ) -> Result<Option<Attached>, BpfError> {
     let mut native_refused = None;
-    for mode in [Mode::Native, Mode::Generic] {
+    for &mode in choice.modes() {
         let flags = mode.flag() | XDP_FLAGS_UPDATE_IF_NOEXIST;
         let (result, said) = set(ifindex, Some(program), flags, None);
         let error = match result {
@@ -199,9 +252,14 @@ pub(crate) fn attach_first(
             _ => {}
         }
         let refusal = NativeRefusal { error, said };
-        native_refused = match native_refused {
-            None => Some(refusal),
-            Some(native) => return Err(BpfError::NoXdp { ifindex, native, generic: refusal }),
+        native_refused = match (choice, native_refused) {
+            (ModeChoice::Auto, None) => Some(refusal),
+            (ModeChoice::Auto, Some(native)) => {
+                return Err(BpfError::NoXdp { ifindex, native, generic: refusal });
+            }
+            (ModeChoice::Native | ModeChoice::Generic, _) => {
+                return Err(BpfError::ModeRefused { ifindex, mode, refusal });
+            }
         };
     }
     Err(BpfError::Contended { ifindex })

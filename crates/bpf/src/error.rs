@@ -126,6 +126,33 @@ pub enum BpfError {
         /// Reason why not generic.
         generic: crate::NativeRefusal,
     },
+    /// The netdev does not take a program in the only mode that was chosen.
+    #[error(
+        "netdev {ifindex} takes no XDP program in {mode} mode: {refusal}. `xdp = \"auto\"` takes \
+         the best mode that it has{}",
+        advice(*mode)
+    )]
+    ModeRefused {
+        /// The netdev.
+        ifindex: u32,
+        /// The mode that was chosen.
+        mode: crate::Mode,
+        /// Reason why not.
+        refusal: crate::NativeRefusal,
+    },
+    /// Lockgate's program runs on the netdev in a mode that was not chosen.
+    #[error(
+        "Lockgate's program runs on netdev {ifindex} in {mode} mode, and `xdp` asks for another: \
+         stop lockgated, take the program off (ip link set DEV {} off) and start lockgated; in \
+         between, this machine gets all frames of the netdev",
+        mode.ip_word()
+    )]
+    OtherMode {
+        /// The netdev.
+        ifindex: u32,
+        /// The mode in which it runs.
+        mode: crate::Mode,
+    },
     /// Somebody else changes the netdev's program all the time.
     #[error("the XDP program of netdev {ifindex} kept changing: is a second daemon running?")]
     Contended {
@@ -164,4 +191,15 @@ pub enum BpfError {
         /// The kernel's error.
         source: libbpf_rs::Error,
     },
+}
+
+/// Returns what helps a netdev to take a program in a mode.
+fn advice(mode: crate::Mode) -> &'static str {
+    match mode {
+        crate::Mode::Native => {
+            "; for native mode a frame must fit a page (MTU up to 3498; on veth that of its peer), \
+             LRO must be off (ethtool -K DEV lro off), and the driver must have XDP"
+        }
+        crate::Mode::Generic | crate::Mode::Hardware => "",
+    }
 }

@@ -64,7 +64,9 @@ mod steering;
 pub mod tier;
 pub mod traffic;
 
-pub use attach::{Attached, AttachedProgram, Mode, NativeRefusal, Owner, attached, detach};
+pub use attach::{
+    Attached, AttachedProgram, Mode, ModeChoice, NativeRefusal, Owner, attached, detach,
+};
 pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{

@@ -14,7 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, Object, Program, ProgramInput};
 
 use wire::shared::Shared;
 
-use crate::attach::attach_first;
+use crate::attach::{ModeChoice, attach_first};
 pub use crate::layout::Received;
 use crate::layout::{ConstantOptions, HEADER_BYTES, MAX_FLOWS, TENANT_BYTES, TrafficOptions};
 use crate::steering::{Aligned, load};
@@ -234,5 +234,5 @@ impl Constant {
 fn attach(object: &Object, name: &'static str, ifindex: u32) -> Result<Attached, BpfError> {
     let named = |program: &Program<'_>| program.name() == name;
     let program = object.progs().find(named).ok_or(BpfError::Shape { part: name })?;
-    attach_first(ifindex, program.as_fd())?.ok_or(BpfError::Contended { ifindex })
+    attach_first(ifindex, program.as_fd(), ModeChoice::Auto)?.ok_or(BpfError::Contended { ifindex })
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bpf::{BpfError, Counter, Mode, Owner, Steering, attached, detach};
+use bpf::{BpfError, Counter, Mode, ModeChoice, Owner, Steering, attached, detach};
 use common::*;
 use libbpf_rs::libbpf_sys;
 use wire::build::PacketBuilder;
@@ -285,6 +285,45 @@ fn what_refuses_native_gets_generic_and_says_why() {
         assert_eq!((done.mode, done.replaced), (Mode::Generic, true));
         carries_frames(&second);
         assert!(detach(ifindex).unwrap());
+        assert_eq!(attached(ifindex).unwrap(), None);
+    });
+}
+
+#[test]
+fn a_mode_that_was_chosen_is_taken_or_refused_and_no_other_is() {
+    // AX-39
+    let Some((first, _socket)) = steering("chosen") else { return };
+    in_namespace("chosen", move |ifindex| {
+        assert!(runs("ip", &["link", "set", PEER, "mtu", "9000"]));
+        let refused = first.attach_in(ifindex, ModeChoice::Native).unwrap_err();
+        assert!(matches!(refused, BpfError::ModeRefused { mode: Mode::Native, .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains("MTU") && text.contains("xdp = \"auto\""), "{text}");
+        assert_eq!(attached(ifindex).unwrap(), None);
+        assert!(runs("ip", &["link", "set", PEER, "mtu", "1500"]));
+
+        // Generic though the driver could.
+        let done = first.attach_in(ifindex, ModeChoice::Generic).unwrap();
+        assert_eq!((done.mode, done.replaced), (Mode::Generic, false));
+        assert!(done.native_refused.is_none(), "{:?}", done.native_refused);
+        carries_frames(&first);
+        let old = attached(ifindex).unwrap().expect("a program");
+
+        // The other mode cannot take its place: it stays, and the way out works.
+        let (second, _socket) = steering("chosen").expect("the first could be loaded");
+        let refused = second.attach_in(ifindex, ModeChoice::Native).unwrap_err();
+        assert!(matches!(refused, BpfError::OtherMode { mode: Mode::Generic, .. }), "{refused}");
+        assert!(refused.to_string().contains("ip link set DEV xdpgeneric off"), "{refused}");
+        assert_eq!(attached(ifindex).unwrap().as_ref(), Some(&old));
+        carries_frames(&first);
+        assert!(runs("ip", &["link", "set", DEV, Mode::Generic.ip_word(), "off"]));
+        let done = second.attach_in(ifindex, ModeChoice::Native).unwrap();
+        assert_eq!((done.mode, done.replaced), (Mode::Native, false));
+        carries_frames(&second);
+        let refused = first.attach_in(ifindex, ModeChoice::Generic).unwrap_err();
+        assert!(refused.to_string().contains("ip link set DEV xdpdrv off"), "{refused}");
+        assert!(first.attach_in(ifindex, ModeChoice::Auto).unwrap().replaced);
+        assert!(runs("ip", &["link", "set", DEV, Mode::Native.ip_word(), "off"]));
         assert_eq!(attached(ifindex).unwrap(), None);
     });
 }

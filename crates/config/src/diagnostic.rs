@@ -196,6 +196,10 @@ pub enum DiagnosticKind {
     TooManyServices { count: usize, limit: usize },
     #[error("checksums are never completed on an unprotected port")]
     ChecksumOutside,
+    #[error("no network card runs Lockgate's program: it redirects to sockets of this machine")]
+    XdpOffload,
+    #[error("another port on netdev {netdev} has xdp = \"{earlier}\"")]
+    XdpDiffers { netdev: String, earlier: &'static str },
     #[error("unknown protocol \"{name}\"")]
     UnknownService { name: String, nearest: Option<String> },
     #[error("\"any\" would open this machine to everyone")]

@@ -96,6 +96,7 @@ pub(crate) struct RawPort {
     pub(crate) mtu: Number,
     pub(crate) addresses: Texts,
     pub(crate) l4_checksum: Text,
+    pub(crate) xdp: Text,
     pub(crate) groups_in: Texts,
     pub(crate) groups_out: Texts,
 }
@@ -442,6 +443,7 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         mtu: section.number(problems, "mtu"),
         addresses: section.texts(problems, "addresses"),
         l4_checksum: section.text(problems, "l4_checksum"),
+        xdp: section.text(problems, "xdp"),
         groups_in: section.texts(problems, "groups_in"),
         groups_out: section.texts(problems, "groups_out"),
     }

@@ -162,6 +162,11 @@ sections! {
             "`\"complete\"`: completes TCP and UDP checksums that senders behind veth, tap and \
              virtio leave to their device; protected ports only. `\"pass\"`: leaves checksums as \
              they came"
+        "xdp" Text Value("\"auto\""),
+            "place where the kernel runs Lockgate's program for the netdev: `\"native\"`: in its \
+             driver, or not at all; `\"generic\"`: behind the driver, slower, on any netdev; \
+             `\"auto\"`: native if the driver can, else generic. Ports on one netdev have the \
+             same"
         "groups_in" Texts Value("[]"),
             "security groups that judge what comes by the port, in their order; at most 64. \
              Without any, everything may come"

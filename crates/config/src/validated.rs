@@ -112,6 +112,31 @@ pub enum Poll {
     Busy,
 }
 
+/// The place where the kernel runs the program of a port's netdev.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XdpUse {
+    /// In its driver if that can, else behind it.
+    Auto,
+    /// In its driver.
+    Native,
+    /// Behind its driver.
+    Generic,
+}
+
+impl XdpUse {
+    /// All of them.
+    pub const ALL: [XdpUse; 3] = [XdpUse::Auto, XdpUse::Native, XdpUse::Generic];
+
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            XdpUse::Auto => "auto",
+            XdpUse::Native => "native",
+            XdpUse::Generic => "generic",
+        }
+    }
+}
+
 /// The address where counters are read as Prometheus text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Metrics {
@@ -210,6 +235,9 @@ pub struct Port {
     /// Treatment of unfinished TCP and UDP checksums. On a netdev whose senders leave none the
     /// daemon passes packets as they are.
     pub l4_checksum: L4Checksum,
+    /// The place where the kernel runs the program of its netdev; all ports on a netdev have the
+    /// same.
+    pub xdp: XdpUse,
     /// The groups that judge what comes by it, in their order, each once; none: all may come.
     pub groups_in: Vec<GroupId>,
     /// The groups that judge what leaves by it, likewise.
@@ -595,7 +623,7 @@ impl Validated {
             L4Checksum::Complete => "complete",
             L4Checksum::Pass => "pass",
         };
-        writeln!(out, "l4_checksum = \"{l4_checksum}\"")?;
+        writeln!(out, "l4_checksum = \"{l4_checksum}\"\nxdp = \"{}\"", port.xdp.name())?;
         for side in GroupSide::ALL {
             let groups = port.groups(side).iter();
             let names = groups.map(|group| self.groups[group.0 as usize].name.clone());

@@ -37,6 +37,7 @@ fn every_default_is_written_out() {
         "mac = \"02:4c:47:00:00:01\"",
         "mtu = 1500",
         "l4_checksum = \"complete\"",
+        "xdp = \"auto\"",
         "addresses = []",
         "flows = \"1M\"",
         "use = \"auto\"",
@@ -460,4 +461,18 @@ fn deeply_nested_values_are_refused_and_overflow_no_stack() {
             assert!(parse(&text, "deep.toml").is_err());
         }
     }
+}
+
+#[test]
+fn ports_on_one_netdev_have_one_mode_of_xdp() {
+    // AX-39
+    let text = "\
+[node]\nname = \"n\"\n[port.a]\nnetdev = \"e0\"\nside = \"protected\"\n\
+[port.b]\nnetdev = \"e0\"\nvlan = 7\nside = \"unprotected\"\nxdp = \"generic\"\n\
+[port.c]\nnetdev = \"e1\"\nside = \"unprotected\"\nxdp = \"native\"\n\
+[port.d]\nnetdev = \"e2\"\nside = \"unprotected\"\n";
+    let modes: Vec<&str> = meaning(text).ports.iter().map(|port| port.xdp.name()).collect();
+    assert_eq!(modes, ["generic", "generic", "native", "auto"]);
+    let validated = meaning(text);
+    assert_eq!(meaning(&validated.effective()), validated);
 }

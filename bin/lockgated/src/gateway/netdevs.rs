@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bpf::{PortRule, Scope};
+use bpf::{Mode, ModeChoice, PortRule, Scope};
 use config::HOST_NETDEV;
-use config::validated::Validated;
+use config::validated::{Validated, XdpUse};
 use control::LiveParts;
 use dataplane::PortId;
 use dataplane::carve_out::{Packets, Reserved};
@@ -109,7 +109,7 @@ impl Gateway {
         let mark = self.next_mark;
         self.next_mark = self.next_mark.wrapping_add(1).max(1);
         let Some(id) = self.netdev_id(netdev) else { return Ok(()) };
-        let instruction = self.instruction(Some(id), &self.surroundings());
+        let instruction = self.instruction(netdev, &self.surroundings());
         let name = netdev.to_owned();
         let active = self.active;
         let taking = Taking { netdev: name, ifindex, id, mark, queues, active, instruction };
@@ -212,7 +212,7 @@ impl Gateway {
         let names: Vec<String> = self.netdevs.keys().cloned().collect();
         let mut refused = Ok(());
         for name in names {
-            let instruction = self.instruction(self.netdev_id(&name), &surroundings);
+            let instruction = self.instruction(&name, &surroundings);
             if let Err(error) = self.machine.instruct(&name, &instruction) {
                 self.instruction_due = true;
                 refused = refused.and(Err(error));
@@ -359,9 +359,21 @@ impl Gateway {
     }
 
     /// Returns the instruction for the program of a netdev.
-    fn instruction(&self, id: Option<NetdevId>, surroundings: &Surroundings) -> Instruction {
+    fn instruction(&self, netdev: &str, surroundings: &Surroundings) -> Instruction {
         let Surroundings { own, inside } = surroundings.clone();
-        Instruction { rules: rules(id, &self.snapshot, &self.reserved), own, inside }
+        let rules = rules(self.netdev_id(netdev), &self.snapshot, &self.reserved);
+        Instruction { rules, own, inside, mode: mode_choice(self.config(), netdev) }
+    }
+
+    /// The first port of the configuration `next` whose netdev has a program now that runs in a
+    /// mode which `xdp` of that port does not allow. The kernel cannot change it in one step.
+    pub(crate) fn port_in_another_mode(&self, next: &Validated) -> Option<OtherMode> {
+        next.ports.iter().find_map(|port| {
+            let mode = self.netdevs.get(&port.netdev)?.attached.mode;
+            let (name, netdev) = (port.name.clone(), port.netdev.clone());
+            let other = OtherMode { port: name, netdev, mode };
+            (!mode_choice(next, &port.netdev).allows(mode)).then_some(other)
+        })
     }
 
     /// Returns the part of an instruction that is the same for every program: the gateway's
@@ -384,6 +396,14 @@ impl Gateway {
             routes.map(|(prefix, target)| (of(prefix), inside(&self.live, target))).collect();
         Surroundings { own: own.into_iter().collect(), inside }
     }
+}
+
+/// A port whose netdev's program runs in a mode that was not chosen.
+pub(crate) struct OtherMode {
+    pub(crate) port: String,
+    pub(crate) netdev: String,
+    /// The mode in which it runs.
+    pub(crate) mode: Mode,
 }
 
 /// The gateway's addresses and routes, as every program knows them: see [`Instruction`].
@@ -413,6 +433,16 @@ fn overlay_ports(snapshot: &Snapshot, port: PortId) -> Vec<u16> {
     ports.sort_unstable();
     ports.dedup();
     ports
+}
+
+/// The modes in which a netdev's program may run; of a netdev that is no port, any.
+fn mode_choice(config: &Validated, netdev: &str) -> ModeChoice {
+    let port = config.ports.iter().find(|port| port.netdev == netdev);
+    match port.map_or(XdpUse::Auto, |port| port.xdp) {
+        XdpUse::Auto => ModeChoice::Auto,
+        XdpUse::Native => ModeChoice::Native,
+        XdpUse::Generic => ModeChoice::Generic,
+    }
 }
 
 /// The rules of a netdev's ports; of a netdev that the configuration does not name, none.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bpf::{Attached, Mode, PortRule};
+use bpf::{Attached, Mode, ModeChoice, PortRule};
 use config::Loaded;
 use config::validated::{Cache, Policy};
 use control::guard::{Guard, GuardError, Integrity};
@@ -345,7 +345,11 @@ impl Machine for Simulated {
         let steered = SimulatedProgram { rules: instruction.rules, is_served: true };
         world.programs.insert(netdev, steered);
         world.nothing_is_open_that_must_be_closed();
-        let attached = Attached { mode: Mode::Generic, native_refused: None, replaced }.into();
+        let mode = match instruction.mode {
+            ModeChoice::Native => Mode::Native,
+            ModeChoice::Auto | ModeChoice::Generic => Mode::Generic,
+        };
+        let attached = Attached { mode, native_refused: None, replaced }.into();
         Ok(Netdev { ifindex, queues, attached, is_squatted: false, counters: None, tier: None })
     }
 

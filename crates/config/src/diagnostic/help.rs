@@ -182,6 +182,12 @@ impl DiagnosticKind {
             DiagnosticKind::ChecksumOutside => {
                 "leave `l4_checksum` out: packets from outside keep their checksums"
             }
+            DiagnosticKind::XdpOffload => {
+                "write \"native\": the program runs in the card's driver, the fastest place it has"
+            }
+            DiagnosticKind::XdpDiffers { .. } => {
+                "a netdev has one program for all its ports: write it once, or the same everywhere"
+            }
             DiagnosticKind::ServiceAny => "name what may come in: \"udp/500\", \"icmp\"",
             DiagnosticKind::ServiceEsp => "leave it out: an SA admits it",
             _ => return None,

@@ -15,7 +15,7 @@ use crate::groups::Group;
 use crate::interface_address::InterfaceAddress;
 use crate::raw::RawPort;
 use crate::source::Span;
-use crate::validated::Port;
+use crate::validated::{Port, XdpUse};
 use crate::values::{bounded, interface, mac, name, service, word};
 
 /// Ports at most: a [`PortId`] has 16 bits, and one number is the host port's.
@@ -72,6 +72,7 @@ pub(crate) fn validate(
         sound: true,
     };
     let mut links: HashMap<(&str, Option<i128>), Span> = HashMap::new();
+    let xdp = xdp_of_netdevs(raw, problems);
     if let Some(beyond) = raw.get(MAX_PORTS) {
         problems.error(&beyond.at, DiagnosticKind::TooMany { what: "ports", limit: MAX_PORTS });
     }
@@ -102,7 +103,8 @@ pub(crate) fn validate(
             .map(|(key, written)| super::groups::listed(key, written, groups, problems));
         if let Some(port) = port(written, id, addresses, problems) {
             let [groups_in, groups_out] = listed;
-            ports.list.push(Port { groups_in, groups_out, ..port });
+            let xdp = xdp.get(port.netdev.as_str()).map_or(XdpUse::Auto, |(xdp, _)| *xdp);
+            ports.list.push(Port { groups_in, groups_out, xdp, ..port });
         }
     }
     ports
@@ -176,6 +178,7 @@ fn port(
         mtu: mtu?,
         addresses,
         l4_checksum: l4_checksum?,
+        xdp: XdpUse::Auto,
         groups_in: Vec::new(),
         groups_out: Vec::new(),
     })
@@ -196,6 +199,36 @@ fn netdev(written: &Spanned<String>, problems: &mut Diagnostics<'_>) -> Option<S
         problems.error(&written.span(), mistake);
     }
     fits.then(|| text.clone())
+}
+
+/// Reads `xdp` of each netdev where a port has it: the ports that do not have it follow.
+fn xdp_of_netdevs<'r>(
+    raw: &'r [RawPort],
+    problems: &mut Diagnostics<'_>,
+) -> HashMap<&'r str, (XdpUse, Span)> {
+    let mut of_netdevs: HashMap<&str, (XdpUse, Span)> = HashMap::new();
+    for port in raw.iter().take(MAX_PORTS) {
+        let Some(written) = &port.xdp else { continue };
+        if written.get_ref() == "offload" {
+            problems.error(&written.span(), DiagnosticKind::XdpOffload);
+            continue;
+        }
+        let words = XdpUse::ALL.map(|xdp| (xdp.name(), xdp));
+        let xdp = word(problems, "xdp", &port.xdp, XdpUse::Auto, &words);
+        let (Some(xdp), Some(netdev)) = (xdp, &port.netdev) else { continue };
+        match of_netdevs.get(netdev.get_ref().as_str()) {
+            Some((earlier, at)) if *earlier != xdp => {
+                let (netdev, earlier) = (netdev.get_ref().clone(), earlier.name());
+                let differs = DiagnosticKind::XdpDiffers { netdev, earlier };
+                problems.clash(&written.span(), at, differs);
+            }
+            Some(_) => {}
+            None => {
+                of_netdevs.insert(netdev.get_ref(), (xdp, written.span()));
+            }
+        }
+    }
+    of_netdevs
 }
 
 /// Treatment of unfinished checksums: on a protected port they are completed unless the file says

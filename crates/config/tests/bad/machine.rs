@@ -362,6 +362,28 @@ pub(crate) const ERRORS: &[Row] = &[
         "`l4_checksum`",
         "did you mean `complete`?",
     ),
+    row(
+        "allow_host = [\"udp/500\", \"icmp\"]",
+        "xdp = \"offload\"",
+        "12:7",
+        "no network card runs Lockgate's program",
+        "write \"native\"",
+    ),
+    row(
+        "allow_host = [\"udp/500\", \"icmp\"]",
+        "xdp = \"generik\"",
+        "12:7",
+        "`xdp` cannot be \"generik\"",
+        "did you mean `generic`?",
+    ),
+    row(
+        "allow_host = [\"udp/500\", \"icmp\"]",
+        "xdp = \"native\"\n[port.dmz]\nnetdev = \"eth0\"\nvlan = 12\nside = \"unprotected\"\n\
+         xdp = \"generic\"",
+        "17:7",
+        "another port on netdev eth0 has xdp = \"native\"",
+        "first in line 12",
+    ),
     // [node], [metrics]: the daemon's own keys
     row(
         "workers = \"auto\"",
