@@ -90,6 +90,7 @@ fn of_sas(gateways: &Gateways, number: u8, direction: &str) -> Vec<u64> {
 
 #[test]
 fn two_sas_of_one_pair_that_arrive_on_one_queue_use_both_workers() {
+    // AX-07
     let Some(lab) = two_workers("two_sas") else { return };
     add_second_pair(&lab.gateways);
     // Whatever flow a packet is of, it arrives at gateway 2 on queue 0.
