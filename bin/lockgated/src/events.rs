@@ -191,7 +191,8 @@ kinds! {
         "the kernel refused to change its tables of virtual networks: it answers none of their \
          packets until the next change, and the workers have all of them; the message says why"
     KernelEndpointSkipped "kernel_endpoint_skipped" Warning PerSecond
-        "an endpoint could not go over to the kernel; the workers have its packets"
+        "the kernel refused an endpoint, or a verdict on a flow, five times; the workers have its \
+         packets, and it is tried again after a minute; the message says why"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"

@@ -9,8 +9,10 @@
 //!  a change       what it takes away goes before the workers change over, what it adds goes after
 //! ```
 //!
-//! A table that refuses a write closes the tier at once: the lease ends, and no more is written.
-//! The next change of the snapshot makes new tables.
+//! An endpoint or a verdict whose admission a table refuses stays with the workers; it is tried in
+//! five periods, then skipped for a minute. A table that refuses any other write (of the lease, of
+//! networks and their generations, of ways, or one that takes something out) closes the tier at
+//! once: the lease ends, and no more is written. The next change of the snapshot makes new tables.
 
 mod flows;
 mod lease;
@@ -26,7 +28,7 @@ use dataplane::counters::Volume;
 use dataplane::{PortId, Snapshot, TenantSample};
 use endpoints::EndpointKey;
 use placement::{
-    Admission, AdmitError, CountedRule, Counts, Heat, Moment, Moves, PortPlace, Residents,
+    Admission, CountedRule, Counts, Heat, Moment, Moves, PortPlace, Residents, TRIES, Tried, Tries,
     endpoints_of,
 };
 use wire::{Flow, Vni};
@@ -41,8 +43,6 @@ pub(crate) use lease::{Pulse, now_ns};
 const NETWORKS: u32 = 65_536;
 /// Residents whose use is looked at in a second.
 const LOOKED_AT: usize = 4096;
-/// Times that a write which the kernel refuses is tried.
-const TRIES: u32 = 5;
 
 /// Places of ports on netdevs with the tier's program.
 pub(crate) type Places = HashMap<PortId, PortPlace>;
@@ -71,6 +71,7 @@ struct Inner {
     tables: Arc<Tier>,
     residents: Residents<Arc<Tier>>,
     heat: Heat<EndpointKey>,
+    tries: Tries<EndpointKey>,
     flows: FlowUse,
     /// The snapshot that the workers walk by, and the places of its ports.
     snapshot: Arc<Snapshot>,
@@ -98,6 +99,8 @@ pub(crate) struct Tally {
     pub(crate) full: u64,
     /// Writes that the kernel refused.
     pub(crate) refused: u64,
+    /// Endpoints and verdicts that it refused too often.
+    pub(crate) skipped: u64,
     pub(crate) flows: FlowTally,
 }
 
@@ -228,6 +231,7 @@ impl KernelTier {
             for key in keys {
                 inner.residents.withdraw(key, now.kernel_ns)?;
                 inner.heat.forget(key);
+                inner.tries.forget(key);
             }
             Ok(())
         });
@@ -266,8 +270,9 @@ impl KernelTier {
         let mut wanted = Wanted::default();
         self.write(|inner, now| {
             for (samples, each) in seen {
-                let Inner { heat, residents, .. } = &mut *inner;
-                heat.count(endpoints_of(samples), *each, |key| residents.has(key));
+                let Inner { heat, residents, tries, .. } = &mut *inner;
+                let is_none = |key| residents.has(key) || tries.rests(key);
+                heat.count(endpoints_of(samples), *each, is_none);
                 inner.count_flows(samples, *each);
             }
             for key in inner.residents.stranded() {
@@ -285,6 +290,7 @@ impl KernelTier {
                 inner.heat.forget(key);
                 inner.tally.evicted += 1;
             }
+            inner.tries.end_period();
             wanted = Wanted { endpoints: enter, flows: inner.end_period_of_flows(now)? };
             Ok(())
         });
@@ -312,32 +318,32 @@ impl KernelTier {
     /// snapshot has them.
     pub(crate) fn promote(&self, wanted: &Wanted, promotion: Promotion) {
         let mut skipped = Vec::new();
-        let mut skip = |done, what: &dyn Fn() -> String| match done {
-            Ok(()) => Ok(()),
-            Err(AdmitError::RolledBack(error)) => {
-                skipped.push((what(), error));
-                Ok(())
-            }
-            Err(AdmitError::Left(error)) => Err(error),
-        };
         self.write(|inner, now| {
             if inner.is_changing {
                 inner.tally.deferred += wanted.len() as u64;
                 return Ok(());
             }
             for key in &wanted.endpoints {
-                let done = inner.promote(*key, promotion, now.kernel_ns);
-                skip(done, &|| format!("endpoint {key} stays"))?;
+                if let Some(error) = inner.promote(*key, promotion, now.kernel_ns)? {
+                    skipped.push((format!("endpoint {key}"), error));
+                }
             }
             for key in &wanted.flows {
-                let FlowKey { vni, source, destination, .. } = key;
-                let what = || format!("a flow of network {vni}, {source} → {destination}, stays");
-                skip(inner.promote_flow(*key, now), &what)?;
+                if let Some(error) = inner.promote_flow(*key, now)? {
+                    let FlowKey { vni, source, destination, .. } = key;
+                    let what = format!("a flow of network {vni}, {source} → {destination},");
+                    skipped.push((what, error));
+                }
             }
             Ok(())
         });
+        self.tell_skipped(&skipped);
+    }
+
+    /// Tells whom the kernel refused too often, with its last reason.
+    fn tell_skipped(&self, skipped: &[(String, BpfError)]) {
         for (what, error) in skipped {
-            let message = format!("{what} with the workers, after {TRIES} tries: {error}");
+            let message = format!("{what} stays with the workers, after {TRIES} tries: {error}");
             self.events.record(Kind::KernelEndpointSkipped, "", message, &[]);
         }
     }
@@ -393,6 +399,7 @@ impl Inner {
             residents: Residents::new(tables.clone()),
             tables,
             heat: Heat::default(),
+            tries: Tries::default(),
             flows: FlowUse::default(),
             snapshot,
             places: Places::new(),
@@ -403,26 +410,32 @@ impl Inner {
         }
     }
 
+    /// Takes an endpoint in. Returns the reason why it is skipped from now on, if it is.
     fn promote(
         &mut self,
         key: EndpointKey,
         promotion: Promotion,
         now_ns: u64,
-    ) -> Result<(), AdmitError<BpfError>> {
-        let Inner { residents, snapshot, places, tally, heat, .. } = self;
+    ) -> Result<Option<BpfError>, BpfError> {
+        let Inner { residents, snapshot, places, tally, heat, tries, .. } = self;
         let place_of = |port| places.get(&port).copied();
-        let admit = || residents.admit(key, snapshot, place_of, now_ns);
-        let admission = tried(&mut tally.refused, admit)?;
-        match admission {
-            Admission::Admitted => {
+        match tries.count(key, residents.admit(key, snapshot, place_of, now_ns))? {
+            Tried::Done(Admission::Admitted) => {
                 heat.forget(key);
                 tally.promoted += 1;
                 tally.promoted_busy += u64::from(promotion == Promotion::Busy);
             }
-            Admission::Full => tally.full += 1,
-            Admission::Resident | Admission::Ineligible => {}
+            Tried::Done(Admission::Full) => tally.full += 1,
+            Tried::Done(Admission::Resident | Admission::Ineligible) => {}
+            Tried::Refused(_) => tally.refused += 1,
+            Tried::Skipped(error) => {
+                heat.forget(key);
+                tally.refused += 1;
+                tally.skipped += 1;
+                return Ok(Some(error));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Looks at the use of some residents: at all of them in turn.
@@ -438,17 +451,22 @@ impl Inner {
     }
 }
 
-/// Tries an admission a few times while tables refuse it, and counts the refusals that it tries
-/// again after.
-fn tried(
-    refused: &mut u64,
-    mut admit: impl FnMut() -> Result<Admission, AdmitError<BpfError>>,
-) -> Result<Admission, AdmitError<BpfError>> {
-    for _ in 1..TRIES {
-        match admit() {
-            Err(AdmitError::RolledBack(_)) => *refused += 1,
-            done => return done,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_the_kernel_refused_too_often_is_an_event_with_the_reason() {
+        // AX-34
+        let events = Events::new();
+        let tier = KernelTier::new(KernelSettings::default(), events.clone());
+        let full = BpfError::NoDevice { ifindex: 7 };
+        tier.tell_skipped(&[("endpoint 7/172.16.0.1".into(), full)]);
+        let (told, _) = events.subscribe();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].kind, Kind::KernelEndpointSkipped.name());
+        for words in ["endpoint 7/172.16.0.1 stays with the workers, after 5 tries", "index 7"] {
+            assert!(told[0].message.contains(words), "{}", told[0].message);
         }
     }
-    admit()
 }

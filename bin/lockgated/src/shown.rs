@@ -233,6 +233,7 @@ pub(crate) fn kernel_tier(report: TierReport) -> v1::KernelTier {
         evicted: tally.evicted,
         full: tally.full,
         refused: tally.refused,
+        skipped: tally.skipped,
         closed: closed.unwrap_or_default(),
         verdicts: counts.flows as u64,
         max_verdicts: counts.max_flows as u64,

@@ -22,6 +22,7 @@
 //! | `slots` | numbers that are used again only after a pause |
 //! | `ways` | ways to hosts, each once |
 //! | `admission` | outcomes of what is to go into the tier |
+//! | `tries` | how often an admission is tried that tables refuse |
 //! | `residents` | the endpoints in the tier |
 //! | `flows` | the verdicts on flows in the tier |
 //! | `tracked` | connections whose packets the tier passes |
@@ -47,6 +48,7 @@ mod slots;
 mod standing;
 mod tables;
 mod tracked;
+mod tries;
 mod ways;
 
 pub use admission::{Admission, AdmitError};
@@ -57,3 +59,4 @@ pub use residents::{Counts, Residents};
 pub use rule_use::CountedRule;
 pub use standing::{Standing, Why};
 pub use tables::Tables;
+pub use tries::{REST, TRIES, Tried, Tries};

@@ -11,7 +11,7 @@ use common::*;
 use dataplane::connections::NotLasting;
 use dataplane::{FlowVerdictBelow, NetworkBelow, NotBelow, PortId, Snapshot};
 use endpoints::{Book, Change, Endpoint, EndpointKey};
-use placement::{Admission, AdmitError, PortPlace, Residents};
+use placement::{Admission, AdmitError, PortPlace, Residents, TRIES, Tried, Tries};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::{Address, Family, Flow, LinkAddress, Upper};
@@ -313,18 +313,67 @@ fn whatever_happens_programs_find_what_the_walk_says() {
     assert!(flows > 1000 && full_flows > 20);
 }
 
-// AX-14
-#[test]
-fn a_full_tier_takes_no_more_and_gives_nobody_up_by_itself() {
-    let picture = Picture::default();
-    let mut residents = Residents::new(&picture);
+/// Endpoints of the open network, by number.
+fn plain(numbers: std::ops::RangeInclusive<u8>) -> Vec<Endpoint> {
     let endpoint = |number: u8| Endpoint {
         key: EndpointKey { vni: vni(PLAIN), address: tenant(number) },
         host: v4(HOSTS[0]),
         host_mac: None,
         mac: LinkAddress::new(mac_of(number)),
     };
-    let all: Vec<Endpoint> = (1..=40).map(endpoint).collect();
+    numbers.map(endpoint).collect()
+}
+
+// AX-34
+#[test]
+fn what_a_table_refuses_is_rolled_back_and_tried_five_times_then_skipped() {
+    // An admission makes four writes: two ways, a record, and the key.
+    for refused_write in 0..4 {
+        let picture = Picture::default();
+        picture.now_ns.set(1);
+        let mut residents = Residents::new(&picture);
+        let all = plain(1..=2);
+        let snapshot = snapshot(&table_of(&all), false);
+        residents.widen(&snapshot, place_of, 1).unwrap();
+        let (unlucky, other) = (all[0].key, all[1].key);
+        let mut tries = Tries::default();
+        let (mut made, mut now_ns) = (0, 1);
+        while !tries.rests(unlucky) {
+            now_ns += 1_000_000_000;
+            picture.now_ns.set(now_ns);
+            picture.refuse.set((refused_write, 1));
+            let outcome = residents.admit(unlucky, &snapshot, place_of, now_ns);
+            let tried = tries.count(unlucky, outcome).expect("the way back is not refused");
+            made += 1;
+            match made {
+                5 => assert_eq!(tried, Tried::Skipped(Refused)),
+                _ => assert_eq!(tried, Tried::Refused(Refused), "write {refused_write}"),
+            }
+            // The table of residents, and the map that programs read, have no trace of it.
+            assert!(!residents.has(unlucky));
+            assert!(picture.slots.borrow().keys().next().is_none());
+            check(&picture, &snapshot, place_of);
+            tries.end_period();
+        }
+        assert_eq!(made, TRIES, "write {refused_write}");
+        // Nobody else suffers, and one that the tables take again goes in.
+        let admitted = Ok(Tried::Done(Admission::Admitted));
+        for key in [other, unlucky] {
+            let outcome = residents.admit(key, &snapshot, place_of, now_ns);
+            assert_eq!(tries.count(key, outcome), admitted);
+            assert!(residents.has(key) && !tries.rests(key));
+        }
+        assert_eq!(picture.slots.borrow().len(), residents.counts().resident);
+        check(&picture, &snapshot, place_of);
+    }
+}
+
+// AX-14
+#[test]
+fn a_full_tier_takes_no_more_and_gives_nobody_up_by_itself() {
+    let picture = Picture::default();
+    let mut residents = Residents::new(&picture);
+    let all = plain(1..=40);
     let snapshot = snapshot(&table_of(&all), false);
     residents.widen(&snapshot, place_of, 0).unwrap();
     for (number, endpoint) in all.iter().enumerate() {

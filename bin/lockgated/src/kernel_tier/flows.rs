@@ -4,9 +4,9 @@
 use bpf::BpfError;
 use bpf::tier::FlowKey;
 use dataplane::TenantSample;
-use placement::{Admission, AdmitError, Counts, Heat, Moment, Moves};
+use placement::{Admission, Counts, Heat, Moment, Moves, Tried, Tries};
 
-use super::{Inner, LOOKED_AT, tried};
+use super::{Inner, LOOKED_AT};
 
 /// Counts of verdicts since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -27,6 +27,7 @@ pub(crate) struct FlowTally {
 #[derive(Default)]
 pub(super) struct FlowUse {
     heat: Heat<FlowKey>,
+    tries: Tries<FlowKey>,
     /// Flows whose use is looked at next.
     to_look_at: Vec<FlowKey>,
 }
@@ -36,7 +37,8 @@ impl Inner {
     pub(super) fn count_flows(&mut self, samples: &[TenantSample], times: u64) {
         let Inner { residents, flows, .. } = self;
         let seen = samples.iter().filter_map(|sample| residents.flow_of(sample));
-        flows.heat.count(seen, times, |key| residents.has_flow(key));
+        let FlowUse { heat, tries, .. } = flows;
+        heat.count(seen, times, |key| residents.has_flow(key) || tries.rests(key));
     }
 
     /// Ends a second: takes out what holds no longer, or is used little, and returns the flows on
@@ -56,12 +58,13 @@ impl Inner {
             self.flows.heat.forget(key);
             self.tally.flows.evicted += 1;
         }
+        self.flows.tries.end_period();
         Ok(enter)
     }
 
     /// Looks at the use of some flows: at all of them in turn.
     fn look_at_flows(&mut self, now: Moment) -> Result<(), BpfError> {
-        let FlowUse { heat, to_look_at } = &mut self.flows;
+        let FlowUse { heat, to_look_at, .. } = &mut self.flows;
         if to_look_at.is_empty() {
             *to_look_at = self.residents.flows().collect();
         }
@@ -80,22 +83,29 @@ impl Inner {
         Ok(())
     }
 
-    /// Places the verdict on a flow, as the workers' snapshot has it now.
+    /// Places the verdict on a flow, as the workers' snapshot has it now. Returns the reason why it
+    /// is skipped from now on, if it is.
     pub(super) fn promote_flow(
         &mut self,
         key: FlowKey,
         now: Moment,
-    ) -> Result<(), AdmitError<BpfError>> {
+    ) -> Result<Option<BpfError>, BpfError> {
         let Inner { residents, snapshot, tally, flows, .. } = self;
-        let admission = tried(&mut tally.refused, || residents.admit_flow(key, snapshot, now))?;
-        match admission {
-            Admission::Admitted => {
+        match flows.tries.count(key, residents.admit_flow(key, snapshot, now))? {
+            Tried::Done(Admission::Admitted) => {
                 flows.heat.forget(key);
                 tally.flows.placed += 1;
             }
-            Admission::Full => tally.flows.full += 1,
-            Admission::Resident | Admission::Ineligible => {}
+            Tried::Done(Admission::Full) => tally.flows.full += 1,
+            Tried::Done(Admission::Resident | Admission::Ineligible) => {}
+            Tried::Refused(_) => tally.refused += 1,
+            Tried::Skipped(error) => {
+                flows.heat.forget(key);
+                tally.refused += 1;
+                tally.skipped += 1;
+                return Ok(Some(error));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 }

@@ -169,6 +169,7 @@ impl Report {
             ("evicted", tier.evicted),
             ("full", tier.full),
             ("refused", tier.refused),
+            ("skipped", tier.skipped),
         ];
         let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));
         let help = "Endpoints that went over to the kernel's table, left it or could not";

@@ -688,12 +688,13 @@ fn kernel_tier(tier: &v1::KernelTier) -> String {
     let title = "Virtual networks: packets that the kernel left to the workers";
     let mut text = table(title, &["reason", "packets"], misses, Numbers(1..=1));
     let v1::KernelTier { endpoints, max, networks, ways, promoted, promoted_busy, .. } = tier;
-    let v1::KernelTier { deferred, evicted, full, refused, .. } = tier;
+    let v1::KernelTier { deferred, evicted, full, refused, skipped, .. } = tier;
     let pressure = *endpoints as f64 / (*max).max(1) as f64;
     text.push_str(&format!(
         "{endpoints} of at most {max} endpoints in the kernel (pressure {pressure:.2}), {} and {} \
          open\n{promoted} went over, {promoted_busy} of them busy; {deferred} put off, {evicted} \
-         given up, {full} without room, {refused} writes refused\n",
+         given up, {full} without room, {refused} writes refused, {skipped} \
+         skipped\n",
         counted(*networks, "network"),
         counted(*ways, "way"),
     ));
