@@ -69,11 +69,21 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "endpoints",
-        what: "4 million endpoints, all found; books of endpoints over many histories",
+        what: "4 million endpoints, all found; books over many histories; a million over a SIGKILL",
         run: |built| {
-            run_long(built, &["endpoints"], |command| {
+            let tables = run_long(built, &["endpoints"], |command| {
                 command.args(["--include-ignored", "--skip", "speed"]).env("PROPTEST_CASES", "2000")
-            })
+            })?;
+            let Outcome::Passed(mut counts) = tables else { return Ok(tables) };
+            let million: Prepare =
+                |command| long(command.args(["--ignored", "--nocapture", "million"]));
+            match runs::network_namespaces(built, &["overlay"], million)? {
+                Outcome::Passed(more) => {
+                    counts.add(more);
+                    Ok(Outcome::Passed(counts))
+                }
+                other => Ok(other),
+            }
         },
     },
     Part {

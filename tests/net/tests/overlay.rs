@@ -8,14 +8,18 @@
 //! What goes to host B is sealed by the policy between the sites, outside of VXLAN; what comes from
 //! there is opened before it.
 
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use net::{AGAIN, Lab, lab};
-use netlab::Namespace;
 use netlab::capture::{Scope, Tally};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
+use netlab::stream::Stream;
 use netlab::vxlan::{UdpChecksums, Vxlan};
+use netlab::{Namespace, process};
 use serde_json::Value;
 
 const NETWORK: &str = r#"
@@ -26,6 +30,12 @@ entrances = ["10.1.0.1"]
 
 [vni.7]
 "#;
+
+/// Endpoints of the large network.
+const MANY: u32 = 1_000_000;
+/// Time from the start of a killed daemon to its first verdict that is to pass at most, with so
+/// many endpoints (AX-12).
+const FIRST_VERDICT: Duration = Duration::from_secs(1);
 
 /// Time until a deletion is to be gone from every tier (AX-36).
 const GONE: Duration = Duration::from_millis(100);
@@ -93,6 +103,7 @@ fn endpoints(lab: &Lab) -> Vec<Value> {
     shown["endpoints"].as_array().unwrap().clone()
 }
 
+// AX-36
 #[test]
 fn tenants_of_two_sites_share_a_network() {
     let Some(mut lab) = lab("overlay", Plan::default()) else { return };
@@ -211,4 +222,76 @@ fn kept(lab: &mut Lab, to: &str) {
     let done: Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&done["applied"], &done["durable"]), (&10_000.into(), &true.into()), "{done}");
     assert_eq!(endpoints(lab).len(), 10_004);
+}
+
+/// Writes a file of endpoints 172.17.0.0 and following, in another network.
+fn write_many(path: &Path, host: &str) {
+    let file = std::fs::File::create(path).unwrap();
+    let mut file = std::io::BufWriter::new(file);
+    writeln!(file, "vni,address,host,mac").unwrap();
+    for number in 0..MANY {
+        let address = std::net::Ipv4Addr::from(0xac11_0000 + number);
+        let [_, a, b, c] = number.to_be_bytes();
+        writeln!(file, "8,{address},{host},02:08:00:{a:02x}:{b:02x}:{c:02x}").unwrap();
+    }
+}
+
+/// A steady stream from tenant 1 to tenant 2.
+fn between_tenants(lab: &Lab) -> Stream {
+    let [from, to] =
+        [1, 2].map(|number| (&lab.gateways.site(number).host, IpAddr::from([172, 16, 0, number])));
+    Stream::start(from, to, 64, Duration::from_millis(5)).unwrap()
+}
+
+/// A daemon that is killed with a million endpoints has its table back from the disk, and judges.
+/// The time is printed, and the test fails only at ten times as much.
+#[test]
+#[ignore = "make test-long PART=endpoints"]
+fn killed_with_a_million_endpoints_a_daemon_judges_within_ten_seconds() {
+    // AX-12
+    let Some(mut lab) = lab("million", Plan::default()) else { return };
+    let room = "\n[vni.8]\n\n[store]\nendpoints = \"2M\"\n";
+    lab.gateways.file_mut(1).extra = format!("{NETWORK}{room}");
+    let Some(mut lab) = lab.start("million") else { return };
+    lab.flows_again();
+    let (a, b) = (lab.gateways.site(1), lab.gateways.site(2));
+    join(&a.host, 1);
+    join(&b.host, 2);
+    put(&lab, 1, &a.host_v4());
+    put(&lab, 2, &b.host_v4());
+    let [to, ..] = tenant(2);
+    reaches(&lab, &to);
+
+    let file = lab.gateways.directory().join("many.csv");
+    write_many(&file, &a.host_v4());
+    let began = Instant::now();
+    let import = ["endpoint", "import", file.to_str().unwrap()];
+    let command = lab.gateways.daemon(1).unwrap().command(&import);
+    process::succeed(command, 5 * AGAIN).unwrap();
+    println!("{MANY} endpoints imported in {:?}", began.elapsed());
+
+    // A store that is left alone writes an image, which is read faster than the database.
+    let image = lab.gateways.file(1).state_dir().join("endpoints.sqlite.image");
+    net::wait_for("an image of the endpoints", || image.exists());
+    for from in ["the image", "the database"] {
+        if from == "the database" {
+            std::fs::remove_file(&image).unwrap();
+        }
+        let stream = between_tenants(&lab);
+        assert!(stream.wait_for_arrival(Instant::now(), AGAIN).unwrap());
+        lab.gateways.kill(1);
+        // Nothing that was on its way is taken for the first packet after the start.
+        std::thread::sleep(Duration::from_millis(200));
+        let started = lab.gateways.start(1).unwrap();
+        assert!(stream.wait_for_arrival(started, AGAIN).unwrap(), "{}", lab.logs());
+        let first = stream.finish().first_after(started).unwrap();
+        let restored = net::events(&lab.gateways, 1, "endpoints_restored");
+        let (said, of) = (restored[0]["message"].as_str().unwrap(), &restored[0]["details"]);
+        println!("{said}; first verdict after {first:?} (goal {FIRST_VERDICT:?})");
+        assert!(said.contains(from), "{said}");
+        // Two tenants have an address of each version.
+        assert_eq!(of["endpoints"], MANY + 4, "{restored:?}");
+        assert!(first < 10 * FIRST_VERDICT, "{first:?}");
+    }
+    lab.balances();
 }

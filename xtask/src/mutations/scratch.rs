@@ -12,12 +12,15 @@ use serde_json::Value;
 
 use super::Mutation;
 use crate::built::{TestProgram, test_program};
+use crate::runs::NET_PACKAGE;
 use crate::{Failure, cargo, copy, display, succeed, target_directory};
 
 /// A test that takes longer has been caught in an endless loop.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Files of `target/debug/deps` that spare a first build the packages of others.
 const LIBRARIES: &[&str] = &["rlib", "rmeta", "so", "a", "d"];
+/// Programs that tests in network namespaces run.
+const PROGRAMS: &[&str] = &["lockgated", "lockgate", "lockgate-demo"];
 /// Names that one command takes.
 const NAMES: usize = 500;
 
@@ -176,7 +179,28 @@ impl Scratch {
             }
         }
         built.complete = child.wait().map_err(start)?.success();
+        let runs_programs = |target: &Target| match target {
+            Target::Tests { package, .. } => package == NET_PACKAGE,
+            Target::Library(_) | Target::Program(_) => false,
+        };
+        if built.complete && targets.iter().any(runs_programs) {
+            built.complete = self.build_programs()?;
+        }
         Ok(built)
+    }
+
+    /// Builds the programs that tests in network namespaces run: beside the tests, where these look
+    /// for them. Returns whether they compile.
+    fn build_programs(&self) -> Result<bool, Failure> {
+        let mut command = cargo();
+        command.current_dir(self.tree()).env("CARGO_TARGET_DIR", self.target());
+        command.env_remove("RUSTC_WORKSPACE_WRAPPER").args(["build", "--quiet"]);
+        PROGRAMS.iter().for_each(|program| _ = command.args(["--package", program]));
+        let name = display(&command);
+        let start = |error| Failure::Start { program: name, error };
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = command.status();
+        Ok(status.map_err(start)?.success())
     }
 
     /// Runs the test of a change.
