@@ -61,9 +61,60 @@ pub struct Udp {
 /// # Errors
 /// As [`process::succeed`], and [`LabError::Answer`].
 pub fn tcp(from: &Namespace, to: &str, seconds: u32) -> Result<f64, LabError> {
-    let report = client(from, to, seconds, &["--omit", "1"])?;
-    let bits = report.value.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
-    bits.map(|bits| bits / 1e9).ok_or_else(|| report.unexpected())
+    Tcp { seconds, omitted: 1, streams: 1 }.run(from, to)
+}
+
+/// A TCP run as fast as it goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tcp {
+    /// Seconds that count.
+    pub seconds: u32,
+    /// Seconds in front that do not count.
+    pub omitted: u32,
+    /// Connections at a time.
+    pub streams: u32,
+}
+
+impl Tcp {
+    /// Sends, and returns what arrived by all connections together, in Gbit/s.
+    ///
+    /// # Errors
+    /// As [`tcp`].
+    pub fn run(self, from: &Namespace, to: &str) -> Result<f64, LabError> {
+        self.start(from, to)?.finish()
+    }
+
+    /// Starts sending and does not wait.
+    ///
+    /// # Errors
+    /// As [`Running::start`].
+    pub fn start(self, from: &Namespace, to: &str) -> Result<RunningTcp, LabError> {
+        let Tcp { seconds, omitted, streams } = self;
+        let [omit, parallel] = [omitted, streams].map(|number| number.to_string());
+        let command = command(from, to, seconds, &["--omit", &omit, "--parallel", &parallel]);
+        Ok(RunningTcp { running: Running::start(command)?, seconds: omitted + seconds })
+    }
+}
+
+/// A TCP run that is under way. Dropping it ends it.
+#[derive(Debug)]
+pub struct RunningTcp {
+    running: Running,
+    seconds: u32,
+}
+
+impl RunningTcp {
+    /// Waits for its end and returns what arrived by all connections together, in Gbit/s.
+    ///
+    /// # Errors
+    /// As [`tcp`].
+    pub fn finish(self) -> Result<f64, LabError> {
+        let finished = self.running.finish(limit(self.seconds), process::Interruption::Heed)?;
+        let report = Report::read(finished)?;
+        let bits = report.value.pointer("/end/sum_received/bits_per_second");
+        let bits = bits.and_then(Value::as_f64);
+        bits.map(|bits| bits / 1e9).ok_or_else(|| report.unexpected())
+    }
 }
 
 /// A TCP run at a bounded rate that is under way. Dropping it ends it.

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
 use crate::capture::MARKER;
 use crate::{LabError, Namespace, interrupt};
 
@@ -15,6 +17,9 @@ use crate::{LabError, Namespace, interrupt};
 const PORT: u16 = 7007;
 /// Time that a receiver waits for the last packets.
 const LAST: Duration = Duration::from_millis(300);
+/// Bytes of the receiver's buffer: a receiver that has no core for a while loses nothing that had
+/// arrived.
+const BUFFER: usize = 8 << 20;
 
 /// A stream that runs. Dropping it ends it.
 #[derive(Debug)]
@@ -63,6 +68,8 @@ impl Stream {
         receiving
             .set_read_timeout(Some(Duration::from_millis(50)))
             .map_err(LabError::socket("cannot set a socket's time limit"))?;
+        set_socket_recv_buffer_size_force(&receiving, BUFFER)
+            .map_err(|error| LabError::socket("cannot enlarge a socket's buffer")(error.into()))?;
         let target = SocketAddr::new(to_address, PORT);
         let [stop_sending, stop_receiving] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Arc::clone(&stop_receiving);
@@ -189,6 +196,20 @@ impl Delivery {
         self.arrived.len() - self.received()
     }
 
+    /// Packets that arrived behind one with a higher number (RFC 4737 §3.3); a packet that comes
+    /// again counts only if its first arrival was late.
+    pub fn reordered(&self) -> usize {
+        let mut seen = HashSet::new();
+        let mut next = 0;
+        let first = self.arrived.iter().filter(|(number, _)| seen.insert(*number));
+        let late = first.filter(|&&(number, _)| {
+            let is_late = number < next;
+            next = next.max(number + 1);
+            is_late
+        });
+        late.count()
+    }
+
     /// Returns the time from `moment` to the first arrival after it.
     pub fn first_after(&self, moment: Instant) -> Option<Duration> {
         let next = self.arrived.iter().find(|(_, time)| *time > moment);
@@ -222,5 +243,21 @@ mod tests {
         assert_eq!(delivery.first_after(at(3)), Some(Duration::from_millis(6)));
         assert_eq!(delivery.first_after(at(10)), None);
         assert_eq!(delivery.arrived_between(at(2), at(9)), 3);
+    }
+
+    #[test]
+    fn packets_behind_a_later_one_are_reordered_and_repetitions_are_not() {
+        let start = Instant::now();
+        let reordered = |numbers: &[u64]| {
+            let arrived = numbers.iter().map(|number| (*number, start)).collect();
+            Delivery { sent: Vec::new(), arrived }.reordered()
+        };
+        assert_eq!(reordered(&[]), 0);
+        // A gap is a loss, and the packet behind it is in its place.
+        assert_eq!(reordered(&[0, 1, 4, 5, 9]), 0);
+        assert_eq!(reordered(&[0, 1, 1, 2, 0]), 0);
+        // Packets 1 and 2 were overtaken by 3; of 3, which overtook them, that is no fault.
+        assert_eq!(reordered(&[0, 3, 1, 2, 4]), 2);
+        assert_eq!(reordered(&[0, 3, 1, 1, 2, 4]), 2);
     }
 }
