@@ -18,7 +18,6 @@ use comfy_table::{Table, presets};
 use netlab::laboratory::connect;
 use netlab::ping::percentile;
 use netlab::{Laboratory, Namespace, interrupt};
-use rustix::thread::sched_getaffinity;
 use serde::Serialize;
 use wire::build::PacketBuilder;
 
@@ -111,13 +110,13 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
         return Err(BenchError::Argument(error));
     }
     interrupt::listen()?;
-    let cores = cores()?;
+    let cores = Cores::look()?;
     let laboratory = Laboratory::new()?;
     let lanes = [
-        Lane::build(&laboratory, "kernel", |_| Ok(Forwarder::Kernel))?,
-        Lane::build(&laboratory, "bare", |ns| Ok(Forwarder::Bare(Bare::start(ns)?)))?,
-        Lane::build(&laboratory, "lockgate", |ns| {
-            let extra = Extra { name: "lockgate", sections: "" };
+        Lane::build(&laboratory, ("kernel", 1), |_| Ok(Forwarder::Kernel))?,
+        Lane::build(&laboratory, ("bare", 1), |ns| Ok(Forwarder::Bare(Bare::start(ns)?)))?,
+        Lane::build(&laboratory, ("lockgate", 1), |ns| {
+            let extra = Extra { name: "lockgate", ..Extra::default() };
             let daemon = forwarder::lockgate(&laboratory, ns, extra)?;
             Ok(Forwarder::Lockgate(Box::new(daemon)))
         })?,
@@ -125,9 +124,9 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
     interrupt::sleep(SETTLE)?;
     let ping = pings(&lanes, rounds)?;
     let idle_cpu_percent = idle_cpu(&lanes)?;
-    lanes.iter().try_for_each(|lane| lane.load(cores))?;
+    lanes.iter().try_for_each(|lane| lane.load(&cores))?;
     let (generators, _held) = generators(&laboratory)?;
-    let samples = samples(&lanes, &generators, rounds, Duration::from_secs(seconds), cores)?;
+    let samples = samples(&lanes, &generators, rounds, Duration::from_secs(seconds), &cores)?;
     interrupt::sleep(SETTLE)?;
     let mut drops = BTreeMap::new();
     for lane in &lanes {
@@ -135,28 +134,18 @@ pub(super) fn run(arguments: &IoArguments) -> Result<(), BenchError> {
     }
     let report = Report {
         bench: "io",
-        machine: Machine::look(Some(cores.forwarder)),
+        machine: Machine::look(Some(cores.forwarder(0))),
         commit: machine::commit(),
         seconds,
         flows: FLOWS,
-        generator_core: cores.generator,
-        forwarder_core: cores.forwarder,
+        generator_core: cores.generator(0),
+        forwarder_core: cores.forwarder(0),
         rows: rows(&lanes, &samples),
         ping,
         idle_cpu_percent,
         drops,
     };
     publish(&report, &text(&report), json.as_deref())
-}
-
-/// The first core that can be used makes the traffic, the last forwards it.
-pub(crate) fn cores() -> Result<Cores, BenchError> {
-    let allowed = sched_getaffinity(None).map_err(BenchError::system("asking for the cores"))?;
-    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    match (cores.next(), cores.next_back()) {
-        (Some(generator), Some(forwarder)) => Ok(Cores { generator, forwarder }),
-        _ => Err(BenchError::Cores { found: allowed.count() as usize }),
-    }
 }
 
 fn generator(family: u8, size: usize) -> Result<Generator, BenchError> {
@@ -239,7 +228,7 @@ fn samples(
     generators: &[Generator],
     rounds: usize,
     seconds: Duration,
-    cores: Cores,
+    cores: &Cores,
 ) -> Result<Samples, BenchError> {
     let mut samples: Samples = vec![vec![Vec::new(); lanes.len()]; FRAMES.len()];
     let mut random = Random::new(1);

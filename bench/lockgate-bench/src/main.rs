@@ -42,7 +42,12 @@
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
-//! | `overlay` | `bench overlay`: virtual networks on real ports; the tables, the JSON |
+//! | `overlay` | `bench overlay`: virtual networks on real ports; its parts |
+//! | `overlay/frames` | raw frames through each forwarder |
+//! | `overlay/tenants` | tenants behind VXLAN devices: round trips, TCP, numbered packets |
+//! | `overlay/tenants/stage` | the hosts, the switch and the gateway of a way |
+//! | `overlay/tenants/rows` | what rounds come to: the tables |
+//! | `overlay/published` | Arion's figures, ours beside them |
 //! | `store` | `bench store`: endpoints through the API, onto the disk and back |
 //! | `lap` | one lap of one row |
 //! | `lap_error` | when a lap does not count |
@@ -216,12 +221,12 @@ pub(crate) enum BenchError {
         error: std::io::Error,
     },
     /// The kernel tier did not take its endpoints.
-    #[error("{there} of {endpoints} endpoints went over to the kernel, not all")]
+    #[error("{there} of {all} endpoints and verdicts went over to the kernel, not all")]
     NotPromoted {
-        /// Endpoints in the kernel.
+        /// Those in the kernel.
         there: u64,
-        /// Endpoints that were to go.
-        endpoints: u32,
+        /// Those that were to go.
+        all: u64,
     },
     /// A forwarder forwarded nothing, or other packets than it received.
     #[error(

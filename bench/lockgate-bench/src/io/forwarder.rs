@@ -18,7 +18,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use xsk::{Socket, Umem};
 
 use super::super::BenchError;
-use super::lane::{PORTS, index};
+use super::lane::{Cores, PORTS, index};
 
 /// Packets by reason why they did not leave.
 pub(crate) type Drops = BTreeMap<String, u64>;
@@ -45,12 +45,22 @@ pub(crate) enum Forwarder {
 }
 
 /// The part of a daemon's configuration that a bench adds.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Extra<'a> {
     /// Name of its directory.
     pub(crate) name: &'a str,
+    /// Its workers.
+    pub(crate) workers: u32,
+    /// Its ports: name and netdev, all of them protected.
+    pub(crate) ports: &'a [&'a str],
     /// Sections behind those of the ports.
     pub(crate) sections: &'a str,
+}
+
+impl Default for Extra<'_> {
+    fn default() -> Self {
+        Extra { name: "", workers: 1, ports: &PORTS, sections: "" }
+    }
 }
 
 impl Forwarder {
@@ -64,12 +74,12 @@ impl Forwarder {
         }
     }
 
-    /// Puts the thread that forwards on a core; the kernel has none.
-    pub(super) fn pin(&self, core: usize) -> Result<(), BenchError> {
+    /// Puts the threads that forward on their cores; the kernel has none.
+    pub(super) fn pin(&self, cores: &Cores) -> Result<(), BenchError> {
         let pinned = match self {
             Forwarder::Kernel | Forwarder::Program(_) => Ok(()),
-            Forwarder::Bare(_) => pin_threads(std::process::id(), BARE_THREAD, core),
-            Forwarder::Lockgate(daemon) => pin_threads(daemon.pid(), WORKER_THREADS, core),
+            Forwarder::Bare(_) => pin_threads(std::process::id(), BARE_THREAD, cores),
+            Forwarder::Lockgate(daemon) => pin_threads(daemon.pid(), WORKER_THREADS, cores),
         };
         pinned.map_err(BenchError::system("pinning the forwarder"))
     }
@@ -190,7 +200,7 @@ fn bare_drops(forwarder: &BareForwarder) -> Drops {
     drops
 }
 
-/// Starts the daemon between two protected ports.
+/// Starts the daemon, between two protected ports unless it is to have others.
 pub(crate) fn lockgate(
     laboratory: &Laboratory,
     gateway: &Namespace,
@@ -200,51 +210,47 @@ pub(crate) fn lockgate(
     let directory = laboratory.directory().join(extra.name);
     let path = directory.join("lockgate.toml");
     let socket = directory.join("run/api.sock");
-    write_configuration(&directory, &path, extra.sections).map_err(LabError::file(&path))?;
+    write_configuration(&directory, &path, extra).map_err(LabError::file(&path))?;
     let mut daemon = Daemon::launch_with(&programs, gateway, &path, socket)?;
     daemon.wait_ready()?;
     Ok(daemon)
 }
 
-fn write_configuration(directory: &Path, path: &Path, sections: &str) -> std::io::Result<()> {
+fn write_configuration(directory: &Path, path: &Path, extra: Extra<'_>) -> std::io::Result<()> {
     for folder in ["run", "state", "keys"] {
         std::fs::create_dir_all(directory.join(folder))?;
     }
-    let [left, right] = PORTS;
+    let Extra { workers, ports, sections, .. } = extra;
     let folder = directory.display();
-    let text = format!(
+    let mut text = format!(
         "[node]
 name = \"bench\"
-workers = 1
+workers = {workers}
 keys_dir = \"{folder}/keys\"
 run_dir = \"{folder}/run\"
 state_dir = \"{folder}/state\"
 
 [metrics]
 listen = \"off\"
-
-[port.{left}]
-netdev = \"{left}\"
-side = \"protected\"
-
-[port.{right}]
-netdev = \"{right}\"
-side = \"protected\"
-{sections}"
+"
     );
-    std::fs::write(path, text)
+    for port in ports {
+        text += &format!("\n[port.{port}]\nnetdev = \"{port}\"\nside = \"protected\"\n");
+    }
+    std::fs::write(path, text + sections)
 }
 
-/// Puts the threads of a process whose names begin so on one core.
-fn pin_threads(process: u32, name: &str, core: usize) -> std::io::Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
+/// Puts the threads of a process whose names begin so on cores: that of the first queue, unless the
+/// name goes on with another number.
+fn pin_threads(process: u32, name: &str, cores: &Cores) -> std::io::Result<()> {
     for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let thread = thread?;
-        if std::fs::read_to_string(thread.path().join("comm"))?.starts_with(name) {
-            let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
-            sched_setaffinity(number.and_then(Pid::from_raw), &set)?;
-        }
+        let found = std::fs::read_to_string(thread.path().join("comm"))?;
+        let Some(queue) = found.strip_prefix(name) else { continue };
+        let mut set = CpuSet::new();
+        set.set(cores.forwarder(queue.trim().parse().unwrap_or(0)));
+        let number = thread.file_name().to_str().and_then(|name| name.parse().ok());
+        sched_setaffinity(number.and_then(Pid::from_raw), &set)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use bpf::traffic::{Generator, Received, Sink};
 use netlab::laboratory::connect;
 use netlab::ping::{Answers, Ping};
 use netlab::{LabError, Laboratory, Namespace, interrupt};
-
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Serialize;
 
 use super::super::measure::Figure;
@@ -33,11 +33,46 @@ const BURST: u32 = 1 << 15;
 /// Time for the rings to fill before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// The cores that the bench works on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The cores that the bench works on: the first make the traffic, the last forward it. Where there
+/// are too few, some do both.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Cores {
-    pub(crate) generator: usize,
-    pub(crate) forwarder: usize,
+    /// Ascending, two at least.
+    allowed: Vec<usize>,
+}
+
+impl Cores {
+    /// Returns those that this process may use.
+    ///
+    /// # Errors
+    /// [`BenchError::Cores`]: there is only one.
+    pub(crate) fn look() -> Result<Cores, BenchError> {
+        let set = sched_getaffinity(None).map_err(BenchError::system("asking for the cores"))?;
+        Cores::of((0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+    }
+
+    /// Returns these, in ascending order.
+    pub(crate) fn of(allowed: Vec<usize>) -> Result<Cores, BenchError> {
+        match allowed.len() {
+            0 | 1 => Err(BenchError::Cores { found: allowed.len() }),
+            _ => Ok(Cores { allowed }),
+        }
+    }
+
+    /// Returns their number.
+    pub(crate) fn count(&self) -> usize {
+        self.allowed.len()
+    }
+
+    /// Returns the core that makes the traffic of a queue.
+    pub(crate) fn generator(&self, queue: usize) -> usize {
+        self.allowed[queue % self.allowed.len()]
+    }
+
+    /// Returns the core that forwards what comes by a queue.
+    pub(crate) fn forwarder(&self, queue: usize) -> usize {
+        self.allowed[self.allowed.len() - 1 - queue % self.allowed.len()]
+    }
 }
 
 /// Source, forwarder and sink.
@@ -47,6 +82,8 @@ pub(crate) struct Lane {
     source: Namespace,
     sink: Namespace,
     gateway: Namespace,
+    /// Receive queues of each netdev, and threads that forward.
+    queues: u32,
     source_index: u32,
     sink_index: u32,
     counted: Sink,
@@ -124,16 +161,17 @@ fn port(name: &str, number: u8) -> String {
 }
 
 impl Lane {
-    /// Builds the namespaces and has `start` start the forwarder in its own.
+    /// Builds the namespaces, with netdevs of `queues` queues, and has `start` start the forwarder
+    /// in its own.
     pub(crate) fn build(
         laboratory: &Laboratory,
-        name: &str,
+        (name, queues): (&str, u32),
         start: impl FnOnce(&Namespace) -> Result<Forwarder, BenchError>,
     ) -> Result<Lane, BenchError> {
         let namespace = |role: &str| laboratory.namespace(&format!("{name}-{role}"));
         let (source, gateway, sink) = (namespace("src")?, namespace("fwd")?, namespace("dst")?);
-        connect((&source, END), (&gateway, PORTS[0]), 1)?;
-        connect((&sink, END), (&gateway, PORTS[1]), 1)?;
+        connect((&source, END), (&gateway, PORTS[0]), queues)?;
+        connect((&sink, END), (&gateway, PORTS[1]), queues)?;
         gateway.set("net/ipv4/ip_forward", "1")?;
         gateway.set("net/ipv6/conf/all/forwarding", "1")?;
         gateway.ip(&(port(PORTS[0], 1) + &port(PORTS[1], 2)))?;
@@ -144,7 +182,7 @@ impl Lane {
         let (source_index, sink_index) = (index(&source, END)?, index(&sink, END)?);
         let forwarder = start(&gateway)?;
         let counted = Sink::load()?;
-        Ok(Lane { forwarder, source, sink, gateway, source_index, sink_index, counted })
+        Ok(Lane { forwarder, source, sink, gateway, queues, source_index, sink_index, counted })
     }
 
     /// Pings from the source to the sink and back.
@@ -154,8 +192,8 @@ impl Lane {
 
     /// Switches from pings to load: the sink counts and drops from now on, and the forwarder, also
     /// the kernel's, works on its own core.
-    pub(crate) fn load(&self, cores: Cores) -> Result<(), BenchError> {
-        self.forwarder.pin(cores.forwarder)?;
+    pub(crate) fn load(&self, cores: &Cores) -> Result<(), BenchError> {
+        self.forwarder.pin(cores)?;
         let attach = |namespace: &Namespace, sink: &Sink, index| -> Result<(), BenchError> {
             namespace.enter(|| sink.attach(index))??;
             Ok(())
@@ -166,7 +204,7 @@ impl Lane {
         if matches!(self.forwarder, Forwarder::Kernel) {
             // What the generator sends gets to a veth without a program only by GRO's path; from
             // there receive packet steering has it forwarded by the other core.
-            let mask = format!("{:x}", 1_u64 << (cores.forwarder % 64));
+            let mask = format!("{:x}", 1_u64 << (cores.forwarder(0) % 64));
             let script = format!(
                 "ethtool -K {0} gro on && echo {mask} > /sys/class/net/{0}/queues/rx-0/rps_cpus",
                 PORTS[0]
@@ -176,26 +214,33 @@ impl Lane {
         Ok(())
     }
 
-    /// Offers frames of `size` bytes as fast as the generator can for `seconds`.
+    /// Offers frames of `size` bytes as fast as the generators can, one for each queue, for
+    /// `seconds`.
     pub(crate) fn sample(
         &self,
         generator: &Generator,
         size: usize,
         seconds: Duration,
-        cores: Cores,
+        cores: &Cores,
     ) -> Result<Sample, BenchError> {
         let (stop, made) = (AtomicBool::new(false), AtomicU64::new(0));
         let index = self.source_index;
-        let generate = || -> Result<(), BenchError> {
-            machine::pin(Some(cores.generator)).map_err(BenchError::system("pinning a thread"))?;
+        // A veth puts a frame into the queue that has its core's number.
+        let generate = |core| -> Result<(), BenchError> {
+            machine::pin(Some(core)).map_err(BenchError::system("pinning a thread"))?;
             while !stop.load(Ordering::Relaxed) {
                 generator.send(index, BURST)?;
                 made.fetch_add(u64::from(BURST), Ordering::Relaxed);
             }
             Ok(())
         };
+        let (source, generate) = (&self.source, &generate);
         let (before, after) = std::thread::scope(|scope| {
-            let thread = scope.spawn(|| self.source.enter(generate));
+            let start = |queue| {
+                let core = cores.generator(queue as usize);
+                scope.spawn(move || source.enter(|| generate(core)))
+            };
+            let threads: Vec<_> = (0..self.queues).map(start).collect();
             let counts = || -> Result<Counts, BenchError> {
                 let received = self.counted.received()?;
                 Ok(Counts { at: Instant::now(), made: made.load(Ordering::Relaxed), received })
@@ -208,8 +253,10 @@ impl Lane {
             };
             let measured = measured();
             stop.store(true, Ordering::Relaxed);
-            let generated = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            generated??;
+            for thread in threads {
+                let made = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                made??;
+            }
             measured
         })?;
         let span = (after.at - before.at).as_secs_f64();
@@ -249,4 +296,21 @@ pub(crate) fn index(namespace: &Namespace, netdev: &str) -> Result<u32, LabError
         namespace: namespace.name().to_owned(),
         interface: netdev.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_have_cores_of_their_own_where_there_are_enough() {
+        let cores = Cores::of(vec![0, 1, 2, 5]).unwrap();
+        assert_eq!([0, 1].map(|queue| cores.generator(queue)), [0, 1]);
+        assert_eq!([0, 1].map(|queue| cores.forwarder(queue)), [5, 2]);
+        // Two cores and two queues: each makes the traffic of one and forwards that of the other.
+        let cores = Cores::of(vec![0, 1]).unwrap();
+        assert_eq!([0, 1].map(|queue| cores.generator(queue)), [0, 1]);
+        assert_eq!([0, 1].map(|queue| cores.forwarder(queue)), [1, 0]);
+        assert!(matches!(Cores::of(vec![3]), Err(BenchError::Cores { found: 1 })));
+    }
 }

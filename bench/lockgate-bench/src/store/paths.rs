@@ -198,6 +198,7 @@ pub(super) fn text(rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
+    // AX-11, BM-4g: what is compared finds the same.
     #[test]
     fn all_stores_have_the_same_endpoints() {
         let stores = Stores::new(1000).unwrap();
