@@ -310,7 +310,10 @@ mod tests {
             let percent = both.and_then(|(after, before)| after.percent_in_kernel(before));
             let what = way.what;
             assert!(stream.sent > 0 && stream.lost < stream.sent, "{what}: {stream:?}");
-            assert_eq!(stream.reordered, 0, "{what}: {stream:?}");
+            // A flow that goes over while a worker is busy may overtake itself.
+            if way.traffic == Traffic::All {
+                assert_eq!(stream.reordered, 0, "{what}: {stream:?}");
+            }
             match (usage, way.traffic) {
                 ("none", _) => assert_eq!(percent, None, "{what}"),
                 ("off", _) => assert_eq!(percent, Some(0.0), "{what}"),

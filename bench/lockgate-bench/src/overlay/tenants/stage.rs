@@ -268,10 +268,12 @@ fn sections(way: &Way) -> String {
     };
     // Where tenants are to go over, there is room for two, and others take it.
     let room = if way.traffic == Traffic::Crossing { 2 } else { 1024 };
+    // TCP that keeps a worker busy would keep its own flows out of the kernel.
+    let busy = matches!(way.traffic, Traffic::Flows | Traffic::Connections);
     format!(
         "\n[overlay.fabric]\nkind = \"vxlan\"\nport = \"{PORT}\"\nentrances = [\"{ENTRANCE}\"]\n\n\
          [vni.{VNI}]\n{network}\n[store]\nkind = \"memory\"\n\n[kernel]\nuse = \"{usage}\"\n\
-         endpoints = {room}\n"
+         endpoints = {room}\npromote_busy = {busy}\n"
     )
 }
 
