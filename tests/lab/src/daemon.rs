@@ -63,7 +63,8 @@ impl Daemon {
         Ok(Daemon { running, programs: programs.clone(), socket, started })
     }
 
-    /// Writes the file, starts a daemon and waits until it is ready.
+    /// Writes the file, starts a daemon and waits until it is ready. A start that ended because the
+    /// kernel held `nft` is tried again, as [`Daemon::run`] does with a change.
     ///
     /// # Errors
     /// As [`Daemon::launch`] and [`Daemon::wait_ready`].
@@ -73,9 +74,17 @@ impl Daemon {
         file: &GatewayFile,
     ) -> Result<Daemon, LabError> {
         file.write()?;
-        let mut daemon = Daemon::launch(programs, gateway, file)?;
-        daemon.wait_ready()?;
-        Ok(daemon)
+        let mut tries = 1;
+        loop {
+            let mut daemon = Daemon::launch(programs, gateway, file)?;
+            match daemon.wait_ready() {
+                Ok(()) => return Ok(daemon),
+                Err(LabError::Ended { output, .. }) if output.contains(HELD) && tries < TRIES => {
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Waits until it says that it has started: its ports are taken and the API answers. (The
