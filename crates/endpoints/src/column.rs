@@ -66,7 +66,7 @@ impl Column {
 const SETS: usize = 1 << SET_BITS;
 const SET_BITS: u32 = 11;
 
-/// Where keys that were looked up lately are in a table: two in each set, the later one first. It
+/// Leads to keys that were looked up lately in a table: two in each set, the later one first. It
 /// is a worker's own. A lead is checked when it is followed, so nothing need be forgotten when the
 /// table changes, and a wrong one costs a lookup.
 pub struct Recent {
@@ -96,12 +96,12 @@ impl Recent {
         (short.wrapping_mul(self.multiplier) >> (u64::BITS - SET_BITS)) as usize
     }
 
-    /// The lead of a key, or none. Without a branch: which of both has the key is not to be guessed.
+    /// The lead of a key, or none. Without a branch: which of both has it is not to be guessed.
     #[inline(always)]
     fn lead(&self, short: u64) -> Lead {
         let set = &self.sets[self.set(short)];
         let Remembered { short: found, lead } = set[usize::from(set[0].short != short)];
-        lead.or_none(found == short)
+        lead.if_same(found, short)
     }
 
     fn remember(&mut self, short: u64, lead: Lead) {
@@ -142,8 +142,8 @@ impl From<Content> for Found {
     }
 }
 
-/// Where a packet says that its sender is: outer address of the host, and link address of the
-/// tenant, in the form that a table compares.
+/// The place where a packet says that its sender is: outer address of the host, and link address of
+/// the tenant, in the form that a table compares.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender(ContentWords);
 

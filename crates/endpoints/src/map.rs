@@ -4,9 +4,9 @@
 //! A **record** holds a key and its value behind a state word: `tenancy << 1 | is live`. The
 //! **index** says which record a key has. A key has two buckets of places; a place is one word,
 //! `tag << 40 | tenancy, low 16 bits << 24 | record`, or 0. The tag is a part of the key's hash
-//! that picks no bucket, so that hardly ever a record is looked at in vain. A bucket's **hints** are
-//! a byte of the tag of each of its places, or 0: they say at once which place to try. They may be
-//! wrong, since they are written apart from it; what they lead to is checked as ever.
+//! that picks no bucket, so that hardly ever a record is looked at in vain. A bucket's **hints**
+//! are a byte of the tag of each of its places, or 0: they say at once which place to try. They may
+//! be wrong, since they are written apart from it; what they lead to is checked as ever.
 //!
 //! 1. **A live record is never written.** The writer fills one that is not live, makes it live
 //!    under its next tenancy, and ends it with one store of the state word. A reader takes the
@@ -182,10 +182,10 @@ impl Lead {
     /// It leads nowhere.
     pub(crate) const NONE: Lead = Lead(0);
 
-    /// Returns itself, or none; without a branch.
+    /// Returns itself if both numbers are the same, else none; without a branch.
     #[inline(always)]
-    pub(crate) fn or_none(self, is_itself: bool) -> Lead {
-        Lead(self.0 & u64::from(is_itself).wrapping_neg())
+    pub(crate) fn if_same(self, one: u64, other: u64) -> Lead {
+        Lead(self.0 & u64::from(one == other).wrapping_neg())
     }
 }
 

@@ -263,7 +263,7 @@ impl FastPath {
 /// The families of packets that a network's lane admits.
 #[derive(Clone, Copy)]
 struct Admission {
-    /// What is read of the overlay header; all bits, of which some are never read: of none yet.
+    /// The bits that are read of the overlay header; all, of which some never are: of none yet.
     header: u64,
     vni: Vni,
     /// Of IPv4, and of IPv6.
@@ -398,7 +398,7 @@ fn is_unicast<const BYTES: usize>(address: u128) -> bool {
     }
 }
 
-/// Whether IPv4 addresses are of single stations: the first byte says so.
+/// True for the first bytes of IPv4 addresses of single stations.
 const IPV4_UNICAST: [bool; 256] = {
     let (mut by_first, mut first) = ([false; 256], 0);
     while first < 256 {

@@ -119,7 +119,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const PER_LINE: usize, const
         Ok((number, Place::new(hash, number, state)))
     }
 
-    /// What is in a place that is not empty.
+    /// Reads a place that is not empty.
     fn place(&self, bucket: usize, place: usize) -> Place {
         Place(self.buckets[bucket].places[place].load())
     }
