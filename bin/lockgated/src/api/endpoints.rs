@@ -9,7 +9,7 @@ use api::v1::{self, endpoint_change};
 use endpoints::{Change, Counts, Endpoint, EndpointKey, Known};
 use tokio::sync::mpsc::error::SendTimeoutError;
 use tokio::sync::mpsc::{self, OwnedPermit, Receiver, Sender};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tonic::{Status, Streaming};
 use wire::{LinkAddress, Vni};
 
@@ -19,8 +19,10 @@ use crate::endpoints::{
 
 /// Changes of a batch at most.
 const MAX_BATCH: usize = 65_536;
-/// Batches that are applied and not yet durable, of one client.
-const BATCHES_IN_FLIGHT: usize = 64;
+/// Changes that are applied and not yet durable, of one client, and the batches that they are in:
+/// as many as the store commits together, so that applying does not wait for the disk before.
+const CHANGES_IN_FLIGHT: usize = 1 << 20;
+const BATCHES_IN_FLIGHT: usize = 4096;
 /// Endpoints of a page.
 const PAGE: usize = 1000;
 /// Messages that wait for a client at most.
@@ -32,8 +34,13 @@ const WATCH_MESSAGES_WAITING: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Answer<T> = Result<T, Status>;
-/// A batch that waits to be durable, with its number.
-type Waiting = (u64, tokio::sync::oneshot::Receiver<Result<u64, Arc<str>>>);
+/// A batch that waits to be durable.
+struct Waiting {
+    number: u64,
+    durable: oneshot::Receiver<Result<u64, Arc<str>>>,
+    /// The room that its changes take of those in flight.
+    _room: OwnedSemaphorePermit,
+}
 
 impl From<NoNetworks> for Status {
     fn from(error: NoNetworks) -> Status {
@@ -72,6 +79,7 @@ async fn apply_all(
     (to, waits): (Sender<Answer<v1::EndpointsChanged>>, Sender<Waiting>),
 ) -> ChangeSums {
     let (mut number, mut sums) = (0, ChangeSums::default());
+    let room = Arc::new(Semaphore::new(CHANGES_IN_FLIGHT));
     loop {
         let batch = match batches.message().await {
             Ok(Some(batch)) => batch,
@@ -81,6 +89,9 @@ async fn apply_all(
                 break;
             }
         };
+        // A batch that is too large is refused below.
+        let changes = batch.changes.len().min(MAX_BATCH) as u32;
+        let Ok(_room) = room.clone().acquire_many_owned(changes).await else { break };
         let desk = desk.clone();
         // The table's lock may be held by a longer batch.
         let made = tokio::task::spawn_blocking(move || apply(&desk, &batch)).await;
@@ -101,13 +112,13 @@ async fn apply_all(
         if to.send_timeout(Ok(told), PATIENCE).await.is_err() {
             break;
         }
-        let _ = waits.send((number, durable)).await;
+        let _ = waits.send(Waiting { number, durable, _room }).await;
         number += 1;
     }
     sums
 }
 
-type Made = (v1::EndpointsChanged, tokio::sync::oneshot::Receiver<Result<u64, Arc<str>>>);
+type Made = (v1::EndpointsChanged, oneshot::Receiver<Result<u64, Arc<str>>>);
 
 /// Applies a batch. Changes that cannot be read are refused like those that do not fit.
 fn apply(desk: &EndpointDesk, batch: &v1::EndpointChanges) -> Result<Made, Status> {
@@ -142,7 +153,7 @@ fn apply(desk: &EndpointDesk, batch: &v1::EndpointChanges) -> Result<Made, Statu
 
 /// Tells of each batch when it is durable, in their order.
 async fn tell_durable(mut waiting: Receiver<Waiting>, to: Sender<Answer<v1::EndpointsChanged>>) {
-    while let Some((batch, durable)) = waiting.recv().await {
+    while let Some(Waiting { number: batch, durable, _room }) = waiting.recv().await {
         let stored = durable.await.unwrap_or_else(|_| Err("the store has ended".into()));
         let (commit, not_durable) = match stored {
             Ok(commit) => (commit, None),
