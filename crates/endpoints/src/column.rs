@@ -64,15 +64,13 @@ impl Column {
 
 /// Sets of the leads that are remembered, and the bits that pick one.
 const SETS: usize = 1 << SET_BITS;
-const SET_BITS: u32 = 11;
+const SET_BITS: u32 = 12;
 
 /// Leads to keys that were looked up lately in a table: two in each set, the later one first. It
 /// is a worker's own. A lead is checked when it is followed, so nothing need be forgotten when the
 /// table changes, and a wrong one costs a lookup.
 pub struct Recent {
     sets: Box<[[Remembered; 2]; SETS]>,
-    /// An odd number that says which set a key has. Strangers choose keys; it is drawn at start.
-    multiplier: u64,
 }
 
 /// A key's short form, and its lead.
@@ -82,31 +80,39 @@ struct Remembered {
     lead: Lead,
 }
 
-impl Recent {
-    /// Remembers nothing yet.
-    pub fn new(secret: u64) -> Recent {
+impl Default for Recent {
+    fn default() -> Recent {
         let none = Remembered { short: 0, lead: Lead::NONE };
         let sets = vec![[none; 2]; SETS].into_boxed_slice();
         let Ok(sets) = sets.try_into() else { unreachable!("it has as many") };
-        Recent { sets, multiplier: secret | 1 }
+        Recent { sets }
     }
+}
 
-    #[inline(always)]
-    fn set(&self, short: u64) -> usize {
-        (short.wrapping_mul(self.multiplier) >> (u64::BITS - SET_BITS)) as usize
-    }
+/// The set of a key. Strangers choose keys: `factor` is a table's secret, and the second product
+/// mixes what a bad factor does not.
+#[inline(always)]
+fn set_of(short: u64, factor: u64) -> usize {
+    let mixed = short.wrapping_mul(factor);
+    let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(MIX);
+    (mixed >> (u64::BITS - SET_BITS)) as usize
+}
 
+/// 2^64 divided by the golden ratio: its multiples are spread evenly (Knuth, "The Art of Computer
+/// Programming" 3, §6.4).
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Recent {
     /// The lead of a key, or none. Without a branch: which of both has it is not to be guessed.
     #[inline(always)]
-    fn lead(&self, short: u64) -> Lead {
-        let set = &self.sets[self.set(short)];
+    fn lead(&self, short: u64, factor: u64) -> Lead {
+        let set = &self.sets[set_of(short, factor)];
         let Remembered { short: found, lead } = set[usize::from(set[0].short != short)];
         lead.if_same(found, short)
     }
 
-    fn remember(&mut self, short: u64, lead: Lead) {
-        let set = self.set(short);
-        let [later, earlier] = &mut self.sets[set];
+    fn remember(&mut self, (short, factor): (u64, u64), lead: Lead) {
+        let [later, earlier] = &mut self.sets[set_of(short, factor)];
         if later.short != short {
             *earlier = *later;
         }
@@ -117,7 +123,7 @@ impl Recent {
 /// A key in one word. Two keys of IPv4 never have the same one, two of IPv6 hardly ever.
 #[inline(always)]
 fn short([network, high, low]: KeyWords) -> u64 {
-    network << 32 ^ low ^ high.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    network << 32 ^ low ^ high.wrapping_mul(MIX)
 }
 
 /// All of an endpoint but its key, as it stands in a table.
@@ -166,7 +172,7 @@ impl Table {
         let Column { keys, leads, unknown } = column;
         let mut others = 0;
         for (place, (key, lead)) in keys[..count].iter().zip(&mut leads[..count]).enumerate() {
-            *lead = recent.lead(short(*key));
+            *lead = recent.lead(short(*key), self.factor);
             self.endpoints.prefetch_lead(*lead);
             // Without a branch: which keys are known is not to be guessed.
             unknown.places[others & (KEYS - 1)] = place as u8;
@@ -209,7 +215,7 @@ impl Table {
             leads[place] = lead;
             // Who is not where the index leads is remembered when it is found.
             if lead != Lead::NONE {
-                recent.remember(short(keys[place]), lead);
+                recent.remember((short(keys[place]), self.factor), lead);
             }
         }
     }
@@ -233,7 +239,7 @@ impl Table {
     pub fn content(&self, recent: &mut Recent, column: &Column, place: usize) -> Option<Content> {
         let key = column.keys[place];
         let (lead, content) = self.endpoints.find_led(&key, self.hash_of(&key))?;
-        recent.remember(short(key), lead);
+        recent.remember((short(key), self.factor), lead);
         Some(Content(content))
     }
 }

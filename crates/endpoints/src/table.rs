@@ -33,6 +33,8 @@ pub(crate) type Hosts = Map<AtomicU64, 3, 0, 2, PLACES>;
 /// While a [`find`](Table::find) can return a host, the host is one of its network.
 pub struct Table {
     pub(crate) hash: KeyedHash,
+    /// An odd number that says where workers remember recent keys.
+    pub(crate) factor: u64,
     pub(crate) endpoints: Endpoints,
     pub(crate) hosts: Hosts,
     max_endpoints: usize,
@@ -82,8 +84,12 @@ impl Table {
         let no_memory = |_| io::ErrorKind::OutOfMemory;
         // One more, because what changes is there twice for a moment.
         let records = max_endpoints + 1;
+        let (hash, mut factor) = (KeyedHash::new(secret), [0]);
+        // Of no key: its words are not those of one.
+        hash.hash(&[[u64::MAX; 4]], &mut factor);
         Ok(Table {
-            hash: KeyedHash::new(secret),
+            hash,
+            factor: factor[0] | 1,
             endpoints: Map::new(records, buckets).map_err(no_memory)?,
             hosts: Map::new(records, buckets).map_err(no_memory)?,
             max_endpoints,

@@ -208,7 +208,7 @@ proptest! {
         forgotten in prop::option::of(0..40u64),
     ) {
         let (mut book, mut twin) = pair(Table::new(max, &SECRET).expect("memory"), max_tombstones);
-        let mut recent = crate::Recent::new(0x510e_527f_ade6_82d1);
+        let mut recent = crate::Recent::default();
         for batch in &batches {
             let expected: Vec<Outcome> = batch.iter().map(|change| twin.apply(change)).collect();
             prop_assert_eq!(book.apply(batch), expected);
@@ -316,8 +316,12 @@ fn hints_lead_to_nearly_all_keys_of_a_table_as_full_as_it_may_be() {
 
 #[test]
 fn recent_keys_are_found_without_the_index_and_never_as_they_were() {
+    (0..100).for_each(|byte| recent_keys(&[byte; 32]));
+}
+
+fn recent_keys(secret: &cpu::aes::Secret) {
     const KEYS: u32 = 1024;
-    let mut book = Book::new(Table::new(KEYS as usize, &SECRET).expect("memory"), 64);
+    let mut book = Book::new(Table::new(KEYS as usize, secret).expect("memory"), 64);
     let table = book.table().clone();
     let key = |number: u32| EndpointKey { vni: vnis()[0], address: Address::v4(1 << 24 | number) };
     let put = |number, revision: u64| {
@@ -326,8 +330,7 @@ fn recent_keys_are_found_without_the_index_and_never_as_they_were() {
     };
     let all: Vec<Change> = (0..KEYS).map(|number| put(number, 1)).collect();
     assert!(book.apply(&all).iter().all(|it| *it == Outcome::Applied));
-    let (mut recent, mut column) =
-        (crate::Recent::new(0x9b05_688c_2b3e_6c1f), crate::Column::default());
+    let (mut recent, mut column) = (crate::Recent::default(), crate::Column::default());
     let mut ask = |first: u32| {
         (0..64).for_each(|place| column.set(place, key(first + place as u32)));
         table.ask(&recent, &mut column, 64);
@@ -341,12 +344,14 @@ fn recent_keys_are_found_without_the_index_and_never_as_they_were() {
     let batches = || (0..KEYS).step_by(64);
     assert!(batches().map(|first| ask(first).0).sum::<usize>() > 1000, "all are new");
     let unknown: usize = batches().map(|first| ask(first).0).sum();
-    assert!(unknown < 50, "{unknown} of {KEYS} keys fell out");
+    assert!(unknown < 80, "{unknown} of {KEYS} keys fell out");
     // What changes is seen at the next look, although leads to it are remembered.
     assert_eq!(book.apply(&[put(3, 2)]), [Outcome::Applied]);
     assert_eq!(book.apply(&[Change::Delete { revision: 2, key: key(5) }]), [Outcome::Applied]);
     let (_, led, content) = ask(0);
-    assert_eq!((led[3], led[5], content[5]), (None, None, None));
+    assert_eq!((led[5], content[5]), (None, None));
+    // It may have fallen out before, and be led to anew.
+    assert!(led[3].is_none() || led[3] == content[3]);
     assert_eq!(content[3].map(|found| found.mac.bytes()[5]), Some(2));
     let (unknown, led, _) = ask(0);
     assert!(unknown <= 5 && led[3] == content[3], "it is remembered where it is now");

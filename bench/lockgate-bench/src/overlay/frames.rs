@@ -58,18 +58,21 @@ struct Subject {
 const KERNEL: usize = 0;
 const PROGRAM: usize = 1;
 const TIER: usize = 2;
-const ASKS: usize = 3;
-const BARE: usize = 4;
+/// The lane of rows with packets of cold endpoints: these take the places of hot ones, which the
+/// row without any must not notice.
+const MIXED: usize = 3;
+const ASKS: usize = 4;
+const BARE: usize = 5;
 /// The first lane of workers; the others are behind it.
-const WORKER: usize = 5;
+const WORKER: usize = 6;
 
 const SUBJECTS: [Subject; 8] = [
     Subject { lane: KERNEL, what: "kernel", share: 0, beside: "xdp constant" },
     Subject { lane: PROGRAM, what: "xdp constant", share: 0, beside: "xdp constant" },
     Subject { lane: TIER, what: "kernel tier", share: 0, beside: "xdp constant" },
-    Subject { lane: TIER, what: "kernel tier", share: 1, beside: "xdp constant" },
-    Subject { lane: TIER, what: "kernel tier", share: 2, beside: "xdp constant" },
-    Subject { lane: TIER, what: "kernel tier", share: 3, beside: "bare AF_XDP" },
+    Subject { lane: MIXED, what: "kernel tier", share: 1, beside: "xdp constant" },
+    Subject { lane: MIXED, what: "kernel tier", share: 2, beside: "xdp constant" },
+    Subject { lane: MIXED, what: "kernel tier", share: 3, beside: "bare AF_XDP" },
     Subject { lane: ASKS, what: "kernel tier, asks", share: 0, beside: "xdp constant" },
     Subject { lane: BARE, what: "bare AF_XDP", share: 0, beside: "bare AF_XDP" },
 ];
@@ -122,11 +125,13 @@ pub(super) fn measure(
     let none = Promoted { endpoints: u64::from(endpoints), verdicts: 0 };
     let promoted = promote(&lanes[TIER], &generators[0][0], none)?;
     let all = Promoted { verdicts: pairs as u64, ..none };
+    promote(&lanes[MIXED], &generators[0][0], none)?;
     promote(&lanes[ASKS], &generators[0][0], all)?;
     let samples = samples(&lanes, &generators, (&subjects, inner), course)?;
     let mut drops = BTreeMap::new();
     for subject in &subjects {
-        drops.insert(subject.what, lanes[subject.lane].drops()?);
+        let what = if subject.lane == MIXED { "kernel tier, mixed" } else { subject.what };
+        drops.insert(what, lanes[subject.lane].drops()?);
     }
     Ok(Figures {
         endpoints,
@@ -183,6 +188,7 @@ fn lanes(
         Lane::build(laboratory, ("kernel", 1), |_| Ok(Forwarder::Kernel))?,
         Lane::build(laboratory, ("const", 1), constant)?,
         Lane::build(laboratory, ("tier", 1), daemon(("tier", 1), "on", ""))?,
+        Lane::build(laboratory, ("mixed", 1), daemon(("mixed", 1), "on", ""))?,
         Lane::build(laboratory, ("asks", 1), daemon(("asks", 1), "on", GROUP))?,
         Lane::build(laboratory, ("bare", 1), bare)?,
     ];
@@ -354,7 +360,7 @@ fn rows(samples: &Samples, subjects: &[Subject], inner: &[usize]) -> Vec<Row> {
         for (subject, samples) in subjects.iter().zip(of_size) {
             let rate = Rate::of(samples);
             let hits = match subject.lane {
-                TIER | ASKS => Some(SHARES[subject.share].1),
+                TIER | MIXED | ASKS => Some(SHARES[subject.share].1),
                 WORKER.. => Some(0),
                 _ => None,
             };

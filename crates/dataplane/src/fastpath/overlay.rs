@@ -6,8 +6,6 @@
 //! and goes on to a host of the same family on the protected side, about which no table is asked.
 //! All checks are those of the general walk (`decide/crossing`); what fails one is left to it.
 
-use std::hash::{BuildHasher, RandomState};
-
 use endpoints::{Column, Content, EndpointKey, Found, Recent, Sender};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::Question;
@@ -99,8 +97,7 @@ impl Default for OverlayColumns {
             senders: [Sender::new(Address::v4(0), nobody); BATCH],
             from: Column::default(),
             to: Column::default(),
-            // Keyed anew in each process.
-            recent: Recent::new(RandomState::new().hash_one(0)),
+            recent: Recent::default(),
             onward: [nowhere; BATCH],
         }
     }
