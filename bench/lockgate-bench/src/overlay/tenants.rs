@@ -24,6 +24,7 @@ use netlab::ping::{Answers, Ping};
 use netlab::stream::{Delivery, Stream};
 use netlab::{LabError, Laboratory, interrupt};
 use scene::Random;
+use serde::Serialize;
 
 use super::super::BenchError;
 use super::Course;
@@ -138,8 +139,8 @@ struct Steady {
     reordered: usize,
 }
 
-/// A stream that goes over to the kernel.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A stream that goes over to the kernel: a row of the figures.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 struct Crossing {
     /// Time from its first packet until both endpoints were in the kernel, s.
     after_s: f64,
@@ -183,7 +184,7 @@ pub(super) fn measure(course: &Course) -> Result<Figures, BenchError> {
         }
     }
     let turns = ways.iter().map(|way| way.what).zip(&turns);
-    Ok(Figures::of(turns.filter(|(_, turns)| !turns.is_empty()), &crossings))
+    Ok(Figures::of(turns.filter(|(_, turns)| !turns.is_empty()), crossings))
 }
 
 /// Measures a way once.

@@ -14,7 +14,7 @@ const IN_KERNEL: &str = "kernel tier";
 #[derive(Clone, Debug, Serialize)]
 pub(in super::super) struct Figures {
     rows: Vec<Row>,
-    crossings: Vec<CrossingRow>,
+    crossings: Vec<Crossing>,
 }
 
 /// The median of the rounds, and the distance of the quartiles as a part of it.
@@ -63,18 +63,6 @@ struct Row {
     /// Of the packets of several connections that the gateway received, the percentage that the
     /// kernel answered.
     percent_in_kernel: Option<Median>,
-}
-
-/// One stream that went over to the kernel.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct CrossingRow {
-    after_s: f64,
-    before_per_s: f64,
-    after_per_s: f64,
-    sent: usize,
-    lost: usize,
-    reordered: usize,
-    deferred: u64,
 }
 
 impl Row {
@@ -146,15 +134,10 @@ impl Figures {
     /// The rows of some ways, from their turns, and those of the crossings.
     pub(super) fn of<'t>(
         ways: impl Iterator<Item = (&'static str, &'t Vec<Turn>)>,
-        all: &[Crossing],
+        crossings: Vec<Crossing>,
     ) -> Figures {
         let rows = ways.map(|(what, turns)| Row::of(what, turns)).collect();
-        let crossings = all.iter().map(|&crossing| {
-            let Crossing { after_s, before_per_s, after_per_s, .. } = crossing;
-            let Crossing { sent, lost, reordered, deferred, .. } = crossing;
-            CrossingRow { after_s, before_per_s, after_per_s, sent, lost, reordered, deferred }
-        });
-        Figures { rows, crossings: crossings.collect() }
+        Figures { rows, crossings }
     }
 
     /// The tables and their words.
@@ -270,7 +253,7 @@ mod tests {
         let only_tcp = Turn { tcp: [None, Some(3.0)], ..Turn::default() };
         let names = ["kernel tier", "kernel, connection", "worker"];
         let all = [turns.to_vec(), vec![only_tcp], turns.to_vec()];
-        let figures = Figures::of(names.into_iter().zip(&all), &[crossing]);
+        let figures = Figures::of(names.into_iter().zip(&all), vec![crossing]);
         let text = figures.text();
         let tier = cells(&text, "kernel tier");
         let expected = ["40 ± 0 %", "90", "400", "1.20 ± 17 %", "2.40 ± 17 %"];
