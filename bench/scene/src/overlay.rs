@@ -54,6 +54,7 @@ pub(crate) fn overlays(port: PortId, entrance: Address, lan: Address) -> Arc<Ove
         udp_port: PORT,
         port,
         entrances: vec![entrance],
+        direct_port: None,
     };
     let network = VirtualNetwork {
         vni: vni(),

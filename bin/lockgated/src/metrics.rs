@@ -332,6 +332,7 @@ pub(crate) mod tests {
                     ..Default::default()
                 }],
                 keepalives: count,
+                direct_paths: Some(v1::DirectPaths { told: count, ended: count, refused: count }),
                 fast_path: count,
                 full_lookups: count,
                 ..Default::default()
@@ -517,6 +518,9 @@ pub(crate) mod tests {
             ("lockgate_worker_handed_over_packets_total{worker=\"0\"}", 3),
             ("lockgate_port_l4_checksum_bad_packets_total{port=\"wan\"}", 3),
             ("lockgate_keepalives_total", 3),
+            ("lockgate_direct_path_messages_total{kind=\"tell\"}", 3),
+            ("lockgate_direct_path_messages_total{kind=\"end\"}", 3),
+            ("lockgate_direct_path_refused_flows_total", 3),
             ("lockgate_fast_path_packets_total", 3),
             ("lockgate_cache_hits_total", 3),
             ("lockgate_full_lookups_total", 3),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
 use control::PortState;
-use dataplane::{DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
+use dataplane::{DirectCounts, DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
 use ipsec::{Encapsulation, Fingerprint};
 use linux::NeighbourState;
 
@@ -286,6 +286,11 @@ pub(crate) fn neighbours(picture: &Picture) -> Vec<v1::Neighbour> {
     all.into_iter().map(|(_, neighbour)| neighbour).collect()
 }
 
+fn direct_paths(counts: &DirectCounts) -> v1::DirectPaths {
+    let DirectCounts { told, ended, refused } = *counts;
+    v1::DirectPaths { told, ended, refused }
+}
+
 pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -> v1::Counters {
     let total = totals.ledger();
     let ports = ports(picture, reports, totals);
@@ -327,6 +332,7 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
         uptime_ms: picture.since.elapsed().as_millis() as u64,
         netlink_resyncs: picture.netlink_resyncs,
         keepalives: totals.keepalives,
+        direct_paths: Some(direct_paths(&totals.direct)),
         fast_path: totals.fast_path,
         full_lookups: totals.full_lookups,
         ports: ports.iter().map(|port| overview::port_activity(picture, port)).collect(),

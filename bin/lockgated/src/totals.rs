@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use control::GoneSa;
 use dataplane::counters::{PortCounts, Volume};
-use dataplane::{CacheCounters, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots};
+use dataplane::{
+    CacheCounters, DirectCounts, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots,
+};
 use ipsec::{SaId, Spi};
 use placement::CountedRule;
 use policy::{Action, Direction};
@@ -40,6 +42,7 @@ pub(crate) struct Totals {
     pub(crate) path_mtu_lowered: u64,
     pub(crate) path_mtu_ignored: u64,
     pub(crate) keepalives: u64,
+    pub(crate) direct: DirectCounts,
     pub(crate) fast_path: u64,
     pub(crate) cache: CacheCounters,
 }
@@ -95,6 +98,7 @@ impl Totals {
         self.path_mtu_lowered += counters.path_mtu_lowered;
         self.path_mtu_ignored += counters.path_mtu_ignored;
         self.keepalives += counters.keepalives;
+        self.direct.add(&counters.direct);
         self.fast_path += counters.fast_path;
         self.cache.add(&counters.cache);
     }

@@ -86,6 +86,7 @@ fn overlays() -> Overlays {
         udp_port: common::OVERLAY,
         port: PortId(0),
         entrances: vec![Address::from(address("10.1.0.1"))],
+        direct_port: None,
     };
     let endpoints = endpoints::Table::new(1, &[0; 32]).expect("a small table");
     Overlays::new(vec![overlay], [], endpoints.into())

@@ -403,6 +403,8 @@ pub enum DiagnosticKind {
     WhichOverlay { vni: Vni, count: usize },
     #[error("UDP port 500 and 4500 are those of IKE")]
     OverlayOnIke,
+    #[error("hosts behind port `{port}` are told no direct paths: it is unprotected")]
+    DirectUnprotected { port: String },
     #[error("{entrance} is no address that hosts can send to")]
     BadEntrance { entrance: Address },
     #[error("{entrance} with UDP port {udp_port} is an entrance already")]

@@ -70,8 +70,8 @@ pub use keys::{
 pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
 pub use meeting::Meeting;
 pub use overlays::{
-    DEFAULT_ENDPOINTS, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS, MAX_NETWORKS,
-    NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
+    DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
+    MAX_NETWORKS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
 };
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};

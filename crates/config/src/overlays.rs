@@ -35,6 +35,30 @@ pub struct OverlaySettings {
     pub udp_port: u16,
     /// Addresses of ours that they are sent to.
     pub entrances: Vec<Address>,
+    /// Hosts are told direct paths.
+    pub direct: DirectUse,
+    /// UDP port that hosts are told them at.
+    pub direct_port: u16,
+}
+
+/// The use of direct paths between the hosts of an overlay.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum DirectUse {
+    /// Hosts are told.
+    On,
+    /// All packets go by the gateway.
+    #[default]
+    Off,
+}
+
+impl DirectUse {
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DirectUse::On => "on",
+            DirectUse::Off => "off",
+        }
+    }
 }
 
 /// `[vni.NUMBER]`: a virtual network.
@@ -187,10 +211,11 @@ impl StoreSettings {
 impl OverlaySettings {
     /// Writes the section; `port` is the name of the port.
     pub(crate) fn write(&self, out: &mut String, port: &str) -> std::fmt::Result {
-        let OverlaySettings { name, kind, udp_port, entrances, .. } = self;
+        let OverlaySettings { name, kind, udp_port, entrances, direct, direct_port, .. } = self;
         writeln!(out, "[overlay.{}]\nkind = \"{}\"", quoted(name), kind.name())?;
         writeln!(out, "port = {}\nudp_port = {udp_port}", quoted(port))?;
-        writeln!(out, "entrances = {}", list(entrances.iter().map(ToString::to_string)))
+        writeln!(out, "entrances = {}", list(entrances.iter().map(ToString::to_string)))?;
+        writeln!(out, "direct = \"{}\"\ndirect_port = {direct_port}", direct.name())
     }
 }
 

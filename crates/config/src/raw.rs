@@ -210,6 +210,8 @@ pub(crate) struct RawOverlay {
     pub(crate) port: Text,
     pub(crate) udp_port: Number,
     pub(crate) entrances: Texts,
+    pub(crate) direct: Text,
+    pub(crate) direct_port: Number,
 }
 
 /// `[vni.NUMBER]`.
@@ -461,6 +463,8 @@ fn overlay(
         port: section.text(problems, "port"),
         udp_port: section.number(problems, "udp_port"),
         entrances: section.texts(problems, "entrances"),
+        direct: section.text(problems, "direct"),
+        direct_port: section.number(problems, "direct_port"),
     }
 }
 

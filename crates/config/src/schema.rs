@@ -335,6 +335,13 @@ sections! {
         "entrances" Texts Required,
             "addresses of the gateway that hosts send to, 1 … 128; each with its UDP port of one \
              overlay"
+        "direct" Text Value("\"off\""),
+            "`\"on\"`: the host of a flow's sender is told where the destination is, so that it \
+             can send there without the gateway: of networks without groups, of IPv4, where `port` \
+             is protected. The kernel then answers none of them. `\"off\"`: all packets go by the \
+             gateway"
+        "direct_port" Number Value("8300"),
+            "UDP port that hosts hear about direct paths at, 1 … 65535"
     ]
 
     NETWORK "[vni.NUMBER]" "A virtual network, by its number, 0 … 16777215. Its endpoints are \

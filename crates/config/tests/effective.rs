@@ -239,6 +239,7 @@ fn overlays() -> impl Strategy<Value = String> {
         prop::sample::select(&["vxlan", "geneve"][..]),
         prop::sample::select(&["lan", "wan"][..]),
         maybe(&["udp_port = 1", "udp_port = 65535", "udp_port = 0x12b5"]),
+        maybe(&["direct = \"off\"", "direct_port = 1", "direct_port = 0x206c"]),
     );
     let network = (
         prop_oneof![Just(0), Just(0xff_ffff), 0..0x100_0000u32],
@@ -256,12 +257,12 @@ fn overlays() -> impl Strategy<Value = String> {
     ]);
     let networks = prop::collection::vec(network, 0..4);
     let all = (overlay, networks, prop::bool::ANY, store);
-    all.prop_map(|((kind, port, udp_port), mut networks, is_there, store)| {
+    all.prop_map(|((kind, port, udp_port, direct), mut networks, is_there, store)| {
         if !is_there {
             return store;
         }
         let mut text = format!(
-            "[overlay.f-1]\nkind = \"{kind}\"\nport = \"{port}\"\n{udp_port}\
+            "[overlay.f-1]\nkind = \"{kind}\"\nport = \"{port}\"\n{udp_port}{direct}\
              entrances = [\"192.0.2.1\", \"2001:db8::1\"]\n\
              [overlay.\"f.2\"]\nkind = \"geneve\"\nport = \"wan\"\n\
              entrances = [\"198.18.0.1\"]\n{store}"

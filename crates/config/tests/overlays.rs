@@ -2,8 +2,8 @@
 
 use config::groups::GroupId;
 use config::{
-    DEFAULT_ENDPOINTS, Diagnostic, FIRST_NETWORK, Parsed, Severity, StoreKind, StoreSettings,
-    Validated, differences, parse,
+    DEFAULT_ENDPOINTS, Diagnostic, DirectUse, FIRST_NETWORK, Parsed, Severity, StoreKind,
+    StoreSettings, Validated, differences, parse,
 };
 use dataplane::{OverlayId, PortId, SourceCheck};
 use policy::{Action, GroupMode, Policy};
@@ -137,6 +137,20 @@ fn nothing_written_is_a_database_for_65536_endpoints() {
 }
 
 #[test]
+fn hosts_are_told_direct_paths_where_it_is_written_and_the_port_is_protected() {
+    let off = meaning(GOOD);
+    assert!(off.overlays.iter().all(|of| (of.direct, of.direct_port) == (DirectUse::Off, 8300)));
+    let on = |rest: &str| GOOD.replacen("\"vxlan\"\n", &format!("\"vxlan\"\n{rest}"), 1);
+    let [fabric, far] = &meaning(&on("direct = \"on\"\ndirect_port = 18300\n")).overlays[..] else {
+        panic!("two overlays")
+    };
+    assert_eq!((fabric.direct, fabric.direct_port), (DirectUse::On, 18300));
+    assert_eq!(far.direct, DirectUse::Off);
+    let effective = meaning(&on("direct = \"on\"\n")).effective();
+    assert!(effective.contains("direct = \"on\"\ndirect_port = 8300\n"), "{effective}");
+}
+
+#[test]
 fn effective_text_parses_back_to_the_same_overlays_and_networks() {
     let validated = meaning(GOOD);
     let effective = validated.effective();
@@ -144,7 +158,7 @@ fn effective_text_parses_back_to_the_same_overlays_and_networks() {
     assert_eq!(meaning(&effective).effective(), effective);
     for lines in [
         "[overlay.\"fabric\"]\nkind = \"vxlan\"\nport = \"fab\"\nudp_port = 4789\n\
-         entrances = [\"192.0.2.1\", \"2001:db8::1\"]\n",
+         entrances = [\"192.0.2.1\", \"2001:db8::1\"]\ndirect = \"off\"\ndirect_port = 8300\n",
         "[vni.0]\noverlay = \"fabric\"\ngroups_in = []\ngroups_out = []\n\
          source_check = \"none\"\n",
         "[vni.7]\noverlay = \"fabric\"\ngroups_in = [\"web\", \"base\"]\ngroups_out = [\"web\"]\n\
@@ -172,6 +186,27 @@ const ERRORS: &[Row] = &[
     ("16081", "65536", "44:12", "`udp_port` is 65536; it goes from 1 to 65535", ""),
     ("16081", "4500", "44:12", "UDP port 500 and 4500 are those of IKE", "leave `udp_port` out"),
     ("16081", "500", "44:12", "UDP port 500 and 4500 are those of IKE", "leave `udp_port` out"),
+    (
+        "udp_port = 16081",
+        "direct = \"on\"",
+        "44:10",
+        "hosts behind port `wan` are told no direct paths: it is unprotected",
+        "or make the port protected",
+    ),
+    (
+        "udp_port = 16081",
+        "direct = \"onn\"",
+        "44:10",
+        "`direct` cannot be \"onn\"",
+        "did you mean `on`?",
+    ),
+    (
+        "udp_port = 16081",
+        "direct_port = 0",
+        "44:15",
+        "`direct_port` is 0; it goes from 1 to 65535",
+        "",
+    ),
     (
         "[\"198.51.100.1\"]\n[vni",
         "[]\n[vni",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{OverlaySettings, Validated};
+use config::{DirectUse, OverlaySettings, Validated};
 use dataplane::{Overlay, OverlayId, Overlays, PortId, VirtualNetwork};
 use endpoints::{Book, Table};
 
@@ -99,6 +99,7 @@ pub(crate) fn overlays(
         udp_port: of.udp_port,
         port: ports[usize::from(of.port.0)],
         entrances: of.entrances.clone(),
+        direct_port: (of.direct == DirectUse::On).then_some(of.direct_port),
     };
     let networks = config.networks.iter().map(|network| VirtualNetwork {
         vni: network.vni,

@@ -3,6 +3,7 @@
 use wire::{Frames, Mark, Received};
 
 use crate::counters::Counters;
+use crate::direct_flows::DirectFlows;
 use crate::esp_fragments::DroppedDatagrams;
 use crate::ids::{NetdevId, PortId};
 use crate::outputs::Outputs;
@@ -36,6 +37,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) sa_queues: &'a mut SaQueues,
     /// Samples of the packets that cross inside virtual networks.
     pub(crate) tenants: &'a mut TenantSampler,
+    /// Flows of virtual networks that their hosts are told direct paths of.
+    pub(crate) direct: &'a mut DirectFlows,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,

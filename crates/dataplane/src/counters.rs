@@ -142,10 +142,32 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
+    /// Messages about direct paths.
+    pub direct: DirectCounts,
     /// Packets that left, or were dropped, by the fast path.
     pub fast_path: u64,
     /// Counters of the flow cache.
     pub cache: CacheCounters,
+}
+
+/// Counts of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct DirectCounts {
+    /// Messages that tell a path.
+    pub told: u64,
+    /// Messages that end one.
+    pub ended: u64,
+    /// Flows that were not told, because the table or the queue was full.
+    pub refused: u64,
+}
+
+impl DirectCounts {
+    /// Adds other counts.
+    pub fn add(&mut self, other: &DirectCounts) {
+        self.told += other.told;
+        self.ended += other.ended;
+        self.refused += other.refused;
+    }
 }
 
 impl Counters {
@@ -168,6 +190,7 @@ impl Counters {
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,
+            direct: DirectCounts::default(),
             fast_path: 0,
             cache: CacheCounters::default(),
         }

@@ -110,6 +110,7 @@ pub(crate) fn run_with<F: Frames>(
         reassembly: context.reassembly,
         sa_queues: context.sa_queues,
         tenants: context.tenants,
+        direct: context.direct,
         frames: &mut frames,
         counters: context.counters,
         out: context.out,

@@ -15,6 +15,8 @@ pub mod connections;
 pub mod counters;
 mod decapsulate;
 mod decide;
+mod direct_flows;
+mod direct_paths;
 mod error;
 mod esp;
 mod esp_fragments;
@@ -68,7 +70,7 @@ mod worker_share;
 
 pub use acquire_switch::{AcquireSwitch, KeyManager};
 pub use cache::{CacheCounters, CacheUse, FlowCache};
-pub use counters::{CounterRoom, Counters, L4ChecksumCounts, Ledger};
+pub use counters::{CounterRoom, Counters, DirectCounts, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;
 pub use frame_room::{FRAME_BYTES, largest_mtu};
 pub use handover::Handovers;

@@ -17,8 +17,8 @@ use wire::{Address, Claim, ClaimKind, Family, Flow, LinkAddress, Upper};
 
 use crate::connections::{Found, Key, NotLasting};
 use crate::decide::{self, Routed, route_carried};
-use crate::ids::PortId;
-use crate::overlays::{Overlay, VirtualNetwork};
+use crate::ids::{NextHopId, PortId};
+use crate::overlays::{Overlay, SourceCheck, VirtualNetwork};
 use crate::port::{Adjacency, Medium, Side};
 use crate::routes::LastRoute;
 use crate::snapshot::Snapshot;
@@ -150,8 +150,27 @@ impl fmt::Display for NotBelow {
 }
 
 impl Snapshot {
-    /// Returns the part of a network that a lower tier may answer.
+    /// Returns the part of a network that a lower tier may answer. Of a network whose hosts are
+    /// told direct paths it is none: workers tell them, of what they see.
     pub fn network_below(&self, network: &VirtualNetwork) -> NetworkBelow {
+        match self.tells_direct_paths(network) {
+            true => NetworkBelow::Closed,
+            false => self.judged_below(network),
+        }
+    }
+
+    /// Returns whether the hosts of a network are told direct paths: it is one that needs no
+    /// judgement of ours.
+    pub fn tells_direct_paths(&self, network: &VirtualNetwork) -> bool {
+        let overlays = self.overlays();
+        let told = overlays.and_then(|it| it.overlay(network.overlay).direct_port);
+        told.is_some()
+            && network.source_check == SourceCheck::Endpoint
+            && self.judged_below(network) == NetworkBelow::Open
+    }
+
+    /// The part of a network whose packets are judged by their flow, or not at all.
+    fn judged_below(&self, network: &VirtualNetwork) -> NetworkBelow {
         let Some(overlays) = self.overlays() else { return NetworkBelow::Closed };
         let port = self.path_port(overlays.overlay(network.overlay).port);
         if port.side != Side::Protected || port.medium != Medium::Ethernet {
@@ -291,6 +310,25 @@ impl Snapshot {
         host: Address,
         host_mac: Option<LinkAddress>,
     ) -> Option<HostWay> {
+        let hop = self.hop_below(overlay.port, entrance, host)?;
+        let Adjacency { port, mac } = match host_mac {
+            Some(mac) if self.is_on_link(hop) => {
+                Adjacency { port: self.egress(hop), mac: Some(mac) }
+            }
+            _ => self.adjacency(hop, host),
+        };
+        let is_ethernet = self.path_port(port).medium == Medium::Ethernet;
+        mac.filter(|_| is_ethernet).map(|mac| HostWay { port, mac })
+    }
+
+    /// The next hop of IPv4 packets from an entrance, on the port of its overlay, to a host, if
+    /// none of them is judged, and none sealed.
+    pub(crate) fn hop_below(
+        &self,
+        ingress: PortId,
+        entrance: Address,
+        host: Address,
+    ) -> Option<NextHopId> {
         if host.family != Family::V4 {
             return None;
         }
@@ -305,17 +343,7 @@ impl Snapshot {
         let Ok(Routed::Inside(hop)) = route_carried(self, &mut LastRoute::nothing(), &flow) else {
             return None;
         };
-        let scope = self.scope(overlay.port, Question::Leave, Family::V4, None);
-        if self.tables().asks(scope, self.exit(hop)) {
-            return None;
-        }
-        let Adjacency { port, mac } = match host_mac {
-            Some(mac) if self.is_on_link(hop) => {
-                Adjacency { port: self.egress(hop), mac: Some(mac) }
-            }
-            _ => self.adjacency(hop, host),
-        };
-        let is_ethernet = self.path_port(port).medium == Medium::Ethernet;
-        mac.filter(|_| is_ethernet).map(|mac| HostWay { port, mac })
+        let scope = self.scope(ingress, Question::Leave, Family::V4, None);
+        (!self.tables().asks(scope, self.exit(hop))).then_some(hop)
     }
 }

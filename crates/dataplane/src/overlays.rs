@@ -38,6 +38,8 @@ pub struct Overlay {
     pub port: PortId,
     /// Our addresses that hosts send to.
     pub entrances: Vec<Address>,
+    /// UDP port that hosts hear about direct paths at; `None`: they are told none.
+    pub direct_port: Option<u16>,
 }
 
 /// The part of a sender that must be known.

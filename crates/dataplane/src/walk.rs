@@ -22,6 +22,7 @@ use crate::acquire;
 use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::counters::Counters;
+use crate::direct_flows::DirectFlows;
 use crate::esp_fragments::DroppedDatagrams;
 use crate::fastpath::FastPath;
 use crate::general::GeneralWalk;
@@ -51,6 +52,7 @@ pub struct Walk {
     reassembly: Reassembly,
     sa_queues: SaQueues,
     tenants: TenantSampler,
+    direct: DirectFlows,
 }
 
 /// Use of the fast path.
@@ -81,6 +83,7 @@ impl Walk {
             reassembly: Reassembly::new(&[0; 32]),
             sa_queues: SaQueues::default(),
             tenants: TenantSampler::default(),
+            direct: DirectFlows::of(snapshot),
         }
     }
 
@@ -94,6 +97,23 @@ impl Walk {
     /// Samples of the packets that cross inside virtual networks; at first none are taken.
     pub fn tenants(&mut self) -> &mut TenantSampler {
         &mut self.tenants
+    }
+
+    /// Goes over to a snapshot: makes room for the flows that it tells direct paths of.
+    pub(crate) fn adopt(&mut self, snapshot: &Snapshot) {
+        self.direct.adopt(snapshot);
+    }
+
+    /// Tells hosts the direct paths that are new, and those that are over, by the clock of
+    /// [`run`](Self::run).
+    #[inline]
+    pub(crate) fn tell_direct_paths<F: Frames>(
+        &mut self,
+        (snapshot, now_ns): (&Snapshot, u64),
+        frames: &mut F,
+        out: &mut Outputs,
+    ) {
+        self.direct.step((snapshot, now_ns), frames, &mut self.counters, out);
     }
 
     /// Sets whether packets may take the fast path; at first they may.
@@ -197,7 +217,7 @@ impl Walk {
         out.verdicts.resize(rows.len(), None);
         (0..).zip(&mut *rows).for_each(|(place, row)| row.place = place);
         let Walk { counters, general, share, cache, dropped, reassembly, .. } = self;
-        let Walk { sa_queues, tenants, .. } = self;
+        let Walk { sa_queues, tenants, direct, .. } = self;
         let mut context = BatchContext {
             snapshot,
             now_ns,
@@ -210,6 +230,7 @@ impl Walk {
             reassembly,
             sa_queues,
             tenants,
+            direct,
             frames,
             counters,
             out,
@@ -273,7 +294,7 @@ impl Walk {
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, general, fast, late, share, cache, sampling, .. } = self;
-        let Walk { dropped, reassembly, sa_queues, tenants, .. } = self;
+        let Walk { dropped, reassembly, sa_queues, tenants, direct, .. } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -291,6 +312,7 @@ impl Walk {
             reassembly,
             sa_queues,
             tenants,
+            direct,
             frames,
             counters,
             out,

@@ -198,6 +198,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             cache.sync(snapshot);
             self.walk.take_cache(Some(cache));
         }
+        self.walk.adopt(snapshot);
         if self.policies != snapshot.generation() {
             self.policies = snapshot.generation();
             self.neighbour_queues.drop_clear(&mut self.frames, self.walk.counters_mut());
@@ -211,7 +212,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     ///
     /// 1. every 100 ms asks again for neighbours and SAs, and drops what waited too long for one
     /// 2. drops fragments that waited too long for the first one of their datagram
-    /// 3. sends NAT keepalives of the sets that this worker sees to
+    /// 3. sends NAT keepalives of the sets that this worker sees to, and messages about direct
+    ///    paths
     /// 4. removes connections whose time-out has passed from its part of their table
     #[inline]
     pub fn tick(&mut self, snapshot: &Snapshot, now_ns: u64) {
@@ -222,7 +224,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             self.resume(snapshot, now_ns);
         }
         self.walk.expire_fragments(now_ns, &mut self.frames);
-        self.keep_alive(snapshot, now_ns);
+        self.send_messages(snapshot, now_ns);
         if let Some(connections) = snapshot.connections() {
             self.sweep.step(connections, self.walk.share(), now_ns);
         }
@@ -299,11 +301,13 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         Some(self.taps.swap_remove(place))
     }
 
-    /// Sends the NAT keepalives that are due, of the sets that this worker sees to.
-    fn keep_alive(&mut self, snapshot: &Snapshot, now_ns: u64) {
+    /// Sends the NAT keepalives that are due, of the sets that this worker sees to, and messages
+    /// about direct paths.
+    fn send_messages(&mut self, snapshot: &Snapshot, now_ns: u64) {
         let (share, counters) = (self.walk.share(), self.walk.counters_mut());
         let (frames, out) = (&mut self.frames, &mut self.out);
         self.keepalives.make(snapshot, share, now_ns, frames, counters, out);
+        self.walk.tell_direct_paths((snapshot, now_ns), frames, out);
         if !out.tx.is_empty() || !out.held.is_empty() {
             for tap in &mut self.taps {
                 tap.sent(snapshot, &out.tx, frames);

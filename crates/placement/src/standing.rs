@@ -31,6 +31,8 @@ pub enum Why {
     Unusual,
     /// The tier does not have the network.
     Network,
+    /// The network's hosts are told direct paths, and workers tell them.
+    Direct,
     /// No program of the tier is where the overlay's packets come in.
     Entrance,
     /// An end is not in the tier's table.
@@ -72,6 +74,10 @@ impl fmt::Display for Why {
                 "packets of its overlay's port are judged, because that is unprotected; or there \
                  is no room for another network"
             }
+            Why::Direct => {
+                "hosts of its network are told direct paths (`direct = \"on\"`), of flows that \
+                 workers see"
+            }
             Why::Entrance => "the tier has no program on the netdev of its overlay's port",
             Why::Endpoint(address) => {
                 return write!(
@@ -89,6 +95,16 @@ impl fmt::Display for Why {
                  port, or its link address is not known yet"
             }
         })
+    }
+}
+
+/// The reason for which the tier does not have a network.
+fn without(vni: Vni, snapshot: &Snapshot) -> Why {
+    let mut networks = snapshot.overlays().into_iter().flat_map(|it| it.networks());
+    let network = networks.find(|network| network.vni == vni);
+    match network.is_some_and(|it| snapshot.tells_direct_paths(it)) {
+        true => Why::Direct,
+        false => Why::Network,
     }
 }
 
@@ -111,7 +127,7 @@ impl<T: Tables> Residents<T> {
         now: Moment,
     ) -> Result<Option<(Verdict, Grounds)>, Why> {
         let key = FlowKey::of(vni.get(), flow).ok_or(Why::Unusual)?;
-        let open = self.gates.network(vni).ok_or(Why::Network)?;
+        let open = self.gates.network(vni).ok_or_else(|| without(vni, snapshot))?;
         if !self.gates.has_entrance(open.overlay) {
             return Err(Why::Entrance);
         }

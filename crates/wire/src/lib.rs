@@ -15,6 +15,7 @@ extern crate std;
 pub mod arp;
 pub mod build;
 pub mod checksum;
+pub mod direct_path;
 pub mod discovery;
 pub mod flow;
 pub mod frame;
@@ -30,6 +31,7 @@ pub mod shared;
 pub mod upper_checksum;
 pub mod vni;
 
+pub use direct_path::{DirectFlow, DirectPath};
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 pub use link::LinkAddress;

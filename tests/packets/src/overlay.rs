@@ -78,10 +78,19 @@ pub fn overlays_at(outer: Family, kind: Kind, at: (PortId, u32)) -> Arc<Overlays
 ///
 /// # Panics
 /// As [`overlays`].
-pub fn overlays_of_book(
+pub fn overlays_of_book(outer: Family, kind: Kind, at: (PortId, u32)) -> (Arc<Overlays>, Book) {
+    overlays_telling(outer, kind, at, None)
+}
+
+/// Likewise, with overlays whose hosts hear about direct paths at this UDP port.
+///
+/// # Panics
+/// As [`overlays`].
+pub fn overlays_telling(
     outer: Family,
     kind: Kind,
     (port, network): (PortId, u32),
+    direct_port: Option<u16>,
 ) -> (Arc<Overlays>, Book) {
     let mut book = Book::new(Table::new(128, &[7; 32]).unwrap(), 128);
     let hosts = (1..=8u8).map(|number| match number {
@@ -109,6 +118,7 @@ pub fn overlays_of_book(
         udp_port,
         port,
         entrances,
+        direct_port,
     };
     let entrances = vec![own(outer, network), own(other(outer), network)];
     let list = vec![

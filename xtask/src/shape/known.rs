@@ -22,6 +22,5 @@ pub(super) const CIRCLES: &[&str] = &[
     "lockgate: explain failure init input live",
     "lockgate-bench: io::forwarder io::lane",
     "lockgate-bench: spd::published spd::rows",
-    "lockgate: live::show::overview live::show::tables",
     "xsk: quarantine system umem",
 ];

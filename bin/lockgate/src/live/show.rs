@@ -1,5 +1,6 @@
 //! `lockgate show`: the state of the running gateway, as tables or JSON.
 
+mod counters;
 mod groups;
 mod overview;
 mod tables;
@@ -192,7 +193,7 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         What::Route => show.answer(async |c, r| c.show_routes(r).await, tables::routes),
         What::Counters => show.answer(
             async |c, r| c.show_counters(r).await,
-            |counters| tables::counters(counters, columns),
+            |counters| counters::counters(counters, columns),
         ),
         What::Revisions => show.answer(async |c, r| c.show_revisions(r).await, tables::revisions),
     }

@@ -105,6 +105,15 @@ impl Report {
         into.count("path_mtu_ignored", help, counters.path_mtu_ignored);
         let help = "NAT keepalives sent for tunnels that sent nothing else";
         into.count("keepalives", help, counters.keepalives);
+        if let Some(direct) = &counters.direct_paths {
+            let said = [("tell", direct.told), ("end", direct.ended)]
+                .map(|(what, count)| ([("kind", what.into())], count));
+            let help =
+                "Messages to hosts about direct paths: those that tell one, and that end one";
+            into.counter("direct_path_messages", help, said);
+            let help = "Flows that no host was told of, because a table or a queue was full";
+            into.count("direct_path_refused_flows", help, direct.refused);
+        }
         let help = "Packets that the fast path sent or dropped; the general walk did the rest";
         into.count("fast_path_packets", help, counters.fast_path);
         let events = self.events.iter().map(|(kind, count)| ([("kind", (*kind).into())], *count));

@@ -338,6 +338,10 @@ impl DiagnosticKind {
             }
             DiagnosticKind::WhichOverlay { .. } => "name it: overlay = \"NAME\"",
             DiagnosticKind::OverlayOnIke => "leave `udp_port` out, or choose another",
+            DiagnosticKind::DirectUnprotected { .. } => {
+                "policies judge what comes by it, and would not see direct packets: leave \
+                 `direct` out, or make the port protected"
+            }
             DiagnosticKind::BadEntrance { .. } => {
                 "write a unicast address of this machine, neither loopback nor link-local"
             }

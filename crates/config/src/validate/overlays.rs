@@ -16,8 +16,9 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::overlays::{
-    DEFAULT_ENDPOINTS, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS, MAX_NETWORKS,
-    MAX_NETWORKS_WITH_GROUPS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
+    DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
+    MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS, NetworkSettings, OverlaySettings, StoreKind,
+    StoreSettings,
 };
 use crate::raw::{RawKernel, RawNetwork, RawOverlay, RawStore};
 use crate::source::Span;
@@ -142,8 +143,32 @@ fn overlay(
             }
         }
     }
-    let (port, udp_port) = (port?, udp_port?);
-    Some(OverlaySettings { name: name?, kind: kind?, port, udp_port, entrances })
+    let direct = direct(raw, port, ports, problems);
+    let (port, udp_port, (direct, direct_port)) = (port?, udp_port?, direct?);
+    let (name, kind) = (name?, kind?);
+    Some(OverlaySettings { name, kind, port, udp_port, entrances, direct, direct_port })
+}
+
+/// The use of direct paths, and the UDP port that hosts are told them at.
+fn direct(
+    raw: &RawOverlay,
+    port: Option<PortId>,
+    ports: &Ports,
+    problems: &mut Diagnostics<'_>,
+) -> Option<(DirectUse, u16)> {
+    let uses = [DirectUse::On, DirectUse::Off].map(|one| (one.name(), one));
+    let direct = word(problems, "direct", &raw.direct, DirectUse::Off, &uses);
+    let default = wire::direct_path::UDP_PORT.into();
+    let udp_port = bounded(problems, "direct_port", &raw.direct_port, default, (1, 65_535));
+    let port = port.and_then(|id| ports.list.get(usize::from(id.0)));
+    if let (Some(written), Some(DirectUse::On), Some(port)) = (&raw.direct, direct, port)
+        && ports.sound
+        && port.side != Side::Protected
+    {
+        let mistake = DiagnosticKind::DirectUnprotected { port: port.name.clone() };
+        problems.error(&written.span(), mistake);
+    }
+    Some((direct?, udp_port? as u16))
 }
 
 fn port(

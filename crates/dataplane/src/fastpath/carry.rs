@@ -1,18 +1,22 @@
 //! A run of overlay packets leaves for the hosts of their destinations: addresses, link headers,
 //! hop limits and checksums are written.
 
+use std::net::Ipv4Addr;
 use std::ops::Range;
 
+use wire::flow::protocol;
+use wire::glance::word;
 use wire::link::{ETHERNET_BYTES, LinkTemplate, TAGGED_BYTES, ethertype};
 use wire::outer::{self, UDP_BYTES};
 use wire::overlay::HEADER_BYTES;
 use wire::packet::{IPV4_BYTES, IPV6_BYTES};
-use wire::{Address, Descriptor, Family, Frames, Received};
+use wire::{Address, Descriptor, DirectFlow, Family, Frames, Received};
 
-use super::overlay::Onward;
+use super::overlay::{Entry, Onward};
 use super::{FastPath, Row};
 use crate::batch_context::BatchContext;
 use crate::cache::bits;
+use crate::direct_flows::Sender;
 use crate::ids::PortId;
 use crate::stage::{Stage, StageClock};
 use crate::tenant_samples::TenantSample;
@@ -26,19 +30,26 @@ const CHANGED_IP_BYTES: usize = IPV6_BYTES + BETWEEN + 8;
 /// [`CHANGED_IP_BYTES`], with the longest link header in front.
 const CHANGED_BYTES: usize = TAGGED_BYTES + CHANGED_IP_BYTES;
 
+/// Bytes from the outer IPv4 header on, up to the ports of a tenant's packet.
+const TENANT_SEEN: usize = IPV4_BYTES + BETWEEN + ETHERNET_BYTES + IPV4_BYTES + 4;
+
 impl FastPath {
     /// Sends a run of overlay packets on from an entrance.
     pub(super) fn carry<F: Frames>(
         &mut self,
         context: &mut BatchContext<'_, F>,
-        entrance: Address,
+        entry: &Entry,
         packets: &[Received],
         run: Range<usize>,
         clock: &mut impl StageClock,
     ) {
+        let entrance = entry.entrance;
         context.counters.fast_path += run.len() as u64;
         if context.tenants.is_on() {
             self.sample(context, run.clone());
+        }
+        if context.direct.is_on() {
+            self.see_direct(context, entry, packets, run.clone());
         }
         match entrance.family {
             Family::V4 => self.carry_all::<IPV4_BYTES, F>(context, entrance, packets, run),
@@ -56,6 +67,49 @@ impl FastPath {
                 let (source, destination) = (from.address, to.address);
                 TenantSample { vni: to.vni, source, destination, judged: None }
             });
+        }
+    }
+
+    /// Notes the flows of a run whose hosts are to be told direct paths.
+    #[inline(never)]
+    fn see_direct<F: Frames>(
+        &self,
+        context: &mut BatchContext<'_, F>,
+        entry: &Entry,
+        packets: &[Received],
+        run: Range<usize>,
+    ) {
+        let overlays = context.snapshot.overlays();
+        let udp_port = overlays.and_then(|it| it.overlay(entry.overlay).direct_port);
+        let (Some(udp_port), Family::V4) = (udp_port, entry.entrance.family) else { return };
+        let (overlay, entrance) = (entry.overlay, Ipv4Addr::from(entry.entrance.value as u32));
+        for (place, Received { packet, .. }) in run.clone().zip(&packets[run]) {
+            let ip = self.columns.rows[place].ip as usize;
+            let behind = context.frames.bytes(packet.frame).get(ip..);
+            let seen = behind.and_then(<[u8]>::first_chunk::<TENANT_SEEN>);
+            let (Some(seen), (from, to)) = (seen, self.overlay.keys(place)) else { continue };
+            if to.address.family != Family::V4 {
+                continue;
+            }
+            let tenant = &seen[IPV4_BYTES + BETWEEN + ETHERNET_BYTES..];
+            // A common packet has a whole IPv4 header without options, and all that is in front of
+            // its payload.
+            let port = |at: usize| u16::from_be_bytes([tenant[at], tenant[at + 1]]);
+            let [source, destination] =
+                [from, to].map(|key| Ipv4Addr::from(key.address.value as u32));
+            let ports = match tenant[9] {
+                protocol::TCP | protocol::UDP => (port(IPV4_BYTES), port(IPV4_BYTES + 2)),
+                _ => (0, 0),
+            };
+            let flow = DirectFlow { vni: to.vni, source, destination, protocol: tenant[9], ports };
+            let host = Ipv4Addr::from(u32::from_be(word(seen, 12)));
+            let sender = Sender { overlay, entrance, host };
+            context.direct.see(
+                flow,
+                (sender, udp_port),
+                &mut context.counters.direct,
+                context.now_ns,
+            );
         }
     }
 

@@ -34,7 +34,7 @@ impl FastPath {
             if beside.watch.is_watching() {
                 self.show(context, Heading::Out, packets, run.clone(), &mut *beside.watch);
             }
-            return self.carry(context, entry.entrance, packets, run, &mut *beside.clock);
+            return self.carry(context, &entry, packets, run, &mut *beside.clock);
         }
         if context.sample.is_some_and(|from| (from as usize) < run.end) {
             self.check_sample(context, packets, run.clone());

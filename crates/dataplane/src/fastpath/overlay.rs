@@ -37,7 +37,7 @@ const SECOND_LINE: u32 = 64;
 /// The entrance that the packets of a batch come to.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
-    overlay: OverlayId,
+    pub(super) overlay: OverlayId,
     kind: Kind,
     pub(super) entrance: Address,
     /// Its address as it lies in memory: that of IPv4 in the lower half of the first word.

@@ -101,6 +101,7 @@ fn overlays(table: &Arc<Table>, judged: bool) -> Overlays {
         udp_port,
         port,
         entrances: vec![v4(own)],
+        direct_port: None,
     };
     let network = |number, overlay, attachment: Option<u16>, source_check| VirtualNetwork {
         vni: vni(number),

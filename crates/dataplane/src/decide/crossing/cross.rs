@@ -5,6 +5,8 @@
 //! network. The groups of the fabric's port are not asked, because what is in the packet is for no
 //! port. What goes on is an outer packet that we send: the next questions judge it by its own flow.
 
+use std::net::Ipv4Addr;
+
 use policy::{
     Direction, Exit, FlowAction, FlowVerdict, KnownConnections, Question, Scope, TrackedVerdict,
 };
@@ -18,6 +20,7 @@ use super::claims::claimed;
 use super::open::{Content, Probes, TenantFrame, open};
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
+use crate::direct_flows::{Sender, direct_flow};
 use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
 use crate::routes::RouteTarget;
 use crate::row::{Origin, Row, State};
@@ -76,6 +79,9 @@ pub(crate) fn cross<F: Frames>(
         let is_asked = context.snapshot.tables().asks(scope, exit);
         context.tenants.see(|| tenant.sample(is_asked.then_some(flow)));
         if !is_asked {
+            if context.direct.is_on() {
+                see_direct(context, overlays, row, tenant);
+            }
             send_on(context, row, tenant);
             continue;
         }
@@ -105,6 +111,29 @@ pub(crate) fn cross<F: Frames>(
             remember(lanes, entry, (said, CachedRoute::Other), cache, context);
         }
         apply(context, row, tenant, &settled);
+    }
+}
+
+/// Notes a packet's flow, if its host is to be told a direct path.
+#[cold]
+fn see_direct<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    overlays: &Overlays,
+    row: &Row,
+    tenant: &TenantPacket,
+) {
+    let Flow { family, source, destination, .. } = row.packet.flow;
+    let (network, outer) = (tenant.frame.network, [source, destination]);
+    let udp_port = overlays.overlay(network.overlay).direct_port;
+    let (Some(udp_port), Family::V4, Origin::Received) = (udp_port, family, row.origin) else {
+        return;
+    };
+    let flow = direct_flow(network.vni, &tenant.packet.flow);
+    let [host, entrance] = outer.map(|address| Ipv4Addr::from(address as u32));
+    let sender = Sender { overlay: network.overlay, entrance, host };
+    let is_whole = tenant.packet.fragment == Fragment::Whole;
+    if let Some(flow) = flow.filter(|_| is_whole && context.snapshot.tells_direct_paths(&network)) {
+        context.direct.see(flow, (sender, udp_port), &mut context.counters.direct, context.now_ns);
     }
 }
 

@@ -1,0 +1,141 @@
+//! The flows of virtual networks that one worker has told their hosts direct paths of, and the
+//! messages that wait: both bounded. `direct_paths` sends them, and ends paths.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+
+use foldhash::quality::RandomState;
+use wire::flow::protocol;
+use wire::{DirectFlow, DirectPath, Family, Flow, Upper, Vni};
+
+use crate::counters::DirectCounts;
+use crate::overlays::OverlayId;
+use crate::snapshot::Snapshot;
+
+/// Flows that a worker has told at most.
+pub(crate) const MAX_FLOWS: usize = 16_384;
+/// Messages of a worker that wait at most.
+pub(crate) const MAX_WAITING: usize = 1024;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The place that a flow comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sender {
+    pub(crate) overlay: OverlayId,
+    /// The entrance that its packets come to.
+    pub(crate) entrance: Ipv4Addr,
+    /// The host that sends them.
+    pub(crate) host: Ipv4Addr,
+}
+
+/// A flow that its host was told of, or is to be.
+pub(crate) struct Told {
+    pub(crate) sender: Sender,
+    /// The UDP port that the host hears at.
+    pub(crate) udp_port: u16,
+    /// The path that the host has; `None`: none was told.
+    pub(crate) path: Option<DirectPath>,
+    /// Time of the packet that the last message answers.
+    pub(crate) said_ns: u64,
+    /// Messages in a row, for the time until the next.
+    tries: u8,
+}
+
+/// A message that waits.
+pub(crate) enum Job {
+    /// To tell the path of a flow in the table.
+    Tell(DirectFlow),
+    /// To end the path of a flow that no longer is.
+    End(DirectFlow, Sender, (u16, DirectPath)),
+}
+
+/// The flows that one worker has told their hosts.
+#[derive(Default)]
+pub(crate) struct DirectFlows {
+    is_on: bool,
+    pub(crate) flows: HashMap<DirectFlow, Told, RandomState>,
+    /// The flows in the table, the next to be looked at first.
+    pub(crate) order: VecDeque<DirectFlow>,
+    pub(crate) jobs: VecDeque<Job>,
+    /// Time up to which flows were looked at.
+    pub(crate) looked_ns: u64,
+}
+
+impl DirectFlows {
+    /// None yet, under a snapshot.
+    pub(crate) fn of(snapshot: &Snapshot) -> DirectFlows {
+        let mut paths = DirectFlows::default();
+        paths.adopt(snapshot);
+        paths
+    }
+
+    /// Goes over to a snapshot: makes room for flows if one of its overlays tells them.
+    pub(crate) fn adopt(&mut self, snapshot: &Snapshot) {
+        let overlays = snapshot.overlays().map_or(&[][..], |it| it.overlays());
+        self.is_on = overlays.iter().any(|overlay| overlay.direct_port.is_some());
+        if self.is_on {
+            self.flows.reserve(MAX_FLOWS.saturating_sub(self.flows.len()));
+            self.order.reserve(MAX_FLOWS.saturating_sub(self.order.len()));
+            self.jobs.reserve(MAX_WAITING.saturating_sub(self.jobs.len()));
+        }
+    }
+
+    /// Returns whether a snapshot has overlays whose flows are told.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Sees a packet of a flow that goes on by the gateway, of an overlay whose flows are told at
+    /// this UDP port.
+    pub(crate) fn see(
+        &mut self,
+        flow: DirectFlow,
+        (sender, udp_port): (Sender, u16),
+        counts: &mut DirectCounts,
+        now_ns: u64,
+    ) {
+        let (flows, jobs) = (&mut self.flows, &mut self.jobs);
+        let known = flows.get_mut(&flow);
+        match &known {
+            Some(told) if now_ns.saturating_sub(told.said_ns) < told.patience_ns() => return,
+            None if self.order.len() >= MAX_FLOWS => return counts.refused += 1,
+            _ if jobs.len() >= MAX_WAITING => return counts.refused += 1,
+            _ => {}
+        }
+        jobs.push_back(Job::Tell(flow));
+        match known {
+            Some(told) => {
+                (told.said_ns, told.tries) = (now_ns, told.tries.saturating_add(1));
+                (told.sender, told.udp_port) = (sender, udp_port);
+            }
+            None => {
+                let told = Told { sender, udp_port, path: None, said_ns: now_ns, tries: 0 };
+                flows.insert(flow, told);
+                self.order.push_back(flow);
+            }
+        }
+    }
+}
+
+impl Told {
+    /// Time after which packets that still come show that the host has not heard, nanoseconds.
+    fn patience_ns(&self) -> u64 {
+        SECOND_NS << self.tries.min(4)
+    }
+}
+
+/// Returns the flow of a tenant's packet as messages name it; `None`: it cannot be named.
+pub(crate) fn direct_flow(vni: Vni, flow: &Flow) -> Option<DirectFlow> {
+    let ports = match (flow.protocol, flow.upper) {
+        _ if flow.family != Family::V4 => return None,
+        (_, Upper::Fragment) => return None,
+        (protocol::TCP | protocol::UDP, Upper::Ports { source, destination }) => {
+            (source, destination)
+        }
+        _ => (0, 0),
+    };
+    let [source, destination] =
+        [flow.source, flow.destination].map(|address| Ipv4Addr::from(address as u32));
+    Some(DirectFlow { vni, source, destination, protocol: flow.protocol, ports })
+}
