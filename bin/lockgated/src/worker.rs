@@ -25,6 +25,8 @@ use wire::mark::Marker;
 /// Longest sleep of a worker while packets are under way, and while none are.
 const SHORT_SLEEP: Duration = Duration::from_millis(5);
 const LONG_SLEEP: Duration = Duration::from_millis(250);
+/// While hosts have direct paths: what changed is to be told within a tenth of a second.
+const SLEEP_WITH_PATHS: Duration = Duration::from_millis(25);
 /// Turns after which the host port is read although nothing says that there is something: reading
 /// it is a system call, also in vain, and most turns are about other ports.
 const HOST_EVERY: u8 = 16;
@@ -527,7 +529,11 @@ impl Thread {
                 under_way |= port.push(frames) > 0;
             }
         }
-        let longest = if under_way { SHORT_SLEEP } else { LONG_SLEEP };
+        let longest = match self.worker.has_direct_paths() {
+            _ if under_way => SHORT_SLEEP,
+            true => SLEEP_WITH_PATHS,
+            false => LONG_SLEEP,
+        };
         let mut host = None;
         let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.bell.event, PollFlags::IN)];
         for port in self.worker.netdevs().iter().flatten() {

@@ -80,6 +80,11 @@ impl DirectFlows {
         }
     }
 
+    /// Returns whether there are flows that hosts were told, or are to be.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.order.is_empty() || !self.jobs.is_empty()
+    }
+
     /// Returns whether a snapshot has overlays whose flows are told.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {

@@ -40,7 +40,7 @@ use crate::snapshot::Snapshot;
 /// Seconds without packets after which a host forgets a path, and after which we end it.
 const TIMEOUT_S: u16 = 30;
 /// Time within which all flows that were told are looked at again, nanoseconds.
-pub(crate) const LOOK_NS: u64 = 100_000_000;
+pub(crate) const LOOK_NS: u64 = 50_000_000;
 
 /// Messages that leave in one turn at most.
 const MESSAGES_A_TURN: usize = 64;
@@ -59,7 +59,7 @@ impl DirectFlows {
         counters: &mut Counters,
         out: &mut Outputs,
     ) {
-        if !self.order.is_empty() || !self.jobs.is_empty() {
+        if self.has_some() {
             self.look(snapshot, now_ns);
             self.send(snapshot, frames, counters, out);
         } else {

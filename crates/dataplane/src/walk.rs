@@ -104,6 +104,11 @@ impl Walk {
         self.direct.adopt(snapshot);
     }
 
+    /// Returns whether hosts have direct paths.
+    pub(crate) fn has_direct_paths(&self) -> bool {
+        self.direct.has_some()
+    }
+
     /// Tells hosts the direct paths that are new, and those that are over, by the clock of
     /// [`run`](Self::run).
     #[inline]

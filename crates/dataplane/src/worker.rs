@@ -259,6 +259,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         for_neighbours + self.walk.waiting_for_sas() + self.walk.fragments_waiting()
     }
 
+    /// Returns whether hosts have direct paths that [`tick`](Self::tick) looks after.
+    pub fn has_direct_paths(&self) -> bool {
+        self.walk.has_direct_paths()
+    }
+
     /// Requests for SAs since the last call; one a second for each policy that packets wait by.
     pub fn acquire_requests(&mut self) -> std::vec::Drain<'_, AcquireRequest> {
         self.walk.acquire_requests()

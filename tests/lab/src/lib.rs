@@ -13,6 +13,7 @@
 //! | [`capture`] | what passed the wire, and what it was |
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
 //! | [`vxlan`] | hosts of virtual networks |
+//! | [`direct_paths`] | the agents of such hosts that hear about direct paths |
 //! | [`inject`] | frames put on the wire as they are |
 //! | [`process`] | programs that end in time |
 //! | [`programs`] | which programs a laboratory needs, and where ours are |
@@ -24,6 +25,7 @@
 pub mod capture;
 pub mod configuration;
 pub mod daemon;
+pub mod direct_paths;
 mod error;
 pub mod gateways;
 pub mod inject;

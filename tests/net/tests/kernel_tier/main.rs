@@ -9,6 +9,7 @@
 //! ```
 
 mod connections;
+mod direct;
 mod tenants;
 
 use std::time::{Duration, Instant};
