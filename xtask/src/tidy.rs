@@ -35,7 +35,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ),
     ("console", &["config"]),
     ("replay", &["wire", "policy", "ipsec", "dataplane", "io", "config", "control", "console"]),
-    ("netlab", &["io", "bpf"]),
+    ("netlab", &["wire", "io", "bpf"]),
     ("callgrind", &[]),
     ("scene", &["wire", "endpoints", "policy", "ipsec", "dataplane", "io"]),
     ("packets", &["wire", "endpoints", "policy", "ipsec", "dataplane", "io"]),
