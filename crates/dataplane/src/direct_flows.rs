@@ -16,6 +16,8 @@ use crate::snapshot::Snapshot;
 pub(crate) const MAX_FLOWS: usize = 16_384;
 /// Messages of a worker that wait at most.
 pub(crate) const MAX_WAITING: usize = 1024;
+/// Places of quiet flows.
+const QUIET: usize = 4096;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The place that a flow comes from.
@@ -49,13 +51,24 @@ pub(crate) enum Job {
     End(DirectFlow, Sender, (u16, DirectPath)),
 }
 
+/// A flow of which nothing is to be said before a time.
+#[derive(Clone, Copy, Default)]
+struct Quiet {
+    /// [`hash`] of the flow. Another one with the same hash is told later than it could be.
+    hash: u64,
+    until_ns: u64,
+}
+
 /// The flows that one worker has told their hosts.
 #[derive(Default)]
 pub(crate) struct DirectFlows {
     is_on: bool,
-    pub(crate) flows: HashMap<DirectFlow, Told, RandomState>,
+    /// Quiet flows, each at the place that its hash says; none while nothing is told. They spare
+    /// most packets the look into the table.
+    quiet: Box<[Quiet]>,
+    flows: HashMap<DirectFlow, Told, RandomState>,
     /// The flows in the table, the next to be looked at first.
-    pub(crate) order: VecDeque<DirectFlow>,
+    order: VecDeque<DirectFlow>,
     pub(crate) jobs: VecDeque<Job>,
     /// Time up to which flows were looked at.
     pub(crate) looked_ns: u64,
@@ -74,6 +87,9 @@ impl DirectFlows {
         let overlays = snapshot.overlays().map_or(&[][..], |it| it.overlays());
         self.is_on = overlays.iter().any(|overlay| overlay.direct_port.is_some());
         if self.is_on {
+            if self.quiet.is_empty() {
+                self.quiet = vec![Quiet::default(); QUIET].into();
+            }
             self.flows.reserve(MAX_FLOWS.saturating_sub(self.flows.len()));
             self.order.reserve(MAX_FLOWS.saturating_sub(self.order.len()));
             self.jobs.reserve(MAX_WAITING.saturating_sub(self.jobs.len()));
@@ -93,7 +109,24 @@ impl DirectFlows {
 
     /// Sees a packet of a flow that goes on by the gateway, of an overlay whose flows are told at
     /// this UDP port.
+    #[inline]
     pub(crate) fn see(
+        &mut self,
+        flow: DirectFlow,
+        from: (Sender, u16),
+        counts: &mut DirectCounts,
+        now_ns: u64,
+    ) {
+        let hash = hash(&flow);
+        let quiet = self.quiet[place(hash)];
+        if quiet.hash != hash || quiet.until_ns <= now_ns {
+            self.note(flow, from, counts, now_ns);
+        }
+    }
+
+    /// Puts a flow into the table and the queue, if it is time.
+    #[inline(never)]
+    fn note(
         &mut self,
         flow: DirectFlow,
         (sender, udp_port): (Sender, u16),
@@ -103,7 +136,11 @@ impl DirectFlows {
         let (flows, jobs) = (&mut self.flows, &mut self.jobs);
         let known = flows.get_mut(&flow);
         match &known {
-            Some(told) if now_ns.saturating_sub(told.said_ns) < told.patience_ns() => return,
+            Some(told) if now_ns < told.quiet_until_ns() => {
+                self.quiet[place(hash(&flow))] =
+                    Quiet { hash: hash(&flow), until_ns: told.quiet_until_ns() };
+                return;
+            }
             None if self.order.len() >= MAX_FLOWS => return counts.refused += 1,
             _ if jobs.len() >= MAX_WAITING => return counts.refused += 1,
             _ => {}
@@ -121,12 +158,57 @@ impl DirectFlows {
             }
         }
     }
+
+    /// Flows in the table.
+    pub(crate) fn count(&self) -> usize {
+        self.order.len()
+    }
+
+    /// A flow in the table.
+    pub(crate) fn told(&mut self, flow: &DirectFlow) -> Option<&mut Told> {
+        self.flows.get_mut(flow)
+    }
+
+    /// The flow that is to be looked at next, out of its turn, and what is known of it.
+    pub(crate) fn next(&mut self) -> Option<(DirectFlow, &Told)> {
+        let flow = self.order.pop_front()?;
+        self.flows.get(&flow).map(|told| (flow, told))
+    }
+
+    /// Puts the flow that was looked at behind all others.
+    pub(crate) fn keep(&mut self, flow: DirectFlow) {
+        self.order.push_back(flow);
+    }
+
+    /// Forgets the flow that was looked at.
+    pub(crate) fn forget(&mut self, flow: &DirectFlow) {
+        self.flows.remove(flow);
+        if let Some(quiet) = self.quiet.get_mut(place(hash(flow))) {
+            *quiet = Quiet::default();
+        }
+    }
+}
+
+/// Hashes a flow: one multiplication. Whoever finds flows that meet finds that they are looked up.
+fn hash(flow: &DirectFlow) -> u64 {
+    let DirectFlow { vni, source, destination, protocol, ports } = flow;
+    let ends = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
+    let ports = u64::from(ports.0) << 48 | u64::from(ports.1) << 32;
+    let upper = ports | u64::from(*protocol) << 24 | u64::from(vni.get());
+    let folded =
+        u128::from(ends ^ 0x9e37_79b9_7f4a_7c15) * u128::from(upper ^ 0xd1b5_4a32_d192_ed03);
+    (folded >> 64) as u64 ^ folded as u64
+}
+
+/// The place of a hash among quiet flows.
+fn place(hash: u64) -> usize {
+    hash as usize % QUIET
 }
 
 impl Told {
-    /// Time after which packets that still come show that the host has not heard, nanoseconds.
-    fn patience_ns(&self) -> u64 {
-        SECOND_NS << self.tries.min(4)
+    /// Time from which packets that still come show that the host has not heard, nanoseconds.
+    fn quiet_until_ns(&self) -> u64 {
+        self.said_ns + (SECOND_NS << self.tries.min(4))
     }
 }
 

@@ -69,7 +69,7 @@ impl DirectFlows {
 
     /// Ends the paths that are over among those whose turn it is: all come up within [`LOOK_NS`].
     fn look(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        let count = self.order.len() as u64;
+        let count = self.count() as u64;
         self.looked_ns = self.looked_ns.max(now_ns.saturating_sub(LOOK_NS));
         let due = count * now_ns.saturating_sub(self.looked_ns) / LOOK_NS;
         if due == 0 {
@@ -80,22 +80,16 @@ impl DirectFlows {
             if self.jobs.len() >= MAX_WAITING {
                 return;
             }
-            let Some(flow) = self.order.pop_front() else { return };
-            let Some(told) = self.flows.get(&flow) else { continue };
+            let Some((flow, told)) = self.next() else { return };
             let is_old = now_ns.saturating_sub(told.said_ns) >= TIMEOUT_NS;
-            let still = told.path.filter(|_| !is_old);
-            let goes_on = match told.path {
-                None => !is_old,
-                Some(_) => still.is_some() && path(snapshot, &flow, &told.sender) == still,
-            };
-            if goes_on {
-                self.order.push_back(flow);
+            let is_way = told.path.is_none() || path(snapshot, &flow, &told.sender) == told.path;
+            let ended = told.path.map(|path| Job::End(flow, told.sender, (told.udp_port, path)));
+            if is_way && !is_old {
+                self.keep(flow);
                 continue;
             }
-            if let Some(path) = told.path {
-                self.jobs.push_back(Job::End(flow, told.sender, (told.udp_port, path)));
-            }
-            self.flows.remove(&flow);
+            self.jobs.extend(ended);
+            self.forget(&flow);
         }
     }
 
@@ -113,7 +107,7 @@ impl DirectFlows {
                     (Operation::Delete, flow, sender, udp_port, path)
                 }
                 Job::Tell(flow) => {
-                    let Some(told) = self.flows.get_mut(&flow) else { continue };
+                    let Some(told) = self.told(&flow) else { continue };
                     let Some(path) = path(snapshot, &flow, &told.sender) else { continue };
                     told.path = Some(path);
                     (Operation::Encap, flow, told.sender, told.udp_port, path)
