@@ -3,10 +3,14 @@
 //! The programs and rows are those of `cargo xtask instructions`: callgrind counts the second walk
 //! of a row, with the callers of each function. So two runs draw the same picture, on any machine
 //! that has the same compiler. The innermost part of a column is the source file: what is inlined
-//! shows where it was written.
+//! shows where it was written. Pictures of stores in the path of packets are by the clock: see
+//! [`stores`].
+
+mod stores;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::path::Path;
 
 use callgrind::Counts;
 use inferno::flamegraph::{self, Options};
@@ -14,6 +18,8 @@ use inferno::flamegraph::{self, Options};
 use crate::instructions::{self, Rows};
 use crate::{Failure, root, setup};
 
+/// Folder of the pictures, from the workspace's root.
+const FOLDER: &str = "docs/flames";
 /// The function that is counted: callers outside it are not drawn.
 const COUNTED: &str = "instructions::counted";
 /// Callers that callgrind keeps of each function.
@@ -56,15 +62,35 @@ const GENERAL_OUT: &str = "null out v4 64 hit general";
 const GENERAL_IN: &str = "null in v4 64 hit general";
 const GENERAL_OVERLAY: &str = "overlay v4 64 general";
 
-/// Draws all pictures.
-pub(crate) fn run() -> Result<(), Failure> {
-    if !setup::is_there("valgrind") {
-        println!("SKIPPED: flame: there is no valgrind");
-        return Ok(());
-    }
-    instructions::build(Rows::All)?;
-    let folder = root().join("docs/flames");
+/// Pictures to draw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pictures {
+    All,
+    /// Those of stores in the path of packets.
+    Stores,
+}
+
+/// Draws pictures.
+pub(crate) fn run(pictures: Pictures) -> Result<(), Failure> {
+    let folder = root().join(FOLDER);
     fs::create_dir_all(&folder).map_err(Failure::write(&folder))?;
+    match setup::is_there("valgrind") {
+        _ if pictures == Pictures::Stores => {}
+        true => walk(&folder)?,
+        false => println!("SKIPPED: flame: there is no valgrind"),
+    }
+    match setup::is_there("perf") {
+        true => stores::run(&folder),
+        false => {
+            println!("SKIPPED: flame: there is no perf");
+            Ok(())
+        }
+    }
+}
+
+/// Draws the pictures of the walk.
+fn walk(folder: &Path) -> Result<(), Failure> {
+    instructions::build(Rows::All)?;
     println!("{:<20}{:>22}  of row", "picture", "instructions a packet");
     for Flame { name, row, within, title } in FLAMES {
         let (counts, packets) = instructions::walked(row, &[CALLERS])?;
@@ -75,7 +101,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         }
         let each = all as f64 / packets as f64;
         let file = folder.join(format!("{name}.svg"));
-        draw(&stacks, title, &format!("{each:.0} instructions a packet, row \"{row}\""), &file)?;
+        let subtitle = format!("{each:.0} instructions a packet, row \"{row}\"");
+        draw(&stacks, "instructions", [title, &subtitle], &file)?;
         println!("{name:<20}{each:>22.1}  {row}");
     }
     Ok(())
@@ -116,16 +143,16 @@ fn source(file: &str) -> String {
 
 fn draw(
     stacks: &BTreeMap<String, u64>,
-    title: &str,
-    subtitle: &str,
-    file: &std::path::Path,
+    unit: &str,
+    [title, subtitle]: [&str; 2],
+    file: &Path,
 ) -> Result<(), Failure> {
     let lines: Vec<String> =
         stacks.iter().map(|(stack, count)| format!("{stack} {count}")).collect();
     let mut options = Options::default();
     options.title = title.to_owned();
     options.subtitle = Some(subtitle.to_owned());
-    options.count_name = "instructions".to_owned();
+    options.count_name = unit.to_owned();
     options.deterministic = true;
     // No script in a document; the words that do not fit are in the titles of the boxes.
     options.no_javascript = true;
@@ -138,6 +165,20 @@ fn draw(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_picture_is_committed_and_the_report_shows_it() {
+        let walk = FLAMES.map(|flame| (flame.name.to_owned(), flame.title));
+        let stores = stores::ALL.map(|store| (store.picture(), store.title));
+        let report = fs::read_to_string(root().join("docs/performance.md")).unwrap();
+        for (name, title) in walk.into_iter().chain(stores) {
+            let picture = root().join(FOLDER).join(format!("{name}.svg"));
+            let picture = fs::read_to_string(&picture).unwrap_or_default();
+            assert!(picture.contains("<svg") && picture.contains(title), "{name}");
+            assert!(picture.matches("<rect").count() > 5, "{name}: no boxes");
+            assert!(report.contains(&format!("(flames/{name}.svg)")), "{name} is not shown");
+        }
+    }
 
     // AX-13
     #[test]

@@ -87,6 +87,11 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "frames",
+        what: "10 million packets over AF_XDP: no frame of the area is lost at any step",
+        run: |built| run_long(built, &["io"], |command| command.args(["--ignored", "ten_million"])),
+    },
+    Part {
         name: "instructions",
         what: "instructions a packet of every row against the committed table",
         run: |_| crate::instructions::check(crate::instructions::Rows::All),

@@ -13,6 +13,7 @@
 //! | `interop [WORD …]` | the part of it against scapy and tshark; rows that hold all words |
 //! | `instructions [--renew]` | compares instructions a packet with a table, or renews it |
 //! | `flame` | draws where the instructions of each stage go, as pictures in `docs/flames` |
+//! | `flame --stores` | the part of it that shows stores in the path of packets, by the clock |
 //! | `demo [NAME …]` | builds the programs quickly, runs a demonstration (default `gateways`) |
 //! | `deb [--check]` | builds the Debian packages; or tries them with debug programs |
 //! | `deb --programs` | packs debug programs and does nothing else, in a clean root |
@@ -66,7 +67,8 @@ fn main() -> ExitCode {
         ("demo", rest) => lockgate(Build::Demo, "demo", "gateways", rest),
         ("instructions", []) => instructions::run(),
         ("instructions", [flag]) if flag == "--renew" => instructions::renew(),
-        ("flame", []) => flame::run(),
+        ("flame", []) => flame::run(flame::Pictures::All),
+        ("flame", [flag]) if flag == "--stores" => flame::run(flame::Pictures::Stores),
         ("deb", []) => deb::build(deb::Build::Release).map(|_| ()),
         ("deb", [flag]) if flag == "--check" => deb::check(),
         ("deb", [flag]) if flag == "--programs" => {
@@ -135,7 +137,7 @@ impl std::fmt::Display for Failure {
                     "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
                      mutations [--row ROW|--all] | reference | test | test-long [PART …] | \
                      interop [WORD …] | demo [NAME …] | bench [NAME …] | \
-                     instructions [--renew] | flame | deb [--check|--programs] | image"
+                     instructions [--renew] | flame [--stores] | deb [--check|--programs] | image"
                 )
             }
             Failure::Start { program, error } => write!(f, "cannot start {program}: {error}"),
@@ -255,6 +257,17 @@ impl Build {
 /// Runs `lockgate TASK NAME …`; the daemon and the program `lockgate-TASK`, which it executes, lie
 /// beside it. Cargo shows its progress.
 fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<(), Failure> {
+    let mut command = program(build_programs(build, task)?.join("lockgate"));
+    command.arg(task);
+    match rest {
+        [] => command.arg(default),
+        rest => command.args(rest),
+    };
+    succeed(&mut command)
+}
+
+/// Builds the programs of a task, and returns their folder.
+fn build_programs(build: Build, task: &str) -> Result<PathBuf, Failure> {
     let profile = build.profile();
     let mut command = cargo();
     command.args(["build", "--profile", profile, "--bins"]);
@@ -262,13 +275,7 @@ fn lockgate(build: Build, task: &str, default: &str, rest: &[String]) -> Result<
         command.args(["--package", package]);
     }
     succeed(&mut command)?;
-    let mut command = program(target_directory().join(profile).join("lockgate"));
-    command.arg(task);
-    match rest {
-        [] => command.arg(default),
-        rest => command.args(rest),
-    };
-    succeed(&mut command)
+    Ok(target_directory().join(profile))
 }
 
 /// Writes the files of `docs/reference`. The tests that compare them with the code's tables do it.

@@ -29,9 +29,26 @@ const LEAST_ROUNDS: usize = 3;
 /// port less the outer headers.
 const LEAST_INNER: usize = 60;
 const MOST_INNER: usize = 1450;
-/// Numbers of workers, each with a socket of every port, and how rows call them.
-const WORKERS: [(u32, &str); 5] =
-    [(1, "worker"), (2, "2 workers"), (4, "4 workers"), (8, "8 workers"), (16, "16 workers")];
+/// The sizes that are measured unless others are named: the frames of the last have 1514 bytes.
+const INNER: [usize; 4] = [LEAST_INNER, 64, 1400, MOST_INNER];
+/// Numbers of workers, each with a socket of every port.
+const WORKERS: [Workers; 5] = [
+    Workers { count: 1, user: ("worker", "w1"), kernel: ("kernel tier", "t1") },
+    Workers { count: 2, user: ("2 workers", "w2"), kernel: ("kernel tier, 2 sockets", "t2") },
+    Workers { count: 4, user: ("4 workers", "w4"), kernel: ("kernel tier, 4 sockets", "t4") },
+    Workers { count: 8, user: ("8 workers", "w8"), kernel: ("kernel tier, 8 sockets", "t8") },
+    Workers { count: 16, user: ("16 workers", "w16"), kernel: ("kernel tier, 16 sockets", "t16") },
+];
+
+/// A number of workers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Workers {
+    count: u32,
+    /// The rows of packets that they forward, and the beginning of those rows' namespaces.
+    user: (&'static str, &'static str),
+    /// Likewise, where the kernel answers the packets in front of them.
+    kernel: (&'static str, &'static str),
+}
 
 /// Arguments of `lockgate bench overlay`.
 #[derive(clap::Args, Clone, Debug)]
@@ -49,7 +66,7 @@ pub(crate) struct OverlayArguments {
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..=16384))]
     endpoints: u32,
     /// Bytes of the inner packets, 60 to 1450. Of raw frames.
-    #[arg(long, value_delimiter = ',', default_values_t = [LEAST_INNER, MOST_INNER])]
+    #[arg(long, value_delimiter = ',', default_values_t = INNER)]
     inner: Vec<usize>,
     /// Writes the figures as JSON; "-": to standard output, and the tables to standard error.
     #[arg(long, value_name = "FILE")]
@@ -74,10 +91,10 @@ struct Course {
 }
 
 impl Course {
-    /// Returns the numbers of workers that have a core each, and what rows call them.
-    fn workers(&self) -> impl Iterator<Item = (u32, &'static str)> {
+    /// Returns the numbers of workers that have a core each.
+    fn workers(&self) -> impl Iterator<Item = Workers> {
         let cores = self.cores.count();
-        WORKERS.into_iter().filter(move |(workers, _)| *workers as usize <= cores)
+        WORKERS.into_iter().filter(move |workers| workers.count as usize <= cores)
     }
 }
 
@@ -172,7 +189,7 @@ mod tests {
         let workers = |cores: usize| -> Vec<u32> {
             let cores = Cores::of((0..cores).collect()).unwrap();
             let course = Course { length: Duration::from_secs(1), rounds: 3, cores };
-            course.workers().map(|(workers, _)| workers).collect()
+            course.workers().map(|workers| workers.count).collect()
         };
         assert_eq!(workers(2), [1, 2]);
         assert_eq!(workers(7), [1, 2, 4]);

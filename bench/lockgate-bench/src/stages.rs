@@ -182,4 +182,22 @@ mod tests {
         assert!(clock.batches.iter().all(|batch| batch.looks[Stage::Receive as usize] == 1));
         assert!(look_ns() > 0.0 && look_ns() < 1e6);
     }
+
+    // AX-13: `cargo xtask flame` draws them.
+    #[test]
+    fn each_stage_has_its_picture_and_the_report_shows_it() {
+        let report = documents::file("performance.md");
+        for stage in Stage::ALL {
+            let (name, function) = match stage.name().split(':').next().unwrap() {
+                "open" => ("decapsulate", "::decapsulate::decapsulate".to_owned()),
+                // Both ways through a worker end with it.
+                "transmit" => ("fast-path", "::dispatch".to_owned()),
+                name => (name, format!("::{name}::{name}")),
+            };
+            let file = format!("flames/{name}.svg");
+            let picture = documents::file(&file);
+            assert!(picture.contains("<svg") && picture.contains(&function), "{file}: {function}");
+            assert!(report.contains(&format!("({file})")), "{file} is not shown");
+        }
+    }
 }

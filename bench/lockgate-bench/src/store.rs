@@ -8,21 +8,28 @@
 //! | durable | … the last commit is on the disk |
 //! | first answer | the next daemon is started … it answers a tenant |
 //! | cold | the next daemon is started … its API answers: all endpoints are read before |
-//! | lookup | the table alone, in this process, 64 random keys at once |
+//! | table alone | all are written into a table in this process |
+//! | lookup | in that table, 64 random keys at once |
+//!
+//! The tenant that asks is there before the import, so one endpoint alone can be measured, too.
 //!
 //! With `--paths` it measures lookups alone: see [`paths`].
 
 mod paths;
+mod rows;
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use comfy_table::{Table as TextTable, presets};
+use clap::ValueEnum as _;
 use endpoints::{Book, Change, Endpoint, EndpointKey, Table};
 use netlab::sites::Plan;
-use netlab::{Gateways, interrupt};
+use netlab::{Daemon, Gateways, interrupt};
+use paths::Store;
+use rows::{ARION_MS, Row};
 use scene::Random;
 use serde::Serialize;
 use wire::overlay::Kind;
@@ -32,8 +39,8 @@ use super::machine::{self, Machine};
 use super::{ArgumentError, BenchError, publish};
 
 /// Endpoints at least and at most.
-const LEAST: usize = 2;
-const MOST: usize = 4_194_304;
+const LEAST: usize = 1;
+const MOST: usize = 4_194_303;
 /// Endpoints of a network.
 const NETWORK: usize = 65_536;
 /// Hosts that they are behind.
@@ -45,42 +52,21 @@ const STEP: Duration = Duration::from_millis(1);
 /// Keys that are looked up together, and in all.
 const TOGETHER: usize = 64;
 const LOOKUPS: usize = 1 << 21;
-/// Milliseconds that Arion's agent takes to program a number of neighbours (BM-4h).
-const ARION_MS: [(usize, f64); 7] = [
-    (1_000, 9.5),
-    (5_000, 49.1),
-    (10_000, 93.6),
-    (50_000, 354.1),
-    (100_000, 601.4),
-    (500_000, 2924.6),
-    (1_000_000, 5893.0),
-];
-
 /// Arguments of `lockgate bench store`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct StoreArguments {
-    /// Numbers of endpoints, 2 to 4194304.
-    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000])]
+    /// Numbers of endpoints, 1 to 4194303.
+    #[arg(long, value_delimiter = ',', default_values_t = ARION_MS.map(|(entries, _)| entries))]
     entries: Vec<usize>,
-    /// Measures only a lookup a packet: in SQLite, a locked map, a map, and the table of workers.
+    /// Measures only a lookup a packet: in SQLite, a concurrent map, a map, and the workers' table.
     #[arg(long)]
     paths: bool,
+    /// Stores that `--paths` measures; all of them without it.
+    #[arg(long, value_enum, value_delimiter = ',', requires = "paths")]
+    store: Vec<Store>,
     /// Writes the figures as JSON; "-": to standard output, and the table to standard error.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    entries: usize,
-    applied_s: f64,
-    durable_s: f64,
-    cold_s: f64,
-    first_answer_s: f64,
-    lookup_ns: f64,
-    /// The published figure, where there is one for this number.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arion_s: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -96,20 +82,22 @@ struct Report<R> {
 /// # Errors
 /// [`BenchError`].
 pub(super) fn run(arguments: &StoreArguments) -> Result<(), BenchError> {
-    let StoreArguments { entries, paths: only_paths, json } = arguments;
+    let StoreArguments { entries, paths: only_paths, store, json } = arguments;
     ArgumentError::check("--entries", entries, LEAST, MOST).map_err(BenchError::Argument)?;
     interrupt::listen()?;
     let mut random = Random::new(1);
     let (machine, commit) = (Machine::look(None), machine::commit());
     if *only_paths {
-        let rows = entries.iter().map(|count| paths::rows(*count, &mut random));
+        let all = Store::value_variants();
+        let stores = if store.is_empty() { all } else { store };
+        let rows = entries.iter().map(|count| paths::rows(*count, stores, &mut random));
         let rows = rows.collect::<Result<Vec<Vec<paths::Row>>, BenchError>>()?.concat();
         let text = paths::text(&rows);
         return publish(&Report { bench: "store", machine, commit, rows }, &text, json.as_deref());
     }
     let rows = entries.iter().map(|count| row(*count, &mut random));
     let rows = rows.collect::<Result<Vec<Row>, BenchError>>()?;
-    let text = text(&rows);
+    let text = rows::text(&rows);
     publish(&Report { bench: "store", machine, commit, rows }, &text, json.as_deref())
 }
 
@@ -134,19 +122,45 @@ fn endpoint(number: usize) -> Endpoint {
 
 fn row(entries: usize, random: &mut Random) -> Result<Row, BenchError> {
     let mut gateways = Gateways::build(Plan::default())?;
-    let networks = entries.div_ceil(NETWORK);
+    let networks = (entries + 1).div_ceil(NETWORK);
     let mut extra = String::from(
         "[overlay.fabric]\nkind = \"vxlan\"\nport = \"lan\"\nentrances = [\"10.1.0.1\"]\n",
     );
     for network in 0..networks {
         let _ = writeln!(extra, "[vni.{}]", 7 + network);
     }
-    let _ = writeln!(extra, "[store]\nendpoints = {}", entries.max(NETWORK));
+    // And the tenant that asks.
+    let _ = writeln!(extra, "[store]\nendpoints = {}", (entries + 1).max(NETWORK));
     gateways.file_mut(1).extra = extra;
     gateways.start(1)?;
-    let file = gateways.directory().join("endpoints.csv");
+    let directory = gateways.directory().to_owned();
+    import(gateways.daemon(1)?, &directory, 0..1)?;
+    let done = import(gateways.daemon(1)?, &directory, 1..1 + entries)?;
+    let seconds = |name: &str| done[name].as_u64().unwrap_or(0) as f64 / 1e6;
+    gateways.kill(1);
+    let (first_answer_s, cold_s) = start_again(&mut gateways, entries)?;
+    let (table_s, lookup_ns) = table_alone(entries, random)?;
+    Ok(Row {
+        entries,
+        applied_s: seconds("applied_us"),
+        durable_s: seconds("durable_us"),
+        cold_s,
+        first_answer_s,
+        lookup_ns,
+        table_s,
+        arion_s: rows::arion_s(entries),
+    })
+}
+
+/// Puts endpoints from a file, and returns what the command says of it.
+fn import(
+    daemon: &Daemon,
+    directory: &Path,
+    numbers: Range<usize>,
+) -> Result<serde_json::Value, BenchError> {
+    let all = numbers.len() as u64;
     let mut lines = String::from("vni,address,host,mac\n");
-    for endpoint in (0..entries).map(endpoint) {
+    for endpoint in numbers.map(endpoint) {
         let Endpoint { key, host, mac, .. } = endpoint;
         let [a, b, c, d, e, f] = mac.bytes();
         let _ = writeln!(
@@ -155,28 +169,17 @@ fn row(entries: usize, random: &mut Random) -> Result<Row, BenchError> {
             key.vni, key.address
         );
     }
+    let file = directory.join("endpoints.csv");
     std::fs::write(&file, lines).map_err(BenchError::system("writing the endpoints"))?;
     let words = ["endpoint", "import", &*file.to_string_lossy(), "--json"];
-    let command = gateways.daemon(1)?.command(&words);
-    let done = netlab::process::run(command, PATIENCE)?.success()?;
+    let done = netlab::process::run(daemon.command(&words), PATIENCE)?.success()?;
     let done: serde_json::Value =
         serde_json::from_str(&done).map_err(BenchError::system("the import's answer"))?;
-    let seconds = |name: &str| done[name].as_u64().unwrap_or(0) as f64 / 1e6;
-    if done["applied"] != entries as u64 || done["durable"] != true {
+    if done["applied"] != all || done["durable"] != true {
         let error = std::io::Error::other(format!("not all were put: {done}"));
         return Err(BenchError::system("importing")(error));
     }
-    gateways.kill(1);
-    let (first_answer_s, cold_s) = start_again(&mut gateways, entries - 1)?;
-    Ok(Row {
-        entries,
-        applied_s: seconds("applied_us"),
-        durable_s: seconds("durable_us"),
-        cold_s,
-        first_answer_s,
-        lookup_ns: lookup_ns(entries, random)?,
-        arion_s: ARION_MS.iter().find(|(of, _)| *of == entries).map(|(_, ms)| ms / 1e3),
-    })
+    Ok(done)
 }
 
 /// Starts the daemon again, and asks it as a tenant for the link address of an endpoint; returns
@@ -237,13 +240,15 @@ fn question(last: usize) -> (Vec<u8>, [u8; 6]) {
     (question.concat(), target.mac.bytes())
 }
 
-/// Nanoseconds of a lookup in a table with a number of endpoints.
-fn lookup_ns(entries: usize, random: &mut Random) -> Result<f64, BenchError> {
+/// Seconds until a number of endpoints is in a table, and nanoseconds of a lookup there.
+fn table_alone(entries: usize, random: &mut Random) -> Result<(f64, f64), BenchError> {
     let table = Table::new(entries, &[9; 32]).map_err(BenchError::system("a table"))?;
     let mut book = Book::new(table, 1);
     let changes: Vec<Change> =
         (0..entries).map(|n| Change::Put { revision: 1, endpoint: endpoint(n) }).collect();
+    let began = Instant::now();
     book.apply_each(&changes, |_, _| {});
+    let table_s = began.elapsed().as_secs_f64();
     let keys: Vec<EndpointKey> =
         (0..LOOKUPS).map(|_| endpoint(random.below(entries)).key).collect();
     let mut found = Vec::with_capacity(TOGETHER);
@@ -260,34 +265,7 @@ fn lookup_ns(entries: usize, random: &mut Random) -> Result<f64, BenchError> {
         laps.push(began.elapsed().as_secs_f64() * 1e9 / LOOKUPS as f64);
     }
     laps.sort_by(f64::total_cmp);
-    Ok(laps[laps.len() / 2])
-}
-
-fn text(rows: &[Row]) -> String {
-    let mut table = TextTable::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "endpoints",
-        "applied s",
-        "durable s",
-        "cold s",
-        "first answer s",
-        "lookup ns",
-        "Arion s",
-    ]);
-    for row in rows {
-        let seconds = |of: f64| format!("{of:.3}");
-        table.add_row([
-            row.entries.to_string(),
-            seconds(row.applied_s),
-            seconds(row.durable_s),
-            seconds(row.cold_s),
-            seconds(row.first_answer_s),
-            format!("{:.0}", row.lookup_ns),
-            row.arion_s.map_or_else(|| "-".into(), seconds),
-        ]);
-    }
-    format!("{table}\nArion: the published time to program them, of its own machine (BM-4h)")
+    Ok((table_s, laps[laps.len() / 2]))
 }
 
 #[cfg(test)]

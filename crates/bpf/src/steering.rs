@@ -146,6 +146,8 @@ pub struct Run {
     pub mark: Option<[u8; Mark::BYTES]>,
     /// The frame as it leaves, if it is transmitted.
     pub sent: Option<Vec<u8>>,
+    /// The frame as the program leaves it, without the mark.
+    pub left: Vec<u8>,
 }
 
 /// The program of one netdev: loaded, perhaps attached, with its own tables and counters.
@@ -352,7 +354,9 @@ impl Steering {
         let marked = data.filter(|data| data.len() == frame.len() + Mark::BYTES);
         let mark = marked.and_then(|data| data.first_chunk().copied());
         let sent = data.filter(|_| action == Action::Transmit).map(<[u8]>::to_vec);
-        Ok(Run { action, mark, sent })
+        let before = if mark.is_some() { Mark::BYTES } else { 0 };
+        let left = data.and_then(|data| data.get(before..)).unwrap_or_default().to_vec();
+        Ok(Run { action, mark, sent, left })
     }
 
     pub(crate) fn program(&self) -> Result<Program<'_>, BpfError> {

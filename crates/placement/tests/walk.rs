@@ -261,6 +261,8 @@ struct Seen {
     carried: Cell<u64>,
     answered: Cell<u64>,
     left: Cell<u64>,
+    /// On their way to a worker.
+    up: Cell<u64>,
     /// Dropped by a verdict.
     refused: Cell<u64>,
     /// Left with a claim in the mark.
@@ -293,8 +295,13 @@ fn agree(
         return Ok(());
     }
     if run.action != Action::Transmit {
-        // It has no socket: its answer is to drop what is the workers'.
+        // It has no socket: its answer is to drop what is the workers'. AX-02: one more for them,
+        // and byte for byte as it came.
         prop_assert_eq!(moved(Counter::Transmitted) + moved(Counter::ArpAnswered), 0);
+        if moved(Counter::NoSocket) == 1 {
+            prop_assert_eq!(&run.left[..], frame, "changed on its way up");
+            add(&seen.up);
+        }
         let mark = run.mark.and_then(|bytes| Mark::read(&bytes)).filter(Mark::claims);
         if let Some(mark) = mark {
             let with = walked_with(snapshot, frame, &[mark]);
@@ -309,6 +316,9 @@ fn agree(
         }
         return Ok(());
     }
+    // AX-01: one more is sent, and nothing more is the workers'.
+    prop_assert_eq!(moved(Counter::Transmitted) + moved(Counter::ArpAnswered), 1);
+    prop_assert_eq!(moved(Counter::ToWorker) + moved(Counter::NoSocket), 0);
     let (port, expected) = match walked(snapshot, frame) {
         Ok(sent) => sent,
         Err(verdict) => {
@@ -441,13 +451,14 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    let Seen { carried, answered, left, refused, claimed, dropped, tracked } = seen;
+    let Seen { carried, answered, left, up, refused, claimed, dropped, tracked } = seen;
     println!("{claimed:?} claims, {tracked:?} flows of connections at once");
     println!("carried {carried:?}, answered {answered:?}, refused {refused:?}");
     println!("left to the walk {left:?}, {dropped:?}");
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
     assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
+    assert!(up.get() > 2_000, "{up:?}");
     assert!(refused.get() > 100 && claimed.get() > 20 && tracked.get() > 5);
     // Each reason was met but two, which have tests of their own.
     let elsewhere = [bpf::Miss::Lease, bpf::Miss::Network];

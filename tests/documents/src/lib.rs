@@ -33,6 +33,15 @@ pub fn commands() -> Vec<Shown> {
     found
 }
 
+/// Returns the text of a file of `docs`, such as `flames/plan.svg`.
+///
+/// # Panics
+/// If it cannot be read.
+pub fn file(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("docs/{name}: {error}"))
+}
+
 /// The commands of a document's blocks, each with the number of its line. Comments, redirections
 /// and pipes are left out; a line that ends with a backslash goes on in the next.
 pub fn commands_of(text: &str) -> Vec<(usize, Vec<String>)> {

@@ -54,7 +54,7 @@ fn groups_hold_in_the_first_scenes_of_their_demonstration() {
     }
 }
 
-// AX-01 AX-02 AX-14 AX-18 AX-19 AX-27 LEASE
+// AX-01 AX-02 AX-14 AX-18 AX-27 LEASE
 #[test]
 fn each_set_of_tenants_has_its_tier_in_the_demonstration_of_overlays() {
     let test = "each_set_of_tenants";
@@ -73,11 +73,55 @@ fn each_set_of_tenants_has_its_tier_in_the_demonstration_of_overlays() {
     let number = |value: &Value| value.as_u64().unwrap();
     assert!(number(&kernel["kernel"]) > number(&kernel["workers"]), "{kernel}");
     assert!(number(&workers["kernel"]) == 0 && number(&workers["workers"]) > 0, "{workers}");
+    // AX-18: and both at once, each in its tier.
+    let checks = answer["checks"].as_array().unwrap();
+    let is_both = |check: &&Value| check["name"].as_str().unwrap().starts_with("both at once");
+    assert!(checks.iter().find(is_both).is_some_and(|check| check["ok"] == true), "{checks:?}");
+    for set in sets {
+        let [sent, arrived] = ["udp_sent", "udp_arrived"].map(|name| number(&set[name]));
+        assert!(sent > 0 && arrived > 0 && arrived <= sent, "{set}");
+    }
     let full = &answer["full"];
     assert_eq!((number(&full["reached"]), number(&full["dropped"])), (10_000, 0), "{full}");
     assert_eq!((number(&full["resident"]), &full["pressure"]), (1024, &1.0.into()), "{full}");
     assert!(number(&answer["wire"]["esp"]) > 0, "{answer}");
     assert_eq!(number(&answer["wire"]["clear"]), 0, "{answer}");
+}
+
+// AX-19
+#[test]
+fn the_demonstration_of_overlays_has_two_nodes_with_two_sets_of_tenants_and_a_wing() {
+    let test = "two nodes and a wing";
+    let Some(command) = demo(test, &["overlay"]) else { return };
+    let mut running = Running::start(command).unwrap();
+    let prefix = format!("lg{}-", running.pid());
+    if let Err(error) = running.wait_until("a check", PATIENCE, |it| it.stdout().contains(" ok ")) {
+        assert!(net::lacks_a_feature(&error.to_string()), "{error}");
+        println!("SKIPPED: {test}: {error}");
+        return;
+    }
+    let mut roles = left(Path::new("/run/netns"), &prefix);
+    roles.sort();
+    assert_eq!(roles, ["fabric", "node1", "node2", "wing"].map(|role| prefix.clone() + role));
+    let within = |role: &str, words: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &format!("{prefix}{role}")]).args(words);
+        process::succeed(command, PATIENCE).unwrap()
+    };
+    for (node, number) in [("node1", 1), ("node2", 2)] {
+        for (device, set) in [("vx10", 10), ("vx11", 11)] {
+            let shown = within(node, &["ip", "-4", "-o", "addr", "show", "dev", device]);
+            let found = shown.lines().filter_map(|line| line.split_whitespace().nth(3));
+            let tenants = [1, 2].map(|tenant| format!("{set}.0.0.{number}{tenant}/24"));
+            assert_eq!(found.collect::<Vec<_>>(), tenants, "{node}");
+        }
+    }
+    // The speed that a veth says it has; nothing holds packets to it.
+    for (role, netdev) in [("node1", "eth0"), ("node2", "eth0"), ("wing", "fab0")] {
+        let speed = within(role, &["cat", &format!("/sys/class/net/{netdev}/speed")]);
+        assert_eq!(speed.trim(), "10000", "{role}, Mbit/s");
+    }
+    assert_eq!(running.interrupt(PATIENCE).unwrap().status.code(), Some(1));
 }
 
 #[test]

@@ -53,13 +53,15 @@ pub(crate) struct Extra<'a> {
     pub(crate) workers: u32,
     /// Its ports: name and netdev, all of them protected.
     pub(crate) ports: &'a [&'a str],
+    /// The value of `xdp` of every port.
+    pub(crate) xdp: &'a str,
     /// Sections behind those of the ports.
     pub(crate) sections: &'a str,
 }
 
 impl Default for Extra<'_> {
     fn default() -> Self {
-        Extra { name: "", workers: 1, ports: &PORTS, sections: "" }
+        Extra { name: "", workers: 1, ports: &PORTS, xdp: "auto", sections: "" }
     }
 }
 
@@ -220,7 +222,7 @@ fn write_configuration(directory: &Path, path: &Path, extra: Extra<'_>) -> std::
     for folder in ["run", "state", "keys"] {
         std::fs::create_dir_all(directory.join(folder))?;
     }
-    let Extra { workers, ports, sections, .. } = extra;
+    let Extra { workers, ports, xdp, sections, .. } = extra;
     let folder = directory.display();
     let mut text = format!(
         "[node]
@@ -235,7 +237,9 @@ listen = \"off\"
 "
     );
     for port in ports {
-        text += &format!("\n[port.{port}]\nnetdev = \"{port}\"\nside = \"protected\"\n");
+        text += &format!(
+            "\n[port.{port}]\nnetdev = \"{port}\"\nside = \"protected\"\nxdp = \"{xdp}\"\n"
+        );
     }
     std::fs::write(path, text + sections)
 }

@@ -23,8 +23,8 @@ use wire::build::PacketBuilder;
 use super::super::BenchError;
 use super::super::io::forwarder::{Bare, Drops, Extra, Forwarder, lockgate};
 use super::super::io::lane::{FORWARDER, HOST, Lane, PORTS, Rate, Sample, index};
-use super::Course;
 use super::published::Ours;
+use super::{Course, Workers};
 
 /// Bytes around an inner packet: links, outer IP, UDP, VXLAN.
 const AROUND: usize = 14 + 20 + 8 + 8 + 14;
@@ -50,7 +50,10 @@ const PAUSE: Duration = Duration::from_millis(10);
 struct Subject {
     lane: usize,
     what: &'static str,
+    /// The place in [`SHARES`] of what is offered.
     share: usize,
+    /// Percent of the packets that the kernel can answer; `None`: it knows one endpoint only.
+    hits_percent: Option<u32>,
     /// The row that it is compared with.
     beside: &'static str,
 }
@@ -63,19 +66,33 @@ const TIER: usize = 2;
 const MIXED: usize = 3;
 const ASKS: usize = 4;
 const BARE: usize = 5;
-/// The first lane of workers; the others are behind it.
+/// The first lane of workers; the others are behind it, and behind them those of the kernel tier
+/// with several sockets.
 const WORKER: usize = 6;
 
 const SUBJECTS: [Subject; 8] = [
-    Subject { lane: KERNEL, what: "kernel", share: 0, beside: "xdp constant" },
-    Subject { lane: PROGRAM, what: "xdp constant", share: 0, beside: "xdp constant" },
-    Subject { lane: TIER, what: "kernel tier", share: 0, beside: "xdp constant" },
-    Subject { lane: MIXED, what: "kernel tier", share: 1, beside: "xdp constant" },
-    Subject { lane: MIXED, what: "kernel tier", share: 2, beside: "xdp constant" },
-    Subject { lane: MIXED, what: "kernel tier", share: 3, beside: "bare AF_XDP" },
-    Subject { lane: ASKS, what: "kernel tier, asks", share: 0, beside: "xdp constant" },
-    Subject { lane: BARE, what: "bare AF_XDP", share: 0, beside: "bare AF_XDP" },
+    subject(KERNEL, "kernel", 0, None, CONSTANT),
+    subject(PROGRAM, CONSTANT, 0, None, CONSTANT),
+    subject(TIER, "kernel tier", 0, Some(SHARES[0].1), CONSTANT),
+    subject(MIXED, "kernel tier", 1, Some(SHARES[1].1), CONSTANT),
+    subject(MIXED, "kernel tier", 2, Some(SHARES[2].1), CONSTANT),
+    subject(MIXED, "kernel tier", 3, Some(SHARES[3].1), BARE_ROW),
+    subject(ASKS, "kernel tier, asks", 0, Some(SHARES[0].1), CONSTANT),
+    subject(BARE, BARE_ROW, 0, None, BARE_ROW),
 ];
+/// The rows that others are compared with.
+const CONSTANT: &str = "xdp constant";
+const BARE_ROW: &str = "bare AF_XDP";
+
+const fn subject(
+    lane: usize,
+    what: &'static str,
+    share: usize,
+    hits_percent: Option<u32>,
+    beside: &'static str,
+) -> Subject {
+    Subject { lane, what, share, hits_percent, beside }
+}
 
 /// A group that permits everything, for the network of the lane whose kernel tier asks.
 const GROUP: &str = "groups_in = [\"all\"]\n\n[group.all]\n\n[[rule]]\ngroup = \"all\"\n\
@@ -127,6 +144,9 @@ pub(super) fn measure(
     let all = Promoted { verdicts: pairs as u64, ..none };
     promote(&lanes[MIXED], &generators[0][0], none)?;
     promote(&lanes[ASKS], &generators[0][0], all)?;
+    for lane in &lanes[WORKER + course.workers().count()..] {
+        promote(lane, &generators[0][0], none)?;
+    }
     let samples = samples(&lanes, &generators, (&subjects, inner), course)?;
     let mut drops = BTreeMap::new();
     for subject in &subjects {
@@ -144,11 +164,11 @@ pub(super) fn measure(
 
 /// All rows of a size.
 fn subjects(course: &Course) -> Vec<Subject> {
-    let workers = course.workers().enumerate().map(|(number, (_, what))| {
-        let lane = WORKER + number;
-        Subject { lane, what, share: 0, beside: "bare AF_XDP" }
-    });
-    SUBJECTS.into_iter().chain(workers).collect()
+    let workers = course.workers().map(|it| (it.user.0, 0, BARE_ROW));
+    let sockets = course.workers().skip(1).map(|it| (it.kernel.0, 100, CONSTANT));
+    let lanes = (WORKER..).zip(workers.chain(sockets));
+    let more = lanes.map(|(lane, (what, hits, beside))| subject(lane, what, 0, Some(hits), beside));
+    SUBJECTS.into_iter().chain(more).collect()
 }
 
 /// The lanes, by the numbers that the rows have for them.
@@ -192,9 +212,10 @@ fn lanes(
         Lane::build(laboratory, ("asks", 1), daemon(("asks", 1), "on", GROUP))?,
         Lane::build(laboratory, ("bare", 1), bare)?,
     ];
-    for ((workers, _), name) in course.workers().zip(["w1", "w2", "w4", "w8", "w16"]) {
-        let daemon = daemon((name, workers), "off", "");
-        lanes.push(Lane::build(laboratory, (name, workers), daemon)?);
+    let workers = course.workers().map(|it| ((it.user.1, it.count), "off"));
+    let sockets = course.workers().skip(1).map(|it| ((it.kernel.1, it.count), "on"));
+    for (name, usage) in workers.chain(sockets) {
+        lanes.push(Lane::build(laboratory, name, daemon(name, usage, ""))?);
     }
     Ok(lanes)
 }
@@ -359,14 +380,9 @@ fn rows(samples: &Samples, subjects: &[Subject], inner: &[usize]) -> Vec<Row> {
         };
         for (subject, samples) in subjects.iter().zip(of_size) {
             let rate = Rate::of(samples);
-            let hits = match subject.lane {
-                TIER | MIXED | ASKS => Some(SHARES[subject.share].1),
-                WORKER.. => Some(0),
-                _ => None,
-            };
             rows.push(Row {
                 what: subject.what,
-                hits_percent: hits,
+                hits_percent: subject.hits_percent,
                 inner_bytes: inner,
                 frame_bytes: inner + AROUND,
                 gbps: rate.gbps(inner + AROUND),
@@ -427,9 +443,9 @@ impl Figures {
     pub(super) fn note(&self, ours: &mut Ours) {
         let sizes = self.rows.iter().map(|row| row.inner_bytes);
         let (least, most) = (sizes.clone().min(), sizes.max());
-        for (workers, what) in super::WORKERS {
-            for row in self.rows.iter().filter(|row| row.what == what) {
-                let line = ours.line(workers);
+        for Workers { count, user, .. } in super::WORKERS {
+            for row in self.rows.iter().filter(|row| row.what == user.0) {
+                let line = ours.line(count);
                 if Some(row.inner_bytes) == least {
                     line.packets = Some(row.rate.mpps * 1e6);
                 }
@@ -443,10 +459,10 @@ impl Figures {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Cores;
+    use super::super::{Cores, INNER};
     use super::*;
 
-    // AX-16, AX-20
+    // AX-16, AX-20, BM-4f: at all sizes that the bench has by itself.
     #[test]
     fn each_size_has_the_tier_and_the_workers_beside_a_bare_forwarder_and_its_bytes() {
         let cores = Cores::of(vec![0, 1]).unwrap();
@@ -456,8 +472,8 @@ mod tests {
         let of_size = |factor: f64| -> Vec<Vec<Sample>> {
             (1..=subjects.len()).map(|number| vec![sample(number as f64 * factor)]).collect()
         };
-        let samples = vec![of_size(0.1), of_size(0.05)];
-        let rows = rows(&samples, &subjects, &[60, 1450]);
+        let samples = vec![of_size(0.1), of_size(0.08), of_size(0.06), of_size(0.05)];
+        let rows = rows(&samples, &subjects, &INNER);
         let (promoted_s, promotions_a_second) = (1.0, 2048.0);
         let drops = BTreeMap::new();
         let figures = Figures { endpoints: 2048, promoted_s, promotions_a_second, rows, drops };
@@ -471,8 +487,18 @@ mod tests {
             ("kernel tier, asks", "100 % 60 B 124 B 0.700"),
             ("bare AF_XDP", "- 60 B 124 B 0.800 0.79 1.00 bare AF_XDP"),
             ("worker", "0 % 60 B 124 B 0.900 0.89 1.12 bare AF_XDP"),
-            ("2 workers", "0 % 60 B 124 B 1.000 0.99 1.25 bare AF_XDP"),
+            ("2 workers", "0 % 60 B 124 B 1.000 0.99 1.25 bare AF_XDP 0.0 % 75 %"),
+            ("kernel tier, 2 sockets", "100 % 60 B 124 B 1.100 1.09 5.50 xdp constant"),
+            ("kernel tier", "100 % 64 B 128 B 0.240"),
+            ("kernel tier, 2 sockets", "100 % 64 B 128 B 0.880"),
+            ("worker", "0 % 64 B 128 B 0.720"),
+            ("2 workers", "0 % 64 B 128 B 0.800"),
+            ("kernel tier", "100 % 1400 B 1464 B 0.180"),
+            ("kernel tier, 2 sockets", "100 % 1400 B 1464 B 0.660"),
+            ("worker", "0 % 1400 B 1464 B 0.540"),
+            ("2 workers", "0 % 1400 B 1464 B 0.600"),
             ("kernel tier", "100 % 1450 B 1514 B 0.150"),
+            ("worker", "0 % 1450 B 1514 B 0.450 5.45 1.12 bare AF_XDP"),
             ("bare AF_XDP", "- 1450 B 1514 B 0.400 4.84 1.00 bare AF_XDP"),
             ("2 workers", "0 % 1450 B 1514 B 0.500 6.06 1.25 bare AF_XDP"),
         ] {

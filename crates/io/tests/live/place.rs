@@ -175,7 +175,7 @@ pub(crate) fn small() -> Options {
 
 /// An Ethernet frame for our end with an IPv4 UDP packet to somebody else, 60 bytes, that bears
 /// its queue and its number.
-fn packet(queue: u32, number: u32) -> Vec<u8> {
+pub(crate) fn packet(queue: u32, number: u32) -> Vec<u8> {
     let mut bytes = [&OURS[..], &THEIRS, &[8, 0]].concat();
     bytes.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 192, 0, 2, 1]);
     bytes.extend([0, 9, 0, 9, 0, 26, 0, 0]);

@@ -4,11 +4,8 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 
 use super::super::super::measure::Figure;
-use super::super::{WORKERS, published::Ours};
+use super::super::{WORKERS, Workers, published::Ours};
 use super::{CONNECTIONS, Crossing, PINGS, STREAM_INTERVAL, Turn};
-
-/// Names of the ways that the published figures compare.
-const IN_KERNEL: &str = "kernel tier";
 
 /// The figures of this part.
 #[derive(Clone, Debug, Serialize)]
@@ -199,12 +196,13 @@ impl Figures {
         let of = |what: &str| self.rows.iter().find(|row| row.what == what);
         let ping = |row: Option<&Row>| Some(row?.ping?.p50_us.median / 1000.0);
         let tcp = |row: Option<&Row>| Some(row?.tcp_several_gbps?.median);
-        for (workers, what) in WORKERS.iter().filter(|(_, what)| of(what).is_some()) {
-            // One way through the kernel was measured; it has one socket.
-            let in_kernel = of(IN_KERNEL).filter(|_| *workers == 1);
-            let line = ours.line(*workers);
-            line.ping_ms = [of(what), in_kernel].map(ping);
-            line.tcp_gbps = [of(what), in_kernel].map(tcp);
+        for Workers { count, user, kernel } in WORKERS {
+            let both = [user, kernel].map(|(what, _)| of(what));
+            if both.iter().any(Option::is_some) {
+                let line = ours.line(count);
+                line.ping_ms = both.map(ping);
+                line.tcp_gbps = both.map(tcp);
+            }
         }
     }
 }
@@ -237,7 +235,7 @@ mod tests {
         cells.filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
     }
 
-    // AX-17: round trips with their tails, rates of packets and throughput, all in one table.
+    // AX-17, BM-4f: round trips with their tails, rates of packets, throughput, all in one table.
     #[test]
     fn a_way_has_its_latency_its_throughput_and_its_packets() {
         let turns = [turn(300.0, 1.0, 0), turn(500.0, 1.2, 2), turn(400.0, 1.4, 0)];

@@ -128,11 +128,11 @@ impl Stage {
                 gateway.set(&format!("net/ipv4/conf/{PORT}/send_redirects"), "0")?;
                 None
             }
-            Gateway::Lockgate { workers, .. } => {
+            Gateway::Lockgate { workers, xdp, .. } => {
                 take_from_xdp(&fabric, "gw")?;
                 let sections = sections(way);
                 let ports: &[&str] = &[PORT];
-                let extra = Extra { name: way.name, workers, ports, sections: &sections };
+                let extra = Extra { name: way.name, workers, ports, xdp, sections: &sections };
                 let daemon = lockgate(laboratory, &gateway, extra)?;
                 import(laboratory, &daemon, tenants)?;
                 Some(daemon)
@@ -169,6 +169,18 @@ impl Stage {
             ports.iter().filter_map(|port| port["kernel"][name].as_u64()).sum()
         };
         Ok(Some(Packets { in_kernel: count("transmitted"), to_worker: count("to_worker") }))
+    }
+
+    /// Returns the mode of the port's XDP program, as the daemon shows it; `None`: it is not
+    /// Lockgate.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    #[cfg(test)]
+    pub(super) fn mode(&self) -> Result<Option<String>, LabError> {
+        let Some(daemon) = &self.daemon else { return Ok(None) };
+        let ports = daemon.ports()?;
+        Ok(ports.iter().find_map(|port| port["xdp_mode"].as_str()).map(str::to_owned))
     }
 
     /// Returns the state of the kernel tier.
