@@ -18,6 +18,8 @@ pub(crate) const MAX_FLOWS: usize = 16_384;
 pub(crate) const MAX_WAITING: usize = 1024;
 /// Places of quiet flows.
 const QUIET: usize = 4096;
+/// Time for which a flow goes on untold that there was no room for, nanoseconds.
+const REFUSED_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The place that a flow comes from.
@@ -137,11 +139,13 @@ impl DirectFlows {
         let known = flows.get_mut(&flow);
         match &known {
             Some(told) if now_ns < told.quiet_until_ns() => {
-                self.quiet[place(hash(&flow))] =
-                    Quiet { hash: hash(&flow), until_ns: told.quiet_until_ns() };
-                return;
+                let until_ns = told.quiet_until_ns();
+                return self.be_quiet(&flow, until_ns);
             }
-            None if self.order.len() >= MAX_FLOWS => return counts.refused += 1,
+            None if self.order.len() >= MAX_FLOWS || jobs.len() >= MAX_WAITING => {
+                counts.refused += 1;
+                return self.be_quiet(&flow, now_ns + REFUSED_NS);
+            }
             _ if jobs.len() >= MAX_WAITING => return counts.refused += 1,
             _ => {}
         }
@@ -157,6 +161,12 @@ impl DirectFlows {
                 self.order.push_back(flow);
             }
         }
+    }
+
+    /// Says nothing of a flow before a time.
+    fn be_quiet(&mut self, flow: &DirectFlow, until_ns: u64) {
+        let hash = hash(flow);
+        self.quiet[place(hash)] = Quiet { hash, until_ns };
     }
 
     /// Flows in the table.
