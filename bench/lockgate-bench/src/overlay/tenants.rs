@@ -338,8 +338,8 @@ mod tests {
                 stage.promote().unwrap();
             }
             let before = stage.packets().unwrap();
-            // A sender that the kernel moves to another core, on a busy machine, overtakes itself in
-            // the cores' queues: then the stream is measured again.
+            // A sender that the kernel moves to another core, on a busy machine, overtakes itself
+            // in the cores' queues: then the stream is measured again.
             let mut streams = (0..TRIES).map(|_| steady(&stage, length).unwrap());
             let in_order = streams.find(|stream| stream.reordered == 0);
             let both = stage.packets().unwrap().zip(before);
