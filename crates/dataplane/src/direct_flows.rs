@@ -16,8 +16,8 @@ use crate::snapshot::Snapshot;
 pub(crate) const MAX_FLOWS: usize = 16_384;
 /// Messages of a worker that wait at most.
 pub(crate) const MAX_WAITING: usize = 1024;
-/// Places of quiet flows.
-const QUIET: usize = 4096;
+/// Sets of quiet flows, a line of four each.
+const QUIET_SETS: usize = 4096;
 /// Time for which a flow goes on untold that there was no room for, nanoseconds.
 const REFUSED_NS: u64 = 100_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
@@ -65,9 +65,9 @@ struct Quiet {
 #[derive(Default)]
 pub(crate) struct DirectFlows {
     is_on: bool,
-    /// Quiet flows, each at the place that its hash says; none while nothing is told. They spare
+    /// Quiet flows, each in the set that its hash says; none while nothing is told. They spare
     /// most packets the look into the table.
-    quiet: Box<[Quiet]>,
+    quiet: Box<[[Quiet; 4]]>,
     flows: HashMap<DirectFlow, Told, RandomState>,
     /// The flows in the table, the next to be looked at first.
     order: VecDeque<DirectFlow>,
@@ -90,7 +90,7 @@ impl DirectFlows {
         self.is_on = overlays.iter().any(|overlay| overlay.direct_port.is_some());
         if self.is_on {
             if self.quiet.is_empty() {
-                self.quiet = vec![Quiet::default(); QUIET].into();
+                self.quiet = vec![[Quiet::default(); 4]; QUIET_SETS].into();
             }
             self.flows.reserve(MAX_FLOWS.saturating_sub(self.flows.len()));
             self.order.reserve(MAX_FLOWS.saturating_sub(self.order.len()));
@@ -120,8 +120,9 @@ impl DirectFlows {
         now_ns: u64,
     ) {
         let hash = hash(&flow);
-        let quiet = self.quiet[place(hash)];
-        if quiet.hash != hash || quiet.until_ns <= now_ns {
+        let quiet = &self.quiet[set_of(hash)];
+        let is_quiet = |quiet: &Quiet| (quiet.hash == hash) & (now_ns < quiet.until_ns);
+        if !quiet.iter().any(is_quiet) {
             self.note(flow, from, counts, now_ns);
         }
     }
@@ -166,7 +167,12 @@ impl DirectFlows {
     /// Says nothing of a flow before a time.
     fn be_quiet(&mut self, flow: &DirectFlow, until_ns: u64) {
         let hash = hash(flow);
-        self.quiet[place(hash)] = Quiet { hash, until_ns };
+        let set = &mut self.quiet[set_of(hash)];
+        // Its own place, or that of the flow that is quiet for the shortest time.
+        let rank = |quiet: &&mut Quiet| if quiet.hash == hash { 0 } else { quiet.until_ns };
+        if let Some(quiet) = set.iter_mut().min_by_key(rank) {
+            *quiet = Quiet { hash, until_ns };
+        }
     }
 
     /// Flows in the table.
@@ -193,9 +199,9 @@ impl DirectFlows {
     /// Forgets the flow that was looked at.
     pub(crate) fn forget(&mut self, flow: &DirectFlow) {
         self.flows.remove(flow);
-        if let Some(quiet) = self.quiet.get_mut(place(hash(flow))) {
-            *quiet = Quiet::default();
-        }
+        let hash = hash(flow);
+        let set = self.quiet.get_mut(set_of(hash)).into_iter().flatten();
+        set.filter(|quiet| quiet.hash == hash).for_each(|quiet| *quiet = Quiet::default());
     }
 }
 
@@ -210,9 +216,9 @@ fn hash(flow: &DirectFlow) -> u64 {
     (folded >> 64) as u64 ^ folded as u64
 }
 
-/// The place of a hash among quiet flows.
-fn place(hash: u64) -> usize {
-    hash as usize % QUIET
+/// The set of quiet flows with a hash.
+fn set_of(hash: u64) -> usize {
+    hash as usize % QUIET_SETS
 }
 
 impl Told {
