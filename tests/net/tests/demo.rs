@@ -94,7 +94,8 @@ fn the_demonstration_of_overlays_has_two_nodes_with_two_sets_of_tenants_and_a_wi
     let test = "two nodes and a wing";
     let Some(command) = demo(test, &["overlay"]) else { return };
     let mut running = Running::start(command).unwrap();
-    let prefix = format!("lg{}-", running.pid());
+    // Its first laboratory.
+    let prefix = format!("lg{}-0-", running.pid());
     if let Err(error) = running.wait_until("a check", PATIENCE, |it| it.stdout().contains(" ok ")) {
         assert!(net::lacks_a_feature(&error.to_string()), "{error}");
         println!("SKIPPED: {test}: {error}");
