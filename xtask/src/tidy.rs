@@ -23,6 +23,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("bpf", &["wire"]),
     ("placement", &["wire", "bpf", "endpoints", "policy", "dataplane"]),
     ("io", &["wire", "cpu", "xsk"]),
+    ("offload", &["wire", "policy", "ipsec"]),
+    ("emulated-card", &["offload"]),
     ("keystate", &["ipsec"]),
     ("powercut", &[]),
     ("store", &[]),

@@ -101,6 +101,12 @@ impl Precedence {
 }
 
 impl Policy {
+    /// Returns the rank of the policy as a number: of two that match a packet, the higher decides.
+    /// No two policies of a database share one.
+    pub fn rank(&self) -> u64 {
+        self.precedence().0
+    }
+
     pub(crate) fn precedence(&self) -> Precedence {
         Precedence(u64::from(self.priority) << 32 | u64::from(self.id.0))
     }

@@ -58,11 +58,15 @@ impl Selector {
     /// Returns whether some packet matches both selectors. Exact, later fragments aside: they match
     /// only what asks for neither ports nor ICMP messages, and there whole packets do too.
     pub fn overlaps(&self, other: &Selector) -> bool {
-        FAMILIES.into_iter().any(|family| {
-            any_overlap(&self.local, &other.local, family)
-                && any_overlap(&self.remote, &other.remote, family)
-                && self.upper_overlaps(other, family)
-        })
+        FAMILIES.into_iter().any(|family| self.overlaps_in(other, family))
+    }
+
+    /// Returns whether some packet of a family matches both selectors; exact as
+    /// [`overlaps`](Self::overlaps) is. Cost: each entry of a list with each of the other's.
+    pub fn overlaps_in(&self, other: &Selector, family: Family) -> bool {
+        any_overlap(&self.local, &other.local, family)
+            && any_overlap(&self.remote, &other.remote, family)
+            && self.upper_overlaps(other, family)
     }
 
     /// Returns whether every packet that matches `other` matches this selector; `false` too where

@@ -1,0 +1,305 @@
+//! The card.
+
+use std::collections::BTreeMap;
+
+use offload::{
+    Capabilities, Card, CardEvent, Handle, Item, Reading, Refusal, RefusalKind, RuleAbilities, Tag,
+};
+
+use crate::faults::{Faults, Notice};
+use crate::matcher::Table;
+use crate::parse::parse;
+use crate::random::Random;
+
+/// Receive queues.
+const QUEUES: usize = 4;
+/// Numbers that drivers give with their refusals.
+const NO_SPACE: i32 = -28;
+const NOT_SUPPORTED: i32 = -95;
+const INPUT_OUTPUT: i32 = -5;
+
+/// The outcome of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// The mark that the host finds beside it; 0: none.
+    pub mark: u64,
+    /// The queue; marked or not, by the flow alone.
+    pub queue: usize,
+    /// True if the card dropped the frame: the host does not see it.
+    pub dropped: bool,
+}
+
+/// Something that the card was asked.
+#[derive(Clone, Debug)]
+enum Operation {
+    Place(Tag, Item),
+    Withdraw(Tag),
+}
+
+/// An emulated card.
+#[derive(Clone, Debug)]
+pub struct EmulatedCard {
+    capabilities: Capabilities,
+    faults: Faults,
+    random: Random,
+    now_ms: u64,
+    table: Table,
+    /// Operations with the time at which they are done; one after the other.
+    queue: Vec<(u64, Operation)>,
+    /// Events by the time at which they are told, and a number that keeps their order.
+    events: BTreeMap<(u64, u64), CardEvent>,
+    told: u64,
+    presence: Presence,
+}
+
+/// The state of the card's link and slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Presence {
+    Up,
+    Down,
+    Unplugged,
+}
+
+impl EmulatedCard {
+    /// A card without faults. What it can is what it says it can.
+    pub fn new(capabilities: Capabilities, seed: u64) -> EmulatedCard {
+        EmulatedCard {
+            capabilities,
+            faults: Faults::default(),
+            random: Random::of(seed),
+            now_ms: 0,
+            table: Table::default(),
+            queue: Vec::new(),
+            events: BTreeMap::new(),
+            told: 0,
+            presence: Presence::Up,
+        }
+    }
+
+    /// Sets the faults from now on.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// Entries that are in the card.
+    pub fn entries(&self) -> usize {
+        self.table.entries()
+    }
+
+    /// Names of the items that are in the card, in the order in which they came.
+    pub fn tags(&self) -> impl Iterator<Item = Tag> {
+        self.table.rules.iter().map(|rule| rule.tag)
+    }
+
+    /// Lets time pass: what is programmed by then is done. Time does not go backwards.
+    pub fn advance(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        while self.queue.first().is_some_and(|(due, _)| *due <= self.now_ms) {
+            let (due, operation) = self.queue.remove(0);
+            self.carry_out(due, operation);
+        }
+    }
+
+    /// Takes a frame in that came by a port.
+    pub fn receive(&mut self, port: u16, frame: &[u8]) -> Received {
+        let seen = parse(frame);
+        let queue = seen.map_or(0, |seen| spread(&seen.source, &seen.destination, seen.upper));
+        let mut received = Received { mark: 0, queue, dropped: false };
+        if self.presence != Presence::Up {
+            return Received { dropped: true, ..received };
+        }
+        let Some(rules) = self.capabilities.rules.get() else { return received };
+        if let Some(seen) = seen.filter(|seen| !(seen.is_fragment && rules.fragments.is_there())) {
+            let random = &mut self.random;
+            let any = |found| random.below(found);
+            if let Some(rule) = self.table.find(port, &seen, rules.order, any) {
+                rule.packets += 1;
+                rule.bytes += frame.len() as u64;
+                received.mark = rule.tag.to_bits();
+                received.dropped = rule.drops;
+            }
+        }
+        if self.faults.garbage > 0 && self.random.happens(self.faults.garbage) {
+            received.mark = self.garbage();
+        }
+        received
+    }
+
+    /// A mark that is no item's: all ones, noise, or the name of an item of another life.
+    fn garbage(&mut self) -> u64 {
+        let noise = self.random.next();
+        let rules = &self.table.rules;
+        let place = self.random.below(3 + rules.len());
+        match place.checked_sub(3) {
+            None if place == 0 => u64::MAX,
+            None => noise | 1 << 63,
+            Some(place) => rules[place].tag.to_bits() ^ 1 << 62,
+        }
+    }
+
+    /// Forgets one item, and tells or not.
+    pub fn forget(&mut self, tag: Tag, notice: Notice) {
+        self.table.remove(tag);
+        if notice == Notice::Told {
+            self.tell(self.now_ms, CardEvent::Withdrawn(tag));
+        }
+    }
+
+    /// Forgets everything, what it was just asked too.
+    pub fn reset(&mut self, notice: Notice) {
+        self.forget_all();
+        if notice == Notice::Told {
+            self.tell(self.now_ms, CardEvent::Reset);
+        }
+    }
+
+    /// Another driver takes the card over: it can other things now.
+    pub fn reload(&mut self, capabilities: Capabilities) {
+        self.forget_all();
+        self.capabilities = capabilities;
+        self.tell(self.now_ms, CardEvent::Reloaded);
+    }
+
+    /// The link goes down: nothing comes, and everything is forgotten.
+    pub fn link_down(&mut self) {
+        self.forget_all();
+        self.presence = Presence::Down;
+        self.tell(self.now_ms, CardEvent::Down);
+    }
+
+    /// The link comes up.
+    pub fn link_up(&mut self) {
+        if self.presence == Presence::Down {
+            self.presence = Presence::Up;
+            self.tell(self.now_ms, CardEvent::Up);
+        }
+    }
+
+    /// The card is pulled out. It answers nothing more.
+    pub fn unplug(&mut self) {
+        self.forget_all();
+        self.presence = Presence::Unplugged;
+        self.tell(self.now_ms, CardEvent::Unplugged);
+    }
+
+    fn forget_all(&mut self) {
+        self.table = Table::default();
+        self.queue.clear();
+    }
+
+    /// The time at which something is done that is asked now: behind all that was asked before.
+    fn due(&self) -> u64 {
+        let programming = self.capabilities.rules.get().map_or(0, |rules| rules.programming_ms);
+        let begin = self.queue.last().map_or(self.now_ms, |(due, _)| (*due).max(self.now_ms));
+        begin + u64::from(programming)
+    }
+
+    fn ask(&mut self, operation: Operation) {
+        if self.presence != Presence::Unplugged {
+            self.queue.push((self.due(), operation));
+        }
+    }
+
+    fn carry_out(&mut self, due: u64, operation: Operation) {
+        let answer = match operation {
+            Operation::Withdraw(tag) => {
+                self.table.remove(tag);
+                CardEvent::Withdrawn(tag)
+            }
+            Operation::Place(tag, item) => match self.take_in(tag, &item) {
+                Ok(()) => CardEvent::Live(tag),
+                Err(refusal) => CardEvent::Refused(tag, refusal),
+            },
+        };
+        self.answer(due, answer);
+    }
+
+    /// Takes an item in, whole or not at all.
+    fn take_in(&mut self, tag: Tag, item: &Item) -> Result<(), Refusal> {
+        let refusal = |kind, code, text: String| Refusal { kind, code, text: text.into() };
+        let unsupported =
+            |text: &str| refusal(RefusalKind::Unsupported, NOT_SUPPORTED, text.into());
+        let Some(&RuleAbilities { entries, .. }) = self.capabilities.rules.get() else {
+            return Err(unsupported("emulated: this card has no rules"));
+        };
+        let Item::Rule(rule) = item else {
+            return Err(unsupported("emulated: rules only"));
+        };
+        if self.faults.refuse > 0 && self.random.happens(self.faults.refuse) {
+            let text = "emulated: programming failed".to_owned();
+            return Err(refusal(RefusalKind::Failed, INPUT_OUTPUT, text));
+        }
+        let (taken, wanted) = (self.table.entries(), rule.entries());
+        if taken + wanted > entries as usize {
+            let text = format!("emulated: {taken} of {entries} entries taken, {wanted} wanted");
+            return Err(refusal(RefusalKind::Full, NO_SPACE, text));
+        }
+        if self.tags().any(|known| known == tag) {
+            let text = "emulated: an item has this name".to_owned();
+            return Err(refusal(RefusalKind::Failed, INPUT_OUTPUT, text));
+        }
+        self.table.insert(tag, rule);
+        Ok(())
+    }
+
+    /// Tells an answer, with the faults of answers.
+    fn answer(&mut self, due: u64, event: CardEvent) {
+        let Faults { twice, never, late, late_ms, .. } = self.faults;
+        if never > 0 && self.random.happens(never) {
+            return;
+        }
+        let delay = |random: &mut Random| match late > 0 && random.happens(late) {
+            true => random.below(late_ms as usize + 1) as u64,
+            false => 0,
+        };
+        let first = due + delay(&mut self.random);
+        if twice > 0 && self.random.happens(twice) {
+            let second = first + delay(&mut self.random);
+            self.tell(second, event.clone());
+        }
+        self.tell(first, event);
+    }
+
+    fn tell(&mut self, at_ms: u64, event: CardEvent) {
+        self.told += 1;
+        self.events.insert((at_ms, self.told), event);
+    }
+}
+
+impl Card for EmulatedCard {
+    fn probe(&self) -> Capabilities {
+        self.capabilities.clone()
+    }
+
+    fn place(&mut self, item: &Item, tag: Tag) {
+        self.ask(Operation::Place(tag, item.clone()));
+    }
+
+    fn withdraw(&mut self, tag: Tag) {
+        self.ask(Operation::Withdraw(tag));
+    }
+
+    fn poll(&mut self, into: &mut Vec<CardEvent>) {
+        let later = self.events.split_off(&(self.now_ms + 1, 0));
+        into.extend(std::mem::replace(&mut self.events, later).into_values());
+    }
+
+    fn reading(&self, handle: Handle) -> Option<Reading> {
+        let rule = self.table.rules.iter().find(|rule| rule.tag.handle == handle)?;
+        let (packets, bytes) = (rule.packets, rule.bytes);
+        Some(Reading { packets, bytes, as_of_ms: self.now_ms })
+    }
+}
+
+/// The queue of a flow (FNV-1a over addresses and ports).
+fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> usize {
+    let upper = upper.unwrap_or_default();
+    let bytes = source.iter().chain(destination).chain(&upper);
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash >> 32) as usize % QUEUES
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The card's own look at a frame. It shares nothing with the walk's parser, and is simpler, as a
+//! card's is: it knows no IPv6 extension headers, and takes the first for the upper-layer header.
+
+/// The fields of a frame that the card sees. Numbers are bytes as they are on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Seen {
+    /// Addresses of 4 or 16 bytes; the rest is 0.
+    pub(crate) source: [u8; 16],
+    pub(crate) destination: [u8; 16],
+    pub(crate) version: u8,
+    pub(crate) protocol: u8,
+    /// The first four bytes behind the IP header: ports, or the type and code of a message.
+    pub(crate) upper: Option<[u8; 4]>,
+    /// The byte of TCP's flags.
+    pub(crate) tcp_flags: Option<u8>,
+    /// True of every part of a datagram that is not all of it.
+    pub(crate) is_fragment: bool,
+}
+
+/// Bytes of the Ethernet header.
+const ETHERNET: usize = 14;
+
+/// Looks at an Ethernet frame. `None`: it has a VLAN tag, or is not IP, or is cut short.
+pub(crate) fn parse(frame: &[u8]) -> Option<Seen> {
+    let ip = frame.get(ETHERNET..)?;
+    match (frame[12], frame[13], ip.first()? >> 4) {
+        (0x08, 0x00, 4) => ipv4(ip),
+        (0x86, 0xdd, 6) => ipv6(ip),
+        _ => None,
+    }
+}
+
+fn ipv4(ip: &[u8]) -> Option<Seen> {
+    let header = usize::from(ip[0] & 0x0f) * 4;
+    let total = usize::from(*ip.get(2)?) << 8 | usize::from(*ip.get(3)?);
+    let fixed = ip.get(..20)?;
+    let upper = ip.get(header.max(20)..total.min(ip.len()))?;
+    let (flags, offset) = (fixed[6], [fixed[6] & 0x1f, fixed[7]]);
+    let is_fragment = flags & 0x20 != 0 || offset != [0, 0];
+    let address = |at: usize| {
+        let mut address = [0; 16];
+        address[..4].copy_from_slice(&fixed[at..at + 4]);
+        address
+    };
+    Some(Seen {
+        source: address(12),
+        destination: address(16),
+        version: 4,
+        protocol: fixed[9],
+        upper: first_four(upper),
+        tcp_flags: upper.get(13).copied(),
+        is_fragment,
+    })
+}
+
+fn ipv6(ip: &[u8]) -> Option<Seen> {
+    let fixed = ip.get(..40)?;
+    let payload = usize::from(fixed[4]) << 8 | usize::from(fixed[5]);
+    let upper = ip.get(40..ip.len().min(40 + payload))?;
+    let address = |at: usize| {
+        let mut address = [0; 16];
+        address.copy_from_slice(&fixed[at..at + 16]);
+        address
+    };
+    Some(Seen {
+        source: address(8),
+        destination: address(24),
+        version: 6,
+        protocol: fixed[6],
+        upper: first_four(upper),
+        tcp_flags: upper.get(13).copied(),
+        is_fragment: fixed[6] == 44,
+    })
+}
+
+fn first_four(upper: &[u8]) -> Option<[u8; 4]> {
+    upper.get(..4)?.try_into().ok()
+}

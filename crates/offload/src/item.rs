@@ -1,0 +1,105 @@
+//! Items: what is placed in a card, in the card's words.
+//!
+//! A rule is said by addresses, protocol and ports as a packet on the wire has them, and by nothing
+//! of the database of policies: a card, emulated or not, is written from these types alone.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// An item. SAs and policies are the other kinds that cards can hold; nothing places them yet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Item {
+    /// A rule for packets that come by a port.
+    Rule(Arc<CardRule>),
+}
+
+/// A rule: the card tags each packet that one of its patterns matches.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CardRule {
+    /// Ports of the card by which the packets come, ascending.
+    pub ports: Arc<[u16]>,
+    /// The higher wins, where the card keeps an order. No two rules of one port and family that
+    /// say different things share one.
+    pub rank: u64,
+    /// The card's action on the packet.
+    pub effect: Effect,
+    /// The packets: those that match one of these.
+    pub patterns: Box<[Pattern]>,
+}
+
+impl CardRule {
+    /// Entries that the rule takes in a card: one a pattern and port.
+    pub fn entries(&self) -> usize {
+        self.patterns.len() * self.ports.len()
+    }
+}
+
+/// The action of a card on a packet that a rule matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Effect {
+    /// The packet gets the rule's tag and goes on.
+    #[default]
+    Mark,
+    /// The packet is dropped. Nothing overrules it, no later rule either, until the card has
+    /// confirmed that it is gone.
+    Drop,
+}
+
+/// Packets of one family: all conditions hold together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Pattern {
+    /// Source addresses.
+    pub source: Span,
+    /// Destination addresses, of the same family.
+    pub destination: Span,
+    /// Upper-layer headers.
+    pub upper: UpperPattern,
+}
+
+/// Addresses of one family, from the first to the last.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Span {
+    /// Lowest address.
+    pub first: IpAddr,
+    /// Highest address.
+    pub last: IpAddr,
+}
+
+/// Upper-layer headers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum UpperPattern {
+    /// Headers of any protocol.
+    Any,
+    /// Headers of one protocol.
+    Protocol(u8),
+    /// Headers of one protocol with ports.
+    Ports {
+        /// The protocol.
+        protocol: u8,
+        /// Lowest and highest source port.
+        source: (u16, u16),
+        /// Lowest and highest destination port.
+        destination: (u16, u16),
+        /// Of TCP, the segments.
+        segments: Segments,
+    },
+    /// Messages of one protocol, which is the family's ICMP: lowest and highest `type << 8 | code`.
+    Messages {
+        /// The protocol.
+        protocol: u8,
+        /// Lowest and highest message.
+        messages: (u16, u16),
+    },
+}
+
+/// Kinds of TCP segments.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Segments {
+    /// All; and packets of protocols other than TCP.
+    All,
+    /// Those with SYN and without ACK.
+    New,
+    /// All but those.
+    Established,
+}

@@ -1,0 +1,548 @@
+//! The ledger of a card: what was placed, what became of it, and which marks count.
+//!
+//! The control thread keeps it and alone talks to the card. What it does with a change of rules, a
+//! plan or an answer goes in this order, so that at no moment a mark says what the rules do not:
+//!
+//! ```text
+//! 1. ledger.changed, ledger.adopt, ledger.event, ledger.look
+//! 2. publish ledger.placements         and wait until every worker has them
+//! 3. card.withdraw, card.place         what ledger.orders says
+//! ```
+//!
+//! A mark counts if its item is [live](State::Live) and every rule that wins over the item's, and
+//! decides otherwise, is in the card. Answers alone do not say so: they come late, and a card that
+//! began anew may not have said it yet. So
+//!
+//! * an item is *confirmed* by a look at the card after its answer;
+//! * an item is ordered only when all that must be there before it is confirmed: no packet, however
+//!   long it is on its way, has its mark from a time before;
+//! * it counts when it and all of those were there in a look after its own answer: a card forgets
+//!   everything together, so nothing was forgotten in between.
+//!
+//! Nothing waits for a card that is slow: until it has answered, the walk judges by itself.
+//!
+//! A card that keeps an order and forgets a single rule without a word marks wrongly until the next
+//! look. That is a fault that an audit of marks finds; planning cannot prevent it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use policy::{Policy, PolicyIndex};
+
+use crate::capabilities::Capabilities;
+use crate::card::{Card, CardEvent, Reading, Refusal, RefusalKind};
+use crate::handle::{Handle, Incarnation, Tag};
+use crate::item::{CardRule, Item};
+use crate::placement::{Happening, Stale, State};
+use crate::placements::{Placed, Placements};
+use crate::planner::{Placing, Plan, Standing};
+use crate::reason::RuleKey;
+
+/// Looks after which an answer is given up: a minute, if there are a hundred a second.
+const PATIENCE: u64 = 6000;
+/// Periods that a rule rests after the card refused it once; twice as many after each further time.
+const FIRST_REST: u32 = 1;
+/// Periods that a rule rests at most.
+const LONGEST_REST: u32 = 64;
+
+/// The ledger of one card.
+#[derive(Debug)]
+pub struct Ledger {
+    card: Capabilities,
+    capacity: usize,
+    /// Looks at the card.
+    looks: u64,
+    incarnation: Incarnation,
+    /// Changes of rules that it was told of.
+    revision: u64,
+    next: u32,
+    entries: BTreeMap<Handle, Entry>,
+    /// The handle of each rule that is wanted.
+    handles: HashMap<RuleKey, Handle>,
+    /// Rules that wait for room or for those before them; winners first.
+    waiting: Vec<Placing>,
+    refused: HashMap<RuleKey, Rest>,
+    /// Items that the card may have and should not: it is asked to take them out.
+    strays: Vec<Tag>,
+    /// Entries that are to be withdrawn and that the card was not asked about yet.
+    to_withdraw: Vec<Tag>,
+}
+
+/// A rule that was placed.
+#[derive(Debug)]
+struct Entry {
+    placing: Placing,
+    /// Handles of those that were in the card before it.
+    before: HashSet<Handle>,
+    state: State,
+    /// Looks at the card when it was last asked about the rule.
+    asked: u64,
+    /// Looks at the card when it answered that the rule is there.
+    answered: u64,
+    /// The last look that found the rule.
+    seen: u64,
+    reading: Reading,
+}
+
+impl Entry {
+    /// Returns whether a look after the answer found the rule.
+    fn is_confirmed(&self) -> bool {
+        self.state.stands_before_others() && self.seen > self.answered
+    }
+}
+
+/// Findings of a look at the card.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Look {
+    /// Packets and bytes of each rule since the last look.
+    pub readings: Vec<(RuleKey, Reading)>,
+    /// Rules that should be in the card and are not.
+    pub missing: Vec<RuleKey>,
+    /// Rules that are lost because the card can other things than before; it is to be planned anew.
+    pub lost: usize,
+}
+
+/// A rule that the card refused.
+#[derive(Clone, Debug)]
+struct Rest {
+    refusal: Refusal,
+    times: u32,
+    /// Periods that are left.
+    periods: u32,
+}
+
+/// The outcome of an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// A rule has another state now.
+    Became(RuleKey, State),
+    /// The card refused a rule.
+    Refused(RuleKey, Refusal),
+    /// The card lost this many rules.
+    Lost(usize),
+    /// The event changes nothing: it is a repetition, or about an item that is not in the ledger.
+    Nothing,
+}
+
+/// The rules have changed since a plan was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the rules have changed since the plan was made")]
+pub struct Outdated;
+
+/// Requests to the card, in this order.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Orders {
+    /// Items to be withdrawn.
+    pub withdraw: Vec<Tag>,
+    /// Items to be placed.
+    pub place: Vec<(Tag, Item)>,
+}
+
+impl Orders {
+    /// Asks the card.
+    pub fn give(self, card: &mut impl Card) {
+        self.withdraw.into_iter().for_each(|tag| card.withdraw(tag));
+        self.place.iter().for_each(|(tag, item)| card.place(item, *tag));
+    }
+}
+
+impl Ledger {
+    /// The ledger of a card that has nothing, and that says that it can this.
+    pub fn new(card: Capabilities) -> Ledger {
+        Ledger {
+            capacity: capacity_of(&card),
+            card,
+            looks: 0,
+            incarnation: Incarnation::default(),
+            revision: 0,
+            next: 1,
+            entries: BTreeMap::new(),
+            handles: HashMap::new(),
+            waiting: Vec::new(),
+            refused: HashMap::new(),
+            strays: Vec::new(),
+            to_withdraw: Vec::new(),
+        }
+    }
+
+    /// Returns all that the planner must know of the card.
+    pub fn standing(&self) -> Standing {
+        let wanted = self.handles.iter().filter_map(|(key, handle)| {
+            let entry = self.entries.get(handle)?;
+            (!entry.state.is_going()).then(|| (*key, entry.placing.rule.clone()))
+        });
+        let waiting = self.waiting.iter().map(|placing| (placing.key, placing.rule.clone()));
+        let resting = self.refused.iter().filter(|(_, rest)| rest.periods > 0);
+        Standing {
+            placed: wanted.chain(waiting).collect(),
+            refused: resting.map(|(key, rest)| (*key, rest.refusal.clone())).collect(),
+            seasoned: HashSet::new(),
+            revision: self.revision,
+        }
+    }
+
+    /// Does as a plan says, which was made with [`standing`](Self::standing) for the rules that the
+    /// ledger was told of last.
+    ///
+    /// # Errors
+    /// [`Outdated`]: the rules have changed since; nothing is done, and the caller plans again.
+    pub fn adopt(&mut self, plan: &Plan) -> Result<(), Outdated> {
+        if plan.revision != self.revision {
+            return Err(Outdated);
+        }
+        self.waiting.clear();
+        plan.withdraw.iter().for_each(|key| self.withdraw(*key));
+        for placing in plan.keep.iter().chain(&plan.place) {
+            let handle = self.handles.get(&placing.key);
+            let was_before = handle.is_some_and(|handle| self.were_before(*handle, placing));
+            match handle.and_then(|handle| self.entries.get_mut(handle)) {
+                Some(entry) if was_before && entry.placing.rule == placing.rule => {
+                    entry.placing.guards = placing.guards.clone();
+                    entry.state = entry.state.after(Happening::Restamp);
+                }
+                // Packets on their way may have its mark from a time when others were not before
+                // it: it gets another number.
+                Some(_) => {
+                    self.withdraw(placing.key);
+                    self.waiting.push(placing.clone());
+                }
+                None => self.waiting.push(placing.clone()),
+            }
+        }
+        self.waiting.sort_by_key(|placing| std::cmp::Reverse((placing.rule.rank, placing.key)));
+        Ok(())
+    }
+
+    /// Takes a change of rules in. Marks of what it concerns do not count until the next plan.
+    /// Cost: rules that came times rules in the card.
+    pub fn changed(&mut self, gone: &[RuleKey], came: &[(PolicyIndex, &Policy)]) {
+        self.revision += 1;
+        for key in gone {
+            self.withdraw(*key);
+            self.refused.remove(key);
+        }
+        let gone: HashSet<RuleKey> = gone.iter().copied().collect();
+        let beats = |placing: &Placing| {
+            let family = placing.key.family;
+            let of = |(slot, policy): &(PolicyIndex, &Policy)| {
+                placing.is_beaten_by(policy).then_some(RuleKey { slot: *slot, family })
+            };
+            came.iter().filter_map(of).collect::<Vec<RuleKey>>()
+        };
+        for entry in self.entries.values_mut().filter(|entry| !entry.state.is_going()) {
+            let guards = &mut entry.placing.guards;
+            if guards.iter().any(|guard| gone.contains(guard)) {
+                *guards = guards.iter().copied().filter(|guard| !gone.contains(guard)).collect();
+            }
+            let beaten_by = beats(&entry.placing);
+            if !beaten_by.is_empty() {
+                let guards = entry.placing.guards.iter().copied();
+                entry.placing.guards = guards.chain(beaten_by).collect();
+                entry.state = entry.state.after(Happening::Change);
+            }
+        }
+        self.waiting.retain(|placing| beats(placing).is_empty());
+    }
+
+    /// Takes a rule out of the card, or off the list of those that wait.
+    fn withdraw(&mut self, key: RuleKey) {
+        self.waiting.retain(|placing| placing.key != key);
+        let Some(handle) = self.handles.remove(&key) else { return };
+        let Some(entry) = self.entries.get_mut(&handle) else { return };
+        if !entry.state.is_going() {
+            entry.state = entry.state.after(Happening::Withdraw);
+            entry.asked = self.looks;
+            self.to_withdraw.push(Tag { handle, incarnation: self.incarnation });
+        }
+    }
+
+    /// Takes all rules out of the card.
+    pub fn withdraw_all(&mut self) {
+        let keys: Vec<RuleKey> = self.handles.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.withdraw(key));
+        self.waiting.clear();
+    }
+
+    /// Requests to the card that are due: to withdraw what is to go, and to place what waits, if
+    /// there is room and all that must be there before it is. Each is made once.
+    pub fn orders(&mut self) -> Orders {
+        let mut withdraw = std::mem::take(&mut self.strays);
+        withdraw.append(&mut self.to_withdraw);
+        let mut place = Vec::new();
+        let mut room = self.capacity.saturating_sub(self.entries_taken());
+        let mut used = self.used_places();
+        for placing in std::mem::take(&mut self.waiting) {
+            let fits = placing.rule.entries() <= room;
+            let before = if fits { self.confirmed(&placing.guards) } else { None };
+            let ready = before.and_then(|before| Some((self.free_tag(&mut used)?, before)));
+            let Some((tag, before)) = ready else {
+                self.waiting.push(placing);
+                continue;
+            };
+            room -= placing.rule.entries();
+            place.push((tag, Item::Rule(placing.rule.clone())));
+            self.handles.insert(placing.key, tag.handle);
+            let state = State::Absent.after(Happening::Place);
+            let (asked, answered, seen, reading) = (self.looks, 0, 0, Reading::default());
+            let entry = Entry { placing, before, state, asked, answered, seen, reading };
+            self.entries.insert(tag.handle, entry);
+        }
+        Orders { withdraw, place }
+    }
+
+    /// Entries that the card may have, or is asked to have.
+    pub fn entries_taken(&self) -> usize {
+        let taken = self.entries.values().filter(|entry| entry.state.takes_room());
+        taken.map(|entry| entry.placing.rule.entries()).sum()
+    }
+
+    /// The handles of these rules, if all of them are confirmed.
+    fn confirmed(&self, guards: &[RuleKey]) -> Option<HashSet<Handle>> {
+        let confirmed = |guard: &RuleKey| {
+            let handle = self.handles.get(guard)?;
+            self.entries.get(handle)?.is_confirmed().then_some(*handle)
+        };
+        guards.iter().map(confirmed).collect()
+    }
+
+    /// Returns whether all that must be in the card before a rule was there when it was ordered.
+    fn were_before(&self, handle: Handle, placing: &Placing) -> bool {
+        let Some(entry) = self.entries.get(&handle) else { return false };
+        let mut guards = placing.guards.iter().map(|guard| self.handles.get(guard));
+        guards.all(|guard| guard.is_some_and(|guard| entry.before.contains(guard)))
+    }
+
+    /// The next number whose place in the table of marks is free; `None`: all were given.
+    fn free_tag(&mut self, used: &mut HashSet<u32>) -> Option<Tag> {
+        let mask = Placements::mask(self.capacity);
+        // Every place is tried once at most: there are more than entries.
+        for number in self.next..=self.next.saturating_add(mask) {
+            let handle = Handle::new(number)?;
+            if used.insert(number & mask) {
+                self.next = number + 1;
+                return Some(Tag { handle, incarnation: self.incarnation });
+            }
+        }
+        None
+    }
+
+    /// The places of the table of marks that are taken.
+    fn used_places(&self) -> HashSet<u32> {
+        let mask = Placements::mask(self.capacity);
+        self.entries.keys().map(|handle| handle.get() & mask).collect()
+    }
+
+    /// Takes an event of the card in.
+    pub fn event(&mut self, event: &CardEvent) -> Told {
+        match event {
+            CardEvent::Live(tag) => self.answer(*tag, Happening::Live),
+            CardEvent::Withdrawn(tag) => self.answer(*tag, Happening::Withdrawn),
+            CardEvent::Refused(tag, refusal) => match self.answer(*tag, Happening::Refused) {
+                Told::Became(key, _) => {
+                    self.rest(key, refusal.clone());
+                    Told::Refused(key, refusal.clone())
+                }
+                told => told,
+            },
+            CardEvent::Down | CardEvent::Reset | CardEvent::Reloaded | CardEvent::Unplugged => {
+                Told::Lost(self.lost())
+            }
+            // Rules have no limits and ask for no SAs.
+            CardEvent::Up | CardEvent::Limit(..) | CardEvent::Acquire(_) => Told::Nothing,
+        }
+    }
+
+    /// Takes an answer about one item in.
+    fn answer(&mut self, tag: Tag, happening: Happening) -> Told {
+        let Tag { handle, incarnation } = tag;
+        let known = self.entries.get_mut(&handle).filter(|_| incarnation == self.incarnation);
+        let Some(entry) = known else {
+            if happening == Happening::Live {
+                self.strays.push(tag);
+            }
+            return Told::Nothing;
+        };
+        let before = entry.state;
+        entry.state = before.after(happening);
+        if matches!((before, happening), (State::Pending(_), Happening::Live)) {
+            entry.answered = self.looks;
+        }
+        let (key, state) = (entry.placing.key, entry.state);
+        if state.is_going() && self.handles.get(&key) == Some(&handle) {
+            self.handles.remove(&key);
+        }
+        if happening == Happening::Refused && state.takes_room() && !before.is_going() {
+            // It said that the rule was there, and now says that it is not.
+            self.to_withdraw.push(tag);
+        }
+        if !state.takes_room() {
+            self.entries.remove(&handle);
+        }
+        if state == State::Live {
+            self.refused.remove(&key);
+        }
+        if state == before { Told::Nothing } else { Told::Became(key, state) }
+    }
+
+    /// Notes that the card refused a rule: it is not asked again at once.
+    fn rest(&mut self, key: RuleKey, refusal: Refusal) {
+        let times = self.refused.get(&key).map_or(0, |rest| rest.times);
+        let periods = FIRST_REST.checked_shl(times).unwrap_or(LONGEST_REST).min(LONGEST_REST);
+        let periods = match refusal.kind {
+            // It will not learn it.
+            RefusalKind::Unsupported => LONGEST_REST,
+            RefusalKind::Full | RefusalKind::Failed => periods,
+        };
+        self.refused.insert(key, Rest { refusal, times: times.saturating_add(1), periods });
+    }
+
+    /// Ends a period: rules that the card refused come nearer to being tried again.
+    pub fn end_period(&mut self) {
+        for rest in self.refused.values_mut() {
+            rest.periods = rest.periods.saturating_sub(1);
+        }
+    }
+
+    /// The card has lost everything. All that it may still have is to be withdrawn.
+    fn lost(&mut self) -> usize {
+        let lost = std::mem::take(&mut self.entries);
+        let tag = |handle: &Handle| Tag { handle: *handle, incarnation: self.incarnation };
+        self.strays.extend(lost.keys().map(tag));
+        self.handles.clear();
+        self.waiting.clear();
+        self.to_withdraw.clear();
+        self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
+        lost.values().filter(|entry| !entry.state.is_going()).count()
+    }
+
+    /// Looks at the card: what it can, and what it has. Reads the counters of its rules.
+    pub fn look(&mut self, card: &impl Card) -> Look {
+        let mut look = Look::default();
+        let now = card.probe();
+        if now != self.card {
+            // Whatever it answered since, it answered as another card.
+            look.lost = self.lost();
+            self.capacity = capacity_of(&now);
+            self.card = now;
+            self.refused.clear();
+        }
+        self.looks += 1;
+        let mut missing = Vec::new();
+        let known = self.entries.iter_mut().filter(|(_, entry)| entry.state.stands_before_others());
+        for (handle, entry) in known {
+            let Some(now) = card.reading(*handle) else {
+                look.missing.push(entry.placing.key);
+                missing.push(Tag { handle: *handle, incarnation: self.incarnation });
+                continue;
+            };
+            entry.seen = self.looks;
+            // A count that went backwards began anew.
+            let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+            let reading = Reading {
+                packets: since(now.packets, entry.reading.packets),
+                bytes: since(now.bytes, entry.reading.bytes),
+                as_of_ms: now.as_of_ms,
+            };
+            entry.reading = now;
+            look.readings.push((entry.placing.key, reading));
+        }
+        for tag in missing {
+            self.answer(tag, Happening::Withdrawn);
+        }
+        self.lose_patience(card);
+        look
+    }
+
+    /// Gives up answers that do not come. What was asked for is to be withdrawn; what was to be
+    /// withdrawn is gone if the card does not have it, and else is asked for again.
+    fn lose_patience(&mut self, card: &impl Card) {
+        let is_late = |entry: &Entry| {
+            let waits = matches!(entry.state, State::Pending(_) | State::Stale(Stale::Leaving));
+            waits && self.looks - entry.asked > PATIENCE
+        };
+        let late = self.entries.iter().filter(|(_, entry)| is_late(entry));
+        let late: Vec<(Handle, RuleKey)> =
+            late.map(|(handle, entry)| (*handle, entry.placing.key)).collect();
+        for (handle, key) in late {
+            let tag = Tag { handle, incarnation: self.incarnation };
+            if self.handles.get(&key) == Some(&handle) {
+                self.withdraw(key);
+                let text = "the card does not answer".into();
+                self.rest(key, Refusal { kind: RefusalKind::Failed, code: 0, text });
+            } else if card.reading(handle).is_none() {
+                self.answer(tag, Happening::Withdrawn);
+            } else if let Some(entry) = self.entries.get_mut(&handle) {
+                entry.asked = self.looks;
+                self.to_withdraw.push(tag);
+            }
+        }
+    }
+
+    /// The abilities that the card named when it was last looked at.
+    pub fn card(&self) -> &Capabilities {
+        &self.card
+    }
+
+    /// The state of a rule; of one that waits it is `absent`.
+    pub fn state(&self, key: RuleKey) -> State {
+        let handle = self.handles.get(&key);
+        let entry = handle.and_then(|handle| self.entries.get(handle));
+        match entry {
+            Some(entry) => entry.state,
+            None if self.refused.contains_key(&key) => State::Refused,
+            None => State::Absent,
+        }
+    }
+
+    /// The card's last refusal of a rule.
+    pub fn refusal(&self, key: RuleKey) -> Option<&Refusal> {
+        self.refused.get(&key).map(|rest| &rest.refusal)
+    }
+
+    /// Rules that wait for room, or for those before them.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns whether marks of a rule count.
+    pub fn counts(&self, key: RuleKey) -> bool {
+        let entry = self.handles.get(&key).and_then(|handle| self.entries.get(handle));
+        entry.is_some_and(|entry| self.entry_counts(entry))
+    }
+
+    fn entry_counts(&self, entry: &Entry) -> bool {
+        let stands_before = |guard: &RuleKey| {
+            let Some(handle) = self.handles.get(guard) else { return false };
+            let guard = self.entries.get(handle).filter(|_| entry.before.contains(handle));
+            guard.is_some_and(|guard| {
+                guard.state.stands_before_others() && guard.seen > entry.answered
+            })
+        };
+        entry.state == State::Live
+            && entry.is_confirmed()
+            && entry.placing.guards.iter().all(stands_before)
+    }
+
+    /// The marks that count now, for workers. It belongs to the rules that the ledger was told of
+    /// last, and to no others.
+    pub fn placements(&self) -> Placements {
+        let counting = self.entries.iter().filter(|(_, entry)| self.entry_counts(entry));
+        let placed =
+            counting.map(|(handle, entry)| Placed { handle: *handle, rule: entry.placing.key });
+        Placements::new(self.capacity, self.incarnation, placed)
+    }
+
+    /// The rule that was placed under a tag, whatever its state: for events and counters.
+    pub fn rule(&self, tag: Tag) -> Option<(RuleKey, &Arc<CardRule>)> {
+        let entry = self.entries.get(&tag.handle)?;
+        (tag.incarnation == self.incarnation).then_some((entry.placing.key, &entry.placing.rule))
+    }
+}
+
+/// Entries that a card has room for.
+fn capacity_of(card: &Capabilities) -> usize {
+    card.rules.get().map_or(0, |rules| rules.entries as usize)
+}
+
+#[cfg(test)]
+mod tests;
