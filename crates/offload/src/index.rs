@@ -6,7 +6,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use crate::unit::{Area, Unit, areas};
+use crate::unit::{Area, Fit, Unit, areas, fit};
 
 /// Entries of a leaf at most.
 const LEAF: usize = 8;
@@ -31,10 +31,15 @@ pub(crate) struct Index {
     entries: Vec<Entry>,
 }
 
+/// An area of a rule, with all that most comparisons need of the rule.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     area: Area,
+    rank: u64,
     unit: u32,
+    ports_number: u32,
+    decision: u8,
+    fit: Fit,
 }
 
 /// Rules that a search has come to already: one that has several areas counts once.
@@ -63,41 +68,46 @@ impl Index {
     /// Arranges rules. Cost: n log n.
     pub(crate) fn new<'u, 'p: 'u>(units: impl Iterator<Item = (u32, &'u Unit<'p>)>) -> Index {
         let mut entries = Vec::new();
-        let mut ranks = Vec::new();
         for (place, unit) in units {
+            let fit = fit(unit.policy, unit.key.family);
             areas(unit.policy, unit.key.family, |area| {
-                entries.push(Entry { area, unit: place });
-                ranks.push((unit.rank, unit.decision.bit()));
+                entries.push(Entry {
+                    area,
+                    rank: unit.rank,
+                    unit: place,
+                    ports_number: unit.ports_number,
+                    decision: unit.decision.bit(),
+                    fit,
+                });
             });
         }
         let mut index = Index::default();
-        let mut made: Vec<(Entry, (u64, u8))> = entries.into_iter().zip(ranks).collect();
-        if !made.is_empty() {
-            index.entries.reserve_exact(made.len());
-            index.add(&mut made);
+        if !entries.is_empty() {
+            index.entries.reserve_exact(entries.len());
+            index.add(&mut entries);
         }
         index
     }
 
     /// Adds a node for these entries, which are not none, and everything below it.
-    fn add(&mut self, entries: &mut [(Entry, (u64, u8))]) {
+    fn add(&mut self, entries: &mut [Entry]) {
         let place = self.nodes.len();
         let (first, rest) = entries.split_first().expect("a node has entries");
-        let (mut area, (mut highest, mut decisions)) = (first.0.area, first.1);
-        for (entry, (rank, decision)) in rest {
+        let (mut area, mut highest, mut decisions) = (first.area, first.rank, first.decision);
+        for entry in rest {
             area = area.around(&entry.area);
-            highest = highest.max(*rank);
-            decisions |= decision;
+            highest = highest.max(entry.rank);
+            decisions |= entry.decision;
         }
         self.nodes.push(Node { area, highest, decisions, entries: 0..0, next: 0 });
         if entries.len() <= LEAF {
             let start = self.entries.len() as u32;
-            self.entries.extend(entries.iter().map(|(entry, _)| *entry));
+            self.entries.extend_from_slice(entries);
             self.nodes[place].entries = start..self.entries.len() as u32;
         } else {
             let half = entries.len() / 2;
             let by = widest(entries);
-            entries.select_nth_unstable_by_key(half, |(entry, _)| middle(&entry.area, by));
+            entries.select_nth_unstable_by_key(half, |entry| middle(&entry.area, by));
             let (below, above) = entries.split_at_mut(half);
             self.add(below);
             self.add(above);
@@ -106,21 +116,22 @@ impl Index {
     }
 
     /// Passes each rule that wins over a rule, decides otherwise and has packets in common with it
-    /// to `visit`, each once, until that breaks.
+    /// to `visit`, each once, until that breaks. Adds what it looks at to `steps`.
     pub(crate) fn winners<B>(
         &self,
         units: &[Unit<'_>],
         of: &Unit<'_>,
-        seen: &mut Seen,
+        (seen, steps): (&mut Seen, &mut u64),
         mut visit: impl FnMut(u32) -> ControlFlow<B>,
     ) -> Option<B> {
         seen.begin();
         let mut windows = Vec::new();
         areas(of.policy, of.key.family, |area| windows.push(area));
-        let same = of.decision.bit();
+        let (same, fit) = (of.decision.bit(), fit(of.policy, of.key.family));
         for window in &windows {
             let mut place = 0;
             while let Some(node) = self.nodes.get(place) {
+                *steps += 1;
                 let may_hold = node.highest > of.rank
                     && node.decisions & !same != 0
                     && node.area.meets(window);
@@ -128,14 +139,19 @@ impl Index {
                     place = node.next as usize;
                     continue;
                 }
-                for entry in &self.entries[node.entries.start as usize..node.entries.end as usize] {
-                    let unit = &units[entry.unit as usize];
-                    let wins = unit.rank > of.rank
-                        && unit.decision != of.decision
-                        && entry.area.meets(window)
-                        && unit.overlaps(of)
-                        && seen.is_new(entry.unit);
-                    if wins && let ControlFlow::Break(found) = visit(entry.unit) {
+                let entries = node.entries.start as usize..node.entries.end as usize;
+                *steps += entries.len() as u64;
+                for entry in &self.entries[entries] {
+                    let may_win =
+                        entry.rank > of.rank && entry.decision != same && entry.area.meets(window);
+                    let is_exact = fit == Fit::Exact
+                        && entry.fit == Fit::Exact
+                        && entry.ports_number == of.ports_number;
+                    if may_win
+                        && (is_exact || units[entry.unit as usize].overlaps(of))
+                        && seen.is_new(entry.unit)
+                        && let ControlFlow::Break(found) = visit(entry.unit)
+                    {
                         return Some(found);
                     }
                 }
@@ -147,10 +163,10 @@ impl Index {
 }
 
 /// The dimension in which the middles of boxes are farthest apart, for its width.
-fn widest(entries: &[(Entry, (u64, u8))]) -> usize {
+fn widest(entries: &[Entry]) -> usize {
     let spread = |dimension: usize| {
         let mut ends = (u128::MAX, 0);
-        for (entry, _) in entries {
+        for entry in entries {
             let middle = middle(&entry.area, dimension);
             ends = (ends.0.min(middle), ends.1.max(middle));
         }
@@ -162,7 +178,7 @@ fn widest(entries: &[(Entry, (u64, u8))]) -> usize {
         true => 128,
         false => 32,
     };
-    let share = |spread: u128, bits: u32| (spread as f64) / 2f64.powi(bits as i32);
+    let share = |spread: u128, bits: i32| (spread as f64) / 2f64.powi(bits);
     let shares = [
         share(sources, addresses),
         share(destinations, addresses),
@@ -174,7 +190,7 @@ fn widest(entries: &[(Entry, (u64, u8))]) -> usize {
     best.unwrap_or(0)
 }
 
-/// Twice the middle of an area in a dimension; of addresses the middle itself, without an overflow.
+/// The middle of an area in a dimension; halves do not matter.
 fn middle(area: &Area, dimension: usize) -> u128 {
     match dimension {
         0 | 1 => area.addresses[dimension].0 / 2 + area.addresses[dimension].1 / 2,

@@ -57,6 +57,8 @@ pub struct Ledger {
     revision: u64,
     next: u32,
     entries: BTreeMap<Handle, Entry>,
+    /// Rules that were ordered behind each.
+    behind: HashMap<Handle, Vec<Handle>>,
     /// The handle of each rule that is wanted.
     handles: HashMap<RuleKey, Handle>,
     /// Rules that wait for room or for those before them; winners first.
@@ -72,8 +74,8 @@ pub struct Ledger {
 #[derive(Debug)]
 struct Entry {
     placing: Placing,
-    /// Handles of those that were in the card before it.
-    before: HashSet<Handle>,
+    /// Handles of those that were in the card before it, ascending.
+    before: Box<[Handle]>,
     state: State,
     /// Looks at the card when it was last asked about the rule.
     asked: u64,
@@ -81,13 +83,29 @@ struct Entry {
     answered: u64,
     /// The last look that found the rule.
     seen: u64,
+    /// What is known of those that must be in the card before it.
+    company: Company,
     reading: Reading,
+}
+
+/// What is known of the rules that must be in the card before one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Company {
+    /// No look since the rule's answer has found them all.
+    Unknown,
+    /// A look after the rule's answer found them all, and none has gone since.
+    Complete,
 }
 
 impl Entry {
     /// Returns whether a look after the answer found the rule.
     fn is_confirmed(&self) -> bool {
         self.state.stands_before_others() && self.seen > self.answered
+    }
+
+    /// Returns whether marks of the rule count.
+    fn counts(&self) -> bool {
+        self.state == State::Live && self.is_confirmed() && self.company == Company::Complete
     }
 }
 
@@ -157,6 +175,7 @@ impl Ledger {
             revision: 0,
             next: 1,
             entries: BTreeMap::new(),
+            behind: HashMap::new(),
             handles: HashMap::new(),
             waiting: Vec::new(),
             refused: HashMap::new(),
@@ -197,7 +216,10 @@ impl Ledger {
             let was_before = handle.is_some_and(|handle| self.were_before(*handle, placing));
             match handle.and_then(|handle| self.entries.get_mut(handle)) {
                 Some(entry) if was_before && entry.placing.rule == placing.rule => {
-                    entry.placing.guards = placing.guards.clone();
+                    if entry.placing.guards != placing.guards {
+                        entry.placing.guards = placing.guards.clone();
+                        entry.company = Company::Unknown;
+                    }
                     entry.state = entry.state.after(Happening::Restamp);
                 }
                 // Packets on their way may have its mark from a time when others were not before
@@ -218,41 +240,47 @@ impl Ledger {
     pub fn changed(&mut self, gone: &[RuleKey], came: &[(PolicyIndex, &Policy)]) {
         self.revision += 1;
         for key in gone {
-            self.withdraw(*key);
+            // Those behind it do not need it any more.
+            self.take_out(*key);
             self.refused.remove(key);
         }
-        let gone: HashSet<RuleKey> = gone.iter().copied().collect();
-        let beats = |placing: &Placing| {
-            let family = placing.key.family;
-            let of = |(slot, policy): &(PolicyIndex, &Policy)| {
-                placing.is_beaten_by(policy).then_some(RuleKey { slot: *slot, family })
-            };
-            came.iter().filter_map(of).collect::<Vec<RuleKey>>()
-        };
+        let is_beaten =
+            |placing: &Placing| came.iter().any(|(_, policy)| placing.is_beaten_by(policy));
         for entry in self.entries.values_mut().filter(|entry| !entry.state.is_going()) {
-            let guards = &mut entry.placing.guards;
-            if guards.iter().any(|guard| gone.contains(guard)) {
-                *guards = guards.iter().copied().filter(|guard| !gone.contains(guard)).collect();
-            }
-            let beaten_by = beats(&entry.placing);
-            if !beaten_by.is_empty() {
-                let guards = entry.placing.guards.iter().copied();
-                entry.placing.guards = guards.chain(beaten_by).collect();
+            if is_beaten(&entry.placing) {
                 entry.state = entry.state.after(Happening::Change);
             }
         }
-        self.waiting.retain(|placing| beats(placing).is_empty());
+        self.waiting.retain(|placing| !is_beaten(placing));
     }
 
-    /// Takes a rule out of the card, or off the list of those that wait.
+    /// Takes a rule out of the card, or off the list of those that wait. Those behind it do not
+    /// count any more.
     fn withdraw(&mut self, key: RuleKey) {
+        if let Some(handle) = self.take_out(key) {
+            self.part(handle);
+        }
+    }
+
+    /// Takes a rule out of the card, or off the list of those that wait; returns its handle.
+    fn take_out(&mut self, key: RuleKey) -> Option<Handle> {
         self.waiting.retain(|placing| placing.key != key);
-        let Some(handle) = self.handles.remove(&key) else { return };
-        let Some(entry) = self.entries.get_mut(&handle) else { return };
+        let handle = self.handles.remove(&key)?;
+        let entry = self.entries.get_mut(&handle)?;
         if !entry.state.is_going() {
             entry.state = entry.state.after(Happening::Withdraw);
             entry.asked = self.looks;
             self.to_withdraw.push(Tag { handle, incarnation: self.incarnation });
+        }
+        Some(handle)
+    }
+
+    /// Notes that a rule stands before those behind it no more.
+    fn part(&mut self, handle: Handle) {
+        for behind in self.behind.remove(&handle).unwrap_or_default() {
+            if let Some(entry) = self.entries.get_mut(&behind) {
+                entry.company = Company::Unknown;
+            }
         }
     }
 
@@ -284,7 +312,11 @@ impl Ledger {
             self.handles.insert(placing.key, tag.handle);
             let state = State::Absent.after(Happening::Place);
             let (asked, answered, seen, reading) = (self.looks, 0, 0, Reading::default());
-            let entry = Entry { placing, before, state, asked, answered, seen, reading };
+            let company = Company::Unknown;
+            for guard in &before {
+                self.behind.entry(*guard).or_default().push(tag.handle);
+            }
+            let entry = Entry { placing, before, state, asked, answered, seen, company, reading };
             self.entries.insert(tag.handle, entry);
         }
         Orders { withdraw, place }
@@ -296,20 +328,52 @@ impl Ledger {
         taken.map(|entry| entry.placing.rule.entries()).sum()
     }
 
-    /// The handles of these rules, if all of them are confirmed.
-    fn confirmed(&self, guards: &[RuleKey]) -> Option<HashSet<Handle>> {
+    /// The handles of these rules, ascending, if all of them are confirmed.
+    fn confirmed(&self, guards: &[RuleKey]) -> Option<Box<[Handle]>> {
         let confirmed = |guard: &RuleKey| {
             let handle = self.handles.get(guard)?;
             self.entries.get(handle)?.is_confirmed().then_some(*handle)
         };
-        guards.iter().map(confirmed).collect()
+        let mut handles = guards.iter().map(confirmed).collect::<Option<Box<[Handle]>>>()?;
+        handles.sort_unstable();
+        Some(handles)
     }
 
     /// Returns whether all that must be in the card before a rule was there when it was ordered.
     fn were_before(&self, handle: Handle, placing: &Placing) -> bool {
         let Some(entry) = self.entries.get(&handle) else { return false };
-        let mut guards = placing.guards.iter().map(|guard| self.handles.get(guard));
-        guards.all(|guard| guard.is_some_and(|guard| entry.before.contains(guard)))
+        let was_before = |guard: &RuleKey| {
+            let handle = self.handles.get(guard);
+            handle.is_some_and(|handle| entry.before.binary_search(handle).is_ok())
+        };
+        placing.guards.iter().all(was_before)
+    }
+
+    /// Returns whether all that must be in the card before a rule was there when it was ordered, and
+    /// was found there by a look after its answer.
+    fn is_in_company(&self, entry: &Entry) -> bool {
+        entry.placing.guards.iter().all(|guard| {
+            let Some(handle) = self.handles.get(guard) else { return false };
+            let was_before = entry.before.binary_search(handle).is_ok();
+            let guard = self.entries.get(handle).filter(|_| was_before);
+            guard.is_some_and(|guard| {
+                guard.state.stands_before_others() && guard.seen > entry.answered
+            })
+        })
+    }
+
+    /// Finds out of which rules all that must be before them was found in the last look.
+    fn find_company(&mut self) {
+        let has_all = |entry: &Entry| {
+            entry.company == Company::Unknown && entry.is_confirmed() && self.is_in_company(entry)
+        };
+        let complete = self.entries.iter().filter(|(_, entry)| has_all(entry));
+        let complete: Vec<Handle> = complete.map(|(handle, _)| *handle).collect();
+        for handle in complete {
+            if let Some(entry) = self.entries.get_mut(&handle) {
+                entry.company = Company::Complete;
+            }
+        }
     }
 
     /// The next number whose place in the table of marks is free; `None`: all were given.
@@ -371,6 +435,9 @@ impl Ledger {
         if state.is_going() && self.handles.get(&key) == Some(&handle) {
             self.handles.remove(&key);
         }
+        if before.stands_before_others() && !state.stands_before_others() {
+            self.part(handle);
+        }
         if happening == Happening::Refused && state.takes_room() && !before.is_going() {
             // It said that the rule was there, and now says that it is not.
             self.to_withdraw.push(tag);
@@ -396,11 +463,17 @@ impl Ledger {
         self.refused.insert(key, Rest { refusal, times: times.saturating_add(1), periods });
     }
 
-    /// Ends a period: rules that the card refused come nearer to being tried again.
+    /// Ends a period: rules that the card refused come nearer to being tried again, and what is kept
+    /// about rules that are gone is forgotten.
     pub fn end_period(&mut self) {
         for rest in self.refused.values_mut() {
             rest.periods = rest.periods.saturating_sub(1);
         }
+        let entries = &self.entries;
+        self.behind.retain(|guard, behind| {
+            behind.retain(|handle| entries.contains_key(handle));
+            entries.contains_key(guard)
+        });
     }
 
     /// The card has lost everything. All that it may still have is to be withdrawn.
@@ -408,6 +481,7 @@ impl Ledger {
         let lost = std::mem::take(&mut self.entries);
         let tag = |handle: &Handle| Tag { handle: *handle, incarnation: self.incarnation };
         self.strays.extend(lost.keys().map(tag));
+        self.behind.clear();
         self.handles.clear();
         self.waiting.clear();
         self.to_withdraw.clear();
@@ -450,6 +524,7 @@ impl Ledger {
             self.answer(tag, Happening::Withdrawn);
         }
         self.lose_patience(card);
+        self.find_company();
         look
     }
 
@@ -507,26 +582,13 @@ impl Ledger {
     /// Returns whether marks of a rule count.
     pub fn counts(&self, key: RuleKey) -> bool {
         let entry = self.handles.get(&key).and_then(|handle| self.entries.get(handle));
-        entry.is_some_and(|entry| self.entry_counts(entry))
-    }
-
-    fn entry_counts(&self, entry: &Entry) -> bool {
-        let stands_before = |guard: &RuleKey| {
-            let Some(handle) = self.handles.get(guard) else { return false };
-            let guard = self.entries.get(handle).filter(|_| entry.before.contains(handle));
-            guard.is_some_and(|guard| {
-                guard.state.stands_before_others() && guard.seen > entry.answered
-            })
-        };
-        entry.state == State::Live
-            && entry.is_confirmed()
-            && entry.placing.guards.iter().all(stands_before)
+        entry.is_some_and(Entry::counts)
     }
 
     /// The marks that count now, for workers. It belongs to the rules that the ledger was told of
     /// last, and to no others.
     pub fn placements(&self) -> Placements {
-        let counting = self.entries.iter().filter(|(_, entry)| self.entry_counts(entry));
+        let counting = self.entries.iter().filter(|(_, entry)| entry.counts());
         let placed =
             counting.map(|(handle, entry)| Placed { handle: *handle, rule: entry.placing.key });
         Placements::new(self.capacity, self.incarnation, placed)

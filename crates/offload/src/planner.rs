@@ -168,6 +168,7 @@ fn units<'p>(
         false => Connections::None,
     };
     let mut units = Vec::with_capacity(problem.rules.len());
+    let mut lists: HashMap<Vec<u16>, u32> = HashMap::new();
     for &(slot, policy) in problem.rules {
         let ports = common_ports(policy, problem.ports);
         let elsewhere = match policy.group {
@@ -186,8 +187,10 @@ fn units<'p>(
             let packets = (problem.packets)(slot);
             let hits = packets / of_both + u64::from((place as u64) < packets % of_both);
             let (rank, decision) = (policy.rank(), Decision::of(policy.action));
+            let number = lists.len() as u32;
+            let ports_number = *lists.entry(ports.clone()).or_insert(number);
             let ports = ports.clone().into();
-            units.push(Unit { key, policy, rank, decision, ports, entries, hits });
+            units.push(Unit { key, policy, rank, decision, ports, ports_number, entries, hits });
         }
     }
     units

@@ -140,6 +140,8 @@ pub enum Reason {
     Capacity,
     /// As many rules as one period may move were moved.
     Moves,
+    /// Rules overlap so much that not all were looked at, and others are more useful.
+    Effort,
 }
 
 impl Reason {
@@ -155,6 +157,7 @@ impl Reason {
             Reason::NoPackets => "no_packets",
             Reason::Capacity => "capacity",
             Reason::Moves => "moves",
+            Reason::Effort => "effort",
         }
     }
 
@@ -176,6 +179,7 @@ impl Reason {
             Reason::NoPackets => "no packet of it was counted",
             Reason::Capacity => "others are more useful, and the card is full",
             Reason::Moves => "as many rules as one period may move were moved",
+            Reason::Effort => "rules overlap too much to look at all; others are more useful",
         }
     }
 

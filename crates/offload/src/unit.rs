@@ -22,6 +22,8 @@ pub(crate) struct Unit<'p> {
     pub(crate) decision: Decision,
     /// Ports of the card that ask it, ascending.
     pub(crate) ports: Box<[u16]>,
+    /// Number of this list of ports.
+    pub(crate) ports_number: u32,
     /// Entries that it takes in the card, or the reason why it cannot be there.
     pub(crate) entries: Result<u32, Inexact>,
     /// Packets that it decided.
@@ -95,6 +97,36 @@ impl Area {
             protocols: around(self.protocols, other.protocols),
         }
     }
+}
+
+/// The relation of a rule to its areas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fit {
+    /// The rule matches every packet of its area: two such rules have packets in common if their
+    /// areas meet.
+    Exact,
+    /// The rule matches packets of its areas, and perhaps not all.
+    Around,
+}
+
+/// The relation of a rule of a family to its areas.
+pub(crate) fn fit(policy: &Policy, family: Family) -> Fit {
+    let selector = &policy.selector;
+    let of_family =
+        |ranges: &[AddressRange]| ranges.iter().filter(|range| range.family == family).count();
+    let is_one = of_family(&selector.local) == 1 && of_family(&selector.remote) == 1;
+    let is_exact = match (&selector.upper, selector.protocol) {
+        (UpperSelector::Any, _) => true,
+        (UpperSelector::Ports { local, remote }, asked) => {
+            let is_any = local.is_empty() && remote.is_empty();
+            let has_ports = asked.is_some_and(protocol::has_ports);
+            is_any || has_ports && local.len() <= 1 && remote.len() <= 1
+        }
+        // Of another family's protocol no packet has messages.
+        (UpperSelector::Icmp(messages), None) => messages.len() <= 1,
+        (UpperSelector::Icmp(_) | UpperSelector::Tcp { .. }, _) => false,
+    };
+    if is_one && is_exact { Fit::Exact } else { Fit::Around }
 }
 
 /// The areas of a rule in one family, each to `visit`.

@@ -1,4 +1,8 @@
 //! Closures: what must be in the card before a rule (DESIGN I4).
+//!
+//! A closure is gathered from the rule upwards, and given up as soon as it takes more entries than
+//! the card has. What is found is kept; the effort of all of it together is bounded, because rules
+//! may overlap as much as they like.
 
 use std::ops::ControlFlow;
 
@@ -11,6 +15,10 @@ use crate::unit::Unit;
 
 use super::Standing;
 
+/// Nodes and entries of the index that closures look at, all together: half a
+/// second of work, about.
+const MOST_STEPS: u64 = 20_000_000;
+
 /// The rules that must be in the card with a rule, or the reason why it may not be there.
 #[derive(Clone, Debug)]
 pub(super) enum Closure {
@@ -19,6 +27,9 @@ pub(super) enum Closure {
     /// It may not.
     Blocked(Reason),
 }
+
+/// The rules that win over a rule and decide otherwise, or the reason why it may not be in the card.
+type Direct = Result<Box<[u32]>, Reason>;
 
 /// The closures of rules, found when they are first asked for.
 pub(super) struct Closures<'u, 'p> {
@@ -29,9 +40,9 @@ pub(super) struct Closures<'u, 'p> {
     indexes: [Index; 2],
     seen: Seen,
     gathered: Seen,
+    steps: u64,
     known: Vec<Option<Closure>>,
-    /// Rules that win directly, of those whose closure is being looked for.
-    winners: Vec<Option<Box<[u32]>>>,
+    direct: Vec<Option<Direct>>,
 }
 
 impl<'u, 'p> Closures<'u, 'p> {
@@ -51,17 +62,22 @@ impl<'u, 'p> Closures<'u, 'p> {
             indexes: [of(Family::V4), of(Family::V6)],
             seen: Seen::of(units.len()),
             gathered: Seen::of(units.len()),
+            steps: 0,
             known: vec![None; units.len()],
-            winners: vec![None; units.len()],
+            direct: vec![None; units.len()],
         }
     }
 
     /// The closure of a rule.
     pub(super) fn of(&mut self, unit: u32) -> &Closure {
         if self.known[unit as usize].is_none() {
-            self.settle(unit);
+            let closure = match self.gather(unit) {
+                Ok(members) => Closure::Open(members),
+                Err(reason) => Closure::Blocked(reason),
+            };
+            self.known[unit as usize] = Some(closure);
         }
-        self.known[unit as usize].as_ref().expect("settled just now")
+        self.known[unit as usize].as_ref().expect("found just now")
     }
 
     /// The closure of a rule, if somebody asked for it.
@@ -71,62 +87,76 @@ impl<'u, 'p> Closures<'u, 'p> {
 
     /// The rules that win over a rule with an open closure and decide otherwise.
     pub(super) fn guards(&mut self, unit: u32) -> Box<[RuleKey]> {
-        if self.order == Order::None {
-            return Box::default();
-        }
-        let of = &self.units[unit as usize];
-        let mut guards = Vec::new();
-        let index = &self.indexes[of.key.family as usize];
-        let none: Option<()> = index.winners(self.units, of, &mut self.seen, |winner| {
-            guards.push(self.units[winner as usize].key);
-            ControlFlow::Continue(())
-        });
-        debug_assert!(none.is_none());
-        guards.into()
-    }
-
-    /// Finds the closure of a rule, winners before it. Not by recursion: chains may be long.
-    fn settle(&mut self, unit: u32) {
-        let mut stack = vec![unit];
-        while let Some(&top) = stack.last() {
-            if self.known[top as usize].is_some() {
-                stack.pop();
-                continue;
-            }
-            if self.winners[top as usize].is_none() {
-                match self.direct(top) {
-                    Ok(winners) => self.winners[top as usize] = Some(winners),
-                    Err(reason) => {
-                        self.known[top as usize] = Some(Closure::Blocked(reason));
-                        continue;
-                    }
-                }
-            }
-            let winners = self.winners[top as usize].as_ref().expect("found just now");
-            // A winner has a higher rank, so that no chain comes back to where it began.
-            let open = winners.iter().find(|winner| self.known[**winner as usize].is_none());
-            match open {
-                Some(&winner) => stack.push(winner),
-                None => {
-                    let closure = self.gather(top);
-                    self.known[top as usize] = Some(closure);
-                    self.winners[top as usize] = None;
-                }
-            }
+        let key = |winner: &u32| self.units[*winner as usize].key;
+        match &self.direct[unit as usize] {
+            Some(Ok(winners)) => winners.iter().map(key).collect(),
+            _ => unreachable!("what is in the card has an open closure"),
         }
     }
 
-    /// The rules that win over a rule and decide otherwise, if all of them can be in the card.
-    fn direct(&mut self, unit: u32) -> Result<Box<[u32]>, Reason> {
+    /// Gathers the closure of a rule.
+    fn gather(&mut self, unit: u32) -> Result<Box<[u32]>, Reason> {
+        let units = self.units;
+        self.gathered.begin();
+        self.gathered.is_new(unit);
+        let mut entries = units[unit as usize].entries.map_or(0, u64::from);
+        let mut closure: Vec<u32> = Vec::new();
+        let mut next = unit;
+        for done in 0.. {
+            let winners = match self.direct(next) {
+                Ok(winners) => winners,
+                Err(reason) if next == unit => return Err(reason.clone()),
+                Err(reason) => return Err(because(units[next as usize].key, reason)),
+            };
+            let before = closure.len();
+            closure.extend(winners);
+            let mut kept = before;
+            for place in before..closure.len() {
+                let member = closure[place];
+                if self.gathered.is_new(member) {
+                    entries += units[member as usize].entries.map_or(0, u64::from);
+                    closure[kept] = member;
+                    kept += 1;
+                }
+            }
+            closure.truncate(kept);
+            if entries > self.capacity {
+                return Err(Reason::BundleTooLarge);
+            }
+            match closure.get(done) {
+                Some(member) => next = *member,
+                None => break,
+            }
+        }
+        Ok(closure.into())
+    }
+
+    /// The rules that win over a rule and decide otherwise.
+    fn direct(&mut self, unit: u32) -> Result<&[u32], &Reason> {
+        if self.direct[unit as usize].is_none() {
+            self.direct[unit as usize] = Some(self.look_for_winners(unit));
+        }
+        let known = self.direct[unit as usize].as_ref().expect("found just now");
+        known.as_ref().map(|winners| &**winners)
+    }
+
+    fn look_for_winners(&mut self, unit: u32) -> Direct {
         let of = &self.units[unit as usize];
-        let own = self.entries(of)?;
-        if own > self.capacity {
+        if let Some(refusal) = self.standing.refused.get(&of.key) {
+            return Err(Reason::Refused(refusal.clone()));
+        }
+        let mut entries = of.entries.map(u64::from).map_err(Reason::Inexact)?;
+        if entries > self.capacity {
             return Err(Reason::BundleTooLarge);
         }
-        let (mut winners, mut entries) = (Vec::new(), own);
+        if self.steps > MOST_STEPS {
+            return Err(Reason::Effort);
+        }
+        let mut winners = Vec::new();
         let index = &self.indexes[of.key.family as usize];
         let (units, order, standing) = (self.units, self.order, self.standing);
-        let blocked = index.winners(units, of, &mut self.seen, |winner| {
+        let looked = (&mut self.seen, &mut self.steps);
+        let blocked = index.winners(units, of, looked, |winner| {
             let unit = &units[winner as usize];
             if order == Order::None {
                 return ControlFlow::Break(Reason::Order(unit.key));
@@ -147,50 +177,15 @@ impl<'u, 'p> Closures<'u, 'p> {
         });
         blocked.map_or(Ok(winners.into()), Err)
     }
-
-    /// Entries of a rule by itself.
-    fn entries(&self, unit: &Unit<'_>) -> Result<u64, Reason> {
-        if let Some(refusal) = self.standing.refused.get(&unit.key) {
-            return Err(Reason::Refused(refusal.clone()));
-        }
-        unit.entries.map(u64::from).map_err(Reason::Inexact)
-    }
-
-    /// The closure of a rule whose winners' closures are known.
-    fn gather(&mut self, unit: u32) -> Closure {
-        let winners = self.winners[unit as usize].as_ref().expect("its winners are known");
-        let of = |place: u32| &self.units[place as usize];
-        let mut entries = of(unit).entries.map_or(0, u64::from);
-        let mut closure = Vec::new();
-        self.gathered.begin();
-        for &winner in winners {
-            let above = match self.known[winner as usize].as_ref() {
-                Some(Closure::Open(above)) => above,
-                Some(Closure::Blocked(reason)) => {
-                    return Closure::Blocked(because(of(winner).key, reason));
-                }
-                None => unreachable!("winners are settled first"),
-            };
-            for &member in [winner].iter().chain(above) {
-                if self.gathered.is_new(member) {
-                    entries += of(member).entries.map_or(0, u64::from);
-                    closure.push(member);
-                }
-            }
-            if entries > self.capacity {
-                return Closure::Blocked(Reason::BundleTooLarge);
-            }
-        }
-        Closure::Open(closure.into())
-    }
 }
 
-/// The reason of a rule that one wins over which itself cannot be in the card.
+/// The reason of a rule below one which itself cannot be in the card.
 fn because(winner: RuleKey, reason: &Reason) -> Reason {
     match reason {
         Reason::Inexact(inexact) | Reason::Beaten(_, inexact) => Reason::Beaten(winner, *inexact),
         Reason::Refused(_) | Reason::BeatenByRefused(_) => Reason::BeatenByRefused(winner),
         Reason::Order(by) => Reason::Order(*by),
+        Reason::Effort => Reason::Effort,
         Reason::BundleTooLarge | Reason::NoPackets | Reason::Capacity | Reason::Moves => {
             Reason::BundleTooLarge
         }

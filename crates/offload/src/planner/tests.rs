@@ -400,7 +400,7 @@ proptest! {
         let mut seen = Seen::of(units.len());
         for unit in &units {
             let mut found = Vec::new();
-            index.winners(&units, unit, &mut seen, |winner| {
+            index.winners(&units, unit, (&mut seen, &mut 0), |winner| {
                 found.push(winner);
                 std::ops::ControlFlow::<()>::Continue(())
             });
