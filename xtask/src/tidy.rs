@@ -18,7 +18,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("policy", &["wire", "cpu"]),
     ("ipsec-mb", &["cpu"]),
     ("ipsec", &["wire", "cpu", "policy", "ipsec-mb"]),
-    ("dataplane", &["wire", "cpu", "persistent", "endpoints", "policy", "ipsec"]),
+    ("dataplane", &["wire", "cpu", "persistent", "endpoints", "policy", "ipsec", "offload"]),
     ("xsk", &[]),
     ("bpf", &["wire"]),
     ("placement", &["wire", "bpf", "endpoints", "policy", "dataplane"]),

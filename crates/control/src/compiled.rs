@@ -106,6 +106,7 @@ impl Compiled {
             connections: self.connections.clone(),
             acquires: self.acquires.clone(),
             overlays: self.overlays.clone(),
+            cards: None,
         };
         Ok(Snapshot::after(sources, running)?.into())
     }

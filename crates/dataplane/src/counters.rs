@@ -142,6 +142,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
+    /// Packets that a card's tag decided.
+    pub tagged: u64,
     /// Messages about direct paths.
     pub direct: DirectCounts,
     /// Packets that left, or were dropped, by the fast path.
@@ -190,6 +192,7 @@ impl Counters {
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,
+            tagged: 0,
             direct: DirectCounts::default(),
             fast_path: 0,
             cache: CacheCounters::default(),

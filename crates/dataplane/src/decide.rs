@@ -21,6 +21,7 @@
 
 mod crossing;
 mod lookup_batch;
+mod tagged;
 
 use policy::{
     Consultation, Direction, EgressClass, Exit, FlowAction, FlowVerdict, KnownConnections,
@@ -226,6 +227,12 @@ fn decide_outbound<F: Frames>(
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
         let scope = outbound_scope(context.snapshot, row);
+        if let Some((hop, verdict)) = tagged::tagged((context.snapshot, context.marks), row, scope)
+        {
+            context.counters.tagged += 1;
+            apply_verdict(context, row, hop, &verdict);
+            continue;
+        }
         // Of what is not forwarded other checks are made: its routes are not in the cache.
         let is_served = |cache: &&mut FlowCache| row.origin.is_forwarded() && cache.serves(scope);
         if cache.as_ref().is_some_and(is_served) && lanes.push(number, scope, flow) {

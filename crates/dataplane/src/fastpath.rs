@@ -34,6 +34,7 @@ mod overlay;
 mod prepared_path;
 mod sealed;
 mod segments;
+mod tagged;
 mod tracked;
 
 use std::ops::Range;
@@ -102,6 +103,8 @@ pub(crate) struct FastPath {
     syn: u64,
     /// Packets whose flow had no entry in the cache.
     misses: u64,
+    /// Packets that were decided by a card's tag: a bit a packet.
+    tagged: u64,
     /// True if packets are counted as looked up.
     counts_lookups: bool,
     pause: Pause,
@@ -173,6 +176,7 @@ impl Default for FastPath {
             entry: None,
             syn: 0,
             misses: 0,
+            tagged: 0,
             counts_lookups: false,
             pause: Pause { batches: 0, next: 0, longest: LONGEST_PAUSE },
             shown: Vec::new(),
@@ -208,7 +212,7 @@ impl FastPath {
         let Some(gate) = gate(context, netdev, packets) else { return 0 };
         self.gate = gate;
         self.paths.clear();
-        (self.misses, self.syn, self.counts_lookups) = (0, 0, false);
+        (self.misses, self.syn, self.tagged, self.counts_lookups) = (0, 0, 0, false);
         self.entry = match gate.side {
             Side::Protected => overlay::entry(context, &gate, packets),
             Side::Unprotected => None,

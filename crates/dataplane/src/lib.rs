@@ -10,6 +10,7 @@ mod acquire_switch;
 mod addresses;
 mod batch_context;
 pub mod cache;
+pub mod card_marks;
 pub mod carve_out;
 pub mod connections;
 pub mod counters;
@@ -70,6 +71,7 @@ mod worker_share;
 
 pub use acquire_switch::{AcquireSwitch, KeyManager};
 pub use cache::{CacheCounters, CacheUse, FlowCache};
+pub use card_marks::CardMarks;
 pub use counters::{CounterRoom, Counters, DirectCounts, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;
 pub use frame_room::{FRAME_BYTES, largest_mtu};

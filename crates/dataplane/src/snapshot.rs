@@ -22,6 +22,7 @@ use wire::{Address, Family, LinkAddress};
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::acquire_switch::AcquireSwitch;
+use crate::card_marks::CardMarks;
 use crate::connections::{Connections, Gate, Zone};
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, NextHopId, PortId, RouteGeneration};
@@ -74,6 +75,8 @@ pub struct Sources {
     pub acquires: Arc<AcquireSwitch>,
     /// Virtual networks; `None`: there are none.
     pub overlays: Option<Arc<Overlays>>,
+    /// Tags of cards that count under these policies; `None`: none do.
+    pub cards: Option<Arc<CardMarks>>,
 }
 
 /// The parts that a [`Snapshot`] is made of, as plain lists.
@@ -109,6 +112,8 @@ pub struct SnapshotParts {
     pub inbound: Vec<Arc<InboundSa>>,
     /// Virtual networks; `None`: there are none.
     pub overlays: Option<Arc<Overlays>>,
+    /// Tags of cards that count under these policies; `None`: none do.
+    pub cards: Option<Arc<CardMarks>>,
 }
 
 impl TryFrom<SnapshotParts> for Sources {
@@ -118,6 +123,7 @@ impl TryFrom<SnapshotParts> for Sources {
         let SnapshotParts { generation, workers, host, spd, .. } = parts;
         let SnapshotParts { ports, routes, next_hops, neighbours, .. } = parts;
         let SnapshotParts { sets, outbound, inbound, connections, acquires, overlays, .. } = parts;
+        let SnapshotParts { cards, .. } = parts;
         let hop = |entry: &RouteEntry| -> Result<_, SnapshotError> {
             let target = match entry.target {
                 RouteTarget::Via(hop) => {
@@ -155,6 +161,7 @@ impl TryFrom<SnapshotParts> for Sources {
             connections,
             acquires,
             overlays,
+            cards,
         })
     }
 }
@@ -497,6 +504,12 @@ impl Snapshot {
     #[inline]
     pub fn overlays(&self) -> Option<&Overlays> {
         self.sources.overlays.as_deref()
+    }
+
+    /// Tags of cards that count; `None`: none do.
+    #[inline]
+    pub(crate) fn cards(&self) -> Option<&CardMarks> {
+        self.sources.cards.as_deref()
     }
 
     /// The port that stands for Linux itself.

@@ -418,6 +418,25 @@ impl Tables {
         is_of_group.then(|| self.by_group(Decider::Policy(rule)))
     }
 
+    /// Returns the verdict of the rule in a slot, where the groups of the port that a packet came
+    /// by are all that is asked, and no connections are tracked. `None`: more is asked, or no
+    /// group's rule has the slot.
+    pub fn verdict_of_ingress_rule(
+        &self,
+        scope: Scope,
+        exit: Exit,
+        rule: PolicyIndex,
+    ) -> Option<FlowVerdict> {
+        let Asked { groups_in, spd, groups_out, class } = self.books(scope, exit);
+        let is_all = groups_in.is_some() && spd.is_none() && groups_out.is_none();
+        let is_all = is_all && self.tracks(scope, exit) == Tracks::default();
+        let mut verdict = self.verdict_of_group_rule(rule).filter(|_| is_all)?;
+        if verdict.passes() {
+            verdict.egress = EgressClass::Only(class);
+        }
+        Some(verdict)
+    }
+
     /// The verdict of a group's rule.
     #[inline]
     fn by_group(&self, decider: Decider) -> FlowVerdict {

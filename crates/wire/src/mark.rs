@@ -12,7 +12,8 @@ use crate::shared_struct;
 /// The mark in front of a packet.
 ///
 /// `generation`, `domain`, `zone` and `verdict` are a claim about the packet, and hold only while
-/// the policy domain has this generation: else the walk judges the packet in full.
+/// the policy domain has this generation: else the walk judges the packet in full. Or they are the
+/// [tag](Mark::card_tag) that a card gave the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Mark {
     /// Number of the program's netdev, as this process counts.
@@ -75,6 +76,8 @@ impl Claim {
 
 /// Bits of a claim's word that name the rule.
 const RULE_BITS: u32 = 30;
+/// The word of a mark with a card's tag.
+const CARD_TAG: u32 = 3 << RULE_BITS;
 
 /// The program that marks the packets of a netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +146,21 @@ impl Mark {
         (magic == MAGIC).then_some(mark)
     }
 
+    /// The tag that a card gave the packet: the number of an item in the card, and above it the
+    /// card's incarnation. `None`: no card did.
+    #[inline]
+    pub const fn card_tag(&self) -> Option<u64> {
+        match self.verdict {
+            CARD_TAG => Some((self.generation as u64) << 32 | self.domain as u64),
+            _ => None,
+        }
+    }
+
+    /// The mark with a card's tag.
+    pub const fn with_card_tag(self, tag: u64) -> Mark {
+        Mark { verdict: CARD_TAG, generation: (tag >> 32) as u32, domain: tag as u32, ..self }
+    }
+
     /// Returns the bytes of the mark.
     pub fn bytes(&self) -> [u8; Mark::BYTES] {
         let Mark { netdev, vlan, incarnation, generation, zone, verdict, domain } = *self;
@@ -181,7 +199,7 @@ impl Mark {
 
     /// Returns whether it claims anything about its packet.
     pub fn claims(&self) -> bool {
-        self.generation != 0
+        self.generation != 0 || self.verdict == CARD_TAG
     }
 }
 

@@ -25,9 +25,9 @@ const HEADERS_BYTES: usize = 50;
 
 /// Packets that look common: a bit each.
 #[derive(Clone, Copy, Default)]
-struct Common {
-    v4: u64,
-    v6: u64,
+pub(super) struct Common {
+    pub(super) v4: u64,
+    pub(super) v6: u64,
     syn: u64,
 }
 
@@ -61,10 +61,18 @@ impl FastPath {
         }
         let frame = |_: &_, place: usize| packets[place].packet.frame;
         self.tell_segments(context, Question::Through, [common.v4, common.v6], frame);
-        let fit = match self.one_route(context, common, cache.as_deref()) {
-            OneRoute::Inside => all,
-            OneRoute::Asked(hop) => self.search(context, common, hop),
-            OneRoute::No => self.look_up(context, packets, common, cache),
+        let by_tag = self.by_tag(context, packets, common);
+        let fit = match by_tag.all {
+            0 => match self.one_route(context, common, cache.as_deref()) {
+                OneRoute::Inside => all,
+                OneRoute::Asked(hop) => self.search(context, common, hop),
+                OneRoute::No => self.look_up(context, packets, common, cache),
+            },
+            tagged if tagged == all => by_tag.fit,
+            tagged => {
+                let rest = Common { v4: common.v4 & !tagged, v6: common.v6 & !tagged, ..common };
+                by_tag.fit | self.look_up(context, packets, rest, cache)
+            }
         };
         clock.ended(Stage::Decide);
         self.taken(fit)

@@ -38,8 +38,9 @@ impl FastPath {
         clock: &mut impl StageClock,
     ) {
         if self.counts_lookups {
-            let misses = (self.misses & mask_of(&run)).count_ones();
-            context.counters.cache.count(run.len(), misses as usize);
+            let of_run = |packets: u64| (packets & mask_of(&run)).count_ones() as usize;
+            let looked_up = run.len() - of_run(self.tagged);
+            context.counters.cache.count(looked_up, of_run(self.misses));
         }
         context.counters.fast_path += run.len() as u64;
         let ingress = self.gate.ingress;

@@ -299,7 +299,7 @@ impl Learning {
 
 /// Returns the next hop of a flow whose packets the fast path can carry on: all that the general
 /// walk looks at before it remembers a flow. `None`: the general walk says what becomes of them.
-fn leads_on(
+pub(super) fn leads_on(
     snapshot: &Snapshot,
     last_route: &mut LastRoute,
     flow: &Flow,

@@ -28,6 +28,7 @@ mod put;
 mod reassembled;
 mod size;
 mod suites;
+mod tagged;
 mod tracking;
 mod transmit;
 mod transport;

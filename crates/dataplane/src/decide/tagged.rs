@@ -1,0 +1,35 @@
+//! Packets that a network card tagged with the rule that decides them.
+
+use policy::{FlowVerdict, PolicyIndex, Scope};
+use wire::Mark;
+
+use super::{Routed, route};
+use crate::card_marks;
+use crate::ids::NextHopId;
+use crate::row::{Origin, Row};
+use crate::snapshot::Snapshot;
+
+/// Returns the rule that a row's card says decides it, if the tag counts.
+#[inline]
+fn tagged_rule_of((snapshot, marks): (&Snapshot, &[Mark]), row: &Row) -> Option<PolicyIndex> {
+    let placements = snapshot.cards()?.on(row.ingress)?;
+    // What waited has its hint of another batch; only fragments wait.
+    let is_seen = row.origin == Origin::Received && offload::is_plain(&row.packet);
+    let mark = marks.get((row.hint as usize).checked_sub(1)?).filter(|_| is_seen)?;
+    card_marks::tagged_rule(placements, mark, row.packet.flow.family)
+}
+
+/// Returns the verdict that a card's tag gives a packet, and the next hop by which it is to leave.
+/// `None`: it has no tag that counts, or more is asked than the tag answers.
+#[inline]
+pub(super) fn tagged(
+    (snapshot, marks): (&Snapshot, &[Mark]),
+    row: &Row,
+    scope: Scope,
+) -> Option<(NextHopId, FlowVerdict)> {
+    let rule = tagged_rule_of((snapshot, marks), row)?;
+    let Ok(Routed::Inside(hop)) = route(snapshot, row) else { return None };
+    let exit = snapshot.exit(hop);
+    let verdict = snapshot.tables().verdict_of_ingress_rule(scope, exit, rule)?;
+    Some((hop, verdict))
+}

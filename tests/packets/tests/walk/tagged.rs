@@ -1,0 +1,267 @@
+//! Tags of a network card: whatever they say, verdicts and packets are those of the walk without
+//! them; and one that counts saves the question. The card is emulated.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use dataplane::{
+    CacheUse, CardMarks, Counters, FastPathUse, FlowCache, Input, NetdevId, Outputs, Snapshot,
+    Verdict, Walk,
+};
+use emulated_card::{EmulatedCard, Faults};
+use io::MemoryFrames;
+use offload::{
+    Capabilities, Card as _, CardEvent, Effect, Ledger, Order, Problem, RuleAbilities, plan,
+};
+use packets::lab::{HOST_MAC, Hub, LAN, LAN_MAC, ROUTER_MAC, frame, policy, with_ports};
+use policy::{Action, GroupMode, GroupSide, Policy, PolicyIndex};
+use proptest::prelude::*;
+use proptest::sample::select;
+use wire::build::PacketBuilder;
+use wire::flow::protocol::{TCP, UDP};
+use wire::link::ethertype;
+use wire::mark::MarkVlan;
+use wire::{BATCH, Descriptor, Frames as _, HEADROOM, Mark, Received};
+
+use crate::groups::{group, with};
+
+/// A rule, as it is drawn.
+#[derive(Clone, Debug)]
+struct Line {
+    action: Action,
+    from: &'static str,
+    to: &'static str,
+    upper: Option<(u8, &'static str)>,
+}
+
+/// A packet, as it is drawn: ends, ports, protocol.
+#[derive(Clone, Debug)]
+struct PacketLine {
+    from: &'static str,
+    to: &'static str,
+    ports: (u16, u16),
+    protocol: u8,
+}
+
+const ACTIONS: [Action; 4] = [
+    Action::Permit(GroupMode::Enforce),
+    Action::Deny(GroupMode::Enforce),
+    Action::Permit(GroupMode::Audit),
+    Action::Deny(GroupMode::Audit),
+];
+const FROM: [&str; 5] = ["any", "10.1.0.0/16", "10.1.0.5", "10.1.0.4-10.1.0.5", "2001:db8:1::/48"];
+const TO: [&str; 4] = ["any", "10.12.0.0/16", "10.12.0.5", "2001:db8:12::5"];
+const PORTS: [&str; 4] = ["80", "79-80", "1024-65535", "443"];
+
+fn a_rule() -> impl Strategy<Value = Line> {
+    let upper = prop::option::of((select(&[TCP, UDP][..]), select(&PORTS[..])));
+    (select(&ACTIONS[..]), select(&FROM[..]), select(&TO[..]), upper)
+        .prop_map(|(action, from, to, upper)| Line { action, from, to, upper })
+}
+
+fn a_packet() -> impl Strategy<Value = PacketLine> {
+    let ends = select(
+        &[
+            ("10.1.0.5", "10.12.0.5"),
+            ("10.1.0.4", "10.12.0.5"),
+            ("10.1.0.6", "10.12.0.6"),
+            ("2001:db8:1::5", "2001:db8:12::5"),
+            // To a peer, and nowhere.
+            ("10.1.0.5", "10.2.0.5"),
+            ("10.1.0.5", "10.99.0.5"),
+        ][..],
+    );
+    let ports = (select(&[1, 1023, 1024, 65535][..]), select(&[79, 80, 81, 443, 1024][..]));
+    (ends, ports, select(&[TCP, UDP, 1, 99][..]))
+        .prop_map(|((from, to), ports, protocol)| PacketLine { from, to, ports, protocol })
+}
+
+impl PacketLine {
+    fn frame(&self) -> Vec<u8> {
+        let packet = PacketBuilder::between(self.from, self.to);
+        let (source, destination) = self.ports;
+        let packet = match self.protocol {
+            TCP => packet.tcp(source, destination),
+            UDP => packet.udp(source, destination),
+            1 => packet.icmp(8, 0, [0; 4]),
+            other => packet.protocol(other).payload_of(20),
+        };
+        let is_v6 = self.from.contains(':');
+        let ethertype = if is_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
+        frame(LAN_MAC, HOST_MAC, None, ethertype, &packet.ip())
+    }
+}
+
+/// The groups of lan: the rules in their order, then the last.
+fn hub(lines: &[Line]) -> Hub {
+    let rules = lines.iter().map(|line| {
+        let rule = policy("rule", 0, line.action, &[line.from], &[line.to]);
+        let rule = match line.upper {
+            Some((protocol, ports)) => with_ports(rule, protocol, &[ports]),
+            None => rule,
+        };
+        let (group, ingress) = (Some(GroupSide::In), Some([LAN.0].as_slice().into()));
+        Policy { group, ingress, ..rule }
+    });
+    let mut hub = Hub::default();
+    with(group(GroupSide::In, LAN, rules.collect(), GroupMode::Enforce))(&mut hub);
+    hub
+}
+
+/// An emulated card on lan, with its ledger.
+struct Carded {
+    card: EmulatedCard,
+    ledger: Ledger,
+    now_ms: u64,
+}
+
+impl Carded {
+    /// A card with as many of the rules as it may have.
+    fn of(snapshot: &Snapshot, capabilities: Capabilities) -> Carded {
+        let ledger = Ledger::new(capabilities.clone());
+        let mut carded = Carded { card: EmulatedCard::new(capabilities, 7), ledger, now_ms: 0 };
+        let spd = snapshot.spd();
+        let rules: Vec<(PolicyIndex, &Policy)> =
+            (0..spd.slots() as u32).map(PolicyIndex).map(|slot| (slot, spd.policy(slot))).collect();
+        let plan = plan(&Problem {
+            rules: &rules,
+            ports: &[LAN.0],
+            card: &carded.ledger.card().clone(),
+            effect: Effect::Mark,
+            own: &[],
+            packets: &|slot| 1000 + u64::from(slot.0),
+            standing: &carded.ledger.standing(),
+            most_moves: usize::MAX,
+        });
+        carded.ledger.adopt(&plan).unwrap();
+        for _ in 0..16 {
+            carded.round();
+        }
+        carded
+    }
+
+    fn round(&mut self) {
+        self.ledger.orders().give(&mut self.card);
+        self.now_ms += 1000;
+        self.card.advance(self.now_ms);
+        let mut events: Vec<CardEvent> = Vec::new();
+        self.card.poll(&mut events);
+        events.iter().for_each(|event| drop(self.ledger.event(event)));
+        self.ledger.look(&self.card);
+    }
+
+    /// The snapshot of a gateway that believes the card.
+    fn snapshot(&self, hub: Hub) -> Snapshot {
+        let mut hub = hub;
+        let placements = Arc::new(self.ledger.placements());
+        hub.parts.cards = Some(CardMarks::new([(LAN, placements)]).into());
+        hub.snapshot()
+    }
+}
+
+/// A mark with a card's tag.
+fn tag(bits: u64) -> Mark {
+    let mark = Mark {
+        netdev: 0,
+        vlan: MarkVlan::Untagged,
+        incarnation: 1,
+        generation: 0,
+        zone: 0,
+        verdict: 0,
+        domain: 0,
+    };
+    mark.with_card_tag(bits)
+}
+
+/// Verdicts on a batch, and the frames that leave.
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    verdicts: Vec<Option<Verdict>>,
+    sent: Vec<Vec<u8>>,
+}
+
+/// Walks packets with their marks, twice, so that a cache knows them.
+fn walk(
+    snapshot: &Snapshot,
+    packets: &[(Vec<u8>, Option<Mark>)],
+    (fast, remembers): (FastPathUse, bool),
+) -> (Outcome, Counters) {
+    let mut walk = Walk::new(snapshot);
+    walk.use_fast_path(fast);
+    if remembers {
+        walk.take_cache(Some(FlowCache::new(64, &[42; 32], CacheUse::Always).unwrap()));
+    }
+    let mut frames = MemoryFrames::new(4 * BATCH as u32);
+    let mut outcome = None;
+    for _ in 0..2 {
+        let (mut received, mut marks) = (Vec::new(), Vec::new());
+        for (bytes, mark) in packets {
+            let frame = frames.take().unwrap();
+            let (offset, length) = (HEADROOM as u32, bytes.len() as u32);
+            frames.bytes_mut(frame)[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+            marks.extend(*mark);
+            let hint = mark.map_or(0, |_| marks.len() as u32);
+            received.push(Received { packet: Descriptor { frame, offset, length }, hint });
+        }
+        let mut out = Outputs::default();
+        let input = Input::received(NetdevId(0), &received).marked(&marks);
+        walk.run(snapshot, 1_000_000_000, input, &mut frames, &mut out);
+        let sent: Vec<_> = out.tx.iter().map(|sent| sent.packet).collect();
+        let bytes = |packet: &Descriptor| {
+            let start = packet.offset as usize;
+            let frame = &frames.bytes(packet.frame)[start..start + packet.length as usize];
+            // What is sealed is so with another number each time.
+            let is_sealed = frame[..6] == ROUTER_MAC;
+            if is_sealed { frame[..34].to_vec() } else { frame.to_vec() }
+        };
+        let now = Outcome {
+            verdicts: out.verdicts.iter().copied().take(packets.len()).collect(),
+            sent: sent.iter().map(bytes).collect(),
+        };
+        sent.iter().for_each(|packet| frames.give(packet.frame));
+        outcome = Some(now);
+    }
+    (outcome.unwrap(), walk.counters().clone())
+}
+
+const WAYS: [(FastPathUse, bool); 4] = [
+    (FastPathUse::Never, false),
+    (FastPathUse::Never, true),
+    (FastPathUse::Eager, false),
+    (FastPathUse::Eager, true),
+];
+
+// HA-21
+#[test]
+fn tags_change_no_verdict_and_no_packet() {
+    let tagged = Cell::new(0);
+    let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
+    let rules = prop::collection::vec(a_rule(), 0..8);
+    let packets = prop::collection::vec((a_packet(), any::<u8>()), 1..BATCH);
+    let card = (select(&Order::ALL[..]), 1..12u32, select(&[0u32, 0, 300][..]));
+    proptest!(config, |(rules in rules, packets in packets, (order, entries, garbage) in card)| {
+        let plain = hub(&rules).snapshot();
+        let abilities = RuleAbilities { order, entries, ..RuleAbilities::default() };
+        let mut carded = Carded::of(&plain, Capabilities::emulated(abilities));
+        let believing = carded.snapshot(hub(&rules));
+        carded.card.set_faults(Faults { garbage: garbage as _, ..Faults::default() });
+        let list: Vec<_> = packets.iter().map(|(line, lost)| {
+            let frame = line.frame();
+            let mark = carded.card.receive(LAN.0, &frame).mark;
+            // The card leaves some alone.
+            let mark = (mark != 0 && lost % 4 != 0).then(|| tag(mark));
+            (frame, mark)
+        }).collect();
+        let bare: Vec<_> = list.iter().map(|(frame, _)| (frame.clone(), None)).collect();
+        let (expected, _) = walk(&plain, &bare, WAYS[0]);
+        for way in WAYS {
+            let (got, counters) = walk(&believing, &list, way);
+            prop_assert_eq!(&got, &expected, "{:?} {:?}", way, rules);
+            tagged.set(tagged.get() + counters.tagged);
+            prop_assert_eq!(walk(&believing, &bare, way).1.tagged, 0);
+            prop_assert_eq!(walk(&plain, &list, way).1.tagged, 0, "nobody says that they count");
+        }
+    });
+    println!("{} packets were decided by their tags", tagged.get());
+    assert!(tagged.get() > 10_000, "{}", tagged.get());
+}
