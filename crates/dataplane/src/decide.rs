@@ -227,9 +227,7 @@ fn decide_outbound<F: Frames>(
     for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| row.state == State::Clear) {
         let flow = &row.packet.flow;
         let scope = outbound_scope(context.snapshot, row);
-        if let Some((hop, verdict)) = tagged::tagged((context.snapshot, context.marks), row, scope)
-        {
-            context.counters.tagged += 1;
+        if let Some((hop, verdict)) = tagged::tagged(context, row, scope) {
             apply_verdict(context, row, hop, &verdict);
             continue;
         }

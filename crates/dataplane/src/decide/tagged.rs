@@ -4,6 +4,7 @@ use policy::{FlowVerdict, PolicyIndex, Scope};
 use wire::Mark;
 
 use super::{Routed, route};
+use crate::batch_context::BatchContext;
 use crate::card_marks;
 use crate::ids::NextHopId;
 use crate::row::{Origin, Row};
@@ -19,17 +20,19 @@ fn tagged_rule_of((snapshot, marks): (&Snapshot, &[Mark]), row: &Row) -> Option<
     card_marks::tagged_rule(placements, mark, row.packet.flow.family)
 }
 
-/// Returns the verdict that a card's tag gives a packet, and the next hop by which it is to leave.
-/// `None`: it has no tag that counts, or more is asked than the tag answers.
+/// Returns the verdict that a card's tag gives a packet, and the next hop by which it is to leave;
+/// counts it. `None`: it has no tag that counts, or more is asked than the tag answers.
 #[inline]
-pub(super) fn tagged(
-    (snapshot, marks): (&Snapshot, &[Mark]),
+pub(super) fn tagged<F>(
+    context: &mut BatchContext<'_, F>,
     row: &Row,
     scope: Scope,
 ) -> Option<(NextHopId, FlowVerdict)> {
-    let rule = tagged_rule_of((snapshot, marks), row)?;
+    let snapshot = context.snapshot;
+    let rule = tagged_rule_of((snapshot, context.marks), row)?;
     let Ok(Routed::Inside(hop)) = route(snapshot, row) else { return None };
     let exit = snapshot.exit(hop);
     let verdict = snapshot.tables().verdict_of_ingress_rule(scope, exit, rule)?;
+    context.counters.tagged += 1;
     Some((hop, verdict))
 }
