@@ -55,6 +55,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "config",
             "linux",
             "control",
+            "offload",
             "console",
             "replay",
             "api",

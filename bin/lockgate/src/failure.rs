@@ -145,6 +145,22 @@ pub(crate) enum Usage {
         /// The text.
         text: String,
     },
+    /// A port that the configuration does not have.
+    #[error("there is no port \"{name}\": {}", ports_text(.known))]
+    UnknownPort {
+        /// The name.
+        name: String,
+        /// The ports that there are.
+        known: Vec<String>,
+    },
+    /// A file of counters that is none.
+    #[error("{file}: not an answer of `lockgate show group --json`: {problem}")]
+    BadCounters {
+        /// The file.
+        file: String,
+        /// The problem.
+        problem: String,
+    },
     /// No packets to replay.
     #[error("nothing to replay: give an input, IN.pcap OUT.pcap or --in PORT=IN.pcap OUT.pcap")]
     NoInput,
@@ -272,6 +288,10 @@ impl Failure {
     pub(crate) fn file(file: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Failure {
         move |error| Failure::File { file: file.into(), error }
     }
+}
+
+fn ports_text(known: &[String]) -> String {
+    if known.is_empty() { "the file has none".into() } else { known.join(", ") }
 }
 
 fn command_text(parent: &str, word: &str) -> String {

@@ -16,6 +16,7 @@ mod init;
 mod input;
 mod keygen;
 mod live;
+mod plan;
 mod replay;
 mod words;
 
@@ -60,7 +61,7 @@ With --json an error is one line on standard output:
 
 /// Commands that ask no daemon.
 const OFFLINE: &[&str] =
-    &["check", "init", "keygen", "replay", "demo", "bench", "probe", "generate"];
+    &["check", "init", "keygen", "plan", "replay", "demo", "bench", "probe", "generate"];
 
 /// The subcommands. Each is described in its own file, whose first line is its line of the
 /// overview.
@@ -85,6 +86,7 @@ enum Command {
     #[command(alias = "sh")]
     Show(show::Args),
     Explain(explain::Args),
+    Plan(Box<plan::Args>),
     Events(events::Args),
     Capture(capture::Args),
     Probe(probe::Args),
@@ -203,6 +205,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Status(args) => status::run(&args, &socket),
         Command::Show(args) => show::run(&args, &socket),
         Command::Explain(args) => explain::run(&args, &socket),
+        Command::Plan(args) => plan::run(&args),
         Command::Events(args) => events::run(&args, &socket),
         Command::Capture(args) => capture::run(&args, &socket),
         Command::Probe(args) => probe::run(&args),

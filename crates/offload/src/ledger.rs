@@ -83,12 +83,12 @@ struct Entry {
     answered: u64,
     /// The last look that found the rule.
     seen: u64,
-    /// What is known of those that must be in the card before it.
+    /// Knowledge of those that must be in the card before it.
     company: Company,
     reading: Reading,
 }
 
-/// What is known of the rules that must be in the card before one.
+/// Knowledge of the rules that must be in the card before one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Company {
     /// No look since the rule's answer has found them all.
@@ -349,8 +349,8 @@ impl Ledger {
         placing.guards.iter().all(was_before)
     }
 
-    /// Returns whether all that must be in the card before a rule was there when it was ordered, and
-    /// was found there by a look after its answer.
+    /// Returns whether all that must be in the card before a rule was there when it was ordered,
+    /// and was found there by a look after its answer.
     fn is_in_company(&self, entry: &Entry) -> bool {
         entry.placing.guards.iter().all(|guard| {
             let Some(handle) = self.handles.get(guard) else { return false };
@@ -463,8 +463,8 @@ impl Ledger {
         self.refused.insert(key, Rest { refusal, times: times.saturating_add(1), periods });
     }
 
-    /// Ends a period: rules that the card refused come nearer to being tried again, and what is kept
-    /// about rules that are gone is forgotten.
+    /// Ends a period: rules that the card refused come nearer to being tried again, and what is
+    /// kept about rules that are gone is forgotten.
     pub fn end_period(&mut self) {
         for rest in self.refused.values_mut() {
             rest.periods = rest.periods.saturating_sub(1);

@@ -84,6 +84,10 @@ fn meant(nearest: &Option<&'static str>) -> String {
 
 /// The nearest of some words, if one is near.
 fn nearest(word: &str, of: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
+    let of: Vec<&'static str> = of.into_iter().collect();
+    if let Some(longer) = of.iter().find(|known| word.len() > 2 && known.starts_with(word)) {
+        return Some(longer);
+    }
     let of = of.into_iter().map(|known| (strsim::damerau_levenshtein(word, known), known));
     let (distance, known) = of.min_by_key(|(distance, _)| *distance)?;
     (distance <= 1 + known.len() / 3).then_some(known)
@@ -189,7 +193,8 @@ mod tests {
     fn a_mistake_is_told_with_the_nearest_right_word() {
         for (text, parts) in [
             ("emulatd", &["no card \"emulatd\"", "did you mean \"emulated\"", "acl-2000"][..]),
-            ("mlx5", &["no card \"mlx5\"", "mlx5-as-read", "order=none|priority"]),
+            ("mlx5", &["did you mean \"mlx5-as-read\"", "order=none|priority"]),
+            ("netronome", &["no card \"netronome\": write acl-2000, v9, 6.4+"]),
             ("acl-200", &["did you mean \"acl-2000\""]),
             ("acl-2000:rules=1", &["acl-2000 takes no options", ":rules=1"]),
             ("emulated:rule=1", &["no option \"rule\"", "did you mean \"rules\"", "ms, order"]),

@@ -340,6 +340,13 @@ const PAGES: &[(&str, Sections)] = &[
         ]),
     ),
     ("lockgate-explain", Sections { files: &[SOCKET, CONFIGURATION, KEYS], ..live(&[]) }),
+    (
+        "lockgate-plan",
+        Sections {
+            files: &[CONFIGURATION, ("FILE", "Packets by rule, of `lockgate show group --json`.")],
+            ..live(&[])
+        },
+    ),
     ("lockgate-events", live(&[("lockgate events", "Print the events that the daemon keeps")])),
     ("lockgate-capture", live(&[])),
     (

@@ -28,7 +28,8 @@ pub(super) enum Closure {
     Blocked(Reason),
 }
 
-/// The rules that win over a rule and decide otherwise, or the reason why it may not be in the card.
+/// The rules that win over a rule and decide otherwise, or the reason why it may not be in the
+/// card.
 type Direct = Result<Box<[u32]>, Reason>;
 
 /// The closures of rules, found when they are first asked for.

@@ -1,0 +1,100 @@
+//! Packets by rule, as `lockgate show group --json` answers them.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use config::{last_rule_name, rule_name};
+use policy::{GroupSide, Policy};
+use serde::Deserialize;
+use wire::Family;
+
+use crate::failure::{Failure, Usage};
+
+/// Packets that rules decided, by their names.
+pub(super) struct Counters {
+    packets: HashMap<String, u64>,
+}
+
+/// The part of the answer of `lockgate show group --json` that counts.
+#[derive(Deserialize)]
+struct Groups {
+    groups: Vec<Group>,
+    #[serde(default)]
+    ports: Vec<Port>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    #[serde(default)]
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    name: String,
+    #[serde(default)]
+    decided: Option<Volume>,
+}
+
+#[derive(Deserialize)]
+struct Port {
+    port: String,
+    side: String,
+    #[serde(default)]
+    decided: Option<Volume>,
+}
+
+#[derive(Deserialize)]
+struct Volume {
+    #[serde(default)]
+    packets: u64,
+}
+
+impl Counters {
+    /// Reads an answer of `lockgate show group --json`.
+    pub(super) fn read(file: &Path) -> Result<Counters, Failure> {
+        let text = std::fs::read_to_string(file).map_err(Failure::file(file))?;
+        let groups: Groups = serde_json::from_str(&text).map_err(|error| {
+            let (file, problem) = (file.display().to_string(), error.to_string());
+            Failure::from(Usage::BadCounters { file, problem })
+        })?;
+        let mut packets: HashMap<String, u64> = HashMap::new();
+        let mut add = |name: String, decided: Option<Volume>| {
+            let sum = packets.entry(name).or_default();
+            *sum = sum.saturating_add(decided.map_or(0, |decided| decided.packets));
+        };
+        for Group { name: group, rules } in groups.groups {
+            for Rule { name, decided } in rules {
+                add(rule_name(&group, &name), decided);
+            }
+        }
+        for Port { port, side, decided } in groups.ports {
+            if let Some(side) = GroupSide::ALL.into_iter().find(|known| known.name() == side) {
+                add(last_rule_name(&port, side), decided);
+            }
+        }
+        Ok(Counters { packets })
+    }
+
+    /// Packets of the rule of a name.
+    pub(super) fn of(&self, name: &str) -> u64 {
+        self.packets.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// Packets of each policy, by its slot. A rule that ports list at several places is several
+/// policies, which share its packets. Without counters each has one of each family.
+pub(super) fn by_slot(counters: Option<&Counters>, policies: &[Policy]) -> Vec<u64> {
+    let Some(counters) = counters else {
+        let has = |policy: &Policy, family| u64::from(policy.selector.rules_of_group(family) > 0);
+        let one = |policy| has(policy, Family::V4) + has(policy, Family::V6);
+        return policies.iter().map(one).collect();
+    };
+    let mut sharing: HashMap<&str, u64> = HashMap::new();
+    for policy in policies {
+        *sharing.entry(&policy.name).or_default() += 1;
+    }
+    let packets = |policy: &Policy| counters.of(&policy.name) / sharing[policy.name.as_str()];
+    policies.iter().map(packets).collect()
+}

@@ -1,0 +1,201 @@
+//! `plan`, the real binary: rules that a card would have, and the reasons of the others.
+
+mod common;
+
+use common::Place;
+use serde_json::Value;
+
+/// Ports with groups, policies, and rules of every kind.
+const GATEWAY: &str = r#"
+[node]
+name = "gw"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+groups_in = ["web", "rest"]
+[port.dmz]
+netdev = "eth2"
+side = "protected"
+groups_in = ["rest"]
+groups_out = ["web"]
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[group.web]
+[group.rest]
+[[policy]]
+name = "out"
+action = "bypass"
+local = ["any"]
+remote = ["9.9.9.9"]
+[[rule]]
+group = "web"
+name = "ssh"
+action = "deny"
+from = ["any"]
+to = ["10.1.0.0/24"]
+protocol = "tcp"
+to_ports = ["22"]
+[[rule]]
+group = "web"
+name = "https"
+action = "permit"
+from = ["any"]
+to = ["10.1.0.0/16"]
+protocol = "tcp"
+to_ports = ["80", "443"]
+[[rule]]
+group = "web"
+name = "dns"
+action = "reflect"
+from = ["10.1.0.0/16"]
+to = ["9.9.9.9"]
+protocol = "udp"
+to_ports = ["53"]
+[[rule]]
+group = "rest"
+name = "ping"
+action = "permit"
+from = ["10.0.0.0/8"]
+to = ["10.0.0.0/8"]
+protocol = "icmp"
+[[rule]]
+group = "rest"
+name = "inside"
+action = "permit"
+from = ["10.2.0.0/16"]
+to = ["10.2.0.0-10.2.255.9"]
+"#;
+
+fn place() -> Place {
+    let place = Place::empty();
+    place.write("gw.toml", GATEWAY);
+    place
+}
+
+fn rules<'a>(list: &'a Value, reason: &str) -> Vec<&'a str> {
+    let list = list.as_array().unwrap().iter();
+    list.filter(|rule| rule["reason"] == reason)
+        .map(|rule| rule["rule"].as_str().unwrap())
+        .collect()
+}
+
+fn placed(json: &Value) -> Vec<(&str, u64)> {
+    let list = json["placed"].as_array().unwrap().iter();
+    list.map(|rule| (rule["rule"].as_str().unwrap(), rule["family"].as_u64().unwrap())).collect()
+}
+
+// HA-06, HA-13, HA-18
+#[test]
+fn what_a_card_can_say_is_planned_and_every_other_rule_has_its_reason() {
+    let place = place();
+    let json = place.json(&["plan", "--config", "gw.toml"]);
+    assert_eq!(json["card"]["emulated"], true);
+    assert_eq!(json["counted"], false);
+    let here = placed(&json);
+    assert!(here.contains(&("web/https", 4)) && here.contains(&("dmz (in)", 6)), "{json}");
+    let left = &json["left"];
+    assert_eq!(rules(left, "policy"), ["out"]);
+    assert_eq!(rules(left, "reflect"), ["web/dns"]);
+    assert_eq!(rules(left, "beaten"), ["lan (in)"]);
+    let beaten = left.as_array().unwrap().iter().find(|rule| rule["rule"] == "lan (in)").unwrap();
+    assert_eq!((&beaten["because_of"], &beaten["family"]), (&"web/dns".into(), &4.into()));
+    assert_eq!(rules(left, "egress").len(), 5);
+    let all = json["placed"].as_array().unwrap().len() + left.as_array().unwrap().len();
+    assert_eq!(json["share"]["tagged"].as_u64(), Some(here.len() as u64));
+    let reasons = json["reasons"].as_array().unwrap().iter();
+    let counted: u64 = reasons.map(|reason| reason["rules"].as_u64().unwrap()).sum();
+    assert_eq!(counted as usize + here.len(), all);
+    // A card that can ask for TCP and UDP alone gets no rule for ICMP: as a rule for the pair it
+    // would match TCP too.
+    let json = place.json(&["plan", "--config", "gw.toml", "--card", "acl-2000"]);
+    assert_eq!(
+        (&json["card"]["emulated"], &json["card"]["source"]),
+        (&false.into(), &"as read".into())
+    );
+    assert_eq!(rules(&json["left"], "protocol"), ["rest/ping", "rest/ping"]);
+    let json = place.json(&["plan", "--config", "gw.toml", "--card", "v9"]);
+    assert!(placed(&json).is_empty() && json["card"]["no_rules"].is_string());
+}
+
+// HA-14
+#[test]
+fn the_entries_are_the_whole_cards_and_go_to_the_rules_that_decide_most_packets() {
+    let place = place();
+    let counters = r#"{"groups":[
+        {"name":"web","rules":[{"name":"https","decided":{"packets":900}},{"name":"ssh"}]},
+        {"name":"rest","rules":[{"name":"ping","decided":{"packets":50}},
+                                {"name":"inside","decided":{"packets":90}}]}],
+        "ports":[{"port":"lan","side":"in","decided":{"packets":10}}]}"#;
+    place.write("groups.json", counters);
+    let plan = |card: &str, more: &[&str]| {
+        let asked = ["plan", "--config", "gw.toml", "--counters", "groups.json", "--card", card];
+        place.json(&[&asked[..], more].concat())
+    };
+    // 900 packets are of the rule at both places, in and out: half of them came by a port.
+    let json = plan("emulated:rules=3", &[]);
+    assert_eq!(json["counted"], true);
+    let places: Vec<&str> = placed(&json).into_iter().map(|(rule, _)| rule).collect();
+    assert_eq!(places, ["rest/ping", "web/https"], "in the order of their ranks");
+    assert_eq!((&json["entries"], &json["placed"][1]["packets"]), (&3.into(), &900.into()));
+    let json = plan("emulated", &["--port", "dmz"]);
+    let places: Vec<&str> = placed(&json).into_iter().map(|(rule, _)| rule).collect();
+    assert_eq!(places, ["rest/ping", "rest/inside"]);
+    assert_eq!(rules(&json["left"], "other_port").len(), 7);
+    assert!(rules(&json["left"], "no_packets").contains(&"dmz (in)"));
+}
+
+#[test]
+fn the_text_lines_up_and_long_lists_are_cut() {
+    let place = place();
+    let text = place.succeeds(&["plan", "--config", "gw.toml", "--card", "emulated:order=none"]);
+    for part in [
+        "emulated: software plays it",
+        "2000 entries for all its ports, order none, 5 ms",
+        "No counters: every rule is taken to decide as many packets as any other.",
+        "Rules that would be placed, in this order",
+        "Rules that the gateway decides itself, by reason",
+        "a rule that wins over it decides otherwise, and the card keeps no order",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let heading = text.lines().find(|line| line.contains("because of")).unwrap();
+    let at = heading.find("because of").unwrap();
+    let row =
+        text.lines().find(|line| line.contains("dmz (in)") && line.contains("order")).unwrap();
+    assert_eq!(row.find("rest/ping"), Some(at), "{text}");
+    let many: String = (0..60)
+        .map(|n| {
+            format!(
+                "[[rule]]\ngroup = \"rest\"\nname = \"n{n}\"\naction = \"permit\"\n\
+                 from = [\"10.9.{n}.0/24\"]\nto = [\"10.8.0.0/16\"]\n"
+            )
+        })
+        .collect();
+    place.write("many.toml", &(GATEWAY.to_owned() + &many));
+    let text = place.succeeds(&["plan", "--config", "many.toml"]);
+    assert!(text.contains("more: --all") && text.lines().count() < 70, "{text}");
+    let text = place.succeeds(&["plan", "--config", "many.toml", "--all"]);
+    assert!(!text.contains("more: --all") && text.contains("rest/n59"), "{text}");
+}
+
+#[test]
+fn a_mistake_is_told_and_ends_with_2() {
+    let place = place();
+    place.write("bad.json", "{\"groups\": 7}");
+    for (args, parts) in [
+        (
+            &["--card", "emulated:order=nune"][..],
+            &["no order \"nune\"", "did you mean \"none\""][..],
+        ),
+        (&["--card", "acl"], &["did you mean \"acl-2000\""]),
+        (&["--port", "dms"], &["no port \"dms\"", "lan, dmz, wan"]),
+        (&["--counters", "bad.json"], &["bad.json", "lockgate show group --json"]),
+    ] {
+        let args = [&["plan", "--config", "gw.toml"], args].concat();
+        place.fails(2, &args, parts);
+    }
+    place.fails(1, &["plan", "--config", "none.toml"], &["none.toml"]);
+    place.fails(1, &["plan", "--config", "gw.toml", "--counters", "none.json"], &["none.json"]);
+    place.fails(2, &["--socket", "x", "plan", "--config", "gw.toml"], &["asks no daemon"]);
+}
