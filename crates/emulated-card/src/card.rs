@@ -291,14 +291,15 @@ impl Card for EmulatedCard {
     }
 }
 
-/// The queue of a flow (FNV-1a over addresses and ports).
+/// The queue of a flow (FNV-1a over addresses and ports, mixed).
 fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> usize {
     let upper = upper.unwrap_or_default();
     let bytes = source.iter().chain(destination).chain(&upper);
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    (hash >> 32) as usize % QUEUES
+    let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed >> 32) as usize % QUEUES
 }
 
 #[cfg(test)]

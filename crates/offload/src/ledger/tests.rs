@@ -179,6 +179,7 @@ fn a_rule_counts_when_it_is_answered_looked_at_and_behind_those_that_win() {
     }
 }
 
+// HA-20
 #[test]
 fn a_loser_counts_no_more_when_a_winner_goes_and_gets_another_number_when_it_comes_back() {
     let mut place = Place::of(pair());
