@@ -151,7 +151,7 @@ fn packet() -> impl Strategy<Value = PacketLine> {
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => proptest::collection::vec(packet(), 1..24).prop_map(Step::Packets),
-        1 => packet().prop_map(Step::Late),
+        3 => packet().prop_map(Step::Late),
         3 => proptest::collection::vec(prop_oneof![Just(0), 0..1000u64, Just(u64::MAX)], 1..14)
             .prop_map(Step::Plan),
         4 => Just(Step::Orders),

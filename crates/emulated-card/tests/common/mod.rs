@@ -413,7 +413,7 @@ fn with_upper(
     let source = port(local, line.corner[2], line.noise[2]);
     let destination = port(remote, line.corner[3], line.noise[3]);
     let messages = near.selector.upper.messages();
-    let drawn = [6, 17, 1, 58, 132, 47][usize::from(line.corner[4]) % 6];
+    let drawn = [6, 17, 1, 58, 132, 136, 33, 47][usize::from(line.corner[4]) % 8];
     let number = match near.selector.protocol {
         Some(number) if !line.noise[0].is_multiple_of(4) => number,
         _ if !messages.is_empty() && !line.noise[0].is_multiple_of(4) => match family {
