@@ -71,6 +71,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "wire",
             "cpu",
             "policy",
+            "offload",
+            "emulated-card",
             "ipsec",
             "dataplane",
             "endpoints",

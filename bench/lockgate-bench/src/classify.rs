@@ -21,7 +21,7 @@ use super::measure::{self, Span, measure, overhead, rounds};
 use super::{ArgumentError, BenchError, Report, RulesRefused, WrongAnswer, publish};
 use scene::Random;
 use sets::Generated;
-pub(super) use sets::{Set, SetError, read};
+pub(super) use sets::{Set, SetError, read, sized};
 use trace::Trace;
 
 /// Laps at least.

@@ -62,6 +62,7 @@
 //! | `measure` | clocks, median, spread, random order |
 //! | `memory` | how far away memory is |
 //! | `machine` | what it was measured on |
+//! | `placing` | `bench plan`: how long it takes to plan which rules a card should have |
 //! | `plot` | curves as SVG |
 //! | `failure` | why there are none, and the exit code |
 #![forbid(unsafe_code)]
@@ -85,6 +86,7 @@ mod measure;
 mod memory;
 mod overlay;
 mod pairs;
+mod placing;
 mod plot;
 mod rows;
 mod shares;
@@ -115,6 +117,7 @@ pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use overlay::OverlayArguments;
+pub(crate) use placing::PlanArguments;
 pub(crate) use spd::SpdArguments;
 pub(crate) use store::StoreArguments;
 
@@ -141,6 +144,8 @@ enum Bench {
     Conn(Box<ConnArguments>),
     /// The classifier alone, every packet a miss: ns a lookup, by sets of rules.
     Classify(Box<ClassifyArguments>),
+    /// The planner of a card: time to plan, and to take a change in. The card is emulated.
+    Plan(PlanArguments),
     /// The flow cache's table alone, over its size; colliding flows and floods through the walk.
     Cache(CacheArguments),
     /// Policies that change while a worker walks: rate kept, stalls, time to effect.
@@ -228,6 +233,9 @@ pub(crate) enum BenchError {
         /// Those that were to go.
         all: u64,
     },
+    /// A plan is not safe, or a card did not take it.
+    #[error("{0}; there are no figures")]
+    Plan(placing::WrongPlan),
     /// A forwarder forwarded nothing, or other packets than it received.
     #[error(
         "{forwarder}: {packets} packets with {bytes} bytes arrived, {size} bytes each are right"
@@ -336,6 +344,7 @@ fn run(
         Bench::Acl(arguments) => acl::run(arguments),
         Bench::Conn(arguments) => conn::run(arguments),
         Bench::Classify(arguments) => classify::run(arguments),
+        Bench::Plan(arguments) => placing::run(arguments),
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),

@@ -116,7 +116,7 @@ fn policies(selectors: Vec<Selector>) -> Vec<Policy> {
 
 /// Returns a set with this number of rules: the first of them, or copies of all of them with other
 /// network parts.
-pub(super) fn sized(set: &Set, rules: usize) -> Set {
+pub(in super::super) fn sized(set: &Set, rules: usize) -> Set {
     let mut random = Random::new(11);
     let mut selectors = Vec::with_capacity(rules);
     while selectors.len() < rules {
