@@ -86,7 +86,15 @@ impl<'u, 'p> Choosing<'_, 'u, 'p> {
                 continue;
             }
             let is_first = is_resident(unit) || standing.seasoned.contains(&unit.key);
-            if is_first { first.push(place) } else { others.push(place) }
+            if is_first {
+                first.push(place)
+            } else {
+                others.push(place)
+            }
+            if is_resident(unit) {
+                // Before the bound on effort is reached: none goes because others are looked at.
+                self.closures.of(place);
+            }
         }
         let by_use = |units: &[Unit<'_>], place: u32| {
             let unit = &units[place as usize];
