@@ -75,8 +75,7 @@ const PARTS: &[Part] = &[
                 command.args(["--include-ignored", "--skip", "speed"]).env("PROPTEST_CASES", "2000")
             })?;
             let Outcome::Passed(mut counts) = tables else { return Ok(tables) };
-            let million: Prepare =
-                |command| long(command.args(["--ignored", "--nocapture", "million"]));
+            let million: Prepare = |command| long(command.args(["--ignored", "million"]));
             match runs::network_namespaces(built, &["overlay"], million)? {
                 Outcome::Passed(more) => {
                     counts.add(more);
