@@ -2,6 +2,7 @@
 
 use wire::{Frames, Mark, Received};
 
+use crate::audit::Auditor;
 use crate::counters::Counters;
 use crate::direct_flows::DirectFlows;
 use crate::esp_fragments::DroppedDatagrams;
@@ -39,6 +40,8 @@ pub(crate) struct BatchContext<'a, F> {
     pub(crate) tenants: &'a mut TenantSampler,
     /// Flows of virtual networks that their hosts are told direct paths of.
     pub(crate) direct: &'a mut DirectFlows,
+    /// Judges packets again that a fast tier decided.
+    pub(crate) auditor: &'a mut Auditor,
     pub(crate) frames: &'a mut F,
     pub(crate) counters: &'a mut Counters,
     pub(crate) out: &'a mut Outputs,

@@ -3,6 +3,7 @@
 use ipsec::SaId;
 use policy::{Direction, PolicyIndex};
 
+use crate::audit::AuditCounts;
 use crate::cache::CacheCounters;
 use crate::ids::PortId;
 use crate::snapshot::Snapshot;
@@ -142,6 +143,8 @@ pub struct Counters {
     pub taken_over: u64,
     /// NAT keepalives made.
     pub keepalives: u64,
+    /// Packets that were judged again.
+    pub audit: AuditCounts,
     /// Packets that a card's tag decided.
     pub tagged: u64,
     /// Messages about direct paths.
@@ -192,6 +195,7 @@ impl Counters {
             handed_over: 0,
             taken_over: 0,
             keepalives: 0,
+            audit: AuditCounts::default(),
             tagged: 0,
             direct: DirectCounts::default(),
             fast_path: 0,

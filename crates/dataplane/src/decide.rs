@@ -19,17 +19,21 @@
 //! [`decide_one`] asks the same questions of one packet, without cache and counters: the twin that
 //! `explain` and captures run, and that the batch is tested against.
 
+mod audited;
 mod crossing;
 mod lookup_batch;
+mod routing;
 mod tagged;
 
 use policy::{
     Consultation, Direction, EgressClass, Exit, FlowAction, FlowVerdict, KnownConnections,
     Question, Refusal, Scope, Tables, TrackedVerdict, Tracks,
 };
-use wire::{Address, Flow, Frames, icmp, packet::is_link_local};
+use wire::{Flow, Frames, icmp};
 
+use self::audited::audit;
 use crate::addresses::is_inside;
+use crate::audit::FastTier;
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Said, Words};
 use crate::carve_out::{CarveOut, carve_out};
@@ -37,7 +41,6 @@ use crate::connections::Gate;
 use crate::ids::NextHopId;
 use crate::mtu_messages;
 use crate::port::{Adjacency, Side};
-use crate::routes::{LastRoute, RouteTable, RouteTarget};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, Tracker};
@@ -47,6 +50,8 @@ pub(crate) use crossing::{
     tenants_packet, too_big,
 };
 use lookup_batch::{Answer, Entry, LookupBatch};
+use routing::route;
+pub(crate) use routing::{Routed, route_carried, route_flow};
 
 /// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
 #[derive(Default)]
@@ -55,6 +60,7 @@ pub(crate) struct LookupLists {
     batch: LookupBatch,
     crossing: crossing::Crossing,
 }
+
 /// Decides about every row that is an IP packet in cleartext. Requires a cache that is in step with
 /// the snapshot.
 pub(crate) fn decide<F: Frames>(
@@ -181,6 +187,10 @@ fn recall_inbound<F: Frames, const WORDS: usize>(
             continue;
         };
         let tracked = cache.found_tracked(lane, at).copied();
+        if tracked.is_none() {
+            let about = (row.ingress, &row.packet.flow);
+            audit(context, FastTier::Cache, about, (lane.scope(at), exit), &verdict);
+        }
         let settled = settle(context, row, (&verdict, tracked.as_ref()), now.hop());
         if now != route {
             let counters = &mut context.counters.cache;
@@ -278,7 +288,12 @@ fn recall_outbound<F: Frames, const WORDS: usize>(
         let row = &mut rows[lane.row(at)];
         match cache.found(lane, at) {
             Some((verdict, CachedRoute::Via(hop))) => match cache.found_tracked(lane, at) {
-                None => apply_verdict(context, row, hop, verdict),
+                None => {
+                    let question = (lane.scope(at), context.snapshot.exit(hop));
+                    let about = (row.ingress, &row.packet.flow);
+                    audit(context, FastTier::Cache, about, question, verdict);
+                    apply_verdict(context, row, hop, verdict);
+                }
                 tracked => {
                     let settled = settle(context, row, (verdict, tracked), Some(hop));
                     apply_verdict(context, row, hop, &settled);
@@ -687,91 +702,6 @@ fn without_policy(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Result<(), Dr
     match carve_out(snapshot, row, bytes) {
         CarveOut::No => Err(DropReason::NoMatch),
         CarveOut::UnlessWanted | CarveOut::Always => Ok(()),
-    }
-}
-
-/// The destination of a packet by its route.
-#[derive(Clone, Copy)]
-pub(crate) enum Routed {
-    /// To this machine.
-    Host,
-    /// To a next hop on the protected side: no policy of the SPD has to be asked.
-    Inside(NextHopId),
-    /// To a next hop on the unprotected side, if the outbound SPD says so of its flow.
-    Outside(NextHopId),
-}
-
-/// Routes a packet.
-///
-/// # Errors
-/// The reason why it goes nowhere.
-fn route(snapshot: &Snapshot, row: &Row) -> Result<Routed, DropReason> {
-    routed(snapshot, (&row.packet.flow, row.origin), |routes, to| routes.lookup(to))
-}
-
-/// Routes a flow whose packets are to be forwarded, by the route that was found last if it has it.
-///
-/// # Errors
-/// The reason why its packets go nowhere.
-#[inline]
-pub(crate) fn route_flow(
-    snapshot: &Snapshot,
-    last_route: &mut LastRoute,
-    flow: &Flow,
-) -> Result<Routed, DropReason> {
-    routed(snapshot, (flow, Origin::Received), |routes, to| last_route.lookup(routes, to))
-}
-
-/// Routes overlay packets that go on from an entrance to a host, as the general walk does.
-///
-/// # Errors
-/// The reason why they go nowhere.
-#[inline]
-pub(crate) fn route_carried(
-    snapshot: &Snapshot,
-    last_route: &mut LastRoute,
-    flow: &Flow,
-) -> Result<Routed, DropReason> {
-    let origin = Origin::Carried(None);
-    routed(snapshot, (flow, origin), |routes, to| last_route.lookup(routes, to))
-}
-
-#[inline(always)]
-fn routed(
-    snapshot: &Snapshot,
-    (flow, origin): (&Flow, Origin),
-    look_up: impl FnOnce(&RouteTable, Address) -> Option<RouteTarget>,
-) -> Result<Routed, DropReason> {
-    let routes = snapshot.routes();
-    // RFC 1812 §5.3.8: nobody else sends from our own or a broadcast address.
-    if origin.is_forwarded() && routes.is_ours(flow.source_address()) {
-        return Err(DropReason::BadAddress);
-    }
-    let target = look_up(routes, flow.destination_address());
-    let stays_on_link =
-        is_link_local(flow.family, flow.source) || is_link_local(flow.family, flow.destination);
-    match target {
-        Some(RouteTarget::Via(hop)) if !stays_on_link => Ok(match snapshot.side_of(hop) {
-            Side::Unprotected => Routed::Outside(hop),
-            Side::Protected => Routed::Inside(hop),
-        }),
-        // The host of an endpoint that is ourselves: nobody is there.
-        Some(RouteTarget::Local) if matches!(origin, Origin::Carried(_)) => {
-            Err(DropReason::BadAddress)
-        }
-        Some(RouteTarget::Local) => Ok(Routed::Host),
-        _ => Err(no_way(target, stays_on_link)),
-    }
-}
-
-/// Returns the reason why a packet with this route goes nowhere.
-#[cold]
-fn no_way(target: Option<RouteTarget>, stays_on_link: bool) -> DropReason {
-    match target {
-        _ if stays_on_link => DropReason::BadAddress,
-        Some(RouteTarget::Broadcast) => DropReason::BadAddress,
-        Some(RouteTarget::Blackhole) => DropReason::Blackhole,
-        _ => DropReason::NoRoute,
     }
 }
 

@@ -22,6 +22,7 @@
 //! [`MOST_RUNS`].
 
 mod ahead;
+mod audited;
 mod carry;
 mod clear;
 mod connection_keys;

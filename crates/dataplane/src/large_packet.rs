@@ -111,6 +111,7 @@ pub(crate) fn run_with<F: Frames>(
         sa_queues: context.sa_queues,
         tenants: context.tenants,
         direct: context.direct,
+        auditor: context.auditor,
         frames: &mut frames,
         counters: context.counters,
         out: context.out,

@@ -8,6 +8,7 @@
 mod acquire;
 mod acquire_switch;
 mod addresses;
+mod audit;
 mod batch_context;
 pub mod cache;
 pub mod card_marks;
@@ -70,6 +71,7 @@ pub mod worker;
 mod worker_share;
 
 pub use acquire_switch::{AcquireSwitch, KeyManager};
+pub use audit::{AuditCounts, Auditor, Disagreement, FastTier, Judged};
 pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use card_marks::CardMarks;
 pub use counters::{CounterRoom, Counters, DirectCounts, L4ChecksumCounts, Ledger};

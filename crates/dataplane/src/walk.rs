@@ -19,6 +19,7 @@ use cpu::aes::Secret;
 use wire::{BATCH, Frames, Received};
 
 use crate::acquire;
+use crate::audit::Auditor;
 use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::counters::Counters;
@@ -53,6 +54,7 @@ pub struct Walk {
     sa_queues: SaQueues,
     tenants: TenantSampler,
     direct: DirectFlows,
+    auditor: Auditor,
 }
 
 /// Use of the fast path.
@@ -84,6 +86,7 @@ impl Walk {
             sa_queues: SaQueues::default(),
             tenants: TenantSampler::default(),
             direct: DirectFlows::of(snapshot),
+            auditor: Auditor::default(),
         }
     }
 
@@ -97,6 +100,11 @@ impl Walk {
     /// Samples of the packets that cross inside virtual networks; at first none are taken.
     pub fn tenants(&mut self) -> &mut TenantSampler {
         &mut self.tenants
+    }
+
+    /// The auditor of its verdicts; at first none is judged again.
+    pub fn auditor(&mut self) -> &mut Auditor {
+        &mut self.auditor
     }
 
     /// Goes over to a snapshot: makes room for the flows that it tells direct paths of.
@@ -222,7 +230,7 @@ impl Walk {
         out.verdicts.resize(rows.len(), None);
         (0..).zip(&mut *rows).for_each(|(place, row)| row.place = place);
         let Walk { counters, general, share, cache, dropped, reassembly, .. } = self;
-        let Walk { sa_queues, tenants, direct, .. } = self;
+        let Walk { sa_queues, tenants, direct, auditor, .. } = self;
         let mut context = BatchContext {
             snapshot,
             now_ns,
@@ -236,6 +244,7 @@ impl Walk {
             sa_queues,
             tenants,
             direct,
+            auditor,
             frames,
             counters,
             out,
@@ -299,7 +308,7 @@ impl Walk {
         let handing = hands_over.then_some((netdev, packets));
         assert!(packets.len() <= BATCH, "a batch is at most {BATCH} packets");
         let Walk { counters, general, fast, late, share, cache, sampling, .. } = self;
-        let Walk { dropped, reassembly, sa_queues, tenants, direct, .. } = self;
+        let Walk { dropped, reassembly, sa_queues, tenants, direct, auditor, .. } = self;
         out.verdicts.clear();
         out.verdicts.resize(packets.len(), None);
         let (share, handed_over) = (*share, out.handovers.len());
@@ -318,6 +327,7 @@ impl Walk {
             sa_queues,
             tenants,
             direct,
+            auditor,
             frames,
             counters,
             out,

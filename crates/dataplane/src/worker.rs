@@ -5,6 +5,7 @@ use ipsec::SaId;
 use policy::Generation;
 use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
+use crate::audit::Auditor;
 use crate::cache::FlowCache;
 use crate::counters::{Counters, PortCounts, Volume};
 use crate::handover::{Full, Handovers};
@@ -288,6 +289,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Returns whether others have handed over packets that are not walked yet.
     pub fn has_handovers(&self) -> bool {
         self.handovers.is_waiting()
+    }
+
+    /// The auditor of the worker's verdicts: [`Walk::auditor`].
+    pub fn auditor(&mut self) -> &mut Auditor {
+        self.walk.auditor()
     }
 
     /// Samples of the packets that cross inside virtual networks: [`Walk::tenants`].

@@ -3,7 +3,9 @@
 use policy::{FlowVerdict, PolicyIndex, Scope};
 use wire::Mark;
 
+use super::audited::audit;
 use super::{Routed, route};
+use crate::audit::FastTier;
 use crate::batch_context::BatchContext;
 use crate::card_marks;
 use crate::ids::NextHopId;
@@ -34,5 +36,7 @@ pub(super) fn tagged<F>(
     let exit = snapshot.exit(hop);
     let verdict = snapshot.tables().verdict_of_ingress_rule(scope, exit, rule)?;
     context.counters.tagged += 1;
+    let about = (row.ingress, &row.packet.flow);
+    audit(context, FastTier::Card, about, (scope, exit), &verdict);
     Some((hop, verdict))
 }

@@ -74,6 +74,7 @@ impl FastPath {
                 by_tag.fit | self.look_up(context, packets, rest, cache)
             }
         };
+        self.audit(context, common, fit);
         clock.ended(Stage::Decide);
         self.taken(fit)
     }

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use dataplane::{
-    CacheUse, CardMarks, Counters, FastPathUse, FlowCache, Input, NetdevId, Outputs, Snapshot,
-    Verdict, Walk,
+    CacheUse, CardMarks, Counters, FastPathUse, FastTier, FlowCache, Input, NetdevId, Outputs,
+    Snapshot, Verdict, Walk,
 };
 use emulated_card::{EmulatedCard, Faults};
 use io::MemoryFrames;
@@ -14,7 +14,7 @@ use offload::{
     Capabilities, Card as _, CardEvent, Effect, Ledger, Order, Problem, RuleAbilities, plan,
 };
 use packets::lab::{HOST_MAC, Hub, LAN, LAN_MAC, ROUTER_MAC, frame, policy, with_ports};
-use policy::{Action, GroupMode, GroupSide, Policy, PolicyIndex};
+use policy::{Action, FlowAction, GroupMode, GroupSide, Policy, PolicyIndex, Refusal};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::build::PacketBuilder;
@@ -188,40 +188,53 @@ fn walk(
 ) -> (Outcome, Counters) {
     let mut walk = Walk::new(snapshot);
     walk.use_fast_path(fast);
+    walk.auditor().judge_one_of(1);
     if remembers {
-        walk.take_cache(Some(FlowCache::new(64, &[42; 32], CacheUse::Always).unwrap()));
+        walk.take_cache(Some(cache()));
     }
+    let first = walk_batch(&mut walk, snapshot, packets);
+    let second = walk_batch(&mut walk, snapshot, packets);
+    assert_eq!(first.verdicts, second.verdicts);
+    assert_eq!(walk.auditor().disagreements().count(), 0);
+    assert_eq!(walk.counters().audit.wrong, [0; 3]);
+    (second, walk.counters().clone())
+}
+
+fn cache() -> FlowCache {
+    FlowCache::new(64, &[42; 32], CacheUse::Always).unwrap()
+}
+
+/// Walks a batch of packets with their marks.
+fn walk_batch(
+    walk: &mut Walk,
+    snapshot: &Snapshot,
+    packets: &[(Vec<u8>, Option<Mark>)],
+) -> Outcome {
     let mut frames = MemoryFrames::new(4 * BATCH as u32);
-    let mut outcome = None;
-    for _ in 0..2 {
-        let (mut received, mut marks) = (Vec::new(), Vec::new());
-        for (bytes, mark) in packets {
-            let frame = frames.take().unwrap();
-            let (offset, length) = (HEADROOM as u32, bytes.len() as u32);
-            frames.bytes_mut(frame)[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
-            marks.extend(*mark);
-            let hint = mark.map_or(0, |_| marks.len() as u32);
-            received.push(Received { packet: Descriptor { frame, offset, length }, hint });
-        }
-        let mut out = Outputs::default();
-        let input = Input::received(NetdevId(0), &received).marked(&marks);
-        walk.run(snapshot, 1_000_000_000, input, &mut frames, &mut out);
-        let sent: Vec<_> = out.tx.iter().map(|sent| sent.packet).collect();
-        let bytes = |packet: &Descriptor| {
-            let start = packet.offset as usize;
-            let frame = &frames.bytes(packet.frame)[start..start + packet.length as usize];
-            // What is sealed is so with another number each time.
-            let is_sealed = frame[..6] == ROUTER_MAC;
-            if is_sealed { frame[..34].to_vec() } else { frame.to_vec() }
-        };
-        let now = Outcome {
-            verdicts: out.verdicts.iter().copied().take(packets.len()).collect(),
-            sent: sent.iter().map(bytes).collect(),
-        };
-        sent.iter().for_each(|packet| frames.give(packet.frame));
-        outcome = Some(now);
+    let (mut received, mut marks) = (Vec::new(), Vec::new());
+    for (bytes, mark) in packets {
+        let frame = frames.take().unwrap();
+        let (offset, length) = (HEADROOM as u32, bytes.len() as u32);
+        frames.bytes_mut(frame)[HEADROOM..HEADROOM + bytes.len()].copy_from_slice(bytes);
+        marks.extend(*mark);
+        let hint = mark.map_or(0, |_| marks.len() as u32);
+        received.push(Received { packet: Descriptor { frame, offset, length }, hint });
     }
-    (outcome.unwrap(), walk.counters().clone())
+    let mut out = Outputs::default();
+    let input = Input::received(NetdevId(0), &received).marked(&marks);
+    walk.run(snapshot, 1_000_000_000, input, &mut frames, &mut out);
+    let sent: Vec<_> = out.tx.iter().map(|sent| sent.packet).collect();
+    let bytes = |packet: &Descriptor| {
+        let start = packet.offset as usize;
+        let frame = &frames.bytes(packet.frame)[start..start + packet.length as usize];
+        // What is sealed is so with another number each time.
+        let is_sealed = frame[..6] == ROUTER_MAC;
+        if is_sealed { frame[..34].to_vec() } else { frame.to_vec() }
+    };
+    Outcome {
+        verdicts: out.verdicts.iter().copied().take(packets.len()).collect(),
+        sent: sent.iter().map(bytes).collect(),
+    }
 }
 
 const WAYS: [(FastPathUse, bool); 4] = [
@@ -264,4 +277,83 @@ fn tags_change_no_verdict_and_no_packet() {
     });
     println!("{} packets were decided by their tags", tagged.get());
     assert!(tagged.get() > 10_000, "{}", tagged.get());
+}
+
+/// The packets that are judged by the rule that comes first, and those by the second.
+const RULES: [Line; 2] = [
+    Line {
+        action: Action::Permit(GroupMode::Enforce),
+        from: "10.1.0.5",
+        to: "any",
+        upper: Some((UDP, "80")),
+    },
+    Line { action: Action::Deny(GroupMode::Enforce), from: "10.1.0.5", to: "any", upper: None },
+];
+
+fn udp(port: u16) -> Vec<u8> {
+    let (from, to, ports) = ("10.1.0.5", "10.12.0.5", (1, port));
+    PacketLine { from, to, ports, protocol: UDP }.frame()
+}
+
+/// The disagreements of one kind of tier, each with what it said and the tables say.
+fn found(walk: &mut Walk) -> Vec<(FastTier, FlowAction, FlowAction)> {
+    let found: Vec<_> = walk.auditor().disagreements().collect();
+    found.into_iter().map(|it| (it.tier, it.said.action, it.judged.action)).collect()
+}
+
+#[test]
+fn the_audit_finds_a_card_that_tags_wrongly() {
+    for (fast, remembers) in WAYS {
+        let plain = hub(&RULES).snapshot();
+        let carded = &mut Carded::of(&plain, Capabilities::emulated(RuleAbilities::default()));
+        let believing = carded.snapshot(hub(&RULES));
+        let right = [80, 81].map(|port| tag(carded.card.receive(LAN.0, &udp(port)).mark));
+        let mut walk = Walk::new(&believing);
+        walk.use_fast_path(fast);
+        walk.take_cache(remembers.then(cache));
+        walk.auditor().judge_one_of(1);
+        let of = |port, mark| [(udp(port), Some(mark))];
+        for (port, mark) in [(80, right[0]), (81, right[1])] {
+            walk_batch(&mut walk, &believing, &of(port, mark));
+        }
+        assert_eq!(found(&mut walk), []);
+        // The tag of the rule that permits, on a packet that the other one denies.
+        let outcome = walk_batch(&mut walk, &believing, &of(81, right[0]));
+        assert_eq!(outcome.sent.len(), 1, "a card that lies is believed until it is found");
+        let denied = FlowAction::Refuse(Refusal::GroupDeny);
+        assert_eq!(found(&mut walk), [(FastTier::Card, FlowAction::Permit, denied)]);
+        let counts = walk.counters().audit;
+        let card = FastTier::Card as usize;
+        assert_eq!((counts.judged[card], counts.wrong[card]), (3, 1));
+        // One in a thousand, later: it is found then.
+        walk.auditor().judge_one_of(1000);
+        for _ in 0..999 {
+            walk_batch(&mut walk, &believing, &of(81, right[0]));
+        }
+        assert_eq!(found(&mut walk), []);
+        walk_batch(&mut walk, &believing, &of(81, right[0]));
+        assert_eq!(found(&mut walk).len(), 1);
+    }
+}
+
+#[test]
+fn the_audit_finds_a_cache_that_remembers_wrongly() {
+    for fast in [FastPathUse::Never, FastPathUse::Eager] {
+        let snapshot = hub(&RULES).snapshot();
+        // As if the cache had not heard of a change: the generations are the same.
+        let [permit, deny] = RULES;
+        let changed = hub(&[Line { action: deny.action, ..permit.clone() }, deny]).snapshot();
+        let mut walk = Walk::new(&snapshot);
+        walk.use_fast_path(fast);
+        walk.take_cache(Some(cache()));
+        walk.auditor().judge_one_of(1);
+        let packets = [(udp(80), None)];
+        (0..3).for_each(|_| drop(walk_batch(&mut walk, &snapshot, &packets)));
+        assert_eq!(found(&mut walk), []);
+        assert!(walk.counters().audit.judged[FastTier::Cache as usize] > 0);
+        walk_batch(&mut walk, &changed, &packets);
+        let denied = FlowAction::Refuse(Refusal::GroupDeny);
+        assert_eq!(found(&mut walk), [(FastTier::Cache, FlowAction::Permit, denied)]);
+        assert_eq!(walk.counters().audit.wrong, [1, 0, 0]);
+    }
 }

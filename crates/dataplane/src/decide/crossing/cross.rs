@@ -13,11 +13,13 @@ use policy::{
 use wire::flow::protocol;
 use wire::{Address, Family, Flow, Fragment, Frames, LinkAddress, Packet, Upper, Vni};
 
+use super::super::audited::audit;
 use super::super::lookup_batch::{Answer, LookupBatch};
 use super::super::{Asked, LookupLists, remember, said};
 use super::answers;
 use super::claims::claimed;
 use super::open::{Content, Probes, TenantFrame, open};
+use crate::audit::FastTier;
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Lane, Lanes, Words};
 use crate::direct_flows::{Sender, direct_flow};
@@ -88,6 +90,8 @@ pub(crate) fn cross<F: Frames>(
         let (network, packet) = (&tenant.frame.network, &tenant.packet);
         let below = (context.snapshot, context.marks);
         if let Some(verdict) = claimed(below, row, (network, packet), (scope, exit)) {
+            let about = (row.ingress, &packet.flow);
+            audit(context, FastTier::Kernel, about, (scope, exit), &verdict);
             apply(context, row, tenant, &verdict);
             continue;
         }
@@ -316,6 +320,10 @@ fn recall<F: Frames, const WORDS: usize>(
         match found.filter(|verdict| verdict.egress.admits(egress)) {
             Some(verdict) => {
                 let tracked = cache.found_tracked(lane, at).copied();
+                if tracked.is_none() {
+                    let about = (row.ingress, &tenant.packet.flow);
+                    audit(context, FastTier::Cache, about, (scope, exit), &verdict);
+                }
                 let settled = settle(context, row, tenant, (&verdict, tracked.as_ref()));
                 apply(context, row, tenant, &settled);
             }
