@@ -5,15 +5,25 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Our crates that the dataplane is built of.
-const OURS: [&str; 8] =
-    ["cpu", "dataplane", "endpoints", "ipsec", "ipsec-mb", "persistent", "policy", "wire"];
-/// Our crates whose code a worker's turn runs: those, and ports over AF_XDP.
-const PACKET_PATH: [&str; 10] = [
+const OURS: [&str; 9] = [
     "cpu",
     "dataplane",
     "endpoints",
     "ipsec",
     "ipsec-mb",
+    "offload",
+    "persistent",
+    "policy",
+    "wire",
+];
+/// Our crates whose code a worker's turn runs: those, and ports over AF_XDP.
+const PACKET_PATH: [&str; 11] = [
+    "cpu",
+    "dataplane",
+    "endpoints",
+    "ipsec",
+    "ipsec-mb",
+    "offload",
     "persistent",
     "policy",
     "wire",
