@@ -25,14 +25,14 @@ use wire::direct_path::{MESSAGE_BYTES, Message, Operation};
 use wire::flow::protocol::UDP;
 use wire::outer::UDP_BYTES;
 use wire::packet::IPV4_BYTES;
-use wire::{Address, Descriptor, DirectFlow, DirectPath, Family, Frames, HEADROOM, checksum};
+use wire::{Address, DirectFlow, DirectPath, Family, Frames, checksum};
 
 use crate::counters::Counters;
 use crate::direct_flows::{DirectFlows, Job, MAX_WAITING, Sender};
 use crate::ids::NextHopId;
 use crate::lower_tier::HostWay;
-use crate::neighbour_queues;
-use crate::outputs::{HeldForm, HeldPacket, Outputs};
+use crate::made_packet;
+use crate::outputs::{HeldForm, Outputs};
 use crate::overlays::Overlay;
 use crate::port::Adjacency;
 use crate::snapshot::Snapshot;
@@ -178,22 +178,8 @@ fn make<F: Frames>(
     let known = snapshot.adjacency(hop, v4(sender.host));
     let adjacency = Adjacency { mac: mac.or(known.mac), ..known };
     let packet = packet(message, sender, udp_port);
-    let frame = frames.take()?;
-    let place = HEADROOM..HEADROOM + PACKET_BYTES;
-    let Some(into) = frames.bytes_mut(frame).get_mut(place) else {
-        frames.give(frame);
-        return None;
-    };
-    into.copy_from_slice(&packet);
-    let packet = Descriptor { frame, offset: HEADROOM as u32, length: PACKET_BYTES as u32 };
-    let ports = (adjacency.port, adjacency.port);
-    let held = HeldPacket::of(snapshot, ports, v4(sender.host), (HeldForm::Clear, packet));
-    match neighbour_queues::finish(snapshot, adjacency, &held, frames) {
-        Some(tx_packet) => out.tx.push(tx_packet),
-        None => out.held.push(held),
-    }
-    counters.ledger(Some(adjacency.port)).made += 1;
-    Some(())
+    let way = (adjacency, v4(sender.host));
+    made_packet::send(snapshot, way, (HeldForm::Clear, &packet), frames, counters, out)
 }
 
 /// Writes the IP packet of a message.

@@ -10,13 +10,13 @@ use ipsec::encapsulation::UdpPorts;
 use ipsec::{Encapsulation, Tunnel};
 use policy::SaSetId;
 use wire::flow::protocol::UDP;
-use wire::{Descriptor, Frames, HEADROOM, checksum};
+use wire::{Frames, checksum};
 
 use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
 use crate::ids::SetIndex;
-use crate::neighbour_queues;
-use crate::outputs::{HeldForm, HeldPacket, Outputs};
+use crate::made_packet;
+use crate::outputs::{HeldForm, Outputs};
 use crate::sa_set::SaSet;
 use crate::snapshot::Snapshot;
 use crate::worker_share::WorkerShare;
@@ -154,22 +154,8 @@ fn make<F: Frames>(
     let adjacency = snapshot.set_adjacency(set)?;
     let mut packet = [0; LONGEST];
     let length = write(&mut packet, &due.tunnel, due.ports)?;
-    let frame = frames.take()?;
-    let place = HEADROOM..HEADROOM + length;
-    let Some(into) = frames.bytes_mut(frame).get_mut(place) else {
-        frames.give(frame);
-        return None;
-    };
-    into.copy_from_slice(&packet[..length]);
-    let packet = Descriptor { frame, offset: HEADROOM as u32, length: length as u32 };
-    let ports = (adjacency.port, adjacency.port);
-    let held =
-        HeldPacket::of(snapshot, ports, due.tunnel.remote.into(), (HeldForm::Sealed, packet));
-    match neighbour_queues::finish(snapshot, adjacency, &held, frames) {
-        Some(tx_packet) => out.tx.push(tx_packet),
-        None => out.held.push(held),
-    }
-    counters.ledger(Some(adjacency.port)).made += 1;
+    let way = (adjacency, due.tunnel.remote.into());
+    made_packet::send(snapshot, way, (HeldForm::Sealed, &packet[..length]), frames, counters, out)?;
     counters.keepalives += 1;
     Some(())
 }

@@ -36,6 +36,7 @@ mod l4_checksum;
 mod large_packet;
 mod limiter;
 pub mod lower_tier;
+mod made_packet;
 mod mss;
 mod mtu_messages;
 pub mod neighbour_queues;
