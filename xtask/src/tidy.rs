@@ -25,6 +25,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("placement", &["wire", "bpf", "endpoints", "policy", "dataplane"]),
     ("io", &["wire", "cpu", "xsk"]),
     ("emulated-card", &["offload"]),
+    ("card-link", &["offload"]),
     ("keystate", &["ipsec"]),
     ("powercut", &[]),
     ("store", &[]),

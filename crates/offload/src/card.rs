@@ -1,5 +1,7 @@
 //! A card as the control thread sees it.
 
+use serde::{Deserialize, Serialize};
+
 use crate::capabilities::Capabilities;
 use crate::handle::{Handle, Tag};
 use crate::item::Item;
@@ -26,7 +28,8 @@ pub trait Card {
 }
 
 /// An answer of a card, or something that happened to it. Any may come late, twice, or not at all.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum CardEvent {
     /// The item is in the card.
     Live(Tag),
@@ -51,7 +54,8 @@ pub enum CardEvent {
 }
 
 /// A limit of an item.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// It may go on.
     Soft,
@@ -60,7 +64,8 @@ pub enum Limit {
 }
 
 /// The reason for which a card refused an item.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, thiserror::Error, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[error("{} (code {code}): {text}", .kind.name())]
 pub struct Refusal {
     /// Kind of the reason.
@@ -72,7 +77,8 @@ pub struct Refusal {
 }
 
 /// Kinds of refusals.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
     /// The card has no room.
     Full,

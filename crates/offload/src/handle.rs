@@ -2,10 +2,32 @@
 
 use std::num::NonZeroU32;
 
+use serde::{Deserialize, Serialize};
+
 /// The number of an item in a card. It is not given again while the daemon lives, so that a late
 /// answer or mark never means another item.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Handle(NonZeroU32);
+
+/// A number that is no handle's. Its author is at fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is no handle: handles are 1 to {highest}", highest = Handle::HIGHEST)]
+pub struct NoHandle(pub u32);
+
+impl TryFrom<u32> for Handle {
+    type Error = NoHandle;
+
+    fn try_from(number: u32) -> Result<Handle, NoHandle> {
+        Handle::new(number).ok_or(NoHandle(number))
+    }
+}
+
+impl From<Handle> for u32 {
+    fn from(handle: Handle) -> u32 {
+        handle.get()
+    }
+}
 
 impl Handle {
     /// The highest number that is given: a mark of all ones names nothing (HA-21).
@@ -29,11 +51,15 @@ impl Handle {
 }
 
 /// The number of the times that a card lost what it had: what was placed in an earlier one is gone.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct Incarnation(pub u32);
 
 /// The name of an item in a card's answers and marks.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tag {
     /// Number of the item.
     pub handle: Handle,

@@ -6,6 +6,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// An item. SAs and policies are the other kinds that cards can hold; nothing places them yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -15,7 +17,8 @@ pub enum Item {
 }
 
 /// A rule: the card tags each packet that one of its patterns matches.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CardRule {
     /// Ports of the card by which the packets come, ascending.
     pub ports: Arc<[u16]>,
@@ -36,7 +39,8 @@ impl CardRule {
 }
 
 /// The action of a card on a packet that a rule matches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// The packet gets the rule's tag and goes on.
     #[default]
@@ -47,7 +51,8 @@ pub enum Effect {
 }
 
 /// Packets of one family: all conditions hold together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Pattern {
     /// Source addresses.
     pub source: Span,
@@ -58,7 +63,8 @@ pub struct Pattern {
 }
 
 /// Addresses of one family, from the first to the last.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Span {
     /// Lowest address.
     pub first: IpAddr,
@@ -67,7 +73,8 @@ pub struct Span {
 }
 
 /// Upper-layer headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum UpperPattern {
     /// Headers of any protocol.
     Any,
@@ -94,7 +101,8 @@ pub enum UpperPattern {
 }
 
 /// Kinds of TCP segments.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Segments {
     /// All; and packets of protocols other than TCP.
     All,

@@ -49,7 +49,7 @@ pub use capabilities::{
 pub use card::{Card, CardEvent, Limit, Reading, Refusal, RefusalKind};
 pub use decision::Decision;
 pub use express::MOST_ENTRIES_A_RULE;
-pub use handle::{Handle, Incarnation, Tag};
+pub use handle::{Handle, Incarnation, NoHandle, Tag};
 pub use item::{CardRule, Effect, Item, Pattern, Segments, Span, UpperPattern};
 pub use ledger::{Ledger, Look, Orders, Outdated, Told};
 pub use placement::{Happening, Outlook, Stale, State};

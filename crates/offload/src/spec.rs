@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use crate::capabilities::{Capabilities, Order, RuleAbilities};
+use crate::capabilities::{Capabilities, Order, RuleAbilities, Source};
 
 /// Keys behind `emulated:`.
 const KEYS: [&str; 3] = ["rules", "ms", "order"];
@@ -119,6 +119,21 @@ impl FromStr for Capabilities {
     }
 }
 
+impl Capabilities {
+    /// The text of the card, which [`FromStr`] reads back: the profile's name, and for an emulated
+    /// card every option. Of an emulated card it says what options can: entries, time, order.
+    pub fn spec(&self) -> String {
+        match (self.source, self.rules.get()) {
+            (Source::Emulated, Some(rules)) => {
+                let RuleAbilities { entries, programming_ms, order, .. } = rules;
+                let (name, order) = (self.name, order.name());
+                format!("{name}:rules={entries},ms={programming_ms},order={order}")
+            }
+            _ => self.name.to_owned(),
+        }
+    }
+}
+
 fn emulated(options: &str) -> Result<RuleAbilities, CardSpecError> {
     let mut rules = RuleAbilities::default();
     let mut seen: Vec<&'static str> = Vec::new();
@@ -216,7 +231,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_profile_is_read_back_from_its_text() {
+        for name in Capabilities::NAMES {
+            let card = Capabilities::named(name).unwrap();
+            assert_eq!(card.spec(), name);
+            assert_eq!(card.spec().parse(), Ok(card));
+        }
+        let emulated = "emulated".parse::<Capabilities>().unwrap();
+        assert_eq!(emulated.spec(), "emulated:rules=2000,ms=5,order=priority");
+    }
+
     proptest! {
+        #[test]
+        fn every_emulated_card_is_read_back_from_its_text(
+            entries in 0..=MOST_ENTRIES,
+            ms in 0..=MOST_PROGRAMMING_MS,
+            order in prop::sample::select(&Order::ALL[..]),
+        ) {
+            let text = format!("emulated:order={},ms={ms},rules={entries}", order.name());
+            let card = text.parse::<Capabilities>().unwrap();
+            prop_assert_eq!(card.spec().parse(), Ok(card));
+        }
+
         #[test]
         fn no_text_makes_the_parser_panic(text in "(emulated:)?[a-z0-9=,:+-]{0,24}|\\PC{0,12}") {
             let _ = text.parse::<Capabilities>();
