@@ -14,6 +14,7 @@ extern crate std;
 
 pub mod arp;
 pub mod build;
+pub mod card_header;
 pub mod checksum;
 pub mod direct_path;
 pub mod discovery;
@@ -31,6 +32,7 @@ pub mod shared;
 pub mod upper_checksum;
 pub mod vni;
 
+pub use card_header::CardHeader;
 pub use direct_path::{DirectFlow, DirectPath};
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};

@@ -77,7 +77,7 @@ impl Claim {
 /// Bits of a claim's word that name the rule.
 const RULE_BITS: u32 = 30;
 /// The word of a mark with a card's tag.
-const CARD_TAG: u32 = 3 << RULE_BITS;
+pub const CARD_TAG: u32 = 3 << RULE_BITS;
 
 /// The program that marks the packets of a netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
