@@ -11,9 +11,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
-use wire::Mark;
-use wire::mark::{MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
+use wire::card_header::{CARD_MAGIC, CARD_PLAIN, CARD_RULE};
+use wire::mark::{CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
 use wire::shared::SharedStruct;
+use wire::{CardHeader, Mark};
 
 use layout::*;
 
@@ -88,11 +89,11 @@ macro_rules! defines {
 fn header() -> String {
     let mut header = String::from(
         "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n\
-         /* Written by build.rs, out of src/layout.rs and the mark of crate wire. */\n\
+         /* Written by build.rs, out of src/layout.rs, and the headers of crate wire. */\n\
          #ifndef LOCKGATE_H\n#define LOCKGATE_H\n\n#include <linux/types.h>\n\n",
     );
     let numbers = defines!(
-        MAGIC VLAN_UNTAGGED VLAN_OTHER
+        MAGIC VLAN_UNTAGGED VLAN_OTHER CARD_TAG CARD_MAGIC CARD_PLAIN CARD_RULE LINK_CARDED
         MAX_PORTS MAX_SERVICES MAX_OVERLAYS MAX_ADDRESSES MAX_PREFIXES MAX_QUEUES COUNTERS
         SIDE_PROTECTED SIDE_UNPROTECTED
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
@@ -119,6 +120,7 @@ fn header() -> String {
     // A struct comes behind those that it holds.
     header += &[
         Mark::definition(),
+        CardHeader::definition(),
         KernelCounters::definition(),
         Options::definition(),
         LeaseEntry::definition(),

@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bpf::tier::Tier;
-use bpf::{Attached, BpfError, CounterReader, Inside, ModeChoice, PortRule, Prefix, Steering};
+use bpf::{
+    Attached, BpfError, CounterReader, Inside, LinkForm, ModeChoice, PortRule, Prefix, Steering,
+};
 use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
 use wire::mark::Marker;
@@ -216,7 +218,7 @@ impl SteeredNetdev {
                 // instead.
                 self.steering.forget_inside()?;
             }
-            self.steering.set_ports(rules)
+            self.steering.set_ports(rules, LinkForm::Plain)
         };
         let done = set();
         done.map_err(|error| self.refused(error))
@@ -227,7 +229,7 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: the rules are as they were.
     pub(crate) fn set_ports(&mut self, rules: &[PortRule]) -> Result<(), NetdevError> {
-        self.steering.set_ports(rules).map_err(|error| self.refused(error))
+        self.steering.set_ports(rules, LinkForm::Plain).map_err(|error| self.refused(error))
     }
 
     /// Makes the program pass nothing to Linux until its ports are set again.

@@ -145,7 +145,14 @@ static __always_inline bool ipv4_checksum_is_good(const __u8 *header)
 	return sum == 0xffff;
 }
 
-static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
+/* The tag of a card, as words of the mark; all 0: none. */
+struct card_tag {
+	__u32 verdict;
+	__u32 generation;
+	__u32 domain;
+};
+
+static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan, const struct card_tag *tag,
 				    enum lockgate_counter *counter)
 {
 	struct lockgate_mark *mark;
@@ -161,10 +168,10 @@ static __always_inline int redirect(struct xdp_md *ctx, __u16 vlan,
 	mark->netdev = options.netdev;
 	mark->vlan = vlan;
 	mark->incarnation = options.incarnation;
-	mark->generation = 0;
+	mark->generation = tag->generation;
 	mark->zone = 0;
-	mark->verdict = 0;
-	mark->domain = 0;
+	mark->verdict = tag->verdict;
+	mark->domain = tag->domain;
 	mark->reserved = 0;
 	/* The socket is looked up here, once: a queue without one says XDP_DROP. */
 	action = bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_DROP);

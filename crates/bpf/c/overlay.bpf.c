@@ -755,6 +755,7 @@ int lockgate_overlay(struct xdp_md *ctx)
 {
 	enum lockgate_counter counter = LOCKGATE_TO_WORKER;
 	__u16 vlan = LOCKGATE_VLAN_OTHER;
+	const struct card_tag no_tag = {};
 	struct claim claim = {};
 	enum lockgate_miss miss;
 	int action = XDP_DROP;
@@ -768,7 +769,7 @@ int lockgate_overlay(struct xdp_md *ctx)
 		if (frames)
 			(*frames)++;
 		counter = LOCKGATE_TO_WORKER;
-		action = redirect(ctx, vlan, &counter);
+		action = redirect(ctx, vlan, &no_tag, &counter);
 		put_claim(ctx, &claim);
 	}
 	return finish(ctx, action, counter);

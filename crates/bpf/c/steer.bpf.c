@@ -7,6 +7,10 @@
  * it again. A queue without a socket drops. Packets of overlays on a protected
  * port go to the kernel tier first, if there is one (overlay.bpf.c).
  *
+ * Frames of an emulated card begin with its header, which is taken away first;
+ * its tag goes into the mark of what goes to the worker, but for packets of the
+ * kernel tier, which lose it.
+ *
  * The worker's first stage (crates/dataplane/src/receive.rs) is the authority
  * on what is Linux's; this program passes nothing that it would not.
  *
@@ -102,17 +106,41 @@ struct packet {
 	bool is_ike; /* a UDP datagram that begins with the non-ESP marker: RFC 3948 */
 };
 
-/* The rules of a frame's port; NULL: undeclared. */
-static __always_inline struct lockgate_port *port_of(__u16 vlan)
+/* The netdev's ports; NULL: nobody has said. */
+static __always_inline struct lockgate_ports *ports_in_force(void)
 {
-	struct lockgate_ports *table;
-	struct lockgate_port *port;
 	__u32 key = 0;
-	void *slot;
+	void *slot = bpf_map_lookup_elem(&ports, &key);
+
+	return slot ? bpf_map_lookup_elem(slot, &key) : NULL;
+}
+
+/* Takes the header of an emulated card away. False: it is missing, or of a kind
+ * that is not known; nothing that the card hands over is without it.
+ */
+static __always_inline bool take_card_header(struct xdp_md *ctx, struct card_tag *tag)
+{
+	struct lockgate_card_header *header = (void *)(long)ctx->data;
+
+	if ((void *)(header + 1) + ETH_HLEN > (void *)(long)ctx->data_end)
+		return false;
+	if (header->magic != LOCKGATE_CARD_MAGIC ||
+	    (header->kind != LOCKGATE_CARD_PLAIN && header->kind != LOCKGATE_CARD_RULE))
+		return false;
+	if (header->kind == LOCKGATE_CARD_RULE) {
+		tag->verdict = LOCKGATE_CARD_TAG;
+		tag->generation = header->incarnation;
+		tag->domain = header->handle;
+	}
+	return !bpf_xdp_adjust_head(ctx, sizeof(*header));
+}
+
+/* The rules of a frame's port; NULL: undeclared. */
+static __always_inline struct lockgate_port *port_of(struct lockgate_ports *table, __u16 vlan)
+{
+	struct lockgate_port *port;
 	__u8 place;
 
-	slot = bpf_map_lookup_elem(&ports, &key);
-	table = slot ? bpf_map_lookup_elem(slot, &key) : NULL;
 	if (!table)
 		return NULL;
 	place = table->place[vlan == LOCKGATE_VLAN_UNTAGGED ? 0 : vlan & 0x0fff];
@@ -508,7 +536,8 @@ static __always_inline bool is_for_tier(const struct lockgate_port *port, const 
 }
 
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
-static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vlan)
+static __always_inline enum lockgate_counter judge(struct xdp_md *ctx,
+						   struct lockgate_ports *table, __u16 *vlan)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
 	struct lockgate_port *port;
@@ -520,7 +549,7 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 	*vlan = link.vlan;
 	if (!read || data + ETH_HLEN > end)
 		return LOCKGATE_TO_WORKER;
-	port = port_of(link.vlan);
+	port = port_of(table, link.vlan);
 	if (!port)
 		return LOCKGATE_TO_WORKER;
 	protected = port->side == LOCKGATE_SIDE_PROTECTED;
@@ -555,12 +584,17 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx, __u16 *vl
 SEC("xdp")
 int lockgate_steer(struct xdp_md *ctx)
 {
+	struct lockgate_ports *table = ports_in_force();
 	__u16 vlan = LOCKGATE_VLAN_OTHER;
-	enum lockgate_counter counter = judge(ctx, &vlan);
+	enum lockgate_counter counter;
+	struct card_tag tag = {};
 	int action = XDP_PASS;
 
+	if (table && table->link == LOCKGATE_LINK_CARDED && !take_card_header(ctx, &tag))
+		return finish(ctx, XDP_DROP, LOCKGATE_NO_CARD_HEADER);
+	counter = judge(ctx, table, &vlan);
 	if (counter == LOCKGATE_TO_WORKER)
-		action = redirect(ctx, vlan, &counter);
+		action = redirect(ctx, vlan, &tag, &counter);
 	return finish(ctx, action, counter);
 }
 

@@ -1,6 +1,6 @@
 //! The types and numbers shared with the programs in `c/`: the only place where they stand.
 //!
-//! `build.rs` compiles this file, too, and writes `lockgate.h` from it, with the mark of crate
+//! `build.rs` compiles this file, too, and writes `lockgate.h` from it, with the headers of crate
 //! `wire`. A field or number that one side lacks, or takes for another, does not compile. The other
 //! way round would leave more to write twice: BTF, which libbpf-cargo makes Rust types from, has no
 //! `#define`, and of the types only those that maps and functions name, so neither the mark nor the
@@ -52,6 +52,9 @@ pub(crate) const BUCKET_PLACES: usize = 8;
 pub(crate) const HASH_FACTOR: u64 = 6_364_136_223_846_793_005;
 /// Value of [`WayEntry::state`]: packets may leave by it.
 pub(crate) const WAY_OPEN: u32 = 1;
+
+/// Value of [`PortsEntry::link`]: each frame begins with the header of an emulated card.
+pub(crate) const LINK_CARDED: u16 = 1;
 
 /// Values of [`PortEntry::side`], and of the table of prefixes.
 pub(crate) const SIDE_PROTECTED: u8 = 1;
@@ -128,6 +131,8 @@ counters! {
     ArpAnswered "arp_answered"
     /// Dropped: the groups of a virtual network refuse the flow of the tenant's packet.
     VerdictDropped "verdict_dropped"
+    /// Dropped: the netdev is of an emulated card, and the frame has no header of the card.
+    NoCardHeader "no_card_header"
 }
 
 macro_rules! misses {
@@ -362,6 +367,8 @@ shared_struct! {
 shared_struct! {
     /// All ports of the netdev.
     pub(crate) struct PortsEntry as "lockgate_ports" {
+        /// `LINK_CARDED`, or 0: frames are as they were on the wire.
+        pub(crate) link: u16,
         /// Place in `ports` by VLAN id; 0: undeclared.
         pub(crate) place: [u8; VLAN_IDS],
         pub(crate) ports: [PortEntry; MAX_PORTS + 1],

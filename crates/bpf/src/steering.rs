@@ -12,12 +12,12 @@ use libbpf_rs::{
     ProgramInput,
 };
 
-use wire::Mark;
 use wire::shared::Shared;
+use wire::{CardHeader, Mark};
 
 use crate::layout::{
-    AddressKey, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry, PrefixKey,
-    SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
+    AddressKey, LINK_CARDED, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry,
+    PrefixKey, SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
     SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
@@ -84,6 +84,17 @@ impl Scope {
     pub const fn and(self, other: Scope) -> Scope {
         Scope(self.0 | other.0)
     }
+}
+
+/// The form of a netdev's frames.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum LinkForm {
+    /// They are as they were on the wire.
+    #[default]
+    Plain,
+    /// Each begins with the header of an emulated card ([`CardHeader`]): the program takes it away
+    /// and drops frames that lack it.
+    Carded,
 }
 
 /// A port of a netdev: one VLAN id, or what is untagged.
@@ -162,6 +173,8 @@ pub struct Steering {
     ports: Table,
     addresses: Table,
     prefixes: Table,
+    /// The form of frames in force.
+    link: LinkForm,
     /// The program of the kernel tier of overlays; `None`: all their packets are the workers'.
     pub(crate) overlay: Option<Object>,
 }
@@ -187,6 +200,7 @@ impl Steering {
             ports: Table::new(map("ports")?, "ports"),
             addresses: Table::new(map("addresses")?, "own addresses"),
             prefixes: Table::new(map("prefixes")?, "prefixes"),
+            link: LinkForm::Plain,
             object,
             overlay: None,
         };
@@ -214,13 +228,13 @@ impl Steering {
         put.map_err(|source| BpfError::Table { table: "after", source })
     }
 
-    /// Replaces the netdev's ports, all at once. Frames of a VLAN id that is not declared go to the
-    /// worker. Cost: the kernel waits until no core reads the old ones, some milliseconds.
+    /// Replaces the netdev's ports and the form of its frames, all at once. Frames of a VLAN id that
+    /// is not declared go to the worker. Cost: the kernel waits until no core reads the old ones, some milliseconds.
     ///
     /// # Errors
     /// [`BpfError::TooMany`], [`BpfError::SamePort`], [`BpfError::BadVlan`]: the caller's mistake;
     /// [`BpfError::Table`]. The old ports stay in force.
-    pub fn set_ports(&mut self, ports: &[PortRule]) -> Result<(), BpfError> {
+    pub fn set_ports(&mut self, ports: &[PortRule], link: LinkForm) -> Result<(), BpfError> {
         limited("ports of a netdev", ports.len(), MAX_PORTS)?;
         let mut seen = HashSet::new();
         let mut entries = Vec::with_capacity(ports.len());
@@ -235,17 +249,22 @@ impl Steering {
             limited("overlays of a port", port.overlays.len(), MAX_OVERLAYS)?;
             entries.push((port.vlan, port_entry(port)));
         }
-        self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], ports_entry(&entries).bytes())])
+        let table = ports_entry(&entries, link);
+        self.ports.publish(&Kind::PORTS, vec![(vec![0; 4], table.bytes())])?;
+        self.link = link;
+        Ok(())
     }
 
     /// Forgets the netdev's ports, as before the first [`Steering::set_ports`]: nothing is passed
-    /// to Linux, and the workers get every frame. Takes no memory, so that it works where replacing
-    /// them does not.
+    /// to Linux, and the workers get every frame, those of an emulated card with its header, of
+    /// which they make nothing. Takes no memory, so that it works where replacing them does not.
     ///
     /// # Errors
     /// [`BpfError::Table`]: the old ports stay in force.
     pub fn forget_ports(&mut self) -> Result<(), BpfError> {
-        self.ports.withdraw()
+        self.ports.withdraw()?;
+        self.link = LinkForm::Plain;
+        Ok(())
     }
 
     /// Replaces the host's own addresses, all at once. Each has the side of its port, or
@@ -351,7 +370,11 @@ impl Steering {
             other => Action::Other(other),
         };
         let data: Option<&[u8]> = output.data.as_deref();
-        let marked = data.filter(|data| data.len() == frame.len() + Mark::BYTES);
+        let header = match self.link {
+            LinkForm::Plain => 0,
+            LinkForm::Carded => CardHeader::BYTES,
+        };
+        let marked = data.filter(|data| data.len() + header == frame.len() + Mark::BYTES);
         let mark = marked.and_then(|data| data.first_chunk().copied());
         let sent = data.filter(|_| action == Action::Transmit).map(<[u8]>::to_vec);
         let before = if mark.is_some() { Mark::BYTES } else { 0 };
@@ -456,8 +479,11 @@ fn load_error(source: Error, messages: &Messages) -> BpfError {
 }
 
 /// The table of these ports, [`MAX_PORTS`] at most, of different VLAN ids.
-fn ports_entry(ports: &[(Option<u16>, PortEntry)]) -> PortsEntry {
+fn ports_entry(ports: &[(Option<u16>, PortEntry)], link: LinkForm) -> PortsEntry {
     let mut table = PortsEntry::zeroed();
+    if link == LinkForm::Carded {
+        table.link = LINK_CARDED;
+    }
     // The first place stands for "undeclared".
     for (place, (vlan, port)) in (1..=u8::MAX).zip(ports) {
         table.place[usize::from(vlan.unwrap_or(0)) % VLAN_IDS] = place;

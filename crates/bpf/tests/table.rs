@@ -4,7 +4,7 @@ mod common;
 
 use std::os::fd::AsFd;
 
-use bpf::{Action, BpfError, Counter, PortRule, Side, Steering};
+use bpf::{Action, BpfError, Counter, LinkForm, PortRule, Side, Steering};
 use common::*;
 use wire::build::PacketBuilder;
 use wire::{Mark, MarkVlan};
@@ -529,18 +529,19 @@ fn tables_are_replaced_whole_or_not_at_all() {
     check(&steering, vec![old(Counter::PassedToHost), new(Counter::PassedToHost)]);
 
     let lan = ports().remove(0);
-    let twice = steering.set_ports(&[lan.clone(), lan.clone()]);
+    let twice = steering.set_ports(&[lan.clone(), lan.clone()], LinkForm::Plain);
     assert!(matches!(twice, Err(BpfError::SamePort { vlan: None })), "{twice:?}");
-    let beyond = steering.set_ports(&[PortRule { vlan: Some(4095), ..lan.clone() }]);
+    let beyond =
+        steering.set_ports(&[PortRule { vlan: Some(4095), ..lan.clone() }], LinkForm::Plain);
     assert!(matches!(beyond, Err(BpfError::BadVlan { vlan: 4095 })), "{beyond:?}");
     let mut busy = lan.clone();
     busy.services = vec![services()[0]; bpf::MAX_SERVICES + 1];
-    let too_many = steering.set_ports(&[busy]);
+    let too_many = steering.set_ports(&[busy], LinkForm::Plain);
     assert!(matches!(too_many, Err(BpfError::TooMany { .. })), "{too_many:?}");
     check(&steering, vec![old(Counter::PassedToHost)]);
-    steering.set_ports(&[PortRule { side: Side::Unprotected, ..lan }]).unwrap();
+    steering.set_ports(&[PortRule { side: Side::Unprotected, ..lan }], LinkForm::Plain).unwrap();
     check(&steering, vec![old(Counter::ToWorker)]);
-    steering.set_ports(&[]).unwrap();
+    steering.set_ports(&[], LinkForm::Plain).unwrap();
     check(&steering, vec![raw(By::Lan, BROADCAST, 0x0806, "ARP", Counter::ToWorker)]);
 }
 
@@ -550,7 +551,7 @@ fn the_last_of_many_services_counts() {
     let mut rules = ports();
     let ports = |i: u16| Some((9000 + 2 * i, 9000 + 2 * i));
     rules[2].services = (0..bpf::MAX_SERVICES as u16).map(|i| service(TCP, ports(i))).collect();
-    steering.set_ports(&rules).unwrap();
+    steering.set_ports(&rules, LinkForm::Plain).unwrap();
     let case = |port, ends| {
         to_us(By::Wan, "one of many", v4("198.51.100.7", "192.0.2.1").tcp(1, port), ends)
     };
@@ -573,7 +574,7 @@ fn without_ports_nothing_is_passed_until_they_are_told_again() {
     check(&steering, vec![arp(Counter::PassedArpNd), ike(Counter::PassedAllowHost)]);
     steering.forget_ports().unwrap();
     check(&steering, vec![arp(Counter::ToWorker), ike(Counter::ToWorker)]);
-    steering.set_ports(&ports()).unwrap();
+    steering.set_ports(&ports(), LinkForm::Plain).unwrap();
     check(&steering, vec![arp(Counter::PassedArpNd), ike(Counter::PassedAllowHost)]);
 }
 

@@ -5,18 +5,19 @@ mod common;
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
 
 use bpf::tier::{
     FlowClaim, FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, Size, State, Tier, Verdict,
     Way,
 };
-use bpf::{Action, BpfError, Counter, Miss, Steering};
+use bpf::{Action, BpfError, Counter, LinkForm, Miss, Steering};
 use common::*;
 use policy::connection::Segment;
 use wire::build::PacketBuilder;
 use wire::flow::protocol;
 use wire::overlay::Kind;
-use wire::{Address, Claim, ClaimKind, Family, Flow, Mark, Upper, Vni};
+use wire::{Address, CardHeader, Claim, ClaimKind, Family, Flow, Mark, Upper, Vni};
 
 const VNI: u32 = 7;
 const NETWORK: u32 = 3;
@@ -50,7 +51,7 @@ fn program() -> Option<(Steering, Tier)> {
         }
         Err(error) => panic!("{error}"),
     };
-    steering.set_ports(&ports()).unwrap();
+    steering.set_ports(&ports(), LinkForm::Plain).unwrap();
     let tier = Tier::new(1, Size { endpoints: 64, flows: 64, networks: 8 }).unwrap();
     steering.add_tier(&tier, NETDEV, INCARNATION).unwrap_or_else(|error| panic!("{error}"));
     tier.renew(u64::MAX).unwrap();
@@ -395,4 +396,26 @@ fn keys_that_are_published_are_found_and_no_others() {
             end(&steering, &tier, &packet(|packet| packet.udp(key, 53))) == End::Sent
         },
     );
+}
+
+#[test]
+fn what_goes_on_to_the_tier_loses_a_cards_tag_and_is_carried_as_without_a_card() {
+    let Some((mut steering, tier)) = program() else { return };
+    let socket = socket().expect("an AF_XDP socket");
+    steering.set_queue(0, Some(socket.as_fd())).unwrap();
+    steering.set_ports(&ports(), LinkForm::Carded).unwrap();
+    let header = CardHeader::Rule(5 << 32 | 6).bytes();
+    let behind = |frame: Vec<u8>| [&header[..], &frame].concat();
+    let known = behind(packet(|tenant| tenant.udp(1, 2)));
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Open).unwrap();
+    let carried = steering.run(&known).unwrap();
+    assert_eq!(carried.action, Action::Transmit);
+    let length = known.len() - CardHeader::BYTES;
+    assert_eq!(carried.sent.map(|sent| sent.len()), Some(length));
+    let unknown = behind(packet_to(tenant(3), |tenant| tenant.udp(1, 2)));
+    let up = steering.run(&unknown).unwrap();
+    assert_eq!((up.action, up.left.len()), (Action::Redirect, length));
+    let mark = Mark::read(&up.mark.unwrap()).unwrap();
+    assert_eq!((mark.card_tag(), mark.claims()), (None, false));
+    assert_eq!(tier.misses().unwrap()[Miss::Endpoint as usize], 1);
 }

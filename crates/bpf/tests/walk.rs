@@ -5,7 +5,7 @@ mod common;
 
 use std::cell::Cell;
 
-use bpf::{Action, Counter, Inside, Scope, Side, Steering};
+use bpf::{Action, Counter, Inside, LinkForm, Scope, Side, Steering};
 use common::*;
 use dataplane::carve_out::{OpenService, Packets, Reserved};
 use dataplane::{
@@ -157,7 +157,7 @@ fn reserve(steering: &mut Steering, snapshot: &Snapshot, reserved: &Reserved) {
         let open = reserved.open(&snapshot.port(id).name, &snapshot.port(id).allow_host);
         rule.services = open.iter().map(service_of).collect();
     }
-    steering.set_ports(&rules).expect("few services");
+    steering.set_ports(&rules, LinkForm::Plain).expect("few services");
 }
 
 fn service_of(open: &OpenService) -> bpf::Service {

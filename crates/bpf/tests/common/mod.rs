@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use bpf::{Inside, PortRule, Prefix, Scope, Service, Side, Steering};
+use bpf::{Inside, LinkForm, PortRule, Prefix, Scope, Service, Side, Steering};
 
 pub const NETDEV: u16 = 7;
 pub const INCARNATION: u32 = 0xabcd_0042;
@@ -90,7 +90,7 @@ pub fn steering(test: &str) -> Option<(Steering, OwnedFd)> {
         }
         Err(error) => panic!("{test}: {error}"),
     };
-    steering.set_ports(&ports()).expect("three ports");
+    steering.set_ports(&ports(), LinkForm::Plain).expect("three ports");
     let own: Vec<_> = OWN.iter().map(|(text, side)| (address(text), *side)).collect();
     steering.set_own_addresses(&own).expect("eight addresses");
     steering.set_inside(&inside()).expect("few prefixes");

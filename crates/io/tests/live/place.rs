@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bpf::{KernelCounters, PortRule, Side, Steering};
+use bpf::{KernelCounters, LinkForm, PortRule, Side, Steering};
 use io::{XdpFrames, XdpPort};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wire::frame::{Descriptor, Frames, HEADROOM};
@@ -111,7 +111,7 @@ impl Link {
         let port =
             PortRule { vlan: None, side, mac: OURS, services: Vec::new(), overlays: Vec::new() };
         steering.set_own_addresses(&[]).unwrap();
-        steering.set_ports(&[port]).unwrap();
+        steering.set_ports(&[port], LinkForm::Plain).unwrap();
         steering.attach(index(&format!("{name}0"))).unwrap();
         let umem = Umem::new(1024).unwrap();
         let sockets = (0..queues)

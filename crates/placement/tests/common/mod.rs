@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bpf::tier::{FlowKey, Size, Tier};
-use bpf::{BpfError, PortRule, Steering};
+use bpf::{BpfError, LinkForm, PortRule, Steering};
 use dataplane::connections::Connections;
 use dataplane::{
     L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, Overlay, OverlayId, Overlays,
@@ -398,7 +398,10 @@ pub fn program_with(endpoints: u32) -> Option<(Steering, Arc<Tier>)> {
         overlays: overlays.to_vec(),
     };
     steering
-        .set_ports(&[rule(None, MACS[0], &[4789, 6081]), rule(Some(DMZ_VLAN), MACS[1], &[4789])])
+        .set_ports(
+            &[rule(None, MACS[0], &[4789, 6081]), rule(Some(DMZ_VLAN), MACS[1], &[4789])],
+            LinkForm::Plain,
+        )
         .expect("two ports");
     let tier = Tier::new(0x1234, Size { endpoints, flows: endpoints, networks: 16 })
         .expect("small tables");
