@@ -5,9 +5,13 @@
 //! that match none of it. One core, through ports in memory, all checks and counters on. The rows
 //! without groups are measured in the same rounds, and every row is compared with its own of them.
 //!
+//! With `--tags card` an emulated card that has the rules tags every packet, and the tags count: the
+//! worker is measured, the card is not. With `--audit` packets are judged again.
+//!
 //! With files of ClassBench's form their rules are the groups, and the flows are drawn from them:
 //! each hits a known rule.
 
+mod card;
 mod file;
 mod rows;
 
@@ -24,7 +28,7 @@ use wire::{BATCH, Family};
 use super::draw::Distribution;
 use super::rows::version;
 use super::spd;
-use super::station::{Fate, KnownFlows, RunArguments, Setting, Tier, each, refused};
+use super::station::{CardTags, Fate, KnownFlows, RunArguments, Setting, Tier, each, refused};
 use super::subject::{Caching, WalkKind};
 use super::{ArgumentError, BenchError, RulesRefused};
 use file::FileRules;
@@ -49,7 +53,7 @@ pub(crate) struct AclArguments {
     /// Files of rules of ClassBench's form, which are IPv4: their rules are the groups, and each
     /// flow hits a known one. Rules that an earlier one covers are left out.
     #[arg(long, value_delimiter = ',', num_args = 1.., value_name = "FILE",
-          conflicts_with_all = ["rules", "shape", "family"])]
+          conflicts_with_all = ["rules", "shape", "family", "tags"])]
     rules_file: Vec<PathBuf>,
     /// Groups whose last rule is `permit`, or `reflect`: it tracks connections.
     #[arg(long, value_delimiter = ',', value_parser = kinds(),
@@ -66,6 +70,13 @@ pub(crate) struct AclArguments {
     #[arg(long, value_delimiter = ',', value_enum,
           default_values_t = [WalkKind::Fast, WalkKind::General])]
     walk: Vec<WalkKind>,
+    /// Packets without tags, or each with the tag of an emulated card that has all rules: of
+    /// uniform stateless ones.
+    #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Tags::None])]
+    tags: Vec<Tags>,
+    /// One of so many packets that the cache or a tag decided is judged again; 0: none is.
+    #[arg(long, value_delimiter = ',', default_values_t = [0])]
+    audit: Vec<u32>,
     /// Flows.
     #[arg(long, default_value_t = 20_000)]
     flows: usize,
@@ -99,6 +110,25 @@ fn caches() -> impl TypedValueParser<Value = Caching> {
     PossibleValuesParser::new(["on", "off"]).map(caching)
 }
 
+/// Tags of the packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, clap::ValueEnum)]
+enum Tags {
+    /// No packet has one.
+    None,
+    /// Each has that of an emulated card, and it counts.
+    Card,
+}
+
+impl Tags {
+    /// The name on a command line.
+    const fn name(self) -> &'static str {
+        match self {
+            Tags::None => "none",
+            Tags::Card => "card",
+        }
+    }
+}
+
 /// Parameters of one row of the bench.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Row {
@@ -111,6 +141,9 @@ struct Row {
     caching: Caching,
     family: Family,
     walk: WalkKind,
+    tags: Tags,
+    /// One of so many packets is judged again; 0: none is.
+    audit: u32,
 }
 
 impl Row {
@@ -120,7 +153,12 @@ impl Row {
             0 => "no groups".to_owned(),
             rules => format!("{rules} rules ({}, {})", self.shape(), self.kind.name()),
         };
-        format!("{groups}, cache {cache}, IPv{version}, {walk} walk")
+        let tags = if self.tags == Tags::Card { ", tagged" } else { "" };
+        let audit = match self.audit {
+            0 => String::new(),
+            every => format!(", audit of one in {every}"),
+        };
+        format!("{groups}{tags}{audit}, cache {cache}, IPv{version}, {walk} walk")
     }
 
     /// The shape of the rules, or that they are a file's.
@@ -139,10 +177,27 @@ impl Row {
         }
     }
 
-    /// Returns whether another row differs at most by rules, their shape and kind.
+    /// Returns whether another row differs at most by rules, their shape and kind, tags and audit.
     fn is_like(&self, other: &Row) -> bool {
-        let Row { rules, shape, kind, .. } = *other;
-        Row { rules, shape, kind, ..*self } == *other
+        let Row { rules, shape, kind, tags, audit, .. } = *other;
+        Row { rules, shape, kind, tags, audit, ..*self } == *other
+    }
+
+    /// The row's rules and family: rows that have these in common share a database.
+    fn rules_alone(&self) -> Row {
+        let (caching, walk, tags, audit) = (Caching::Off, WalkKind::Fast, Tags::None, 0);
+        Row { caching, walk, tags, audit, ..*self }
+    }
+
+    /// Returns whether a row can have its tags.
+    fn is_possible(&self) -> bool {
+        let is_told = (self.shape, self.kind) == (Shape::Uniform, Treatment::Stateless);
+        self.tags == Tags::None || is_told && self.rules > 0
+    }
+
+    /// The row that differs from this one by having no audit; `None`: it has none.
+    fn unaudited(&self) -> Option<Row> {
+        (self.audit > 0).then_some(Row { audit: 0, ..*self })
     }
 
     /// The row's gateway with these policies, and its traffic: `flows` flows, or a file's.
@@ -150,6 +205,7 @@ impl Row {
         let Row { walk, caching, .. } = *self;
         let permit = spd.holding_rules().find(|(_, rule)| rule.name == scene::PERMIT);
         let tier = match (self.rules, walk, caching) {
+            _ if self.tags == Tags::Card => Tier::Card,
             // The fast path takes a batch between ports without groups as a whole, unless it has
             // packets of rare protocols.
             (0, WalkKind::Fast, _) if known.is_none() => Tier::None,
@@ -177,6 +233,8 @@ impl Row {
                 .then(scene::connections),
             workers: 1,
             known,
+            card: None,
+            audit: self.audit,
         }
     }
 }
@@ -219,20 +277,37 @@ struct Databases<'f> {
     /// By row, whatever its cache and walk.
     made: HashMap<Row, Arc<Spd>>,
     flows: HashMap<usize, Arc<KnownFlows>>,
+    /// By row, whatever its cache, walk and audit.
+    cards: HashMap<Row, Arc<CardTags>>,
 }
 
 impl<'f> Databases<'f> {
     fn new(files: &'f [FileRules]) -> Databases<'f> {
-        Databases { files, made: HashMap::new(), flows: HashMap::new() }
+        Databases { files, made: HashMap::new(), flows: HashMap::new(), cards: HashMap::new() }
     }
 
     fn setting(&mut self, row: &Row, flows: usize) -> Result<Setting, BenchError> {
         let known = row.file.map(|number| self.known(row, number, flows)).transpose()?;
-        Ok(row.setting(self.of(row)?, flows, known))
+        let setting = row.setting(self.of(row)?, flows, known);
+        match row.tags {
+            Tags::None => Ok(setting),
+            Tags::Card => Ok(Setting { card: Some(self.card(row, &setting)?), ..setting }),
+        }
+    }
+
+    /// The card of a row, with the tags of its flows.
+    fn card(&mut self, row: &Row, setting: &Setting) -> Result<Arc<CardTags>, BenchError> {
+        let key = row.rules_alone();
+        if let Some(card) = self.cards.get(&key) {
+            return Ok(card.clone());
+        }
+        let card = card::tags(&setting.traffic, &setting.spd, setting.flows);
+        let card = card.map_err(|error| refused(&row.label(), error))?;
+        Ok(self.cards.entry(key).or_insert(card.into()).clone())
     }
 
     fn of(&mut self, row: &Row) -> Result<Arc<Spd>, BenchError> {
-        let key = Row { caching: Caching::Off, walk: WalkKind::Fast, ..*row };
+        let key = row.rules_alone();
         let Row { rules, shape, kind, family, file, .. } = key;
         if let Some(spd) = self.made.get(&key) {
             return Ok(spd.clone());
@@ -268,12 +343,15 @@ impl<'f> Databases<'f> {
 impl AclArguments {
     /// Rows to measure: every combination of the lists, and of each first the one without groups.
     fn rows(&self, files: &[FileRules]) -> Result<Vec<Row>, ArgumentError> {
-        ArgumentError::check("--rules", &self.rules, 0, MOST_RULES)?;
+        let most_rules = if self.tags == [Tags::None] { MOST_RULES } else { card::MOST_RULES };
+        ArgumentError::check("--rules", &self.rules, 0, most_rules)?;
         ArgumentError::check("--flows", &[self.flows], 1, MAX_FLOWS)?;
         self.run.check()?;
         let (caching, family, walk) = (Caching::Off, Family::V4, WalkKind::Fast);
         let (shape, kind) = (Shape::Uniform, Treatment::Stateless);
-        let mut rows = vec![Row { rules: 0, shape, file: None, kind, caching, family, walk }];
+        let (file, tags, audit) = (None, Tags::None, 0);
+        let mut rows =
+            vec![Row { rules: 0, shape, file, kind, caching, family, walk, tags, audit }];
         match files {
             [] => each(&mut rows, &self.family, |row, version| Row {
                 family: if *version == 4 { Family::V4 } else { Family::V6 },
@@ -292,7 +370,7 @@ impl AclArguments {
                 let rules = row.file.map_or(0, |number| files[number].selectors.len());
                 kind.map_or(row, |kind| Row { rules, kind, ..row })
             });
-            return Ok(rows);
+            return Ok(self.with_tags(&rows));
         }
         let mut groups = vec![(0, shape, kind)];
         for kind in &self.kind {
@@ -302,7 +380,21 @@ impl AclArguments {
             }
         }
         each(&mut rows, &groups, |row, &(rules, shape, kind)| Row { rules, shape, kind, ..row });
-        Ok(rows)
+        Ok(self.with_tags(&rows))
+    }
+
+    /// Each row with each of the tags and audits that it can have; those without rules have none.
+    fn with_tags(&self, rows: &[Row]) -> Vec<Row> {
+        let with = |row: &Row| {
+            if row.rules == 0 {
+                return vec![*row];
+            }
+            let mut rows = vec![*row];
+            each(&mut rows, &self.tags, |row, tags| Row { tags: *tags, ..row });
+            each(&mut rows, &self.audit, |row, audit| Row { audit: *audit, ..row });
+            rows
+        };
+        rows.iter().flat_map(with).filter(Row::is_possible).collect()
     }
 }
 

@@ -23,8 +23,18 @@ pub(super) enum LapError {
     #[error("policy {name} counted {counted} packets, {expected} are right")]
     Decider { name: String, expected: u64, counted: u64 },
     /// Another tier answered than the row is about.
-    #[error("the cache answered {hits:.4} of the packets, the classifier {searches:.4}")]
-    Tier { hits: f64, searches: f64 },
+    #[error(
+        "the cache answered {hits:.4} of the packets, the classifier {searches:.4}, tags {tags:.4}"
+    )]
+    Tier { hits: f64, searches: f64, tags: f64 },
+    /// The audit judged other than as many packets again as it is to, or found a wrong verdict.
+    #[error(
+        "{expected} packets should be judged again, {judged} were, and {wrong} verdicts are wrong"
+    )]
+    Audit { expected: u64, judged: u64, wrong: u64 },
+    /// An emulated card has not every rule, or does not tag every packet.
+    #[error("{tagged} of {packets} flows have a tag that counts, and {placed} rules do")]
+    Tags { tagged: usize, packets: usize, placed: usize },
     /// Not every flow is a connection, or others are.
     #[error("{expected} connections should be live, {found} are")]
     Connections { expected: usize, found: usize },

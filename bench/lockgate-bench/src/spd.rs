@@ -166,6 +166,8 @@ impl Row {
             connections,
             workers,
             known,
+            card: None,
+            audit: 0,
         }
     }
 }

@@ -18,14 +18,15 @@ use std::time::{Duration, Instant};
 
 use dataplane::connections::Connections;
 use dataplane::{Counters, DropReason, FlowCache, Handovers, Snapshot, Worker};
-use io::memory::{MemoryFrames, PreloadedPort};
+use io::memory::MemoryFrames;
+use offload::Placements;
 use policy::{PolicyIndex, Spd};
 use scene::{
-    Case, Flaw, HOP_LIMIT, MAX_FLOWS, OtherCipher, Random, arriving, check, drain, load, mix,
-    other_cipher, own_mac, router_mac, same, spi,
+    Case, Flaw, HOP_LIMIT, MAX_FLOWS, MarkedPort, OtherCipher, Preloaded as _, Random, arriving,
+    check, drain, load, mix, other_cipher, own_mac, router_mac, same, spi,
 };
 use wire::build::PacketBuilder;
-use wire::{Family, FrameId};
+use wire::{Family, FrameId, Mark};
 
 use super::draw::{Distribution, Draw};
 use super::kits;
@@ -93,6 +94,8 @@ pub(super) enum Tier {
     Cache,
     /// The classifier, every one.
     Classifier,
+    /// An emulated card, whose tags count, every one.
+    Card,
     /// No policy is asked.
     None,
 }
@@ -103,6 +106,15 @@ pub(super) struct KnownFlows {
     /// As they arrive.
     pub(super) packets: Vec<PacketBuilder>,
     pub(super) deciders: Vec<PolicyIndex>,
+}
+
+/// An emulated card in front of a row's worker, as the worker sees it.
+#[derive(Debug)]
+pub(super) struct CardTags {
+    /// Those that count.
+    pub(super) placements: Arc<Placements>,
+    /// The mark of each flow's packets.
+    pub(super) marks: Vec<Mark>,
 }
 
 /// Gateway, traffic and worker of a row, and what must be true of its packets.
@@ -126,6 +138,10 @@ pub(super) struct Setting {
     pub(super) workers: usize,
     /// The flows, if they are not those of the case.
     pub(super) known: Option<Arc<KnownFlows>>,
+    /// The card that tags the packets of the one worker.
+    pub(super) card: Option<Arc<CardTags>>,
+    /// One of so many packets is judged again; 0: none is.
+    pub(super) audit: u32,
 }
 
 impl Setting {
@@ -166,10 +182,28 @@ pub(super) struct LapFigures {
     pub(super) hit_rate: f64,
     /// Share of the timed packets whose policies were searched.
     pub(super) search_rate: f64,
+    /// Share of the timed packets that a card's tag decided.
+    pub(super) tag_rate: f64,
+    /// Packets of them that were judged again.
+    pub(super) audited: u64,
     /// The timed spans and the preparation before them.
     pub(super) span: Span,
     /// Packets timed.
     pub(super) packets: usize,
+}
+
+impl LapFigures {
+    /// No time and no packets.
+    pub(super) const ZERO: LapFigures = LapFigures {
+        ns: 0.0,
+        touch_ns: 0.0,
+        hit_rate: 0.0,
+        search_rate: 0.0,
+        tag_rate: 0.0,
+        audited: 0,
+        span: Span { cpu: Duration::ZERO, wall: Duration::ZERO },
+        packets: 0,
+    };
 }
 
 /// One row's gateway, worker and traffic.
@@ -180,7 +214,7 @@ pub(super) struct Station {
     /// Barrier before each walk; `None`: there is no other worker.
     start: Option<Arc<Start>>,
     snapshot: Arc<Snapshot>,
-    worker: Worker<MemoryFrames, PreloadedPort>,
+    worker: Worker<MemoryFrames, MarkedPort>,
     other: OtherCipher,
     draw: Draw,
     in_flight: usize,
@@ -229,11 +263,12 @@ impl Station {
         random: &mut Random,
     ) -> Result<Station, LapError> {
         let snapshot = gateway.snapshot.clone();
-        let netdevs = (0..3).map(|_| Some(PreloadedPort::new(in_flight))).collect();
+        let netdevs = (0..3).map(|_| Some(MarkedPort::new(in_flight))).collect();
         let worker = Worker::new(&snapshot, MemoryFrames::new(0), netdevs);
         let mut worker = worker.beside(handovers);
         worker.walk_among(gateway.keys.len() as u32);
         worker.use_fast_path(setting.walk.use_());
+        worker.auditor().judge_one_of(setting.audit);
         if let Some(use_) = setting.caching.use_() {
             worker.take_cache(Some(kits::fresh(cache_entries, use_)?));
         }
@@ -269,6 +304,7 @@ impl Station {
             station.pass(warm_up, random)?;
             let figures = station.pass(station.packets, random)?;
             station.check_tier(&figures)?;
+            station.check_audit(&figures)?;
             station.check_connections()?;
             Ok(LapFigures { touch_ns: station.yardstick()?, ..figures })
         })
@@ -364,7 +400,10 @@ impl Station {
         parts: impl Iterator<Item = &'f [usize]>,
         random: &mut Random,
     ) -> Result<LapFigures, LapError> {
-        let answered = |counters: &Counters| (counters.cache.hits, counters.full_lookups);
+        let answered = |counters: &Counters| {
+            let audited = counters.audit.judged.iter().sum::<u64>();
+            [counters.cache.hits, counters.full_lookups, counters.tagged, audited]
+        };
         let before = answered(self.worker.counters());
         let (mut walked, mut span, mut packets) = (Span::default(), Span::default(), 0);
         for flows in parts {
@@ -374,11 +413,11 @@ impl Station {
             packets += flows.len();
         }
         let after = answered(self.worker.counters());
-        let share = |before: u64, after: u64| (after - before) as f64 / packets as f64;
-        let ns = walked.cpu.as_nanos() as f64 / packets as f64;
-        let hit_rate = share(before.0, after.0);
-        let search_rate = share(before.1, after.1);
-        Ok(LapFigures { ns, touch_ns: 0.0, hit_rate, search_rate, span, packets })
+        let grown: [u64; 4] = std::array::from_fn(|place| after[place] - before[place]);
+        let [hit_rate, search_rate, tag_rate, _] = grown.map(|grown| grown as f64 / packets as f64);
+        let (ns, audited) = (walked.cpu.as_nanos() as f64 / packets as f64, grown[3]);
+        let rates = LapFigures { hit_rate, search_rate, tag_rate, audited, ..LapFigures::ZERO };
+        Ok(LapFigures { ns, span, packets, ..rates })
     }
 
     /// Live connections.
@@ -397,16 +436,30 @@ impl Station {
 
     /// Checks that the tier answered that the row is about.
     fn check_tier(&self, figures: &LapFigures) -> Result<(), LapError> {
-        let LapFigures { hit_rate: hits, search_rate: searches, .. } = *figures;
+        let LapFigures { hit_rate: hits, search_rate: searches, tag_rate: tags, .. } = *figures;
         let is_right = match self.setting.tier {
             Tier::Any => true,
             Tier::Cache => hits >= LEAST_HITS,
             // Where the two walks alternate, both may search for a packet of a file's flows.
             Tier::Classifier if self.setting.known.is_some() => hits == 0.0 && searches >= 1.0,
             Tier::Classifier => (hits, searches) == (0.0, 1.0),
+            Tier::Card => tags == 1.0,
             Tier::None => (hits, searches) == (0.0, 0.0),
         };
-        if is_right { Ok(()) } else { Err(LapError::Tier { hits, searches }) }
+        if is_right { Ok(()) } else { Err(LapError::Tier { hits, searches, tags }) }
+    }
+
+    /// Checks that so many packets were judged again as are to be, and that the tables say of each
+    /// what the faster tier said.
+    fn check_audit(&self, figures: &LapFigures) -> Result<(), LapError> {
+        let expected = match (self.setting.audit, self.setting.tier) {
+            (0, _) | (_, Tier::Any | Tier::Classifier | Tier::None) => 0,
+            (every, Tier::Cache | Tier::Card) => figures.packets as u64 / u64::from(every),
+        };
+        let (judged, wrong) = (figures.audited, self.worker.counters().audit.wrong.iter().sum());
+        // A lap begins between two draws, and the cache may not know a flow.
+        let is_right = wrong == 0 && judged.abs_diff(expected) <= 1 + expected / 50;
+        if is_right { Ok(()) } else { Err(LapError::Audit { expected, judged, wrong }) }
     }
 
     /// Checks that each rule that is to decide has counted its packets.
@@ -433,6 +486,9 @@ impl Station {
             let packets = flows.iter().map(|flow| setting.arriving(other, *flow));
             let netdev = setting.traffic.ingress();
             self.order = load(&mut self.worker, netdev, packets);
+            if let (Some(card), Some(port)) = (&setting.card, self.worker.netdev_mut(netdev)) {
+                port.mark(flows.iter().map(|flow| card.marks[*flow]));
+            }
             let (worker, snapshot, burst) = (&mut self.worker, &self.snapshot, self.setting.burst);
             self.start.iter().for_each(|start| start.wait());
             let begin = Instant::now().checked_sub(self.walked).unwrap_or_else(Instant::now);
@@ -445,7 +501,7 @@ impl Station {
         self.carried += flows.len();
         self.left += flows.iter().filter(|flow| self.setting.fate.leaves(**flow)).count();
         let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
-        egress.expect("all devices have ports").recycle(frames);
+        egress.expect("all devices have ports").preloaded().recycle(frames);
         Ok((walk, whole))
     }
 
@@ -484,7 +540,7 @@ impl Station {
         }
         self.check_deciders()?;
         let (frames, egress) = self.worker.parts_mut(self.setting.traffic.egress());
-        let outputs = egress.map_or(&[][..], |port| port.sent());
+        let outputs = egress.map_or(&[][..], |port| port.preloaded().sent());
         let (held, in_port) = (frames.conservation().held(), outputs.len());
         let expected = leaving.len();
         if (held, in_port) != (expected, expected) {

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use dataplane::{NetdevId, Snapshot, Worker};
-use io::memory::{MemoryFrames, PreloadedPort};
+use io::memory::MemoryFrames;
 use wire::flow::protocol;
 use wire::{FrameId, Frames};
 
 use crate::case::{Case, Direction, HOP_LIMIT, Keys, own_mac, router_mac, spi};
+use crate::marked_port::Preloaded;
 use crate::other_cipher::OtherCipher;
 use crate::overlay_packets;
 use crate::random::Random;
@@ -15,13 +16,13 @@ use crate::random::Random;
 /// Puts packets into free frames, and these into a port. Each is written as soon as it is made: a
 /// second copy of all of them would push the frames out of the caches. Returns the frames, in the
 /// order of the packets.
-pub fn load(
-    worker: &mut Worker<MemoryFrames, PreloadedPort>,
+pub fn load<P: Preloaded>(
+    worker: &mut Worker<MemoryFrames, P>,
     netdev: NetdevId,
     packets: impl Iterator<Item = Vec<u8>>,
 ) -> Vec<FrameId> {
     let (frames, port) = worker.parts_mut(netdev);
-    let port = port.expect("all devices have ports");
+    let port = port.expect("all devices have ports").preloaded();
     port.recycle(frames);
     let store = |packet: Vec<u8>| {
         let stored = frames.store(&packet).expect("a frame a flow");
@@ -34,8 +35,8 @@ pub fn load(
 /// The timed span, in turns of up to `burst` packets. A function of its own, so that a profiler can
 /// be told to look at nothing else.
 #[inline(never)]
-pub fn drain(
-    worker: &mut Worker<MemoryFrames, PreloadedPort>,
+pub fn drain<P: Preloaded>(
+    worker: &mut Worker<MemoryFrames, P>,
     snapshot: &Snapshot,
     netdev: NetdevId,
     begin: Instant,

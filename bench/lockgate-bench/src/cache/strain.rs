@@ -244,7 +244,11 @@ impl Row {
             Strain::Three | Strain::Flood => with.hit_rate == 1.0,
         };
         if !is_right || without.hit_rate > 0.0 {
-            return Err(LapError::Tier { hits: with.hit_rate, searches: with.search_rate });
+            return Err(LapError::Tier {
+                hits: with.hit_rate,
+                searches: with.search_rate,
+                tags: 0.0,
+            });
         }
         let mut span = with.span;
         span.add(without.span);
@@ -268,7 +272,7 @@ impl Row {
         // None of the flood is seen twice: all hits are of the cached flows.
         let hit_rate = 2.0 * both.hit_rate;
         if alone.hit_rate < LEAST_HITS || hit_rate < LEAST_HITS || flood.hit_rate > 0.0 {
-            return Err(LapError::Tier { hits: hit_rate, searches: both.search_rate });
+            return Err(LapError::Tier { hits: hit_rate, searches: both.search_rate, tags: 0.0 });
         }
         let mut span = alone.span;
         [flood.span, both.span].into_iter().for_each(|other| span.add(other));
@@ -345,6 +349,8 @@ fn setting(spd: Arc<Spd>, family: Family, strain: Strain, caching: Caching) -> S
         connections: None,
         workers: 1,
         known: None,
+        card: None,
+        audit: 0,
     }
 }
 
@@ -390,7 +396,7 @@ impl Search<'_> {
         let case = traffic(self.family);
         let shown = self.station.cache().map(|cache| cache.entries(0, usize::MAX).0);
         let scope = shown.and_then(|entries| Some(entries.first()?.key.scope));
-        let scope = scope.ok_or(LapError::Tier { hits: 0.0, searches: 0.0 })?;
+        let scope = scope.ok_or(LapError::Tier { hits: 0.0, searches: 0.0, tags: 0.0 })?;
         let keys: Vec<Key> = (0..CANDIDATES)
             .map(|flow| {
                 let parsed = packet::parse(&case.inner(flow, HOP_LIMIT).ip());

@@ -186,7 +186,7 @@ impl Subject {
         let hits = (gateway.worker.counters().cache.hits - hits) as f64 / PACKETS as f64;
         match hits >= LEAST_HITS {
             true => Ok(LapFigures::of([ns(walk, PACKETS), hits], whole)),
-            false => Err(LapError::Tier { hits, searches: 1.0 - hits }),
+            false => Err(LapError::Tier { hits, searches: 1.0 - hits, tags: 0.0 }),
         }
     }
 

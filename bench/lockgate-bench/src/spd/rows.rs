@@ -262,7 +262,7 @@ mod tests {
         let span = Span { cpu: wall, wall };
         let lap = |ns| {
             let (touch_ns, hit_rate, search_rate, packets) = (5.0, 0.5, 0.5, 4096);
-            LapFigures { ns, touch_ns, hit_rate, search_rate, span, packets }
+            LapFigures { ns, touch_ns, hit_rate, search_rate, span, packets, ..LapFigures::ZERO }
         };
         Measured::of_laps(&[24.0, 20.0, 30.0, 25.0, 26.0].map(lap), 48)
     }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::thread;
 
-use dataplane::{Handovers, Snapshot, SnapshotParts};
+use dataplane::{CardMarks, Handovers, PortId, Snapshot, SnapshotParts};
 use io::memory::MemoryFrames;
 use scene::{Case, Keys, Random};
 
 use super::super::lap::{LeaveNotice, Start};
 use super::super::lap_error::LapError;
 use super::super::machine;
-use super::{LapFigures, Measured, Setting, Station};
+use super::{CardTags, LapFigures, Measured, Setting, Station};
 
 /// A row's snapshot and the keys of its workers' SAs.
 pub(super) struct Gateway {
@@ -33,7 +33,10 @@ impl Gateway {
             parts.routes.push(traffic.default_route());
         }
         let connections = setting.connections.clone();
-        let snapshot = Snapshot::new(SnapshotParts { connections, ..parts })?;
+        let ingress = PortId(traffic.ingress().0);
+        let tagged = |card: &Arc<CardTags>| CardMarks::new([(ingress, card.placements.clone())]);
+        let cards = setting.card.as_ref().map(|card| tagged(card).into());
+        let snapshot = Snapshot::new(SnapshotParts { connections, cards, ..parts })?;
         Ok(Gateway { snapshot: snapshot.into(), keys })
     }
 }
@@ -138,6 +141,8 @@ fn together(laps: &[LapFigures]) -> LapFigures {
         touch_ns: time(|lap| lap.touch_ns),
         hit_rate: part(|lap| lap.hit_rate),
         search_rate: part(|lap| lap.search_rate),
+        tag_rate: part(|lap| lap.tag_rate),
+        audited: laps.iter().map(|lap| lap.audited).sum(),
         span: span.unwrap_or_default(),
         packets: laps.iter().map(|lap| lap.packets).sum(),
     }
@@ -154,7 +159,7 @@ mod tests {
         let lap = |ns, cpu| {
             let span = Span { cpu: Duration::from_millis(cpu), wall: Duration::from_millis(10) };
             let (touch_ns, hit_rate, search_rate, packets) = (4.0, 1.0, 0.0, 100);
-            LapFigures { ns, touch_ns, hit_rate, search_rate, span, packets }
+            LapFigures { ns, touch_ns, hit_rate, search_rate, span, packets, ..LapFigures::ZERO }
         };
         let both = together(&[lap(20.0, 10), lap(60.0, 5)]);
         // 50 and 16.7 million a second: 33.3 each.

@@ -25,6 +25,10 @@ pub(in super::super) struct Measured {
     pub(in super::super) hit_rate: f64,
     /// Part of the timed packets whose policies were searched, mean of the laps.
     pub(in super::super) search_rate: f64,
+    /// Part of the timed packets that a card's tag decided, mean of the laps.
+    pub(in super::super) tag_rate: f64,
+    /// Packets of the laps that were judged again.
+    pub(in super::super) audited: u64,
     /// Distance of the quartiles of `ns_per_packet` as a part of its median.
     pub(in super::super) spread: f64,
     pub(in super::super) ns_best_quartile: f64,
@@ -96,6 +100,8 @@ impl Measured {
             yardstick_ratio_spread: ratio.spread,
             hit_rate: mean(|lap| lap.hit_rate),
             search_rate: mean(|lap| lap.search_rate),
+            tag_rate: mean(|lap| lap.tag_rate),
+            audited: kept.iter().map(|lap| lap.audited).sum(),
             spread: ns.spread,
             ns_best_quartile: ns.first_quartile,
             ns_min: ns.least,
