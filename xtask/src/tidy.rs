@@ -94,6 +94,8 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "ipsec",
             "endpoints",
             "store",
+            "offload",
+            "card-link",
             "dataplane",
             "io",
             "xsk",

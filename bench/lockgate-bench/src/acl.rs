@@ -5,8 +5,8 @@
 //! that match none of it. One core, through ports in memory, all checks and counters on. The rows
 //! without groups are measured in the same rounds, and every row is compared with its own of them.
 //!
-//! With `--tags card` an emulated card that has the rules tags every packet, and the tags count: the
-//! worker is measured, the card is not. With `--audit` packets are judged again.
+//! With `--tags card` an emulated card that has the rules tags every packet, and the tags count:
+//! the worker is measured, the card is not. With `--audit` packets are judged again.
 //!
 //! With files of ClassBench's form their rules are the groups, and the flows are drawn from them:
 //! each hits a known rule.

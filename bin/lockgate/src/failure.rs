@@ -252,9 +252,7 @@ impl Failed for Failure {
             | Failure::Question(_)
             | Failure::Trouble(_)
             | Failure::Member { .. }
-            | Failure::Live(
-                LiveError::NotYet { .. } | LiveError::NoEntries | LiveError::ManyNames,
-            ) => 2,
+            | Failure::Live(LiveError::NoEntries | LiveError::ManyNames) => 2,
             Failure::Replay(error) if error.is_usage() => 2,
             Failure::Line(error) => error.exit_code(),
             Failure::Answer(answer) if answer.is_usage() => 2,

@@ -70,12 +70,6 @@ fn told(status: &Status) -> String {
 /// Reason why a command about the running gateway failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
-    /// A part of the gateway that a later version will show.
-    #[error("`lockgate show {what}` is not in this version")]
-    NotYet {
-        /// Name of the part.
-        what: &'static str,
-    },
     /// Several names of what has one.
     #[error("`lockgate show` takes one name, and a filter for `connection` only")]
     ManyNames,

@@ -230,13 +230,5 @@ const fn version(family: Family) -> u8 {
 
 /// The word for what a rule does.
 fn action(policy: &Policy) -> &'static str {
-    match Decision::of(policy.action) {
-        Decision::Permit => "permit",
-        Decision::Deny => "deny",
-        Decision::NoRule => "no match",
-        Decision::WouldDeny => "would deny",
-        Decision::WouldNotMatch => "would not match",
-        Decision::Reflect => "reflect",
-        Decision::Policy => "policy",
-    }
+    Decision::of(policy.action).name()
 }

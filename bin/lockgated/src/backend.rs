@@ -20,6 +20,7 @@ use policy::Direction;
 use tokio::sync::{broadcast, mpsc};
 use wire::{Flow, Vni};
 
+use crate::cards::CardPicture;
 use crate::config_file::SaveError;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::liveness::PeerLiveness;
@@ -426,6 +427,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn recall(&self, keys: Vec<Key>) -> Vec<Option<Vec<Recall>>>;
     /// Returns the kernel tier's answer to packets of a flow in a virtual network, as a predicate.
     async fn kernel_standing(&self, vni: Vni, flow: Flow) -> String;
+    /// The network cards, and what they have of the rules.
+    async fn cards(&self) -> Vec<CardPicture>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.

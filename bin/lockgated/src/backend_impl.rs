@@ -20,6 +20,7 @@ use crate::backend::{
 };
 use crate::cache_report;
 use crate::captures::Captures;
+use crate::cards::CardPicture;
 use crate::change::{body_of, machine};
 use crate::changer::Ask;
 use crate::clock;
@@ -373,6 +374,10 @@ impl Backend for Daemon {
 
     async fn kernel_standing(&self, vni: Vni, flow: Flow) -> String {
         self.desks.tier.standing(vni, &flow)
+    }
+
+    async fn cards(&self) -> Vec<CardPicture> {
+        self.order(|reply| Order::Cards { reply }).await.unwrap_or_default()
     }
 
     async fn counters(&self) -> v1::Counters {

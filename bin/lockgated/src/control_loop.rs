@@ -18,6 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use wire::Address;
 
 use crate::backend_impl::Daemon;
+use crate::cards;
 use crate::events::Kind;
 use crate::failure::Failure;
 use crate::kernel_tier::Pulse;
@@ -113,7 +114,8 @@ pub(crate) async fn run(
     let mut inspect = interval(INSPECT);
     let mut retire = interval(RETIRE);
     let (mut tier, mut pulse) = (interval(TIER), Pulse::default());
-    for clock in [&mut follow_moves, &mut inspect, &mut retire, &mut tier] {
+    let mut cards = interval(cards::TICK);
+    for clock in [&mut follow_moves, &mut inspect, &mut retire, &mut tier, &mut cards] {
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let mut told = UnansweredNeighbours::default();
@@ -154,6 +156,8 @@ pub(crate) async fn run(
                 }
             }
             _ = tier.tick() => state.renew_lease(&mut pulse),
+            report = state.gateway.cards.told() => state.card_told(report).await?,
+            _ = cards.tick(), if !state.gateway.cards.is_empty() => state.tend_cards().await?,
             _ = inspect.tick() => {
                 inspect_all(state, mirror).await?;
                 // Policies may have changed.
@@ -169,6 +173,7 @@ pub(crate) async fn run(
 async fn inspect_all(state: &mut State, mirror: &mut Mirror) -> Result<(), WorkerGone> {
     state.gateway.inspect().await?;
     state.sample().await?;
+    state.audit().await?;
     state.promote_tenants().await?;
     state.settle_acquires();
     state.keep_connections_if_due().await;

@@ -193,6 +193,24 @@ kinds! {
     KernelEndpointSkipped "kernel_endpoint_skipped" Warning PerSecond
         "the kernel refused an endpoint, or a verdict on a flow, five times; the workers have its \
          packets, and it is tried again after a minute; the message says why"
+    CardServes "card_serves" Notice Unlimited
+        "a network card serves: rules that are safe there and worth it go into it"
+    CardAbsent "card_absent" Warning PerSecond
+        "a configured network card is not there; the gateway judges all packets by itself; the \
+         message says why"
+    CardLost "card_lost" Warning Unlimited
+        "a network card that served is gone or does not answer; the gateway judges all packets by \
+         itself until it serves again"
+    CardChanged "card_changed" Warning PerSecond
+        "a network card lost rules: its link went down, it began anew, another driver runs it, or \
+         it forgot some without a word; they are placed again"
+    CardRefused "card_refused" Warning PerSecond
+        "a network card refused a rule; details give the rule, the driver's code and text. The \
+         gateway judges its packets by itself, and the card is asked again later"
+    AuditFailed "audit_failed" Error PerSecond
+        "a packet that the flow cache, the kernel or a card decided was judged again, and the \
+         rules say otherwise: report it. A card is then not used for a minute; details give the \
+         packet's flow, both verdicts and the generation of the policies"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"

@@ -44,6 +44,7 @@ use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
 use linux::View;
 
+use crate::cards::Cards;
 use crate::events::{Events, Kind};
 use crate::kernel_tier::KernelTier;
 use crate::netdev::Netdev;
@@ -96,6 +97,8 @@ pub(crate) struct Gateway {
     pub(crate) events: Events,
     /// The kernel tier of virtual networks.
     pub(crate) tier: Arc<KernelTier>,
+    /// The network cards.
+    pub(crate) cards: Cards,
     next_mark: u16,
     machine: Box<dyn Machine>,
 }
@@ -146,6 +149,7 @@ impl Gateway {
             guard_is_owed: false,
             cache_entries: vec![0; workers],
             caches_need_replacement: false,
+            cards: Cards::new(events.clone()),
             events,
             tier,
             next_mark: 1,

@@ -33,6 +33,8 @@ mod backend_impl;
 mod cache_memory;
 mod cache_report;
 mod captures;
+mod card_duties;
+mod cards;
 mod change;
 mod changer;
 mod checksums;

@@ -84,6 +84,7 @@ pub(crate) struct Report {
     pub(crate) cache: v1::Cache,
     pub(crate) connections: v1::ConnectionTable,
     pub(crate) endpoints: v1::EndpointSums,
+    pub(crate) cards: Vec<v1::Card>,
     /// Number of events of each kind.
     pub(crate) events: Vec<(&'static str, u64)>,
 }
@@ -145,6 +146,7 @@ impl Report {
             cache: backend.cache().await,
             connections: running.snapshot.connections().map(crate::api::totals).unwrap_or_default(),
             endpoints: backend.endpoints().counts().map(crate::api::sums).unwrap_or_default(),
+            cards: crate::cards::cards(&backend.cards().await),
             events: backend.event_counts().await,
         }
     }
@@ -334,6 +336,7 @@ pub(crate) mod tests {
                 keepalives: count,
                 direct_paths: Some(v1::DirectPaths { told: count, ended: count, refused: count }),
                 fast_path: count,
+                audited: vec![v1::Audited { tier: "card".into(), packets: count, wrong: count }],
                 full_lookups: count,
                 ..Default::default()
             },
@@ -359,6 +362,15 @@ pub(crate) mod tests {
                 }],
                 ..Default::default()
             },
+            cards: vec![v1::Card {
+                name: "nic0".into(),
+                kind: "emulated".into(),
+                state: "serves".into(),
+                entries: count,
+                max_entries: count,
+                rules: count,
+                ..Default::default()
+            }],
             events: vec![("port_up", count)],
         }
     }

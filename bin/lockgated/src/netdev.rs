@@ -117,6 +117,8 @@ pub(crate) struct Instruction {
     pub(crate) inside: Arc<[(Prefix, Inside)]>,
     /// The modes in which it may run.
     pub(crate) mode: ModeChoice,
+    /// The form in which frames come by it.
+    pub(crate) link: LinkForm,
 }
 
 /// An attached netdev.
@@ -142,6 +144,8 @@ pub(crate) struct SteeredNetdev {
     steering: Steering,
     /// The modes in which the program may run.
     mode: ModeChoice,
+    /// The form in which frames come by it.
+    link: LinkForm,
     /// Numbers of the netdev and of the attachment, for the marks.
     marker: Marker,
     /// The claim, kept as long as the netdev is attached.
@@ -168,9 +172,9 @@ impl SteeredNetdev {
         let steering = Steering::load(marker.netdev, incarnation)
             .map_err(|error| NetdevError::Bpf { netdev: netdev.clone(), error })?;
         let is_squatted = matches!(claim, Claim::Squatted);
-        let mode = taking.instruction.mode;
+        let Instruction { mode, link, .. } = taking.instruction;
         let mut steered =
-            SteeredNetdev { netdev, ifindex, queues, steering, mode, marker, _claim: claim };
+            SteeredNetdev { netdev, ifindex, queues, steering, mode, link, marker, _claim: claim };
         let attached = match steered.serve(taking, workers).await {
             Ok(attached) => attached.into(),
             Err(error) => {
@@ -209,8 +213,8 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: some of it may be as it was.
     pub(crate) fn instruct(&mut self, instruction: &Instruction) -> Result<(), NetdevError> {
-        let Instruction { rules, own, inside, mode } = instruction;
-        self.mode = *mode;
+        let Instruction { rules, own, inside, mode, link } = instruction;
+        (self.mode, self.link) = (*mode, *link);
         let mut set = || {
             self.steering.set_own_addresses(own)?;
             if self.steering.set_inside(inside).is_err() {
@@ -218,7 +222,7 @@ impl SteeredNetdev {
                 // instead.
                 self.steering.forget_inside()?;
             }
-            self.steering.set_ports(rules, LinkForm::Plain)
+            self.steering.set_ports(rules, self.link)
         };
         let done = set();
         done.map_err(|error| self.refused(error))
@@ -229,7 +233,7 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: the rules are as they were.
     pub(crate) fn set_ports(&mut self, rules: &[PortRule]) -> Result<(), NetdevError> {
-        self.steering.set_ports(rules, LinkForm::Plain).map_err(|error| self.refused(error))
+        self.steering.set_ports(rules, self.link).map_err(|error| self.refused(error))
     }
 
     /// Makes the program pass nothing to Linux until its ports are set again.

@@ -10,6 +10,7 @@ use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
 use crate::backend::{ChangeError, ChangeReport, ConfirmError};
+use crate::cards::CardPicture;
 use crate::change::EvaluatedChange;
 use crate::config_file::KnownDrift;
 use crate::events::Kind;
@@ -53,6 +54,8 @@ pub(crate) enum Order {
     Sas(SaOrder),
     /// Lets every worker begin a turn, after connections were removed, and forgets those on disk.
     Exchange { reply: Reply<()> },
+    /// Asks what network cards have.
+    Cards { reply: Reply<Vec<CardPicture>> },
     /// Asks what the workers counted, while nothing else is done.
     Count { reply: Reply<Vec<Report>> },
 }
@@ -141,6 +144,7 @@ impl State {
                 self.settle_connections().await?;
                 self.answer(reply, ());
             }
+            Order::Cards { reply } => _ = reply.send(self.gateway.cards.pictures()),
             Order::Count { reply } => {
                 let reports = self.workers.reports(&self.gateway.snapshot).await?;
                 self.answer(reply, reports.unwrap_or_default());

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use api::v1;
 use config::{HOST_NETDEV, mac_text, service_text};
 use control::PortState;
-use dataplane::{DirectCounts, DropReason, L4Checksum, Ledger, PortId, PortInfo, Side};
+use dataplane::{
+    AuditCounts, DirectCounts, DropReason, FastTier, L4Checksum, Ledger, PortId, PortInfo, Side,
+};
 use ipsec::{Encapsulation, Fingerprint};
 use linux::NeighbourState;
 
@@ -307,10 +309,10 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
     let ledgers = totals.ledgers.values().map(|ledger| ledger.imbalance().unsigned_abs());
     v1::Counters {
         tiers: Some(v1::Tiers {
-            device: 0,
+            device: totals.tagged,
             kernel: in_kernel,
             cache: totals.cache.hits,
-            classifier: total.received.saturating_sub(totals.cache.hits),
+            classifier: total.received.saturating_sub(totals.cache.hits + totals.tagged),
         }),
         drops: DropReason::ALL
             .iter()
@@ -334,12 +336,22 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
         keepalives: totals.keepalives,
         direct_paths: Some(direct_paths(&totals.direct)),
         fast_path: totals.fast_path,
+        audited: audited(&totals.audit),
         full_lookups: totals.full_lookups,
         ports: ports.iter().map(|port| overview::port_activity(picture, port)).collect(),
         kernel_tier: None,
         drops_last_minute: overview::drops(picture),
         rate_time_ms: overview::milliseconds(picture.history.lately()),
     }
+}
+
+fn audited(counts: &AuditCounts) -> Vec<v1::Audited> {
+    let of = |tier: FastTier| v1::Audited {
+        tier: tier.name().into(),
+        packets: counts.judged[tier as usize],
+        wrong: counts.wrong[tier as usize],
+    };
+    FastTier::ALL.map(of).into()
 }
 
 fn worker(picture: &Picture, number: usize, report: &Report) -> v1::Worker {

@@ -236,6 +236,7 @@ async fn begin(prepared: StartParts) -> Result<StartedDaemon, Failure> {
     state.gateway.attach_host().await?;
     take_all(&mut state.gateway).await?;
     state.gateway.serve_tier();
+    state.gateway.has_cards_configured().await?;
     state.report_refused();
     state.report_beginning().await;
     for warning in &loaded.warnings {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use control::GoneSa;
 use dataplane::counters::{PortCounts, Volume};
 use dataplane::{
-    CacheCounters, DirectCounts, DropReason, L4ChecksumCounts, Ledger, Snapshot, VacatedSlots,
+    AuditCounts, CacheCounters, DirectCounts, DropReason, L4ChecksumCounts, Ledger, Snapshot,
+    VacatedSlots,
 };
 use ipsec::{SaId, Spi};
 use placement::CountedRule;
@@ -45,6 +46,9 @@ pub(crate) struct Totals {
     pub(crate) direct: DirectCounts,
     pub(crate) fast_path: u64,
     pub(crate) cache: CacheCounters,
+    /// Packets that cards' tags decided.
+    pub(crate) tagged: u64,
+    pub(crate) audit: AuditCounts,
 }
 
 impl Totals {
@@ -101,6 +105,8 @@ impl Totals {
         self.direct.add(&counters.direct);
         self.fast_path += counters.fast_path;
         self.cache.add(&counters.cache);
+        self.tagged += counters.tagged;
+        self.audit.add(&counters.audit);
     }
 
     fn add_policy(&mut self, name: &str, kind: usize, counted: [&Volume; 2]) {

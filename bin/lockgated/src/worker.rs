@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use config::validated::Poll;
+use dataplane::Disagreement;
 use dataplane::cache::{CacheEntry, Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::handover::RING_PACKETS;
@@ -66,6 +67,9 @@ pub(crate) enum Command {
     /// Says which tenants' packets crossed since it was last asked, and how many packets each
     /// sample stands for; samples are taken from the first time on.
     FetchTenants { reply: oneshot::Sender<(Vec<TenantSample>, u64)> },
+    /// Has one of so many packets judged again from now on, 0: none; returns the verdicts that were
+    /// found wrong since it was last asked.
+    Audit { one_of: u32, reply: oneshot::Sender<Vec<Disagreement>> },
     /// Answers when no packet waits in its rings.
     WhenIdle { reply: oneshot::Sender<()> },
     /// Sends what is in the rings, drops what waits, closes everything and ends.
@@ -607,6 +611,13 @@ impl Thread {
                     tenants.take_at_most(TENANT_SAMPLES);
                 }
                 let _ = reply.send(tenants.fetch());
+            }
+            Command::Audit { one_of, reply } => {
+                let auditor = self.worker.auditor();
+                if auditor.share() != one_of {
+                    auditor.judge_one_of(one_of);
+                }
+                let _ = reply.send(auditor.disagreements().collect());
             }
             Command::WhenIdle { reply } => self.when_idle.push(reply),
             Command::Stop { reply } => {

@@ -19,6 +19,13 @@ impl Page for v1::Peers {
     }
 }
 
+impl Page for v1::Placement {
+    fn append(&mut self, next: v1::Placement) {
+        self.cards.extend(next.cards);
+        self.rules.extend(next.rules);
+    }
+}
+
 impl Page for v1::SecurityAssociations {
     fn append(&mut self, next: v1::SecurityAssociations) {
         self.sas.extend(next.sas);

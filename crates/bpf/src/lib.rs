@@ -28,9 +28,9 @@
 //! **The mark.** [`wire::Mark`]: its bytes end where the frame begins. Frames of an earlier program
 //! carry another incarnation.
 //!
-//! **A card's header.** The netdev of an emulated card ([`LinkForm::Carded`]) hands every frame over
-//! behind a [`wire::CardHeader`], with the card's tag. The program takes it away from every frame,
-//! puts the tag into the mark, and drops what comes without it (`no_card_header`).
+//! **A card's header.** The netdev of an emulated card ([`LinkForm::Carded`]) hands every frame
+//! over behind a [`wire::CardHeader`], with the card's tag. The program takes it away from every
+//! frame, puts the tag into the mark, and drops what comes without it (`no_card_header`).
 //!
 //! **Frame size.** In native mode a frame must fit one page with the kernel's own room around it:
 //! a netdev's MTU up to 3498 or so, and no frames of several buffers (no LRO, no jumbo frames).

@@ -228,8 +228,9 @@ impl Steering {
         put.map_err(|source| BpfError::Table { table: "after", source })
     }
 
-    /// Replaces the netdev's ports and the form of its frames, all at once. Frames of a VLAN id that
-    /// is not declared go to the worker. Cost: the kernel waits until no core reads the old ones, some milliseconds.
+    /// Replaces the netdev's ports and the form of its frames, all at once. Frames of a VLAN id
+    /// that is not declared go to the worker. Cost: the kernel waits until no core reads the old
+    /// ones, some milliseconds.
     ///
     /// # Errors
     /// [`BpfError::TooMany`], [`BpfError::SamePort`], [`BpfError::BadVlan`]: the caller's mistake;

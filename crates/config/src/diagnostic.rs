@@ -426,6 +426,20 @@ pub enum DiagnosticKind {
     )]
     EndpointsBeyondMemory { bytes: u64, limit: u64, fits: u64 },
 
+    // [card.NAME], `offload_groups`
+    #[error("cards by way of Linux's xfrm are not supported yet")]
+    XfrmNotYet,
+    #[error("a card that drops by itself is not supported yet")]
+    DropNotYet,
+    #[error("port `{port}` is on a card already")]
+    PortOnTwoCards { port: String },
+    #[error("netdev {netdev} is on another card already")]
+    NetdevOnTwoCards { netdev: String },
+    #[error("`socket` is no absolute path of at most {limit} bytes")]
+    BadSocket { limit: usize },
+    #[error("another card listens at {path}")]
+    SameSocket { path: String },
+
     // [[route]], [[neighbour]]
     #[error("there is no port `{name}`")]
     UnknownPort { name: String, nearest: Option<String> },

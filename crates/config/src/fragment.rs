@@ -150,6 +150,8 @@ fn judge(
         networks: Vec::new(),
         store: StoreSettings::default(),
         kernel: KernelSettings::default(),
+        cards: Vec::new(),
+        audit: running.audit,
     };
     let whole = format!("{text}\n{}", around.effective());
     let lines = text.lines().count().max(1) as u32;

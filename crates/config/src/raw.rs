@@ -44,6 +44,8 @@ pub(crate) struct Raw {
     pub(crate) networks: Vec<RawNetwork>,
     pub(crate) store: Option<RawStore>,
     pub(crate) kernel: Option<RawKernel>,
+    pub(crate) cards: Vec<RawCard>,
+    pub(crate) audit: Option<RawAudit>,
 }
 
 /// `[node]`.
@@ -97,6 +99,7 @@ pub(crate) struct RawPort {
     pub(crate) addresses: Texts,
     pub(crate) l4_checksum: Text,
     pub(crate) xdp: Text,
+    pub(crate) offload_groups: Text,
     pub(crate) groups_in: Texts,
     pub(crate) groups_out: Texts,
 }
@@ -239,6 +242,21 @@ pub(crate) struct RawKernel {
     pub(crate) promote_busy: Truth,
 }
 
+/// `[card.NAME]`.
+#[derive(Debug)]
+pub(crate) struct RawCard {
+    pub(crate) name: Spanned<String>,
+    pub(crate) kind: Text,
+    pub(crate) socket: Text,
+    pub(crate) ports: Texts,
+}
+
+/// `[audit]`.
+#[derive(Debug)]
+pub(crate) struct RawAudit {
+    pub(crate) one_of: Number,
+}
+
 /// `[[route]]`.
 #[derive(Debug)]
 pub(crate) struct RawRoute {
@@ -275,6 +293,8 @@ const SECTIONS: &[&str] = &[
     "vni",
     "store",
     "kernel",
+    "card",
+    "audit",
 ];
 
 /// The sections of [`RawLists`].
@@ -380,6 +400,8 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
                 promote_busy: section.truth(problems, "promote_busy"),
             }
         }),
+        cards: named(top, problems, "card", card),
+        audit: top.table(problems, "audit").map(|section| audit(&section, problems)),
     }
 }
 
@@ -446,6 +468,7 @@ fn port(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         addresses: section.texts(problems, "addresses"),
         l4_checksum: section.text(problems, "l4_checksum"),
         xdp: section.text(problems, "xdp"),
+        offload_groups: section.text(problems, "offload_groups"),
         groups_in: section.texts(problems, "groups_in"),
         groups_out: section.texts(problems, "groups_out"),
     }
@@ -480,6 +503,21 @@ fn network(
         groups_in: section.texts(problems, "groups_in"),
         groups_out: section.texts(problems, "groups_out"),
         source_check: section.text(problems, "source_check"),
+    }
+}
+
+fn audit(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawAudit {
+    section.check_keys(problems, &schema::AUDIT);
+    RawAudit { one_of: section.number(problems, "one_of") }
+}
+
+fn card(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawCard {
+    section.check_keys(problems, &schema::CARD);
+    RawCard {
+        name,
+        kind: section.text(problems, "kind"),
+        socket: section.text(problems, "socket"),
+        ports: section.texts(problems, "ports"),
     }
 }
 

@@ -167,6 +167,9 @@ sections! {
              driver, or not at all; `\"generic\"`: behind the driver, slower, on any netdev; \
              `\"auto\"`: native if the driver can, else generic. Ports on one netdev have the \
              same"
+        "offload_groups" Text Value("\"auto\""),
+            "rules of `groups_in` that the port's card may decide, if it is on one: `\"auto\"`: \
+             those that are safe there and worth it; `\"none\"`"
         "groups_in" Texts Value("[]"),
             "security groups that judge what comes by the port, in their order; at most 64. \
              Without any, everything may come"
@@ -381,6 +384,23 @@ sections! {
              later ones may overtake them"
     ]
 
+    CARD "[card.NAME]" "A network card that may decide rules of security groups: it tags packets, \
+        and the gateway believes a tag while that is safe." [
+        "kind" Text Required,
+            "`\"emulated\"`: software in a card's place, the process `lockgate-emulated-card`"
+        "socket" Text Required,
+            "Unix socket at which that process listens; an absolute path of at most 107 bytes"
+        "ports" Texts Required,
+            "ports that are on the card. Each is on one card at most, and so is each netdev"
+    ]
+
+    AUDIT "[audit]" "The audit of what answers in the rules' place: the flow cache, the kernel's \
+        claims and the tags of cards." [
+        "one_of" Number Value("1000"),
+            "of so many packets that they decided one is judged again by the rules, \
+             1 … 1000000000; `0`: none is"
+    ]
+
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
         of Linux." [
         "to" Text Required,
@@ -489,6 +509,8 @@ mod tests {
         ("[vni.NUMBER]", ""),
         ("[store]", ""),
         ("[kernel]", ""),
+        ("[card.NAME]", "kind = \"emulated\"\nsocket = \"/run/c\"\nports = [\"NAME\"]"),
+        ("[audit]", ""),
         ("[cache]", ""),
         ("[connections]", ""),
         ("[metrics]", ""),

@@ -27,6 +27,7 @@ use crate::source::Span;
 use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
+mod cards;
 mod connections;
 mod doubts;
 mod encapsulation;
@@ -97,13 +98,16 @@ pub(crate) fn validate<E>(
     let store = overlays::store(raw.store.as_ref(), problems);
     let kernel = overlays::kernel(raw.kernel.as_ref(), problems);
     overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
+    let (cards, audit) = cards::validate(raw, &ports, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let links = links::both(raw, &ports, problems);
     let has_errors = problems.has_errors();
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let below = store.zip(kernel).filter(|_| !has_errors);
-    let (Some(connections), Some(below)) = (connections, below) else { return Ok(None) };
+    let below = store.zip(kernel).zip(audit).filter(|_| !has_errors);
+    let (Some(connections), Some(((store, kernel), audit))) = (connections, below) else {
+        return Ok(None);
+    };
     let validated = Validated {
         node,
         cache,
@@ -119,25 +123,25 @@ pub(crate) fn validate<E>(
         neighbours: links.1,
         overlays: overlays.list,
         networks,
-        store: below.0,
-        kernel: below.1,
+        store,
+        kernel,
+        cards,
+        audit,
     };
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
+    Ok(Some(outcome(raw, validated)))
+}
+
+/// Adds the places that later checks refer to.
+fn outcome(raw: &Raw, validated: Validated) -> Outcome {
     let keys = raw.peers.iter().filter_map(|peer| Some(peer.keys.as_ref()?.span())).collect();
     let flows = place(raw.cache.as_ref().and_then(|raw| raw.flows.as_ref()));
     let max_connections = place(raw.connections.as_ref().and_then(|raw| raw.max.as_ref()));
     let max_endpoints = place(raw.store.as_ref().and_then(|raw| raw.endpoints.as_ref()));
     let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
     let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
-    Ok(Some(Outcome {
-        validated,
-        keys,
-        flows,
-        max_connections,
-        max_endpoints,
-        names_relative_files,
-    }))
+    Outcome { validated, keys, flows, max_connections, max_endpoints, names_relative_files }
 }
 
 /// The place of a value, or the begin of the file.

@@ -12,6 +12,7 @@ use policy::selector::protocol_text;
 use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::Address;
 
+use crate::cards::{AuditSettings, CardSettings, GroupOffload};
 use crate::connections::ConnectionSettings;
 use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
@@ -62,6 +63,10 @@ pub struct Validated {
     pub store: StoreSettings,
     /// `[kernel]`.
     pub kernel: KernelSettings,
+    /// `[card.NAME]`, in the order of the file.
+    pub cards: Vec<CardSettings>,
+    /// `[audit]`.
+    pub audit: AuditSettings,
 }
 
 /// The machine.
@@ -238,6 +243,8 @@ pub struct Port {
     /// The place where the kernel runs the program of its netdev; all ports on a netdev have the
     /// same.
     pub xdp: XdpUse,
+    /// The use of its card for rules of the groups below.
+    pub offload_groups: GroupOffload,
     /// The groups that judge what comes by it, in their order, each once; none: all may come.
     pub groups_in: Vec<GroupId>,
     /// The groups that judge what leaves by it, likewise.
@@ -462,7 +469,7 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
     /// Kind of the section: node, port, cache, connections, metrics, peer, set, group, policy,
-    /// rule, overlay, vni, store, route, neighbour.
+    /// rule, overlay, vni, store, kernel, card, audit, route, neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -535,6 +542,11 @@ impl Validated {
         }
         add("store", "", &|out| self.store.write(out));
         add("kernel", "", &|out| self.kernel.write(out));
+        for card in &self.cards {
+            let ports: Vec<&str> = card.ports.iter().map(|port| self.port_name(*port)).collect();
+            add("card", &card.name, &|out| card.write(out, &ports));
+        }
+        add("audit", "", &|out| self.audit.write(out));
         for route in &self.routes {
             let Prefix { address, length } = route.to;
             add("route", &format!("{address}/{length}"), &|out| self.write_route(out, route));
@@ -624,6 +636,7 @@ impl Validated {
             L4Checksum::Pass => "pass",
         };
         writeln!(out, "l4_checksum = \"{l4_checksum}\"\nxdp = \"{}\"", port.xdp.name())?;
+        writeln!(out, "offload_groups = \"{}\"", port.offload_groups.name())?;
         for side in GroupSide::ALL {
             let groups = port.groups(side).iter();
             let names = groups.map(|group| self.groups[group.0 as usize].name.clone());

@@ -3,6 +3,7 @@
 
 mod inside;
 mod nearest;
+mod parts;
 mod words;
 
 use dataplane::cache::{Key, Recall};
@@ -14,6 +15,7 @@ use dataplane::{
 };
 pub use inside::InsideText;
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
+pub use parts::{RulePlace, TunnelEnds};
 use policy::{AddressRange, Consultation, Decider, Exit, PortClass, SaSetId};
 use serde::Serialize;
 use wire::flow::protocol;
@@ -181,6 +183,9 @@ pub struct Explained {
     pub inside: Option<InsideText>,
     /// Generation of all policies together.
     pub generation: u32,
+    /// The places where the rules of groups that decide it are decided, if there are network cards:
+    /// a daemon knows them, a file does not.
+    pub placement: Vec<RulePlace>,
     /// Advice, and limits of the verdict: one sentence each.
     pub notes: Vec<String>,
     /// The explanation as text: headings and contents; an empty heading continues the one before.
@@ -205,15 +210,6 @@ pub struct PolicyLookup {
     pub tier: &'static str,
     /// The reason for that tier.
     pub tier_reason: String,
-}
-
-/// Outer addresses of a tunnel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct TunnelEnds {
-    /// Outer address of this gateway.
-    pub local: std::net::IpAddr,
-    /// The peer's.
-    pub remote: std::net::IpAddr,
 }
 
 /// Returns the lookups in the policies that the walk makes for a packet and remembers, as keys of a
@@ -735,6 +731,7 @@ impl Story<'_> {
             mtu: told.mtu,
             inside,
             generation: self.snapshot.generation().0,
+            placement: Vec::new(),
             notes: self.notes(),
             lines: self.lines(),
         }

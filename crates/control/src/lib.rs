@@ -39,8 +39,8 @@ pub use change::{AdoptedBase, ChangeRefused, NotAdopted, RebuildJob, RebuiltBase
 pub use compile::{CompileError, compile};
 pub use compiled::{Compiled, RefusedKey};
 pub use explained::{
-    DeadPort, Explained, InsideText, Picture, PolicyLookup, Question, QuestionError, Routing, Spis,
-    TunnelEnds, explain, flow_text, port_named, questions, set_of,
+    DeadPort, Explained, InsideText, Picture, PolicyLookup, Question, QuestionError, Routing,
+    RulePlace, Spis, TunnelEnds, explain, flow_text, port_named, questions, set_of,
 };
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
 pub use live::{Compiler, PreparedConfiguration};

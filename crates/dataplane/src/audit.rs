@@ -105,6 +105,11 @@ impl Auditor {
         self.kept.reserve(MAX_KEPT);
     }
 
+    /// The number of packets of which one is judged again; 0: none is.
+    pub fn share(&self) -> u32 {
+        self.every
+    }
+
     /// The disagreements since they were last fetched, the first ones.
     pub fn disagreements(&mut self) -> std::vec::Drain<'_, Disagreement> {
         self.kept.drain(..)

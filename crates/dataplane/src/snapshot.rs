@@ -271,6 +271,17 @@ impl Snapshot {
         self.with(self.sources.clone(), tables)
     }
 
+    /// The tags of cards that count; `None`: none do.
+    pub fn card_marks(&self) -> Option<&Arc<CardMarks>> {
+        self.sources.cards.as_ref()
+    }
+
+    /// Returns a copy with other tags of cards that count. They must be of its policies.
+    #[must_use]
+    pub fn with_cards(&self, cards: Option<Arc<CardMarks>>) -> Snapshot {
+        self.with(Sources { cards, ..self.sources.clone() }, self.tables.clone())
+    }
+
     /// Returns a snapshot of other sources with this one's ports, routing and links.
     fn with(&self, sources: Sources, tables: Tables) -> Snapshot {
         let path_ports = match tables.spd().has_base_of(self.spd()) {

@@ -36,6 +36,19 @@ impl Decision {
         }
     }
 
+    /// Its name, as operators see it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Decision::Permit => "permit",
+            Decision::Deny => "deny",
+            Decision::NoRule => "no match",
+            Decision::WouldDeny => "would deny",
+            Decision::WouldNotMatch => "would not match",
+            Decision::Reflect => "reflect",
+            Decision::Policy => "policy",
+        }
+    }
+
     /// Returns whether the packet is dropped.
     pub const fn drops(self) -> bool {
         matches!(self, Decision::Deny | Decision::NoRule)

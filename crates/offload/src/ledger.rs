@@ -38,8 +38,8 @@ use crate::placements::{Placed, Placements};
 use crate::planner::{Placing, Plan, Standing};
 use crate::reason::RuleKey;
 
-/// Looks after which an answer is given up: a minute, if there are a hundred a second.
-const PATIENCE: u64 = 6000;
+/// Looks after which an answer is given up: a minute, if there are twenty a second.
+const PATIENCE: u64 = 1200;
 /// Periods that a rule rests after the card refused it once; twice as many after each further time.
 const FIRST_REST: u32 = 1;
 /// Periods that a rule rests at most.
@@ -167,11 +167,17 @@ impl Orders {
 impl Ledger {
     /// The ledger of a card that has nothing, and that says that it can this.
     pub fn new(card: Capabilities) -> Ledger {
+        Ledger::beginning(card, Incarnation::default())
+    }
+
+    /// The same, with the number of its first life: another one for each daemon, so that no tag of
+    /// an earlier daemon's is taken for one of this.
+    pub fn beginning(card: Capabilities, incarnation: Incarnation) -> Ledger {
         Ledger {
             capacity: capacity_of(&card),
             card,
             looks: 0,
-            incarnation: Incarnation::default(),
+            incarnation,
             revision: 0,
             next: 1,
             entries: BTreeMap::new(),
@@ -289,6 +295,26 @@ impl Ledger {
         let keys: Vec<RuleKey> = self.handles.keys().copied().collect();
         keys.into_iter().for_each(|key| self.withdraw(key));
         self.waiting.clear();
+    }
+
+    /// Forgets what it knows of rules, since slots name others now: all are taken out of the card,
+    /// and a plan that was made before is outdated.
+    pub fn given_anew(&mut self) {
+        self.withdraw_all();
+        self.refused.clear();
+        self.revision += 1;
+    }
+
+    /// Returns whether no answer and no look is awaited: all that was asked is answered, and of
+    /// all that is there it is known whether its marks count.
+    pub fn is_settled(&self) -> bool {
+        self.to_withdraw.is_empty()
+            && self.strays.is_empty()
+            && self.entries.values().all(|entry| match entry.state {
+                State::Live => entry.is_confirmed() && entry.company == Company::Complete,
+                State::Stale(Stale::Changed) => true,
+                _ => false,
+            })
     }
 
     /// Requests to the card that are due: to withdraw what is to go, and to place what waits, if
@@ -572,6 +598,12 @@ impl Ledger {
     /// The card's last refusal of a rule.
     pub fn refusal(&self, key: RuleKey) -> Option<&Refusal> {
         self.refused.get(&key).map(|rest| &rest.refusal)
+    }
+
+    /// Packets and bytes of a rule at the last look.
+    pub fn reading(&self, key: RuleKey) -> Reading {
+        let entry = self.handles.get(&key).and_then(|handle| self.entries.get(handle));
+        entry.map(|entry| entry.reading).unwrap_or_default()
     }
 
     /// Rules that wait for room, or for those before them.

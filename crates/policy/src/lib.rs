@@ -40,6 +40,6 @@ pub use selector::{
     AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
 };
 pub use set_places::SetPlaces;
-pub use spd::{Names, NeedsRenewal, Search, Slots, Spd, SpdError, common};
+pub use spd::{Names, NeedsRenewal, RuleChanges, Search, Slots, Spd, SpdError, common};
 pub use tables::{Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks};
 pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};

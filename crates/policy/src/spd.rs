@@ -31,6 +31,8 @@ use crate::table::{Gathered, Refused, Table};
 use crate::tree::AddressTree;
 use crate::verdict::Decider;
 
+pub use change::RuleChanges;
+
 /// Reason why a set of policies cannot become a database.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpdError {

@@ -3,6 +3,7 @@
 mod counters;
 mod groups;
 mod overview;
+mod placement;
 mod tables;
 
 use std::time::Duration;
@@ -107,8 +108,8 @@ enum What {
     /// Endpoints of virtual networks
     #[value(alias = "endpoints")]
     Endpoint,
-    /// Rules placed on devices: not in this version
-    #[value(hide = true)]
+    /// Network cards, which rules they decide, and why not the others
+    #[value(alias = "placements", alias = "card", alias = "cards")]
     Placement,
     /// Rates, tiers, drops, ledger, frames, workers
     #[value(alias = "counter")]
@@ -171,7 +172,13 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
         What::Connection => Err(LiveError::NoEntries.into()),
         What::Endpoint if args.name.len() > 1 => Err(LiveError::ManyNames.into()),
         What::Endpoint => Err(LiveError::NoEntries.into()),
-        What::Placement => Err(LiveError::NotYet { what: "placement" }.into()),
+        What::Placement => {
+            let most = if args.wide { usize::MAX } else { placement::MOST_LINES };
+            show.answer(
+                async |c, r| api::whole(c.show_placement(r).await?).await,
+                |answer| placement::placement(answer, most),
+            )
+        }
         What::Status => show.overview(),
         What::Port => {
             show.answer(async |c, r| c.show_ports(r).await, |ports| tables::ports(ports, columns))

@@ -138,6 +138,26 @@ impl Gateway for Fake {
         answer(v1::Groups { groups: vec![group], ..v1::Groups::default() })
     }
 
+    type ShowPlacementStream = Pages<v1::Placement>;
+
+    async fn show_placement(
+        &self,
+        _: Request<v1::ShowRequest>,
+    ) -> Answer<Self::ShowPlacementStream> {
+        let (name, kind, state) = ("nic0".to_owned(), "emulated".into(), "serves".into());
+        let card = v1::Card { name: name.clone(), kind, state, ..v1::Card::default() };
+        let rule = |rule: &str, state: &str, reason: &str| v1::PlacedRule {
+            card: name.clone(),
+            rule: rule.into(),
+            family: 4,
+            state: state.into(),
+            reason: reason.into(),
+            ..v1::PlacedRule::default()
+        };
+        let rules = vec![rule("web/https", "live", ""), rule("web/back", "classifier", "reflect")];
+        in_pages([v1::Placement { cards: vec![card], rules }])
+    }
+
     type ShowConnectionsStream = Pages<v1::ConnectionPage>;
 
     async fn show_connections(

@@ -341,6 +341,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         kernel_tier: inside.kernel_tier,
     });
     let lines = told.lines.into_iter();
+    let place = |of: control::RulePlace| v1::ExplainedPlacement { rule: of.rule, place: of.place };
     v1::Explanation {
         flow: told.flow,
         verdict: told.verdict.into(),
@@ -359,6 +360,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         inside,
         generation: told.generation,
         notes: told.notes,
+        placement: told.placement.into_iter().map(place).collect(),
         lines: lines.map(|(heading, text)| v1::Line { heading: heading.into(), text }).collect(),
     }
 }

@@ -21,6 +21,7 @@ use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
     PolicyChange, Save, ToConfirm,
 };
+use crate::cards::{self, placement};
 use crate::events::{self, Filter};
 use crate::unconfirmed::confirm_time;
 use crate::who::{ConnectionNumber, Uid};
@@ -152,6 +153,26 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(v1::Groups { groups, ports, sums }))
     }
 
+    type ShowPlacementStream = Pages<v1::Placement>;
+
+    async fn show_placement(
+        &self,
+        request: Request<v1::ShowRequest>,
+    ) -> Answer<Self::ShowPlacementStream> {
+        let name = request.into_inner().name;
+        let pictures = self.backend.cards().await;
+        let (cards, mut rules) = beside(move || placement(&pictures)).await?;
+        let cards = named(cards, "card", name.clone(), |card| &card.name)?;
+        if let Some(name) = name {
+            rules.retain(|rule| rule.card == name);
+        }
+        let mut cards = Some(cards);
+        Ok(pages::answer(rules, self.ended.clone(), move |rules| v1::Placement {
+            cards: cards.take().unwrap_or_default(),
+            rules,
+        }))
+    }
+
     type ShowConnectionsStream = Pages<v1::ConnectionPage>;
 
     async fn show_connections(
@@ -267,7 +288,14 @@ impl<B: Backend> Gateway for Service<B> {
             kernel_tier: kernel_tier.as_deref(),
         };
         let told = control::explain(picture, question).map_err(refused)?;
-        Ok(Response::new(present::explanation(told)))
+        let mut answer = present::explanation(told);
+        // A packet that an SA opened, or that is in a virtual network, came to no card.
+        if request.from_peer.is_none() && inside.is_none() {
+            let family = if flow.family == wire::Family::V4 { 4 } else { 6 };
+            let cards = self.backend.cards().await;
+            cards::explain(&cards, (&request.port, family), &mut answer);
+        }
+        Ok(Response::new(answer))
     }
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Answer<v1::Exported> {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bpf::{Mode, ModeChoice, PortRule, Scope};
-use config::HOST_NETDEV;
+use bpf::{LinkForm, Mode, ModeChoice, PortRule, Scope};
 use config::validated::{Validated, XdpUse};
+use config::{CardKind, HOST_NETDEV};
 use control::LiveParts;
 use dataplane::PortId;
 use dataplane::carve_out::{Packets, Reserved};
@@ -362,7 +362,8 @@ impl Gateway {
     fn instruction(&self, netdev: &str, surroundings: &Surroundings) -> Instruction {
         let Surroundings { own, inside } = surroundings.clone();
         let rules = rules(self.netdev_id(netdev), &self.snapshot, &self.reserved);
-        Instruction { rules, own, inside, mode: mode_choice(self.config(), netdev) }
+        let (mode, link) = (mode_choice(self.config(), netdev), link_form(self.config(), netdev));
+        Instruction { rules, own, inside, mode, link }
     }
 
     /// The first port of the configuration `next` whose netdev has a program now that runs in a
@@ -442,6 +443,16 @@ fn mode_choice(config: &Validated, netdev: &str) -> ModeChoice {
         XdpUse::Auto => ModeChoice::Auto,
         XdpUse::Native => ModeChoice::Native,
         XdpUse::Generic => ModeChoice::Generic,
+    }
+}
+
+/// The form in which frames come by a netdev: that of an emulated card writes a header before each.
+fn link_form(config: &Validated, netdev: &str) -> LinkForm {
+    let is_on_it = |port: &PortId| config.ports[usize::from(port.0)].netdev == netdev;
+    let mut cards = config.cards.iter().filter(|card| card.kind == CardKind::Emulated);
+    match cards.any(|card| card.ports.iter().any(is_on_it)) {
+        true => LinkForm::Carded,
+        false => LinkForm::Plain,
     }
 }
 

@@ -27,6 +27,7 @@ impl Gateway {
         snapshot: Arc<Snapshot>,
         caches: Option<Vec<NextCache>>,
     ) -> Result<(), WorkerGone> {
+        let snapshot = self.cards.stamp(&self.snapshot, snapshot);
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
             // Generations began anew: an entry from before could look like one of now.
@@ -61,9 +62,34 @@ impl Gateway {
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         clear_outdated(&old, self.snapshot.clone()).await;
         self.serve_tier();
+        self.cards.order();
         // Of very many policies that takes milliseconds.
         aside(move || drop((old, dropped)));
         Ok(())
+    }
+
+    /// Has the cards of the running configuration.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn has_cards_configured(&mut self) -> Result<(), WorkerGone> {
+        let config = self.config().clone();
+        self.cards.configure(&config);
+        self.settle_cards().await.map(drop)
+    }
+
+    /// Has workers believe the tags of cards that count now, and no others; then asks the cards for
+    /// what is due. Returns whether there is another snapshot.
+    ///
+    /// # Errors
+    /// [`WorkerGone`].
+    pub(crate) async fn settle_cards(&mut self) -> Result<bool, WorkerGone> {
+        let has_other_marks = self.cards.has_other_marks();
+        match has_other_marks {
+            true => self.publish(self.snapshot.clone(), None).await?,
+            false => self.cards.order(),
+        }
+        Ok(has_other_marks)
     }
 
     /// Gives every worker a fresh flow cache of the running configuration.

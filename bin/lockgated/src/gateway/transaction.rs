@@ -233,6 +233,7 @@ impl Gateway {
         match taken {
             Ok(()) => {
                 self.drop_beyond(ReleaseMode::Open);
+                self.has_cards_configured().await?;
                 aside(move || drop(before));
                 Ok(())
             }

@@ -10,6 +10,9 @@ use dataplane::DropReason;
 use super::exposition::Families;
 use super::{PolicyVolumes, Report};
 
+/// A level of a card.
+type Level = fn(&v1::Card) -> u64;
+
 impl Report {
     /// Returns all families.
     pub(super) fn families(&self) -> Families<'_> {
@@ -21,6 +24,7 @@ impl Report {
         self.add_cache(into);
         self.add_connections(into);
         self.add_endpoints(into);
+        self.add_cards(into);
         self.add_ports(into);
         self.add_ledgers(into);
         self.add_checksums(into);
@@ -158,6 +162,38 @@ impl Report {
         let bytes = self.cache.max_size.unwrap_or_default().bytes;
         let help = "Memory that the flow caches of all workers may grow to";
         into.level("cache_max_bytes", help, bytes);
+    }
+
+    fn add_cards<'a>(&'a self, into: &mut Families<'a>) {
+        let tagged = self.counters.tiers.unwrap_or_default().device;
+        let help = "Packets that tags of network cards decided";
+        into.count("tagged_packets", help, tagged);
+        let audited = || self.counters.audited.iter();
+        let of = |audited: &'a v1::Audited| [("tier", audited.tier.as_str().into())];
+        let counts = audited().map(|audited| (of(audited), audited.packets));
+        let help = "Packets that were judged again, by the tier that had decided them";
+        into.counter("audited_packets", help, counts);
+        let counts = audited().map(|audited| (of(audited), audited.wrong));
+        let help = "Audited packets of which the rules say otherwise than the tier did";
+        into.counter("audit_failed_packets", help, counts);
+        let levels: [(&str, &str, Level); 4] = [
+            ("card_serves", "1 while the network card serves", |card| {
+                u64::from(card.state == "serves")
+            }),
+            ("card_entries", "Entries that the network card has", |card| card.entries),
+            ("card_entries_max", "Entries that the network card has room for", |card| {
+                card.max_entries
+            }),
+            ("card_rules", "Rules in the network card whose tags count", |card| card.rules),
+        ];
+        for (name, help, level) in levels {
+            let cards = self.cards.iter().map(|card| {
+                let labels =
+                    [("card", card.name.as_str().into()), ("kind", card.kind.as_str().into())];
+                (labels, level(card))
+            });
+            into.gauge(name, help, cards);
+        }
     }
 
     fn add_endpoints<'a>(&'a self, into: &mut Families<'a>) {

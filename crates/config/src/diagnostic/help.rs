@@ -100,6 +100,7 @@ impl DiagnosticKind {
             .or_else(|| self.policy_help())
             .or_else(|| self.group_help())
             .or_else(|| self.overlay_help())
+            .or_else(|| self.card_help())
             .or_else(|| self.key_help())
     }
 
@@ -357,6 +358,26 @@ impl DiagnosticKind {
                  carry the overlay"
             }
             DiagnosticKind::EtcdNotYet => "write \"sqlite\": each gateway keeps its own endpoints",
+            _ => return None,
+        })
+    }
+
+    /// Returns the advice about cards.
+    fn card_help(&self) -> Option<&'static str> {
+        Some(match self {
+            DiagnosticKind::XfrmNotYet => "write \"emulated\", or leave the card out",
+            DiagnosticKind::DropNotYet => {
+                "write \"auto\": the card tags packets and the gateway drops them, so that no rule \
+                 outlives its removal"
+            }
+            DiagnosticKind::PortOnTwoCards { .. } => "list it at one card",
+            DiagnosticKind::NetdevOnTwoCards { .. } => {
+                "list all ports on a netdev at the card that it is of"
+            }
+            DiagnosticKind::BadSocket { .. } => {
+                "write the path that was given to `lockgate-emulated-card --socket`"
+            }
+            DiagnosticKind::SameSocket { .. } => "give each card a socket of its own",
             _ => return None,
         })
     }

@@ -9,6 +9,7 @@ use toml::Spanned;
 use wire::{Address, Family};
 
 use super::NamedSections;
+use crate::cards::GroupOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
@@ -168,6 +169,7 @@ fn port(
         problems.error(&written.span(), DiagnosticKind::MtuBelowV6);
     }
     let l4_checksum = l4_checksum(raw, side, problems);
+    let offload_groups = offload_groups(raw, problems);
     Some(Port {
         name: port_name?,
         netdev: netdev?,
@@ -179,6 +181,7 @@ fn port(
         addresses,
         l4_checksum: l4_checksum?,
         xdp: XdpUse::Auto,
+        offload_groups: offload_groups?,
         groups_in: Vec::new(),
         groups_out: Vec::new(),
     })
@@ -229,6 +232,20 @@ fn xdp_of_netdevs<'r>(
         }
     }
     of_netdevs
+}
+
+/// The use of the port's card for its groups.
+fn offload_groups(raw: &RawPort, problems: &mut Diagnostics<'_>) -> Option<GroupOffload> {
+    match &raw.offload_groups {
+        Some(written) if written.get_ref() == "drop" => {
+            problems.error(&written.span(), DiagnosticKind::DropNotYet);
+            None
+        }
+        written => {
+            let words = GroupOffload::ALL.map(|usage| (usage.name(), usage));
+            word(problems, "offload_groups", written, GroupOffload::Auto, &words)
+        }
+    }
 }
 
 /// Treatment of unfinished checksums: on a protected port they are completed unless the file says

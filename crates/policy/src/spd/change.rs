@@ -20,6 +20,15 @@ const FEW_RULES: usize = 64;
 /// lists of addresses, which are let go of then.
 const FEW_CHANGES: usize = 64;
 
+/// The rules of groups in which two databases differ.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct RuleChanges {
+    /// Slots of those that hold no more.
+    pub gone: Vec<PolicyIndex>,
+    /// Slots of those that did not hold before.
+    pub came: Vec<PolicyIndex>,
+}
+
 impl Spd {
     /// Changes since the base was made.
     pub fn changes(&self) -> usize {
@@ -167,6 +176,32 @@ impl Spd {
             && self.log.starts_with(&earlier.log)
             && added.len() >= added_before.len()
             && added.iter().zip(added_before).all(same_policy)
+    }
+
+    /// The rules of groups that went and came since an earlier database with the same arrangement
+    /// of slots, each once. Cost: the changes since, or all rules if the base is another.
+    pub fn rules_since(&self, earlier: &Spd) -> RuleChanges {
+        let is_rule = |index: &PolicyIndex| self.policy(*index).group.is_some();
+        if self.continues(earlier) {
+            let changes = &self.log[earlier.log.len()..];
+            let gone: Vec<PolicyIndex> = changes.iter().filter_map(Change::removed).collect();
+            let came = changes.iter().filter_map(Change::added);
+            let came = came.filter(|index| !gone.contains(index));
+            let came = came.filter(is_rule).collect();
+            let was_there = |index: &PolicyIndex| (index.0 as usize) < earlier.slots();
+            let gone = gone.into_iter().filter(is_rule).filter(was_there).collect();
+            return RuleChanges { gone, came };
+        }
+        let rules = |spd: &Spd| -> HashSet<PolicyIndex> {
+            spd.holding_rules().map(|(index, _)| index).collect()
+        };
+        let (before, now) = (rules(earlier), rules(self));
+        let sorted = |one: &HashSet<PolicyIndex>, other: &HashSet<PolicyIndex>| {
+            let mut only: Vec<PolicyIndex> = one.difference(other).copied().collect();
+            only.sort_unstable();
+            only
+        };
+        RuleChanges { gone: sorted(&before, &now), came: sorted(&now, &before) }
     }
 
     /// A database of other policies, of which those that are the same keep their slots. Where not

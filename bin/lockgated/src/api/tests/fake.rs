@@ -17,6 +17,7 @@ use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
     ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
 };
+use crate::cards::CardPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
@@ -210,6 +211,10 @@ impl Backend for Fake {
 
     async fn kernel_standing(&self, _: Vni, _: Flow) -> String {
         "forwards it: no group judges it".into()
+    }
+
+    async fn cards(&self) -> Vec<CardPicture> {
+        Vec::new()
     }
 
     async fn counters(&self) -> v1::Counters {

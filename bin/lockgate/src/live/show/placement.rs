@@ -1,0 +1,151 @@
+//! `lockgate show placement`: network cards, the rules that they decide, and why not the others.
+
+use std::collections::BTreeMap;
+
+use api::v1;
+use console::output::{Numbers, table};
+
+use super::tables::some;
+
+/// Rules of a list that are shown without `--wide`.
+pub(super) const MOST_LINES: usize = 20;
+
+/// Writes the cards, and two tables for each: rules that are to be in it, and the others.
+pub(super) fn placement(answer: &v1::Placement, most: usize) -> String {
+    let mut text = String::new();
+    for card in &answer.cards {
+        text.push_str(&one(card));
+        let rules = || answer.rules.iter().filter(|rule| rule.card == card.name);
+        text.push_str(&in_card(rules().filter(|rule| rule.state != "classifier"), most));
+        text.push_str(&reasons(rules().filter(|rule| rule.state == "classifier")));
+        text.push_str(&left(rules().filter(|rule| rule.state == "classifier"), most));
+    }
+    some(text, "no network cards: see [card.NAME] in the configuration")
+}
+
+fn one(card: &v1::Card) -> String {
+    let v1::Card { name, kind, ports, card: profile, entries, max_entries, .. } = card;
+    let mut text = format!("Card {name} ({kind}); ports: {}\n", ports.join(" "));
+    match card.state.as_str() {
+        "serves" => text.push_str(&format!("  serves       {profile}\n")),
+        _ => text.push_str(&format!("  device       none ({})\n", card.state_reason)),
+    }
+    text.push_str(&format!("  entries      {entries} of {max_entries}\n"));
+    text.push_str(&format!("  rules        {} with tags that count\n", card.rules));
+    if card.share_of > 0 {
+        let percent = 100.0 * card.share_tagged as f64 / card.share_of as f64;
+        let (tagged, of) = (card.share_tagged, card.share_of);
+        text.push_str(&format!(
+            "  share        {percent:.1} % ({tagged} of {of} packets of the last period)\n"
+        ));
+    }
+    text
+}
+
+fn in_card<'r>(rules: impl Iterator<Item = &'r v1::PlacedRule>, most: usize) -> String {
+    let rules: Vec<&v1::PlacedRule> = rules.collect();
+    if rules.is_empty() {
+        return String::new();
+    }
+    let rows = rules.iter().take(most).map(|rule| {
+        vec![
+            rule.rule.clone(),
+            format!("v{}", rule.family),
+            rule.action.clone(),
+            rule.state.clone(),
+            if rule.counts { "yes" } else { "no" }.to_owned(),
+            rule.entries.to_string(),
+            rule.packets.to_string(),
+            rule.behind.len().to_string(),
+        ]
+    });
+    let header = ["rule", "IP", "action", "state", "counts", "entries", "packets", "behind"];
+    let text = table("Rules that are to be in the card", &header, rows, Numbers(5..=7));
+    text + &more(rules.len(), most)
+}
+
+fn reasons<'r>(rules: impl Iterator<Item = &'r v1::PlacedRule>) -> String {
+    let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for rule in rules {
+        reasons.entry(&rule.reason).or_insert((0, &rule.why)).0 += 1;
+    }
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let rows = reasons
+        .into_iter()
+        .map(|(reason, (count, why))| vec![reason.to_owned(), count.to_string(), why.to_owned()]);
+    let header = ["reason", "rules", "meaning"];
+    table("Why the other rules are not", &header, rows, Numbers(1..=1))
+}
+
+fn left<'r>(rules: impl Iterator<Item = &'r v1::PlacedRule>, most: usize) -> String {
+    let rules: Vec<&v1::PlacedRule> = rules.collect();
+    if rules.is_empty() {
+        return String::new();
+    }
+    let rows = rules.iter().take(most).map(|rule| {
+        let because = if rule.because_of.is_empty() { "-" } else { &rule.because_of };
+        vec![
+            rule.rule.clone(),
+            format!("v{}", rule.family),
+            rule.action.clone(),
+            rule.reason.clone(),
+            because.to_owned(),
+        ]
+    });
+    let header = ["rule", "IP", "action", "reason", "because of"];
+    let text = table("Rules that the gateway decides", &header, rows, Numbers::NONE);
+    text + &more(rules.len(), most)
+}
+
+/// Says how many rules a table leaves out.
+fn more(rules: usize, most: usize) -> String {
+    match rules.checked_sub(most) {
+        None | Some(0) => String::new(),
+        Some(rest) => format!("  … and {rest} more: --wide or --json shows all\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_that_is_not_there_says_why() {
+        let card = v1::Card {
+            name: "nic0".into(),
+            kind: "emulated".into(),
+            ports: vec!["lan".into()],
+            state: "none".into(),
+            state_reason: "nothing listens at /run/c: not found".into(),
+            ..v1::Card::default()
+        };
+        let text = placement(&v1::Placement { cards: vec![card], rules: Vec::new() }, MOST_LINES);
+        assert!(text.contains("device       none (nothing listens"), "{text}");
+        assert!(placement(&v1::Placement::default(), 1).contains("no network cards"));
+    }
+
+    #[test]
+    fn rules_in_the_card_and_others_are_listed_apart_and_lists_are_cut() {
+        let rule = |name: &str, state: &str, reason: &str| v1::PlacedRule {
+            card: "nic0".into(),
+            rule: name.into(),
+            family: 4,
+            action: "permit".into(),
+            state: state.into(),
+            reason: reason.into(),
+            ..v1::PlacedRule::default()
+        };
+        let rules = vec![
+            rule("web/1", "live", ""),
+            rule("web/2", "pending", ""),
+            rule("web/3", "classifier", "reflect"),
+        ];
+        let card = v1::Card { name: "nic0".into(), state: "serves".into(), ..v1::Card::default() };
+        let text = placement(&v1::Placement { cards: vec![card], rules }, 1);
+        assert!(text.contains("web/1") && !text.contains("web/2"), "{text}");
+        assert!(text.contains("… and 1 more"), "{text}");
+        assert!(text.contains("reflect"), "{text}");
+    }
+}

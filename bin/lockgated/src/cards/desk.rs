@@ -1,0 +1,444 @@
+//! One card: its connection, its ledger, and the planning of what it should have.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::{CardSettings, GroupOffload};
+use dataplane::{PortId, Snapshot};
+use offload::{
+    CardEvent, Effect, Incarnation, Ledger, Placements, Plan, Problem, RuleKey, Seasons, Told, plan,
+};
+use policy::{Policy, PolicyIndex, RuleChanges, Spd};
+use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use wire::Family;
+
+use super::link::{self, LinkNews, LinkReport};
+use super::linked::LinkedCard;
+use crate::events::{Events, Kind};
+
+/// Time between two looks while an answer is awaited, and else.
+const LOOK_SOON: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_secs(1);
+/// Time that a card may take to say what it has.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Least time between two plans where only counts are others.
+const PLAN: Duration = Duration::from_secs(1);
+/// The same as a multiple of the time that planning took: it takes 1 % of a core at most.
+const PLAN_SHARE: u32 = 100;
+/// Rules that are placed by one plan at most.
+const MOST_MOVES: usize = 10_000;
+/// Time for which a card is not used after its tag was found wrong.
+const DISTRUST: Duration = Duration::from_secs(60);
+
+/// Packets that rules decided in a period, by slot.
+pub(super) type PacketsBySlot = Arc<HashMap<PolicyIndex, u64>>;
+
+/// A card that is configured.
+pub(super) struct Desk {
+    /// Its number in this process.
+    pub(super) number: u64,
+    pub(super) settings: CardSettings,
+    /// Names of its ports, in the order of the settings; `None`: no rules are placed for this one.
+    ports: Vec<(String, GroupOffload)>,
+    link: Link,
+    /// Reason why the card does not serve; `None`: it does.
+    absent: Option<String>,
+    /// `None` before the card first served.
+    pub(super) held: Option<Held>,
+    seasons: Seasons,
+    /// The last plan that was adopted, with its rules.
+    pub(super) plan: Option<Arc<(Plan, Arc<Spd>)>>,
+    planning: Option<oneshot::Receiver<Planned>>,
+    plan_at: Instant,
+    looks: Looks,
+    distrusted_until: Option<Instant>,
+    events: Events,
+}
+
+/// The task that carries requests and reports. It ends with this.
+struct Link {
+    requests: UnboundedSender<card_link::Request>,
+    task: AbortHandle,
+    reports: Sender<LinkReport>,
+}
+
+impl Link {
+    fn open(number: u64, settings: &CardSettings, reports: Sender<LinkReport>) -> Link {
+        let (requests, asked) = unbounded_channel();
+        let task = link::serve(number, settings.socket.clone(), asked, reports.clone());
+        Link { requests, task: tokio::spawn(task).abort_handle(), reports }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The card's books, from when it first served.
+pub(super) struct Held {
+    pub(super) card: LinkedCard,
+    pub(super) ledger: Ledger,
+    /// The tags that workers were told to believe.
+    marks: Arc<Placements>,
+    /// Slots of the card's ports, in its order.
+    slots: Arc<[u16]>,
+}
+
+/// A plan that was made, with what it was made of.
+struct Planned {
+    plan: Plan,
+    rules: Arc<Spd>,
+    took: Duration,
+}
+
+/// Looks at the card.
+struct Looks {
+    number: u64,
+    last: Instant,
+    /// One is awaited.
+    is_awaited: bool,
+}
+
+impl Desk {
+    /// A card whose connection is being made.
+    pub(super) fn open(
+        number: u64,
+        settings: CardSettings,
+        ports: Vec<(String, GroupOffload)>,
+        reports: Sender<LinkReport>,
+        events: Events,
+    ) -> Desk {
+        let now = Instant::now();
+        Desk {
+            number,
+            link: Link::open(number, &settings, reports),
+            settings,
+            ports,
+            absent: Some("not found yet".into()),
+            held: None,
+            seasons: Seasons::default(),
+            plan: None,
+            planning: None,
+            plan_at: now,
+            looks: Looks { number: 0, last: now, is_awaited: false },
+            distrusted_until: None,
+            events,
+        }
+    }
+
+    /// Returns whether it is the card of these settings and ports.
+    pub(super) fn is_of(&self, settings: &CardSettings, ports: &[(String, GroupOffload)]) -> bool {
+        let CardSettings { name, kind, socket, .. } = &self.settings;
+        (name, kind, socket) == (&settings.name, &settings.kind, &settings.socket)
+            && self.ports == ports
+    }
+
+    /// The names of its ports.
+    pub(super) fn port_names(&self) -> impl Iterator<Item = &str> {
+        self.ports.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Returns whether a port is on the card.
+    pub(super) fn has_port(&self, port: PortId) -> bool {
+        self.held.as_ref().is_some_and(|held| held.slots.contains(&port.0))
+    }
+
+    /// Reason why the card's tags are not used now.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        match (&self.absent, self.distrusted_until) {
+            (Some(why), _) => Some(why),
+            (None, Some(_)) => Some("a tag of it was wrong: it is not used for a minute"),
+            (None, None) => None,
+        }
+    }
+
+    /// Takes news of the connection in.
+    pub(super) fn take(&mut self, news: LinkNews, snapshot: &Snapshot) {
+        match news {
+            LinkNews::Begun(capabilities) => self.begin(*capabilities, snapshot),
+            LinkNews::Lost(why) => self.lose(why),
+            LinkNews::Event(event) => self.hear(&event),
+            LinkNews::Found(found, capabilities) => {
+                let Some(held) = &mut self.held else { return };
+                if found.number != self.looks.number {
+                    return;
+                }
+                self.looks.is_awaited = false;
+                held.card.take(&found, *capabilities);
+                let look = held.ledger.look(&held.card);
+                if look.lost > 0 || !look.missing.is_empty() {
+                    self.plan_at = Instant::now();
+                    self.report_missing(&look.missing, look.lost, snapshot);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, capabilities: offload::Capabilities, snapshot: &Snapshot) {
+        let text = capabilities.spec();
+        let held = match self.held.take() {
+            Some(mut held) => {
+                held.card.begins(capabilities);
+                held.ledger.event(&CardEvent::Reset);
+                held
+            }
+            None => {
+                let card = LinkedCard::new(capabilities.clone(), self.link.requests.clone());
+                let ledger = Ledger::beginning(capabilities, first_incarnation());
+                let marks = Arc::new(ledger.placements());
+                Held { card, ledger, marks, slots: Arc::default() }
+            }
+        };
+        self.held = Some(held);
+        self.find_ports(snapshot);
+        self.absent = None;
+        self.looks.is_awaited = false;
+        self.plan_at = Instant::now();
+        let name = &self.settings.name;
+        let kind = self.settings.kind.name();
+        let message = format!("card {name} ({kind}) serves: {text}");
+        self.events.record(Kind::CardServes, name, message, &[("card", &text), ("kind", &kind)]);
+    }
+
+    fn lose(&mut self, why: String) {
+        let was_there = self.absent.is_none();
+        if let Some(held) = &mut self.held {
+            held.ledger.event(&CardEvent::Unplugged);
+        }
+        // Said once, and again when it is another reason.
+        if self.absent.as_ref() != Some(&why) {
+            let name = &self.settings.name;
+            let kind = if was_there { Kind::CardLost } else { Kind::CardAbsent };
+            let message = format!("card {name}: {why}; the gateway judges all packets by itself");
+            self.events.record(kind, name, message, &[]);
+        }
+        self.absent = Some(why);
+    }
+
+    fn hear(&mut self, event: &CardEvent) {
+        let Some(held) = &mut self.held else { return };
+        let told = held.ledger.event(event);
+        let name = &self.settings.name;
+        let happened = match event {
+            CardEvent::Down => Some("its link is down"),
+            CardEvent::Up => Some("its link is up again"),
+            CardEvent::Reset => Some("it began anew"),
+            CardEvent::Reloaded => Some("another driver runs it"),
+            CardEvent::Unplugged => Some("it was unplugged"),
+            _ => None,
+        };
+        if let Some(happened) = happened {
+            let lost = if let Told::Lost(lost) = told { lost } else { 0 };
+            let message = format!("card {name}: {happened}; {lost} rules in it are lost");
+            self.events.record(Kind::CardChanged, name, message, &[("lost", &lost)]);
+            self.plan_at = Instant::now();
+        }
+        if let Told::Refused(key, refusal) = told {
+            let rule = self.plan.as_ref().map_or("", |plan| &plan.1.policy(key.slot).name);
+            let message = format!("card {name} refused rule {rule}: {refusal}");
+            let details: crate::events::Details<'_> = &[
+                ("rule", &rule),
+                ("code", &refusal.code.to_string()),
+                ("text", &&*refusal.text),
+                ("reason", &refusal.kind.name()),
+            ];
+            self.events.record(Kind::CardRefused, name, message, details);
+        }
+    }
+
+    /// Tells of rules that the card lost without a word.
+    fn report_missing(&self, missing: &[RuleKey], lost: usize, snapshot: &Snapshot) {
+        let name = &self.settings.name;
+        let count = missing.len() + lost;
+        let first = missing.first().map(|key| snapshot.spd().policy(key.slot).name.as_str());
+        let of = first.map_or_else(String::new, |first| format!(", the first of them {first}"));
+        let message = format!("card {name} lost {count} rules without a word{of}");
+        self.events.record(Kind::CardChanged, name, message, &[("lost", &count)]);
+    }
+
+    /// Follows a snapshot that workers are about to go over to.
+    pub(super) fn follow(&mut self, before: &Snapshot, next: &Snapshot) {
+        let Some(held) = &mut self.held else { return };
+        if before.policy_slots() != next.policy_slots() {
+            held.ledger.given_anew();
+            self.plan_at = Instant::now();
+        } else {
+            let changes = next.spd().rules_since(before.spd());
+            if changes != RuleChanges::default() {
+                tell(&mut held.ledger, &changes, next.spd());
+                self.plan_at = Instant::now();
+            }
+        }
+        self.find_ports(next);
+    }
+
+    /// Finds the slots of the card's ports. Where they are others, what was placed is of no use.
+    fn find_ports(&mut self, snapshot: &Snapshot) {
+        let Some(held) = &mut self.held else { return };
+        let slot = |(name, _): &(String, GroupOffload)| slot_of(snapshot, name).map(|port| port.0);
+        // A port that is not there has a number that no rule names.
+        let slots: Arc<[u16]> =
+            self.ports.iter().map(|port| slot(port).unwrap_or(u16::MAX)).collect();
+        if slots != held.slots {
+            held.card.has_ports(slots.clone());
+            held.slots = slots;
+            held.ledger.given_anew();
+            self.plan_at = Instant::now();
+        }
+    }
+
+    /// The tags that count, by port; none, if none do.
+    pub(super) fn marks(&mut self) -> impl Iterator<Item = (PortId, Arc<Placements>)> {
+        let held = self.held.as_mut().map(|held| {
+            let now = held.ledger.placements();
+            if *held.marks != now {
+                held.marks = now.into();
+            }
+            &*held
+        });
+        let held = held.filter(|held| held.marks.rules().next().is_some());
+        held.into_iter().flat_map(|held| {
+            let slots = held.slots.iter().filter(|slot| **slot != u16::MAX);
+            slots.map(|slot| (PortId(*slot), held.marks.clone()))
+        })
+    }
+
+    /// Asks the card for what is due. Workers must have the tags that count first.
+    pub(super) fn order(&mut self) {
+        if let Some(held) = self.held.as_mut().filter(|_| self.absent.is_none()) {
+            held.ledger.orders().give(&mut held.card);
+        }
+    }
+
+    /// Does what is due by the clock: looks, and plans that were made.
+    pub(super) fn tick(&mut self, now: Instant) {
+        self.distrusted_until = self.distrusted_until.filter(|until| now < *until);
+        let Some(held) = self.held.as_mut().filter(|_| self.absent.is_none()) else { return };
+        let since = now.duration_since(self.looks.last);
+        if self.looks.is_awaited {
+            if since > ANSWER {
+                self.looks.is_awaited = false;
+                self.hang_up();
+            }
+            return self.adopt();
+        }
+        let every = if held.ledger.is_settled() { LOOK } else { LOOK_SOON };
+        if since >= every {
+            let number = self.looks.number + 1;
+            self.looks = Looks { number, last: now, is_awaited: true };
+            held.card.look(number);
+        }
+        self.adopt();
+    }
+
+    /// Takes a card that does not answer for lost, until it answers again.
+    fn hang_up(&mut self) {
+        self.lose("it does not answer".into());
+        self.link = Link::open(self.number, &self.settings, self.link.reports.clone());
+        if let Some(held) = &mut self.held {
+            held.card.is_reached_by(self.link.requests.clone());
+        }
+    }
+
+    /// Returns whether the packets of a period are wanted, for a plan.
+    pub(super) fn wants_packets(&self, now: Instant) -> bool {
+        self.trouble().is_none() && self.planning.is_none() && now >= self.plan_at
+    }
+
+    /// Ends a period and begins to plan for the packets that rules decided in it.
+    pub(super) fn plan(&mut self, snapshot: &Snapshot, packets: &PacketsBySlot) {
+        let Some(held) = &mut self.held else { return };
+        held.ledger.end_period();
+        let of_rule = |(slot, count): (&PolicyIndex, &u64)| {
+            [Family::V4, Family::V6].map(|family| (RuleKey { slot: *slot, family }, *count))
+        };
+        self.seasons.end_period(packets.iter().flat_map(of_rule));
+        let mut standing = held.ledger.standing();
+        standing.seasoned = self.seasons.seasoned();
+        let card = held.ledger.card().clone();
+        let used = held.slots.iter().zip(&self.ports);
+        let used =
+            used.filter(|(slot, (_, usage))| **slot != u16::MAX && *usage == GroupOffload::Auto);
+        let mut ports: Vec<u16> = used.map(|(slot, _)| *slot).collect();
+        ports.sort_unstable();
+        let (rules, packets) = (Arc::new(snapshot.spd().clone()), packets.clone());
+        let (made, planning) = oneshot::channel();
+        self.planning = Some(planning);
+        tokio::task::spawn_blocking(move || {
+            let begin = Instant::now();
+            let holding: Vec<(PolicyIndex, &Policy)> = rules.holding_rules().collect();
+            let plan = plan(&Problem {
+                rules: &holding,
+                ports: &ports,
+                card: &card,
+                effect: Effect::Mark,
+                own: &[],
+                packets: &|slot| packets.get(&slot).copied().unwrap_or(0),
+                standing: &standing,
+                most_moves: MOST_MOVES,
+            });
+            drop(holding);
+            // Nobody waits any more if the card is gone.
+            let _ = made.send(Planned { plan, rules, took: begin.elapsed() });
+        });
+    }
+
+    /// Does as a plan says that was made meanwhile.
+    fn adopt(&mut self) {
+        let Some(planning) = &mut self.planning else { return };
+        let made = match planning.try_recv() {
+            Err(oneshot::error::TryRecvError::Empty) => return,
+            made => made,
+        };
+        self.planning = None;
+        let (Some(held), Ok(planned)) = (&mut self.held, made) else { return };
+        let Planned { plan, rules, took } = planned;
+        match held.ledger.adopt(&plan) {
+            Ok(()) => {
+                self.plan = Some(Arc::new((plan, rules)));
+                self.plan_at = Instant::now() + PLAN.max(took * PLAN_SHARE);
+            }
+            Err(offload::Outdated) => self.plan_at = Instant::now(),
+        }
+    }
+
+    /// Takes the card out of use for a while: an audit found one of its tags wrong.
+    pub(super) fn distrust(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.ledger.event(&CardEvent::Reset);
+        }
+        self.distrusted_until = Some(Instant::now() + DISTRUST);
+        self.planning = None;
+    }
+}
+
+/// Tells a ledger which rules went and came.
+fn tell(ledger: &mut Ledger, changes: &RuleChanges, spd: &Spd) {
+    let families = |slot: &PolicyIndex| {
+        let slot = *slot;
+        [Family::V4, Family::V6].map(|family| RuleKey { slot, family })
+    };
+    let gone: Vec<RuleKey> = changes.gone.iter().flat_map(families).collect();
+    let came: Vec<(PolicyIndex, &Policy)> =
+        changes.came.iter().map(|slot| (*slot, spd.policy(*slot))).collect();
+    ledger.changed(&gone, &came);
+}
+
+/// The slot of a port, by its name.
+fn slot_of(snapshot: &Snapshot, name: &str) -> Option<PortId> {
+    snapshot.ports().find(|(_, port)| port.name == name).map(|(slot, _)| slot)
+}
+
+/// The number of the first life of a card: a daemon before this one may have used others, and what
+/// it placed may still tag packets until the card has begun anew.
+fn first_incarnation() -> Incarnation {
+    let mut number = [0; 4];
+    // Without it the card's answer to `begin` still keeps them apart.
+    let _ = getrandom::fill(&mut number);
+    Incarnation(u32::from_ne_bytes(number))
+}

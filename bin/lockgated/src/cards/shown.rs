@@ -1,0 +1,213 @@
+//! Cards in the words of the API, and disagreements in those of people.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use api::v1;
+use dataplane::{Disagreement, DropReason, Judged, Snapshot};
+use offload::{Capabilities, Decision, Ledger, Plan, Reading, Refusal, RuleKey, State};
+use policy::{FlowAction, Spd};
+use wire::Family;
+
+use super::Cards;
+use super::desk::{Desk, Held};
+use crate::events::{Details, Events, Kind};
+
+/// A card at one moment. Cheap to make: the control thread makes it.
+pub(crate) struct CardPicture {
+    name: String,
+    kind: &'static str,
+    ports: Vec<String>,
+    trouble: Option<String>,
+    capabilities: Option<Capabilities>,
+    entries: usize,
+    waiting: usize,
+    plan: Option<Arc<(Plan, Arc<Spd>)>>,
+    rules: HashMap<RuleKey, RulePicture>,
+}
+
+/// A rule that is to be in a card.
+struct RulePicture {
+    state: State,
+    counts: bool,
+    reading: Reading,
+    refusal: Option<Refusal>,
+}
+
+impl Cards {
+    /// The cards as they are.
+    pub(crate) fn pictures(&self) -> Vec<CardPicture> {
+        self.desks.iter().map(CardPicture::of).collect()
+    }
+}
+
+impl CardPicture {
+    fn of(desk: &Desk) -> CardPicture {
+        let ledger = desk.held.as_ref().map(|Held { ledger, .. }| ledger);
+        let plan = desk.plan.clone();
+        let wanted = plan.iter().flat_map(|plan| plan.0.keep.iter().chain(&plan.0.place));
+        let rule = |ledger: &Ledger, key: RuleKey| RulePicture {
+            state: ledger.state(key),
+            counts: ledger.counts(key),
+            reading: ledger.reading(key),
+            refusal: ledger.refusal(key).cloned(),
+        };
+        let rules = wanted.filter_map(|placing| Some((placing.key, rule(ledger?, placing.key))));
+        CardPicture {
+            name: desk.settings.name.clone(),
+            kind: desk.settings.kind.name(),
+            ports: desk.port_names().map(str::to_owned).collect(),
+            trouble: desk.trouble().map(str::to_owned),
+            capabilities: ledger.map(|ledger| ledger.card().clone()),
+            entries: ledger.map_or(0, Ledger::entries_taken),
+            waiting: ledger.map_or(0, Ledger::waiting),
+            rules: rules.collect(),
+            plan,
+        }
+    }
+
+    fn card(&self) -> v1::Card {
+        let rules = self.capabilities.as_ref().and_then(|card| card.rules.get());
+        let share = self.plan.as_ref().map(|plan| plan.0.share).unwrap_or_default();
+        let counting = self.rules.values().filter(|rule| rule.counts).count();
+        v1::Card {
+            name: self.name.clone(),
+            kind: self.kind.into(),
+            emulated: self.kind == "emulated",
+            ports: self.ports.clone(),
+            state: if self.trouble.is_none() { "serves" } else { "none" }.into(),
+            state_reason: self.trouble.clone().unwrap_or_default(),
+            card: self.capabilities.as_ref().map(Capabilities::spec).unwrap_or_default(),
+            entries: self.entries as u64,
+            max_entries: rules.map_or(0, |rules| rules.entries.into()),
+            order: rules.map(|rules| rules.order.name()).unwrap_or_default().into(),
+            rules: counting as u64,
+            waiting: self.waiting as u64,
+            share_tagged: share.tagged,
+            share_of: share.of,
+        }
+    }
+
+    fn rules(&self) -> Vec<v1::PlacedRule> {
+        let Some(plan) = &self.plan else { return Vec::new() };
+        let (plan, spd) = &**plan;
+        let name = |key: RuleKey| spd.policy(key.slot).name.clone();
+        let one = |key: RuleKey| v1::PlacedRule {
+            card: self.name.clone(),
+            rule: name(key),
+            family: match key.family {
+                Family::V4 => 4,
+                Family::V6 => 6,
+            },
+            action: Decision::of(spd.policy(key.slot).action).name().into(),
+            ..v1::PlacedRule::default()
+        };
+        let placed = plan.keep.iter().chain(&plan.place).map(|placing| {
+            let picture = self.rules.get(&placing.key);
+            let refusal = picture.and_then(|picture| picture.refusal.as_ref());
+            v1::PlacedRule {
+                state: picture.map_or(State::Absent, |picture| picture.state).name().into(),
+                counts: picture.is_some_and(|picture| picture.counts),
+                reason: refusal.map(|_| "refused".to_owned()).unwrap_or_default(),
+                why: refusal.map(ToString::to_string).unwrap_or_default(),
+                entries: placing.rule.entries() as u64,
+                packets: picture.map_or(0, |picture| picture.reading.packets),
+                behind: placing.guards.iter().map(|key| name(*key)).collect(),
+                ..one(placing.key)
+            }
+        });
+        let left = plan.left.iter().map(|(key, reason)| v1::PlacedRule {
+            state: "classifier".into(),
+            reason: reason.name().into(),
+            why: reason.help().into(),
+            because_of: reason.cause().map(name).unwrap_or_default(),
+            ..one(*key)
+        });
+        placed.chain(left).collect()
+    }
+}
+
+/// The cards.
+pub(crate) fn cards(pictures: &[CardPicture]) -> Vec<v1::Card> {
+    pictures.iter().map(CardPicture::card).collect()
+}
+
+/// The cards and their rules.
+pub(crate) fn placement(pictures: &[CardPicture]) -> (Vec<v1::Card>, Vec<v1::PlacedRule>) {
+    (cards(pictures), pictures.iter().flat_map(CardPicture::rules).collect())
+}
+
+/// Adds to an explanation where the rules of groups that it names are decided, for a packet that
+/// comes by a port.
+pub(crate) fn explain(
+    pictures: &[CardPicture],
+    (port, family): (&str, u32),
+    answer: &mut v1::Explanation,
+) {
+    if pictures.is_empty() {
+        return;
+    }
+    // `GROUP/RULE`, or `PORT (in)` where no rule matches; names of policies have neither sign.
+    let rules = answer.policies.iter().filter_map(|asked| asked.decided_by.clone());
+    let rules: Vec<String> = rules.filter(|rule| rule.contains(['/', ' '])).collect();
+    for rule in rules {
+        let place = place_of(pictures, port, &rule, family);
+        let text = format!("rule {rule}: {place}");
+        answer.placement.push(v1::ExplainedPlacement { rule, place });
+        answer.lines.push(v1::Line { heading: "placement".into(), text });
+    }
+}
+
+/// The place where a rule's packets that come by a port are decided: `card nic0 (live)`,
+/// `classifier (reflect)`.
+fn place_of(pictures: &[CardPicture], port: &str, rule: &str, family: u32) -> String {
+    let Some(picture) = pictures.iter().find(|of| of.ports.iter().any(|name| name == port)) else {
+        return "classifier (the port is on no card)".into();
+    };
+    if let Some(trouble) = &picture.trouble {
+        return format!("classifier (card {}: {trouble})", picture.name);
+    }
+    let rules = picture.rules();
+    let found = rules.iter().find(|of| of.rule == rule && of.family == family);
+    match found {
+        Some(found) if found.counts => format!("card {} ({})", picture.name, found.state),
+        Some(found) if !found.reason.is_empty() => format!("classifier ({})", found.reason),
+        Some(found) => format!("classifier (card {}: {})", picture.name, found.state),
+        None => "classifier (not planned yet)".into(),
+    }
+}
+
+/// Records that a tier said otherwise than the rules.
+pub(super) fn report_disagreement(found: &Disagreement, snapshot: &Snapshot, events: &Events) {
+    let tier = found.tier.name();
+    let port = &snapshot.port(found.ingress).name;
+    let said = judged(&found.said, snapshot);
+    let rules = judged(&found.judged, snapshot);
+    let flow = found.flow.to_string();
+    let generation = u64::from(found.generation.0);
+    let message = format!(
+        "the {tier} said {said} of a packet by port {port} ({flow}), and the rules say {rules} \
+         (generation {generation})"
+    );
+    let details: Details<'_> = &[
+        ("port", port),
+        ("flow", &flow),
+        ("said", &said),
+        ("rules", &rules),
+        ("generation", &generation),
+    ];
+    events.record(Kind::AuditFailed, tier, message, details);
+}
+
+/// A verdict with the names of the rules that gave it.
+fn judged(verdict: &Judged, snapshot: &Snapshot) -> String {
+    let spd = snapshot.spd();
+    let slots = verdict.deciders.slots().map(|slot| spd.policy(slot).name.as_str());
+    let names: Vec<&str> = slots.collect();
+    let action = match verdict.action {
+        FlowAction::Permit => "permit",
+        FlowAction::Protect(_) => "protect",
+        FlowAction::Refuse(refusal) => DropReason::from(refusal).name(),
+    };
+    if names.is_empty() { action.into() } else { format!("{action} by {}", names.join(", ")) }
+}

@@ -1,0 +1,98 @@
+//! Network cards as they are configured, and the audit of what answers in the rules' place.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use dataplane::PortId;
+
+use crate::written::{list, quoted};
+
+/// Cards at most.
+pub(crate) const MAX_CARDS: usize = 64;
+/// Of so many packets one is judged again if nothing is written.
+pub(crate) const DEFAULT_ONE_OF: u32 = 1000;
+/// The largest number of packets of which one may be judged again.
+pub(crate) const MAX_ONE_OF: u32 = 1_000_000_000;
+
+/// `[card.NAME]`: a network card that may decide rules.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CardSettings {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: CardKind,
+    /// The socket at which its process listens. Absolute.
+    pub socket: PathBuf,
+    /// The ports that are on it, in the order of the file; the card counts into this list.
+    pub ports: Vec<PortId>,
+}
+
+/// The kind of a card.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CardKind {
+    /// Software in a card's place, a process of its own.
+    Emulated,
+}
+
+impl CardKind {
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CardKind::Emulated => "emulated",
+        }
+    }
+}
+
+/// The use of a card for rules that a port's groups ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum GroupOffload {
+    /// Rules that are safe there and worth it go into the card of the port, if it has one.
+    #[default]
+    Auto,
+    /// None do.
+    None,
+}
+
+impl GroupOffload {
+    /// Both.
+    pub(crate) const ALL: [GroupOffload; 2] = [GroupOffload::Auto, GroupOffload::None];
+
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GroupOffload::Auto => "auto",
+            GroupOffload::None => "none",
+        }
+    }
+}
+
+/// `[audit]`: packets that are judged again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AuditSettings {
+    /// Of so many packets that the flow cache, the kernel or a card decided one is judged again;
+    /// 0: none is.
+    pub one_of: u32,
+}
+
+impl Default for AuditSettings {
+    fn default() -> AuditSettings {
+        AuditSettings { one_of: DEFAULT_ONE_OF }
+    }
+}
+
+impl CardSettings {
+    /// Writes the section; `ports` are the names of its ports.
+    pub(crate) fn write(&self, out: &mut String, ports: &[&str]) -> std::fmt::Result {
+        let CardSettings { name, kind, socket, .. } = self;
+        writeln!(out, "[card.{}]\nkind = \"{}\"", quoted(name), kind.name())?;
+        writeln!(out, "socket = {}", quoted(&socket.display().to_string()))?;
+        writeln!(out, "ports = {}", list(ports.iter().map(ToString::to_string)))
+    }
+}
+
+impl AuditSettings {
+    /// Writes the section.
+    pub(crate) fn write(self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "[audit]\none_of = {}", self.one_of)
+    }
+}
