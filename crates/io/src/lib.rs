@@ -8,7 +8,7 @@
 //! | [`capture`] | a port whose input and output are capture files |
 //! | [`pcap`], [`pcapng`] | the two file formats, read as streams, trusted in nothing |
 //! | [`xdp`] | the queues of a netdev, over AF_XDP |
-//! | [`tun`] | this machine's Linux stack, over a TUN netdev |
+//! | [`tun`] | this machine's Linux stack, over a TUN netdev; TAP netdevs |
 //! | [`live`] | any of the live ports |
 //! | [`bare`] | a forwarder without a walk, to compare with |
 #![deny(unsafe_code)] // allowed in `tun` only
@@ -31,7 +31,7 @@ pub use error::{CaptureError, Defect};
 pub use live::LivePort;
 pub use memory::{Conservation, MemoryFrames, MemoryPort, PreloadedPort};
 pub use pcap::{CaptureWriter, Resolution};
-pub use tun::{Lifetime, TunError, TunPort, TunStatistics};
+pub use tun::{Lifetime, Tap, TunError, TunPort, TunStatistics};
 pub use xdp::{QueueStatistics, XdpFrames, XdpPort};
 
 /// The header at which the bytes of a packet begin: the link types of capture files that Lockgate

@@ -1,13 +1,15 @@
-//! Port over a TUN netdev: IP packets to and from the Linux stack of this machine.
+//! Port over a TUN netdev: IP packets to and from the Linux stack of this machine. And [`Tap`], a
+//! TAP netdev, by which a process plays a network card.
 //!
 //! Opening `/dev/net/tun` and naming a netdev attaches one queue of it, and makes the netdev if
-//! there is none. A read gives one IP packet that Linux routed into the netdev, a write hands
-//! Linux one. The netdev must be up for either (`EIO` otherwise).
+//! there is none. A read gives one IP packet (TAP: one Ethernet frame) that Linux routed into the
+//! netdev, a write hands Linux one. The netdev must be up for either (`EIO` otherwise).
 //!
 //! Not handled here: addresses, routes and the netdev's state, which are netlink's.
-#![allow(unsafe_code)] // one system call that no safe wrapper offers
+#![allow(unsafe_code)] // system calls that no safe wrapper offers
 
 use std::ffi::c_char;
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -27,7 +29,35 @@ pub enum Lifetime {
     Persistent,
 }
 
-/// Reason why a TUN netdev cannot be opened.
+/// The kind of a netdev that a process plays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// IP packets.
+    Tun,
+    /// Ethernet frames.
+    Tap,
+}
+
+impl Kind {
+    const fn flag(self) -> libc::c_int {
+        match self {
+            Kind::Tun => libc::IFF_TUN,
+            Kind::Tap => libc::IFF_TAP,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    /// `TUN` or `TAP`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Kind::Tun => "TUN",
+            Kind::Tap => "TAP",
+        })
+    }
+}
+
+/// Reason why a TUN or TAP netdev cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The kernel has no TUN driver, or this place does not show it.
@@ -37,8 +67,10 @@ pub enum TunError {
     )]
     NoDriver,
     /// The process lacks the right to make the netdev.
-    #[error("the TUN device {name} needs CAP_NET_ADMIN and access to {CLONE_DEVICE}")]
+    #[error("the {kind} device {name} needs CAP_NET_ADMIN and access to {CLONE_DEVICE}")]
     NotPermitted {
+        /// Kind asked for.
+        kind: Kind,
         /// Name asked for.
         name: String,
     },
@@ -49,20 +81,26 @@ pub enum TunError {
         name: String,
     },
     /// A netdev of another kind has that name.
-    #[error("{name} exists and is no TUN device with several queues: rename or delete it")]
+    #[error("{name} exists and is no {kind} device with several queues: rename or delete it")]
     Taken {
+        /// Kind asked for.
+        kind: Kind,
         /// Name asked for.
         name: String,
     },
     /// Another process has the netdev, or all its queues.
-    #[error("the TUN device {name} is in use by another process")]
+    #[error("the {kind} device {name} is in use by another process")]
     Busy {
+        /// Kind asked for.
+        kind: Kind,
         /// Name asked for.
         name: String,
     },
     /// Anything else the kernel said.
-    #[error("{call} for the TUN device {name} failed: {source}")]
+    #[error("{call} for the {kind} device {name} failed: {source}")]
     System {
+        /// Kind asked for.
+        kind: Kind,
         /// The call.
         call: &'static str,
         /// Name asked for.
@@ -111,29 +149,18 @@ impl TunPort {
     /// # Errors
     /// [`TunError`]; a netdev that was made for it is gone again.
     pub fn open(name: &str, lifetime: Lifetime) -> Result<TunPort, TunError> {
-        let named = || name.to_owned();
-        let request = request(name).ok_or_else(|| TunError::Name { name: named() })?;
-        let file = CloneDevice::open().map_err(|source| match source.raw_os_error() {
-            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
-            Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { name: named() },
-            _ => TunError::System { call: "open(/dev/net/tun)", name: named(), source },
-        })?;
-        file.attach(&request).map_err(|source| match source.raw_os_error() {
-            Some(libc::EPERM) => TunError::NotPermitted { name: named() },
-            Some(libc::EINVAL) => TunError::Taken { name: named() },
-            Some(libc::EBUSY | libc::E2BIG) => TunError::Busy { name: named() },
-            _ => TunError::System { call: "ioctl(TUNSETIFF)", name: named(), source },
-        })?;
+        let file = CloneDevice::queue(name, Kind::Tun)?;
         if lifetime == Lifetime::Persistent {
             file.persist().map_err(|source| TunError::System {
+                kind: Kind::Tun,
                 call: "ioctl(TUNSETPERSIST)",
-                name: named(),
+                name: name.to_owned(),
                 source,
             })?;
         }
         Ok(TunPort {
             file,
-            name: named(),
+            name: name.to_owned(),
             presence: Presence::There,
             statistics: TunStatistics::default(),
         })
@@ -279,8 +306,92 @@ impl<F: Frames> Port<F> for TunPort {
     }
 }
 
-/// The request for a queue of the netdev; `None`: no netdev can have that name.
-fn request(name: &str) -> Option<libc::ifreq> {
+/// A TAP netdev with several queues, gone when it is dropped. Its link is up unless
+/// [`set_link`](Tap::set_link) says otherwise; the netdev itself is down until somebody sets it up.
+///
+/// Its files do not block, and the netdev hands no offloads over: every frame that is read is whole,
+/// with its checksums.
+pub struct Tap {
+    queues: Vec<CloneDevice>,
+    name: String,
+}
+
+/// The link of a [`Tap`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// There is a carrier.
+    Up,
+    /// There is none: Linux sends nothing.
+    Down,
+}
+
+impl Tap {
+    /// Makes the netdev with this many queues.
+    ///
+    /// # Errors
+    /// [`TunError`]; a netdev that was made for it is gone again.
+    pub fn open(name: &str, queues: usize) -> Result<Tap, TunError> {
+        let queues: Result<_, _> =
+            (0..queues).map(|_| CloneDevice::queue(name, Kind::Tap)).collect();
+        Ok(Tap { queues: queues?, name: name.to_owned() })
+    }
+
+    /// Name of the netdev when it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The descriptors of the queues, in their order: to sleep on until Linux sends.
+    pub fn queues(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.0.as_fd())
+    }
+
+    /// Sets the link address; the netdev must be down.
+    ///
+    /// # Errors
+    /// [`TunError::System`].
+    pub fn set_address(&self, address: [u8; 6]) -> Result<(), TunError> {
+        self.set("ioctl(SIOCSIFHWADDR)", |queue| queue.set_address(address))
+    }
+
+    /// Sets the link.
+    ///
+    /// # Errors
+    /// [`TunError::System`].
+    pub fn set_link(&self, link: Link) -> Result<(), TunError> {
+        self.set("ioctl(TUNSETCARRIER)", |queue| queue.set_link(link))
+    }
+
+    fn set(
+        &self,
+        call: &'static str,
+        set: impl FnOnce(&CloneDevice) -> io::Result<()>,
+    ) -> Result<(), TunError> {
+        let done = self.queues.first().map_or(Ok(()), set);
+        let name = || self.name.clone();
+        done.map_err(|source| TunError::System { kind: Kind::Tap, call, name: name(), source })
+    }
+
+    /// Reads a frame that Linux sent by a queue; one that does not fit is cut to the length of
+    /// `into`.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none. Others: the netdev is down or gone.
+    pub fn read(&self, queue: usize, into: &mut [u8]) -> io::Result<usize> {
+        (&self.queues[queue].0).read(into)
+    }
+
+    /// Hands Linux a frame by a queue: with it, its XDP program runs.
+    ///
+    /// # Errors
+    /// Those of `write(2)`: the netdev is down or gone, or takes no such frame.
+    pub fn write(&self, queue: usize, frame: &[u8]) -> io::Result<()> {
+        (&self.queues[queue].0).write(frame).map(drop)
+    }
+}
+
+/// The request about a netdev; `None`: no netdev can have that name.
+fn request(name: &str, ifr_ifru: libc::__c_anonymous_ifr_ifru) -> Option<libc::ifreq> {
     let fits = !name.is_empty() && name.len() < libc::IFNAMSIZ && name != "." && name != "..";
     let bad = |byte: u8| matches!(byte, 0 | b'/' | b'%' | b':') || byte.is_ascii_whitespace();
     if !fits || name.bytes().any(bad) {
@@ -290,8 +401,6 @@ fn request(name: &str) -> Option<libc::ifreq> {
     for (target, byte) in ifr_name.iter_mut().zip(name.bytes()) {
         *target = byte as c_char;
     }
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
-    let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_flags: flags as _ };
     Some(libc::ifreq { ifr_name, ifr_ifru })
 }
 
@@ -303,6 +412,26 @@ impl CloneDevice {
         let mut options = OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
         options.open(CLONE_DEVICE).map(CloneDevice)
+    }
+
+    /// Opens a queue of the netdev of this kind and name, and makes the netdev if there is none.
+    fn queue(name: &str, kind: Kind) -> Result<CloneDevice, TunError> {
+        let named = || name.to_owned();
+        let flags = kind.flag() | libc::IFF_NO_PI | libc::IFF_MULTI_QUEUE;
+        let flags = libc::__c_anonymous_ifr_ifru { ifru_flags: flags as _ };
+        let request = request(name, flags).ok_or_else(|| TunError::Name { name: named() })?;
+        let file = CloneDevice::open().map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => TunError::NoDriver,
+            Some(libc::EPERM | libc::EACCES) => TunError::NotPermitted { kind, name: named() },
+            _ => TunError::System { kind, call: "open(/dev/net/tun)", name: named(), source },
+        })?;
+        file.attach(&request).map_err(|source| match source.raw_os_error() {
+            Some(libc::EPERM) => TunError::NotPermitted { kind, name: named() },
+            Some(libc::EINVAL) => TunError::Taken { kind, name: named() },
+            Some(libc::EBUSY | libc::E2BIG) => TunError::Busy { kind, name: named() },
+            _ => TunError::System { kind, call: "ioctl(TUNSETIFF)", name: named(), source },
+        })?;
+        Ok(file)
     }
 
     fn attach(&self, request: &libc::ifreq) -> io::Result<()> {
@@ -318,6 +447,36 @@ impl CloneDevice {
         // SAFETY: TUNSETPERSIST of this device takes a number, no pointer. Threat: the kernel reads
         // or writes at address 1.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETPERSIST, on) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn set_address(&self, address: [u8; 6]) -> io::Result<()> {
+        let mut data = [0; 14];
+        for (target, byte) in data.iter_mut().zip(address) {
+            *target = byte as c_char;
+        }
+        let hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: data };
+        let address = libc::__c_anonymous_ifr_ifru { ifru_hwaddr: hwaddr };
+        let request = libc::ifreq { ifr_name: [0; libc::IFNAMSIZ], ifr_ifru: address };
+        // SAFETY: SIOCSIFHWADDR of this device reads one `ifreq`, which `request` is, for the call
+        // only; it is about the netdev of the file, whatever name is in it. Threat: the kernel
+        // reads behind it.
+        let result = unsafe {
+            libc::ioctl(self.0.as_raw_fd(), libc::SIOCSIFHWADDR as _, &raw const request)
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    fn set_link(&self, link: Link) -> io::Result<()> {
+        let carrier = match link {
+            Link::Up => 1,
+            Link::Down => 0,
+        };
+        let carrier: libc::c_int = carrier;
+        // SAFETY: TUNSETCARRIER of this device reads one integer, which `carrier` is, for the call
+        // only. Threat: the kernel reads behind it.
+        let result =
+            unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETCARRIER, &raw const carrier) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

@@ -3,5 +3,6 @@
 
 mod conserved;
 mod place;
+mod tap;
 mod tun;
 mod xdp;
