@@ -62,6 +62,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "api",
         ],
     ),
+    ("lockgate-emulated-card", &["wire", "offload", "emulated-card", "card-link", "io", "console"]),
     (
         "lockgate-demo",
         &["wire", "ipsec", "dataplane", "io", "config", "console", "replay", "netlab"],

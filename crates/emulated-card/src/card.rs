@@ -11,7 +11,7 @@ use crate::matcher::Table;
 use crate::parse::parse;
 use crate::random::Random;
 
-/// Receive queues.
+/// Receive queues, unless [`EmulatedCard::set_queues`] says otherwise.
 const QUEUES: usize = 4;
 /// Numbers that drivers give with their refusals.
 const NO_SPACE: i32 = -28;
@@ -50,6 +50,8 @@ pub struct EmulatedCard {
     events: BTreeMap<(u64, u64), CardEvent>,
     told: u64,
     presence: Presence,
+    /// Receive queues, at least 1.
+    queues: usize,
 }
 
 /// The state of the card's link and slot.
@@ -73,6 +75,7 @@ impl EmulatedCard {
             events: BTreeMap::new(),
             told: 0,
             presence: Presence::Up,
+            queues: QUEUES,
         }
     }
 
@@ -103,7 +106,8 @@ impl EmulatedCard {
     /// Takes a frame in that came by a port.
     pub fn receive(&mut self, port: u16, frame: &[u8]) -> Received {
         let seen = parse(frame);
-        let queue = seen.map_or(0, |seen| spread(&seen.source, &seen.destination, seen.upper));
+        let hash = seen.map_or(0, |seen| spread(&seen.source, &seen.destination, seen.upper));
+        let queue = hash % self.queues;
         let mut received = Received { mark: 0, queue, dropped: false };
         if self.presence != Presence::Up {
             return Received { dropped: true, ..received };
@@ -291,7 +295,7 @@ impl Card for EmulatedCard {
     }
 }
 
-/// The queue of a flow (FNV-1a over addresses and ports, mixed).
+/// The hash that spreads flows over queues (FNV-1a over addresses and ports, mixed).
 fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> usize {
     let upper = upper.unwrap_or_default();
     let bytes = source.iter().chain(destination).chain(&upper);
@@ -299,8 +303,9 @@ fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> 
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mixed = (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed >> 32) as usize % QUEUES
+    (mixed >> 32) as usize
 }
 
+mod process;
 #[cfg(test)]
 mod tests;

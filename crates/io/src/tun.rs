@@ -309,8 +309,8 @@ impl<F: Frames> Port<F> for TunPort {
 /// A TAP netdev with several queues, gone when it is dropped. Its link is up unless
 /// [`set_link`](Tap::set_link) says otherwise; the netdev itself is down until somebody sets it up.
 ///
-/// Its files do not block, and the netdev hands no offloads over: every frame that is read is whole,
-/// with its checksums.
+/// Its files do not block, and the netdev hands no offloads over: every frame that is read is
+/// whole, with its checksums.
 pub struct Tap {
     queues: Vec<CloneDevice>,
     name: String,

@@ -1,0 +1,223 @@
+//! The card with its netdevs: the frames between wire and host, and what hosts and operators ask.
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use card_link::{Found, Item};
+use emulated_card::EmulatedCard;
+use io::pcapng::Direction;
+use io::tun::{Link, Tap};
+use offload::{Card, CardEvent, CardRule, Refusal, RefusalKind, Tag};
+use rustix::io::Errno;
+use wire::CardHeader;
+
+use crate::arguments::{Arguments, LinkAddress};
+use crate::capture::Capture;
+use crate::counts::Counts;
+use crate::failure::Failure;
+use crate::wire_socket::WireSocket;
+
+/// Bytes of the longest frame that the card takes: with the header, and the kernel's room around
+/// it, it fits a page (native XDP).
+pub(crate) const LONGEST: usize = 3498;
+/// Frames of a netdev at most before others have their turn.
+const BATCH: usize = 64;
+/// Number that drivers give with the refusal of what they cannot do.
+const NOT_SUPPORTED: i32 = -95;
+
+/// The card and its netdevs.
+pub(crate) struct Station {
+    pub(crate) card: EmulatedCard,
+    /// The host's netdev; `None`: the card is out of its slot.
+    tap: Option<Tap>,
+    wire: WireSocket,
+    capture: Option<Capture>,
+    counts: Counts,
+    begun: Instant,
+    /// The number that the host has for the card's only port; `None`: it has not said yet.
+    port: Option<u16>,
+    buffer: Box<[u8; CardHeader::BYTES + LONGEST + 1]>,
+}
+
+impl Station {
+    /// Makes the host's netdev and joins it to the wire.
+    ///
+    /// # Errors
+    /// [`Failure`]; the netdev is gone again.
+    pub(crate) fn open(arguments: &Arguments) -> Result<Station, Failure> {
+        let queues = usize::from(arguments.queues);
+        let (wire, address) = WireSocket::open(arguments.wire())?;
+        let tap = Tap::open(arguments.tap(), queues)?;
+        tap.set_address(arguments.mac.unwrap_or(LinkAddress(address)).0)?;
+        let capture = arguments.capture.as_deref();
+        let mut card = EmulatedCard::new(arguments.card.clone(), arguments.seed);
+        card.set_queues(queues);
+        card.set_faults(arguments.faults.0);
+        Ok(Station {
+            card,
+            tap: Some(tap),
+            wire,
+            capture: capture.map(|path| Capture::create(path, LONGEST)).transpose()?,
+            counts: Counts::of(queues),
+            begun: Instant::now(),
+            port: None,
+            buffer: Box::new([0; CardHeader::BYTES + LONGEST + 1]),
+        })
+    }
+
+    /// Milliseconds of the card's clock.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// Descriptors to sleep on: the wire, then the queues of the host's netdev.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let queues = self.tap.iter().flat_map(Tap::queues);
+        std::iter::once(self.wire.as_fd()).chain(queues)
+    }
+
+    /// Counts of frames.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Carries up to a batch of frames from each netdev to the other side.
+    ///
+    /// # Errors
+    /// [`Failure::Capture`].
+    pub(crate) fn carry(&mut self) -> Result<(), Failure> {
+        for _ in 0..BATCH {
+            match self.wire.read(&mut self.buffer[CardHeader::BYTES..]) {
+                Ok(length) => self.hand_over(length)?,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        for queue in 0..self.counts.queues.len() {
+            for _ in 0..BATCH {
+                let Some(tap) = &self.tap else { return Ok(()) };
+                match tap.read(queue, &mut self.buffer[CardHeader::BYTES..]) {
+                    Ok(length) => self.send(length)?,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    // Somebody deleted the netdev: the card is gone for the host.
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::BADFD) => {
+                        self.unplug();
+                    }
+                    Err(_) => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a frame from the wire, behind the room for the header, to the host.
+    fn hand_over(&mut self, length: usize) -> Result<(), Failure> {
+        if length > LONGEST {
+            self.counts.too_long += 1;
+            return Ok(());
+        }
+        let whole = CardHeader::BYTES + length;
+        let frame = &self.buffer[CardHeader::BYTES..whole];
+        let up = self.card.is_up();
+        let received = self.card.receive(self.port.unwrap_or(0), frame);
+        let (false, true, Some(tap)) = (received.dropped, up, &self.tap) else {
+            *if up { &mut self.counts.dropped_by_rule } else { &mut self.counts.not_up } += 1;
+            return Ok(());
+        };
+        if let Some(capture) = &mut self.capture {
+            capture.write(Direction::Inbound, frame, received.mark)?;
+        }
+        let header = match received.mark {
+            0 => CardHeader::Plain,
+            tag => CardHeader::Rule(tag),
+        };
+        self.buffer[..CardHeader::BYTES].copy_from_slice(&header.bytes());
+        match tap.write(received.queue, &self.buffer[..whole]) {
+            Ok(()) if received.mark == 0 => self.counts.queues[received.queue].plain += 1,
+            Ok(()) => self.counts.queues[received.queue].tagged += 1,
+            Err(_) => self.counts.host_refused += 1,
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of the host's to the wire.
+    fn send(&mut self, length: usize) -> Result<(), Failure> {
+        let frame = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
+        if length > LONGEST {
+            self.counts.too_long += 1;
+        } else if !self.card.is_up() {
+            self.counts.not_up += 1;
+        } else {
+            if let Some(capture) = &mut self.capture {
+                capture.write(Direction::Outbound, frame, 0)?;
+            }
+            match self.wire.write(frame) {
+                Ok(()) => self.counts.to_wire += 1,
+                Err(_) => self.counts.wire_refused += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the capture's file what was captured.
+    ///
+    /// # Errors
+    /// [`Failure::Capture`].
+    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+        self.capture.as_mut().map_or(Ok(()), Capture::flush)
+    }
+
+    /// A host begins: see [`EmulatedCard::begin`].
+    pub(crate) fn begin(&mut self) {
+        self.card.begin();
+        self.port = None;
+    }
+
+    /// Asks the card to take a rule in. The card has one port, which has the number that the first
+    /// rule has; a rule for others is refused at once: the answer is returned.
+    pub(crate) fn place(&mut self, tag: Tag, rule: Arc<CardRule>) -> Option<CardEvent> {
+        let is_ours = match *rule.ports {
+            [port] => *self.port.get_or_insert(port) == port,
+            _ => false,
+        };
+        if !is_ours {
+            let text = "emulated: this card has one port".into();
+            let kind = RefusalKind::Unsupported;
+            return Some(CardEvent::Refused(tag, Refusal { kind, code: NOT_SUPPORTED, text }));
+        }
+        self.card.place(&offload::Item::Rule(rule), tag);
+        None
+    }
+
+    /// All that the card has.
+    pub(crate) fn look(&self, number: u64) -> Found {
+        let items = self.card.readings().map(|(tag, reading)| Item {
+            handle: tag.handle,
+            packets: reading.packets,
+            bytes: reading.bytes,
+        });
+        Found { number, card: self.card.spec(), at_ms: self.now_ms(), items: items.collect() }
+    }
+
+    /// Sets the link.
+    ///
+    /// # Errors
+    /// The host's netdev is gone or refuses.
+    pub(crate) fn set_link(&mut self, link: Link) -> Result<(), Error> {
+        let tap = self.tap.as_ref().ok_or(ErrorKind::NotFound)?;
+        tap.set_link(link).map_err(Error::other)?;
+        match link {
+            Link::Up => self.card.link_up(),
+            Link::Down => self.card.link_down(),
+        }
+        Ok(())
+    }
+
+    /// Pulls the card out of its slot: the host's netdev goes.
+    pub(crate) fn unplug(&mut self) {
+        self.card.unplug();
+        self.tap = None;
+    }
+}
