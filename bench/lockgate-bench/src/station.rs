@@ -26,7 +26,7 @@ use scene::{
     check, drain, load, mix, other_cipher, own_mac, router_mac, same, spi,
 };
 use wire::build::PacketBuilder;
-use wire::{Family, FrameId, Mark};
+use wire::{Family, FrameId};
 
 use super::draw::{Distribution, Draw};
 use super::kits;
@@ -113,8 +113,8 @@ pub(super) struct KnownFlows {
 pub(super) struct CardTags {
     /// Those that count.
     pub(super) placements: Arc<Placements>,
-    /// The mark of each flow's packets.
-    pub(super) marks: Vec<Mark>,
+    /// The tag of each flow's packets.
+    pub(super) tags: Vec<u64>,
 }
 
 /// Gateway, traffic and worker of a row, and what must be true of its packets.
@@ -487,7 +487,7 @@ impl Station {
             let netdev = setting.traffic.ingress();
             self.order = load(&mut self.worker, netdev, packets);
             if let (Some(card), Some(port)) = (&setting.card, self.worker.netdev_mut(netdev)) {
-                port.mark(flows.iter().map(|flow| card.marks[*flow]));
+                port.tag(flows.iter().map(|flow| card.tags[*flow]));
             }
             let (worker, snapshot, burst) = (&mut self.worker, &self.snapshot, self.setting.burst);
             self.start.iter().for_each(|start| start.wait());

@@ -1,9 +1,8 @@
-//! A port of preloaded packets whose marks lie beside them, as a network card gives them.
-
-use std::ops::Range;
+//! A port of preloaded packets with the tags of a network card.
 
 use io::memory::{MemoryFrames, PreloadedPort};
-use wire::{Descriptor, Mark, Port, Received};
+use wire::mark::MarkVlan;
+use wire::{BATCH, Descriptor, Mark, Port, Received};
 
 /// A port that packets are loaded into before they are walked.
 pub trait Preloaded: Port<MemoryFrames> {
@@ -17,28 +16,41 @@ impl Preloaded for PreloadedPort {
     }
 }
 
-/// A [`PreloadedPort`] with a mark for each packet, or with none at all. The marks lie one behind
-/// the other: to fetch one from in front of its frame is not part of what is measured.
+/// A [`PreloadedPort`] whose packets have the tags of a card, or none at all. The tags lie one
+/// behind the other, as in a ring of descriptors, and are made marks of a batch when it is received.
 pub struct MarkedPort {
     port: PreloadedPort,
     /// One a loaded packet; empty: the packets have none.
-    marks: Vec<Mark>,
+    tags: Vec<u64>,
+    /// Tags of packets that were received.
+    taken: usize,
     /// Marks of the packets that were received last.
-    last: Range<usize>,
+    marks: Vec<Mark>,
 }
+
+/// A mark without a tag.
+const PLAIN: Mark = Mark {
+    netdev: 0,
+    vlan: MarkVlan::Untagged,
+    incarnation: 1,
+    generation: 0,
+    zone: 0,
+    verdict: 0,
+    domain: 0,
+};
 
 impl MarkedPort {
     /// Makes a port with room for `capacity` packets to receive and as many to send.
     pub fn new(capacity: usize) -> MarkedPort {
-        let (port, marks) = (PreloadedPort::new(capacity), Vec::with_capacity(capacity));
-        MarkedPort { port, marks, last: 0..0 }
+        let (tags, marks) = (Vec::with_capacity(capacity), Vec::with_capacity(BATCH));
+        MarkedPort { port: PreloadedPort::new(capacity), tags, taken: 0, marks }
     }
 
-    /// Sets the marks of the packets that are loaded, in their order.
-    pub fn mark(&mut self, marks: impl Iterator<Item = Mark>) {
-        self.marks.clear();
-        self.marks.extend(marks);
-        self.last = 0..0;
+    /// Sets the tags of the packets that are loaded, in their order.
+    pub fn tag(&mut self, tags: impl Iterator<Item = u64>) {
+        self.tags.clear();
+        self.tags.extend(tags);
+        self.taken = 0;
     }
 }
 
@@ -57,8 +69,11 @@ impl Port<MemoryFrames> for MarkedPort {
     ) -> usize {
         let before = into.len();
         let received = self.port.receive(frames, limit, into);
-        if !self.marks.is_empty() {
-            self.last = self.last.end..self.last.end + received;
+        if !self.tags.is_empty() {
+            self.marks.clear();
+            let tags = &self.tags[self.taken..self.taken + received];
+            self.marks.extend(tags.iter().map(|tag| PLAIN.with_card_tag(*tag)));
+            self.taken += received;
             let hints = into[before..].iter_mut().zip(1..);
             hints.for_each(|(packet, hint)| packet.hint = hint);
         }
@@ -66,7 +81,7 @@ impl Port<MemoryFrames> for MarkedPort {
     }
 
     fn marks(&self) -> &[Mark] {
-        &self.marks[self.last.clone()]
+        &self.marks
     }
 
     fn transmit(&mut self, frames: &mut MemoryFrames, packets: &[Descriptor]) -> usize {
@@ -78,16 +93,9 @@ impl Port<MemoryFrames> for MarkedPort {
 mod tests {
     use super::*;
     use wire::Frames as _;
-    use wire::mark::MarkVlan;
 
     #[test]
-    fn each_packet_comes_with_its_own_mark() {
-        let mark = |bits| {
-            let (vlan, generation) = (MarkVlan::Untagged, 0);
-            let (netdev, incarnation, zone, verdict, domain) = (0, 1, 0, 0, 0);
-            let mark = Mark { netdev, vlan, incarnation, generation, zone, verdict, domain };
-            mark.with_card_tag(bits)
-        };
+    fn each_packet_comes_with_its_own_tag() {
         let (mut frames, mut port) = (MemoryFrames::new(5), MarkedPort::new(5));
         for _ in 0..2 {
             port.preloaded().recycle(&mut frames);
@@ -95,7 +103,7 @@ mod tests {
                 let stored = frames.store(&[byte; 60]).unwrap();
                 port.preloaded().load(stored);
             }
-            port.mark((10..15).map(mark));
+            port.tag(10..15);
             let mut seen = Vec::new();
             loop {
                 let mut into = Vec::new();

@@ -48,6 +48,16 @@ pub(crate) fn tagged_rule(
     mark: &Mark,
     family: Family,
 ) -> Option<PolicyIndex> {
-    let rule = placements.read(mark.card_tag()?)?;
+    rule_of_tag(placements, mark.card_tag()?, family)
+}
+
+/// Returns the rule that a tag of a packet of a family names, if the tag counts.
+#[inline]
+pub(crate) fn rule_of_tag(
+    placements: &Placements,
+    tag: u64,
+    family: Family,
+) -> Option<PolicyIndex> {
+    let rule = placements.read(tag)?;
     (rule.family == family).then_some(rule.slot)
 }

@@ -7,8 +7,6 @@ use emulated_card::EmulatedCard;
 use offload::{Capabilities, CardEvent, Effect, Ledger, Problem, RuleAbilities, plan};
 use policy::{Policy, PolicyIndex, Spd};
 use scene::{Case, HOP_LIMIT, LAN, own_mac, router_mac};
-use wire::Mark;
-use wire::mark::MarkVlan;
 
 use super::super::lap_error::LapError;
 use super::super::station::CardTags;
@@ -63,14 +61,5 @@ pub(super) fn tags(traffic: &Case, spd: &Spd, flows: usize) -> Result<CardTags, 
         let placed = placements.rules().count();
         return Err(LapError::Tags { tagged, packets: flows, placed });
     }
-    let marks = tags.into_iter().map(mark).collect();
-    Ok(CardTags { placements, marks })
-}
-
-/// A packet's mark with a card's tag.
-fn mark(tag: u64) -> Mark {
-    let vlan = MarkVlan::Untagged;
-    let (netdev, incarnation, generation, zone, verdict, domain) = (LAN.0, 1, 0, 0, 0, 0);
-    let mark = Mark { netdev, vlan, incarnation, generation, zone, verdict, domain };
-    mark.with_card_tag(tag)
+    Ok(CardTags { placements, tags })
 }

@@ -152,7 +152,7 @@ impl FastPath {
     /// one neighbour, neither tables nor cache have to be asked, and each packet has its path then.
     /// If the tables have to be asked, that is of use only where no cache is.
     #[inline(always)]
-    fn one_route<F>(
+    pub(super) fn one_route<F>(
         &mut self,
         context: &mut BatchContext<'_, F>,
         common: Common,
@@ -223,7 +223,7 @@ impl FastPath {
 }
 
 /// The route that all packets go, if it is one.
-enum OneRoute {
+pub(super) enum OneRoute {
     /// Not known, or they do not.
     No,
     /// Yes, to the protected side: each has its path.

@@ -2,16 +2,17 @@
 //! that rule is all that is asked, neither cache nor tables are.
 
 use offload::Placements;
-use policy::{PolicyIndex, Question, Scope};
-use wire::{Family, Mark, Received};
+use policy::{Question, Scope};
+use wire::{BATCH, Family, Mark, Received};
 
-use super::clear::Common;
+use super::clear::{Common, OneRoute};
 use super::judge::leads_on;
-use super::prepared_path::{Decision, Heading, PreparedPaths};
+use super::prepared_path::{Heading, PathId, PreparedPaths};
 use super::{Columns, FastPath, Row};
 use crate::batch_context::BatchContext;
 use crate::cache::{Column, bits};
-use crate::card_marks::tagged_rule;
+use crate::card_marks::rule_of_tag;
+use crate::ids::NextHopId;
 use crate::routes::LastRoute;
 
 /// The packets that were decided by their tags.
@@ -49,23 +50,57 @@ impl FastPath {
         common: Common,
         placements: &Placements,
     ) -> ByTag {
+        let tags = Tags { placements, packets };
+        // Where the first has no tag the others mostly have none, and one route is of no use.
+        let first = (common.v4 | common.v6).trailing_zeros() as usize;
+        let one_route =
+            tags.tag(context.marks, first).map(|_| self.one_route(context, common, None));
+        let way = match one_route {
+            Some(OneRoute::Asked(hop)) => Way::One(hop),
+            None | Some(OneRoute::Inside | OneRoute::No) => Way::Each,
+        };
         let Columns { rows, v4, v6, .. } = &mut *self.columns;
         let (ingress, paths) = (self.gate.ingress, &mut self.paths);
         let scope = |family| context.snapshot.scope(ingress, Question::Through, family, None);
-        let tags = Tags { placements, packets };
         let mut by_tag = ByTag::default();
         if common.v4 != 0 {
             let of = (Family::V4, scope(Family::V4), common.v4);
-            tags.decide::<2, 4, F>(context, of, v4, (rows, paths), &mut by_tag);
+            tags.decide::<2, 4, F>(context, (of, way), v4, (rows, paths), &mut by_tag);
         }
         if common.v6 != 0 {
             let of = (Family::V6, scope(Family::V6), common.v6);
-            tags.decide::<6, 8, F>(context, of, v6, (rows, paths), &mut by_tag);
+            tags.decide::<6, 8, F>(context, (of, way), v6, (rows, paths), &mut by_tag);
         }
         context.counters.tagged += u64::from(by_tag.fit.count_ones());
         self.tagged = by_tag.all;
         by_tag
     }
+}
+
+/// The way that the packets of a batch leave by.
+#[derive(Clone, Copy)]
+enum Way {
+    /// All by one next hop.
+    One(NextHopId),
+    /// Each by its own.
+    Each,
+}
+
+/// A tag that names nothing, and that no packet is compared with.
+const NO_TAG: u64 = 0;
+
+/// The packet that was decided last.
+struct Last {
+    tag: u64,
+    hop: NextHopId,
+    path: PathId,
+    decision: u16,
+    mtu: u32,
+}
+
+impl Last {
+    const NONE: Last =
+        Last { tag: NO_TAG, hop: NextHopId(0), path: PathId::NONE, decision: 0, mtu: 0 };
 }
 
 /// The tags of a batch, and those that count.
@@ -76,45 +111,52 @@ struct Tags<'a> {
 
 impl Tags<'_> {
     /// Decides about the packets of one family, a bit each.
+    #[inline(always)]
     fn decide<const HEAD: usize, const WORDS: usize, F>(
         &self,
         context: &BatchContext<'_, F>,
-        (family, scope, mask): (Family, Scope, u64),
+        ((family, scope, mask), way): ((Family, Scope, u64), Way),
         column: &Column<HEAD>,
-        (rows, paths): (&mut [Row], &mut PreparedPaths),
+        (rows, paths): (&mut [Row; BATCH], &mut PreparedPaths),
         by_tag: &mut ByTag,
     ) {
-        let (mut last_route, mut last) = (LastRoute::nothing(), None);
-        let tables = context.snapshot.tables();
+        let (mut last_route, mut last) = (LastRoute::nothing(), Last::NONE);
+        let (mut all, mut fit) = (0u64, 0u64);
         for place in bits(mask) {
-            let Some(rule) = self.rule(context.marks, family, place) else { continue };
-            let flow = column.flow::<WORDS>(place);
-            let Some(hop) = leads_on(context.snapshot, &mut last_route, &flow, Heading::Out) else {
-                continue;
-            };
-            let said: Decision = match last {
-                Some((by, said)) if by == (rule, hop) => said,
-                _ => {
-                    let exit = context.snapshot.exit(hop);
-                    let verdict = tables.verdict_of_ingress_rule(scope, exit, rule);
-                    let Some(verdict) = verdict else { continue };
-                    let destination = || flow.destination_address();
-                    paths.by_verdict(context, (&verdict, hop), (Heading::Out, family), destination)
+            let Some(tag) = self.tag(context.marks, place) else { continue };
+            let hop = match way {
+                Way::One(hop) => hop,
+                Way::Each => {
+                    let flow = column.flow::<WORDS>(place);
+                    let hop = leads_on(context.snapshot, &mut last_route, &flow, Heading::Out);
+                    let Some(hop) = hop else { continue };
+                    hop
                 }
             };
-            // A decision for one destination says nothing of the next packet.
-            last = (!said.is_on_link).then_some(((rule, hop), said));
+            if last.tag != tag || last.hop != hop {
+                let Some(rule) = rule_of_tag(self.placements, tag, family) else { continue };
+                let exit = context.snapshot.exit(hop);
+                let verdict = context.snapshot.tables().verdict_of_ingress_rule(scope, exit, rule);
+                let Some(verdict) = verdict else { continue };
+                let destination = || column.flow::<WORDS>(place).destination_address();
+                let heading = (Heading::Out, family);
+                let said = paths.by_verdict(context, (&verdict, hop), heading, destination);
+                // A decision for one destination says nothing of the next packet.
+                let tag = if said.is_on_link { NO_TAG } else { tag };
+                last = Last { tag, hop, path: said.path, decision: said.place, mtu: said.mtu };
+            }
             let row = &mut rows[place];
-            (row.path, row.decision) = (said.path, said.place);
-            by_tag.all |= 1 << place;
-            by_tag.fit |= u64::from(row.length <= said.mtu) << place;
+            (row.path, row.decision) = (last.path, last.decision);
+            all |= 1 << place;
+            fit |= u64::from(row.length <= last.mtu) << place;
         }
+        (by_tag.all, by_tag.fit) = (by_tag.all | all, by_tag.fit | fit);
     }
 
-    /// The rule that the card says decides a packet, if its tag counts.
+    /// The tag that a card gave a packet.
     #[inline(always)]
-    fn rule(&self, marks: &[Mark], family: Family, place: usize) -> Option<PolicyIndex> {
+    fn tag(&self, marks: &[Mark], place: usize) -> Option<u64> {
         let mark = marks.get((self.packets[place].hint as usize).checked_sub(1)?)?;
-        tagged_rule(self.placements, mark, family)
+        mark.card_tag().filter(|tag| *tag != NO_TAG)
     }
 }
