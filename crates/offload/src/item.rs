@@ -8,12 +8,18 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// An item. SAs and policies are the other kinds that cards can hold; nothing places them yet.
+use crate::sa::{CardPolicy, CardSa};
+
+/// An item. Nothing but tests places SAs and policies yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Item {
     /// A rule for packets that come by a port.
     Rule(Arc<CardRule>),
+    /// An SA of one direction.
+    Sa(Arc<CardSa>),
+    /// A policy beside the SAs.
+    Policy(Arc<CardPolicy>),
 }
 
 /// A rule: the card tags each packet that one of its patterns matches.

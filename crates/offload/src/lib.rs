@@ -15,6 +15,7 @@
 //! | `card` | what a card is asked, and its answers |
 //! | `capabilities`, `profiles`, `spec` | what cards can, by name |
 //! | `item`, `handle` | what is placed, and under which name |
+//! | `sa` | SAs and their policies in a card's words, and which card can carry which |
 //! | `decision`, `unit`, `index` | rules as they are compared |
 //! | `express` | a rule in a card's words |
 //! | `planner` | which rules a card should have |
@@ -22,7 +23,8 @@
 //! | `placement`, `ledger`, `placements` | what a card has, and which marks count |
 //! | `reason` | why a rule is not in the card |
 //!
-//! Pure: no I/O, no threads, no clock. Not here: SAs and their policies.
+//! Pure: no I/O, no threads, no clock. Not here: which SAs a card should have; the planner and the
+//! ledger are of rules.
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -38,6 +40,7 @@ mod placements;
 mod planner;
 mod profiles;
 mod reason;
+mod sa;
 mod seasons;
 mod spec;
 mod unit;
@@ -56,5 +59,10 @@ pub use placement::{Happening, Outlook, Stale, State};
 pub use placements::{Placed, Placements, is_plain};
 pub use planner::{Placing, Plan, Problem, RESIDENT_TIMES, Share, Standing, plan};
 pub use reason::{Inexact, Reason, RuleKey};
+pub use sa::{
+    CardPolicy, CardSa, Carrier, Carries, Ends, FlowConfidentiality, Need, Numbers,
+    OuterDontFragment, OuterDscp, OuterEcn, OuterFields, PolicyAction, SaDirection, SaKey,
+    SaLimits, SaMode, Service, UdpEnds, Unfit, policy_fits, sa_fits,
+};
 pub use seasons::{IN_A_ROW, Seasons, WORTH_A_PLACE};
-pub use spec::{CardSpecError, MOST_ENTRIES, MOST_PROGRAMMING_MS};
+pub use spec::{CardSpecError, MOST_ENTRIES, MOST_PROGRAMMING_MS, MOST_SAS};

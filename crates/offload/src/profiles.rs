@@ -26,6 +26,31 @@ pub(crate) const EMULATED: RuleAbilities = RuleAbilities {
     drop: Ability::Has(()),
 };
 
+/// SAs of the emulated card: it can what real ones cannot, by name (`rx_sa_mark`, by handle), and
+/// leaves to software what they do.
+const EMULATED_SAS: SaAbilities = SaAbilities {
+    most: Ability::Has(0),
+    packet: Ability::Has(()),
+    crypto: Ability::Has(()),
+    suites: &["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"],
+    icv_bytes: &[16],
+    transport: Ability::Has(()),
+    tunnel: Ability::Has(()),
+    esn: Ability::Has(()),
+    windows: &[32, 64, 128, 256, 512, 1024, 2048, 4096],
+    nat_traversal: Ability::Has(()),
+    tfc: Ability::Lacks("it pads to the cipher's block alone"),
+    packet_limits: Ability::Has(Exactness::Exact),
+    byte_limits: Ability::Lacks("it counts packets against limits"),
+    rx_sa_mark: Ability::Has(()),
+    transmit: Transmit::ByHandle,
+    upper: Protocols::All,
+    fragments: Ability::Lacks("fragments are dropped both ways"),
+    options: Ability::Lacks("IPv4 options and IPv6 extension headers are left to software"),
+    outer_header: Ability::Has(()),
+    beside_rules: Ability::Has(()),
+};
+
 /// A card that accelerates lists of rules, as a published system had one: about 2000 entries for
 /// the whole card, no order, and rules for TCP and UDP.
 const ACL_2000: RuleAbilities = RuleAbilities {
@@ -119,11 +144,17 @@ impl Capabilities {
         PROFILES.iter().find(|profile| profile.name == name).cloned()
     }
 
-    /// An emulated card with these rules. It holds no SAs yet.
+    /// An emulated card with these rules and no SAs.
     pub fn emulated(rules: RuleAbilities) -> Capabilities {
-        let sas = Ability::Lacks("the emulated card holds no SAs yet");
+        let sas = Ability::Lacks("an emulated card has as many SAs as sas=N says");
         let (name, source) = ("emulated", Source::Emulated);
         Capabilities { name, source, rules: Ability::Has(rules), sas }
+    }
+
+    /// This card with so many SAs as the emulated one holds them; 0: none.
+    pub fn with_emulated_sas(self, most: u32) -> Capabilities {
+        let sas = SaAbilities { most: Ability::Has(most), ..EMULATED_SAS };
+        Capabilities { sas: if most == 0 { self.sas } else { Ability::Has(sas) }, ..self }
     }
 }
 

@@ -1,22 +1,24 @@
-//! Cards as they are written: `acl-2000`, `emulated:rules=2000,ms=5,order=priority`.
+//! Cards as they are written: `acl-2000`, `emulated:rules=2000,ms=5,order=priority,sas=16`.
 
 use std::str::FromStr;
 
 use crate::capabilities::{Capabilities, Order, RuleAbilities, Source};
 
 /// Keys behind `emulated:`.
-const KEYS: [&str; 3] = ["rules", "ms", "order"];
+const KEYS: [&str; 4] = ["rules", "ms", "order", "sas"];
 /// Entries at most that an emulated card can be given.
 pub const MOST_ENTRIES: u32 = 1_000_000;
 /// Milliseconds at most that an emulated card takes for an entry.
 pub const MOST_PROGRAMMING_MS: u32 = 60_000;
+/// SAs at most that an emulated card can be given.
+pub const MOST_SAS: u32 = 1_000_000;
 
 /// Reason why a text names no card. The author of the text is at fault.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CardSpecError {
     /// No card of that name.
     #[error(
-        "there is no card \"{word}\"{}: write {}, or emulated:rules=N,ms=N,order=none|priority",
+        "there is no card \"{word}\"{}: write {}, or emulated:rules=N,ms=N,order=none|priority,sas=N",
         meant(.nearest),
         Capabilities::NAMES.join(", ")
     )]
@@ -104,7 +106,7 @@ impl FromStr for Capabilities {
             None => (text, None),
         };
         if word == "emulated" {
-            return emulated(options.unwrap_or_default()).map(Capabilities::emulated);
+            return emulated(options.unwrap_or_default());
         }
         match (Capabilities::named(word), options) {
             (Some(card), None) => Ok(card),
@@ -121,21 +123,23 @@ impl FromStr for Capabilities {
 
 impl Capabilities {
     /// The text of the card, which [`FromStr`] reads back: the profile's name, and for an emulated
-    /// card every option. Of an emulated card it says what options can: entries, time, order.
+    /// card every option. Of an emulated card it says what options can: entries, time, order, SAs.
     pub fn spec(&self) -> String {
         match (self.source, self.rules.get()) {
             (Source::Emulated, Some(rules)) => {
                 let RuleAbilities { entries, programming_ms, order, .. } = rules;
                 let (name, order) = (self.name, order.name());
-                format!("{name}:rules={entries},ms={programming_ms},order={order}")
+                let sas = self.sas.get().and_then(|sas| sas.most.get().copied()).unwrap_or(0);
+                let sas = if sas == 0 { String::new() } else { format!(",sas={sas}") };
+                format!("{name}:rules={entries},ms={programming_ms},order={order}{sas}")
             }
             _ => self.name.to_owned(),
         }
     }
 }
 
-fn emulated(options: &str) -> Result<RuleAbilities, CardSpecError> {
-    let mut rules = RuleAbilities::default();
+fn emulated(options: &str) -> Result<Capabilities, CardSpecError> {
+    let (mut rules, mut sas) = (RuleAbilities::default(), 0);
     let mut seen: Vec<&'static str> = Vec::new();
     for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
         let (word, value) = option.split_once('=').unwrap_or((option, ""));
@@ -154,10 +158,11 @@ fn emulated(options: &str) -> Result<RuleAbilities, CardSpecError> {
         match key {
             "rules" => rules.entries = number(key, value, 0, MOST_ENTRIES)?,
             "ms" => rules.programming_ms = number(key, value, 0, MOST_PROGRAMMING_MS)?,
+            "sas" => sas = number(key, value, 0, MOST_SAS)?,
             _ => rules.order = order(value)?,
         }
     }
-    Ok(rules)
+    Ok(Capabilities::emulated(rules).with_emulated_sas(sas))
 }
 
 fn number(key: &'static str, text: &str, least: u32, most: u32) -> Result<u32, CardSpecError> {
@@ -184,6 +189,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::capabilities::Ability;
 
     fn error(text: &str) -> String {
         text.parse::<Capabilities>().unwrap_err().to_string()
@@ -201,6 +207,10 @@ mod tests {
         assert_eq!(of("emulated:rules=7"), (7, 5, Order::Priority));
         assert_eq!(of("emulated:order=none,ms=500,rules=0"), (0, 500, Order::None));
         assert_eq!(of("emulated: rules = 7 , order = priority,"), (7, 5, Order::Priority));
+        let sas = |text: &str| text.parse::<Capabilities>().unwrap().sas.get().map(|sas| sas.most);
+        assert_eq!(sas("emulated:rules=7"), None);
+        assert_eq!(sas("emulated:sas=0"), None);
+        assert_eq!(sas("emulated:rules=7,sas=12"), Some(Ability::Has(12)));
         assert_eq!("acl-2000".parse(), Ok(Capabilities::named("acl-2000").unwrap()));
     }
 
@@ -212,7 +222,11 @@ mod tests {
             ("netronome", &["no card \"netronome\": write acl-2000, v9, 6.4+"]),
             ("acl-200", &["did you mean \"acl-2000\""]),
             ("acl-2000:rules=1", &["acl-2000 takes no options", ":rules=1"]),
-            ("emulated:rule=1", &["no option \"rule\"", "did you mean \"rules\"", "ms, order"]),
+            (
+                "emulated:rule=1",
+                &["no option \"rule\"", "did you mean \"rules\"", "ms, order, sas"],
+            ),
+            ("emulated:sas=1000001", &["sas=\"1000001\"", "from 0 to 1000000"]),
             ("emulated:sockets=1", &["no option \"sockets\": write rules"]),
             ("emulated:rules", &["\"rules\" has no value"]),
             ("emulated:rules=", &["\"rules\" has no value"]),

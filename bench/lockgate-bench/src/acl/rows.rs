@@ -205,7 +205,8 @@ pub(super) fn goals(figures: &[Figures]) -> Option<String> {
         let instructions = counted.zip(uncounted).map(|(with, without)| with - without);
         let tagged = grouped.iter().filter(|row| row.emulated && row.audit == 0);
         let tagged = tagged.map(|row| row.ratio_to_none).reduce(f64::max);
-        let audited = grouped.iter().filter(|row| row.audit >= AUDITED_OF);
+        let audited =
+            grouped.iter().filter(|row| row.audit >= AUDITED_OF && row.measured.audited > 0);
         let audited = audited.filter_map(|row| row.ratio_to_unaudited).reduce(f64::max);
         for (goal, found, limit) in [
             ("tagged by an emulated card, ÷ none", tagged, TAGGED),
