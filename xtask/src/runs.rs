@@ -168,6 +168,7 @@ pub(crate) fn run_tests<'a>(
         };
         command.env("LOCKGATE", built_program("lockgate"));
         command.env("LOCKGATED", built_program("lockgated"));
+        command.env("LOCKGATE_EMULATED_CARD", built_program("lockgate-emulated-card"));
         let outcome = watch_into(prepare(&mut command), &mut std::io::stdout())?;
         match outcome {
             Outcome::Passed(counts) => sum.add(counts),

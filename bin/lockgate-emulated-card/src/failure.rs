@@ -18,7 +18,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Output(#[from] OutputError),
     /// The card refuses a command.
-    #[error("{text}")]
+    #[error("emulated card: {text}")]
     Refused {
         /// Its answer.
         text: Box<str>,

@@ -58,7 +58,7 @@ pub fn mac(namespace: &Namespace, interface: &str) -> Result<[u8; 6], LabError> 
 }
 
 /// The address of an interface for a packet socket, as the kernel lists it.
-fn link_address(interface: &str) -> Result<Option<LinkAddr>, LabError> {
+pub(crate) fn link_address(interface: &str) -> Result<Option<LinkAddr>, LabError> {
     let mut all = getifaddrs()
         .map_err(|error| LabError::socket("cannot list the interfaces")(error.into()))?;
     Ok(all.find_map(|entry| {

@@ -14,7 +14,8 @@
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
 //! | [`vxlan`] | hosts of virtual networks |
 //! | [`direct_paths`] | the agents of such hosts that hear about direct paths |
-//! | [`inject`] | frames put on the wire as they are |
+//! | [`inject`], [`listen`] | frames put on the wire, and heard, as they are |
+//! | [`emulated_card`] | an emulated card: started, waited for, told what happens to it |
 //! | [`process`] | programs that end in time |
 //! | [`programs`] | which programs a laboratory needs, and where ours are |
 //! | [`interrupt`] | Ctrl-C as a flag that every wait heeds |
@@ -26,12 +27,14 @@ pub mod capture;
 pub mod configuration;
 pub mod daemon;
 pub mod direct_paths;
+pub mod emulated_card;
 mod error;
 pub mod gateways;
 pub mod inject;
 pub mod interrupt;
 pub mod iperf;
 pub mod laboratory;
+pub mod listen;
 pub mod machine;
 pub mod namespace;
 pub mod ping;
@@ -44,9 +47,11 @@ pub mod vxlan;
 pub use capture::{Capture, Scope, Tally};
 pub use configuration::{GatewayFile, PeerEntry};
 pub use daemon::Daemon;
+pub use emulated_card::{CardPlan, EmulatedCard};
 pub use error::LabError;
 pub use gateways::Gateways;
 pub use laboratory::Laboratory;
+pub use listen::Listener;
 pub use machine::Machine;
 pub use namespace::Namespace;
 pub use programs::Programs;

@@ -73,6 +73,15 @@ impl Programs {
     }
 }
 
+/// Finds the emulated card: by the environment variable `LOCKGATE_EMULATED_CARD`, or as
+/// [`Programs::find`] finds programs.
+///
+/// # Errors
+/// [`LabError::NotBuilt`].
+pub fn emulated_card() -> Result<PathBuf, LabError> {
+    own("lockgate-emulated-card", "LOCKGATE_EMULATED_CARD")
+}
+
 fn own(program: &'static str, variable: &'static str) -> Result<PathBuf, LabError> {
     if let Some(named) = std::env::var_os(variable) {
         return Ok(PathBuf::from(named));
