@@ -1,11 +1,14 @@
 //! The card.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use offload::{
-    Capabilities, Card, CardEvent, Handle, Item, Reading, Refusal, RefusalKind, RuleAbilities, Tag,
+    Capabilities, Card, CardEvent, CardRule, CardSa, Handle, Item, Reading, Refusal, RefusalKind,
+    Tag,
 };
 
+use crate::esp::{EspCounts, LoadedSa};
 use crate::faults::{Faults, Notice};
 use crate::matcher::Table;
 use crate::parse::parse;
@@ -44,6 +47,8 @@ pub struct EmulatedCard {
     random: Random,
     now_ms: u64,
     table: Table,
+    sas: Vec<LoadedSa>,
+    esp_counts: EspCounts,
     /// Operations with the time at which they are done; one after the other.
     queue: Vec<(u64, Operation)>,
     /// Events by the time at which they are told, and a number that keeps their order.
@@ -71,6 +76,8 @@ impl EmulatedCard {
             random: Random::of(seed),
             now_ms: 0,
             table: Table::default(),
+            sas: Vec::new(),
+            esp_counts: EspCounts::default(),
             queue: Vec::new(),
             events: BTreeMap::new(),
             told: 0,
@@ -89,9 +96,16 @@ impl EmulatedCard {
         self.table.entries()
     }
 
-    /// Names of the items that are in the card, in the order in which they came.
+    /// SAs that are in the card.
+    pub fn sas(&self) -> usize {
+        self.sas.len()
+    }
+
+    /// Names of the items that are in the card: rules, then SAs, each in the order in which they
+    /// came.
     pub fn tags(&self) -> impl Iterator<Item = Tag> {
-        self.table.rules.iter().map(|rule| rule.tag)
+        let rules = self.table.rules.iter().map(|rule| rule.tag);
+        rules.chain(self.sas.iter().map(|sa| sa.tag))
     }
 
     /// Lets time pass: what is programmed by then is done. Time does not go backwards.
@@ -143,7 +157,7 @@ impl EmulatedCard {
 
     /// Forgets one item, and tells or not.
     pub fn forget(&mut self, tag: Tag, notice: Notice) {
-        self.table.remove(tag);
+        self.remove(tag);
         if notice == Notice::Told {
             self.tell(self.now_ms, CardEvent::Withdrawn(tag));
         }
@@ -186,8 +200,14 @@ impl EmulatedCard {
         self.tell(self.now_ms, CardEvent::Unplugged);
     }
 
+    fn remove(&mut self, tag: Tag) {
+        self.table.remove(tag);
+        self.sas.retain(|sa| sa.tag != tag);
+    }
+
     fn forget_all(&mut self) {
         self.table = Table::default();
+        self.sas.clear();
         self.queue.clear();
     }
 
@@ -207,7 +227,7 @@ impl EmulatedCard {
     fn carry_out(&mut self, due: u64, operation: Operation) {
         let answer = match operation {
             Operation::Withdraw(tag) => {
-                self.table.remove(tag);
+                self.remove(tag);
                 CardEvent::Withdrawn(tag)
             }
             Operation::Place(tag, item) => match self.take_in(tag, &item) {
@@ -220,29 +240,49 @@ impl EmulatedCard {
 
     /// Takes an item in, whole or not at all.
     fn take_in(&mut self, tag: Tag, item: &Item) -> Result<(), Refusal> {
-        let refusal = |kind, code, text: String| Refusal { kind, code, text: text.into() };
-        let unsupported =
-            |text: &str| refusal(RefusalKind::Unsupported, NOT_SUPPORTED, text.into());
-        let Some(&RuleAbilities { entries, .. }) = self.capabilities.rules.get() else {
-            return Err(unsupported("emulated: this card has no rules"));
-        };
-        let Item::Rule(rule) = item else {
-            return Err(unsupported("emulated: rules only"));
-        };
-        if self.faults.refuse > 0 && self.random.happens(self.faults.refuse) {
-            let text = "emulated: programming failed".to_owned();
-            return Err(refusal(RefusalKind::Failed, INPUT_OUTPUT, text));
+        match item {
+            Item::Rule(_) if !self.capabilities.rules.is_there() => {
+                return Err(unsupported("this card has no rules"));
+            }
+            Item::Rule(_) => {}
+            Item::Sa(sa) => {
+                self.capabilities.sa_fits(sa).map_err(|unfit| unsupported(unfit.help()))?;
+            }
+            _ => return Err(unsupported("rules and SAs only")),
         }
-        let (taken, wanted) = (self.table.entries(), rule.entries());
-        if taken + wanted > entries as usize {
-            let text = format!("emulated: {taken} of {entries} entries taken, {wanted} wanted");
-            return Err(refusal(RefusalKind::Full, NO_SPACE, text));
+        if self.faults.refuse > 0 && self.random.happens(self.faults.refuse) {
+            return Err(failed("programming failed"));
         }
         if self.tags().any(|known| known == tag) {
-            let text = "emulated: an item has this name".to_owned();
-            return Err(refusal(RefusalKind::Failed, INPUT_OUTPUT, text));
+            return Err(failed("an item has this name"));
+        }
+        match item {
+            Item::Rule(rule) => self.take_rule(tag, rule),
+            Item::Sa(sa) => self.take_sa(tag, sa),
+            _ => Err(unsupported("rules and SAs only")),
+        }
+    }
+
+    fn take_rule(&mut self, tag: Tag, rule: &CardRule) -> Result<(), Refusal> {
+        let entries = self.capabilities.rules.get().map_or(0, |rules| rules.entries);
+        let (taken, wanted) = (self.table.entries(), rule.entries());
+        if taken + wanted > entries as usize {
+            return Err(full(&format!("{taken} of {entries} entries taken, {wanted} wanted")));
         }
         self.table.insert(tag, rule);
+        Ok(())
+    }
+
+    fn take_sa(&mut self, tag: Tag, sa: &Arc<CardSa>) -> Result<(), Refusal> {
+        let most = self.capabilities.sas.get().and_then(|sas| sas.most.get().copied());
+        if let Some(most) = most.filter(|most| self.sas.len() >= *most as usize) {
+            return Err(full(&format!("all of {most} SAs taken")));
+        }
+        let loaded = LoadedSa::new(tag, sa).ok_or_else(|| failed("the SA makes no sense"))?;
+        if self.sas.iter().any(|other| other.collides(&loaded)) {
+            return Err(failed("an SA has this SPI and address"));
+        }
+        self.sas.push(loaded);
         Ok(())
     }
 
@@ -289,10 +329,29 @@ impl Card for EmulatedCard {
     }
 
     fn reading(&self, handle: Handle) -> Option<Reading> {
+        if let Some(sa) = self.sas.iter().find(|sa| sa.tag.handle == handle) {
+            return Some(sa.reading(self.now_ms));
+        }
         let rule = self.table.rules.iter().find(|rule| rule.tag.handle == handle)?;
         let (packets, bytes) = (rule.packets, rule.bytes);
         Some(Reading { packets, bytes, as_of_ms: self.now_ms })
     }
+}
+
+fn refusal(kind: RefusalKind, code: i32, text: &str) -> Refusal {
+    Refusal { kind, code, text: format!("emulated: {text}").into() }
+}
+
+fn unsupported(text: &str) -> Refusal {
+    refusal(RefusalKind::Unsupported, NOT_SUPPORTED, text)
+}
+
+fn failed(text: &str) -> Refusal {
+    refusal(RefusalKind::Failed, INPUT_OUTPUT, text)
+}
+
+fn full(text: &str) -> Refusal {
+    refusal(RefusalKind::Full, NO_SPACE, text)
 }
 
 /// The hash that spreads flows over queues (FNV-1a over addresses and ports, mixed).
@@ -307,5 +366,6 @@ fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> 
 }
 
 mod process;
+mod sealed;
 #[cfg(test)]
 mod tests;

@@ -9,15 +9,20 @@
 //! they are on the wire, and know nothing of the rules that the walk has. That both say the same is
 //! what tests show (`tests/agreement.rs`).
 //!
+//! It holds SAs too (`esp`), with framing and ciphers of its own: packets are sealed by the handle
+//! that the host gives along, and what was opened comes with the mark of its SA.
+//!
 //! Pure: the caller says what time it is ([`EmulatedCard::advance`]), and a seed decides what
-//! happens by chance. Not here: threads, ports, SAs.
+//! happens by chance. Not here: threads, ports, policies of SAs.
 #![forbid(unsafe_code)]
 
 mod card;
+mod esp;
 mod faults;
 mod matcher;
 mod parse;
 mod random;
 
 pub use card::{EmulatedCard, Received};
+pub use esp::{EspCounts, Loss, Opened, Sent};
 pub use faults::{Faults, Notice};

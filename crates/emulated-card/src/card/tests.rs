@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use offload::{
-    Ability, CardRule, Effect, Incarnation, Order, Pattern, Segments, Span, UpperPattern,
+    Ability, CardRule, Effect, Incarnation, Order, Pattern, RuleAbilities, Segments, Span,
+    UpperPattern,
 };
 
 use super::*;

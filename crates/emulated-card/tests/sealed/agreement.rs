@@ -1,0 +1,218 @@
+//! The card and crate `ipsec` write and read the same bytes.
+
+use ipsec::{DontFragment, Dscp, Mode, ecn};
+use offload::{Card as _, CardEvent, Numbers, Service};
+use proptest::prelude::*;
+use proptest::sample::select;
+use wire::Family;
+
+use super::other;
+use super::scene::{
+    PLAIN, SUITES, Setting, around, card, card_with, framed, opened, sealed, tag, told,
+};
+use emulated_card::Opened;
+
+const EDGE: u64 = 1 << 32;
+
+/// The IP packet of a frame.
+fn ip(frame: &[u8]) -> &[u8] {
+    &frame[14..]
+}
+
+// XO-02
+#[test]
+fn what_the_card_seals_is_what_the_gateway_seals_byte_for_byte_and_the_gateway_opens_it() {
+    for setting in Setting::all() {
+        let (mut card, ours, opens) = (card(&setting), setting.outbound(), setting.inbound());
+        for (payload, number) in (0..40).chain([100, 1392]).zip(1..) {
+            let clear = setting.packet(payload);
+            let left = sealed(&mut card, &framed(&clear));
+            assert_eq!(left[..12], framed(&clear)[..12], "the link's addresses");
+            assert_eq!(ip(&left), other::seal(&ours, &clear.ip(), number), "{setting:?} {payload}");
+            assert_eq!(left, around(ip(&left)), "the type of the packet outside");
+            assert_eq!(other::open(&opens, ip(&left)), Ok(clear.ip()), "{setting:?} {payload}");
+        }
+    }
+}
+
+// XO-02
+#[test]
+fn what_the_gateway_seals_the_card_opens_and_hands_over_in_clear_with_the_sas_mark() {
+    for setting in Setting::all() {
+        let (mut card, ours) = (card(&setting), setting.outbound());
+        for (payload, number) in (0..40).chain([100, 1392]).zip(1..) {
+            let clear = setting.packet(payload);
+            let came = around(&other::seal(&ours, &clear.ip(), number));
+            assert_eq!(opened(&mut card, &came), framed(&clear), "{setting:?} {payload}");
+        }
+        let reading = card.reading(tag(2).handle).unwrap();
+        assert_eq!(reading.packets, 42);
+    }
+}
+
+// XO-32
+#[test]
+fn extended_numbers_go_over_the_edge_of_32_bits_and_short_ones_end_there() {
+    for suite in SUITES {
+        for mode in [Mode::Tunnel, Mode::Transport] {
+            let setting = Setting { suite, mode, numbers: Numbers::Extended, ..PLAIN };
+            let first = EDGE - 5;
+            let mut card = card_with(&setting, first, |_| ());
+            let (ours, opens) = (setting.outbound(), setting.inbound());
+            opens.window.commit(first - 1).unwrap();
+            for number in first..EDGE + 5 {
+                let clear = setting.packet(50);
+                let left = sealed(&mut card, &framed(&clear));
+                assert_eq!(ip(&left), other::seal(&ours, &clear.ip(), number), "{number:#x}");
+                assert_eq!(other::open(&opens, ip(&left)), Ok(clear.ip()), "{number:#x}");
+                assert_eq!(opened(&mut card, &left), framed(&clear), "{number:#x}");
+            }
+        }
+    }
+    let first = EDGE - 2;
+    let mut card = card_with(&PLAIN, first, |sa| {
+        sa.limits.hard_packets = sa.limits.hard_packets.map(|_| 2);
+    });
+    for _ in first..EDGE {
+        sealed(&mut card, &framed(&PLAIN.packet(50)));
+    }
+    let sent = card.send(tag(1), &framed(&PLAIN.packet(50)));
+    assert_eq!(sent, emulated_card::Sent::Dropped(emulated_card::Loss::HardLimit));
+}
+
+#[test]
+fn the_tag_of_a_vlan_stays_on_the_frame() {
+    for setting in Setting::all() {
+        let mut card = card(&setting);
+        let clear = setting.packet(77).frame([2; 6], [4; 6], Some(7));
+        let left = sealed(&mut card, &clear);
+        assert_eq!(left[..16], clear[..16]);
+        assert_eq!(opened(&mut card, &left), clear);
+    }
+}
+
+#[test]
+fn congestion_is_combined_as_the_gateway_does_and_dropped_where_it_cannot_be() {
+    for (outer, inner) in [(Family::V4, Family::V4), (Family::V6, Family::V6)] {
+        let setting = Setting { outer, inner, ..PLAIN };
+        let (mut card, ours) = (card(&setting), setting.outbound());
+        for (number, (inside, outside)) in
+            (1..).zip((0..4).flat_map(|inside| (0..4).map(move |outside| (inside, outside))))
+        {
+            let clear = |class: u8| setting.packet(20).traffic_class(0x48 | class);
+            let mut came = around(&other::seal(&ours, &clear(inside).ip(), number));
+            set_ecn(&mut came, outer, outside);
+            let expected = ecn::decapsulate(inside, outside);
+            match (card.open(&came), expected) {
+                (Opened::Clear { frame, .. }, Some(combined)) => {
+                    assert_eq!(frame, framed(&clear(combined)), "{inside} in {outside}");
+                }
+                (Opened::Dropped(emulated_card::Loss::Congestion), None) => {}
+                (found, _) => panic!("{inside} in {outside}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
+}
+
+/// Marks the packet outside on its way.
+fn set_ecn(frame: &mut [u8], family: Family, ecn: u8) {
+    match family {
+        Family::V4 => frame[15] = frame[15] & !3 | ecn,
+        Family::V6 => frame[15] = frame[15] & !0x30 | ecn << 4,
+    }
+}
+
+// XO-03
+#[test]
+fn in_crypto_mode_the_host_has_the_headers_and_the_card_the_cipher_alone() {
+    for setting in Setting::all() {
+        let mut card = card_with(&setting, 1, |sa| sa.service = Service::Crypto);
+        let (ours, opens) = (setting.outbound(), setting.inbound());
+        for (payload, number) in [0, 1, 2, 3, 700].into_iter().zip(1..) {
+            let clear = setting.packet(payload).ip();
+            let host = around(&other::unsealed(&ours, &clear, number));
+            let mut wire = host.clone();
+            card.seal_in_place(tag(1), number, &mut wire).unwrap();
+            let whole = other::finish(&ours, ip(&wire).to_vec());
+            assert_eq!(whole, other::seal(&ours, &clear, number), "{setting:?} {payload}");
+            assert_eq!(other::open(&opens, &whole), Ok(clear));
+
+            let mut came = around(&whole);
+            assert_eq!(card.open_in_place(&mut came), Ok(Some(tag(2).to_bits())));
+            // All as the host had written it, but for the integrity check value.
+            let text = host.len() - 16;
+            let udp_checksum = 14 + 40 + 6..14 + 40 + 8;
+            for place in (0..text).filter(|place| !udp_checksum.contains(place)) {
+                assert_eq!(came[place], host[place], "{setting:?} byte {place}");
+            }
+        }
+    }
+}
+
+// XO-29
+#[test]
+fn each_mode_serves_its_own_packets_and_not_the_others() {
+    use emulated_card::{Loss, Sent};
+    let mut crypto = card_with(&PLAIN, 1, |sa| sa.service = Service::Crypto);
+    let clear = framed(&PLAIN.packet(10));
+    assert_eq!(crypto.send(tag(1), &clear), Sent::Dropped(Loss::WrongSa));
+    let came = around(&other::seal(&PLAIN.outbound(), &PLAIN.packet(10).ip(), 1));
+    assert_eq!(crypto.open(&came), Opened::AsItCame);
+    let mut packet = card(&PLAIN);
+    let mut frame = around(&other::unsealed(&PLAIN.outbound(), &PLAIN.packet(10).ip(), 1));
+    assert_eq!(packet.seal_in_place(tag(1), 1, &mut frame), Err(Loss::WrongSa));
+    assert_eq!(packet.open_in_place(&mut came.clone()), Ok(None));
+    assert_eq!(packet.send(tag(2), &clear), Sent::Dropped(Loss::WrongSa), "it opens");
+    assert!(told(&mut packet).iter().all(|event| !matches!(event, CardEvent::Limit(..))));
+}
+
+#[test]
+fn in_crypto_mode_no_number_is_sealed_twice() {
+    use emulated_card::Loss;
+    let mut card = card_with(&PLAIN, 1, |sa| sa.service = Service::Crypto);
+    let mut seal = |number| {
+        let mut frame = around(&other::unsealed(&PLAIN.outbound(), &PLAIN.packet(9).ip(), number));
+        card.seal_in_place(tag(1), number, &mut frame)
+    };
+    assert_eq!(
+        [seal(3), seal(3), seal(2), seal(4)],
+        [Ok(()), Err(Loss::Number), Err(Loss::Number), Ok(())]
+    );
+}
+
+fn a_setting() -> impl Strategy<Value = Setting> {
+    let dscp = prop_oneof![Just(Dscp::Copy), (0u8..64).prop_map(Dscp::Fixed)];
+    let flags = [DontFragment::Set, DontFragment::Copy, DontFragment::Clear];
+    let udp = prop::option::of(any::<(u16, u16)>());
+    (select(Setting::all()), dscp, select(flags.to_vec()), udp).prop_map(
+        |(setting, dscp, dont_fragment, udp)| Setting { dscp, dont_fragment, udp, ..setting },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    // XO-02
+    #[test]
+    fn both_agree_on_any_packet_at_any_number(
+        setting in a_setting(),
+        payload in prop_oneof![0usize..70, 1300usize..1500, Just(9000)],
+        (class, flag) in (any::<u8>(), any::<bool>()),
+        number in prop_oneof![1u64..100, EDGE - 70..EDGE - 1, EDGE..EDGE + 70, EDGE * 7..EDGE * 7 + 9],
+    ) {
+        let number = if setting.numbers == Numbers::Short { number % (EDGE - 2) + 1 } else { number };
+        let clear = setting.packet(payload).traffic_class(class);
+        let clear = if flag { clear.dont_fragment() } else { clear };
+        let mut card = card_with(&setting, number, |sa| {
+            sa.limits.hard_packets = sa.limits.hard_packets.map(|_| 1);
+        });
+        let left = sealed(&mut card, &framed(&clear));
+        prop_assert_eq!(ip(&left), other::seal(&setting.outbound(), &clear.ip(), number));
+        prop_assert_eq!(opened(&mut card, &left), framed(&clear));
+        let opens = setting.inbound();
+        if number > 1 {
+            opens.window.commit(number - 1).unwrap();
+        }
+        prop_assert_eq!(other::open(&opens, ip(&left)), Ok(clear.ip()));
+    }
+}
