@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Seed of what happens by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Faults, times in a thousand: refuse=N,twice=N,never=N,late=N,late_ms=N,garbage=N
+    /// Faults, times in a thousand: refuse=N,twice=N,never=N,late=N,late_ms=N,garbage=N,swapped=N
     #[arg(long, value_name = "LIST", default_value = "")]
     pub(crate) faults: FaultList,
     /// Give the card that serves on PATH a command: reset, forget, link, reload, unplug, faults,
@@ -86,7 +86,7 @@ pub(crate) enum WordError {
     #[error("write a station's address, such as 02:00:00:00:00:01")]
     LinkAddress,
     /// It is no list of faults.
-    #[error("\"{0}\": write refuse=N, twice=N, never=N, late=N, late_ms=N or garbage=N")]
+    #[error("\"{0}\": write refuse=N, twice=N, never=N, late=N, late_ms=N, garbage=N or swapped=N")]
     Fault(String),
     /// It happens more often than always.
     #[error("{0}={1}: write times in a thousand, 0 to 1000")]
@@ -132,6 +132,7 @@ impl FromStr for FaultList {
                 "never" => &mut faults.never,
                 "late" => &mut faults.late,
                 "garbage" => &mut faults.garbage,
+                "swapped" => &mut faults.swapped,
                 _ => return Err(no_fault()),
             };
             let times = u16::try_from(value).ok().filter(|times| *times <= 1000);
@@ -176,9 +177,16 @@ mod tests {
 
     #[test]
     fn faults_are_read_by_name_and_the_others_do_not_happen() {
-        let all = "refuse=1,twice=2,never=3,late=4,late_ms=5000,garbage=1000".parse();
-        let faults =
-            Faults { refuse: 1, twice: 2, never: 3, late: 4, late_ms: 5000, garbage: 1000 };
+        let all = "refuse=1,twice=2,never=3,late=4,late_ms=5000,garbage=1000,swapped=7".parse();
+        let faults = Faults {
+            refuse: 1,
+            twice: 2,
+            never: 3,
+            late: 4,
+            late_ms: 5000,
+            garbage: 1000,
+            swapped: 7,
+        };
         assert_eq!(all, Ok(FaultList(faults)));
         assert_eq!("".parse(), Ok(FaultList::default()));
         assert_eq!("late".parse::<FaultList>(), Err(WordError::Fault("late".into())));

@@ -137,10 +137,20 @@ impl EmulatedCard {
                 received.dropped = rule.drops;
             }
         }
+        if self.faults.swapped > 0 && self.random.happens(self.faults.swapped) {
+            received.mark = self.other_mark(received.mark);
+        }
         if self.faults.garbage > 0 && self.random.happens(self.faults.garbage) {
             received.mark = self.garbage();
         }
         received
+    }
+
+    /// The mark of another item in the card, if there is one.
+    fn other_mark(&mut self, mark: u64) -> u64 {
+        let others = self.table.rules.iter().map(|rule| rule.tag.to_bits());
+        let others: Vec<u64> = others.filter(|other| *other != mark).collect();
+        if others.is_empty() { mark } else { others[self.random.below(others.len())] }
     }
 
     /// A mark that is no item's: all ones, noise, or the name of an item of another life.

@@ -15,6 +15,8 @@ pub struct Faults {
     pub late_ms: u64,
     /// A packet's mark is garbage.
     pub garbage: u16,
+    /// A packet's mark is that of another item in the card: a lie that only an audit finds.
+    pub swapped: u16,
 }
 
 /// The answer to a fault that the card could tell of.
