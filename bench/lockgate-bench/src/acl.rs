@@ -464,6 +464,38 @@ mod tests {
         }
     }
 
+    // BM-5a, HA-17: the host's part, with a card that is emulated.
+    #[test]
+    fn a_lap_of_tagged_packets_counts_and_what_is_judged_again_is_right() {
+        let mut random = Random::new(3);
+        let mut frames = MemoryFrames::with_frame_bytes(256, 2048);
+        let mut databases = Databases::new(&[]);
+        let line = ["--rules=1,40", "--shape=uniform", "--kind=stateless"];
+        let line = [&line[..], &["--tags=none,card", "--audit=0,100"]].concat();
+        let rows = arguments(&line).rows(&[]).unwrap();
+        assert_eq!(rows.len(), 2 * 2 * 2 * (1 + 2 * 2 * 2));
+        for row in rows {
+            let setting = databases.setting(&row, 300).unwrap();
+            let (tier, has_card) = (setting.tier, setting.card.is_some());
+            let mut lap = |setting: Setting| {
+                let mut station = Station::new(setting, 4096, 256, &mut frames, &mut random)?;
+                station.shorten(300);
+                station.lap(&mut frames, &mut random)
+            };
+            let figures =
+                lap(setting.clone()).unwrap_or_else(|error| panic!("{}: {error}", row.label()));
+            let is_tagged = row.tags == Tags::Card;
+            assert_eq!((figures.tag_rate == 1.0, has_card), (is_tagged, is_tagged));
+            let answers = matches!(tier, Tier::Card | Tier::Cache);
+            let expected = u64::from(row.audit > 0 && answers) * 3;
+            assert!(figures.audited.abs_diff(expected) <= 1, "{}: {figures:?}", row.label());
+            if is_tagged {
+                let error = lap(Setting { card: None, ..setting }).unwrap_err();
+                assert!(matches!(error, LapError::Tier { tags: 0.0, .. }), "{error}");
+            }
+        }
+    }
+
     #[test]
     fn a_lap_that_another_rule_or_another_tier_answers_is_refused() {
         let row = Row { rules: 5, ..arguments(&["--cache=off"]).rows(&[]).unwrap()[0] };

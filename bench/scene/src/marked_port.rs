@@ -17,7 +17,7 @@ impl Preloaded for PreloadedPort {
 }
 
 /// A [`PreloadedPort`] whose packets have the tags of a card, or none at all. The tags lie one
-/// behind the other, as in a ring of descriptors, and are made marks of a batch when it is received.
+/// behind the other, as in a ring of descriptors, and become marks of a batch when it is received.
 pub struct MarkedPort {
     port: PreloadedPort,
     /// One a loaded packet; empty: the packets have none.

@@ -10,11 +10,11 @@
 //!
 //! It shares nothing with the gateway: own parser, own framing, own replay window (a set of
 //! numbers), and the ciphers of another library (RustCrypto) than those that seal AEADs there. So
-//! where both say the same, it is no mistake of one of them (`tests/esp.rs`).
+//! where both say the same, it is no mistake of one of them (`tests/sealed`).
 //!
 //! A packet finds its SA by the handle that the host gives along, not by its headers: a card that
-//! has forgotten the SA drops the packet, and never sends it in clear. Dropped and counted apart are
-//! fragments, and packets with IPv4 options or IPv6 extension headers, both ways (XO-07, XO-24).
+//! has forgotten the SA drops the packet, and never sends it in clear. Dropped and counted apart
+//! are fragments, and packets with IPv4 options or IPv6 extension headers, both ways (XO-07, 24).
 //!
 //! Not here: policies, segmentation, TFC padding, AES-CBC.
 

@@ -1,7 +1,5 @@
 //! The abilities of a card, as data, and for each that it lacks the reason.
 
-use crate::sa::{CardSa, Unfit, sa_fits};
-
 /// Something that a card can do, or the reason why not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ability<T = ()> {
@@ -45,16 +43,6 @@ pub struct Capabilities {
     pub rules: Ability<RuleAbilities>,
     /// SAs and their policies.
     pub sas: Ability<SaAbilities>,
-}
-
-impl Capabilities {
-    /// Returns whether the card can carry an SA, exactly as it is ([`sa_fits`]).
-    ///
-    /// # Errors
-    /// [`Unfit`]: the reason why not.
-    pub fn sa_fits(&self, sa: &CardSa) -> Result<(), Unfit> {
-        sa_fits(sa, self.sas.get().ok_or(Unfit::NoSas)?, sa.service)
-    }
 }
 
 /// The source of a profile.

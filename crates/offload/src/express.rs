@@ -13,7 +13,8 @@ use wire::flow::protocol;
 
 use crate::capabilities::{AddressForm, PortForm, Protocols, RuleAbilities};
 use crate::decision::Decision;
-use crate::item::{CardRule, Effect, Pattern, Segments, Span, UpperPattern};
+use crate::item::{CardRule, Effect};
+use crate::pattern::{Pattern, Segments, Span, UpperPattern};
 use crate::reason::Inexact;
 
 /// Entries that one rule may take at most.

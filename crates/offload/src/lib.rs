@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `card` | what a card is asked, and its answers |
 //! | `capabilities`, `profiles`, `spec` | what cards can, by name |
-//! | `item`, `handle` | what is placed, and under which name |
+//! | `item`, `pattern`, `handle` | what is placed, and under which name |
 //! | `sa` | SAs and their policies in a card's words, and which card can carry which |
 //! | `decision`, `unit`, `index` | rules as they are compared |
 //! | `express` | a rule in a card's words |
@@ -35,6 +35,7 @@ mod handle;
 mod index;
 mod item;
 mod ledger;
+mod pattern;
 mod placement;
 mod placements;
 mod planner;
@@ -53,8 +54,9 @@ pub use card::{Card, CardEvent, Limit, Reading, Refusal, RefusalKind};
 pub use decision::Decision;
 pub use express::MOST_ENTRIES_A_RULE;
 pub use handle::{Handle, Incarnation, NoHandle, Tag};
-pub use item::{CardRule, Effect, Item, Pattern, Segments, Span, UpperPattern};
+pub use item::{CardRule, Effect, Item};
 pub use ledger::{Ledger, Look, Orders, Outdated, Told};
+pub use pattern::{Pattern, Segments, Span, UpperPattern};
 pub use placement::{Happening, Outlook, Stale, State};
 pub use placements::{Placed, Placements, is_plain};
 pub use planner::{Placing, Plan, Problem, RESIDENT_TIMES, Share, Standing, plan};

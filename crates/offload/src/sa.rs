@@ -16,7 +16,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use crate::handle::Handle;
-use crate::item::Pattern;
+use crate::pattern::Pattern;
 
 mod fits;
 mod limits;

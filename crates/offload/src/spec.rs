@@ -18,7 +18,8 @@ pub const MOST_SAS: u32 = 1_000_000;
 pub enum CardSpecError {
     /// No card of that name.
     #[error(
-        "there is no card \"{word}\"{}: write {}, or emulated:rules=N,ms=N,order=none|priority,sas=N",
+        "there is no card \"{word}\"{}: write {}, or \
+         emulated:rules=N,ms=N,order=none|priority,sas=N",
         meant(.nearest),
         Capabilities::NAMES.join(", ")
     )]

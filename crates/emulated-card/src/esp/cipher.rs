@@ -1,5 +1,5 @@
-//! The card's ciphers, of RustCrypto. A key is wiped by whoever gave it; the schedules that are made
-//! of it here are an emulation's and are not.
+//! The card's ciphers, of RustCrypto. A key is wiped by whoever gave it; the schedules that are
+//! made of it here are an emulation's and are not.
 
 use std::sync::Arc;
 

@@ -191,7 +191,8 @@ impl LoadedSa {
         };
         let iv: [u8; IV] = iv.try_into().map_err(|_| Loss::Malformed)?;
         let number = self.window.whole(u32::from_be_bytes([n0, n1, n2, n3])).ok_or(Loss::Replay)?;
-        // Before the cipher: what is repeated costs little. In crypto mode the window is the host's.
+        // Before the cipher: a repeated packet costs little. The window of crypto mode is the
+        // host's.
         if self.sa.service == Service::Packet && !self.window.accepts(number) {
             return Err(Loss::Replay);
         }

@@ -35,7 +35,8 @@ pub(crate) struct Card {
 impl Card {
     pub(crate) fn of(line: CardLine) -> Card {
         let [refuse, twice, never, late, garbage] = line.faults;
-        let faults = Faults { refuse, twice, never: never / 8, late, late_ms: 100, garbage, swapped: 0 };
+        let never = never / 8;
+        let faults = Faults { refuse, twice, never, late, late_ms: 100, garbage, swapped: 0 };
         Card { capabilities: Capabilities::emulated(line.rules), faults }
     }
 }

@@ -198,9 +198,15 @@ proptest! {
         setting in a_setting(),
         payload in prop_oneof![0usize..70, 1300usize..1500, Just(9000)],
         (class, flag) in (any::<u8>(), any::<bool>()),
-        number in prop_oneof![1u64..100, EDGE - 70..EDGE - 1, EDGE..EDGE + 70, EDGE * 7..EDGE * 7 + 9],
+        number in prop_oneof![
+            1u64..100,
+            EDGE - 70..EDGE - 1,
+            EDGE..EDGE + 70,
+            EDGE * 7..EDGE * 7 + 9,
+        ],
     ) {
-        let number = if setting.numbers == Numbers::Short { number % (EDGE - 2) + 1 } else { number };
+        let is_short = setting.numbers == Numbers::Short;
+        let number = if is_short { number % (EDGE - 2) + 1 } else { number };
         let clear = setting.packet(payload).traffic_class(class);
         let clear = if flag { clear.dont_fragment() } else { clear };
         let mut card = card_with(&setting, number, |sa| {

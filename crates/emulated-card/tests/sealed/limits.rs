@@ -69,7 +69,7 @@ fn a_reading_says_packets_and_the_bytes_that_the_cipher_processed() {
     }
 }
 
-/// What has a card forget its SAs.
+/// An event after which a card has forgotten its SAs.
 type Forget = (&'static str, fn(&mut EmulatedCard), Loss);
 
 const FORGETTING: [Forget; 6] = [

@@ -66,7 +66,7 @@ pub(crate) fn finish(sa: &OutboundSa, mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Why the gateway opens no packet.
+/// The reason why the gateway opens no packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
     Replay,

@@ -1,7 +1,7 @@
 //! Decides whether a card can carry an SA exactly as it is (DESIGN I5), or says why not.
 
-use crate::capabilities::{Ability, Exactness, Protocols, SaAbilities, Transmit};
-use crate::item::UpperPattern;
+use crate::capabilities::{Ability, Capabilities, Exactness, Protocols, SaAbilities, Transmit};
+use crate::pattern::UpperPattern;
 
 use super::{
     CardPolicy, CardSa, Carrier, FlowConfidentiality, Need, Numbers, OuterFields, SaDirection,
@@ -214,7 +214,17 @@ pub fn sa_fits(sa: &CardSa, card: &SaAbilities, service: Service) -> Result<(), 
     }
 }
 
-/// What a worker must be told by the card, or tell it, beside the packet.
+impl Capabilities {
+    /// Returns whether the card can carry an SA, exactly as it is ([`sa_fits`]).
+    ///
+    /// # Errors
+    /// [`Unfit`]: the reason why not.
+    pub fn sa_fits(&self, sa: &CardSa) -> Result<(), Unfit> {
+        sa_fits(sa, self.sas.get().ok_or(Unfit::NoSas)?, sa.service)
+    }
+}
+
+/// Checks that the card tells a worker of opened packets, and is told which SA seals one.
 fn carrier_fits(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
     match (sa.carrier, sa.direction) {
         (Carrier::Kernel, _) => Ok(()),
@@ -225,7 +235,7 @@ fn carrier_fits(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
     }
 }
 
-/// What packet mode has the card do beside the cipher.
+/// Checks all that packet mode has the card do beside the cipher.
 fn headers_fit(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
     match sa.mode {
         SaMode::Transport => needs(&card.transport, Unfit::Transport)?,
@@ -270,7 +280,7 @@ pub fn policy_fits(policy: &CardPolicy, card: &SaAbilities) -> Result<(), Unfit>
         (Protocols::All, _) | (_, UpperPattern::Any) => true,
         (Protocols::TcpUdp, UpperPattern::Protocol(protocol)) => [TCP, UDP].contains(&protocol),
         (Protocols::TcpUdp, UpperPattern::Ports { protocol, segments, .. }) => {
-            [TCP, UDP].contains(&protocol) && segments == crate::item::Segments::All
+            [TCP, UDP].contains(&protocol) && segments == crate::pattern::Segments::All
         }
         (Protocols::TcpUdp, UpperPattern::Messages { .. }) => false,
     };

@@ -89,7 +89,9 @@ mod tests {
         // XO-18
         #[test]
         fn no_packets_within_the_limit_are_more_bytes_than_it(
-            bytes in 0u64..1 << 40, largest in 1u32..65_536, sizes in prop::collection::vec(1u32..65_536, 1..50)
+            bytes in 0u64..1 << 40,
+            largest in 1u32..65_536,
+            sizes in prop::collection::vec(1u32..65_536, 1..50),
         ) {
             let limits = SaLimits { hard_bytes: Some(bytes), ..SaLimits::default() };
             let packets = limits.for_card(&mlx5(), largest).hard_packets.unwrap();

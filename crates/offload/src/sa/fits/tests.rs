@@ -5,8 +5,7 @@ use super::super::{
 };
 use super::*;
 use crate::Handle;
-use crate::capabilities::Capabilities;
-use crate::item::{Pattern, Segments, Span};
+use crate::pattern::{Pattern, Segments, Span};
 
 /// An SA that seals, carried by the kernel in transport mode: it fits every profile with SAs.
 pub(in super::super) fn sa(change: impl FnOnce(&mut CardSa)) -> CardSa {
@@ -88,7 +87,8 @@ const TABLE: [(&str, Change, [Option<Unfit>; 4]); 15] = {
             [Some(Fragments), Some(Fragments), Some(Fragments), Some(Fragments)]),
         ("options", OPTIONS, [Some(Options), Some(Options), Some(Options), Some(Options)]),
         ("ChaCha20-Poly1305", CHACHA, [Some(Suite), Some(Suite), Some(Suite), None]),
-        ("an ICV of 12 bytes", |sa| sa.icv_bytes = 12, [Some(Icv), Some(Icv), Some(Icv), Some(Icv)]),
+        ("an ICV of 12 bytes", |sa| sa.icv_bytes = 12,
+            [Some(Icv), Some(Icv), Some(Icv), Some(Icv)]),
     ]
 };
 
