@@ -59,18 +59,36 @@ fn a_rule() -> impl Strategy<Value = Line> {
         .prop_map(|(action, from, to, upper)| Line { action, from, to, upper })
 }
 
-fn a_packet() -> impl Strategy<Value = PacketLine> {
-    let ends = select(
-        &[
-            ("10.1.0.5", "10.12.0.5"),
-            ("10.1.0.4", "10.12.0.5"),
-            ("10.1.0.6", "10.12.0.6"),
-            ("2001:db8:1::5", "2001:db8:12::5"),
-            // To a peer, and nowhere.
-            ("10.1.0.5", "10.2.0.5"),
-            ("10.1.0.5", "10.99.0.5"),
-        ][..],
-    );
+/// Ends of packets: the first three go one route.
+const ENDS: [(&str, &str); 6] = [
+    ("10.1.0.5", "10.12.0.5"),
+    ("10.1.0.4", "10.12.0.5"),
+    ("10.1.0.6", "10.12.0.6"),
+    ("2001:db8:1::5", "2001:db8:12::5"),
+    // To a peer, and nowhere.
+    ("10.1.0.5", "10.2.0.5"),
+    ("10.1.0.5", "10.99.0.5"),
+];
+
+/// Packets of one route, of one route but for one packet, or of all routes.
+fn packets() -> impl Strategy<Value = Vec<(PacketLine, u8)>> {
+    let of = |ends: &'static [(&str, &str)], count| {
+        prop::collection::vec((a_packet(ends), any::<u8>()), count)
+    };
+    let but_for_one = (of(&ENDS[..3], 1..BATCH - 1), of(&ENDS, 1..2)).prop_map(|(most, one)| {
+        let at = usize::from(one[0].1) % (most.len() + 1);
+        [&most[..at], &one, &most[at..]].concat()
+    });
+    prop_oneof![
+        of(&ENDS[..3], 1..BATCH),
+        of(&ENDS[3..4], 1..BATCH),
+        but_for_one,
+        of(&ENDS, 1..BATCH)
+    ]
+}
+
+fn a_packet(ends: &'static [(&str, &str)]) -> impl Strategy<Value = PacketLine> {
+    let ends = select(ends);
     let ports = (select(&[1, 1023, 1024, 65535][..]), select(&[79, 80, 81, 443, 1024][..]));
     (ends, ports, select(&[TCP, UDP, 1, 99][..]))
         .prop_map(|((from, to), ports, protocol)| PacketLine { from, to, ports, protocol })
@@ -250,7 +268,7 @@ fn tags_change_no_verdict_and_no_packet() {
     let tagged = Cell::new(0);
     let config = ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() };
     let rules = prop::collection::vec(a_rule(), 0..8);
-    let packets = prop::collection::vec((a_packet(), any::<u8>()), 1..BATCH);
+    let packets = packets();
     let card = (select(&Order::ALL[..]), 1..12u32, select(&[0u32, 0, 300][..]));
     proptest!(config, |(rules in rules, packets in packets, (order, entries, garbage) in card)| {
         let plain = hub(&rules).snapshot();
