@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
-use wire::card_header::{CARD_MAGIC, CARD_PLAIN, CARD_RULE};
-use wire::mark::{CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
+use wire::card_header::{CARD_MAGIC, CARD_PLAIN, CARD_RULE, CARD_SA_OF};
+use wire::mark::{CARD_SA, CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
 use wire::shared::SharedStruct;
 use wire::{CardHeader, Mark};
 
@@ -93,7 +93,8 @@ fn header() -> String {
          #ifndef LOCKGATE_H\n#define LOCKGATE_H\n\n#include <linux/types.h>\n\n",
     );
     let numbers = defines!(
-        MAGIC VLAN_UNTAGGED VLAN_OTHER CARD_TAG CARD_MAGIC CARD_PLAIN CARD_RULE LINK_CARDED
+        MAGIC VLAN_UNTAGGED VLAN_OTHER
+        CARD_TAG CARD_SA CARD_MAGIC CARD_PLAIN CARD_RULE CARD_SA_OF LINK_CARDED
         MAX_PORTS MAX_SERVICES MAX_OVERLAYS MAX_ADDRESSES MAX_PREFIXES MAX_QUEUES COUNTERS
         SIDE_PROTECTED SIDE_UNPROTECTED
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS

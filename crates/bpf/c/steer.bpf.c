@@ -124,11 +124,11 @@ static __always_inline bool take_card_header(struct xdp_md *ctx, struct card_tag
 
 	if ((void *)(header + 1) + ETH_HLEN > (void *)(long)ctx->data_end)
 		return false;
-	if (header->magic != LOCKGATE_CARD_MAGIC ||
-	    (header->kind != LOCKGATE_CARD_PLAIN && header->kind != LOCKGATE_CARD_RULE))
+	if (header->magic != LOCKGATE_CARD_MAGIC || header->kind > LOCKGATE_CARD_SA_OF)
 		return false;
-	if (header->kind == LOCKGATE_CARD_RULE) {
-		tag->verdict = LOCKGATE_CARD_TAG;
+	if (header->kind != LOCKGATE_CARD_PLAIN) {
+		tag->verdict = header->kind == LOCKGATE_CARD_RULE ? LOCKGATE_CARD_TAG :
+								    LOCKGATE_CARD_SA;
 		tag->generation = header->incarnation;
 		tag->domain = header->handle;
 	}
@@ -537,7 +537,8 @@ static __always_inline bool is_for_tier(const struct lockgate_port *port, const 
 
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
 static __always_inline enum lockgate_counter judge(struct xdp_md *ctx,
-						   struct lockgate_ports *table, __u16 *vlan)
+						   struct lockgate_ports *table,
+						   const struct card_tag *tag, __u16 *vlan)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
 	struct lockgate_port *port;
@@ -547,7 +548,8 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx,
 
 	read = parse_link(data, end, &link);
 	*vlan = link.vlan;
-	if (!read || data + ETH_HLEN > end)
+	/* What an SA opened is inside of a tunnel, whatever it looks like. */
+	if (!read || data + ETH_HLEN > end || tag->verdict == LOCKGATE_CARD_SA)
 		return LOCKGATE_TO_WORKER;
 	port = port_of(table, link.vlan);
 	if (!port)
@@ -592,7 +594,7 @@ int lockgate_steer(struct xdp_md *ctx)
 
 	if (table && table->link == LOCKGATE_LINK_CARDED && !take_card_header(ctx, &tag))
 		return finish(ctx, XDP_DROP, LOCKGATE_NO_CARD_HEADER);
-	counter = judge(ctx, table, &vlan);
+	counter = judge(ctx, table, &tag, &vlan);
 	if (counter == LOCKGATE_TO_WORKER)
 		action = redirect(ctx, vlan, &tag, &counter);
 	return finish(ctx, action, counter);

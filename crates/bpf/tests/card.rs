@@ -76,6 +76,18 @@ fn a_cards_tag_is_in_the_mark_and_its_header_is_gone_whatever_becomes_of_the_fra
 }
 
 #[test]
+fn what_an_sa_of_the_card_opened_is_the_workers_whatever_it_is_to() {
+    let Some((mut carded, _socket)) = steering("an SA's tag") else { return };
+    carded.set_ports(&ports(), LinkForm::Carded).unwrap();
+    for (what, frame) in frames() {
+        let got = run(&carded, what, &behind(CardHeader::Sa(TAG), &frame));
+        assert_eq!((got.action, &got.left), (Action::Redirect, &frame), "{what}");
+        let mark = Mark::read(&got.mark.unwrap()).unwrap();
+        assert_eq!((mark.card_sa(), mark.card_tag()), (Some(TAG), None), "{what}");
+    }
+}
+
+#[test]
 fn a_frame_without_the_cards_header_is_dropped_and_counted() {
     let Some((mut steering, _socket)) = steering("no card's header") else { return };
     steering.set_ports(&ports(), LinkForm::Carded).unwrap();
@@ -84,7 +96,7 @@ fn a_frame_without_the_cards_header_is_dropped_and_counted() {
     let mut dropped: Vec<Vec<u8>> = frames().into_iter().map(|(_, frame)| frame).collect();
     // Too short for header and Ethernet; a wrong first word; kinds that are not known.
     dropped.extend([14, 15, 16, 17, 29].map(|length| whole[..length].to_vec()));
-    for (at, byte) in [(0, 0), (3, 0xff), (4, 2), (4, 0xff), (7, 1)] {
+    for (at, byte) in [(0, 0), (3, 0xff), (4, 3), (4, 0xff), (7, 1)] {
         let mut changed = whole.clone();
         changed[at] = byte;
         dropped.push(changed);

@@ -17,8 +17,11 @@ use crate::shared_struct;
 pub const CARD_MAGIC: u32 = 0x4c47_4331;
 /// Kind of a frame without a tag.
 pub const CARD_PLAIN: u32 = 0;
-/// Kind of a frame with the tag of a rule. 2 is kept for SAs.
+/// Kind of a frame with the tag of a rule.
 pub const CARD_RULE: u32 = 1;
+/// Kind of a frame with the tag of an SA: to the host, the SA that opened it; from the host, the SA
+/// that is to seal it.
+pub const CARD_SA_OF: u32 = 2;
 
 shared_struct! {
     /// The header as it lies in front of a frame.
@@ -39,6 +42,8 @@ pub enum CardHeader {
     Plain,
     /// A rule of the card matches: its tag, the incarnation above the handle.
     Rule(u64),
+    /// An SA of the card opened the frame, or is to seal it: its tag.
+    Sa(u64),
 }
 
 impl CardHeader {
@@ -55,6 +60,7 @@ impl CardHeader {
         let (kind, tag) = match self {
             CardHeader::Plain => (CARD_PLAIN, 0),
             CardHeader::Rule(tag) => (CARD_RULE, tag),
+            CardHeader::Sa(tag) => (CARD_SA_OF, tag),
         };
         let (handle, incarnation) = (tag as u32, (tag >> 32) as u32);
         let mut bytes = [0; CardHeader::BYTES];
@@ -66,11 +72,11 @@ impl CardHeader {
     /// known, of whose frame nothing may be assumed.
     pub fn read(bytes: &[u8; CardHeader::BYTES]) -> Option<CardHeader> {
         let Fields { magic, kind, handle, incarnation } = Fields::read(bytes);
+        let tag = u64::from(incarnation) << 32 | u64::from(handle);
         match (magic, kind) {
             (CARD_MAGIC, CARD_PLAIN) => Some(CardHeader::Plain),
-            (CARD_MAGIC, CARD_RULE) => {
-                Some(CardHeader::Rule(u64::from(incarnation) << 32 | u64::from(handle)))
-            }
+            (CARD_MAGIC, CARD_RULE) => Some(CardHeader::Rule(tag)),
+            (CARD_MAGIC, CARD_SA_OF) => Some(CardHeader::Sa(tag)),
             _ => None,
         }
     }
@@ -79,7 +85,7 @@ impl CardHeader {
     pub const fn tag(self) -> Option<u64> {
         match self {
             CardHeader::Plain => None,
-            CardHeader::Rule(tag) => Some(tag),
+            CardHeader::Rule(tag) | CardHeader::Sa(tag) => Some(tag),
         }
     }
 }
@@ -91,9 +97,10 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_was_written() {
         for tag in [0, 1, 7 << 32 | 9, u64::MAX] {
-            let header = CardHeader::Rule(tag);
-            assert_eq!(CardHeader::read(&header.bytes()), Some(header));
-            assert_eq!(header.tag(), Some(tag));
+            for header in [CardHeader::Rule(tag), CardHeader::Sa(tag)] {
+                assert_eq!(CardHeader::read(&header.bytes()), Some(header));
+                assert_eq!(header.tag(), Some(tag));
+            }
         }
         assert_eq!(CardHeader::read(&CardHeader::Plain.bytes()), Some(CardHeader::Plain));
         assert_eq!(CardHeader::Plain.tag(), None);

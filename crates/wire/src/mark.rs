@@ -78,6 +78,8 @@ impl Claim {
 const RULE_BITS: u32 = 30;
 /// The word of a mark with a card's tag.
 pub const CARD_TAG: u32 = 3 << RULE_BITS;
+/// The word of a mark whose packet an SA in a card opened.
+pub const CARD_SA: u32 = 3 << RULE_BITS | 1;
 
 /// The program that marks the packets of a netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -161,6 +163,20 @@ impl Mark {
         Mark { verdict: CARD_TAG, generation: (tag >> 32) as u32, domain: tag as u32, ..self }
     }
 
+    /// The tag of the SA in a card that opened the packet. `None`: none did.
+    #[inline]
+    pub const fn card_sa(&self) -> Option<u64> {
+        match self.verdict {
+            CARD_SA => Some((self.generation as u64) << 32 | self.domain as u64),
+            _ => None,
+        }
+    }
+
+    /// The mark of a packet that an SA in a card opened.
+    pub const fn with_card_sa(self, tag: u64) -> Mark {
+        Mark { verdict: CARD_SA, ..self.with_card_tag(tag) }
+    }
+
     /// Returns the bytes of the mark.
     pub fn bytes(&self) -> [u8; Mark::BYTES] {
         let Mark { netdev, vlan, incarnation, generation, zone, verdict, domain } = *self;
@@ -199,7 +215,7 @@ impl Mark {
 
     /// Returns whether it claims anything about its packet.
     pub fn claims(&self) -> bool {
-        self.generation != 0 || self.verdict == CARD_TAG
+        self.generation != 0 || matches!(self.verdict, CARD_TAG | CARD_SA)
     }
 }
 
