@@ -112,7 +112,17 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("net", &["wire", "io", "linux", "netlab"]),
     (
         "fuzz-replay",
-        &["wire", "policy", "ipsec", "dataplane", "config", "control", "model", "packets"],
+        &[
+            "wire",
+            "policy",
+            "ipsec",
+            "dataplane",
+            "config",
+            "control",
+            "card-link",
+            "model",
+            "packets",
+        ],
     ),
     ("instructions", &["wire", "cpu", "ipsec", "dataplane", "io", "scene"]),
     (

@@ -116,8 +116,8 @@ fn serve(connection: &mut Connection, station: &mut Station) -> Result<(), Refus
             }
             Request::Withdraw { tag } => station.card.withdraw(tag),
             Request::Look { number } => {
-                tell(connection, station);
-                connection.send(&encode(&Report::Found(station.look(number))));
+                let at_ms = tell(connection, station);
+                connection.send(&encode(&Report::Found(station.look(number, at_ms))));
             }
         }
     }
@@ -125,12 +125,14 @@ fn serve(connection: &mut Connection, station: &mut Station) -> Result<(), Refus
     if station.card.pending() > MOST_PENDING { Err(Refused::Hasty) } else { Ok(()) }
 }
 
-/// Tells what has happened until now.
-fn tell(connection: &mut Connection, station: &mut Station) {
-    station.card.advance(station.now_ms());
+/// Tells what has happened until now; returns what time that is.
+fn tell(connection: &mut Connection, station: &mut Station) -> u64 {
+    let now_ms = station.now_ms();
+    station.card.advance(now_ms);
     let mut events = Vec::new();
     station.card.poll(&mut events);
     for event in events {
         connection.send(&encode(&Report::Event(event)));
     }
+    now_ms
 }

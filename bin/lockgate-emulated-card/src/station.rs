@@ -191,14 +191,14 @@ impl Station {
         None
     }
 
-    /// All that the card has.
-    pub(crate) fn look(&self, number: u64) -> Found {
+    /// All that the card has at this time, to which it has been brought.
+    pub(crate) fn look(&self, number: u64, at_ms: u64) -> Found {
         let items = self.card.readings().map(|(tag, reading)| Item {
             handle: tag.handle,
             packets: reading.packets,
             bytes: reading.bytes,
         });
-        Found { number, card: self.card.spec(), at_ms: self.now_ms(), items: items.collect() }
+        Found { number, card: self.card.spec(), at_ms, items: items.collect() }
     }
 
     /// Sets the link.

@@ -20,6 +20,7 @@ fn main() -> std::io::Result<()> {
         ("esp_open", esp_open()),
         ("configuration", configuration()),
         ("overlay", overlay()),
+        ("card_link", card_link()),
         ("walk", walk()),
     ] {
         let folder = Path::new(&folder).join(target);
@@ -30,6 +31,30 @@ fn main() -> std::io::Result<()> {
         println!("{target}: {} seeds", seeds.len());
     }
     Ok(())
+}
+
+/// A message of each kind.
+fn card_link() -> Seeds {
+    let span = r#"{"first":"10.0.0.0","last":"10.255.255.255"}"#;
+    let upper =
+        r#"{"ports":{"protocol":6,"source":[0,65535],"destination":[80,443],"segments":"new"}}"#;
+    let pattern = format!(r#"{{"source":{span},"destination":{span},"upper":{upper}}}"#);
+    let tag = r#"{"handle":7,"incarnation":0}"#;
+    let rule = format!(r#"{{"ports":[1],"rank":9,"effect":"mark","patterns":[{pattern}]}}"#);
+    let refusal = r#"{"kind":"full","code":-28,"text":"no room"}"#;
+    let lines = [
+        ("begin", r#"{"begin":{}}"#.to_owned()),
+        ("place", format!(r#"{{"place":{{"tag":{tag},"rule":{rule}}}}}"#)),
+        ("withdraw", format!(r#"{{"withdraw":{{"tag":{tag}}}}}"#)),
+        ("look", r#"{"look":{"number":1}}"#.to_owned()),
+        ("begun", r#"{"begun":{"card":"emulated"}}"#.to_owned()),
+        ("live", format!(r#"{{"event":{{"live":{tag}}}}}"#)),
+        ("refused", format!(r#"{{"event":{{"refused":[{tag},{refusal}]}}}}"#)),
+        ("reset", r#"{"event":"reset"}"#.to_owned()),
+        ("found", r#"{"found":{"number":1,"card":"v9","at_ms":5,"items":[[7,1,60]]}}"#.to_owned()),
+        ("stream", "\u{5}one\ntwo\n\nthree\nfour".to_owned()),
+    ];
+    lines.into_iter().map(|(name, line)| (name.into(), line.into_bytes())).collect()
 }
 
 /// Tenants' frames between known endpoints, and questions for link addresses.

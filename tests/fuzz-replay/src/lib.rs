@@ -8,12 +8,14 @@
 //! | [`esp_open`] | only what was sealed opens, unchanged; no bytes panic |
 //! | [`configuration`] | mistakes have a place; what is good prints as what means the same |
 //! | [`overlay`] | no bytes reach another tenant, the books balance |
+//! | [`card_link`] | a line that is read is read the same again; streams are cut anywhere |
 //! | [`walk`] | the books balance, and what leaves may leave by the oracle's reading of the SPD |
 //!
 //! A new target also goes into [`TARGETS`], `fuzz/Cargo.toml` and `examples/seeds.rs`.
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod card_link;
 mod configuration;
 mod esp;
 mod overlay;
@@ -21,6 +23,7 @@ mod parsers;
 mod walk;
 
 pub use bytes::Bytes;
+pub use card_link::card_link;
 pub use configuration::configuration;
 pub use esp::esp_open;
 pub use overlay::overlay;
@@ -36,5 +39,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("esp_open", esp_open),
     ("configuration", configuration),
     ("overlay", overlay),
+    ("card_link", card_link),
     ("walk", walk),
 ];
