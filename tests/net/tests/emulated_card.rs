@@ -2,11 +2,14 @@
 //! a host is told, and what happens to cards.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use bpf::{Counter, LinkForm, ModeChoice, PortRule, Side, Steering};
 use card_link::{Found, Lines, Report, Request, decode_report, encode};
+use io::{XdpFrames, XdpPort};
 use net::AGAIN;
 use netlab::laboratory::connect;
 use netlab::{CardPlan, EmulatedCard, LabError, Laboratory, Listener, Namespace, inject};
@@ -16,6 +19,9 @@ use offload::{
 };
 use wire::CardHeader;
 use wire::build::PacketBuilder;
+use wire::frame::{Frames, Port};
+use wire::mark::Marker;
+use xsk::{Options, Socket, Umem};
 
 /// The host's netdev, the wire, and its other end.
 const TAP: &str = "c0";
@@ -350,4 +356,88 @@ fn nothing_passes_while_the_link_is_down_and_the_netdev_goes_with_the_card() {
     let left = std::fs::read_dir(place.lab.directory()).unwrap().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["card.pcapng"], "sockets are left");
+}
+
+/// The steering program in front of the host's netdev, and an AF_XDP port for each queue.
+struct Sockets {
+    steering: Steering,
+    frames: XdpFrames,
+    ports: Vec<XdpPort>,
+}
+
+impl Sockets {
+    /// Opens them in the namespace of the calling thread.
+    fn open(ifindex: u32, queues: u32, choice: ModeChoice) -> Sockets {
+        let mut steering = Steering::load(5, 7).unwrap();
+        let (side, services, overlays) = (Side::Protected, Vec::new(), Vec::new());
+        let rule = PortRule { vlan: None, side, mac: HOST_MAC, services, overlays };
+        steering.set_own_addresses(&[]).unwrap();
+        steering.set_ports(&[rule], LinkForm::Carded).unwrap();
+        let mut frames = XdpFrames::new(Umem::new(1024).unwrap());
+        let options = Options { receive_frames: 100, ..Options::default() };
+        let port = |queue| {
+            let socket = Socket::open(frames.umem().area(), ifindex, queue, &options).unwrap();
+            steering.set_queue(queue, Some(socket.as_fd())).unwrap();
+            let mut port = XdpPort::new(Marker { netdev: 5, incarnation: 7 });
+            port.add(&mut frames, socket);
+            port
+        };
+        let ports = (0..queues).map(port).collect();
+        steering.attach_in(ifindex, choice).unwrap();
+        Sockets { steering, frames, ports }
+    }
+
+    /// Receives a number of frames: the queue, the tag and the bytes of each.
+    fn receive(&mut self, count: usize) -> Vec<(usize, Option<u64>, Vec<u8>)> {
+        let (end, mut all) = (Instant::now() + AGAIN, Vec::new());
+        while all.len() < count {
+            assert!(Instant::now() < end, "{} of {count} frames", all.len());
+            for (queue, port) in self.ports.iter_mut().enumerate() {
+                let mut received = Vec::new();
+                port.receive(&mut self.frames, 64, &mut received);
+                for one in received {
+                    let (at, length) = (one.packet.offset as usize, one.packet.length as usize);
+                    let bytes = self.frames.bytes(one.packet.frame)[at..at + length].to_vec();
+                    self.frames.give(one.packet.frame);
+                    let mark = (one.hint as usize).checked_sub(1).map(|hint| port.marks()[hint]);
+                    all.push((queue, mark.and_then(|mark| mark.card_tag()), bytes));
+                }
+            }
+        }
+        all
+    }
+}
+
+// HA-27
+#[test]
+fn the_cards_tags_are_in_the_marks_of_af_xdp_on_the_queues_that_it_chose() {
+    for choice in [ModeChoice::Native, ModeChoice::Generic] {
+        let Some(place) = place("tags in marks", plan()) else { return };
+        let mut host = Host::begin(&place.card);
+        host.place(tag(7), rule(Some(RULED)));
+        let ports = |port| [RULED, RULED + 1].map(|to| frame(port, to, 90));
+        let sent: Vec<Vec<u8>> = (1..=40).flat_map(ports).collect();
+        let netdev = place.host.ip_json(&["link", "show", TAP]).unwrap();
+        let ifindex = netdev[0]["ifindex"].as_u64().unwrap() as u32;
+        let (received, counters) = place
+            .host
+            .enter(|| {
+                let mut sockets = Sockets::open(ifindex, 4, choice);
+                inject::inject(&place.far, FAR, &sent).unwrap();
+                (sockets.receive(sent.len()), sockets.steering.counters().unwrap())
+            })
+            .unwrap();
+        assert_eq!(counters.of(Counter::ToWorker), sent.len() as u64);
+        assert_eq!(counters.of(Counter::NoCardHeader), 0);
+        for frame in &sent {
+            let (_, got, _) = received.iter().find(|(_, _, bytes)| bytes == frame).unwrap();
+            let is_ruled = frame[36..38] == RULED.to_be_bytes();
+            assert_eq!(*got, is_ruled.then(|| tag(7).to_bits()), "{choice:?}");
+        }
+        for queue in 0..4 {
+            let of = |kind: &str| place.count(&format!("/queues/{queue}/{kind}"));
+            let here = received.iter().filter(|(by, _, _)| *by == queue).count() as u64;
+            assert_eq!(here, of("plain") + of("tagged"), "queue {queue}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use wire::frame::{Descriptor, Frames, HEADROOM, Port};
 use wire::mark::Marker;
 use xsk::{FrameSize, Layout, Socket, Spacing, Umem};
 
-use crate::place::{OURS, in_namespace, index, packet, run, small, wait_until};
+use crate::place::{OURS, THEIRS, in_namespace, index, packet, run, small, wait_until};
 
 const QUEUES: u32 = 3;
 /// The longest frame that an emulated card takes.
@@ -146,5 +146,42 @@ fn frames_that_a_port_sends_come_out_of_the_tap_netdev_whole() {
         assert!(names().contains("lgtap0:"));
         drop(place.tap);
         assert!(!names().contains("lgtap0:"));
+    });
+}
+
+#[test]
+fn what_is_passed_reaches_linux_without_the_cards_header() {
+    in_both_modes("what_is_passed", |place| {
+        run("ip addr add 10.9.0.1/24 dev lgtap0");
+        let question = [
+            &[0xff; 6][..],
+            &THEIRS,
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+            &THEIRS,
+            &[10, 9, 0, 2],
+            &[0; 6],
+            &[10, 9, 0, 1],
+        ];
+        let answer = [
+            &THEIRS[..],
+            &OURS,
+            &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2],
+            &OURS,
+            &[10, 9, 0, 1],
+            &THEIRS,
+            &[10, 9, 0, 2],
+        ];
+        let (question, answer) = (question.concat(), answer.concat());
+        for header in [CardHeader::Plain, CardHeader::Rule(5)] {
+            place.tap.write(1, &[&header.bytes()[..], &question].concat()).unwrap();
+            let mut frame = [0; 128];
+            wait_until("Linux answers", || {
+                let read = |queue| place.tap.read(queue, &mut frame);
+                let read: Vec<usize> = (0..QUEUES as usize).flat_map(read).collect();
+                !read.is_empty() && frame.starts_with(&answer)
+            });
+        }
+        let counters = place.steering.counters().unwrap();
+        assert_eq!(counters.of(Counter::PassedArpNd), 2);
     });
 }
