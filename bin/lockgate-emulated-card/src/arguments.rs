@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::Parser;
 use emulated_card::Faults;
-use offload::Capabilities;
+use offload::{Capabilities, CardSpecError, Source};
 
 /// Queues that the card can have.
 const QUEUES: std::ops::RangeInclusive<i64> = 1..=16;
@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH", required_unless_present = "tell")]
     socket: Option<PathBuf>,
     /// The card: emulated, or emulated:rules=N,ms=N,order=none|priority
-    #[arg(long, value_name = "CARD", default_value = "emulated")]
-    pub(crate) card: Capabilities,
+    #[arg(long, value_name = "CARD", default_value = "emulated", value_parser = emulated)]
+    pub(crate) card: Box<Capabilities>,
     /// Receive queues of the card, over which flows are spread
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = queues())]
     pub(crate) queues: u8,
@@ -75,6 +75,18 @@ impl Arguments {
     }
 }
 
+/// Reads an emulated card; of others, nothing that is told would say that they are emulated.
+///
+/// # Errors
+/// [`WordError::Card`], [`WordError::NotEmulated`].
+pub(crate) fn emulated(text: &str) -> Result<Box<Capabilities>, WordError> {
+    let card: Capabilities = text.parse()?;
+    match card.source {
+        Source::Emulated => Ok(Box::new(card)),
+        Source::AsRead => Err(WordError::NotEmulated(card.name)),
+    }
+}
+
 /// A link address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinkAddress(pub(crate) [u8; 6]);
@@ -82,6 +94,12 @@ pub(crate) struct LinkAddress(pub(crate) [u8; 6]);
 /// Reason why a word of the command line is not taken. Its author is at fault.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum WordError {
+    /// It names no card.
+    #[error(transparent)]
+    Card(#[from] CardSpecError),
+    /// It names a card of another kind.
+    #[error("{0} is no emulated card: write emulated, or emulated:rules=N,ms=N,order=…")]
+    NotEmulated(&'static str),
     /// It is no link address of a station.
     #[error("write a station's address, such as 02:00:00:00:00:01")]
     LinkAddress,
@@ -161,7 +179,10 @@ mod tests {
         assert_eq!(told.command, ["reset", "told"]);
         assert!(run(&["reset"]).is_err());
         assert!(run(&[&names[..], &["--queues", "17"]].concat()).is_err());
-        assert!(run(&[&names[..], &["--card", "acl-200"]].concat()).is_err());
+        for (card, told) in [("emulatd", "did you mean"), ("acl-2000", "is no emulated card")] {
+            let refused = run(&[&names[..], &["--card", card]].concat()).unwrap_err();
+            assert!(refused.to_string().contains(told), "{refused}");
+        }
     }
 
     #[test]

@@ -10,11 +10,11 @@ use clap::{Parser, ValueEnum};
 use console::output::json_line;
 use emulated_card::Notice;
 use io::tun::Link;
-use offload::{Capabilities, CardSpecError, Source};
+use offload::Capabilities;
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
-use crate::arguments::FaultList;
+use crate::arguments::{FaultList, emulated};
 use crate::failure::Failure;
 use crate::lines::{Connection, Listener};
 use crate::station::Station;
@@ -43,7 +43,7 @@ enum Command {
     Link { state: LinkWord },
     /// Another driver runs the card, which forgets everything
     Reload {
-        #[arg(value_parser = card)]
+        #[arg(value_parser = emulated)]
         card: Box<Capabilities>,
     },
     /// The card is pulled out of its slot
@@ -57,10 +57,6 @@ enum Command {
     Tags,
     /// Counts of frames
     Counts,
-}
-
-fn card(text: &str) -> Result<Box<Capabilities>, CardSpecError> {
-    text.parse().map(Box::new)
 }
 
 /// The card says that it forgets, or not.
@@ -103,8 +99,6 @@ enum Refused {
     Command(#[from] clap::Error),
     #[error("the card has no item {0}")]
     NoItem(u32),
-    #[error("{0} is no emulated card")]
-    NotEmulated(String),
     #[error("the card is out of its slot, or its netdev refuses: {0}")]
     Link(std::io::Error),
 }
@@ -172,10 +166,7 @@ fn execute(line: &str, station: &mut Station) -> Result<Value, Refused> {
             card.forget(tag.ok_or(Refused::NoItem(handle))?, notice.into());
         }
         Command::Link { state } => station.set_link(state.into()).map_err(Refused::Link)?,
-        Command::Reload { card: capabilities } => match capabilities.source {
-            Source::Emulated => card.reload(*capabilities),
-            Source::AsRead => return Err(Refused::NotEmulated(capabilities.spec())),
-        },
+        Command::Reload { card: capabilities } => card.reload(*capabilities),
         Command::Unplug => station.unplug(),
         Command::Faults { list } => card.set_faults(list.0),
         Command::Tags => return Ok(tags(station)),
@@ -231,6 +222,7 @@ mod tests {
             ("reset loudly", "invalid value 'loudly'"),
             ("forget -1 told", "unexpected argument '-1'"),
             ("reload emulated:rule=1", "did you mean"),
+            ("reload acl-2000", "acl-2000 is no emulated card"),
             ("faults never=1001", "0 to 1000"),
         ] {
             let refused = read(line).unwrap_err();

@@ -52,7 +52,7 @@ impl Station {
         let tap = Tap::open(arguments.tap(), queues)?;
         tap.set_address(arguments.mac.unwrap_or(LinkAddress(address)).0)?;
         let capture = arguments.capture.as_deref();
-        let mut card = EmulatedCard::new(arguments.card.clone(), arguments.seed);
+        let mut card = EmulatedCard::new((*arguments.card).clone(), arguments.seed);
         card.set_queues(queues);
         card.set_faults(arguments.faults.0);
         Ok(Station {
