@@ -7,6 +7,7 @@ mod compare;
 mod failure;
 mod gateways;
 mod laboratory;
+mod offload;
 mod overlay;
 mod play;
 mod progress;
@@ -62,6 +63,9 @@ enum Name {
     Acl,
     /// Two gateways with their hosts in five namespaces, real traffic over AF_XDP; needs root
     Gateways,
+    /// Security groups on an emulated network card, between a client and a server, in three
+    /// namespaces; needs root
+    Offload,
     /// Virtual networks of two compute nodes, answered in the kernel and by workers, in four
     /// namespaces; needs root
     Overlay,
@@ -91,6 +95,7 @@ fn run(
     match args.name {
         Name::Acl => acl::run(args.seconds, args.scenes.unwrap_or(acl::LAST_SCENE), form),
         Name::Gateways => gateways::run(args.seconds, args.peer.as_ref(), form),
+        Name::Offload => offload::run(form),
         Name::Overlay => overlay::run(args.seconds, form),
         Name::Replay => replay::run(args.seconds, args.keep.as_deref(), form),
     }
@@ -117,6 +122,7 @@ impl Name {
         match self {
             Name::Acl => "acl",
             Name::Gateways => "gateways",
+            Name::Offload => "offload",
             Name::Overlay => "overlay",
             Name::Replay => "replay",
         }

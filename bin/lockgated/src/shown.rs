@@ -217,6 +217,7 @@ fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCo
         transmitted: of(bpf::Counter::Transmitted),
         arp_answered: of(bpf::Counter::ArpAnswered),
         verdict_dropped: of(bpf::Counter::VerdictDropped),
+        no_card_header: of(bpf::Counter::NoCardHeader),
     })
 }
 

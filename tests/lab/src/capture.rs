@@ -300,6 +300,20 @@ pub fn esp_frames_to(capture: &Path, destination: Ipv4Addr) -> Result<Vec<Vec<u8
     Ok(frames)
 }
 
+/// Number of the frames of a capture.
+///
+/// # Errors
+/// [`LabError::Capture`].
+pub fn frames(capture: &Path) -> Result<u64, LabError> {
+    let mut count = 0;
+    let mut reader = CaptureReader::open(capture)?;
+    while reader.peek()?.is_some() {
+        count += 1;
+        reader.skip();
+    }
+    Ok(count)
+}
+
 /// Frames of a capture that hold [`MARKER`]: at a host, packets of ours that were delivered.
 ///
 /// # Errors

@@ -106,6 +106,9 @@ pub enum LabError {
         /// Packets.
         packets: u64,
     },
+    /// Something that a step needs was not started.
+    #[error("{0} does not run")]
+    NotRunning(&'static str),
     /// Ctrl-C, or a signal that asks to end.
     #[error("interrupted")]
     Interrupted,

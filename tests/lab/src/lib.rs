@@ -16,6 +16,7 @@
 //! | [`direct_paths`] | the agents of such hosts that hear about direct paths |
 //! | [`inject`], [`listen`] | frames put on the wire, and heard, as they are |
 //! | [`emulated_card`] | an emulated card: started, waited for, told what happens to it |
+//! | [`carded`] | a gateway with a port on one, between a client and a server |
 //! | [`process`] | programs that end in time |
 //! | [`programs`] | which programs a laboratory needs, and where ours are |
 //! | [`interrupt`] | Ctrl-C as a flag that every wait heeds |
@@ -24,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod carded;
 pub mod configuration;
 pub mod daemon;
 pub mod direct_paths;

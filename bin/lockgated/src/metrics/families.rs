@@ -413,6 +413,7 @@ impl Report {
                 ("passed_allow_host", k.passed_allow_host),
                 ("no_socket", k.no_socket),
                 ("mark_failed", k.mark_failed),
+                ("no_card_header", k.no_card_header),
                 ("transmitted", k.transmitted),
                 ("arp_answered", k.arp_answered),
                 ("verdict_dropped", k.verdict_dropped),
@@ -420,9 +421,9 @@ impl Report {
             words.map(|(w, n)| ([("netdev", (*netdev).into()), ("decision", w.into())], n))
         });
         let help = "Packets by decision of the XDP program: to_worker was redirected, passed_* \
-                    went to the kernel's own stack, no_socket and mark_failed were dropped, \
-                    transmitted and arp_answered are of virtual networks and were sent, \
-                    verdict_dropped are of virtual networks whose groups refuse their flow";
+                    went to the kernel's own stack, no_socket, mark_failed and no_card_header \
+                    were dropped, transmitted and arp_answered are of virtual networks and were \
+                    sent, verdict_dropped are of virtual networks whose groups refuse their flow";
         into.counter("kernel_packets", help, decided);
         let full = netdevs.iter().map(|(netdev, k)| (of(netdev), k.ring_full));
         let help = "Packets redirected to a worker and dropped because its receive ring was full";

@@ -138,6 +138,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
             kernel.ring_full,
             kernel.no_socket,
             kernel.mark_failed,
+            kernel.no_card_header,
             kernel.transmitted,
             kernel.arp_answered,
             kernel.verdict_dropped,
@@ -158,14 +159,23 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
         "ring full",
         "no socket",
         "no mark",
+        "no card header",
         "sent",
         "ARP answered",
         "refused",
         "imbalance",
     ];
-    let wide = ["no mark", "ARP answered", "not IP", "imbalance", "ARP, ND", "no socket"];
+    let wide = [
+        "no card header",
+        "no mark",
+        "ARP answered",
+        "not IP",
+        "imbalance",
+        "ARP, ND",
+        "no socket",
+    ];
     let title = "XDP program, in packets: passed to Linux, and the rest";
-    fitted(title, &header, rows, Numbers(1..=14), (columns, &wide))
+    fitted(title, &header, rows, Numbers(1..=15), (columns, &wide))
 }
 
 /// The columns of [`ledger_row`].
