@@ -1,7 +1,10 @@
 //! The card and crate `ipsec` write and read the same bytes.
 
 use ipsec::{DontFragment, Dscp, Mode, ecn};
-use offload::{Card as _, CardEvent, Numbers, Service};
+use offload::{
+    Card as _, CardEvent, Numbers, OuterDontFragment, OuterDscp, OuterEcn, OuterFields, SaMode,
+    Service,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::Family;
@@ -111,6 +114,35 @@ fn congestion_is_combined_as_the_gateway_does_and_dropped_where_it_cannot_be() {
                 (found, _) => panic!("{inside} in {outside}: {found:?}, not {expected:?}"),
             }
         }
+    }
+}
+
+#[test]
+fn an_outer_header_that_is_left_to_the_card_is_written_as_the_gateway_does_by_default() {
+    let setting = Setting { dscp: Dscp::Fixed(9), dont_fragment: DontFragment::Clear, ..PLAIN };
+    let mut card = card_with(&setting, 1, |sa| sa.mode = SaMode::Tunnel(OuterFields::LeftToCard));
+    let clear = PLAIN.packet(20).traffic_class(0xb9);
+    let left = sealed(&mut card, &framed(&clear));
+    assert_eq!(ip(&left), other::seal(&PLAIN.outbound(), &clear.ip(), 1));
+}
+
+#[test]
+fn hop_limit_and_ecn_of_outer_headers_are_as_configured() {
+    for outer in [Family::V4, Family::V6] {
+        let setting = Setting { outer, ..PLAIN };
+        let mut card = card_with(&setting, 1, |sa| {
+            let (dscp, ecn) = (OuterDscp::Copy, OuterEcn::Cleared);
+            let dont_fragment = OuterDontFragment::Copy;
+            let fields = OuterFields::Exactly { hop_limit: 17, dscp, ecn, dont_fragment };
+            sa.mode = SaMode::Tunnel(fields);
+        });
+        let clear = setting.packet(20).traffic_class(0xb9);
+        let mut left = sealed(&mut card, &framed(&clear));
+        let read = wire::packet::parse(ip(&left)).unwrap();
+        assert_eq!((read.hop_limit, read.traffic_class), (17, 0xb8), "{outer:?}");
+        // What is marked outside is not looked at.
+        set_ecn(&mut left, outer, 3);
+        assert_eq!(opened(&mut card, &left), framed(&clear));
     }
 }
 
