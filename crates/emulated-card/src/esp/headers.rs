@@ -152,3 +152,21 @@ pub(super) fn take_ecn(inner: &mut [u8], version: u8, outer_class: u8) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_of_0_is_written_as_all_ones() {
+        let ip = [[0x60, 0, 0, 0, 0, 0, UDP, 64].as_slice(), &[0x20; 32]].concat();
+        let ports = UdpEnds { source: 4500, destination: 4500 };
+        let written = (0..=u16::MAX).map(|word| {
+            let [.., high, low] = udp(ports, &ip, &word.to_be_bytes());
+            u16::from_be_bytes([high, low])
+        });
+        let written: Vec<u16> = written.collect();
+        assert!(written.iter().all(|checksum| *checksum != 0));
+        assert_eq!(written.iter().filter(|checksum| **checksum == 0xffff).count(), 1);
+    }
+}

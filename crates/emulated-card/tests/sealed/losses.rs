@@ -163,6 +163,35 @@ fn a_dummy_is_dropped_as_its_sender_means_it_to_be() {
     assert_eq!(opener.open(&host), Opened::Dropped(Loss::Dummy));
 }
 
+/// Has a card seal a packet whose text was changed, and another one open it.
+fn changed_inside(setting: &Setting, change: impl Fn(&mut [u8])) -> Opened {
+    let mut sealer = card_with(setting, 1, |sa| sa.service = Service::Crypto);
+    let mut host = around(&other::unsealed(&setting.outbound(), &setting.packet(11).ip(), 1));
+    let icv = host.len() - 16;
+    change(&mut host[..icv]);
+    sealer.seal_in_place(tag(1), 1, &mut host).unwrap();
+    card(setting).open(&host)
+}
+
+#[test]
+fn what_is_authentic_and_makes_no_sense_is_dropped() {
+    for inner in [Family::V4, Family::V6] {
+        let setting = Setting { inner, ..PLAIN };
+        let from_end = |text: &[u8], place: usize| text.len() - place;
+        let as_it_is = changed_inside(&setting, |_| ());
+        assert!(matches!(as_it_is, Opened::Clear { .. }));
+        // Next header, pad length, padding: 39 (IPv6: 59) bytes and 3 of padding.
+        for (place, value) in [(1, 6), (1, if inner == Family::V4 { 41 } else { 4 })] {
+            let opened = changed_inside(&setting, |text| text[from_end(text, place)] = value);
+            assert_eq!(opened, Opened::Dropped(Loss::Inside), "{inner:?} next header {value}");
+        }
+        for (place, value) in [(2, 255), (3, 0), (4, 9)] {
+            let opened = changed_inside(&setting, |text| text[from_end(text, place)] = value);
+            assert_eq!(opened, Opened::Dropped(Loss::Inside), "{inner:?} padding {value}");
+        }
+    }
+}
+
 #[test]
 fn no_bit_of_esp_may_change() {
     for setting in Setting::all() {
