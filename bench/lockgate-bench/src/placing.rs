@@ -5,6 +5,11 @@
 //! Sets of rules from files of ClassBench's form, or generated ranges; one rule in four denies. The
 //! packets of rules are drawn with a long tail. In every lap the plan is compared with the rules: a
 //! rule without one of those that must be before it, or too many entries, stops the bench.
+//!
+//! Beside it stands how long an emulated card takes to learn the plan, and which share of the
+//! packets its tags decide meanwhile: that is reckoned, by the card's own clock.
+
+mod programming;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -23,6 +28,8 @@ use super::classify::{Set, read, sized};
 use super::machine::{self, Seat};
 use super::measure::{self, Figure, Span, measure, rounds};
 use super::rows::undisturbed;
+use programming::Programming;
+
 use super::{ArgumentError, BenchError, Report, RulesRefused, publish};
 
 /// Laps at least.
@@ -120,6 +127,8 @@ struct Figures {
     /// Distance of the quartiles of `plan_ms` as a part of the median.
     spread: f64,
     laps: usize,
+    /// By the clock of the emulated card.
+    programming: Programming,
 }
 
 /// Runs the bench.
@@ -143,8 +152,12 @@ pub(super) fn run(arguments: &PlanArguments) -> Result<(), BenchError> {
     let allowed = Duration::from_secs(arguments.seconds);
     let laps =
         rounds(rows.len(), arguments.laps, allowed, &mut random, |place, _| rows[place].lap())?;
+    let programmed = |row: &Row| row.program(&row.plan(&Ledger::new(row.card.clone())).0);
+    let programming = rows.iter().map(programmed).collect::<Result<Vec<_>, _>>();
+    let programming = programming.map_err(BenchError::Plan)?;
+    let laps = laps.iter().zip(programming);
     let figures: Vec<Figures> =
-        rows.iter().zip(&laps).map(|(row, laps)| Figures::of(row, laps)).collect();
+        rows.iter().zip(laps).map(|(row, laps)| Figures::of(row, laps)).collect();
     let (machine, commit) = (seat.machine(), machine::commit());
     let text = format!(
         "bench plan, commit {commit}\n{machine}\nplanner and ledger alone, no packets; the card is \
@@ -271,7 +284,7 @@ impl Row {
 }
 
 impl Figures {
-    fn of(row: &Row, laps: &[LapFigures]) -> Figures {
+    fn of(row: &Row, (laps, programming): (&Vec<LapFigures>, Programming)) -> Figures {
         let (kept, _) = undisturbed(laps, |lap| lap.plan);
         let figure = |of: fn(&LapFigures) -> Span| {
             Figure::of(&kept.iter().map(|lap| of(lap).cpu.as_secs_f64()).collect::<Vec<_>>())
@@ -291,6 +304,7 @@ impl Figures {
             change_us: figure(|lap| lap.change).median * 1e6,
             spread: plan.spread,
             laps: kept.len(),
+            programming,
         }
     }
 }
@@ -340,6 +354,36 @@ fn table(figures: &[Figures]) -> String {
          one rule came and one went; which marks count is known.\nshare: packets that rules in the \
          card decide. goals: {} ms and {} µs at most.\n",
         GOALS.0, GOALS.1
+    ) + &programming_table(figures)
+}
+
+/// How the emulated card learns the plans.
+fn programming_table(figures: &[Figures]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let heads = ["set", "rules", "order", "placed", "rules/s", "first tag ms", "all ms"];
+    let told = figures.first().map_or(&[][..], |row| &row.programming.shares);
+    let told = told.iter().map(|(ms, _)| format!("after {ms} ms"));
+    table.set_header(heads.map(String::from).into_iter().chain(told));
+    for row in figures {
+        let Programming { rules_per_s, first_ms, all_ms, shares, .. } = &row.programming;
+        let cells = [
+            row.set.clone(),
+            row.rules.to_string(),
+            row.order.to_owned(),
+            row.placed.to_string(),
+            format!("{rules_per_s:.0}"),
+            first_ms.to_string(),
+            all_ms.to_string(),
+        ];
+        let shares = shares.iter().map(|(_, share)| format!("{share:.3}"));
+        table.add_row(cells.into_iter().chain(shares));
+    }
+    table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    format!(
+        "\n{table}\n\nby the clock of the emulated card, from an empty card on: rules that it takes a \
+         second; until the first tag counts, and all do; share of the packets whose tags count \
+         after some time.\n"
     )
 }
 
@@ -361,6 +405,7 @@ mod tests {
 @0.0.0.0/0 10.3.0.7/32 0 : 65535 53 : 60 0x11/0xFF 0x0000/0x0000
 ";
 
+    // BM-5d
     #[test]
     fn a_lap_of_both_orders_plans_fills_and_changes() {
         let directory = tempfile::tempdir().unwrap();
@@ -371,7 +416,13 @@ mod tests {
             let row = Row::new(&set, 50, order, &mut Random::new(1));
             let laps: Vec<LapFigures> = (0..7).map(|_| row.lap().unwrap()).collect();
             assert!(laps[0].placed > 10 && laps[0].share > 0.05, "{laps:?}");
-            let figures = Figures::of(&row, &laps);
+            let programming = row.program(&row.plan(&Ledger::new(row.card.clone())).0).unwrap();
+            let Programming { first_ms, all_ms, shares, .. } = &programming;
+            // Entries take 5 ms each, one after the other; the tag counts after another look.
+            assert!(*first_ms <= 30 && *all_ms >= 5 * laps[0].placed as u64, "{programming:?}");
+            assert!(shares.is_sorted_by(|a, b| a.1 <= b.1) && shares[0].1 > 0.0);
+            assert!(shares.iter().all(|(_, share)| *share <= laps[0].share + 1e-9));
+            let figures = Figures::of(&row, (&laps, programming));
             assert!(figures.plan_ms > 0.0 && figures.emulated && figures.laps > 0);
             assert!(table(&[figures]).contains("share"));
         }
