@@ -357,7 +357,7 @@ fn table(figures: &[Figures]) -> String {
     ) + &programming_table(figures)
 }
 
-/// How the emulated card learns the plans.
+/// The course of programming, row by row.
 fn programming_table(figures: &[Figures]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -381,8 +381,8 @@ fn programming_table(figures: &[Figures]) -> String {
     }
     table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     format!(
-        "\n{table}\n\nby the clock of the emulated card, from an empty card on: rules that it takes a \
-         second; until the first tag counts, and all do; share of the packets whose tags count \
+        "\n{table}\n\nby the clock of the emulated card, from an empty card on: rules that it takes \
+         a second; until the first tag\ncounts, and all do; share of the packets whose tags count \
          after some time.\n"
     )
 }

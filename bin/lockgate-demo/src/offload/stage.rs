@@ -129,7 +129,7 @@ impl Stage {
     }
 }
 
-/// Whether tags of a rule count.
+/// The standing of a rule's tags: they count, or not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counts {
     Yes,
