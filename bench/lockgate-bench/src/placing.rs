@@ -381,9 +381,9 @@ fn programming_table(figures: &[Figures]) -> String {
     }
     table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     format!(
-        "\n{table}\n\nby the clock of the emulated card, from an empty card on: rules that it takes \
-         a second; until the first tag\ncounts, and all do; share of the packets whose tags count \
-         after some time.\n"
+        "\n{table}\n\nby the clock of the emulated card, from an empty card on: rules that it \
+         takes a second; until the first tag\ncounts, and all do; share of the packets whose \
+         tags count after some time.\n"
     )
 }
 
