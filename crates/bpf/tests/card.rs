@@ -41,7 +41,7 @@ fn run(steering: &Steering, what: &str, frame: &[u8]) -> Run {
     steering.run(frame).unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-// HA-21
+// HA-09, HA-21
 #[test]
 fn a_cards_tag_is_in_the_mark_and_its_header_is_gone_whatever_becomes_of_the_frame() {
     let Some((plain, _first)) = steering("a card's tag") else { return };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use net::AGAIN;
 use netlab::CardPlan;
-use netlab::carded::{CLIENT, SERVER, rule, simple_rules};
+use netlab::carded::{CLIENT, SERVER, placed, rule, simple_rules};
 use netlab::stream::Delivery;
 use place::Place;
 
@@ -168,12 +168,20 @@ fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing
     all_arrived(&stream.finish());
     let [audited, wrong] = place.audited();
     assert_eq!(wrong, 0, "of {audited}: {}", place.daemon().log());
-    let log = place.daemon().log();
-    if log.contains("card_refused") {
-        for words in ["code=-5", "emulated: programming failed", "rule=lan/"] {
-            assert!(log.contains(words), "{words}: {log}");
-        }
+    // A refusal is an event with the rule and the driver's words, and the rule stays here.
+    place.card().tell("faults refuse=1000").unwrap();
+    place.card().tell("reset told").unwrap();
+    let end = Instant::now() + AGAIN;
+    while !place.daemon().log().contains("card_refused") {
+        assert_eq!(place.pings(2), 2);
+        assert!(Instant::now() < end, "{}", place.daemon().log());
     }
+    let log = place.daemon().log();
+    for words in ["code=-5", "emulated: programming failed", "rule=lan/"] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
+    let refused = place.until("refused", |_| place.placed("lan/ping")["reason"] == "refused");
+    assert!(placed(&refused, "lan/ping")["why"].as_str().unwrap().contains("code -5"));
     place.balances();
 }
 
@@ -182,7 +190,17 @@ fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing
 fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
     let card = "emulated:rules=50,ms=1";
     let Some(mut place) = Place::build("late", plan(card)) else { return };
+    // It is not there yet, as far as the daemon can see.
+    let socket = place.card().socket().to_owned();
+    let hidden = socket.with_extension("hidden");
+    std::fs::rename(&socket, &hidden).unwrap();
     place.start(&simple_rules());
+    place.until("none", |of| {
+        let why = of["cards"][0]["state_reason"].as_str().unwrap();
+        of["cards"][0]["state"] == "none" && why.contains("nothing listens")
+    });
+    assert_eq!((place.pings(5), place.decided()[0]), (5, 0));
+    std::fs::rename(&hidden, &socket).unwrap();
     place.settle();
     let stream = place.stream();
     place.until("lan/udp in the card", |_| place.placed("lan/udp")["counts"] == true);
