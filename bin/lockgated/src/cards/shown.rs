@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::v1;
 use dataplane::{Disagreement, DropReason, Judged, Snapshot};
-use offload::{Capabilities, Decision, Ledger, Plan, Reading, Refusal, RuleKey, State};
+use offload::{Capabilities, Decision, Ledger, Plan, Reading, Reason, Refusal, RuleKey, State};
 use policy::{FlowAction, Spd};
 use wire::Family;
 
@@ -119,7 +119,10 @@ impl CardPicture {
         let left = plan.left.iter().map(|(key, reason)| v1::PlacedRule {
             state: "classifier".into(),
             reason: reason.name().into(),
-            why: reason.help().into(),
+            why: match reason {
+                Reason::Refused(refusal) => refusal.to_string(),
+                reason => reason.help().into(),
+            },
             because_of: reason.cause().map(name).unwrap_or_default(),
             ..one(*key)
         });

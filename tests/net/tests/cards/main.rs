@@ -180,8 +180,11 @@ fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing
     for words in ["code=-5", "emulated: programming failed", "rule=lan/"] {
         assert!(log.contains(words), "{words}: {log}");
     }
-    let refused = place.until("refused", |_| place.placed("lan/ping")["reason"] == "refused");
-    assert!(placed(&refused, "lan/ping")["why"].as_str().unwrap().contains("code -5"));
+    place.until("refused", |of| {
+        place.pings(1);
+        let rule = placed(of, "lan/ping");
+        rule["reason"] == "refused" && rule["why"].as_str().unwrap().contains("code -5")
+    });
     place.balances();
 }
 
