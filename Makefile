@@ -8,10 +8,10 @@ XTASK := $(CARGO) run --package xtask --
 
 build: setup-demo
 	$(CARGO) build --release --package lockgate --package lockgated \
-		--package lockgate-bench --package lockgate-demo
+		--package lockgate-bench --package lockgate-demo --package lockgate-emulated-card
 
 # Two gateways. NAME=replay is the one that needs no privileges, NAME=acl shows security groups,
-# NAME=overlay virtual networks.
+# NAME=overlay virtual networks, NAME=offload an emulated network card.
 demo: setup-demo
 	$(XTASK) demo $(NAME)
 

@@ -57,6 +57,7 @@ const TOOLS: Package = Package {
     programs: &[
         ("lockgate-bench", "usr/libexec/lockgate"),
         ("lockgate-demo", "usr/libexec/lockgate"),
+        ("lockgate-emulated-card", "usr/libexec/lockgate"),
     ],
     // Those of a laboratory in network namespaces.
     runs: &["nftables", "iproute2", "ethtool", "tcpdump", "iputils-ping", "iperf3"],
@@ -162,7 +163,7 @@ fn packed(build: Build) -> Result<Packed, Failure> {
 }
 
 /// The programs, as cargo is told them.
-const OURS: [&str; 8] = [
+const OURS: [&str; 10] = [
     "--package",
     "lockgate",
     "--package",
@@ -171,6 +172,8 @@ const OURS: [&str; 8] = [
     "lockgate-bench",
     "--package",
     "lockgate-demo",
+    "--package",
+    "lockgate-emulated-card",
 ];
 
 /// Has the compiler write the same programs wherever the sources and the folder of what is built

@@ -86,6 +86,14 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "cards",
+        what: "the demonstration of an emulated network card",
+        run: |built| {
+            let offload: Prepare = |command| long(command.args(["--ignored", "offload"]));
+            runs::network_namespaces(built, &["demo"], offload)
+        },
+    },
+    Part {
         name: "frames",
         what: "10 million packets over AF_XDP: no frame of the area is lost at any step",
         run: |built| run_long(built, &["io"], |command| command.args(["--ignored", "ten_million"])),

@@ -271,7 +271,10 @@ fn build_programs(build: Build, task: &str) -> Result<PathBuf, Failure> {
     let profile = build.profile();
     let mut command = cargo();
     command.args(["build", "--profile", profile, "--bins"]);
-    for package in ["lockgate", "lockgated", &format!("lockgate-{task}")] {
+    let of_task = format!("lockgate-{task}");
+    // The demonstration of cards plays with one.
+    let card = (task == "demo").then_some("lockgate-emulated-card");
+    for package in ["lockgate", "lockgated", &of_task].into_iter().chain(card) {
         command.args(["--package", package]);
     }
     succeed(&mut command)?;

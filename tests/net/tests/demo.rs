@@ -157,3 +157,27 @@ fn left(directory: &Path, prefix: &str) -> Vec<String> {
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with(prefix)).collect()
 }
+
+// HA-05, HA-07, HA-14
+#[test]
+#[ignore = "make test-long PART=cards"]
+fn an_emulated_card_is_slow_small_forgetful_and_a_liar_in_the_demonstration_of_offload() {
+    let test = "demo offload";
+    let Some(command) = demo(test, &["offload", "--json"]) else { return };
+    let ran = process::run(command, PATIENCE).unwrap();
+    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
+        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
+        return;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let told = [&answer["demo"], &answer["emulated"], &answer["ok"], &answer["ledger_imbalance"]];
+    let expected = [Value::from("offload"), true.into(), true.into(), 0.into()];
+    assert_eq!(told, expected.each_ref());
+    let number = |value: &Value| value.as_u64().unwrap();
+    for scene in answer["scenes"].as_array().unwrap() {
+        assert!(number(&scene["tagged"]) > 0 && number(&scene["lost"]) == 0, "{scene}");
+    }
+    assert!(number(&answer["audited"]) > 0 && number(&answer["wrong"]) == 0, "{answer}");
+    assert!(number(&answer["captures"]["tagged"]) > 0, "{answer}");
+}

@@ -382,6 +382,7 @@ const PAGES: &[(&str, Sections)] = &[
                 ("lockgate demo replay", "Replay captures through three gateways"),
                 ("lockgate demo gateways", "Run two gateways in network namespaces, as root"),
                 ("lockgate demo overlay", "Show virtual networks of two compute nodes, as root"),
+                ("lockgate demo offload", "Show rules on an emulated network card, as root"),
             ],
             &[("/usr/libexec/lockgate/lockgate-demo", "The program, of package lockgate-tools.")],
         ),
