@@ -19,7 +19,9 @@
 //! * it counts when it and all of those were there in a look after its own answer: a card forgets
 //!   everything together, so nothing was forgotten in between.
 //!
-//! Nothing waits for a card that is slow: until it has answered, the walk judges by itself.
+//! Nothing waits for a card that is slow: until it has answered, the walk judges by itself. Rules
+//! are ordered by their turns in the plan, and only as many as the card is about to program: the
+//! others wait here, where a later plan may choose anew.
 //!
 //! A card that keeps an order and forgets a single rule without a word marks wrongly until the next
 //! look. That is a fault that an audit of marks finds; planning cannot prevent it.
@@ -38,8 +40,14 @@ use crate::placements::{Placed, Placements};
 use crate::planner::{Placing, Plan, Standing};
 use crate::reason::RuleKey;
 
+/// Milliseconds of programming that a card is asked for in advance: several looks.
+const ADVANCE_MS: u32 = 250;
+/// Entries that it is asked for in advance at least.
+const LEAST_ADVANCE: usize = 16;
 /// Looks after which an answer is given up: a minute, if there are twenty a second.
 const PATIENCE: u64 = 1200;
+/// Looks after which an answer is late, and no other rule waits its turn for it.
+const LATE: u64 = 200;
 /// Periods that a rule rests after the card refused it once; twice as many after each further time.
 const FIRST_REST: u32 = 1;
 /// Periods that a rule rests at most.
@@ -61,7 +69,8 @@ pub struct Ledger {
     behind: HashMap<Handle, Vec<Handle>>,
     /// The handle of each rule that is wanted.
     handles: HashMap<RuleKey, Handle>,
-    /// Rules that wait for room or for those before them; winners first.
+    /// Rules that wait for their turn, for room or for those before them, in the order of their
+    /// turns.
     waiting: Vec<Placing>,
     refused: HashMap<RuleKey, Rest>,
     /// Items that the card may have and should not: it is asked to take them out.
@@ -196,10 +205,9 @@ impl Ledger {
             let entry = self.entries.get(handle)?;
             (!entry.state.is_going()).then(|| (*key, entry.placing.rule.clone()))
         });
-        let waiting = self.waiting.iter().map(|placing| (placing.key, placing.rule.clone()));
         let resting = self.refused.iter().filter(|(_, rest)| rest.periods > 0);
         Standing {
-            placed: wanted.chain(waiting).collect(),
+            placed: wanted.collect(),
             refused: resting.map(|(key, rest)| (*key, rest.refusal.clone())).collect(),
             seasoned: HashSet::new(),
             revision: self.revision,
@@ -237,7 +245,7 @@ impl Ledger {
                 None => self.waiting.push(placing.clone()),
             }
         }
-        self.waiting.sort_by_key(|placing| std::cmp::Reverse((placing.rule.rank, placing.key)));
+        self.waiting.sort_by_key(|placing| placing.turn);
         Ok(())
     }
 
@@ -318,15 +326,18 @@ impl Ledger {
     }
 
     /// Requests to the card that are due: to withdraw what is to go, and to place what waits, if
-    /// there is room and all that must be there before it is. Each is made once.
+    /// there is room, all that must be there before it is, and the card does not have enough to do
+    /// already. Each is made once.
     pub fn orders(&mut self) -> Orders {
         let mut withdraw = std::mem::take(&mut self.strays);
         withdraw.append(&mut self.to_withdraw);
         let mut place = Vec::new();
         let mut room = self.capacity.saturating_sub(self.entries_taken());
         let mut used = self.used_places();
+        let most = advance_of(&self.card);
+        let mut pending = self.entries_pending();
         for placing in std::mem::take(&mut self.waiting) {
-            let fits = placing.rule.entries() <= room;
+            let fits = pending < most && placing.rule.entries() <= room;
             let before = if fits { self.confirmed(&placing.guards) } else { None };
             let ready = before.and_then(|before| Some((self.free_tag(&mut used)?, before)));
             let Some((tag, before)) = ready else {
@@ -334,6 +345,7 @@ impl Ledger {
                 continue;
             };
             room -= placing.rule.entries();
+            pending += placing.rule.entries();
             place.push((tag, Item::Rule(placing.rule.clone())));
             self.handles.insert(placing.key, tag.handle);
             let state = State::Absent.after(Happening::Place);
@@ -352,6 +364,15 @@ impl Ledger {
     pub fn entries_taken(&self) -> usize {
         let taken = self.entries.values().filter(|entry| entry.state.takes_room());
         taken.map(|entry| entry.placing.rule.entries()).sum()
+    }
+
+    /// Entries that the card was asked for, and whose answers are not there and not late.
+    fn entries_pending(&self) -> usize {
+        let is_pending = |entry: &&Entry| {
+            matches!(entry.state, State::Pending(_)) && self.looks - entry.asked <= LATE
+        };
+        let pending = self.entries.values().filter(is_pending);
+        pending.map(|entry| entry.placing.rule.entries()).sum()
     }
 
     /// The handles of these rules, ascending, if all of them are confirmed.
@@ -606,7 +627,7 @@ impl Ledger {
         entry.map(|entry| entry.reading).unwrap_or_default()
     }
 
-    /// Rules that wait for room, or for those before them.
+    /// Rules that wait for their turn, for room, or for those before them.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -636,6 +657,13 @@ impl Ledger {
 /// Entries that a card has room for.
 fn capacity_of(card: &Capabilities) -> usize {
     card.rules.get().map_or(0, |rules| rules.entries as usize)
+}
+
+/// Entries that a card is asked for before it has answered about the first of them.
+fn advance_of(card: &Capabilities) -> usize {
+    let programming_ms = card.rules.get().map_or(0, |rules| rules.programming_ms);
+    let advance = ADVANCE_MS.checked_div(programming_ms);
+    advance.map_or(usize::MAX, |entries| LEAST_ADVANCE.max(entries as usize))
 }
 
 #[cfg(test)]

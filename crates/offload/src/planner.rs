@@ -74,7 +74,7 @@ pub struct Problem<'p> {
 /// The rules of a card.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standing {
-    /// Rules in the card, or on the way, that nobody asked to go.
+    /// Rules in the card, or that it was asked for, and that nobody asked to go.
     pub placed: HashMap<RuleKey, Arc<CardRule>>,
     /// Rules that the card refused and that it is not asked for again yet.
     pub refused: HashMap<RuleKey, Refusal>,
@@ -95,6 +95,9 @@ pub struct Placing {
     pub policy: Arc<Policy>,
     /// Rules that must be in the card before it.
     pub guards: Box<[RuleKey]>,
+    /// Its turn among the rules of the plan: those that decide most packets for their entries come
+    /// first, each behind its guards.
+    pub turn: u32,
 }
 
 /// The plan for a card.
@@ -102,7 +105,7 @@ pub struct Placing {
 pub struct Plan {
     /// Rules in the card that stay, and are safe there.
     pub keep: Vec<Placing>,
-    /// Rules to be placed, in this order: winners first.
+    /// Rules to be placed, winners first; they go into the card by their turns.
     pub place: Vec<Placing>,
     /// Rules to be withdrawn, in this order: losers first. One that is to be there with other words
     /// is in [`place`](Self::place) too.
@@ -245,14 +248,14 @@ fn finish(
         plan.share.of = plan.share.of.saturating_add(unit.hits);
         let before = problem.standing.placed.get(&unit.key);
         standing.remove(&unit.key);
-        if !choice.is_chosen(place) {
+        let Some(turn) = choice.turn(place) else {
             leaving.extend(before.map(|_| unit.key));
             let reason = choice.reason(place, unit, closures);
             plan.left.push((unit.key, reason));
             continue;
-        }
+        };
         plan.share.tagged = plan.share.tagged.saturating_add(unit.hits);
-        let placing = placing(problem, card, unit, closures.guards(place as u32));
+        let placing = placing(problem, card, unit, turn, closures.guards(place as u32));
         plan.entries += placing.rule.entries() as u64;
         match before {
             Some(rule) if **rule == *placing.rule => plan.keep.push(placing),
@@ -275,6 +278,7 @@ fn placing(
     problem: &Problem<'_>,
     card: &RuleAbilities,
     unit: &Unit<'_>,
+    turn: u32,
     guards: Box<[RuleKey]>,
 ) -> Placing {
     let expressed = Expressed::new(unit.policy, unit.key.family, problem.ports, card);
@@ -284,7 +288,7 @@ fn placing(
     };
     let rule = expressed.expect("what is chosen can be said").rule(unit.rank, effect);
     let (rule, policy) = (Arc::new(rule), Arc::new(unit.policy.clone()));
-    Placing { key: unit.key, rule, policy, guards }
+    Placing { key: unit.key, rule, policy, guards, turn }
 }
 
 impl Placing {

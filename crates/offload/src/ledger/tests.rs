@@ -7,8 +7,9 @@ use policy::{
 use wire::Family;
 
 use super::*;
-use crate::capabilities::RuleAbilities;
+use crate::capabilities::{Ability, RuleAbilities};
 use crate::item::Effect;
+use crate::placement::Outlook;
 use crate::planner::{Problem, plan};
 
 /// A card that has what a test says.
@@ -43,6 +44,8 @@ struct Place {
     rules: Vec<Policy>,
     ledger: Ledger,
     card: Scripted,
+    /// Packets by rule.
+    counted: fn(u32) -> u64,
 }
 
 fn rule(id: u32, action: Action, from: &str) -> Policy {
@@ -85,7 +88,7 @@ impl Place {
         let capabilities = card(8);
         let ledger = Ledger::new(capabilities.clone());
         let card = Scripted { capabilities, has: Vec::new(), packets: 0 };
-        Place { rules, ledger, card }
+        Place { rules, ledger, card, counted: |_| 1 }
     }
 
     fn plan(&mut self) -> Plan {
@@ -97,7 +100,7 @@ impl Place {
             card: self.ledger.card(),
             effect: Effect::Mark,
             own: &[],
-            packets: &|_| 1,
+            packets: &|slot| (self.counted)(slot.0),
             standing: &self.ledger.standing(),
             most_moves: usize::MAX,
         })
@@ -177,6 +180,59 @@ fn a_rule_counts_when_it_is_answered_looked_at_and_behind_those_that_win() {
     for bits in [other.to_bits(), 0, u64::MAX, second[0].to_bits() + 1] {
         assert_eq!(placements.read(bits), None, "{bits:#x}");
     }
+}
+
+#[test]
+fn rules_go_into_the_card_by_use_each_behind_its_guards() {
+    let mut place = Place::of(vec![
+        permit(1, "10.0.0.0/8"),
+        permit(2, "11.0.0.0/8"),
+        permit(3, "12.0.0.0/8"),
+        deny(4, "11.1.0.0/16"),
+    ]);
+    place.counted = |id| [0, 10, 70, 40, 0][id as usize];
+    place.adopt();
+    let ordered = |place: &Place, tags: &[Tag]| -> Vec<u32> {
+        tags.iter().map(|tag| place.ledger.rule(*tag).unwrap().0.slot.0).collect()
+    };
+    let first = place.order();
+    assert_eq!(ordered(&place, &first), [3, 4, 1], "the second waits for its guard");
+    place.live(&first);
+    assert!(place.order().is_empty());
+    place.look();
+    let second = place.order();
+    assert_eq!(ordered(&place, &second), [2]);
+}
+
+#[test]
+fn a_card_is_asked_for_what_it_will_soon_program_and_a_later_plan_chooses_among_the_rest() {
+    let rules = (0..60).map(|id| permit(id, &format!("10.{id}.0.0/16"))).collect();
+    let mut place = Place::of(rules);
+    place.card.capabilities = card(40);
+    let Ability::Has(abilities) = &mut place.card.capabilities.rules else { unreachable!() };
+    abilities.programming_ms = 100;
+    place.look();
+    place.counted = |id| u64::from(id) + 1;
+    place.adopt();
+    let first = place.order();
+    assert_eq!(first.len(), LEAST_ADVANCE);
+    assert!((44..60).all(|id| place.ledger.state(key(id)) == State::Pending(Outlook::Wanted)));
+    assert!(place.order().is_empty(), "it has enough to do");
+    assert_eq!(place.ledger.waiting(), 40 - LEAST_ADVANCE);
+    // Others are used meanwhile: what was not asked for yet has no place to lose.
+    place.counted = |id| if id < 4 { 1000 } else { 1 };
+    place.adopt();
+    place.live(&first[..4]);
+    let second = place.order();
+    assert_eq!(second.len(), 4);
+    assert!((0..4).all(|id| place.ledger.state(key(id)) == State::Pending(Outlook::Wanted)));
+    // No answer to the rest: others do not wait for ever.
+    for _ in 0..LATE {
+        place.look();
+    }
+    assert!(place.order().is_empty());
+    place.look();
+    assert_eq!(place.order().len(), LEAST_ADVANCE);
 }
 
 // HA-20

@@ -15,7 +15,9 @@ const SCORE_BITS: u32 = 16;
 
 /// Rules that are to be in the card.
 pub(super) struct Choice {
-    chosen: Vec<bool>,
+    /// The turn of each rule that was chosen: the best bundle first, and in it winners first.
+    turns: Vec<Option<u32>>,
+    chosen: u32,
     /// Rules that were passed over because of the bound on moves.
     not_moved: Vec<bool>,
 }
@@ -47,16 +49,22 @@ impl Choice {
         units: &'u [Unit<'p>],
         closures: &mut Closures<'u, 'p>,
     ) -> Choice {
-        let choice =
-            Choice { chosen: vec![false; units.len()], not_moved: vec![false; units.len()] };
+        let (turns, not_moved) = (vec![None; units.len()], vec![false; units.len()]);
+        let choice = Choice { turns, chosen: 0, not_moved };
         let room = u64::from(card.entries);
         let mut choosing = Choosing { problem, units, closures, choice, room, moves: 0 };
         choosing.all(card.entries as usize);
         choosing.choice
     }
 
-    pub(super) fn is_chosen(&self, unit: usize) -> bool {
-        self.chosen[unit]
+    /// The turn of a rule, if it was chosen.
+    pub(super) fn turn(&self, unit: usize) -> Option<u32> {
+        self.turns[unit]
+    }
+
+    fn choose(&mut self, unit: u32) {
+        self.turns[unit as usize] = Some(self.chosen);
+        self.chosen += 1;
     }
 
     /// The reason why a rule was not chosen.
@@ -138,21 +146,20 @@ impl<'u, 'p> Choosing<'_, 'u, 'p> {
             }
             self.room -= bundle.entries;
             self.moves += bundle.moves;
-            for member in bundle.members {
-                self.choice.chosen[member as usize] = true;
-            }
+            bundle.members.into_iter().for_each(|member| self.choice.choose(member));
         }
     }
 
-    /// A rule with those of its closure that are not chosen yet. `None`: it is chosen, or may not
-    /// be.
+    /// A rule with those of its closure that are not chosen yet, winners first. `None`: it is
+    /// chosen, or may not be.
     fn bundle(&mut self, unit: u32) -> Option<Bundle> {
-        if self.choice.chosen[unit as usize] {
+        if self.choice.turn(unit as usize).is_some() {
             return None;
         }
         let Closure::Open(closure) = self.closures.of(unit) else { return None };
-        let is_new = |member: &u32| !self.choice.chosen[*member as usize];
-        let members: Vec<u32> = closure.iter().copied().filter(is_new).chain([unit]).collect();
+        let is_new = |member: &u32| self.choice.turn(*member as usize).is_none();
+        let mut members: Vec<u32> = closure.iter().copied().filter(is_new).chain([unit]).collect();
+        members.sort_unstable_by_key(|member| Reverse(self.units[*member as usize].rank));
         let (mut packets, mut entries, mut moves) = (0u64, 0, 0);
         for &member in &members {
             let unit = &self.units[member as usize];

@@ -193,6 +193,24 @@ fn a_card_without_rules_gets_none_and_what_it_had_goes() {
 }
 
 #[test]
+fn bundles_that_decide_more_packets_for_their_entries_have_earlier_turns() {
+    let rules = [
+        permit(1, "10.1.0.0/16", "any"),
+        permit(2, "10.2.0.0/16", "any"),
+        deny(3, "10.2.3.0/24", "any"),
+        permit(4, "10.4.0.0/16", "any"),
+    ];
+    let counted = |id: u32| [0, 10, 70, 0, 40][id as usize];
+    let plan = Asked::of(&rules, card(|_| {})).plan(counted);
+    let mut order: Vec<(u32, u32)> =
+        plan.place.iter().map(|placing| (placing.turn, placing.key.slot.0)).collect();
+    order.sort_unstable();
+    let order: Vec<u32> = order.into_iter().map(|(_, id)| id).collect();
+    assert_eq!(order, [4, 3, 2, 1], "40; 70 with a guard; 10");
+    assert_eq!(placed(&plan), [4, 3, 2, 1], "winners first");
+}
+
+#[test]
 fn a_rule_comes_with_those_that_win_over_it_and_decide_otherwise_or_not_at_all() {
     let rules = [
         permit(1, "10.0.0.0/8", "any"),
@@ -206,6 +224,8 @@ fn a_rule_comes_with_those_that_win_over_it_and_decide_otherwise_or_not_at_all()
     let only_first = |id| u64::from(id == 1);
     let plan = Asked::of(&rules, card(|_| {})).plan(only_first);
     assert_eq!(placed(&plan), [4, 3, 2, 1], "winners first");
+    let turns: Vec<u32> = plan.place.iter().map(|placing| placing.turn).collect();
+    assert_eq!(turns, [0, 1, 2, 3], "one bundle");
     let guards: Vec<RuleKey> = plan.place[3].guards.to_vec();
     assert_eq!(guards.iter().map(|key| key.slot.0).collect::<HashSet<_>>(), [2, 4].into());
     assert_eq!(reason(&plan, 5), Some(&Reason::NoPackets));
@@ -441,6 +461,17 @@ proptest! {
             }
             let ranks: Vec<u64> = plan.place.iter().map(|placing| placing.rule.rank).collect();
             prop_assert!(ranks.windows(2).all(|pair| pair[0] > pair[1]), "winners first");
+            let turns: HashMap<RuleKey, u32> = plan
+                .keep
+                .iter()
+                .chain(&plan.place)
+                .map(|placing| (placing.key, placing.turn))
+                .collect();
+            for placing in plan.keep.iter().chain(&plan.place) {
+                prop_assert!(placing.guards.iter().all(|guard| turns[guard] < placing.turn));
+            }
+            let turns: HashSet<u32> = turns.into_values().collect();
+            prop_assert_eq!(turns.len(), there.len());
             if let Some(before) = &before && round == 3 {
                 prop_assert_eq!(before, &plan, "the same packets move nothing");
                 prop_assert!(plan.place.is_empty() && plan.withdraw.is_empty());
