@@ -19,15 +19,22 @@
 //! | module | what |
 //! |---|---|
 //! | `message` | requests and reports |
-//! | `rule` | checks on rules that came from outside |
+//! | `rule` | checks on rules and policies that came from outside |
+//! | `sa` | SAs in messages, with their keys |
 //! | `line` | messages as lines, and lines out of a stream |
+//! | `wiped` | bytes that leave no copy behind |
 //!
-//! Pure: no I/O. Not here: frames and their tags (`wire::card_header`), SAs.
+//! Lines of SAs have keys in clear. So the socket is for its owner alone (mode 0600), what holds a
+//! line is wiped when it goes, and no error about a line with a key shows what was in it.
+//!
+//! Pure: no I/O. Not here: frames and their tags (`wire::card_header`).
 #![forbid(unsafe_code)]
 
 mod line;
 mod message;
 mod rule;
+mod sa;
+mod wiped;
 
 pub use line::{LineError, Lines, MAX_LINE, MAX_REQUEST, decode_report, decode_request, encode};
 pub use message::{Found, Item, Report, Request};

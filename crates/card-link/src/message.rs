@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use offload::{CardEvent, CardRule, Handle, Tag};
+use offload::{CardEvent, CardPolicy, CardRule, CardSa, Handle, Tag};
 use serde::{Deserialize, Serialize};
 
 /// A message of a host.
@@ -20,9 +20,25 @@ pub enum Request {
         /// The rule.
         rule: Arc<CardRule>,
     },
-    /// Asks the card to take a rule out. The answer is [`CardEvent::Withdrawn`].
+    /// Asks the card to take an SA in, under this name. The answer is as to [`Request::Place`].
+    PlaceSa {
+        /// Name of the SA.
+        tag: Tag,
+        /// The SA, with its key.
+        #[serde(with = "crate::sa")]
+        sa: Arc<CardSa>,
+    },
+    /// Asks the card to take a policy beside the SAs in, under this name. The answer is as to
+    /// [`Request::Place`].
+    PlacePolicy {
+        /// Name of the policy.
+        tag: Tag,
+        /// The policy.
+        policy: Arc<CardPolicy>,
+    },
+    /// Asks the card to take an item out. The answer is [`CardEvent::Withdrawn`].
     Withdraw {
-        /// Name of the rule.
+        /// Name of the item.
         tag: Tag,
     },
     /// Asks for all that the card has. The answer is [`Report::Found`].
@@ -57,8 +73,12 @@ pub struct Found {
     pub card: String,
     /// The moment, milliseconds of the card's clock.
     pub at_ms: u64,
-    /// The items in the card.
+    /// The items in the card: rules and SAs.
     pub items: Vec<Item>,
+    /// Of each SA that opens and has opened: the highest number so far, the right edge of its
+    /// window.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub edges: Vec<(Handle, u64)>,
 }
 
 /// An item in the card, written as `[handle, packets, bytes]`.
@@ -67,9 +87,9 @@ pub struct Found {
 pub struct Item {
     /// Number of the item.
     pub handle: Handle,
-    /// Packets that it matched.
+    /// Packets that it matched; of an SA, that it sealed or opened.
     pub packets: u64,
-    /// Their bytes.
+    /// Their bytes; of an SA, those that the cipher processed.
     pub bytes: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Checks on rules that came from outside: the types of `offload` can say more than a card takes.
+//! Checks on rules and policies that came from outside: the types of `offload` can say more than a card takes.
 
 use std::net::IpAddr;
 
-use offload::{CardRule, MOST_ENTRIES_A_RULE, Pattern, Span, UpperPattern};
+use offload::{CardPolicy, CardRule, MOST_ENTRIES_A_RULE, Pattern, Span, UpperPattern};
 
-/// A rule that no card takes. The host is at fault.
+/// A rule, or a policy, that no card takes. The host is at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// No entries, or too many.
@@ -26,14 +26,26 @@ pub enum Malformed {
 /// # Errors
 /// [`Malformed`]: the rule is not to be placed.
 pub(crate) fn check(rule: &CardRule) -> Result<(), Malformed> {
-    let entries = rule.patterns.len().saturating_mul(rule.ports.len());
+    check_all(&rule.ports, &rule.patterns)
+}
+
+/// Checks a policy.
+///
+/// # Errors
+/// [`Malformed`]: the policy is not to be placed.
+pub(crate) fn check_policy(policy: &CardPolicy) -> Result<(), Malformed> {
+    check_all(&policy.ports, &policy.patterns)
+}
+
+fn check_all(ports: &[u16], patterns: &[Pattern]) -> Result<(), Malformed> {
+    let entries = patterns.len().saturating_mul(ports.len());
     if !(1..=MOST_ENTRIES_A_RULE).contains(&entries) {
         return Err(Malformed::Entries(entries));
     }
-    if !rule.ports.is_sorted_by(|lower, higher| lower < higher) {
+    if !ports.is_sorted_by(|lower, higher| lower < higher) {
         return Err(Malformed::Ports);
     }
-    rule.patterns.iter().enumerate().try_for_each(|(number, pattern)| check_one(number, pattern))
+    patterns.iter().enumerate().try_for_each(|(number, pattern)| check_one(number, pattern))
 }
 
 fn check_one(number: usize, pattern: &Pattern) -> Result<(), Malformed> {

@@ -13,6 +13,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::handle::Handle;
@@ -24,7 +25,7 @@ mod limits;
 pub use fits::{Unfit, policy_fits, sa_fits};
 pub use limits::SaLimits;
 
-/// An SA of one direction.
+/// An SA of one direction. It has no text of its own: whoever writes one writes a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CardSa {
     /// Sealing or opening.
@@ -62,7 +63,8 @@ pub struct CardSa {
 }
 
 /// The direction of an SA.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SaDirection {
     /// It seals what leaves.
     Out,
@@ -71,7 +73,8 @@ pub enum SaDirection {
 }
 
 /// Addresses of the packets on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Ends {
     /// Address of the sender.
     pub source: IpAddr,
@@ -80,7 +83,8 @@ pub struct Ends {
 }
 
 /// Ports of the packets on the wire.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UdpEnds {
     /// Port of the sender.
     pub source: u16,
@@ -89,7 +93,8 @@ pub struct UdpEnds {
 }
 
 /// The data that ESP is put around (RFC 4303 §3.1).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum SaMode {
     /// The upper layer of a packet between the ends, behind its own IP header.
     Transport,
@@ -98,7 +103,8 @@ pub enum SaMode {
 }
 
 /// Fields of outer IP headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OuterFields {
     /// Just so: the card must be able to.
     Exactly {
@@ -116,7 +122,8 @@ pub enum OuterFields {
 }
 
 /// DSCP of outer headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OuterDscp {
     /// The inner packet's.
     Copy,
@@ -125,7 +132,8 @@ pub enum OuterDscp {
 }
 
 /// ECN of outer headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OuterEcn {
     /// RFC 6040, both ways: copied when sealed, combined when opened.
     Rfc6040,
@@ -134,7 +142,8 @@ pub enum OuterEcn {
 }
 
 /// The don't-fragment flag of outer IPv4 headers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum OuterDontFragment {
     /// Set.
     Set,
@@ -145,7 +154,8 @@ pub enum OuterDontFragment {
 }
 
 /// The part of the work that a card does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Service {
     /// Headers, cipher, numbers and windows (packet mode).
     Packet,
@@ -164,7 +174,8 @@ impl Service {
 }
 
 /// The carrier of packets between the host and the card.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Carrier {
     /// A worker, by frames without a packet buffer of the kernel: what tells that a packet was
     /// opened, or is to be sealed, must stand beside the frame.
@@ -174,7 +185,8 @@ pub enum Carrier {
 }
 
 /// Width of the sequence numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Numbers {
     /// 32 bits.
     Short,
@@ -193,7 +205,8 @@ impl Numbers {
 }
 
 /// Padding that hides the length of packets.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FlowConfidentiality {
     /// None.
     #[default]
@@ -204,7 +217,8 @@ pub enum FlowConfidentiality {
 
 /// Packets that an SA has to carry beside whole ones with bare headers. What it does not have to
 /// carry, the host keeps back; the card drops it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Carries {
     /// Fragments.
     pub fragments: Need,
@@ -213,7 +227,8 @@ pub struct Carries {
 }
 
 /// A need.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Need {
     /// It is not needed.
     #[default]
@@ -263,7 +278,8 @@ impl fmt::Debug for SaKey {
 }
 
 /// A policy beside the SAs: what becomes of packets.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CardPolicy {
     /// Packets that leave, or packets that came.
     pub direction: SaDirection,
@@ -278,7 +294,8 @@ pub struct CardPolicy {
 }
 
 /// The action of a policy.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyAction {
     /// They are sealed, or must have been, by the SA of this handle.
     Protect(Handle),

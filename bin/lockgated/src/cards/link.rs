@@ -95,7 +95,7 @@ async fn ask(mut write: OwnedWriteHalf, requests: &mut UnboundedReceiver<Request
         bytes = encode(&request);
         while bytes.len() < WRITTEN_AT_A_TIME {
             let Ok(request) = requests.try_recv() else { break };
-            bytes.extend(encode(&request));
+            bytes.extend_from_slice(&encode(&request));
         }
     }
 }

@@ -2,8 +2,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use offload::{
-    CardEvent, CardRule, Effect, Handle, Incarnation, Limit, MOST_ENTRIES, MOST_ENTRIES_A_RULE,
-    Pattern, Refusal, RefusalKind, Segments, Span, Tag, UpperPattern,
+    CardEvent, CardPolicy, CardRule, CardSa, Carrier, Carries, Effect, Ends, FlowConfidentiality,
+    Handle, Incarnation, Limit, MOST_ENTRIES, MOST_ENTRIES_A_RULE, Need, Numbers,
+    OuterDontFragment, OuterDscp, OuterEcn, OuterFields, Pattern, PolicyAction, Refusal,
+    RefusalKind, SaDirection, SaKey, SaLimits, SaMode, Segments, Service, Span, Tag, UdpEnds,
+    UpperPattern,
 };
 use proptest::prelude::*;
 
@@ -75,10 +78,80 @@ fn rules() -> impl Strategy<Value = Arc<CardRule>> {
     })
 }
 
+fn directions() -> impl Strategy<Value = SaDirection> {
+    prop::sample::select(&[SaDirection::Out, SaDirection::In][..])
+}
+
+fn modes() -> impl Strategy<Value = SaMode> {
+    let dscps = prop_oneof![Just(OuterDscp::Copy), (0..64u8).prop_map(OuterDscp::Fixed)];
+    let ecns = prop::sample::select(&[OuterEcn::Rfc6040, OuterEcn::Cleared][..]);
+    let flags = [OuterDontFragment::Set, OuterDontFragment::Copy, OuterDontFragment::Clear];
+    let fields = (any::<u8>(), dscps, ecns, prop::sample::select(flags.to_vec())).prop_map(
+        |(hop_limit, dscp, ecn, dont_fragment)| OuterFields::Exactly {
+            hop_limit,
+            dscp,
+            ecn,
+            dont_fragment,
+        },
+    );
+    prop_oneof![
+        Just(SaMode::Transport),
+        Just(SaMode::Tunnel(OuterFields::LeftToCard)),
+        fields.prop_map(SaMode::Tunnel),
+    ]
+}
+
+fn sas() -> impl Strategy<Value = Arc<CardSa>> {
+    let ends = any::<[u128; 2]>().prop_map(|ends| ends.map(|end| Ipv6Addr::from_bits(end).into()));
+    let keys = prop::collection::vec(any::<u8>(), 0..=128);
+    let limits = any::<[Option<u64>; 4]>();
+    let rest = any::<(u32, u8, u32, u64, bool, Option<(u16, u16)>, Option<u16>)>();
+    (directions(), modes(), ends, keys, limits, rest).prop_map(
+        |(direction, mode, [source, destination], key, limits, rest)| {
+            let (spi, icv_bytes, window, first_number, either, udp, padded) = rest;
+            let [soft_packets, hard_packets, soft_bytes, hard_bytes] = limits;
+            let need = |is: bool| if is { Need::Needed } else { Need::Dispensable };
+            Arc::new(CardSa {
+                direction,
+                spi,
+                ends: Ends { source, destination },
+                mode,
+                udp: udp.map(|(source, destination)| UdpEnds { source, destination }),
+                service: if either { Service::Packet } else { Service::Crypto },
+                carrier: if either { Carrier::Worker } else { Carrier::Kernel },
+                suite: "aes-256-gcm".into(),
+                key: SaKey::new(&key),
+                icv_bytes,
+                numbers: if either { Numbers::Short } else { Numbers::Extended },
+                window,
+                first_number,
+                flow_confidentiality: padded
+                    .map_or(FlowConfidentiality::Off, FlowConfidentiality::To),
+                limits: SaLimits { soft_packets, hard_packets, soft_bytes, hard_bytes },
+                carries: Carries { fragments: need(either), options: need(!either) },
+            })
+        },
+    )
+}
+
+fn policies() -> impl Strategy<Value = Arc<CardPolicy>> {
+    let actions = prop_oneof![
+        handles().prop_map(PolicyAction::Protect),
+        Just(PolicyAction::Bypass),
+        Just(PolicyAction::Discard),
+    ];
+    (directions(), rules(), actions).prop_map(|(direction, rule, action)| {
+        let CardRule { ports, rank, patterns, .. } = Arc::unwrap_or_clone(rule);
+        Arc::new(CardPolicy { direction, ports, rank, patterns, action })
+    })
+}
+
 fn requests() -> impl Strategy<Value = Request> {
     prop_oneof![
         Just(Request::Begin {}),
         (tags(), rules()).prop_map(|(tag, rule)| Request::Place { tag, rule }),
+        (tags(), sas()).prop_map(|(tag, sa)| Request::PlaceSa { tag, sa }),
+        (tags(), policies()).prop_map(|(tag, policy)| Request::PlacePolicy { tag, policy }),
         tags().prop_map(|tag| Request::Withdraw { tag }),
         any::<u64>().prop_map(|number| Request::Look { number }),
     ]
@@ -115,15 +188,18 @@ fn items() -> impl Strategy<Value = Item> {
 }
 
 fn reports() -> impl Strategy<Value = Report> {
-    let found = (any::<(u64, u64)>(), ".{0,20}", prop::collection::vec(items(), 0..4));
+    let edges = prop::collection::vec((handles(), any::<u64>()), 0..3);
+    let items = prop::collection::vec(items(), 0..4);
+    let found = (any::<(u64, u64)>(), ".{0,20}", items, edges);
     prop_oneof![
         ".{0,20}".prop_map(|card| Report::Begun { card }),
         events().prop_map(Report::Event),
-        found.prop_map(|((number, at_ms), card, items)| Report::Found(Found {
+        found.prop_map(|((number, at_ms), card, items, edges)| Report::Found(Found {
             number,
             card,
             at_ms,
-            items
+            items,
+            edges
         })),
     ]
 }
@@ -217,9 +293,14 @@ fn the_longest_messages_fit() {
     assert_eq!(decode_request(&encode(&request)).unwrap(), request);
 
     let item = encode(&Item { handle, packets: u64::MAX, bytes: u64::MAX });
-    let rest = Found { number: u64::MAX, card: "x".repeat(1000), at_ms: u64::MAX, items: vec![] };
+    let edge = encode(&(handle, u64::MAX));
+    let (card, items, edges) = ("x".repeat(1000), vec![], vec![]);
+    let rest = Found { number: u64::MAX, card, at_ms: u64::MAX, items, edges };
     let rest = encode(&Report::Found(rest)).len();
-    assert!(rest + item.len() * MOST_ENTRIES as usize <= MAX_LINE, "{} a piece", item.len());
+    let of_rules = item.len() * MOST_ENTRIES as usize;
+    // Of a card with a hundred thousand SAs beside all those rules.
+    let of_sas = (item.len() + edge.len()) * 100_000;
+    assert!(rest + of_rules + of_sas <= MAX_LINE, "{} a piece", item.len());
 }
 
 #[test]
@@ -281,14 +362,80 @@ fn rules_that_no_card_takes_are_refused_with_the_reason() {
 
 #[test]
 fn lines_read_as_the_documentation_has_them() {
-    assert_eq!(encode(&Request::Begin {}), b"{\"begin\":{}}\n");
+    let encode = |report: &Report| String::from_utf8(encode(report).to_vec()).unwrap();
+    assert_eq!(super::encode(&Request::Begin {})[..], b"{\"begin\":{}}\n"[..]);
     let tag = Tag { handle: Handle::new(7).unwrap(), incarnation: Incarnation(0) };
     let live = encode(&Report::Event(CardEvent::Live(tag)));
-    assert_eq!(live, b"{\"event\":{\"live\":{\"handle\":7,\"incarnation\":0}}}\n");
+    assert_eq!(live, "{\"event\":{\"live\":{\"handle\":7,\"incarnation\":0}}}\n");
     let items = vec![Item { handle: tag.handle, packets: 120, bytes: 9600 }];
-    let found = Found { number: 1, card: "emulated".into(), at_ms: 80, items };
+    let (card, edges) = ("emulated".to_owned(), vec![]);
+    let found = Found { number: 1, card, at_ms: 80, items, edges };
     let line = r#"{"found":{"number":1,"card":"emulated","at_ms":80,"items":[[7,120,9600]]}}"#;
-    assert_eq!(encode(&Report::Found(found)), format!("{line}\n").into_bytes());
+    assert_eq!(encode(&Report::Found(found)), format!("{line}\n"));
     assert!(refused("{}").starts_with("no message:"));
     assert!(refused(r#"{"look":{"number":1,"more":2}}"#).contains("unknown field `more`"));
+}
+
+/// An SA with this key.
+fn sa_with(key: &[u8]) -> Request {
+    let sa = CardSa {
+        direction: SaDirection::Out,
+        spi: 256,
+        ends: Ends { source: [192, 0, 2, 1].into(), destination: [192, 0, 2, 2].into() },
+        mode: SaMode::Transport,
+        udp: None,
+        service: Service::Packet,
+        carrier: Carrier::Worker,
+        suite: "aes-256-gcm".into(),
+        key: SaKey::new(key),
+        icv_bytes: 16,
+        numbers: Numbers::Short,
+        window: 64,
+        first_number: 1,
+        flow_confidentiality: FlowConfidentiality::Off,
+        limits: SaLimits::default(),
+        carries: Carries::default(),
+    };
+    let tag = Tag { handle: Handle::new(7).unwrap(), incarnation: Incarnation(0) };
+    Request::PlaceSa { tag, sa: Arc::new(sa) }
+}
+
+#[test]
+fn a_key_is_in_the_line_alone_and_neither_shown_nor_told_when_the_line_is_wrong() {
+    let request = sa_with(&[0xa7; 36]);
+    assert!(!format!("{request:?}").to_lowercase().contains("a7"), "{request:?}");
+    let line = String::from_utf8(encode(&request).to_vec()).unwrap();
+    let digits = "a7".repeat(36);
+    assert!(line.contains(&digits) && line.contains("\"place_sa\""));
+    assert_eq!(decode_request(line.as_bytes()).unwrap(), request);
+    let key = format!("\"{digits}\"");
+    for (what, wrong) in [
+        ("half a byte", line.replacen("a7\"", "a\"", 1)),
+        ("no digit", line.replacen("a7a7", "a7A7", 1)),
+        ("no ASCII", line.replacen("a7a7", "a\u{e4}a7", 1)),
+        ("too long", line.replacen(&digits, &"a7".repeat(129), 1)),
+        ("bytes", line.replacen(&key, "[167,167]", 1)),
+        ("another place", line.replacen("\"out\"", &key, 1)),
+        ("another field", line.replacen("\"spi\"", &key, 1)),
+        ("cut", line[..line.len() - 9].to_owned()),
+    ] {
+        assert_ne!(wrong, line, "{what}");
+        let error = decode_request(wrong.as_bytes()).unwrap_err();
+        let told = format!("{error} {error:?}").to_lowercase();
+        assert!(told.contains("no message of an sa: what is wrong is at byte"), "{what}: {told}");
+        assert!(!told.contains("a7") && !told.contains("167"), "{what}: {told}");
+    }
+}
+
+#[test]
+fn policies_that_no_card_takes_are_refused_as_rules_are() {
+    let rule = place(7, "[2,1]", ANY_V4);
+    let policy = rule
+        .replacen("\"place\"", "\"place_policy\"", 1)
+        .replacen("\"rule\"", "\"policy\"", 1)
+        .replacen("\"effect\":\"mark\"", "\"direction\":\"out\",\"action\":\"bypass\"", 1);
+    assert!(refused(&policy).contains("ports are not ascending"), "{}", refused(&policy));
+    assert!(decode_request(policy.replacen("[2,1]", "[1,2]", 1).as_bytes()).is_ok());
+    let protect = policy.replacen("\"bypass\"", "{\"protect\":0}", 1);
+    assert!(refused(&protect).contains("0 is no handle"), "{}", refused(&protect));
 }

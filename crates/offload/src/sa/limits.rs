@@ -1,9 +1,12 @@
 //! Limits of the use of an SA.
 
+use serde::{Deserialize, Serialize};
+
 use crate::capabilities::{Exactness, SaAbilities};
 
 /// Limits of the use of an SA, as the card counts it. `None`: there is none.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SaLimits {
     /// Packets behind which the card tells.
     pub soft_packets: Option<u64>,
