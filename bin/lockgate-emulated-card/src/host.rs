@@ -5,7 +5,7 @@ use std::path::Path;
 
 use card_link::{LineError, Lines, Report, Request, decode_request, encode};
 use console::output::complain;
-use offload::Card;
+use offload::{Card, Item, Tag};
 use rustix::event::PollFlags;
 
 use crate::failure::Failure;
@@ -109,10 +109,10 @@ fn serve(connection: &mut Connection, station: &mut Station) -> Result<(), Refus
     while let Some(line) = connection.take()? {
         match decode_request(line)? {
             Request::Begin {} => begin(connection, station),
-            Request::Place { tag, rule } => {
-                if let Some(refused) = station.place(tag, rule) {
-                    connection.send(&encode(&Report::Event(refused)));
-                }
+            Request::Place { tag, rule } => place(connection, station, tag, Item::Rule(rule)),
+            Request::PlaceSa { tag, sa } => place(connection, station, tag, Item::Sa(sa)),
+            Request::PlacePolicy { tag, policy } => {
+                place(connection, station, tag, Item::Policy(policy));
             }
             Request::Withdraw { tag } => station.card.withdraw(tag),
             Request::Look { number } => {
@@ -123,6 +123,12 @@ fn serve(connection: &mut Connection, station: &mut Station) -> Result<(), Refus
     }
     tell(connection, station);
     if station.card.pending() > MOST_PENDING { Err(Refused::Hasty) } else { Ok(()) }
+}
+
+fn place(connection: &mut Connection, station: &mut Station, tag: Tag, item: Item) {
+    if let Some(refused) = station.place(tag, item) {
+        connection.send(&encode(&Report::Event(refused)));
+    }
 }
 
 /// Tells what has happened until now; returns what time that is.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use card_link::{LineError, Lines};
 use rustix::event::PollFlags;
+use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
@@ -38,7 +39,7 @@ impl Listener {
         }
         let listener = UnixListener::bind(path).map_err(file)?;
         let listener = Listener { listener, path: path.to_owned() };
-        // Who may give rules decides what is tagged.
+        // Who may give rules decides what is tagged, and with SAs come keys.
         let only_owner = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(path, only_owner).map_err(file)?;
         listener.listener.set_nonblocking(true).map_err(file)?;
@@ -93,7 +94,8 @@ impl Connection {
         if self.input != Input::Open || self.out.len() > MOST_WAITING {
             return;
         }
-        let mut piece = vec![0; PIECE];
+        // It may hold keys.
+        let mut piece = Zeroizing::new(vec![0; PIECE]);
         match (&self.stream).read(&mut piece) {
             Ok(0) => self.input = Input::Ended,
             Ok(count) => self.lines.extend(&piece[..count]),

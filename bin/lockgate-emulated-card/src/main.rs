@@ -5,12 +5,24 @@
 //!  wire (a veth) ─┤ packet socket ─▶ card: tag, queue ─▶ TAP ├─ netdev of a port of Lockgate's
 //!                 │               ◀─────────────────────     │  (a header with the tag in front)
 //!                 └───────▲──────────────────────▲───────────┘
-//!                socket: rules, events   socket.operator: faults, link, unplug
+//!                socket: items, events   socket.operator: faults, link, unplug
 //! ```
 //!
 //! A card that ended with the daemon would prove nothing about what a card keeps while the daemon
-//! is away, so it is a process. The host's frames go to the wire as they are; frames from the wire
-//! get a header each (`wire::card_header`), which the host's XDP program takes away.
+//! is away, so it is a process. Frames from the wire get a header each (`wire::card_header`), which
+//! the host's XDP program takes away. The host's frames go to the wire as they are, or sealed if
+//! the host has written the header of an SA in front of them:
+//!
+//! ```text
+//! wire ─▶ ESP of an SA of the card ─▶ the frame in clear, header with the SA's tag  ─▶ host
+//!         anything else            ─▶ as it came, header with a rule's tag or none  ─▶ host
+//! host ─▶ header with an SA's tag  ─▶ sealed, or dropped if the card has no such SA ─▶ wire
+//!         another header           ─▶ dropped
+//!         no header                ─▶ as it is                                      ─▶ wire
+//! ```
+//!
+//! Sealed, a frame is longer: the MTU of the wire bounds it, as that of the host's netdev bounds
+//! the frame with its header. What does not fit the wire is dropped and counted (`wire_refused`).
 //!
 //! | module | what |
 //! |---|---|
@@ -18,7 +30,7 @@
 //! | `service` | the loop: one thread, which sleeps until something comes |
 //! | `station` | the card with its netdevs: frames both ways |
 //! | `wire_socket` | the packet socket on the wire |
-//! | `host` | connections of hosts: rules in, events out |
+//! | `host` | connections of hosts: rules and SAs in, events out |
 //! | `operator` | commands of an operator, and his connections |
 //! | `lines` | a connection that brings and takes lines |
 //! | `capture` | the host's view of the traffic, as a file |

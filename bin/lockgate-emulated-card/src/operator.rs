@@ -170,7 +170,7 @@ fn execute(line: &str, station: &mut Station) -> Result<Value, Refused> {
         Command::Unplug => station.unplug(),
         Command::Faults { list } => card.set_faults(list.0),
         Command::Tags => return Ok(tags(station)),
-        Command::Counts => return Ok(station.counts().as_json()),
+        Command::Counts => return Ok(station.counts()),
     }
     Ok(json!({"emulated": true, "done": true}))
 }

@@ -63,7 +63,7 @@ impl Service {
             self.station.carry()?;
         }
         self.station.flush()?;
-        print_line(&format!("emulated card: ended; {}", self.station.counts().as_json()))?;
+        print_line(&format!("emulated card: ended; {}", self.station.counts()))?;
         Ok(())
     }
 

@@ -2,16 +2,17 @@
 
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Instant;
 
 use card_link::{Found, Item};
-use emulated_card::EmulatedCard;
+use emulated_card::{EmulatedCard, Opened, Sent};
 use io::pcapng::Direction;
 use io::tun::{Link, Tap};
-use offload::{Card, CardEvent, CardRule, Refusal, RefusalKind, Tag};
+use offload::{Card, CardEvent, Carrier, Refusal, RefusalKind, Service, Tag};
 use rustix::io::Errno;
+use serde_json::Value;
 use wire::CardHeader;
+use wire::card_header::CARD_MAGIC;
 
 use crate::arguments::{Arguments, LinkAddress};
 use crate::capture::Capture;
@@ -78,9 +79,9 @@ impl Station {
         std::iter::once(self.wire.as_fd()).chain(queues)
     }
 
-    /// Counts of frames.
-    pub(crate) fn counts(&self) -> &Counts {
-        &self.counts
+    /// Counts of frames, for an operator.
+    pub(crate) fn counts(&self) -> Value {
+        self.counts.as_json(&self.card.esp_counts())
     }
 
     /// Carries up to a batch of frames from each netdev to the other side.
@@ -112,52 +113,107 @@ impl Station {
         Ok(())
     }
 
-    /// Hands a frame from the wire, behind the room for the header, to the host.
+    /// Hands a frame from the wire, behind the room for the header, to the host: as it came, or in
+    /// clear if it is for an SA of the card.
     fn hand_over(&mut self, length: usize) -> Result<(), Failure> {
         if length > LONGEST {
             self.counts.too_long += 1;
             return Ok(());
         }
-        let whole = CardHeader::BYTES + length;
-        let frame = &self.buffer[CardHeader::BYTES..whole];
-        let up = self.card.is_up();
-        let received = self.card.receive(self.port.unwrap_or(0), frame);
-        let (false, true, Some(tap)) = (received.dropped, up, &self.tap) else {
-            *if up { &mut self.counts.dropped_by_rule } else { &mut self.counts.not_up } += 1;
+        if !self.card.is_up() {
+            self.counts.not_up += 1;
             return Ok(());
-        };
-        if let Some(capture) = &mut self.capture {
-            capture.write(Direction::Inbound, frame, received.mark)?;
+        }
+        let frame = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
+        match self.card.open(frame) {
+            Opened::AsItCame => self.hand_over_as_it_came(length),
+            Opened::Clear { frame, mark } => {
+                // It is shorter than what carried it.
+                self.buffer[CardHeader::BYTES..][..frame.len()].copy_from_slice(&frame);
+                let queue = self.card.queue_of_clear(&frame);
+                self.hand(frame.len(), CardHeader::Sa(mark), queue)
+            }
+            // The card counts it.
+            Opened::Dropped(_) => Ok(()),
+        }
+    }
+
+    fn hand_over_as_it_came(&mut self, length: usize) -> Result<(), Failure> {
+        let frame = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
+        let received = self.card.receive(self.port.unwrap_or(0), frame);
+        if received.dropped {
+            self.counts.dropped_by_rule += 1;
+            return Ok(());
         }
         let header = match received.mark {
             0 => CardHeader::Plain,
             tag => CardHeader::Rule(tag),
         };
+        self.hand(length, header, received.queue)
+    }
+
+    /// Hands a frame behind the room for the header to the host, by a queue.
+    fn hand(&mut self, length: usize, header: CardHeader, queue: usize) -> Result<(), Failure> {
+        let Some(tap) = &self.tap else {
+            self.counts.not_up += 1;
+            return Ok(());
+        };
+        let whole = CardHeader::BYTES + length;
+        if let Some(capture) = &mut self.capture {
+            let frame = &self.buffer[CardHeader::BYTES..whole];
+            capture.write(Direction::Inbound, frame, header.tag().unwrap_or(0))?;
+        }
         self.buffer[..CardHeader::BYTES].copy_from_slice(&header.bytes());
-        match tap.write(received.queue, &self.buffer[..whole]) {
-            Ok(()) if received.mark == 0 => self.counts.queues[received.queue].plain += 1,
-            Ok(()) => self.counts.queues[received.queue].tagged += 1,
-            Err(_) => self.counts.host_refused += 1,
+        let counts = &mut self.counts.queues[queue];
+        match (tap.write(queue, &self.buffer[..whole]), header) {
+            (Ok(()), CardHeader::Plain) => counts.plain += 1,
+            (Ok(()), CardHeader::Rule(_)) => counts.tagged += 1,
+            (Ok(()), CardHeader::Sa(_)) => counts.opened += 1,
+            (Err(_), _) => self.counts.host_refused += 1,
         }
         Ok(())
     }
 
-    /// Sends a frame of the host's to the wire.
+    /// Sends a frame of the host's to the wire: as it is, or sealed if the host has written the
+    /// header of an SA in front of it.
     fn send(&mut self, length: usize) -> Result<(), Failure> {
-        let frame = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
+        let sent = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
         if length > LONGEST {
             self.counts.too_long += 1;
-        } else if !self.card.is_up() {
-            self.counts.not_up += 1;
-        } else {
-            if let Some(capture) = &mut self.capture {
-                capture.write(Direction::Outbound, frame, 0)?;
-            }
-            match self.wire.write(frame) {
-                Ok(()) => self.counts.to_wire += 1,
-                Err(_) => self.counts.wire_refused += 1,
-            }
+            return Ok(());
         }
+        if !self.card.is_up() {
+            self.counts.not_up += 1;
+            return Ok(());
+        }
+        // The magic word in front of a frame would be the address of a group that nobody has.
+        let is_headed = sent.starts_with(&CARD_MAGIC.to_ne_bytes());
+        let headed = sent.split_first_chunk().filter(|_| is_headed);
+        let tag = headed.and_then(|(header, frame)| match CardHeader::read(header)? {
+            CardHeader::Sa(mark) => Some((mark, frame)),
+            CardHeader::Plain | CardHeader::Rule(_) => None,
+        });
+        let sealed = match (is_headed, tag) {
+            (false, _) => None,
+            (true, Some(tag)) => Some(tag),
+            (true, None) => {
+                self.counts.wrong_header += 1;
+                return Ok(());
+            }
+        };
+        let (mark, frame) = sealed.unwrap_or((0, sent));
+        if let Some(capture) = &mut self.capture {
+            capture.write(Direction::Outbound, frame, mark)?;
+        }
+        let written = match sealed {
+            None => self.wire.write(sent).map(|()| &mut self.counts.to_wire),
+            Some((mark, frame)) => match self.card.send_by_mark(mark, frame) {
+                Sent::Frame(frame) => self.wire.write(&frame).map(|()| &mut self.counts.sealed),
+                // The card counts it.
+                Sent::Dropped(_) => return Ok(()),
+            },
+        };
+        *written.unwrap_or(&mut self.counts.wire_refused) += 1;
         Ok(())
     }
 
@@ -175,20 +231,31 @@ impl Station {
         self.port = None;
     }
 
-    /// Asks the card to take a rule in. The card has one port, which has the number that the first
-    /// rule has; a rule for others is refused at once: the answer is returned.
-    pub(crate) fn place(&mut self, tag: Tag, rule: Arc<CardRule>) -> Option<CardEvent> {
-        let is_ours = match *rule.ports {
-            [port] => *self.port.get_or_insert(port) == port,
-            _ => false,
+    /// Asks the card to take an item in; if it is refused at once, the answer is returned.
+    ///
+    /// The card has one port, which has the number that the first rule has; a rule for others is
+    /// refused. So is an SA whose packets this process cannot carry: between it and the host there
+    /// are frames, in clear and with a header, and no packet buffers.
+    pub(crate) fn place(&mut self, tag: Tag, item: offload::Item) -> Option<CardEvent> {
+        let refused = match &item {
+            offload::Item::Rule(rule) => match *rule.ports {
+                [port] if *self.port.get_or_insert(port) == port => None,
+                _ => Some("this card has one port"),
+            },
+            offload::Item::Sa(sa) => match (sa.service, sa.carrier) {
+                (Service::Packet, Carrier::Worker) => None,
+                (Service::Crypto, _) => Some("this card's process carries packet mode alone"),
+                (_, Carrier::Kernel) => Some("this card's process is reached by workers alone"),
+            },
+            // The card answers what it makes of it.
+            _ => None,
         };
-        if !is_ours {
-            let text = "emulated: this card has one port".into();
-            let kind = RefusalKind::Unsupported;
-            return Some(CardEvent::Refused(tag, Refusal { kind, code: NOT_SUPPORTED, text }));
-        }
-        self.card.place(&offload::Item::Rule(rule), tag);
-        None
+        let Some(why) = refused else {
+            self.card.place(&item, tag);
+            return None;
+        };
+        let (kind, text) = (RefusalKind::Unsupported, format!("emulated: {why}").into());
+        Some(CardEvent::Refused(tag, Refusal { kind, code: NOT_SUPPORTED, text }))
     }
 
     /// All that the card has at this time, to which it has been brought.
@@ -198,7 +265,8 @@ impl Station {
             packets: reading.packets,
             bytes: reading.bytes,
         });
-        Found { number, card: self.card.spec(), at_ms, items: items.collect() }
+        let (items, edges) = (items.collect(), self.card.edges().collect());
+        Found { number, card: self.card.spec(), at_ms, items, edges }
     }
 
     /// Sets the link.

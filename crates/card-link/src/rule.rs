@@ -1,4 +1,5 @@
-//! Checks on rules and policies that came from outside: the types of `offload` can say more than a card takes.
+//! Checks on rules and policies that came from outside: the types of `offload` can say more than a
+//! card takes.
 
 use std::net::IpAddr;
 

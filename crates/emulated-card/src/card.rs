@@ -120,8 +120,7 @@ impl EmulatedCard {
     /// Takes a frame in that came by a port.
     pub fn receive(&mut self, port: u16, frame: &[u8]) -> Received {
         let seen = parse(frame);
-        let hash = seen.map_or(0, |seen| spread(&seen.source, &seen.destination, seen.upper));
-        let queue = hash % self.queues;
+        let queue = self.queue_of(seen.as_ref());
         let mut received = Received { mark: 0, queue, dropped: false };
         if self.presence != Presence::Up {
             return Received { dropped: true, ..received };
@@ -137,31 +136,39 @@ impl EmulatedCard {
                 received.dropped = rule.drops;
             }
         }
-        if self.faults.swapped > 0 && self.random.happens(self.faults.swapped) {
-            received.mark = self.other_mark(received.mark);
-        }
-        if self.faults.garbage > 0 && self.random.happens(self.faults.garbage) {
-            received.mark = self.garbage();
+        if self.faults.are_of_marks() {
+            let marks: Vec<u64> = self.table.rules.iter().map(|rule| rule.tag.to_bits()).collect();
+            received.mark = self.told_mark(received.mark, &marks);
         }
         received
     }
 
+    /// The mark that the card tells instead of the right one, by the faults of marks. `marks` are
+    /// those of its items of that kind.
+    fn told_mark(&mut self, mut mark: u64, marks: &[u64]) -> u64 {
+        if self.faults.swapped > 0 && self.random.happens(self.faults.swapped) {
+            mark = self.other_mark(mark, marks);
+        }
+        if self.faults.garbage > 0 && self.random.happens(self.faults.garbage) {
+            mark = self.garbage(marks);
+        }
+        mark
+    }
+
     /// The mark of another item in the card, if there is one.
-    fn other_mark(&mut self, mark: u64) -> u64 {
-        let others = self.table.rules.iter().map(|rule| rule.tag.to_bits());
-        let others: Vec<u64> = others.filter(|other| *other != mark).collect();
+    fn other_mark(&mut self, mark: u64, marks: &[u64]) -> u64 {
+        let others: Vec<u64> = marks.iter().copied().filter(|other| *other != mark).collect();
         if others.is_empty() { mark } else { others[self.random.below(others.len())] }
     }
 
     /// A mark that is no item's: all ones, noise, or the name of an item of another life.
-    fn garbage(&mut self) -> u64 {
+    fn garbage(&mut self, marks: &[u64]) -> u64 {
         let noise = self.random.next();
-        let rules = &self.table.rules;
-        let place = self.random.below(3 + rules.len());
+        let place = self.random.below(3 + marks.len());
         match place.checked_sub(3) {
             None if place == 0 => u64::MAX,
             None => noise | 1 << 63,
-            Some(place) => rules[place].tag.to_bits() ^ 1 << 62,
+            Some(place) => marks[place] ^ 1 << 62,
         }
     }
 

@@ -89,6 +89,27 @@ impl Loss {
         Loss::Dummy,
         Loss::Congestion,
     ];
+
+    /// Its name in counts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Loss::NoLink => "no_link",
+            Loss::UnknownSa => "unknown_sa",
+            Loss::WrongSa => "wrong_sa",
+            Loss::Malformed => "malformed",
+            Loss::Fragment => "fragment",
+            Loss::Options => "options",
+            Loss::Ends => "ends",
+            Loss::TooLong => "too_long",
+            Loss::HardLimit => "hard_limit",
+            Loss::Number => "number",
+            Loss::Authentication => "authentication",
+            Loss::Replay => "replay",
+            Loss::Inside => "inside",
+            Loss::Dummy => "dummy",
+            Loss::Congestion => "congestion",
+        }
+    }
 }
 
 /// Packets that the card dropped, by way and reason.
@@ -170,6 +191,12 @@ impl LoadedSa {
     /// Packets, and bytes that the cipher has processed.
     pub(crate) fn reading(&self, as_of_ms: u64) -> Reading {
         Reading { packets: self.packets, bytes: self.bytes, as_of_ms }
+    }
+
+    /// The right edge of the window of one that opens; `None`: nothing came.
+    pub(crate) fn edge(&self) -> Option<u64> {
+        let top = self.window.top();
+        (self.is(SaDirection::In) && self.window.has_come()).then_some(top)
     }
 
     /// Returns whether two SAs would be found by the same packets.

@@ -19,6 +19,13 @@ pub struct Faults {
     pub swapped: u16,
 }
 
+impl Faults {
+    /// Returns whether marks can be wrong.
+    pub(crate) const fn are_of_marks(&self) -> bool {
+        self.garbage > 0 || self.swapped > 0
+    }
+}
+
 /// The answer to a fault that the card could tell of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {

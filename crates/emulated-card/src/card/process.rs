@@ -1,8 +1,9 @@
 //! The calls of a process that plays the card for hosts that come and go.
 
-use offload::{Card, CardEvent, Reading, Tag};
+use offload::{Card, CardEvent, Handle, Reading, Tag};
 
-use crate::card::{EmulatedCard, Presence};
+use crate::card::{EmulatedCard, Presence, spread};
+use crate::parse::{Seen, parse};
 
 impl EmulatedCard {
     /// Spreads flows over this many receive queues; 0 counts as 1.
@@ -34,12 +35,30 @@ impl EmulatedCard {
         self.queue.len()
     }
 
-    /// Names and counts of the items that are in the card, in the order in which they came.
+    /// Names and counts of the items that are in the card: rules, then SAs, each in the order in
+    /// which they came.
     pub fn readings(&self) -> impl Iterator<Item = (Tag, Reading)> {
-        self.table.rules.iter().map(|rule| {
+        let rules = self.table.rules.iter().map(|rule| {
             let (packets, bytes) = (rule.packets, rule.bytes);
             (rule.tag, Reading { packets, bytes, as_of_ms: self.now_ms })
-        })
+        });
+        rules.chain(self.sas.iter().map(|sa| (sa.tag, sa.reading(self.now_ms))))
+    }
+
+    /// Of each SA that opens and has opened, the highest number so far: the right edge of its
+    /// window.
+    pub fn edges(&self) -> impl Iterator<Item = (Handle, u64)> {
+        self.sas.iter().filter_map(|sa| Some((sa.tag.handle, sa.edge()?)))
+    }
+
+    /// The queue of a frame that the card opened: that of the packet in clear.
+    pub fn queue_of_clear(&self, frame: &[u8]) -> usize {
+        self.queue_of(parse(frame).as_ref())
+    }
+
+    pub(super) fn queue_of(&self, seen: Option<&Seen>) -> usize {
+        let hash = seen.map_or(0, |seen| spread(&seen.source, &seen.destination, seen.upper));
+        hash % self.queues
     }
 
     /// Returns whether frames pass: the link is up and the card is in its slot.

@@ -11,6 +11,15 @@ impl EmulatedCard {
         self.esp_counts
     }
 
+    /// As [`send`](Self::send), by the mark of an SA as it stands in front of a frame: any bits.
+    pub fn send_by_mark(&mut self, mark: u64, frame: &[u8]) -> Sent {
+        if let Some(tag) = Tag::from_bits(mark) {
+            return self.send(tag, frame);
+        }
+        self.esp_counts.count(SaDirection::Out, Loss::UnknownSa);
+        Sent::Dropped(Loss::UnknownSa)
+    }
+
     /// Seals the packet of a clear frame by an SA of packet mode. What the card has no SA for does
     /// not leave.
     pub fn send(&mut self, tag: Tag, frame: &[u8]) -> Sent {
@@ -31,6 +40,7 @@ impl EmulatedCard {
     }
 
     /// Takes a frame in that came by the wire, and opens it if it is for an SA of packet mode.
+    /// Rules see what it does not open, by [`receive`](Self::receive), and not what it opened.
     pub fn open(&mut self, frame: &[u8]) -> Opened {
         let opened = self.present().map(|()| {
             let arrived = Arrived::read(frame)?;
@@ -46,7 +56,7 @@ impl EmulatedCard {
         });
         match opened {
             Ok(None) => Opened::AsItCame,
-            Ok(Some((tag, frame))) => Opened::Clear { frame, mark: tag.to_bits() },
+            Ok(Some((tag, frame))) => Opened::Clear { frame, mark: self.mark_of_sa(tag) },
             Err(loss) => {
                 self.esp_counts.count(SaDirection::In, loss);
                 Opened::Dropped(loss)
@@ -100,6 +110,15 @@ impl EmulatedCard {
                 Err(loss)
             }
         }
+    }
+
+    /// The mark of what an SA opened, with the faults of marks.
+    fn mark_of_sa(&mut self, tag: Tag) -> u64 {
+        if !self.faults.are_of_marks() {
+            return tag.to_bits();
+        }
+        let marks: Vec<u64> = self.sas.iter().map(|sa| sa.tag.to_bits()).collect();
+        self.told_mark(tag.to_bits(), &marks)
     }
 
     fn present(&self) -> Result<(), Loss> {

@@ -59,6 +59,11 @@ impl Window {
         self.came = self.came.split_off(&oldest);
     }
 
+    /// Returns whether any number came.
+    pub(super) fn has_come(&self) -> bool {
+        !self.came.is_empty()
+    }
+
     /// The highest number so far.
     pub(super) fn top(&self) -> u64 {
         self.top

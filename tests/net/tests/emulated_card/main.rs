@@ -1,5 +1,7 @@
 //! The emulated card as a process, without a daemon: frames both ways, tags in front of them, what
-//! a host is told, and what happens to cards.
+//! a host is told, and what happens to cards. `sas`: the same of SAs.
+
+mod sas;
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -176,9 +178,14 @@ impl Host {
 impl Place {
     /// Sends frames from the wire's far end, and returns what the host's netdev brings of each.
     fn bring_in(&self, frames: &[Vec<u8>]) -> Vec<(CardHeader, Vec<u8>)> {
+        self.bring_some_in(frames, frames.len())
+    }
+
+    /// Likewise, of frames of which the card drops all but so many.
+    fn bring_some_in(&self, frames: &[Vec<u8>], some: usize) -> Vec<(CardHeader, Vec<u8>)> {
         let listener = Listener::open(&self.host, TAP).unwrap();
         inject::inject(&self.far, FAR, frames).unwrap();
-        let got = listener.wait(frames.len(), AGAIN, |_| true).unwrap();
+        let got = listener.wait(some, AGAIN, |_| true).unwrap();
         let split = |frame: Vec<u8>| {
             let (header, frame) = frame.split_first_chunk().unwrap();
             (CardHeader::read(header).unwrap(), frame.to_vec())
