@@ -2,12 +2,13 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use card_link::{LineError, Lines};
 use rustix::event::PollFlags;
+use rustix::fs::Mode;
+use rustix::process::umask;
 use zeroize::Zeroizing;
 
 use crate::failure::Failure;
@@ -37,11 +38,12 @@ impl Listener {
             }
             Err(_) => {}
         }
-        let listener = UnixListener::bind(path).map_err(file)?;
-        let listener = Listener { listener, path: path.to_owned() };
-        // Who may give rules decides what is tagged, and with SAs come keys.
-        let only_owner = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(path, only_owner).map_err(file)?;
+        // Who may give rules decides what is tagged, and with SAs come keys: from the first moment
+        // on the socket is its owner's alone. The process has one thread.
+        let before = umask(Mode::RWXG | Mode::RWXO | Mode::XUSR);
+        let bound = UnixListener::bind(path);
+        umask(before);
+        let listener = Listener { listener: bound.map_err(file)?, path: path.to_owned() };
         listener.listener.set_nonblocking(true).map_err(file)?;
         Ok(listener)
     }

@@ -1,6 +1,7 @@
 //! SAs in the card's process. The peer on the wire is a card of this process; that its ESP is that
 //! of crate `ipsec`, its own tests show.
 
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -150,6 +151,8 @@ impl Place {
 #[test]
 fn on_the_hosts_side_all_is_in_clear_and_on_the_wire_all_is_esp() {
     let Some(place) = place("SAs of a process", plan_with_sas()) else { return };
+    let mode = std::fs::metadata(place.card.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600, "keys come by it");
     let (mut host, mut peer) = (host_with_sas(&place), peer());
     let clear: Vec<_> = (1..=5).map(|port| frame(port, 53, 60 + 200 * port as usize)).collect();
     let asking: Vec<_> = clear.iter().map(|frame| asking(SEALS, frame)).collect();
