@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     /// Socket for the host; the operator's is PATH.operator
     #[arg(long, value_name = "PATH", required_unless_present = "tell")]
     socket: Option<PathBuf>,
-    /// The card: emulated, or emulated:rules=N,ms=N,order=none|priority
+    /// The card: emulated, or emulated:rules=N,ms=N,order=none|priority,sas=N
     #[arg(long, value_name = "CARD", default_value = "emulated", value_parser = emulated)]
     pub(crate) card: Box<Capabilities>,
     /// Receive queues of the card, over which flows are spread

@@ -33,8 +33,8 @@ pub(crate) struct Args {
     #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE")]
     #[arg(default_value = "/etc/lockgate/lockgate.toml")]
     config: PathBuf,
-    /// The card: emulated, emulated:rules=2000,ms=5,order=none|priority, acl-2000, v9, 6.4+ or
-    /// mlx5-as-read
+    /// The card: emulated, emulated:rules=2000,ms=5,order=none|priority,sas=N, acl-2000, v9, 6.4+
+    /// or mlx5-as-read. SAs are no rules: sas=N changes no plan
     #[arg(long, value_name = "CARD", default_value = "emulated")]
     card: Capabilities,
     /// Ports of the card, by name [default: all of the configuration]

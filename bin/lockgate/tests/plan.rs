@@ -153,7 +153,7 @@ fn the_text_lines_up_and_long_lists_are_cut() {
         "emulated: software plays it",
         "2000 entries for all its ports, order none, 5 ms",
         "No counters: every rule is taken to decide as many packets as any other.",
-        "Rules that would be placed, in this order",
+        "Rules that would be placed, winners first",
         "Rules that the gateway decides itself, by reason",
         "a rule that wins over it decides otherwise, and the card keeps no order",
     ] {

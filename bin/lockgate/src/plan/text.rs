@@ -84,7 +84,7 @@ impl Planned<'_> {
         let placed = &self.plan.place;
         let rows = placed.iter().take(most).map(row);
         let text =
-            table("Rules that would be placed, in this order", &header, rows, Numbers(3..=5));
+            table("Rules that would be placed, winners first", &header, rows, Numbers(3..=5));
         with_rest(text, placed.len(), most)
     }
 

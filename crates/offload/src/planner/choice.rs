@@ -146,20 +146,21 @@ impl<'u, 'p> Choosing<'_, 'u, 'p> {
             }
             self.room -= bundle.entries;
             self.moves += bundle.moves;
-            bundle.members.into_iter().for_each(|member| self.choice.choose(member));
+            let mut members = bundle.members;
+            members.sort_unstable_by_key(|member| Reverse(self.units[*member as usize].rank));
+            members.into_iter().for_each(|member| self.choice.choose(member));
         }
     }
 
-    /// A rule with those of its closure that are not chosen yet, winners first. `None`: it is
-    /// chosen, or may not be.
+    /// A rule with those of its closure that are not chosen yet. `None`: it is chosen, or may not
+    /// be.
     fn bundle(&mut self, unit: u32) -> Option<Bundle> {
         if self.choice.turn(unit as usize).is_some() {
             return None;
         }
         let Closure::Open(closure) = self.closures.of(unit) else { return None };
         let is_new = |member: &u32| self.choice.turn(*member as usize).is_none();
-        let mut members: Vec<u32> = closure.iter().copied().filter(is_new).chain([unit]).collect();
-        members.sort_unstable_by_key(|member| Reverse(self.units[*member as usize].rank));
+        let members: Vec<u32> = closure.iter().copied().filter(is_new).chain([unit]).collect();
         let (mut packets, mut entries, mut moves) = (0u64, 0, 0);
         for &member in &members {
             let unit = &self.units[member as usize];
