@@ -102,6 +102,7 @@ fn header() -> String {
         XDP_ACTIONS TIERS TIER_OVERLAY MAX_TIER_OVERLAYS MAX_ENTRANCES MAX_EXITS
         KIND_VXLAN KIND_GENEVE NETWORK_OPEN NETWORK_ASKS VERDICT_PERMIT VERDICT_DROP WAY_OPEN MISSES
         BUCKET_PLACES HASH_FACTOR
+        SAMPLE_SENT SAMPLE_DROPPED SAMPLE_ANSWERED NO_FLOW
         HEADER_BYTES TENANT_BYTES MAX_FLOWS
     );
     for (name, number) in numbers {
@@ -133,6 +134,7 @@ fn header() -> String {
         FlowEntry::definition(),
         FlowUseEntry::definition(),
         WayEntry::definition(),
+        SampleEntry::definition(),
         ServiceEntry::definition(),
         PortEntry::definition(),
         PortsEntry::definition(),

@@ -18,6 +18,7 @@
  * hangs does not renew the lease, and everything is a miss. See src/tier.rs.
  */
 #include "frame.h"
+#include "tables.h"
 
 #define ETH_P_ARP_REPLY 2
 #define ARP_BYTES 28
@@ -31,109 +32,6 @@
 /* Trans Ether Bridging. */
 #define ETHERNET_IN_GENEVE 0x6558
 
-/* 0 -> until when the tables hold. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct lockgate_lease);
-} lease SEC(".maps");
-
-/* Number -> overlay, and where its packets come in. One that is to change is closed
- * before, for a while, as everything below is.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOCKGATE_MAX_TIER_OVERLAYS);
-	__type(key, __u32);
-	__type(value, struct lockgate_overlay);
-} overlays SEC(".maps");
-
-/* Number -> network, and whether its packets are answered here: one write closes it,
- * or makes all verdicts on its flows be of an earlier generation.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_network);
-} networks SEC(".maps");
-
-/* Buckets of places, which lead from an endpoint to its record: src/index.rs. The
- * kernel's hashes use an element for another key while a program still reads it; a
- * place is one word, and the record repeats its key.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_bucket);
-} endpoint_index SEC(".maps");
-
-/* A record is written only while no slot leads to it, nor has for a while. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_endpoint);
-} endpoint_records SEC(".maps");
-
-/* From a flow of a network with groups to its record, likewise. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_bucket);
-} flow_index SEC(".maps");
-
-/* A record is written only while no slot leads to it, nor has for a while. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_flow);
-} flow_records SEC(".maps");
-
-/* Ways to hosts: changed only while closed, and having been so for a while. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_way);
-} ways SEC(".maps");
-
-/* Slot of an endpoint -> packets that it sent or was sent; written here only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, __u64);
-} hits SEC(".maps");
-
-/* Slot of a flow -> its packets that a verdict was found for; written here only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1); /* set when it is loaded */
-	__type(key, __u32);
-	__type(value, struct lockgate_flow_use);
-} flow_hits SEC(".maps");
-
-/* Interface index -> the netdev that a packet leaves by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, LOCKGATE_MAX_EXITS);
-	__type(key, __u32);
-	__type(value, __u32);
-} exits SEC(".maps");
-
-/* Why a frame is the worker's -> frames, per CPU; written here only. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, LOCKGATE_MISSES);
-	__type(key, __u32);
-	__type(value, __u64);
-} misses SEC(".maps");
-
 /* A frame on its way through. Behind each pointer: how many bytes are known to be there. */
 struct crossing {
 	__u8 *frame; /* ETH_HLEN */
@@ -143,6 +41,7 @@ struct crossing {
 	__u32 tenant_at;
 	__u32 vni;
 	__u32 kind; /* LOCKGATE_KIND_* */
+	__u32 sampled; /* as in the lease */
 	__u16 vlan;
 };
 
@@ -151,6 +50,16 @@ struct gate {
 	__u32 number;
 	__u32 state; /* LOCKGATE_NETWORK_* */
 	__u32 generation;
+};
+
+/* What the audit is told of a packet that was answered. */
+struct answer {
+	const struct lockgate_endpoint *from, *to;
+	const struct lockgate_flow *judged; /* NULL: nobody asked for a verdict */
+	struct gate gate;
+	__u32 what; /* LOCKGATE_SAMPLE_* */
+	__u32 protocol; /* 0: none, a question */
+	__u32 from_slot, to_slot, flow_slot;
 };
 
 /* What a mark says of a packet that goes up although its verdict is known here. */
@@ -328,12 +237,12 @@ static __always_inline int leave(struct xdp_md *ctx, const struct lockgate_way *
 	return bpf_redirect_map(&exits, way->ifindex, 0) == XDP_REDIRECT ? XDP_REDIRECT : 0;
 }
 
-static __always_inline void count_hit(void *map, __u32 slot)
+/* Counts a packet of an endpoint. Returns its number on this core. */
+static __always_inline __u64 count_hit(void *map, __u32 slot)
 {
 	__u64 *packets = bpf_map_lookup_elem(map, &slot);
 
-	if (packets)
-		(*packets)++;
+	return packets ? ++*packets : 0;
 }
 
 /* Counts a packet of a flow by its verdict, as the walk would count it for a rule. */
@@ -517,43 +426,93 @@ static __always_inline enum lockgate_miss go_up(const struct lockgate_flow *judg
 	return miss;
 }
 
+/* Tells of a packet that was answered, if it is one of those that are sampled. `packets`
+ * is its number among its sender's: each draws anew, so flows that take turns are
+ * sampled alike.
+ */
+static __always_inline void tell(struct xdp_md *ctx, const struct crossing *crossing,
+				 const struct answer *answer, __u64 packets)
+{
+	const struct lockgate_flow *judged = answer->judged;
+	struct lockgate_sample *sample;
+	__u32 draw;
+
+	if (!crossing->sampled)
+		return;
+	draw = hashed(hashed(options.process, answer->from_slot), packets);
+	if (draw > crossing->sampled)
+		return;
+	sample = bpf_ringbuf_reserve(&samples, sizeof(*sample), 0);
+	if (!sample) {
+		count_hit(&unheard, 0);
+		return;
+	}
+	sample->at_ns = bpf_ktime_get_coarse_ns();
+	sample->answer = answer->what;
+	sample->vni = crossing->vni;
+	sample->source = answer->from->address;
+	sample->destination = answer->to->address;
+	sample->protocol = answer->protocol;
+	sample->upper = 0;
+	if (answer->protocol)
+		upper_of(ctx, crossing->tenant_at + ETH_HLEN + 20, answer->protocol,
+			 &sample->upper);
+	sample->network = answer->gate.number;
+	sample->generation = answer->gate.generation;
+	sample->flow = judged ? answer->flow_slot : LOCKGATE_NO_FLOW;
+	sample->rules_domain = judged ? judged->rules_domain : 0;
+	sample->rules_generation = judged ? judged->rules_generation : 0;
+	sample->claim = judged ? judged->claim : 0;
+	sample->endpoint = answer->to_slot;
+	sample->host = answer->to->host;
+	copy_station(sample->mac, answer->to->mac);
+	sample->reserved = 0;
+	bpf_ringbuf_submit(sample, BPF_RB_NO_WAKEUP);
+}
+
 /* A tenant's packet: forwarded, dropped by a verdict, or the reason why not. */
 static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct crossing *crossing,
 						__u32 length, int *action,
 						enum lockgate_counter *counter, struct claim *claim)
 {
-	__u32 from_slot = 0, to_slot = 0, flow_slot = 0, said = LOCKGATE_VERDICT_PERMIT;
-	__u32 around = crossing->tenant_at + ETH_HLEN - crossing->ip_at;
+	__u32 around = crossing->tenant_at + ETH_HLEN - crossing->ip_at, said;
 	__u8 *ip = crossing->ip, *tenant = crossing->tenant;
+	struct answer answer = { .what = LOCKGATE_SAMPLE_SENT };
 	const struct lockgate_flow *judged = NULL;
 	const struct lockgate_endpoint *from, *to;
-	struct gate gate = {};
 	const struct lockgate_way *by;
 	enum lockgate_miss miss;
-	__u64 change;
+	__u64 change, packets;
 
 	if (!is_plain(ctx, crossing, length - around))
 		return LOCKGATE_MISS_UNUSUAL;
 	from = sender(crossing, load32_be(tenant + ETH_HLEN + 12), load32_be(ip + 12), tenant + 6,
-		      &from_slot);
+		      &answer.from_slot);
 	if (!from)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, from, &gate);
+	miss = enter(ctx, crossing, from, &answer.gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
-	if (gate.state == LOCKGATE_NETWORK_ASKS) {
-		judged = verdict(ctx, crossing, &gate, &flow_slot);
+	said = LOCKGATE_VERDICT_PERMIT;
+	if (answer.gate.state == LOCKGATE_NETWORK_ASKS) {
+		judged = verdict(ctx, crossing, &answer.gate, &answer.flow_slot);
 		said = judged ? judged->verdict : 0;
 	}
-	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &to_slot);
+	to = endpoint(crossing->vni, load32_be(tenant + ETH_HLEN + 16), &answer.to_slot);
 	if (!to)
 		return go_up(judged, claim, LOCKGATE_MISS_ENDPOINT);
+	answer.from = from;
+	answer.to = to;
+	answer.judged = judged;
+	answer.protocol = tenant[ETH_HLEN + 9];
 	if (said == LOCKGATE_VERDICT_DROP) {
 		*counter = LOCKGATE_VERDICT_DROPPED;
 		*action = XDP_DROP;
-		count_hit(&hits, from_slot);
-		count_hit(&hits, to_slot);
-		count_flow(flow_slot, load16(tenant + ETH_HLEN + 2));
+		packets = count_hit(&hits, answer.from_slot);
+		count_hit(&hits, answer.to_slot);
+		count_flow(answer.flow_slot, load16(tenant + ETH_HLEN + 2));
+		answer.what = LOCKGATE_SAMPLE_DROPPED;
+		tell(ctx, crossing, &answer, packets);
 		return LOCKGATE_MISS_NONE;
 	}
 	if (said != LOCKGATE_VERDICT_PERMIT)
@@ -566,10 +525,11 @@ static __always_inline enum lockgate_miss carry(struct xdp_md *ctx, const struct
 		 change16(load16_raw(tenant + 4), load16_raw(to->mac + 4));
 	copy_station(tenant, to->mac);
 	readdress(crossing->frame, ip, by, change);
-	count_hit(&hits, from_slot);
-	count_hit(&hits, to_slot);
-	if (gate.state == LOCKGATE_NETWORK_ASKS)
-		count_flow(flow_slot, load16(tenant + ETH_HLEN + 2));
+	packets = count_hit(&hits, answer.from_slot);
+	count_hit(&hits, answer.to_slot);
+	if (answer.gate.state == LOCKGATE_NETWORK_ASKS)
+		count_flow(answer.flow_slot, load16(tenant + ETH_HLEN + 2));
+	tell(ctx, crossing, &answer, packets);
 	return LOCKGATE_MISS_NONE;
 }
 
@@ -627,19 +587,19 @@ static __always_inline void turn_back(__u8 *frame, __u8 *ip, const struct crossi
 /* A tenant's question for a link address: answered, or the reason why not. Groups
  * have no say in it: they judge IP packets.
  */
-static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
-						 const struct crossing *crossing, __u32 length,
-						 int *action)
+static __always_inline enum lockgate_miss answer_arp(struct xdp_md *ctx,
+						     const struct crossing *crossing,
+						     __u32 length, int *action)
 {
 	__u8 *tenant = bytes_at(ctx, crossing->tenant_at, ETH_HLEN + ARP_BYTES), *arp;
 	const __u32 answered = OUTER_BYTES + ETH_HLEN + ARP_BYTES;
 	__u8 *ip = crossing->ip;
+	struct answer answer = { .what = LOCKGATE_SAMPLE_ANSWERED };
 	const struct lockgate_endpoint *asks, *has;
-	__u32 from_slot = 0, to_slot = 0;
 	const struct lockgate_way *by;
 	enum lockgate_miss miss;
-	struct gate gate = {};
 	__u8 mac[ETH_ALEN];
+	__u64 packets;
 
 	/* Behind options the answer would begin elsewhere. */
 	if (!tenant || crossing->tenant_at != crossing->ip_at + OUTER_BYTES)
@@ -647,13 +607,13 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	arp = tenant + ETH_HLEN;
 	if (!is_request(arp) || arp[8] & 1 || !same_station(arp + 8, tenant + 6))
 		return LOCKGATE_MISS_UNUSUAL;
-	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &from_slot);
+	asks = sender(crossing, load32_be(arp + 14), load32_be(ip + 12), tenant + 6, &answer.from_slot);
 	if (!asks)
 		return LOCKGATE_MISS_SENDER;
-	miss = enter(ctx, crossing, asks, &gate);
+	miss = enter(ctx, crossing, asks, &answer.gate);
 	if (miss != LOCKGATE_MISS_NONE)
 		return miss;
-	has = endpoint(crossing->vni, load32_be(arp + 24), &to_slot);
+	has = endpoint(crossing->vni, load32_be(arp + 24), &answer.to_slot);
 	if (!has)
 		return LOCKGATE_MISS_ENDPOINT;
 	/* Who asks for an address of its own is told nothing: the walk says so. */
@@ -666,20 +626,25 @@ static __always_inline enum lockgate_miss answer(struct xdp_md *ctx,
 	copy_station(mac, has->mac);
 	reply(tenant, mac);
 	turn_back(crossing->frame, ip, crossing, by, answered);
-	count_hit(&hits, from_slot);
+	packets = count_hit(&hits, answer.from_slot);
+	answer.from = asks;
+	answer.to = has;
+	tell(ctx, crossing, &answer, packets);
 	if (length > answered)
 		bpf_xdp_adjust_tail(ctx, (int)answered - (int)length);
 	return LOCKGATE_MISS_NONE;
 }
 
 /* The process renewed the lease, and it is the one that this program is of. */
-static __always_inline bool is_leased(void)
+static __always_inline bool is_leased(__u32 *sampled)
 {
 	__u32 key = 0;
 	struct lockgate_lease *until = bpf_map_lookup_elem(&lease, &key);
 
-	return until && until->incarnation == options.process &&
-	       bpf_ktime_get_coarse_ns() < until->until_ns;
+	if (!until || until->incarnation != options.process)
+		return false;
+	*sampled = until->sampled;
+	return bpf_ktime_get_coarse_ns() < until->until_ns;
 }
 
 /* RFC 791, RFC 768: a packet of `length` bytes in the form that the walk writes, and
@@ -720,7 +685,7 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 	length = load16(crossing.ip + 2);
 	if (crossing.ip_at + length != (__u32)(end - data) || !is_outer(crossing.ip, length))
 		return LOCKGATE_MISS_UNUSUAL;
-	if (!is_leased())
+	if (!is_leased(&crossing.sampled))
 		return LOCKGATE_MISS_LEASE;
 	if (!parse_overlay(ctx, &crossing))
 		return LOCKGATE_MISS_UNUSUAL;
@@ -729,7 +694,7 @@ static __always_inline enum lockgate_miss cross(struct xdp_md *ctx, __u16 *vlan,
 		return LOCKGATE_MISS_UNUSUAL;
 	if (load16(crossing.tenant + 12) == ETH_P_ARP) {
 		*counter = LOCKGATE_ARP_ANSWERED;
-		return answer(ctx, &crossing, length, action);
+		return answer_arp(ctx, &crossing, length, action);
 	}
 	if (load16(crossing.tenant + 12) != ETH_P_IP || crossing.tenant[0] & 1)
 		return LOCKGATE_MISS_UNUSUAL;

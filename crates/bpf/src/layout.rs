@@ -53,6 +53,13 @@ pub(crate) const HASH_FACTOR: u64 = 6_364_136_223_846_793_005;
 /// Value of [`WayEntry::state`]: packets may leave by it.
 pub(crate) const WAY_OPEN: u32 = 1;
 
+/// Values of [`SampleEntry::answer`].
+pub(crate) const SAMPLE_SENT: u32 = 1;
+pub(crate) const SAMPLE_DROPPED: u32 = 2;
+pub(crate) const SAMPLE_ANSWERED: u32 = 3;
+/// Value of [`SampleEntry::flow`] where no verdict on the flow was asked for.
+pub(crate) const NO_FLOW: u32 = u32::MAX;
+
 /// Value of [`PortsEntry::link`]: each frame begins with the header of an emulated card.
 pub(crate) const LINK_CARDED: u16 = 1;
 
@@ -222,7 +229,40 @@ shared_struct! {
         pub(crate) until_ns: u64,
         /// Number of the process's tier: what another one wrote does not count.
         pub(crate) incarnation: u32,
-        pub(crate) reserved: u32,
+        /// A packet that is answered draws a number of 32 bits, and is sampled if it is not above
+        /// this; 0: none is.
+        pub(crate) sampled: u32,
+    }
+}
+
+shared_struct! {
+    /// A packet that was answered, by what, as the audit is told.
+    pub(crate) struct SampleEntry as "lockgate_sample" {
+        /// Nanoseconds of `CLOCK_MONOTONIC_COARSE`.
+        pub(crate) at_ns: u64,
+        /// One of `SAMPLE_*`.
+        pub(crate) answer: u32,
+        /// The tenant's flow, as in [`FlowKeyEntry`]; of a question for a link address the two
+        /// addresses.
+        pub(crate) vni: u32,
+        pub(crate) source: u32,
+        pub(crate) destination: u32,
+        pub(crate) protocol: u32,
+        pub(crate) upper: u32,
+        /// Number of the network, and its generation at that moment; 0: it was open.
+        pub(crate) network: u32,
+        pub(crate) generation: u32,
+        /// Slot of the verdict on the flow, or `NO_FLOW`.
+        pub(crate) flow: u32,
+        /// The claim that the verdict was written with, as in [`FlowEntry`].
+        pub(crate) rules_domain: u32,
+        pub(crate) rules_generation: u32,
+        pub(crate) claim: u32,
+        /// Slot of the endpoint that was sent to, or asked for; and what its record said.
+        pub(crate) endpoint: u32,
+        pub(crate) host: u32,
+        pub(crate) mac: [u8; 6],
+        pub(crate) reserved: u16,
     }
 }
 

@@ -47,6 +47,7 @@
 //! | `steering` | a loaded program, its tables and counters |
 //! | [`tier`] | the tables of the kernel tier of overlays |
 //! | `index` | its way from a key to a slot |
+//! | `samples`, `answered` | samples of what it answered: the ring, and as they are read |
 //! | `maps` | maps that the process makes |
 //! | `attach` | which program a netdev runs, replaced and detached with care |
 //! | `probe` | what this machine has of what is needed |
@@ -54,6 +55,7 @@
 //! | `messages` | what libbpf says, caught for our errors |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod answered;
 mod attach;
 mod counters;
 mod error;
@@ -64,10 +66,12 @@ mod layout;
 mod maps;
 mod messages;
 mod probe;
+mod samples;
 mod steering;
 pub mod tier;
 pub mod traffic;
 
+pub use answered::{Answered, AnsweredSample};
 pub use attach::{
     Attached, AttachedProgram, Mode, ModeChoice, NativeRefusal, Owner, attached, detach,
 };

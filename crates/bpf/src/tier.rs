@@ -14,6 +14,7 @@
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -30,6 +31,7 @@ use crate::layout::{
     VERDICT_PERMIT, WAY_OPEN, WayEntry,
 };
 use crate::maps::make;
+use crate::samples::Samples;
 use crate::steering::{Aligned, load};
 use crate::{BpfError, Steering};
 
@@ -222,6 +224,9 @@ pub struct Tier {
     hits: MapHandle,
     exits: MapHandle,
     misses: MapHandle,
+    samples: Samples,
+    /// [`LeaseEntry::sampled`], for the next lease.
+    sampled: AtomicU32,
 }
 
 impl Tier {
@@ -258,12 +263,19 @@ impl Tier {
             hits: make("lockgate_hits", per_cpu, (4, 8), endpoints)?,
             exits: make("lockgate_exits", MapType::DevmapHash, (4, 4), MAX_EXITS as u32)?,
             misses: make("lockgate_misses", per_cpu, (4, 8), MISSES as u32)?,
+            samples: Samples::new()?,
+            sampled: AtomicU32::new(0),
         })
     }
 
     /// The room in its tables.
     pub fn size(&self) -> Size {
         self.size
+    }
+
+    /// The ring of samples.
+    pub(crate) fn samples(&self) -> &Samples {
+        &self.samples
     }
 
     pub(crate) fn process(&self) -> u32 {
@@ -285,6 +297,8 @@ impl Tier {
             ("hits", &self.hits),
             ("exits", &self.exits),
             ("misses", &self.misses),
+            ("samples", &self.samples.map),
+            ("unheard", &self.samples.unheard),
         ]
         .into_iter()
         .map(|(name, map)| (name, map.as_fd()))
@@ -295,8 +309,18 @@ impl Tier {
     /// # Errors
     /// [`BpfError::Table`].
     pub fn renew(&self, until_ns: u64) -> Result<(), BpfError> {
-        let lease = LeaseEntry { until_ns, incarnation: self.process, reserved: 0 };
+        let sampled = self.sampled.load(Ordering::Relaxed);
+        let lease = LeaseEntry { until_ns, incarnation: self.process, sampled };
         put(&self.lease, "lease", &0u32, &lease)
+    }
+
+    /// Has one of so many packets that the program answers sampled, by chance, from the next
+    /// [renewal](Self::renew) of the lease on; 0: none, as in the beginning. They are
+    /// [taken](Self::take_samples) now and then.
+    pub fn sample_one_of(&self, packets: u32) {
+        let highest = (u64::from(u32::MAX) + 1).checked_div(packets.into());
+        let highest = highest.map_or(0, |draws| (draws - 1) as u32);
+        self.sampled.store(highest, Ordering::Relaxed);
     }
 
     /// Sets the state of an overlay. `number` is below [`MAX_TIER_OVERLAYS`]; an overlay that
@@ -632,7 +656,7 @@ fn set(
 }
 
 /// The sum of a per-CPU number.
-fn sum(map: &MapHandle, table: &'static str, key: u32) -> Result<u64, BpfError> {
+pub(crate) fn sum(map: &MapHandle, table: &'static str, key: u32) -> Result<u64, BpfError> {
     Ok(of_cores(map, table, key)?.iter().map(|core| u64::read(core)).sum())
 }
 

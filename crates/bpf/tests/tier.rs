@@ -11,7 +11,7 @@ use bpf::tier::{
     FlowClaim, FlowKey, FlowRecord, Key, NetworkState, Overlay, Record, Size, State, Tier, Verdict,
     Way,
 };
-use bpf::{Action, BpfError, Counter, LinkForm, Miss, Steering};
+use bpf::{Action, Answered, AnsweredSample, BpfError, Counter, LinkForm, Miss, Steering};
 use common::*;
 use policy::connection::Segment;
 use wire::build::PacketBuilder;
@@ -418,4 +418,116 @@ fn what_goes_on_to_the_tier_loses_a_cards_tag_and_is_carried_as_without_a_card()
     let mark = Mark::read(&up.mark.unwrap()).unwrap();
     assert_eq!((mark.card_tag(), mark.claims()), (None, false));
     assert_eq!(tier.misses().unwrap()[Miss::Endpoint as usize], 1);
+}
+
+/// The samples that are there.
+fn samples(tier: &Tier) -> Vec<AnsweredSample> {
+    let mut samples = Vec::new();
+    tier.take_samples(&mut samples).unwrap();
+    samples
+}
+
+fn sample_one_of(tier: &Tier, packets: u32) {
+    tier.sample_one_of(packets);
+    tier.renew(u64::MAX).unwrap();
+}
+
+#[test]
+fn what_is_answered_in_front_of_the_workers_is_told_with_what_it_was_answered_by() {
+    let Some((steering, tier)) = program() else { return };
+    let end = |frame: &[u8]| end(&steering, &tier, frame);
+    let set = |state| tier.set_network(NETWORK, VNI, 0, state).unwrap();
+    let udp = packet(|packet| packet.udp(0x1234, 53));
+    set(NetworkState::Open);
+    assert_eq!((end(&udp), samples(&tier)), (End::Sent, vec![]), "none is asked for");
+    sample_one_of(&tier, 1);
+    let key = flow(protocol::UDP, [0x12, 0x34, 0, 53]);
+    let expected = AnsweredSample {
+        answer: Answered::Sent,
+        key,
+        network: NETWORK,
+        generation: 0,
+        flow_slot: None,
+        claim: None,
+        endpoint_slot: 2,
+        host: host(2),
+        mac: mac(2),
+        at_ns: 0,
+    };
+    // The moment is that of the test, about.
+    let told = |frame: &[u8], expected_end: End| {
+        assert_eq!(end(frame), expected_end);
+        let samples = samples(&tier);
+        assert!(samples.iter().all(|sample| sample.at_ns > 0));
+        samples.into_iter().map(|it| AnsweredSample { at_ns: 0, ..it }).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&udp, End::Sent), [expected]);
+    let tcp = packet(|it| it.tcp_with(9, 80, 0x10, None));
+    let of_tcp = flow(protocol::TCP, [0, 9, 0, 80]);
+    assert_eq!(told(&tcp, End::Sent), [AnsweredSample { key: of_tcp, ..expected }]);
+    let esp = packet(|it| it.protocol(protocol::ESP));
+    let of_esp = flow(protocol::ESP, [0; 4]);
+    assert_eq!(told(&esp, End::Sent), [AnsweredSample { key: of_esp, ..expected }]);
+    let (answer, asked) = (Answered::LinkAddress, flow(0, [0; 4]));
+    let of_arp = AnsweredSample { answer, key: asked, ..expected };
+    assert_eq!(told(&arp(), End::Answered), [of_arp]);
+
+    // By verdicts, with the claim that they were written with.
+    set(NetworkState::Asks { generation: 9 });
+    assert_eq!(told(&udp, NO_VERDICT), []);
+    let claim = Claim { kind: ClaimKind::Drop, rule: 77 };
+    let claim = Some(FlowClaim { domain: 5, generation: 6, claim });
+    for (slot, verdict, claim, answer) in
+        [(11, Verdict::Permit, None, Answered::Sent), (12, Verdict::Drop, claim, Answered::Dropped)]
+    {
+        let record = FlowRecord { key, generation: 9, network: NETWORK, verdict, claim };
+        tier.write_flow(slot, &record).unwrap();
+        tier.publish_flow(key, slot).unwrap();
+        let (generation, flow_slot) = (9, Some(slot));
+        let by_verdict = AnsweredSample { answer, generation, flow_slot, claim, ..expected };
+        let end = if answer == Answered::Sent { End::Sent } else { End::Dropped };
+        assert_eq!(told(&udp, end), [by_verdict]);
+        tier.withdraw_flow(key, slot).unwrap();
+    }
+    assert_eq!(told(&udp, NO_VERDICT), [], "what goes up is the workers' to audit");
+    set(NetworkState::Open);
+    sample_one_of(&tier, 0);
+    assert_eq!(told(&udp, End::Sent), []);
+}
+
+#[test]
+fn about_one_packet_of_so_many_is_sampled_of_each_of_flows_that_take_turns() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Open).unwrap();
+    sample_one_of(&tier, 8);
+    let frames = [53, 54].map(|port| packet(|packet| packet.udp(1, port)));
+    let mut counts = [0u32; 2];
+    for _ in 0..2000 {
+        for frame in &frames {
+            assert_eq!(steering.run(frame).unwrap().action, Action::Transmit);
+        }
+        for sample in samples(&tier) {
+            counts[usize::from(sample.key.upper[3] - 53)] += 1;
+        }
+    }
+    // 250 of each in the mean, with a deviation of 15.
+    assert!(counts.iter().all(|count| (150..350).contains(count)), "{counts:?}");
+    assert_eq!(tier.samples_lost().unwrap(), 0);
+}
+
+#[test]
+fn samples_that_nobody_takes_are_lost_and_counted_and_packets_pass_as_before() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Open).unwrap();
+    sample_one_of(&tier, 1);
+    let frame = packet(|packet| packet.udp(1, 53));
+    for _ in 0..2000 {
+        assert_eq!(steering.run(&frame).unwrap().action, Action::Transmit);
+    }
+    let (taken, lost) = (samples(&tier).len() as u64, tier.samples_lost().unwrap());
+    assert!(taken > 500 && lost > 500, "{taken} {lost}");
+    assert_eq!(taken + lost, 2000);
+    // There is room again.
+    assert_eq!(steering.run(&frame).unwrap().action, Action::Transmit);
+    assert_eq!((samples(&tier).len(), tier.samples_lost().unwrap()), (1, lost));
 }

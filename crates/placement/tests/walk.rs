@@ -416,6 +416,9 @@ fn a_judged_world() -> impl Strategy<Value = World> {
 #[test]
 fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     let Some((steering, tier)) = program() else { return };
+    // Samples for an audit change nothing, whether anybody takes them or not.
+    tier.sample_one_of(2);
+    tier.renew(FOREVER).unwrap();
     let (seen, residents) = (Seen::default(), RefCell::new(Residents::new(tier)));
     let now = Cell::new(0u64);
     let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
@@ -458,6 +461,9 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
     assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
+    let mut samples = Vec::new();
+    residents.borrow().tables().take_samples(&mut samples).unwrap();
+    assert!(samples.len() > 500, "{}", samples.len());
     assert!(up.get() > 2_000, "{up:?}");
     assert!(refused.get() > 100 && claimed.get() > 20 && tracked.get() > 5);
     // Each reason was met but two, which have tests of their own.
