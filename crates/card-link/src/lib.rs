@@ -36,6 +36,8 @@ mod rule;
 mod sa;
 mod wiped;
 
-pub use line::{LineError, Lines, MAX_LINE, MAX_REQUEST, decode_report, decode_request, encode};
+pub use line::{
+    LineError, Lines, MAX_LINE, MAX_REQUEST, decode_report, decode_request, encode, encode_behind,
+};
 pub use message::{Found, Item, Report, Request};
 pub use rule::Malformed;

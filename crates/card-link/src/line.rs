@@ -35,13 +35,18 @@ pub enum LineError {
 
 /// The line of a message, with its end. It may hold a key, and is wiped when it goes.
 pub fn encode(message: &impl Serialize) -> Zeroizing<Vec<u8>> {
-    let mut line = Wiped::default();
+    encode_behind(Zeroizing::default(), message)
+}
+
+/// Lines, and behind them that of a message. Of what moves for want of room no copy is left.
+pub fn encode_behind(lines: Zeroizing<Vec<u8>>, message: &impl Serialize) -> Zeroizing<Vec<u8>> {
+    let (before, mut bytes) = (lines.len(), Wiped::of(lines));
     // Maps with other keys than strings, and types that refuse to be written, are what fails.
-    if serde_json::to_writer(&mut line, message).is_err() {
-        line = Wiped::default();
+    if serde_json::to_writer(&mut bytes, message).is_err() {
+        bytes.truncate(before);
     }
-    line.extend(b"\n");
-    line.into_bytes()
+    bytes.extend(b"\n");
+    bytes.into_bytes()
 }
 
 /// Reads a host's line, with or without its end.

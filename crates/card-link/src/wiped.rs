@@ -12,6 +12,14 @@ const FIRST: usize = 1024;
 pub(crate) struct Wiped(Zeroizing<Vec<u8>>);
 
 impl Wiped {
+    pub(crate) fn of(bytes: Zeroizing<Vec<u8>>) -> Wiped {
+        Wiped(bytes)
+    }
+
+    pub(crate) fn truncate(&mut self, length: usize) {
+        self.0.truncate(length);
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use card_link::{Found, Lines, Report, Request, decode_report, encode};
+use card_link::{Found, Lines, Report, Request, decode_report, encode, encode_behind};
 use offload::{Capabilities, CardEvent};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -95,7 +95,7 @@ async fn ask(mut write: OwnedWriteHalf, requests: &mut UnboundedReceiver<Request
         bytes = encode(&request);
         while bytes.len() < WRITTEN_AT_A_TIME {
             let Ok(request) = requests.try_recv() else { break };
-            bytes.extend_from_slice(&encode(&request));
+            bytes = encode_behind(bytes, &request);
         }
     }
 }

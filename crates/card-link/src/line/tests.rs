@@ -225,7 +225,9 @@ proptest! {
         let line = encode(&request);
         prop_assert!(line.len() <= MAX_REQUEST && line.ends_with(b"\n"));
         prop_assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
-        prop_assert_eq!(decode_request(&line).unwrap(), request);
+        prop_assert_eq!(decode_request(&line).unwrap(), request.clone());
+        let both = encode_behind(encode(&Request::Begin {}), &request);
+        prop_assert_eq!(&both[..], [&encode(&Request::Begin {})[..], &line].concat());
     }
 
     #[test]
