@@ -239,7 +239,7 @@ impl Desk {
             self.plan_at = Instant::now();
         }
         if let Told::Refused(key, refusal) = told {
-            let rule = self.plan.as_ref().map_or("", |plan| &plan.1.policy(key.slot).name);
+            let rule = self.plan.as_ref().map_or("", |plan| name_of(&plan.1, key));
             let message = format!("card {name} refused rule {rule}: {refusal}");
             let details: crate::events::Details<'_> = &[
                 ("rule", &rule),
@@ -255,7 +255,7 @@ impl Desk {
     fn report_missing(&self, missing: &[RuleKey], lost: usize, snapshot: &Snapshot) {
         let name = &self.settings.name;
         let count = missing.len() + lost;
-        let first = missing.first().map(|key| snapshot.spd().policy(key.slot).name.as_str());
+        let first = missing.first().map(|key| name_of(snapshot.spd(), *key));
         let of = first.map_or_else(String::new, |first| format!(", the first of them {first}"));
         let message = format!("card {name} lost {count} rules without a word{of}");
         self.events.record(Kind::CardChanged, name, message, &[("lost", &count)]);
@@ -427,6 +427,13 @@ fn tell(ledger: &mut Ledger, changes: &RuleChanges, spd: &Spd) {
     let came: Vec<(PolicyIndex, &Policy)> =
         changes.came.iter().map(|slot| (*slot, spd.policy(*slot))).collect();
     ledger.changed(&gone, &came);
+}
+
+/// The name of a rule; empty if it is of an earlier arrangement of slots, of which a card may tell
+/// late.
+fn name_of(spd: &Spd, key: RuleKey) -> &str {
+    let is_there = (key.slot.0 as usize) < spd.slots();
+    if is_there { &spd.policy(key.slot).name } else { "" }
 }
 
 /// The slot of a port, by its name.
