@@ -16,6 +16,7 @@ mod init;
 mod input;
 mod keygen;
 mod live;
+mod offload_help;
 mod plan;
 mod replay;
 mod words;
@@ -122,6 +123,12 @@ fn main() -> ExitCode {
         return code;
     }
     let form = Form::asked_for(&args);
+    if let Some(printed) = offload_help::answer(&args) {
+        return match printed {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => tell(&Failure::from(error), form),
+        };
+    }
     match parsed(args).and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => tell(&failure, form),
