@@ -29,12 +29,51 @@ pub(super) struct Netdev {
     /// True if its driver takes native XDP programs that redirect.
     native_xdp: Option<bool>,
     zero_copy: Option<bool>,
+    /// A card that can take rules over from the gateway.
+    card: CardSupport,
     /// The XDP program it runs: its name, and `(Lockgate)` or `(foreign)`.
     program: String,
     /// Reasons why it cannot be a port.
     refusals: Vec<String>,
     /// Remarks on its use as a port.
     notes: Vec<String>,
+}
+
+/// The support of cards on a netdev.
+#[derive(Debug, Default, Serialize)]
+struct CardSupport {
+    /// `no`, `emulated` or `unknown`.
+    supported: &'static str,
+    /// The reason, or what it takes.
+    why: String,
+}
+
+impl CardSupport {
+    /// The support on a netdev of this driver; one made by a process may be an emulated card's.
+    fn of(driver: &str, maker: Maker) -> CardSupport {
+        match (maker, driver) {
+            (Maker::Process, _) => CardSupport {
+                supported: "emulated",
+                why: "if lockgate-emulated-card made it: name its socket in [card.NAME]".into(),
+            },
+            (Maker::Kernel, "") => {
+                CardSupport { supported: "no", why: "no card is behind it".into() }
+            }
+            (Maker::Kernel, driver) => CardSupport {
+                supported: "no",
+                why: format!("Lockgate gives cards of driver {driver} nothing yet"),
+            },
+        }
+    }
+}
+
+/// The maker of a netdev.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    /// A driver, or the kernel itself.
+    Kernel,
+    /// A process: a TUN or TAP netdev.
+    Process,
 }
 
 /// All netdevs of this network namespace but loopback and the host port.
@@ -71,7 +110,10 @@ fn look(name: String, ifindex: u32) -> Netdev {
     }
     match Sysfs::of(&netdev.name, ifindex) {
         Some(sysfs) => sysfs.tell(&mut netdev),
-        None => netdev.notes.push("/sys shows another network namespace: little is known".into()),
+        None => {
+            netdev.card = CardSupport { supported: "unknown", why: String::new() };
+            netdev.notes.push("/sys shows another network namespace: little is known".into());
+        }
     }
     netdev.notes.extend(offloads(&netdev.name));
     netdev.notes.extend(unfinished_checksums(ifindex));
@@ -108,6 +150,8 @@ impl Sysfs {
         let driver = fs::read_link(self.0.join("device/driver")).ok();
         let driver = driver.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         netdev.driver = driver.unwrap_or_default();
+        let maker = if self.has("tun_flags") { Maker::Process } else { Maker::Kernel };
+        netdev.card = CardSupport::of(&netdev.driver, maker);
         netdev.mac = self.read("address").unwrap_or_default();
         netdev.mtu = self.read("mtu").and_then(|text| text.parse().ok());
         netdev.up = self.read("flags").and_then(|flags| {
@@ -220,15 +264,27 @@ pub(super) fn text(netdevs: &[Netdev]) -> String {
             answer(netdev.native_xdp),
             answer(netdev.zero_copy),
             if netdev.driver.is_empty() { "-".into() } else { netdev.driver.clone() },
+            netdev.card.supported.to_owned(),
             if netdev.program.is_empty() { "-".into() } else { netdev.program.clone() },
         ]
     });
-    let header =
-        ["netdev", "MTU", "rx queues", "tx queues", "native XDP", "zero-copy", "driver", "program"];
+    let header = [
+        "netdev",
+        "MTU",
+        "rx queues",
+        "tx queues",
+        "native XDP",
+        "zero-copy",
+        "driver",
+        "card",
+        "program",
+    ];
     let mut text = table("Netdevs", &header, rows, Numbers(1..=3));
     for netdev in netdevs {
         let refusals = netdev.refusals.iter().map(|why| format!("cannot be a port: {why}"));
-        for line in refusals.chain(netdev.notes.iter().cloned()) {
+        let CardSupport { supported, why } = &netdev.card;
+        let card = (!why.is_empty()).then(|| format!("card: {supported}: {why}"));
+        for line in refusals.chain(netdev.notes.iter().cloned()).chain(card) {
             text.push_str(&format!(" {}: {line}\n", netdev.name));
         }
     }
@@ -238,6 +294,24 @@ pub(super) fn text(netdevs: &[Netdev]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // HA-03
+    #[test]
+    fn each_netdev_says_whether_a_card_can_take_rules_and_why_not() {
+        let netdev = |name: &str, card| Netdev { name: name.into(), card, ..Netdev::default() };
+        let text = text(&[
+            netdev("eth0", CardSupport::of("mlx5_core", Maker::Kernel)),
+            netdev("veth0", CardSupport::of("", Maker::Kernel)),
+            netdev("tap0", CardSupport::of("", Maker::Process)),
+        ]);
+        for line in [
+            " eth0: card: no: Lockgate gives cards of driver mlx5_core nothing yet",
+            " veth0: card: no: no card is behind it",
+            " tap0: card: emulated: if lockgate-emulated-card made it",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
+    }
 
     #[test]
     fn an_mtu_that_asks_for_larger_frames_is_noted() {
