@@ -1,6 +1,7 @@
 //! Reports the results of a demonstration, as a value that is printed as text or JSON.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use console::output::{Numbers, table};
 use dataplane::DropReason;
@@ -16,6 +17,26 @@ pub(crate) struct Check {
     pub(crate) ok: bool,
     /// The result of the check.
     pub(crate) detail: String,
+}
+
+/// A time that was taken; never a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct TimeFigure {
+    pub(crate) name: &'static str,
+    pub(crate) ms: Option<u64>,
+}
+
+impl TimeFigure {
+    pub(crate) fn new(name: &'static str, took: Option<Duration>) -> TimeFigure {
+        TimeFigure { name, ms: took.map(|took| took.as_millis() as u64) }
+    }
+}
+
+/// Formats times for a terminal.
+pub(crate) fn times_text(times: &[TimeFigure]) -> String {
+    let time = |ms: Option<u64>| ms.map_or("never".to_owned(), |ms| format!("{ms} ms"));
+    let rows = times.iter().map(|it| vec![it.name.to_owned(), time(it.ms)]);
+    table("Times (no check)", &["", "took"], rows, Numbers(1..=1))
 }
 
 /// Formats checks for a terminal.

@@ -22,17 +22,22 @@ fn demo(test: &str, words: &[&str]) -> Option<Command> {
     Some(command)
 }
 
+/// Plays a demonstration with these words, which must hold, and returns its JSON; `None`: no
+/// laboratory can be built here.
+fn played(test: &str, words: &[&str]) -> Option<Value> {
+    let ran = process::run(demo(test, words)?, PATIENCE).unwrap();
+    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
+        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
+        return None;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
+    Some(serde_json::from_str(&ran.stdout).unwrap())
+}
+
 #[test]
 fn groups_hold_in_the_first_scenes_of_their_demonstration() {
     let test = "groups_hold";
-    let Some(command) = demo(test, &["acl", "--scenes", "8", "--json"]) else { return };
-    let ran = process::run(command, PATIENCE).unwrap();
-    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
-        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
-        return;
-    }
-    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let Some(answer) = played(test, &["acl", "--scenes", "8", "--json"]) else { return };
     let told = [&answer["demo"], &answer["rules"], &answer["scenes"], &answer["ok"]];
     assert_eq!(
         told,
@@ -58,14 +63,7 @@ fn groups_hold_in_the_first_scenes_of_their_demonstration() {
 #[test]
 fn each_set_of_tenants_has_its_tier_in_the_demonstration_of_overlays() {
     let test = "each_set_of_tenants";
-    let Some(command) = demo(test, &["overlay", "--json"]) else { return };
-    let ran = process::run(command, PATIENCE).unwrap();
-    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
-        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
-        return;
-    }
-    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let Some(answer) = played(test, &["overlay", "--json"]) else { return };
     assert_eq!((&answer["demo"], &answer["ok"]), (&"overlay".into(), &true.into()));
     let sets = answer["sets"].as_array().unwrap();
     let [kernel, workers] = sets.as_slice() else { panic!("{sets:?}") };
@@ -163,14 +161,7 @@ fn left(directory: &Path, prefix: &str) -> Vec<String> {
 #[ignore = "make test-long PART=cards"]
 fn an_emulated_card_is_slow_small_forgetful_and_a_liar_in_the_demonstration_of_offload() {
     let test = "demo offload";
-    let Some(command) = demo(test, &["offload", "--json"]) else { return };
-    let ran = process::run(command, PATIENCE).unwrap();
-    if net::lacks_a_feature(&ran.stderr) || net::lacks_a_feature(&ran.stdout) {
-        println!("SKIPPED: {test}: {}", ran.stderr.trim().replace('\n', " | "));
-        return;
-    }
-    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let Some(answer) = played(test, &["offload", "--json"]) else { return };
     let told = [&answer["demo"], &answer["emulated"], &answer["ok"], &answer["ledger_imbalance"]];
     let expected = [Value::from("offload"), true.into(), true.into(), 0.into()];
     assert_eq!(told, expected.each_ref());

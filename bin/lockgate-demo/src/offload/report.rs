@@ -1,12 +1,11 @@
 //! Reports the results about cards, as a value that is printed as text or JSON.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use console::output::{Numbers, table};
 use serde::Serialize;
 
-use crate::report::{Check, checks_text, drops_by_reason};
+use crate::report::{Check, TimeFigure, checks_text, drops_by_reason, times_text};
 
 /// Packets of a scene, by the tier that decided them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -17,19 +16,6 @@ pub(super) struct SceneRow {
     /// Packets of the stream that were sent, and those that did not arrive.
     pub(super) sent: u64,
     pub(super) lost: u64,
-}
-
-/// A time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct TimeFigure {
-    pub(super) name: &'static str,
-    pub(super) ms: Option<u64>,
-}
-
-impl TimeFigure {
-    pub(super) fn new(name: &'static str, took: Option<Duration>) -> TimeFigure {
-        TimeFigure { name, ms: took.map(|took| took.as_millis() as u64) }
-    }
 }
 
 /// The captures of both sides of the card, in frames.
@@ -89,9 +75,7 @@ impl OffloadReport {
         });
         let header = ["scene", "decided by tags", "sent", "lost"];
         text += &table("Packets (the card is emulated)", &header, rows, Numbers(1..=3));
-        let time = |ms: Option<u64>| ms.map_or("never".to_owned(), |ms| format!("{ms} ms"));
-        let rows = self.times.iter().map(|it| vec![it.name.to_owned(), time(it.ms)]);
-        text += &table("Times (no check)", &["", "took"], rows, Numbers(1..=1));
+        text += &times_text(&self.times);
         let Captures { wire, host, tagged } = self.captures;
         text += &format!(
             "Captures of a scene: {wire} frames on the card's wire; the host was handed {host}, \

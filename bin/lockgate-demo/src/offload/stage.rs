@@ -7,11 +7,11 @@ use netlab::carded::{CardLab, placed};
 use netlab::stream::{Delivery, Stream};
 use netlab::{CardPlan, Daemon, LabError, interrupt};
 
-use super::report::{OffloadReport, SceneRow, TimeFigure};
+use super::report::{OffloadReport, SceneRow};
 use crate::failure::Failure;
 use crate::play::{self, note};
 use crate::progress::Progress;
-use crate::report::Check;
+use crate::report::{Check, TimeFigure};
 
 /// A step that takes longer than this never ends.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);

@@ -1,12 +1,11 @@
 //! Reports the results about overlays, as a value that is printed as text or JSON.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use console::output::{Numbers, table};
 use serde::Serialize;
 
-use crate::report::{Check, checks_text, drops_by_reason};
+use crate::report::{Check, TimeFigure, checks_text, drops_by_reason, times_text};
 
 /// Packets of a set of tenants, by the tier that answered them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,19 +44,6 @@ pub(super) struct FullReport {
 pub(super) struct WireReport {
     pub(super) esp: u64,
     pub(super) clear: u64,
-}
-
-/// A time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(super) struct TimeFigure {
-    pub(super) name: &'static str,
-    pub(super) ms: Option<u64>,
-}
-
-impl TimeFigure {
-    pub(super) fn new(name: &'static str, took: Option<Duration>) -> TimeFigure {
-        TimeFigure { name, ms: took.map(|took| took.as_millis() as u64) }
-    }
 }
 
 /// Results of a demonstration.
@@ -104,9 +90,7 @@ impl OverlayReport {
              {workers} by the workers, {dropped} dropped\nThe kernel's table: {resident} of {max} \
              endpoints, pressure {pressure:.2}\n\n"
         );
-        let time = |ms: Option<u64>| ms.map_or("never".to_owned(), |ms| format!("{ms} ms"));
-        let rows = self.times.iter().map(|it| vec![it.name.to_owned(), time(it.ms)]);
-        text += &table("Times (no check)", &["", "took"], rows, Numbers(1..=1));
+        text += &times_text(&self.times);
         text += &drops_by_reason(|reason| self.drops.get(reason).copied());
         let WireReport { esp, clear } = self.wire;
         text += &format!("From the wing under the PROTECT policy: {esp} ESP, {clear} in clear\n");
@@ -140,6 +124,8 @@ impl SetRow {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn set() -> SetRow {

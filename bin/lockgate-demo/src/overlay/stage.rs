@@ -13,10 +13,10 @@ use netlab::{Capture, Daemon, LabError, Laboratory, Namespace, Programs, Scope, 
 
 use super::losses::Losses;
 use super::reading::Reading;
-use super::report::{OverlayReport, TimeFigure};
+use super::report::OverlayReport;
 use crate::play;
 use crate::progress::Progress;
-use crate::report::Check;
+use crate::report::{Check, TimeFigure};
 
 /// Time for a daemon's counters to be those of all packets that were sent.
 const SETTLE: Duration = Duration::from_secs(10);

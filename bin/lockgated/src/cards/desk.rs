@@ -41,7 +41,7 @@ pub(super) struct Desk {
     /// Its number in this process.
     pub(super) number: u64,
     pub(super) settings: CardSettings,
-    /// Names of its ports, in the order of the settings; `None`: no rules are placed for this one.
+    /// Names of its ports in the order of the settings, each with its use for rules.
     ports: Vec<(String, GroupOffload)>,
     link: Link,
     /// Reason why the card does not serve; `None`: it does.

@@ -233,6 +233,7 @@ fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
         let why = of["cards"][0]["state_reason"].as_str().unwrap();
         of["cards"][0]["state"] == "none" && why.contains("nothing listens")
     });
+    assert_eq!(place.placed("lan/ping")["state"], "absent", "what was in it is nowhere");
     place.insert(plan(card));
     place.settle();
     assert_eq!(place.audited()[1], 0, "{}", place.daemon().log());
@@ -308,7 +309,7 @@ fn a_card_that_lies_is_found_out_and_not_used() {
 
 // HA-14
 #[test]
-fn of_more_rules_than_the_card_holds_the_busiest_are_there() {
+fn of_more_rules_than_the_card_holds_those_without_packets_stay_out() {
     let Some(mut place) = Place::build("many", plan("emulated:rules=200,ms=0")) else { return };
     let many = (0..600).map(|number| {
         let ports = format!("protocol = \"udp\"\nto_ports = [\"{}\"]", 10_000 + number);
