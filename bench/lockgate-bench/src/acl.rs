@@ -74,7 +74,7 @@ pub(crate) struct AclArguments {
     /// uniform stateless ones.
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Tags::None])]
     tags: Vec<Tags>,
-    /// One of so many packets that the cache or a tag decided is judged again; 0: none is.
+    /// The audit judges 1 of this many packets that the cache or a tag decided; 0: no audit.
     #[arg(long, value_delimiter = ',', default_values_t = [0])]
     audit: Vec<u32>,
     /// Flows.
@@ -142,7 +142,7 @@ struct Row {
     family: Family,
     walk: WalkKind,
     tags: Tags,
-    /// One of so many packets is judged again; 0: none is.
+    /// The audit judges 1 of this many packets again; 0: no audit.
     audit: u32,
 }
 

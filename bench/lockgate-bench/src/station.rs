@@ -140,7 +140,7 @@ pub(super) struct Setting {
     pub(super) known: Option<Arc<KnownFlows>>,
     /// The card that tags the packets of the one worker.
     pub(super) card: Option<Arc<CardTags>>,
-    /// One of so many packets is judged again; 0: none is.
+    /// The audit judges 1 of this many packets again; 0: no audit.
     pub(super) audit: u32,
 }
 

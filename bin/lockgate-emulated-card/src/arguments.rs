@@ -75,7 +75,7 @@ impl Arguments {
     }
 }
 
-/// Reads an emulated card; of others, nothing that is told would say that they are emulated.
+/// Reads an emulated card. Other profiles are refused: their names do not say "emulated".
 ///
 /// # Errors
 /// [`WordError::Card`], [`WordError::NotEmulated`].

@@ -41,7 +41,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Nothing yet, of so many queues.
+    /// Zeros, for this number of queues.
     pub(crate) fn of(queues: usize) -> Counts {
         Counts { queues: vec![QueueCounts::default(); queues], ..Counts::default() }
     }

@@ -67,8 +67,8 @@ pub(crate) enum Command {
     /// Says which tenants' packets crossed since it was last asked, and how many packets each
     /// sample stands for; samples are taken from the first time on.
     FetchTenants { reply: oneshot::Sender<(Vec<TenantSample>, u64)> },
-    /// Has one of so many packets judged again from now on, 0: none; returns the verdicts that were
-    /// found wrong since it was last asked.
+    /// Sets the audit to 1 of `one_of` packets (0: no audit), and returns the wrong verdicts that
+    /// it has found since the last call.
     Audit { one_of: u32, reply: oneshot::Sender<Vec<Disagreement>> },
     /// Answers when no packet waits in its rings.
     WhenIdle { reply: oneshot::Sender<()> },

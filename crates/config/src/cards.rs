@@ -9,7 +9,7 @@ use crate::written::{list, quoted};
 
 /// Cards at most.
 pub(crate) const MAX_CARDS: usize = 64;
-/// Of so many packets one is judged again if nothing is written.
+/// The audit judges 1 of this many packets again if nothing is written.
 pub(crate) const DEFAULT_ONE_OF: u32 = 1000;
 /// The largest number of packets of which one may be judged again.
 pub(crate) const MAX_ONE_OF: u32 = 1_000_000_000;
@@ -69,8 +69,8 @@ impl GroupOffload {
 /// `[audit]`: packets that are judged again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AuditSettings {
-    /// Of so many packets that the flow cache, the kernel or a card decided one is judged again;
-    /// 0: none is.
+    /// The audit judges 1 of this many packets again that the flow cache, the kernel or a card
+    /// decided; 0: no audit.
     pub one_of: u32,
 }
 

@@ -91,7 +91,7 @@ impl AuditCounts {
 /// The auditor of one worker.
 #[derive(Default)]
 pub struct Auditor {
-    /// Of so many packets one is judged again; 0: none is.
+    /// The auditor judges 1 of this many packets again; 0: none.
     every: u32,
     /// Packets until the next.
     until_next: u32,
@@ -99,7 +99,7 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    /// Has one of so many packets judged again from now on; 0: none.
+    /// Judges 1 of `every` packets again from now on; 0: none.
     pub fn judge_one_of(&mut self, every: u32) {
         (self.every, self.until_next) = (every, every);
         self.kept.reserve(MAX_KEPT);

@@ -52,7 +52,7 @@ pub(super) struct Figures {
     /// True of rows with tags: the card that gave them is software.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(super) emulated: bool,
-    /// One of so many packets is judged again; 0: none is.
+    /// The audit judges 1 of this many packets again; 0: no audit.
     pub(super) audit: u32,
     /// Time as a multiple of that of the row without an audit.
     #[serde(skip_serializing_if = "Option::is_none")]
