@@ -11,8 +11,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
-use wire::card_header::{CARD_MAGIC, CARD_PLAIN, CARD_RULE, CARD_SA_OF};
-use wire::mark::{CARD_SA, CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED};
+use wire::card_header::{CARD_CIPHER, CARD_FORGED, CARD_MAGIC, CARD_PLAIN, CARD_RULE, CARD_SA_OF};
+use wire::mark::{
+    CARD_DECIPHERED, CARD_NOT_AUTHENTIC, CARD_SA, CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED,
+};
 use wire::shared::SharedStruct;
 use wire::{CardHeader, Mark};
 
@@ -94,11 +96,13 @@ fn header() -> String {
     );
     let numbers = defines!(
         MAGIC VLAN_UNTAGGED VLAN_OTHER
-        CARD_TAG CARD_SA CARD_MAGIC CARD_PLAIN CARD_RULE CARD_SA_OF LINK_CARDED
+        CARD_TAG CARD_SA CARD_DECIPHERED CARD_NOT_AUTHENTIC
+        CARD_MAGIC CARD_PLAIN CARD_RULE CARD_SA_OF CARD_CIPHER CARD_FORGED LINK_CARDED
         MAX_PORTS MAX_SERVICES MAX_OVERLAYS MAX_ADDRESSES MAX_PREFIXES MAX_QUEUES COUNTERS
+        MAX_CARRIED_SAS
         SIDE_PROTECTED SIDE_UNPROTECTED
         SERVICE_PORTS SERVICE_TO_US SERVICE_TO_GROUPS SERVICE_FRAGMENTS
-        OWN_PROTECTED OWN_UNPROTECTED
+        OWN_PROTECTED OWN_UNPROTECTED CARRIED_OUT CARRIED_IN
         XDP_ACTIONS TIERS TIER_OVERLAY MAX_TIER_OVERLAYS MAX_ENTRANCES MAX_EXITS
         KIND_VXLAN KIND_GENEVE NETWORK_OPEN NETWORK_ASKS VERDICT_PERMIT VERDICT_DROP WAY_OPEN MISSES
         BUCKET_PLACES HASH_FACTOR
@@ -139,6 +143,7 @@ fn header() -> String {
         PortEntry::definition(),
         PortsEntry::definition(),
         AddressKey::definition(),
+        CarriedSaKey::definition(),
         PrefixKey::definition(),
         TrafficOptions::definition(),
         ConstantOptions::definition(),

@@ -306,7 +306,7 @@ def collect_forged(gateway, rows, evidence):
 
 def collect_inbound(gateway, rows, evidence):
     """What scapy seals arrives, row by row in turn, so that a batch holds many SAs."""
-    with multiprocessing.Pool(PROCESSES) as pool:
+    with multiprocessing.get_context("forkserver").Pool(PROCESSES) as pool:
         prepared = pool.map(prepare_inbound, rows, chunksize=4)
     longest = max(len(sealed) for sealed, _ in prepared)
     volleys = [[sealed[n] for sealed, _ in prepared if n < len(sealed)] for n in range(longest)]
@@ -353,7 +353,7 @@ def judge(item):
 
 def outcomes(evidence):
     """Yields name, failure and note of every row, then those of all IVs together."""
-    with multiprocessing.Pool(PROCESSES) as pool:
+    with multiprocessing.get_context("forkserver").Pool(PROCESSES) as pool:
         yield from pool.imap(judge, evidence.items(), chunksize=4)
     yield "scapy iv of cbc", *ivs_together(evidence)
 

@@ -33,6 +33,11 @@ impl TestProgram {
         command
     }
 
+    /// Its file.
+    pub(crate) fn executable(&self) -> &Path {
+        &self.executable
+    }
+
     /// Its name for people: `package`, or `package/tests/target.rs`.
     pub(crate) fn name(&self) -> String {
         match self.target == self.package {

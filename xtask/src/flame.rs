@@ -45,8 +45,9 @@ const fn flame(
     Flame { name, row, within, title }
 }
 
-/// A picture a stage of the general walk, then the fast path.
-const FLAMES: [Flame; 9] = [
+/// A picture a stage of the general walk, then the fast path, then the modes of a card; software is
+/// `fast-path-esp`.
+const FLAMES: [Flame; 12] = [
     flame("receive", GENERAL_OUT, "::receive::receive", "Stage 1, receive: 64-byte IPv4"),
     flame("decapsulate", GENERAL_IN, "::decapsulate::decapsulate", "Stage 2, decapsulate: ESP"),
     flame("decide", GENERAL_OUT, "::decide::decide", "Stage 3, decide: a policy from the cache"),
@@ -56,6 +57,9 @@ const FLAMES: [Flame; 9] = [
     flame("fast-path", "forward v4 64", "", "Fast path: forwarding in clear"),
     flame("fast-path-esp", "aes-128-gcm out v4 64 hit", "", "Fast path: AES-128-GCM, outbound"),
     flame("fast-path-overlay", "overlay v4 64", "", "Fast path: VXLAN between endpoints"),
+    flame("offload-baseline", "bypass v4 64 hit", "", "No ESP: in clear by a BYPASS policy"),
+    flame("offload-crypto", "crypto-out v4 64 hit", "", "Crypto mode: the cipher in a card"),
+    flame("offload-packet", "packet-out v4 64 hit", "", "Packet mode: all of ESP in a card"),
 ];
 
 const GENERAL_OUT: &str = "null out v4 64 hit general";

@@ -87,11 +87,30 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "cards",
-        what: "the demonstration of an emulated network card",
+        what: "the demonstration of an emulated network card; 200 lives of SAs in one",
         run: |built| {
             let offload: Prepare = |command| long(command.args(["--ignored", "offload"]));
-            runs::network_namespaces(built, &["demo"], offload)
+            let demo = runs::network_namespaces(built, &["demo"], offload)?;
+            let Outcome::Passed(mut counts) = demo else { return Ok(demo) };
+            let lives: Prepare = |command| long(command.args(["however_sas_end"]));
+            match runs::network_namespaces(built, &["sealed_card"], lives)? {
+                Outcome::Passed(more) => {
+                    counts.add(more);
+                    Ok(Outcome::Passed(counts))
+                }
+                other => Ok(other),
+            }
         },
+    },
+    Part {
+        name: "charon",
+        what: "charon's plugin by itself under sanitizers, and in charon against scripted daemons",
+        run: |_| crate::charon::check_long(),
+    },
+    Part {
+        name: "xfrm",
+        what: "packets that Linux carries, in a guest whose kernel has ESP",
+        run: |built| crate::guest::run(built.of("net", &["carried"])),
     },
     Part {
         name: "frames",

@@ -22,11 +22,13 @@
 #![forbid(unsafe_code)]
 
 mod built;
+mod charon;
 mod clean;
 mod copy;
 mod deb;
 mod disassembly;
 mod flame;
+mod guest;
 mod image;
 mod instructions;
 mod long;

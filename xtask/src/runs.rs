@@ -5,8 +5,10 @@
 
 use crate::built::{self, Built, TestProgram};
 use crate::{Failure, display, target_directory};
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// The package whose tests run the daemon in network namespaces.
@@ -22,8 +24,27 @@ pub(crate) enum Outcome {
     Skipped(&'static str),
 }
 
+impl Outcome {
+    /// The outcome of two halves: both must pass.
+    fn and(self, other: Outcome) -> Outcome {
+        use Outcome::{Failed, Passed, Skipped};
+        match (self, other) {
+            (Passed(mut counts), Passed(more)) => {
+                counts.add(more);
+                Passed(counts)
+            }
+            (Passed(mut counts) | Failed(mut counts), Passed(more) | Failed(more)) => {
+                counts.add(more);
+                Failed(counts)
+            }
+            (Skipped(_), other) => other,
+            (own, Skipped(_)) => own,
+        }
+    }
+}
+
 /// Tests that a part ran, where it says so.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Counts {
     passed: u64,
     failed: u64,
@@ -32,6 +53,10 @@ pub(crate) struct Counts {
     long: u64,
     /// Tests since the last closing line that said why they did nothing.
     excused: u64,
+    /// Names of tests that failed, from the list with which cargo's runner ends.
+    failures: Vec<String>,
+    /// The last line was one of that list.
+    listing: bool,
 }
 
 impl Counts {
@@ -41,6 +66,7 @@ impl Counts {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.long += other.long;
+        self.failures.extend(other.failures);
     }
 
     /// Adds a test that passed.
@@ -59,7 +85,7 @@ impl Counts {
     }
 
     /// Returns how many tests failed.
-    pub(crate) fn failed(self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.failed
     }
 
@@ -67,6 +93,10 @@ impl Counts {
     /// a script's `3 passed, 0 failed, 1 skipped`. A Rust test cannot tell cargo that it was
     /// skipped: it prints `SKIPPED: name: reason`, and is not counted as passed.
     fn add_line(&mut self, line: &str) {
+        match line.strip_prefix("    ") {
+            Some(name) if self.listing => self.failures.push(name.to_owned()),
+            _ => self.listing = line == "failures:",
+        }
         if line.contains("SKIPPED: ") {
             self.excused += 1;
             return;
@@ -100,7 +130,7 @@ impl Counts {
     }
 
     /// Set once a runner has said how many tests it ran.
-    fn is_known(self) -> bool {
+    fn is_known(&self) -> bool {
         self.passed + self.failed + self.skipped > 0
     }
 }
@@ -112,6 +142,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
+    /// Adds what others did of it, until now. It began `began`.
+    pub(crate) fn with(self, others: Outcome, began: Instant) -> Part {
+        let seconds = began.elapsed().as_secs_f64();
+        Part { outcome: self.outcome.and(others), seconds, ..self }
+    }
+
     /// Returns whether something in it failed.
     pub(crate) fn has_failed(&self) -> bool {
         matches!(self.outcome, Outcome::Failed(_))
@@ -150,16 +186,58 @@ pub(crate) enum Threads {
     One,
 }
 
+/// Test programs that are still to run: whoever is free takes the next.
+pub(crate) struct Queue<'a>(Mutex<VecDeque<&'a TestProgram>>);
+
+impl<'a> Queue<'a> {
+    pub(crate) fn of(tests: impl Iterator<Item = &'a TestProgram>) -> Queue<'a> {
+        Queue(Mutex::new(tests.collect()))
+    }
+
+    /// Takes the programs one by one, until there are none.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = &'a TestProgram> + '_ {
+        std::iter::from_fn(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
+
+/// Helps to run the programs of a queue, with what they say written to `said`. Nothing, if none is
+/// left.
+pub(crate) fn help(queue: &Queue<'_>, threads: Threads, said: &mut impl Write) -> Outcome {
+    if queue.is_empty() {
+        return Outcome::Passed(Counts::default());
+    }
+    let outcome = run_tests_into(queue.taken(), threads, |command| command, said);
+    outcome.unwrap_or_else(|failure| {
+        let _ = writeln!(said, "{failure}");
+        Outcome::Failed(Counts::default())
+    })
+}
+
 /// Runs test programs, all of them, whatever becomes of one.
 pub(crate) fn run_tests<'a>(
     tests: impl Iterator<Item = &'a TestProgram>,
     threads: Threads,
     prepare: Prepare,
 ) -> Result<Outcome, Failure> {
+    run_tests_into(tests, threads, prepare, &mut std::io::stdout())
+}
+
+/// Runs test programs as [`run_tests`] does, with what they say written to `out`.
+fn run_tests_into<'a>(
+    tests: impl Iterator<Item = &'a TestProgram>,
+    threads: Threads,
+    prepare: Prepare,
+    out: &mut impl Write,
+) -> Result<Outcome, Failure> {
     let mut sum = Counts::default();
     let mut failed = Vec::new();
     for test in tests {
-        println!("\n--- {}", test.name());
+        // What nobody reads any more keeps no test from running.
+        let _ = writeln!(out, "\n--- {}", test.name());
         let mut command = test.command();
         match threads {
             // What passing tests print says which of them could do nothing.
@@ -169,8 +247,7 @@ pub(crate) fn run_tests<'a>(
         command.env("LOCKGATE", built_program("lockgate"));
         command.env("LOCKGATED", built_program("lockgated"));
         command.env("LOCKGATE_EMULATED_CARD", built_program("lockgate-emulated-card"));
-        let outcome = watch_into(prepare(&mut command), &mut std::io::stdout())?;
-        match outcome {
+        match watch_into(prepare(&mut command), out)? {
             Outcome::Passed(counts) => sum.add(counts),
             Outcome::Failed(counts) => {
                 sum.add(counts);
@@ -180,13 +257,13 @@ pub(crate) fn run_tests<'a>(
         }
     }
     if !sum.is_known() {
-        println!("\nno test ran: the programs or their names have changed");
+        let _ = writeln!(out, "\nno test ran: the programs or their names have changed");
         return Ok(Outcome::Failed(sum));
     }
     if failed.is_empty() {
         return Ok(Outcome::Passed(sum));
     }
-    println!("\nfailed: {}", failed.join(", "));
+    let _ = writeln!(out, "\nfailed: {}", failed.join(", "));
     Ok(Outcome::Failed(sum))
 }
 
@@ -262,8 +339,8 @@ fn table(task: &str, parts: &[Part]) -> String {
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for part in parts {
         let (word, counts) = match &part.outcome {
-            Outcome::Passed(counts) => ("passed", *counts),
-            Outcome::Failed(counts) => ("FAILED", *counts),
+            Outcome::Passed(counts) => ("passed", counts.clone()),
+            Outcome::Failed(counts) => ("FAILED", counts.clone()),
             Outcome::Skipped(_) => ("SKIPPED", Counts::default()),
         };
         match part.outcome {
@@ -274,18 +351,21 @@ fn table(task: &str, parts: &[Part]) -> String {
         let detail = match part.outcome {
             Outcome::Skipped(reason) => reason.to_string(),
             _ if counts.is_known() => {
-                let Counts { passed, failed, skipped, long, .. } = counts;
+                let Counts { passed, failed, skipped, long, .. } = &counts;
                 let long = match long {
                     0 => String::new(),
                     long => format!(" ({long} more in test-long)"),
                 };
-                let loud = if skipped > 0 { "  <-- SKIPPED" } else { "" };
+                let loud = if *skipped > 0 { "  <-- SKIPPED" } else { "" };
                 format!("{passed} passed, {failed} failed, {skipped} skipped{long}{loud}")
             }
             _ => String::new(),
         };
         let line = format!("{:<25}{word:<9}{:>6.1} s  {detail}", part.name, part.seconds);
         let _ = writeln!(text, "{}", line.trim_end());
+        for name in &counts.failures {
+            let _ = writeln!(text, "    FAILED: {name}");
+        }
     }
     let _ = write!(text, "{task}: {passed} parts passed, {failed} failed, {skipped} skipped");
     text
@@ -315,7 +395,7 @@ mod tests {
             "test result: FAILED. 3 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out";
         assert_eq!(
             counted(&[cargo, "4 passed, 0 failed, 1 skipped"]),
-            Counts { passed: 7, failed: 1, skipped: 1, long: 2, excused: 0 }
+            Counts { passed: 7, failed: 1, skipped: 1, long: 2, ..Counts::default() }
         );
     }
 
@@ -327,6 +407,35 @@ mod tests {
         // A script counts for itself.
         let counts = counted(&["one: SKIPPED: no tshark", "4 passed, 0 failed, 1 skipped"]);
         assert_eq!(counts, Counts { passed: 4, skipped: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn both_halves_of_a_part_must_pass() {
+        let counts = |passed, failed| Counts { passed, failed, ..Counts::default() };
+        let half = |passed| Outcome::Passed(counts(passed, 0));
+        let bad = || Outcome::Failed(counts(1, 1));
+        assert_eq!(half(2).and(half(3)), half(5));
+        assert_eq!(half(2).and(bad()), Outcome::Failed(counts(3, 1)));
+        assert_eq!(bad().and(half(2)), Outcome::Failed(counts(3, 1)));
+        assert_eq!(half(2).and(half(0)), half(2), "nothing was left to help with");
+        assert_eq!(half(2).and(Outcome::Skipped("why")), half(2));
+    }
+
+    #[test]
+    fn who_finds_nothing_left_to_help_with_has_not_failed() {
+        let queue = Queue::of(std::iter::empty());
+        assert!(queue.is_empty() && queue.taken().next().is_none());
+        let outcome = help(&queue, Threads::One, &mut Vec::new());
+        assert_eq!(outcome, Outcome::Passed(Counts::default()));
+    }
+
+    #[test]
+    fn tests_that_failed_are_named_below_their_part() {
+        let said = ["failures:", "", "---- a::b stdout ----", "    of c", "", "failures:"];
+        let counts = counted(&[&said[..], &["    a::b", "    c", "", "    d"]].concat());
+        assert_eq!(counts.failures, ["a::b", "c"]);
+        let part = Part { name: "one", outcome: Outcome::Failed(counts), seconds: 1.0 };
+        assert!(table("test", &[part]).contains("\n    FAILED: a::b\n    FAILED: c\n"));
     }
 
     #[test]

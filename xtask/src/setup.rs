@@ -3,7 +3,7 @@
 //! On Debian and its relatives, as root or through sudo. Nothing that is there is touched. Cargo
 //! and a linker are there already when this runs: the script `xtask/cargo` sees to them.
 
-use crate::{Failure, cargo, output, program, root, succeed};
+use crate::{Failure, cargo, charon, output, program, root, succeed};
 use std::process::{Command, Stdio};
 
 /// Amount to say when nothing is missing.
@@ -142,6 +142,13 @@ const NEEDS: &[Need] = &[
         packages: &["debootstrap"],
     },
     Need {
+        name: "strongSwan",
+        scope: Scope::All,
+        why: "negotiates keys: its charon gets Lockgate's plugin, built against its source",
+        probe: &["sh", "-c", "test -x /usr/lib/ipsec/charon && command -v swanctl apt-get"],
+        packages: &["strongswan-charon", "strongswan-swanctl", "dpkg-dev", "make"],
+    },
+    Need {
         name: "openssl",
         scope: Scope::All,
         why: "makes the keys of wireguard-go, for a comparison",
@@ -183,6 +190,11 @@ pub(crate) fn run(voice: Voice, scope: Scope) -> Result<(), Failure> {
     }
     if scope == Scope::All {
         installed |= install_test_tools()?;
+        match charon::build() {
+            Ok(built) => installed |= built,
+            // Its tests say that they are skipped.
+            Err(error) => println!("setup: the plugin of charon is not built: {error}"),
+        }
     }
     match (installed, voice) {
         (true, _) => println!("setup: done"),

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use crate::built;
 use crate::runs::{
-    Counts, NET_PACKAGE, Outcome, Part, Threads, build, built_program, conclude,
-    network_namespaces, run_tests, time, time_into, watch, watch_into,
+    Counts, NET_PACKAGE, Outcome, Part, Queue, Threads, build, built_program, conclude, run_tests,
+    time, time_into, watch, watch_into,
 };
-use crate::{Failure, cargo, instructions, program, root, setup, tidy};
+use crate::{Failure, cargo, charon, instructions, program, root, runs, setup, tidy};
 
 /// The package whose tests replay the fuzzing corpora.
 const FUZZ_PACKAGE: &str = "fuzz-replay";
@@ -46,11 +46,15 @@ pub(crate) fn run() -> Result<(), Failure> {
             run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
     ];
-    // Tests in namespaces mostly wait: what computes runs beside them, and shows itself afterwards.
+    // Tests in namespaces mostly wait: what computes runs beside them, and then helps with them. It
+    // shows itself afterwards.
+    let queue = Queue::of(built.of(NET_PACKAGE, &[]));
+    let start = Instant::now();
     let (namespaces, beside) = std::thread::scope(|scope| {
         let beside = scope.spawn(|| {
             let mut said = Vec::new();
             let interop = time_into("interop", &mut said, |said| interop(&[], said));
+            let plugin = time_into("charon's plugin", &mut said, charon::check);
             let package = time_into("package", &mut said, package);
             let instructions = time_into("instructions", &mut said, |_| match began.elapsed() {
                 slow if slow > SLOW => Ok(Outcome::Skipped(
@@ -58,13 +62,17 @@ pub(crate) fn run() -> Result<(), Failure> {
                 )),
                 _ => instructions::check(instructions::Rows::Short),
             });
-            (said, [interop, package, instructions])
+            let _ = writeln!(said, "\n=== network namespaces, the others");
+            let helped = runs::help(&queue, Threads::One, &mut said);
+            (said, helped, [interop, plugin, package, instructions])
         });
-        let namespaces =
-            time("network namespaces", || network_namespaces(&built, &[], |command| command));
+        let namespaces = time("network namespaces", || {
+            run_tests(queue.taken(), Threads::One, |command| command)
+        });
         (namespaces, beside.join().expect("a part does not panic"))
     });
-    let (said, beside) = beside;
+    let (said, helped, beside) = beside;
+    let namespaces = namespaces.with(helped, start);
     // Nobody reads our output any more: the table's parts say what failed all the same.
     let _ = std::io::stdout().write_all(&said);
     let parts: Vec<Part> = parts.into_iter().chain([namespaces]).chain(beside).collect();

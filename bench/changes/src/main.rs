@@ -204,6 +204,7 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
             fragment_outer: false,
+            outer: None,
         });
     }
     let inbound = inbound.expect("ends of one family");

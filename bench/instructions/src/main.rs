@@ -114,6 +114,10 @@ impl<'r> Counting<'r> {
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(flows))).collect();
         let mut worker = Worker::new(snapshot, MemoryFrames::new(flows as u32), netdevs);
         worker.use_fast_path(row.fast_path);
+        let port = worker.netdev_mut(row.case.ingress());
+        if let (Some(mark), Some(port)) = (row.case.mark(WORKER), port) {
+            port.mark(mark);
+        }
         if row.cache == Cache::Hit {
             // The same secret each time: a count that depends on it could not be compared.
             let cache = FlowCache::new(CACHE_ENTRIES, &[7; 32], CacheUse::Always);

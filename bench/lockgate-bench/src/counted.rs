@@ -88,7 +88,12 @@ fn name(row: &Row) -> Option<String> {
         "always" if *hit_rate > 0.98 => "hit",
         _ => return None,
     };
-    Some(format!("{suite} {direction} v{family} {size} {cache}{by}"))
+    match *direction {
+        "bypass" | "packet-out" | "packet-in" => {
+            Some(format!("{direction} v{family} {size} {cache}{by}"))
+        }
+        _ => Some(format!("{suite} {direction} v{family} {size} {cache}{by}")),
+    }
 }
 
 #[cfg(test)]

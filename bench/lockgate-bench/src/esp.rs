@@ -34,21 +34,21 @@ use scene::Random;
 use scene::{Case, Direction, MAX_FLOWS, MAX_SAS, SaLimits};
 
 /// Laps at least.
-const LEAST_LAPS: usize = 7;
+pub(super) const LEAST_LAPS: usize = 7;
 /// Timed passes of a lap: few, so that rows alternate quickly.
-const PASSES: u32 = 4;
+pub(super) const PASSES: u32 = 4;
 /// Time between looks at the memory, which take some 20 ms.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 /// Frames, and so flows, at least.
-const LEAST_FLOWS: usize = 4096;
+pub(super) const LEAST_FLOWS: usize = 4096;
 /// Frames in flight at least: a clock that is read for fewer packets measures itself.
-const LEAST_IN_FLIGHT: usize = 512;
+pub(super) const LEAST_IN_FLIGHT: usize = 512;
 /// Bytes of a frame at least and at most: an MTU's packet sealed, with its headroom; a page.
 const FRAME_SIZES: [usize; 2] = [2048, FRAME_BYTES];
 /// Flows that a cache is made for, at most.
 const MOST_CACHE_FLOWS: usize = 1 << 26;
 /// Largest number of workers, on a machine with enough cores.
-const MAX_WORKERS: usize = 64;
+pub(super) const MAX_WORKERS: usize = 64;
 
 /// Arguments of `lockgate bench esp`.
 #[derive(clap::Args, Clone, Debug)]
@@ -60,8 +60,10 @@ pub(crate) struct EspArguments {
     /// Bytes of the inner IP packet, its header included.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 1420])]
     size: Vec<usize>,
-    /// Direction: sealed, opened, between two protected ports without ESP, or between two hosts of
-    /// a virtual network on a protected port; the last is compared with the one before it.
+    /// Direction: sealed, opened, between two protected ports without ESP, between two hosts of a
+    /// virtual network on a protected port, in clear by a BYPASS policy, or in packet mode: handed
+    /// to a card that is to seal, or taken from one that opened. Virtual networks and BYPASS are
+    /// compared with forwarding between protected ports, packet mode with BYPASS.
     #[arg(long, value_delimiter = ',', value_parser = directions(),
           default_values = Direction::ALL.map(Direction::name))]
     direction: Vec<Direction>,
@@ -143,9 +145,9 @@ fn directions() -> impl TypedValueParser<Value = Direction> {
 
 /// One suite or all.
 #[derive(Clone, Copy, Debug)]
-struct Suites(&'static [Suite]);
+pub(super) struct Suites(pub(super) &'static [Suite]);
 
-fn suites(text: &str) -> Result<Suites, String> {
+pub(super) fn suites(text: &str) -> Result<Suites, String> {
     if text == "all" {
         return Ok(Suites(Suite::ALL));
     }
@@ -188,7 +190,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
         kits: Some(kits),
         circles: Circles::new(&mut random),
         looked: None,
-        course: Course { passes: PASSES, staging, cores: &seat.cores, limits },
+        course: Course { passes: PASSES, staging, cores: &seat.cores, limits, engine: None },
     };
     if arguments.callgrind_once {
         (bench.subjects, bench.course.passes) = (&subjects[..1], 1);
@@ -199,7 +201,7 @@ pub(super) fn run(arguments: &EspArguments) -> Result<(), BenchError> {
     let (machine, commit) = (seat.machine(), machine::commit());
     let memory = bench.circles.distances();
     let text = [
-        Some(format!("{}\nseed {seed}", rows::heading(&machine, &commit))),
+        Some(format!("{}\nseed {seed}", rows::heading("esp", &machine, &commit))),
         arguments.limits.then(|| "SAs have limits by packets and bytes".to_owned()),
         Some(format!("{}\n{}", rows::table(&rows), rows::memory(&memory))),
         pairs::table(&rows),
@@ -259,14 +261,20 @@ fn check_ranges(arguments: &EspArguments, cores: usize) -> Result<(), ArgumentEr
 fn of_case(case: Case, arguments: &EspArguments) -> Vec<Subject> {
     let mut subjects = Vec::new();
     let sas = match case.direction {
-        Direction::Forward | Direction::Overlay => &[1],
         Direction::Out | Direction::In => &arguments.sas[..],
+        _ => &[1],
     };
     for &in_flight in &arguments.in_flight {
         for &cache in &arguments.cache {
             for case in sas.iter().map(|&sas| Case { sas, ..case }) {
                 let walks = arguments.walk.iter();
-                subjects.extend(walks.map(|&walk| Subject { case, walk, cache, in_flight }));
+                subjects.extend(walks.map(|&walk| Subject {
+                    case,
+                    walk,
+                    cache,
+                    in_flight,
+                    engine: 0,
+                }));
             }
         }
     }
@@ -291,12 +299,17 @@ fn ciphers(arguments: &EspArguments, direction: Direction) -> Vec<(Suite, Option
         backends.into_iter().map(move |backend| (suite, backend))
     });
     match direction {
-        Direction::Forward | Direction::Overlay => ciphers.take(1).collect(),
         Direction::Out | Direction::In => ciphers.collect(),
+        // The suite gives the form of the headers; no library runs.
+        Direction::CryptoOut | Direction::CryptoIn => {
+            let suite = Suite::Aes128Gcm;
+            vec![(suite, counts.then(|| BackendKind::first(suite)))]
+        }
+        _ => ciphers.take(1).collect(),
     }
 }
 
-fn refused(subject: &Subject, error: LapError) -> BenchError {
+pub(super) fn refused(subject: &Subject, error: LapError) -> BenchError {
     BenchError::Lap { case: subject.label(), error: LapRefused(error) }
 }
 
@@ -379,7 +392,7 @@ impl Bench<'_> {
                 rows[place].one_sa_ratio = Some(ratio.median);
                 rows[place].one_sa_spread = Some(ratio.spread);
             }
-            let plain = subject.forwarded();
+            let plain = subject.plain();
             let plain = plain.and_then(|it| self.subjects.iter().position(|other| *other == it));
             if let Some(plain) = plain {
                 pairs::over(&self.laps[place], &self.laps[plain]).write_into(&mut rows[place]);
@@ -423,12 +436,9 @@ mod tests {
     #[test]
     fn without_arguments_there_is_a_row_for_everything() {
         let subjects = subjects(&arguments(&[])).unwrap();
-        let cases = 2 * 2 * 2 * 2 + 2 * 2 + 2 * 2;
-        assert_eq!(
-            subjects.len(),
-            cases * 2 * 2,
-            "suites, ways, sizes, families; forward, overlay"
-        );
+        let cases = 2 * 2 * 2 * 2 + 7 * 2 * 2;
+        let what = "suites, ways, sizes, families; forward, overlay, bypass, card modes";
+        assert_eq!(subjects.len(), cases * 2 * 2, "{what}");
         assert!(subjects.iter().all(|subject| subject.cache == Caching::Auto));
         assert_different(&subjects);
     }
@@ -478,8 +488,8 @@ mod tests {
         let subjects = subjects(&arguments).unwrap();
         let ciphers = Suite::ALL.iter().filter(|suite| **suite != Suite::Null);
         let libraries = |suite: &Suite| BackendKind::ALL.iter().filter(|it| it.has(*suite)).count();
-        let once = 2 * (ciphers.map(libraries).sum::<usize>() + 1) + 2;
-        assert_eq!(subjects.len(), 2 * once, "ways; null; two forward; one and two workers");
+        let once = 2 * (ciphers.map(libraries).sum::<usize>() + 1) + 7;
+        assert_eq!(subjects.len(), 2 * once, "ways; null; seven without; one and two workers");
         assert_different(&subjects);
     }
 
@@ -506,12 +516,20 @@ mod tests {
     }
 
     #[test]
-    fn an_overlay_is_compared_with_forwarding_of_the_same_packets() {
-        let all = subjects(&arguments(&["--direction=forward,overlay"])).unwrap();
-        let (overlay, forward): (Vec<&Subject>, Vec<&Subject>) =
-            all.iter().partition(|subject| subject.forwarded().is_some());
-        assert_eq!(overlay.len(), forward.len());
-        assert!(overlay.iter().all(|it| forward.contains(&&it.forwarded().unwrap())));
+    fn what_is_compared_is_so_with_plain_packets_of_the_same_kind() {
+        for (other, plain) in [
+            ("overlay", "forward"),
+            ("bypass", "forward"),
+            ("packet-out", "bypass"),
+            ("packet-in", "bypass"),
+        ] {
+            let line = format!("--direction={plain},{other}");
+            let all = subjects(&arguments(&[&line])).unwrap();
+            let is_other = |subject: &&Subject| subject.case.direction.name() == other;
+            let (others, plain): (Vec<&Subject>, Vec<&Subject>) = all.iter().partition(is_other);
+            assert_eq!(others.len(), plain.len(), "{other}");
+            assert!(others.iter().all(|it| plain.contains(&&it.plain().unwrap())));
+        }
     }
 
     #[test]

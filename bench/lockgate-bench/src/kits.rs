@@ -18,10 +18,24 @@ use super::subject::Caching;
 pub(super) struct Kits {
     /// One entry a worker.
     pub(super) workers: Vec<Kit>,
-    /// Policies of both families, by the number of peers. Every lap uses the same ones, with the
+    /// Policies of both families, by their kind. Every lap uses the same ones, with the
     /// same generations, and caches of their own: otherwise a cache would hold entries of other
     /// policies.
-    spds: HashMap<usize, Arc<Spd>>,
+    spds: HashMap<Policies, Arc<Spd>>,
+}
+
+/// The policies of a benchmark: PROTECT for some number of peers, or BYPASS.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Policies {
+    peers: usize,
+    are_bypass: bool,
+}
+
+impl Policies {
+    /// The policies of a case.
+    pub(super) fn of(case: &Case) -> Policies {
+        Policies { peers: case.sas, are_bypass: case.direction == Direction::Bypass }
+    }
 }
 
 /// One worker's equipment.
@@ -30,11 +44,11 @@ pub(super) struct Kit {
     pub(super) caches: Caches,
 }
 
-/// Caches of a worker, one for each use and number of peers, made when first needed.
+/// Caches of a worker, one for each use and kind of policies, made when first needed.
 pub(super) struct Caches {
     entries: usize,
-    /// By their use and the number of peers.
-    made: HashMap<(CacheUse, usize), FlowCache>,
+    /// By their use and the policies.
+    made: HashMap<(CacheUse, Policies), FlowCache>,
 }
 
 impl Kits {
@@ -47,19 +61,20 @@ impl Kits {
         Kits { workers: (0..workers).map(kit).collect(), spds: HashMap::new() }
     }
 
-    /// The policies for this number of peers.
+    /// The policies of a kind.
     ///
     /// # Errors
     /// The policies are refused; this is not expected.
-    pub(super) fn spd(&mut self, peers: usize) -> Result<Arc<Spd>, LapError> {
-        if let Some(spd) = self.spds.get(&peers) {
+    pub(super) fn spd(&mut self, kind: Policies) -> Result<Arc<Spd>, LapError> {
+        if let Some(spd) = self.spds.get(&kind) {
             return Ok(spd.clone());
         }
         let families = (0..).zip([Family::V4, Family::V6]);
-        let policies = families
-            .flat_map(|(n, family)| any_of(family, peers).peers_policies(n * peers as u32, n + 1));
+        let peers = kind.peers as u32;
+        let policies =
+            families.flat_map(|(n, family)| any_of(family, kind).peers_policies(n * peers, n + 1));
         let spd: Arc<Spd> = Spd::new(policies.collect())?.into();
-        self.spds.insert(peers, spd.clone());
+        self.spds.insert(kind, spd.clone());
         Ok(spd)
     }
 }
@@ -71,10 +86,10 @@ impl Caches {
     /// No memory, or no random bytes.
     pub(super) fn lend(
         &mut self,
-        (caching, peers): (Caching, usize),
+        (caching, kind): (Caching, Policies),
     ) -> Result<Option<FlowCache>, LapError> {
         let Some(use_) = caching.use_() else { return Ok(None) };
-        match self.made.remove(&(use_, peers)) {
+        match self.made.remove(&(use_, kind)) {
             Some(cache) => Ok(Some(cache)),
             None => fresh(self.entries, use_).map(Some),
         }
@@ -83,17 +98,18 @@ impl Caches {
     /// Takes back the equipment that was lent.
     pub(super) fn take_back(
         &mut self,
-        (caching, peers): (Caching, usize),
+        (caching, kind): (Caching, Policies),
         cache: Option<FlowCache>,
     ) {
-        let use_ = caching.use_().map(|use_| (use_, peers));
+        let use_ = caching.use_().map(|use_| (use_, kind));
         self.made.extend(use_.zip(cache));
     }
 }
 
 /// A case of a family, made for its policies alone.
-fn any_of(family: Family, sas: usize) -> Case {
-    let (direction, suite, size) = (Direction::Out, Suite::Null, 64);
+fn any_of(family: Family, kind: Policies) -> Case {
+    let (sas, suite, size) = (kind.peers, Suite::Null, 64);
+    let direction = if kind.are_bypass { Direction::Bypass } else { Direction::Out };
     Case { direction, suite, family, size, flows: 1, backend: None, workers: 1, sas }
 }
 
@@ -118,17 +134,20 @@ mod tests {
     #[test]
     fn each_use_has_a_cache_of_its_own_and_off_has_none() {
         let mut caches = Kits::new(1, 64, 2048, 64).workers.remove(0).caches;
-        assert!(caches.lend((Caching::Off, 1)).unwrap().is_none());
+        let one = Policies { peers: 1, are_bypass: false };
+        assert!(caches.lend((Caching::Off, one)).unwrap().is_none());
         for caching in [Caching::Auto, Caching::Always] {
-            let lent = caches.lend((caching, 1)).unwrap();
+            let lent = caches.lend((caching, one)).unwrap();
             assert!(lent.as_ref().is_some_and(|cache| cache.capacity() >= 64));
-            caches.take_back((caching, 1), lent);
+            caches.take_back((caching, one), lent);
         }
         assert_eq!(caches.made.len(), 2);
         // Of other policies.
-        assert!(caches.lend((Caching::Auto, 7)).unwrap().is_some());
+        for other in [Policies { peers: 7, ..one }, Policies { are_bypass: true, ..one }] {
+            assert!(caches.lend((Caching::Auto, other)).unwrap().is_some());
+        }
         assert_eq!(caches.made.len(), 2);
-        caches.take_back((Caching::Off, 1), None);
+        caches.take_back((Caching::Off, one), None);
         assert_eq!(caches.made.len(), 2);
     }
 }

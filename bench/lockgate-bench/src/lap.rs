@@ -23,13 +23,14 @@ use std::time::Instant;
 use dataplane::{DropReason, FlowCache, Handovers, Snapshot, Worker};
 use io::memory::{MemoryFrames, PreloadedPort};
 use scene::{
-    Case, Direction, Keys, OtherCipher, Random, SaLimits, arriving, check, drain, limited, load,
-    mix, other_cipher, spi,
+    Case, Keys, OtherCipher, Random, SaLimits, arriving, check, drain, limited, load, mix,
+    other_cipher, spi,
 };
 use wire::{BATCH, FrameId};
 
+use super::card_engine::{Batch, Engine, HasHeader};
 use super::cipher_alone::{CipherTimes, WorkersSa, cipher_alone};
-use super::kits::{Kit, Kits};
+use super::kits::{Kit, Kits, Policies};
 use super::lap_error::LapError;
 use super::machine;
 use super::measure::{Span, measure, overhead};
@@ -41,7 +42,7 @@ use super::yardstick::Yardstick;
 pub(super) const SAMPLE: usize = 32;
 
 /// Settings of a lap.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Course<'c> {
     /// Timed passes.
     pub(super) passes: u32,
@@ -52,6 +53,8 @@ pub(super) struct Course<'c> {
     pub(super) cores: &'c [usize],
     /// Limits of the SAs.
     pub(super) limits: SaLimits,
+    /// An emulated card's own engine, which rows may have at work beside the workers.
+    pub(super) engine: Option<&'c Engine>,
 }
 
 /// Granularity at which the walk is timed.
@@ -140,7 +143,7 @@ pub(super) fn run(
     let case = &subject.case;
     let keys = (0..case.workers * case.sas).map(|_| Keys::fresh(case.suite));
     let keys = keys.collect::<Result<Vec<_>, _>>()?;
-    let snapshot = Snapshot::new(case.parts(&keys, kits.spd(case.sas)?)?)?;
+    let snapshot = Snapshot::new(case.parts(&keys, kits.spd(Policies::of(case))?)?)?;
     let snapshot = match course.limits {
         SaLimits::Without => snapshot,
         SaLimits::Far => limited(&snapshot)?,
@@ -217,8 +220,9 @@ fn work(
     let Station { subject, snapshot, others, number, handovers, kit } = station;
     let Kit { frames, mut caches } = kit;
     let Subject { case, in_flight, cache: caching, .. } = *subject;
-    let cache = caches.lend((caching, case.sas))?;
+    let cache = caches.lend((caching, Policies::of(&case)))?;
     let mut lap = Lap::new(subject, snapshot, (number, others), frames, cache, handovers);
+    lap.engine = course.engine.filter(|_| subject.engine > 0);
     lap.pass(random, start)?;
     let (mut walked, mut span) = (Span::default(), Span::default());
     let before = lap.answered();
@@ -238,12 +242,12 @@ fn work(
     };
     // Of several SAs the first: its numbers begin behind those that any has used.
     let (first, other) = (lap.carried + 1, lap.others.swap_remove(0));
-    caches.take_back((caching, case.sas), lap.worker.take_cache(None));
+    caches.take_back((caching, Policies::of(&case)), lap.worker.take_cache(None));
     let mut frames = lap.worker.into_parts().0;
     start.wait();
     let cipher = match case.direction {
-        Direction::Forward | Direction::Overlay => CipherTimes::default(),
-        Direction::Out | Direction::In => {
+        way if !way.ciphers() => CipherTimes::default(),
+        _ => {
             mix(&mut frames, random);
             let sa = WorkersSa { case: &case, snapshot, worker: number, other: &other };
             cipher_alone(&sa, first, in_flight, &mut frames)?
@@ -316,6 +320,8 @@ struct Lap<'c> {
     /// Frames of the latest pass, in the order of their packets.
     order: Vec<FrameId>,
     begin: Instant,
+    /// An emulated card's engine, which gets what left.
+    engine: Option<&'c Engine>,
 }
 
 impl<'c> Lap<'c> {
@@ -330,6 +336,9 @@ impl<'c> Lap<'c> {
         let Subject { case, walk, in_flight, .. } = subject;
         let netdevs = (0..3).map(|_| Some(PreloadedPort::new(case.flows))).collect();
         let mut worker = Worker::new(snapshot, frames, netdevs).beside(handovers);
+        if let (Some(mark), Some(port)) = (case.mark(number), worker.netdev_mut(case.ingress())) {
+            port.mark(mark);
+        }
         worker.walk_among(case.workers as u32);
         worker.take_cache(cache);
         worker.use_fast_path(walk.use_());
@@ -348,6 +357,7 @@ impl<'c> Lap<'c> {
             numbers: Vec::with_capacity(in_flight),
             order,
             begin,
+            engine: None,
         }
     }
 
@@ -430,10 +440,23 @@ impl<'c> Lap<'c> {
     fn conclude(&mut self, order: &[usize], random: &mut Random) -> Result<(), LapError> {
         self.check_counts(order.len())?;
         self.check_sample(order, random)?;
+        self.give_to_engine();
         self.carried += order.len() as u32;
         let (frames, egress) = self.worker.parts_mut(self.case.egress());
         egress.expect("all devices have ports").recycle(frames);
         Ok(())
+    }
+
+    /// Gives copies of the packets that left to the card's engine, if the row has one.
+    fn give_to_engine(&mut self) {
+        let Some(engine) = self.engine else { return };
+        let direction = self.case.direction;
+        let header = if direction.is_handed_over() { HasHeader::Yes } else { HasHeader::No };
+        let mut batch = Batch::new(self.case.suite, header);
+        let (frames, egress) = self.worker.parts_mut(self.case.egress());
+        let sent = egress.map_or(&[][..], |port| port.sent());
+        sent.iter().filter_map(|packet| frames.packet(*packet)).for_each(|it| batch.push(it));
+        engine.give(batch);
     }
 
     /// Checks that no packet was dropped, lost or added, that every frame is accounted for, and
@@ -485,19 +508,24 @@ mod tests {
     use super::*;
     use ipsec::Suite;
     use ipsec::cipher::BackendKind;
-    use scene::{own_mac, router_mac};
+    use scene::{Direction, own_mac, router_mac};
     use wire::{Family, Frames};
 
     const FLOWS: usize = 256;
-    const COURSE: Course =
-        Course { passes: 2, staging: Staging::ByStage, cores: &[], limits: SaLimits::Without };
+    const COURSE: Course = Course {
+        passes: 2,
+        staging: Staging::ByStage,
+        cores: &[],
+        limits: SaLimits::Without,
+        engine: None,
+    };
 
     fn kits(workers: usize) -> Kits {
         Kits::new(workers, FLOWS, 2048, 64 * FLOWS)
     }
 
     fn subject(case: Case) -> Subject {
-        Subject { case, walk: WalkKind::Fast, cache: Caching::Always, in_flight: 100 }
+        Subject { case, walk: WalkKind::Fast, cache: Caching::Always, in_flight: 100, engine: 0 }
     }
 
     fn cases() -> Vec<Case> {
@@ -675,11 +703,11 @@ mod tests {
             with_lap(&case, |lap| {
                 let mut packets = first_packets(lap);
                 let expected = match case.direction {
-                    Direction::In => {
+                    Direction::In | Direction::CryptoIn => {
                         packets[77] = packets[76].clone();
                         DropReason::Replayed
                     }
-                    Direction::Out | Direction::Forward | Direction::Overlay => {
+                    _ => {
                         packets[77] = case.inner(77, 0).frame(
                             own_mac(case.ingress()),
                             router_mac(case.ingress()),

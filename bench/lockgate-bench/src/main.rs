@@ -48,7 +48,11 @@
 //! | `overlay/tenants/stage` | the hosts, the switch and the gateway of a way |
 //! | `overlay/tenants/rows` | what rounds come to: the tables |
 //! | `overlay/published` | Arion's figures, ours beside them |
+//! | `offload` | `bench offload`: modes of a card that seals; its arguments, its rounds |
+//! | `offload/rows` | what laps come to: tables, JSON |
+//! | `offload/published` | the table published of Linux XFRM |
 //! | `store` | `bench store`: endpoints through the API, onto the disk and back |
+//! | `card_engine` | the emulated card's own engine at work beside the workers |
 //! | `lap` | one lap of one row |
 //! | `lap_error` | when a lap does not count |
 //! | `kits` | what stays from lap to lap: frames, caches |
@@ -69,6 +73,7 @@
 
 mod acl;
 mod cache;
+mod card_engine;
 mod churn;
 mod cipher_alone;
 mod classify;
@@ -84,6 +89,7 @@ mod lap_error;
 mod machine;
 mod measure;
 mod memory;
+mod offload;
 mod overlay;
 mod pairs;
 mod placing;
@@ -116,6 +122,7 @@ pub(crate) use classify::ClassifyArguments;
 pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
 pub(crate) use io::IoArguments;
+pub(crate) use offload::OffloadArguments;
 pub(crate) use overlay::OverlayArguments;
 pub(crate) use placing::PlanArguments;
 pub(crate) use spd::SpdArguments;
@@ -155,6 +162,9 @@ enum Bench {
     /// Packets of virtual networks: in the kernel, in workers, beside forwarders that know one
     /// endpoint. Needs root.
     Overlay(OverlayArguments),
+    /// A card that seals: the host's cost of a packet without ESP, with it in software, and by each
+    /// mode of a card. The card is emulated.
+    Offload(OffloadArguments),
     /// Endpoints of virtual networks: put, made durable, read again after a SIGKILL. Needs root.
     Store(StoreArguments),
 }
@@ -349,6 +359,7 @@ fn run(
         Bench::Churn(arguments) => churn::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
         Bench::Overlay(arguments) => overlay::run(arguments),
+        Bench::Offload(arguments) => offload::run(arguments),
         Bench::Store(arguments) => store::run(arguments),
     }?;
     Ok(())

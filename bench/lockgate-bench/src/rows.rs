@@ -92,11 +92,12 @@ pub(super) struct Row {
     /// Distance of the quartiles of `one_sa_ratio` as a part of its median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) one_sa_spread: Option<f64>,
-    /// For a row of an overlay: its time over that of plain forwarding, median of laps of the same
-    /// rounds.
+    /// For a row that is compared with plain packets: its time over theirs, median of laps of the
+    /// same rounds. An overlay's and BYPASS's are compared with forwarding between protected ports,
+    /// packet mode's with BYPASS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) forward_ratio: Option<f64>,
-    /// Time beyond that of plain forwarding, ns, median of laps of the same rounds.
+    /// Time beyond theirs, ns, median of laps of the same rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) over_forward_ns: Option<f64>,
     /// Distance of the quartiles of `over_forward_ns`, ns.
@@ -161,7 +162,7 @@ impl Row {
         course: &Course,
         memory: Memory,
     ) -> Result<Row, LapError> {
-        let Subject { case, walk: by, cache, in_flight } = subject;
+        let Subject { case, walk: by, cache, in_flight, .. } = subject;
         let (kept, discarded) = undisturbed(laps, |lap| lap.span);
         let figure =
             |of: fn(&LapFigures) -> f64| Figure::of(&kept.iter().map(of).collect::<Vec<f64>>());
@@ -264,7 +265,8 @@ mod tests {
     use wire::Family;
 
     fn course(passes: u32) -> Course<'static> {
-        Course { passes, staging: Staging::Whole, cores: &[], limits: scene::SaLimits::Without }
+        let (staging, limits) = (Staging::Whole, scene::SaLimits::Without);
+        Course { passes, staging, cores: &[], limits, engine: None }
     }
 
     const MEMORY: Memory = Memory { frame_bytes: 4096, cache_entries: 64 };
@@ -280,7 +282,7 @@ mod tests {
             workers: 1,
             sas: 1,
         };
-        Subject { case, walk: WalkKind::Fast, cache: Caching::Always, in_flight: 512 }
+        Subject { case, walk: WalkKind::Fast, cache: Caching::Always, in_flight: 512, engine: 0 }
     }
 
     fn by_two() -> Subject {
@@ -400,6 +402,9 @@ mod tests {
         let all = format!("{:.1}", 2.0 * Stage::ALL.len() as f64);
         let text = stages(&rows).unwrap();
         assert!(text.contains("seal: cipher") && text.contains(&all), "{text}");
-        assert!(heading(&Machine::look(None), "abc").contains("in memory; on a copy-mode AF_XDP"));
+        assert!(
+            heading("esp", &Machine::look(None), "abc")
+                .contains("in memory; on a copy-mode AF_XDP")
+        );
     }
 }

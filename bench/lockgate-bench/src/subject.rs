@@ -12,6 +12,9 @@ pub(super) struct Subject {
     pub(super) cache: Caching,
     /// Frames of a worker that hold packets at the same time.
     pub(super) in_flight: usize,
+    /// Times that an emulated card's own engine, beside the workers, seals each packet; 0: there is
+    /// none.
+    pub(super) engine: u32,
 }
 
 /// Walk that packets go by.
@@ -75,7 +78,7 @@ impl Caching {
 impl Subject {
     /// The row's name.
     pub(super) fn label(&self) -> String {
-        let Subject { case, walk, cache, in_flight } = self;
+        let Subject { case, walk, cache, in_flight, engine } = self;
         let (version, size) = (version(case.family), case.size);
         let backend = case.backend.map_or(String::new(), |kind| format!(" by {}", kind.name()));
         let workers = match case.workers {
@@ -86,28 +89,36 @@ impl Subject {
             1 => String::new(),
             sas => format!(", {sas} SAs"),
         };
+        let engine = match engine {
+            0 => String::new(),
+            times => format!(", engine × {times}"),
+        };
         let what = match case.direction {
-            Direction::Forward | Direction::Overlay => case.direction.name().to_owned(),
+            way if !way.ciphers() => way.name().to_owned(),
             way => format!("{}{backend} {}", case.suite, way.name()),
         };
         format!(
             "{what}, IPv{version}, {size} bytes{workers}{sas}, {in_flight} in flight, {} walk, \
-             cache {}",
+             cache {}{engine}",
             walk.name(),
             cache.name()
         )
     }
 
-    /// The row of plain forwarding that this row of an overlay is compared with; `None`: it is
-    /// none.
-    pub(super) fn forwarded(&self) -> Option<Subject> {
-        let case = Case { direction: Direction::Forward, ..self.case };
-        (self.case.direction == Direction::Overlay).then_some(Subject { case, ..*self })
+    /// The row of plain packets that this row is compared with; `None`: it is compared with none.
+    pub(super) fn plain(&self) -> Option<Subject> {
+        let direction = match self.case.direction {
+            Direction::Overlay | Direction::Bypass => Direction::Forward,
+            Direction::PacketOut | Direction::PacketIn => Direction::Bypass,
+            Direction::CryptoOut | Direction::CryptoIn => Direction::Bypass,
+            Direction::Out | Direction::In | Direction::Forward => return None,
+        };
+        Some(Subject { case: Case { direction, ..self.case }, ..*self })
     }
 
     /// Arguments of `bench esp` that ask for this row alone.
     pub(super) fn arguments(&self) -> Vec<String> {
-        let Subject { case, walk, cache, in_flight } = self;
+        let Subject { case, walk, cache, in_flight, .. } = self;
         let Case { direction, suite, family, size, flows, backend, workers, sas } = case;
         let backend = backend.map(|kind| format!("--backend={}", kind.name()));
         let arguments = [

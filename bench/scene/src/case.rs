@@ -21,12 +21,13 @@ use dataplane::{
 };
 use ipsec::cipher::BackendKind;
 use ipsec::{
-    Cipher, InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId, SequenceCounter,
-    SequenceNumbers, Spi, Suite, Tunnel,
+    CardSeat, CardWork, Cipher, InboundSa, KeyMaterial, OutboundSa, ReplayWindow, SaId,
+    SequenceCounter, SequenceNumbers, Spi, Suite, Tunnel,
 };
 use policy::{Action, AddressRange, Policy, PolicyId, SaSetId, Selector, Spd, UpperSelector};
 use wire::build::PacketBuilder;
-use wire::{Address, Family};
+use wire::mark::MarkVlan;
+use wire::{Address, Deciphered, Family, Mark};
 
 use crate::error::SceneError;
 use crate::overlay::{self, ENDPOINTS};
@@ -43,12 +44,35 @@ pub enum Direction {
     /// In VXLAN from a host behind lan to the entrance of a virtual network without groups there,
     /// and on to another host behind lan. The sender is checked.
     Overlay,
+    /// As [`Direction::Out`], in clear: the policy is BYPASS.
+    Bypass,
+    /// As [`Direction::Out`], for a card of wan to seal: the walk puts the card's header in front.
+    /// No card is there.
+    PacketOut,
+    /// As [`Direction::In`], opened by a card of wan: it comes in clear with the tag of its SA. No
+    /// card is there.
+    PacketIn,
+    /// As [`Direction::Out`], for a card of wan to encrypt: the walk writes all else. No card is
+    /// there.
+    CryptoOut,
+    /// As [`Direction::In`], deciphered by a card of wan: it comes as ESP whose text is in clear,
+    /// with the tag of its SA. No card is there.
+    CryptoIn,
 }
 
 impl Direction {
     /// Every direction.
-    pub const ALL: [Direction; 4] =
-        [Direction::Out, Direction::In, Direction::Forward, Direction::Overlay];
+    pub const ALL: [Direction; 9] = [
+        Direction::Out,
+        Direction::In,
+        Direction::Forward,
+        Direction::Overlay,
+        Direction::Bypass,
+        Direction::PacketOut,
+        Direction::PacketIn,
+        Direction::CryptoOut,
+        Direction::CryptoIn,
+    ];
 
     /// The direction's name on a command line.
     pub const fn name(self) -> &'static str {
@@ -57,6 +81,25 @@ impl Direction {
             Direction::In => "in",
             Direction::Forward => "forward",
             Direction::Overlay => "overlay",
+            Direction::Bypass => "bypass",
+            Direction::PacketOut => "packet-out",
+            Direction::PacketIn => "packet-in",
+            Direction::CryptoOut => "crypto-out",
+            Direction::CryptoIn => "crypto-in",
+        }
+    }
+
+    /// Returns whether its packets leave behind a header for the card.
+    pub const fn is_handed_over(self) -> bool {
+        matches!(self, Direction::PacketOut | Direction::CryptoOut)
+    }
+
+    /// The part of ESP that a card does for its packets; `None`: none.
+    pub const fn card_work(self) -> Option<CardWork> {
+        match self {
+            Direction::PacketOut | Direction::PacketIn => Some(CardWork::Packets),
+            Direction::CryptoOut | Direction::CryptoIn => Some(CardWork::Cipher),
+            _ => None,
         }
     }
 
@@ -91,6 +134,29 @@ pub struct Case {
 /// SPI of both SAs of a place ([`Case::place`]). The first SA of worker n is at place n.
 pub fn spi(place: usize) -> Spi {
     Spi::new(0x1000 + place as u32).expect("not reserved")
+}
+
+/// The place in the card of wan of both SAs of a place.
+pub(crate) fn seat(place: usize, work: CardWork) -> CardSeat {
+    CardSeat::of_worker(WAN.0, place as u64 + 1, work)
+}
+
+/// The mark of packets that the card of wan opened, or deciphered, by the SA of a place.
+fn opened_mark(place: usize, work: CardWork) -> Mark {
+    let mark = Mark {
+        netdev: WAN.0,
+        vlan: MarkVlan::Untagged,
+        incarnation: 1,
+        generation: 0,
+        zone: 0,
+        verdict: 0,
+        domain: 0,
+    };
+    let tag = seat(place, work).tag;
+    match work {
+        CardWork::Packets => mark.with_card_sa(tag),
+        CardWork::Cipher => mark.with_card_cipher(tag, Deciphered::Authentic),
+    }
 }
 
 /// SAs of a worker at most.
@@ -221,18 +287,28 @@ impl Case {
     /// The netdev that packets come from.
     pub fn ingress(&self) -> NetdevId {
         match self.direction {
-            Direction::Out | Direction::Forward | Direction::Overlay => LAN,
-            Direction::In => WAN,
+            Direction::Out | Direction::Bypass | Direction::PacketOut => LAN,
+            Direction::CryptoOut | Direction::Forward | Direction::Overlay => LAN,
+            Direction::In | Direction::PacketIn | Direction::CryptoIn => WAN,
         }
     }
 
     /// The netdev that packets leave by.
     pub fn egress(&self) -> NetdevId {
         match self.direction {
-            Direction::Out => WAN,
-            Direction::In | Direction::Overlay => LAN,
+            Direction::Out | Direction::Bypass => WAN,
+            Direction::PacketOut | Direction::CryptoOut => WAN,
+            Direction::In | Direction::PacketIn | Direction::CryptoIn => LAN,
+            Direction::Overlay => LAN,
             Direction::Forward => DMZ,
         }
+    }
+
+    /// The mark of each packet of a worker; `None`: they have none.
+    pub fn mark(&self, worker: usize) -> Option<Mark> {
+        let comes = matches!(self.direction, Direction::PacketIn | Direction::CryptoIn);
+        let work = self.direction.card_work().filter(|_| comes)?;
+        Some(opened_mark(self.place(worker, 0), work))
     }
 
     /// Both ends of the tunnel to a peer, ours first.
@@ -276,8 +352,12 @@ impl Case {
         };
         let lan = network(LAN);
         match self.direction {
-            Direction::Out => [host(lan, near), host(network(WAN), far)],
-            Direction::In => [host(network(WAN), far), host(lan, near)],
+            Direction::Out | Direction::Bypass | Direction::PacketOut | Direction::CryptoOut => {
+                [host(lan, near), host(network(WAN), far)]
+            }
+            Direction::In | Direction::PacketIn | Direction::CryptoIn => {
+                [host(network(WAN), far), host(lan, near)]
+            }
             Direction::Forward => [host(lan, near), host(network(DMZ), far)],
             Direction::Overlay => {
                 let number = self.far_host(flow) * ENDPOINTS / MAX_FLOWS;
@@ -313,14 +393,19 @@ impl Case {
             let (id, spi) = (SaId(place as u32), spi(place));
             let peer = place / self.workers;
             let (set, tunnel) = (SaSetId(peer as u32), self.ends(peer));
-            let counter = Arc::new(SequenceCounter::new(numbers));
-            let cipher = self.cipher(&keys.outbound)?;
+            let work = self.direction.card_work();
+            let seat = work.map(|work| seat(place, work));
+            let counter = match work {
+                Some(CardWork::Packets) => SequenceCounter::spent(numbers),
+                Some(CardWork::Cipher) | None => SequenceCounter::new(numbers),
+            };
+            let (cipher, counter) = (self.cipher(&keys.outbound)?, Arc::new(counter));
             let sa = OutboundSa::with_cipher(id, spi, set, cipher, tunnel.into(), counter)?;
-            outbound.push(Arc::new(sa));
+            outbound.push(Arc::new(sa.seated(seat)));
             let window = ReplayWindow::new(ReplayWindow::LARGEST, numbers).expect("offered");
             let cipher = self.cipher(&keys.inbound)?;
             let sa = InboundSa::with_cipher(id, spi, set, cipher, tunnel.into(), window.into())?;
-            inbound.push(Arc::new(sa));
+            inbound.push(Arc::new(sa.seated(seat)));
         }
         let (next_hops, routes, neighbours) = self.routes();
         Ok(SnapshotParts {
@@ -357,6 +442,7 @@ impl Case {
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
             fragment_outer: false,
+            outer: None,
         }
     }
 
@@ -389,7 +475,10 @@ impl Case {
         Policy {
             id,
             name: "peer".into(),
-            action: Action::Protect(SaSetId(0)),
+            action: match self.direction {
+                Direction::Bypass => Action::Bypass,
+                _ => Action::Protect(SaSetId(0)),
+            },
             priority,
             only: None,
             group: None,

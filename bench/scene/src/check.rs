@@ -1,11 +1,13 @@
 //! Checks a packet that came out of the walk byte by byte.
 
-use ipsec::Spi;
+use dataplane::NetdevId;
+use ipsec::{CardWork, Spi, Suite};
+use wire::build::PacketBuilder;
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, Link, ethertype};
-use wire::{Family, packet};
+use wire::{CardHeader, Family, packet};
 
-use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac};
+use crate::case::{Case, Direction, HOP_LIMIT, own_mac, router_mac, seat, spi as scene_spi};
 use crate::other_cipher::{OtherCipher, OtherError};
 use crate::overlay_packets;
 
@@ -80,10 +82,41 @@ pub fn check(
             same(&inner.ip(), &opened.inner)
         }
         Direction::Overlay => same(&overlay_packets::leaving(case, flow), output),
-        Direction::In | Direction::Forward => {
+        Direction::In
+        | Direction::Forward
+        | Direction::Bypass
+        | Direction::PacketIn
+        | Direction::CryptoIn => {
             same(&inner.frame(router_mac(egress), own_mac(egress), None), output)
         }
+        Direction::PacketOut => same(&for_card(&inner, egress), output),
+        Direction::CryptoOut => {
+            let peer = case.peer_of(flow);
+            // All workers seal by the first SA, so that its numbers are theirs together.
+            let place = case.place(0, peer);
+            let header = CardHeader::Cipher(seat(place, CardWork::Cipher).tag).bytes();
+            same(&header, &output[..header.len().min(output.len())])?;
+            let esp = outer(case, peer, &output[header.len()..])?;
+            let found = esp.get(4..8).and_then(|low| <[u8; 4]>::try_from(low).ok());
+            let found = u32::from_be_bytes(found.unwrap_or_default());
+            same(&in_clear(scene_spi(place), found, &inner.ip()), esp)
+        }
     }
+}
+
+/// ESP with its text in clear and zeros for the ICV, as a host and its card hand it over where the
+/// card does the cipher of an AEAD.
+pub(crate) fn in_clear(spi: Spi, number: u32, inner: &[u8]) -> Vec<u8> {
+    // Without a cipher there is neither IV nor ICV.
+    let bare = OtherCipher::new(Suite::Null, &[]).seal(spi.value(), number, inner);
+    let (header, text) = bare.split_at(8);
+    [header, &u64::from(number).to_be_bytes(), text, &[0; 16]].concat()
+}
+
+/// A packet as it leaves for the card, to be sealed by the first SA: all workers seal by that one.
+fn for_card(inner: &PacketBuilder, egress: NetdevId) -> Vec<u8> {
+    let frame = inner.frame(router_mac(egress), own_mac(egress), None);
+    [&CardHeader::Sa(seat(0, CardWork::Packets).tag).bytes()[..], &frame].concat()
 }
 
 /// Checks link header and outer IP header of a sealed packet and returns what is behind them.
@@ -128,8 +161,6 @@ pub fn same(expected: &[u8], found: &[u8]) -> Result<(), Flaw> {
 mod tests {
     use super::*;
     use crate::case::spi;
-    use ipsec::Suite;
-    use wire::build::PacketBuilder;
 
     const MATERIAL: [u8; 20] = [3; 20];
     /// The worker whose SA it is.
@@ -145,16 +176,30 @@ mod tests {
         let (to, from) = (router_mac(case.egress()), own_mac(case.egress()));
         let inner = case.inner(5, HOP_LIMIT - 1);
         match case.direction {
-            Direction::In | Direction::Forward => return inner.frame(to, from, None),
+            Direction::In
+            | Direction::Forward
+            | Direction::Bypass
+            | Direction::PacketIn
+            | Direction::CryptoIn => {
+                return inner.frame(to, from, None);
+            }
+            Direction::PacketOut => return for_card(&inner, case.egress()),
             Direction::Overlay => return overlay_packets::leaving(case, 5),
-            Direction::Out => {}
+            Direction::Out | Direction::CryptoOut => {}
         }
         let (local, remote) = case.tunnel(0);
-        let esp = other.seal(spi(WORKER).value(), 9, &inner.ip());
-        PacketBuilder::new(local, remote)
-            .protocol(protocol::ESP)
-            .payload(&esp)
-            .frame(to, from, None)
+        let esp = match case.direction {
+            Direction::CryptoOut => in_clear(spi(0), 9, &inner.ip()),
+            _ => other.seal(spi(WORKER).value(), 9, &inner.ip()),
+        };
+        let outer = PacketBuilder::new(local, remote).protocol(protocol::ESP).payload(&esp);
+        let frame = outer.frame(to, from, None);
+        match case.direction {
+            Direction::CryptoOut => {
+                [&CardHeader::Cipher(seat(0, CardWork::Cipher).tag).bytes()[..], &frame].concat()
+            }
+            _ => frame,
+        }
     }
 
     #[test]
@@ -169,6 +214,8 @@ mod tests {
                 // traffic class and flow label, its hop limit; IPv4's are under the checksum.
                 let free = match (direction, family) {
                     (Direction::Out, Family::V6) => vec![14, 15, 16, 17, 21],
+                    // Behind the header for the card.
+                    (Direction::CryptoOut, Family::V6) => vec![30, 31, 32, 33, 37],
                     _ => vec![],
                 };
                 for place in (0..output.len()).filter(|place| !free.contains(place)) {

@@ -56,9 +56,7 @@ pub fn mix(frames: &mut MemoryFrames, random: &mut Random) {
 pub fn other_cipher(case: &Case, keys: &Keys) -> OtherCipher {
     match case.direction {
         Direction::In => OtherCipher::new(case.suite, keys.inbound.expose()),
-        Direction::Out | Direction::Forward | Direction::Overlay => {
-            OtherCipher::new(case.suite, keys.outbound.expose())
-        }
+        _ => OtherCipher::new(case.suite, keys.outbound.expose()),
     }
 }
 
@@ -74,13 +72,17 @@ pub fn arriving(
     let (to, from) = (own_mac(case.ingress()), router_mac(case.ingress()));
     let inner = case.inner(flow, HOP_LIMIT);
     match case.direction {
-        Direction::Out | Direction::Forward => return inner.frame(to, from, None),
+        Direction::In | Direction::CryptoIn => {}
         Direction::Overlay => return overlay_packets::arriving(case, flow),
-        Direction::In => {}
+        _ => return inner.frame(to, from, None),
     }
     let peer = case.peer_of(flow);
     let (local, remote) = case.tunnel(peer);
-    let esp = other.seal(spi(case.place(worker, peer)).value(), sequence, &inner.ip());
+    let spi = spi(case.place(worker, peer));
+    let esp = match case.direction {
+        Direction::CryptoIn => crate::check::in_clear(spi, sequence, &inner.ip()),
+        _ => other.seal(spi.value(), sequence, &inner.ip()),
+    };
     let outer = wire::build::PacketBuilder::new(remote, local);
     outer.protocol(protocol::ESP).payload(&esp).frame(to, from, None)
 }

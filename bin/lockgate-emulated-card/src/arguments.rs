@@ -42,11 +42,12 @@ pub(crate) struct Arguments {
     /// Seed of what happens by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Faults, times in a thousand: refuse=N,twice=N,never=N,late=N,late_ms=N,garbage=N,swapped=N
+    /// Faults, times in a thousand: refuse=N,twice=N,never=N,late=N,late_ms=N,garbage=N,swapped=N,
+    /// sa=N,policy=N
     #[arg(long, value_name = "LIST", default_value = "")]
     pub(crate) faults: FaultList,
-    /// Give the card that serves on PATH a command: reset, forget, link, reload, unplug, faults,
-    /// tags, counts
+    /// Give the card that serves on PATH a command: reset, forget, claim, link, reload, unplug,
+    /// faults, tags, counts
     #[arg(long, value_name = "PATH", conflicts_with_all = ["tap", "wire", "socket"])]
     pub(crate) tell: Option<PathBuf>,
     /// The command's words
@@ -83,7 +84,7 @@ pub(crate) fn emulated(text: &str) -> Result<Box<Capabilities>, WordError> {
     let card: Capabilities = text.parse()?;
     match card.source {
         Source::Emulated => Ok(Box::new(card)),
-        Source::AsRead => Err(WordError::NotEmulated(card.name)),
+        Source::AsRead | Source::Asked => Err(WordError::NotEmulated(card.name)),
     }
 }
 
@@ -151,6 +152,8 @@ impl FromStr for FaultList {
                 "late" => &mut faults.late,
                 "garbage" => &mut faults.garbage,
                 "swapped" => &mut faults.swapped,
+                "sa" => &mut faults.sa,
+                "policy" => &mut faults.policy,
                 _ => return Err(no_fault()),
             };
             let times = u16::try_from(value).ok().filter(|times| *times <= 1000);
@@ -198,7 +201,9 @@ mod tests {
 
     #[test]
     fn faults_are_read_by_name_and_the_others_do_not_happen() {
-        let all = "refuse=1,twice=2,never=3,late=4,late_ms=5000,garbage=1000,swapped=7".parse();
+        let all =
+            "refuse=1,twice=2,never=3,late=4,late_ms=5000,garbage=1000,swapped=7,sa=8,policy=9"
+                .parse();
         let faults = Faults {
             refuse: 1,
             twice: 2,
@@ -207,6 +212,8 @@ mod tests {
             late_ms: 5000,
             garbage: 1000,
             swapped: 7,
+            sa: 8,
+            policy: 9,
         };
         assert_eq!(all, Ok(FaultList(faults)));
         assert_eq!("".parse(), Ok(FaultList::default()));

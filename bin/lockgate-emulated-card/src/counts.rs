@@ -13,10 +13,14 @@ pub(crate) struct QueueCounts {
     pub(crate) tagged: u64,
     /// In clear, with that of the SA that opened them.
     pub(crate) opened: u64,
+    /// As ESP whose text is in clear, with that of the SA of crypto mode that deciphered it.
+    pub(crate) deciphered: u64,
+    /// As they came, with that of the SA of crypto mode that does not authenticate them.
+    pub(crate) forged: u64,
 }
 
 /// Counts of the card's frames since it began; each counts once, here or among the card's own
-/// counts of packets of SAs that it dropped.
+/// counts of packets of SAs that it dropped. (A forged one of crypto mode counts in both.)
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Counts {
     /// Handed to the host, by queue.
@@ -25,6 +29,8 @@ pub(crate) struct Counts {
     pub(crate) to_wire: u64,
     /// Sent to the wire sealed.
     pub(crate) sealed: u64,
+    /// Sent to the wire sealed where the host had written all but the cipher's part.
+    pub(crate) encrypted: u64,
     /// From the host, dropped because their header was not that of an SA.
     pub(crate) wrong_header: u64,
     /// From the wire, dropped by a rule.
@@ -49,8 +55,14 @@ impl Counts {
     /// The counts for an operator, with the card's own of packets of SAs.
     pub(crate) fn as_json(&self, esp: &EspCounts) -> Value {
         let queue = |counts: &QueueCounts| {
-            let QueueCounts { plain, tagged, opened } = counts;
-            json!({"plain": plain, "tagged": tagged, "opened": opened})
+            let QueueCounts { plain, tagged, opened, deciphered, forged } = counts;
+            json!({
+                "plain": plain,
+                "tagged": tagged,
+                "opened": opened,
+                "deciphered": deciphered,
+                "forged": forged,
+            })
         };
         let dropped = |way| -> Map<String, Value> {
             let of = |loss: Loss| (loss.name().to_owned(), esp.dropped(way, loss).into());
@@ -61,6 +73,7 @@ impl Counts {
             "queues": self.queues.iter().map(queue).collect::<Vec<_>>(),
             "to_wire": self.to_wire,
             "sealed": self.sealed,
+            "encrypted": self.encrypted,
             "dropped_by_sa": {
                 "out": dropped(SaDirection::Out),
                 "in": dropped(SaDirection::In),

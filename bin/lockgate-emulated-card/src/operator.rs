@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use console::output::json_line;
 use emulated_card::Notice;
 use io::tun::Link;
-use offload::Capabilities;
+use offload::{Capabilities, Handle, Incarnation, Limit, Tag};
 use rustix::event::PollFlags;
 use serde_json::{Value, json};
 
@@ -39,6 +39,8 @@ enum Command {
     Reset { notice: Word },
     /// The card forgets one item
     Forget { handle: u32, notice: Word },
+    /// The card says that an item, there or not, reached a limit
+    Claim { handle: u32, limit: LimitWord },
     /// The link goes down, and the card forgets everything; or up
     Link { state: LinkWord },
     /// Another driver runs the card, which forgets everything
@@ -76,6 +78,21 @@ impl From<Word> for Notice {
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+enum LimitWord {
+    Soft,
+    Hard,
+}
+
+impl From<LimitWord> for Limit {
+    fn from(word: LimitWord) -> Limit {
+        match word {
+            LimitWord::Soft => Limit::Soft,
+            LimitWord::Hard => Limit::Hard,
+        }
+    }
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 enum LinkWord {
     Down,
     Up,
@@ -93,7 +110,7 @@ impl From<LinkWord> for Link {
 /// Reason why a command is refused. The operator is at fault, or the card's state.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
-    #[error("write reset, forget, link, reload, unplug, faults, tags or counts")]
+    #[error("write reset, forget, claim, link, reload, unplug, faults, tags or counts")]
     Nothing,
     #[error("{}", .0.to_string().lines().next().unwrap_or_default().trim_start_matches("error: "))]
     Command(#[from] clap::Error),
@@ -162,8 +179,16 @@ fn execute(line: &str, station: &mut Station) -> Result<Value, Refused> {
     match parsed(line)? {
         Command::Reset { notice } => card.reset(notice.into()),
         Command::Forget { handle, notice } => {
-            let tag = card.tags().find(|tag| tag.handle.get() == handle);
+            let mut tags = card.tags().chain(card.policies());
+            let tag = tags.find(|tag| tag.handle.get() == handle);
+            drop(tags);
             card.forget(tag.ok_or(Refused::NoItem(handle))?, notice.into());
+        }
+        Command::Claim { handle, limit } => {
+            let known = card.tags().find(|tag| tag.handle.get() == handle).or(card.tags().next());
+            let handle = Handle::new(handle).ok_or(Refused::NoItem(handle))?;
+            let incarnation = known.map_or(Incarnation::default(), |tag| tag.incarnation);
+            card.claim(Tag { handle, incarnation }, limit.into());
         }
         Command::Link { state } => station.set_link(state.into()).map_err(Refused::Link)?,
         Command::Reload { card: capabilities } => card.reload(*capabilities),
@@ -185,7 +210,9 @@ fn tags(station: &Station) -> Value {
         })
     };
     let items: Vec<Value> = station.card.readings().map(item).collect();
-    json!({"emulated": true, "card": station.card.spec(), "tags": items})
+    let policies: Vec<Value> = station.card.policy_readings().map(item).collect();
+    let card = station.card.spec();
+    json!({"emulated": true, "card": card, "tags": items, "policies": policies})
 }
 
 #[cfg(test)]
@@ -203,6 +230,8 @@ mod tests {
         assert_eq!(read("reset told"), Ok(Command::Reset { notice: Word::Told }));
         let forget = Command::Forget { handle: 7, notice: Word::Silent };
         assert_eq!(read(" forget  7 silent "), Ok(forget));
+        let claim = Command::Claim { handle: 7, limit: LimitWord::Hard };
+        assert_eq!(read("claim 7 hard"), Ok(claim));
         assert_eq!(read("link down"), Ok(Command::Link { state: LinkWord::Down }));
         let card: Box<Capabilities> = Box::new("emulated:rules=3".parse().unwrap());
         assert_eq!(read("reload emulated:rules=3"), Ok(Command::Reload { card }));
@@ -216,7 +245,7 @@ mod tests {
     #[test]
     fn a_command_that_is_none_is_refused_with_the_reason() {
         for (line, told) in [
-            ("", "write reset, forget, link"),
+            ("", "write reset, forget, claim, link"),
             ("rest told", "unrecognized subcommand 'rest'"),
             ("reset", "required"),
             ("reset loudly", "invalid value 'loudly'"),

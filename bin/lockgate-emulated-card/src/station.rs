@@ -114,7 +114,7 @@ impl Station {
     }
 
     /// Hands a frame from the wire, behind the room for the header, to the host: as it came, or in
-    /// clear if it is for an SA of the card.
+    /// clear if it is for an SA of the card, with the headers of ESP or without.
     fn hand_over(&mut self, length: usize) -> Result<(), Failure> {
         if length > LONGEST {
             self.counts.too_long += 1;
@@ -132,6 +132,15 @@ impl Station {
                 self.buffer[CardHeader::BYTES..][..frame.len()].copy_from_slice(&frame);
                 let queue = self.card.queue_of_clear(&frame);
                 self.hand(frame.len(), CardHeader::Sa(mark), queue)
+            }
+            Opened::Deciphered { frame, mark } => {
+                self.buffer[CardHeader::BYTES..][..frame.len()].copy_from_slice(&frame);
+                let queue = self.card.queue_of_clear(&frame);
+                self.hand(frame.len(), CardHeader::Cipher(mark), queue)
+            }
+            Opened::Forged { mark } => {
+                let queue = self.card.queue_of_clear(frame);
+                self.hand(length, CardHeader::Forged(mark), queue)
             }
             // The card counts it.
             Opened::Dropped(_) => Ok(()),
@@ -169,13 +178,15 @@ impl Station {
             (Ok(()), CardHeader::Plain) => counts.plain += 1,
             (Ok(()), CardHeader::Rule(_)) => counts.tagged += 1,
             (Ok(()), CardHeader::Sa(_)) => counts.opened += 1,
+            (Ok(()), CardHeader::Cipher(_)) => counts.deciphered += 1,
+            (Ok(()), CardHeader::Forged(_)) => counts.forged += 1,
             (Err(_), _) => self.counts.host_refused += 1,
         }
         Ok(())
     }
 
     /// Sends a frame of the host's to the wire: as it is, or sealed if the host has written the
-    /// header of an SA in front of it.
+    /// header of an SA in front of it; by one of crypto mode the frame is ESP already, in clear.
     fn send(&mut self, length: usize) -> Result<(), Failure> {
         let sent = &self.buffer[CardHeader::BYTES..CardHeader::BYTES + length];
         if length > LONGEST {
@@ -190,8 +201,9 @@ impl Station {
         let is_headed = sent.starts_with(&CARD_MAGIC.to_ne_bytes());
         let headed = sent.split_first_chunk().filter(|_| is_headed);
         let tag = headed.and_then(|(header, frame)| match CardHeader::read(header)? {
-            CardHeader::Sa(mark) => Some((mark, frame)),
-            CardHeader::Plain | CardHeader::Rule(_) => None,
+            CardHeader::Sa(mark) => Some((mark, Service::Packet, frame)),
+            CardHeader::Cipher(mark) => Some((mark, Service::Crypto, frame)),
+            CardHeader::Plain | CardHeader::Rule(_) | CardHeader::Forged(_) => None,
         });
         let sealed = match (is_headed, tag) {
             (false, _) => None,
@@ -201,17 +213,27 @@ impl Station {
                 return Ok(());
             }
         };
-        let (mark, frame) = sealed.unwrap_or((0, sent));
+        let (mark, _, frame) = sealed.unwrap_or((0, Service::Packet, sent));
         if let Some(capture) = &mut self.capture {
             capture.write(Direction::Outbound, frame, mark)?;
         }
         let written = match sealed {
             None => self.wire.write(sent).map(|()| &mut self.counts.to_wire),
-            Some((mark, frame)) => match self.card.send_by_mark(mark, frame) {
-                Sent::Frame(frame) => self.wire.write(&frame).map(|()| &mut self.counts.sealed),
-                // The card counts it.
-                Sent::Dropped(_) => return Ok(()),
-            },
+            Some((mark, service, frame)) => {
+                let (sent, count) = match service {
+                    Service::Packet => {
+                        (self.card.send_by_mark(mark, frame), &mut self.counts.sealed)
+                    }
+                    Service::Crypto => {
+                        (self.card.encrypt_by_mark(mark, frame), &mut self.counts.encrypted)
+                    }
+                };
+                match sent {
+                    Sent::Frame(frame) => self.wire.write(&frame).map(|()| count),
+                    // The card counts it.
+                    Sent::Dropped(_) => return Ok(()),
+                }
+            }
         };
         *written.unwrap_or(&mut self.counts.wire_refused) += 1;
         Ok(())
@@ -242,10 +264,9 @@ impl Station {
                 [port] if *self.port.get_or_insert(port) == port => None,
                 _ => Some("this card has one port"),
             },
-            offload::Item::Sa(sa) => match (sa.service, sa.carrier) {
-                (Service::Packet, Carrier::Worker) => None,
-                (Service::Crypto, _) => Some("this card's process carries packet mode alone"),
-                (_, Carrier::Kernel) => Some("this card's process is reached by workers alone"),
+            offload::Item::Sa(sa) => match sa.carrier {
+                Carrier::Worker => None,
+                Carrier::Kernel => Some("this card's process is reached by workers alone"),
             },
             // The card answers what it makes of it.
             _ => None,
@@ -260,7 +281,8 @@ impl Station {
 
     /// All that the card has at this time, to which it has been brought.
     pub(crate) fn look(&self, number: u64, at_ms: u64) -> Found {
-        let items = self.card.readings().map(|(tag, reading)| Item {
+        let readings = self.card.readings().chain(self.card.policy_readings());
+        let items = readings.map(|(tag, reading)| Item {
             handle: tag.handle,
             packets: reading.packets,
             bytes: reading.bytes,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ::import::ImportErrors;
 use api::ConnectError;
 use config::{ConfigErrors, GroupEditError, KeyFileError};
 use console::failure::{Failed, error_json};
@@ -67,6 +68,15 @@ pub(crate) enum Failure {
         /// The file or directory.
         file: PathBuf,
     },
+    /// A file to be written is there already.
+    #[error("{}: is there already and is not replaced; name another file", .file.display())]
+    OutputExists {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A foreign configuration is wrong; its author is at fault.
+    #[error("{0}")]
+    Import(#[from] ImportErrors),
     /// Captures were not replayed.
     #[error(transparent)]
     Replay(ReplayError),
@@ -274,8 +284,10 @@ impl Failed for Failure {
         while let Failure::Trouble(inner) = cause {
             cause = inner;
         }
-        if let Failure::Config(errors) = cause {
-            answer["error"]["problems"] = json!(errors.problems);
+        match cause {
+            Failure::Config(errors) => answer["error"]["problems"] = json!(errors.problems),
+            Failure::Import(errors) => answer["error"]["problems"] = json!(errors.problems),
+            _ => {}
         }
         answer
     }

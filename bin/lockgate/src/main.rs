@@ -12,6 +12,7 @@ mod elsewhere;
 mod explain;
 mod failure;
 mod generate;
+mod import;
 mod init;
 mod input;
 mod keygen;
@@ -62,7 +63,7 @@ With --json an error is one line on standard output:
 
 /// Commands that ask no daemon.
 const OFFLINE: &[&str] =
-    &["check", "init", "keygen", "plan", "replay", "demo", "bench", "probe", "generate"];
+    &["check", "import", "init", "keygen", "plan", "replay", "demo", "bench", "probe", "generate"];
 
 /// The subcommands. Each is described in its own file, whose first line is its line of the
 /// overview.
@@ -70,6 +71,7 @@ const OFFLINE: &[&str] =
 enum Command {
     Check(check::Args),
     Init(init::Args),
+    Import(import::Args),
     Keygen(keygen::Args),
     Apply(change::ApplyArgs),
     Confirm(change::ConfirmArgs),
@@ -196,6 +198,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check::run(&args),
         Command::Init(args) => init::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Keygen(args) => keygen::run(&args),
         Command::Apply(args) => change::apply(&args, &socket),
         Command::Confirm(args) => change::confirm(&args, &socket),

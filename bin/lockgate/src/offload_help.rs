@@ -18,18 +18,26 @@ Rules of security groups: the card tags packets with the rule that they match, a
 believes a tag while that is safe. Runs today, on an emulated card: see [card.NAME] in the
 configuration, `lockgate show placement`, `lockgate plan`, and docs/card.md.
 
-SAs, in three modes:
-  none    the gateway seals and opens: what every peer has today
-  crypto  the card encrypts and decrypts, the gateway writes the headers
-  packet  the card does all of ESP; the gateway sees packets in clear both ways
-The gateway gives no SA to a card yet. Its emulated card holds some, for tests.
+SAs, by the key `offload` of [peer.NAME], for peers with keys = \"api\":
+  none    the gateway seals and opens
+  packet  the card does all of ESP, and the gateway sees packets in clear both ways; an SA that the
+          card does not take is refused
+  crypto  the card encrypts and decrypts, and the gateway, or Linux (kind xfrm), does the rest of
+          ESP; an SA that the card does not take is refused
+  auto    packet where the card can, else crypto, else software; a software SA beside goes on when
+          the card is lost
+Runs today on an emulated card, and by way of Linux (kind xfrm), where no card was tried yet: see
+docs/card.md.
 
 Limits, of every card:
   a card that knows only one mode refuses the other; nothing is served as something else
   an SA lives in one place from birth to death: after a card was lost it is not resumed
-  an SA that seals has a lease of sequence numbers, which are its hard limit of packets
+  in packet mode an SA that seals has a lease of sequence numbers, its hard limit of packets
   limits of bytes become limits of packets where the card does not count bytes exactly
-  fragments, IPv4 options and IPv6 extension headers are not handed to a card
+  in crypto mode by way of Linux an SA that seals takes no limit of packets or bytes: Linux counts
+  a frame of several segments (GSO) once
+  fragments, IPv4 options and IPv6 extension headers are not handed to a card; in crypto mode
+  that is asked of the packet outside
   a card that seals what it matches, and sends the rest in clear, gets no SA of a worker
 ";
 

@@ -2,11 +2,12 @@
 
 mod counters;
 mod own;
+mod sas;
 mod text;
 
 use std::path::PathBuf;
 
-use config::{FIRST_NETWORK, Validated};
+use config::{FIRST_NETWORK, GroupOffload, Validated};
 use console::output::{print, print_json};
 use offload::{
     Capabilities, Decision, Effect, Placing, Plan, Problem, Reason, RuleKey, Source, Standing,
@@ -19,13 +20,15 @@ use crate::failure::{Failure, Usage};
 use crate::input::Input;
 
 use counters::Counters;
+use sas::PlannedSas;
 
 /// Show which rules a network card would decide, and why not the others
 ///
 /// Reads a configuration and shows which rules of its security groups a network card could decide
 /// without ever deciding otherwise than the rules say, and for each other rule the reason. Asks no
 /// daemon and no card, and changes nothing. Without counters every rule counts as much as any
-/// other.
+/// other. Where the configuration has cards, it also shows for each peer whether its SAs would be
+/// in a card, or in Linux for the card, and why not.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -70,6 +73,16 @@ struct Planned<'a> {
     rules: &'a [(PolicyIndex, &'a Policy)],
     counters: Option<&'a Counters>,
     plan: Plan,
+    sas: Vec<PlannedSas<'a>>,
+}
+
+/// The card's action on what rules deny: it marks, unless ports say that it drops.
+fn effect(validated: &Validated, ports: &[u16]) -> Effect {
+    let drops = |port: &u16| {
+        let port = validated.ports.get(usize::from(*port));
+        port.is_some_and(|port| port.offload_groups == GroupOffload::Drop)
+    };
+    if ports.iter().any(drops) { Effect::Drop } else { Effect::Mark }
 }
 
 /// Plans, and prints the plan.
@@ -86,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         rules: &rules,
         ports: &ports,
         card: &args.card,
-        effect: Effect::Mark,
+        effect: effect(&validated, &ports),
         own: &own,
         packets: &|slot: PolicyIndex| packets[slot.0 as usize],
         standing: &Standing::default(),
@@ -100,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         rules: &rules,
         counters: counters.as_ref(),
         plan,
+        sas: sas::sas(&validated, &policies),
     };
     match args.json {
         true => print_json(&planned.json())?,
@@ -204,6 +218,7 @@ impl Planned<'_> {
                 "of": self.plan.share.of,
                 "fraction": self.plan.share.fraction(),
             },
+            "sas": self.sas.iter().map(PlannedSas::json).collect::<Vec<_>>(),
         })
     }
 

@@ -20,6 +20,8 @@ const MEANT: &[(&str, &str)] = &[
     ("validate", "check"),
     ("verify", "check"),
     ("dump", "export"),
+    ("convert", "import"),
+    ("migrate", "import"),
     ("undo", "rollback"),
     ("revert", "rollback"),
     ("log", "events"),

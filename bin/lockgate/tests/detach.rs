@@ -61,6 +61,16 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
         add("priority 76 table 76");
     }
     ours.ip("rule add priority 76 table 77").unwrap();
+    // Policies that Linux carried for a card, and one of another's.
+    for (reqid, direction, network) in
+        [(0x4c47_0001, "out", 2), (0x4c47_0001, "fwd", 3), (7, "out", 4)]
+    {
+        ours.ip(&format!(
+            "xfrm policy add src 10.1.0.0/16 dst 10.{network}.0.0/16 dir {direction} tmpl src \
+             192.0.2.1 dst 192.0.2.9 proto esp reqid {reqid} mode tunnel"
+        ))
+        .unwrap();
+    }
     let table = ours.run(&["nft", "add", "table", "inet", "lockgate"], LIMIT).unwrap();
     assert!(table.status.success(), "{table:?}");
     // The probe sees whose program it is.
@@ -75,9 +85,12 @@ fn what_a_dead_daemon_left_closed_is_opened_and_named() {
     assert!(ran.status.success(), "{ran:?}");
     let opened: Value = serde_json::from_str(&ran.stdout).unwrap();
     let expected = serde_json::json!(
-        {"netdevs": ["p0"], "guard": true, "host_port": true, "host_rules": true}
+        {"netdevs": ["p0"], "guard": true, "host_port": true, "host_rules": true, "carried": 2}
     );
     assert_eq!(opened, expected);
+    let policies = ours.run(&["ip", "xfrm", "policy"], LIMIT).unwrap().stdout;
+    assert_eq!(policies.matches("tmpl").count(), 1, "{policies}");
+    assert!(policies.contains("reqid 7 "), "{policies}");
     let rules = ours.run(&["ip", "rule"], LIMIT).unwrap().stdout;
     assert!(rules.contains("lookup 77") && !rules.contains("lookup 76"), "{rules}");
     for family in ["-4", "-6"] {

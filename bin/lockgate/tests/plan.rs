@@ -199,3 +199,112 @@ fn a_mistake_is_told_and_ends_with_2() {
     place.fails(1, &["plan", "--config", "gw.toml", "--counters", "none.json"], &["none.json"]);
     place.fails(2, &["--socket", "x", "plan", "--config", "gw.toml"], &["asks no daemon"]);
 }
+
+/// A gateway with an emulated card on one port and one of kind `xfrm` on the other.
+const PEERS: &str = r#"
+[node]
+name = "gw"
+[port.lan]
+netdev = "eth1"
+side = "protected"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[port.other]
+netdev = "eth2"
+side = "unprotected"
+[card.soft]
+kind = "emulated"
+socket = "/run/lockgate/soft.sock"
+ports = ["other"]
+[card.nic]
+kind = "xfrm"
+ports = ["wan"]
+[peer.good]
+local = "192.0.2.1"
+remote = "192.0.2.7"
+keys = "api"
+suite = "aes-128-gcm"
+replay_window = 256
+offload = "packet"
+[peer.wide]
+local = "192.0.2.1"
+remote = "192.0.2.8"
+keys = "api"
+suite = "aes-128-gcm"
+replay_window = 1024
+offload = "auto"
+[peer.limited]
+local = "192.0.2.1"
+remote = "192.0.2.9"
+keys = "api"
+suite = "aes-128-gcm"
+replay_window = 256
+offload = "crypto"
+[peer.limited.lifetime]
+hard_packets = 1000
+[peer.none]
+local = "192.0.2.1"
+remote = "192.0.2.10"
+keys = "api"
+suite = "aes-128-gcm"
+[[policy]]
+name = "to-good"
+peer = "good"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+[[policy]]
+name = "to-wide"
+peer = "wide"
+local = ["10.1.0.0/16"]
+remote = ["10.3.0.0/16"]
+[[policy]]
+name = "to-limited"
+peer = "limited"
+local = ["10.1.0.0/16"]
+remote = ["10.4.0.0/16"]
+"#;
+
+// XO-10, XO-15
+#[test]
+fn the_sas_of_each_peer_are_planned_for_card_or_linux_with_the_reason_of_the_others() {
+    let place = Place::empty();
+    place.write("gw.toml", PEERS);
+    let sas = |file: &str| {
+        let json = place.json(&["plan", "--config", file]);
+        let list = json["sas"].as_array().unwrap().clone();
+        let text = |sa: &Value, key: &str| sa[key].as_str().unwrap_or("").to_owned();
+        let row = |sa: &Value| {
+            ["peer", "card", "carried_by", "mode", "reason"].map(|key| text(sa, key)).join(" ")
+        };
+        list.iter().map(row).collect::<Vec<String>>()
+    };
+    assert_eq!(
+        sas("gw.toml"),
+        [
+            "good soft card packet ",
+            "good nic linux packet ",
+            "wide soft card packet ",
+            // Its window is none of a card's; Linux has every size.
+            "wide nic linux crypto ",
+            "limited soft card crypto ",
+            "limited nic refused  kernel_limits",
+            "none soft software  none",
+            "none nic software  none",
+        ]
+    );
+    // The plan names the software policies before and behind it.
+    for (priority, words) in [(900, "wins over it"), (1, "decides, too,")] {
+        let above = format!(
+            "{PEERS}[[policy]]\nname = \"dns\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+             remote = [\"10.2.9.9\"]\npriority = {priority}\n"
+        );
+        place.write("above.toml", &above);
+        assert_eq!(sas("above.toml")[1], "good nic refused  overlapped", "{priority}");
+        let json = place.json(&["plan", "--config", "above.toml"]);
+        let why = json["sas"][1]["why"].as_str().unwrap();
+        assert!(why.contains("policy dns") && why.contains(words), "{why}");
+        let text = place.succeeds(&["plan", "--config", "above.toml"]);
+        assert!(text.contains("SAs of peers") && text.contains("overlapped"), "{text}");
+    }
+}

@@ -10,7 +10,7 @@ use api::{MAX_CAPTURES, v1};
 use config::{
     ConfigErrors, ConnectionFilter, Diagnostic, Difference, KeyChange, KeyNames, Validated,
 };
-use control::{QuestionError, Spis, Takeovers};
+use control::{KeyManager, QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
@@ -453,7 +453,11 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// is an event.
     async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal>;
     /// Reserves an SPI for inbound packets of a peer.
-    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError>;
+    async fn reserve_spi(
+        &self,
+        peer: String,
+        manager: KeyManager,
+    ) -> Result<Reserved, ReserveError>;
     /// Keeps the change that waits, if it is the one named. Refused or not, it is an event.
     /// Returns its revision.
     async fn confirm(

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use api::v1;
 use config::Validated;
 use config::validated::OnExit;
+use control::KeyManager;
 use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
@@ -46,6 +47,8 @@ use crate::worker::Report;
 /// Number of attempts to ask the workers, each of which fails if one goes over to another snapshot
 /// meanwhile; after that the control thread asks them, between two changes.
 const ASKED_AGAIN: usize = 8;
+/// Time for which the answer to a change waits for cards that are to drop no more.
+const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
@@ -133,8 +136,31 @@ impl Daemon {
     }
 
     async fn apply_change(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
+        let is_meant = change.intent == Intent::Apply;
         let done = self.ask(|reply| Ask::Apply { change, by, reply }).await;
-        done.unwrap_or(Err(ChangeError::Stopping))
+        let mut done = done.unwrap_or(Err(ChangeError::Stopping))?;
+        if is_meant {
+            self.await_cards(&mut done).await;
+        }
+        Ok(done)
+    }
+
+    /// Waits until no card drops any more what the rules permit now, for a while; notes it if one
+    /// may still do so.
+    async fn await_cards(&self, done: &mut ChangeReport) {
+        let mut shown = self.picture.clone();
+        let confirmed = shown.wait_for(|picture| picture.unconfirmed.is_empty());
+        if tokio::time::timeout(CARD_WAIT, confirmed).await.is_ok() {
+            return;
+        }
+        let cards = self.picture().unconfirmed.join(", ");
+        let note = format!(
+            "card {cards} has not confirmed within {} s that it drops nothing any more which the \
+             rules permit: it may still do so",
+            CARD_WAIT.as_secs()
+        );
+        self.events.record(Kind::CardUnconfirmed, &cards, note.clone(), &[]);
+        done.notes.push(note);
     }
 
     /// Makes a change of policies, with those that are asked for beside it, or judges it if it is
@@ -153,6 +179,7 @@ impl Daemon {
         let (mut done, written) = self.ask(asked).await.unwrap_or(Err(ChangeError::Stopping))?;
         // The next changes need not wait for the disk.
         let (number, written) = (done.revision, on_disk(written).await);
+        self.await_cards(&mut done).await;
         let lost = self.order(|reply| Order::Written { number, written, reply }).await;
         done.notes.extend(lost.flatten());
         Ok(done)
@@ -257,6 +284,14 @@ impl Daemon {
             }
             Err(error) => self.events.audit(by, refused, subject, error.for_event(), &[]),
         }
+    }
+}
+
+#[cfg(test)]
+impl Daemon {
+    /// Asks the key managers for an SA, as the control thread does for a worker.
+    pub(crate) fn ask_for_sa(&self, asked: &dataplane::AcquireRequest, peer: &str) {
+        self.desks.acquires.ask(std::time::Instant::now(), asked, peer);
     }
 }
 
@@ -474,8 +509,12 @@ impl Backend for Daemon {
         done
     }
 
-    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError> {
-        let done = self.order(|reply| Order::Sas(SaOrder::Reserve { peer, reply })).await;
+    async fn reserve_spi(
+        &self,
+        peer: String,
+        manager: KeyManager,
+    ) -> Result<Reserved, ReserveError> {
+        let done = self.order(|reply| Order::Sas(SaOrder::Reserve { peer, manager, reply })).await;
         done.unwrap_or(Err(ReserveError::Stopping))
     }
 
@@ -499,7 +538,10 @@ impl Backend for Daemon {
 
     async fn rollback(&self, revision: Option<u64>, by: Uid) -> Result<ChangeReport, ChangeError> {
         let done = self.ask(|reply| Ask::RollBack { revision, by, reply }).await;
-        let done = done.unwrap_or(Err(ChangeError::Stopping));
+        let mut done = done.unwrap_or(Err(ChangeError::Stopping));
+        if let Ok(done) = &mut done {
+            self.await_cards(done).await;
+        }
         let subject = revision.map(|number| number.to_string()).unwrap_or_default();
         self.audit(by, [Kind::RolledBack, Kind::RollbackRefused], &subject, &done);
         done
@@ -597,9 +639,8 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::changer::Changer;
     use crate::gateway::simulated::Simulated;
-    use crate::test_lab::{PEER, TestLab, configuration};
+    use crate::test_lab::{PEER, RunningLab, configuration};
 
     const LAN: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";
 
@@ -612,20 +653,8 @@ mod tests {
 
     impl Lab {
         fn new() -> Lab {
-            let TestLab { folder, machine, compiler, mut state, events } = TestLab::new(LAN);
-            let desks = Desks::of(&state);
-            let picture = state.watched();
-            let (ordering, mut orders) = mpsc::channel(1);
-            let (asking, asks) = mpsc::unbounded_channel();
-            let changer =
-                Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-            tokio::spawn(changer.run());
-            tokio::spawn(async move {
-                while let Some(order) = orders.recv().await {
-                    state.obey(order).await.unwrap();
-                }
-            });
-            Lab { folder, machine, daemon: Daemon::new(picture, ordering, asking, events, desks) }
+            let RunningLab { folder, machine, daemon, .. } = RunningLab::new(LAN);
+            Lab { folder, machine, daemon }
         }
 
         /// Applies the configuration with another name of the node, and with more behind it.

@@ -15,11 +15,17 @@
 //! | `desk` | one card: ledger, plans, looks |
 //! | `link` | the connection to a card that is a process |
 //! | `linked` | that card, as a ledger sees it |
+//! | `linux` | a card that does ESP under Linux |
+//! | `own` | packets that no card may drop |
+//! | `sas` | SAs in cards |
 //! | `shown` | cards in the words of the API |
 
 mod desk;
 mod link;
 mod linked;
+mod linux;
+mod own;
+mod sas;
 mod shown;
 
 use std::collections::HashMap;
@@ -33,21 +39,28 @@ use offload::Placements;
 use policy::PolicyIndex;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::events::Events;
+use crate::events::{Events, Kind};
 use crate::worker::Report;
 
-use desk::{Desk, PacketsBySlot};
+pub(crate) use desk::DroppedByRule;
+use desk::{Desk, Heritage, PacketsBySlot};
 pub(crate) use link::LinkReport;
-pub(crate) use shown::{CardPicture, cards, explain, placement};
+pub(crate) use linux::sweep;
+pub(crate) use sas::{CarriedSeat, NetdevCard, NoSeat, SeatAnswer, SeatRequest, Seatable};
+pub(crate) use shown::{CardPicture, cards, explain, explain_carried, placement};
 
 /// Reports that may wait for the control thread; then cards wait.
 const MAX_REPORTS: usize = 1024;
+/// Time after which a card that is configured no more is left, whatever it drops.
+const GIVEN_UP: Duration = Duration::from_secs(10);
 /// Interval at which cards are looked after.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// The cards of the running configuration.
 pub(crate) struct Cards {
     desks: Vec<Desk>,
+    /// Cards that are configured no more and may drop packets still, and when they are given up.
+    leaving: Vec<(Desk, Instant)>,
     next: u64,
     reports: Sender<LinkReport>,
     told: Receiver<LinkReport>,
@@ -56,6 +69,7 @@ pub(crate) struct Cards {
     counted: (u32, HashMap<PolicyIndex, u64>),
     /// The tags that workers were told.
     stamped: Vec<(PortId, Arc<Placements>)>,
+    seats: sas::Seats,
     events: Events,
 }
 
@@ -64,17 +78,22 @@ impl Cards {
     pub(crate) fn new(events: Events) -> Cards {
         let (reports, told) = channel(MAX_REPORTS);
         let counted = (0, HashMap::new());
-        let (desks, stamped) = (Vec::new(), Vec::new());
-        Cards { desks, next: 1, reports, told, counted, stamped, events }
+        let (desks, stamped, seats) = (Vec::new(), Vec::new(), sas::Seats::default());
+        let leaving = Vec::new();
+        Cards { desks, leaving, next: 1, reports, told, counted, stamped, seats, events }
     }
 
-    /// Returns whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.desks.is_empty()
+    /// Returns whether there is anything to look after.
+    pub(crate) fn need_care(&self) -> bool {
+        !self.desks.is_empty() || !self.leaving.is_empty() || self.has_lost_seats()
     }
 
     /// Has the cards of a configuration: those that it names as before go on.
     pub(crate) fn configure(&mut self, config: &Validated) {
+        let netdev = |card: &CardSettings| {
+            let first = card.ports.first().map(|id| &config.ports[usize::from(id.0)]);
+            first.map_or_else(String::new, |port| port.netdev.clone())
+        };
         let ports = |card: &CardSettings| -> Vec<(String, GroupOffload)> {
             let port = |id: &PortId| &config.ports[usize::from(id.0)];
             card.ports.iter().map(port).map(|of| (of.name.clone(), of.offload_groups)).collect()
@@ -88,11 +107,43 @@ impl Cards {
                 None => {
                     self.next += 1;
                     let (reports, events) = (self.reports.clone(), self.events.clone());
-                    Desk::open(self.next, settings.clone(), ports, reports, events)
+                    let card = (settings.clone(), netdev(settings));
+                    let had = |desk: &Desk| desk.settings.socket == settings.socket;
+                    let earlier = before.iter().position(had).map(|place| before.remove(place));
+                    let heritage = match earlier.is_some_and(|desk| desk.may_drop()) {
+                        true => Heritage::Drops,
+                        false => Heritage::None,
+                    };
+                    Desk::open(self.next, card, ports, reports, events).with(heritage)
                 }
             };
             self.desks.push(desk);
         }
+        let until = Instant::now() + GIVEN_UP;
+        let leaving = before.into_iter().filter(Desk::may_drop).map(|mut desk| {
+            desk.withdraw_all();
+            (desk, until)
+        });
+        self.leaving.extend(leaving);
+        self.lose_seats_without_desks();
+    }
+
+    /// Names of the cards that have not confirmed that they drop nothing any more which the rules
+    /// permit.
+    pub(crate) fn unconfirmed(&self) -> Vec<String> {
+        let desks = self.desks.iter().chain(self.leaving.iter().map(|(desk, _)| desk));
+        let unconfirmed = desks.filter(|desk| desk.is_unconfirmed());
+        unconfirmed.map(|desk| desk.settings.name.clone()).collect()
+    }
+
+    /// Takes what cards dropped by rules since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Vec<DroppedByRule> {
+        self.desks.iter_mut().flat_map(Desk::take_dropped).collect()
+    }
+
+    /// Has Linux forget all that it carries: the daemon ends.
+    pub(crate) fn end(&mut self) {
+        self.desks.iter().for_each(Desk::end);
     }
 
     /// The next report of a card.
@@ -109,11 +160,14 @@ impl Cards {
         let mut next = Some(first);
         while let Some(LinkReport { card, what }) = next {
             // One of a card that is configured no more is late.
-            if let Some(desk) = self.desks.iter_mut().find(|desk| desk.number == card) {
+            let leaving = self.leaving.iter_mut().map(|(desk, _)| desk);
+            let mut desks = self.desks.iter_mut().chain(leaving);
+            if let Some(desk) = desks.find(|desk| desk.number == card) {
                 desk.take(what, snapshot);
             }
             next = self.told.try_recv().ok();
         }
+        self.take_sa_news();
     }
 
     /// Tells ledgers of the rules of a snapshot that workers are about to go over to, and returns
@@ -147,6 +201,7 @@ impl Cards {
     /// Asks the cards for what is due. Workers must have the tags that count first.
     pub(crate) fn order(&mut self) {
         self.desks.iter_mut().for_each(Desk::order);
+        self.leaving.iter_mut().for_each(|(desk, _)| desk.order());
     }
 
     /// The packets that slots decided since the last call.
@@ -169,16 +224,34 @@ impl Cards {
             let before = before.get(&slot).filter(|_| of == arrangement).copied().unwrap_or(0);
             (slot, now.checked_sub(before).unwrap_or(now))
         };
-        now.into_iter()
-            .map(since)
-            .filter(|(_, packets)| *packets > 0)
-            .collect::<HashMap<_, _>>()
-            .into()
+        let mut packets: HashMap<PolicyIndex, u64> =
+            now.into_iter().map(since).filter(|(_, packets)| *packets > 0).collect();
+        // What cards drop no worker counts.
+        for (slot, count) in self.desks.iter_mut().flat_map(Desk::take_dropped_by_slot) {
+            *packets.entry(slot).or_default() += count;
+        }
+        packets.into()
     }
 
     /// Does what is due by the clock: looks at cards, adopts plans that were made.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.desks.iter_mut().for_each(|desk| desk.tick(now));
+        self.leaving.iter_mut().for_each(|(desk, _)| desk.tick(now));
+        let events = &self.events;
+        self.leaving.retain(|(desk, until)| {
+            let (waits, is_over) = (desk.is_unconfirmed(), now >= *until);
+            if waits && is_over {
+                let name = &desk.settings.name;
+                let message = format!(
+                    "card {name} is configured no more and has not confirmed in {} s that it \
+                     drops nothing: it may drop packets still; begin the card anew",
+                    GIVEN_UP.as_secs()
+                );
+                events.record(Kind::CardUnconfirmed, name, message, &[]);
+            }
+            waits && !is_over
+        });
+        self.take_sa_news();
     }
 
     /// Returns whether the packets of a period are wanted, for plans.
@@ -203,5 +276,35 @@ impl Cards {
         let ports: Vec<PortId> = found.iter().filter(of_card).map(|found| found.ingress).collect();
         let lied = |desk: &&mut Desk| ports.iter().any(|port| desk.has_port(*port));
         self.desks.iter_mut().filter(lied).for_each(Desk::distrust);
+    }
+}
+
+#[cfg(test)]
+pub(crate) use linux::played;
+
+#[cfg(test)]
+impl Cards {
+    /// Has a kernel of a test's carry packets for the first card.
+    pub(crate) fn play(
+        &mut self,
+        kernel: &played::SharedKernel,
+        capabilities: &offload::Capabilities,
+        snapshot: &Snapshot,
+    ) {
+        self.desks[0].play(kernel, capabilities, snapshot);
+    }
+
+    /// News of the first card's connection.
+    pub(crate) fn is_lost_or_begins(
+        &mut self,
+        begins: Option<&offload::Capabilities>,
+        snapshot: &Snapshot,
+    ) {
+        let news = match begins {
+            None => link::LinkNews::Lost("gone".into()),
+            Some(capabilities) => link::LinkNews::Begun(Box::new(capabilities.clone())),
+        };
+        self.desks[0].take(news, snapshot);
+        self.take_sa_news();
     }
 }

@@ -125,7 +125,7 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
-            Some(order) = orders.recv() => state.obey(order).await?,
+            Some(order) = orders.recv(), if !state.waits_for_cards() => state.obey(order).await?,
             changes = mirror.changed() => {
                 for note in &changes.notes {
                     report_note(state, note);
@@ -157,7 +157,7 @@ pub(crate) async fn run(
             }
             _ = tier.tick() => state.renew_lease(&mut pulse),
             report = state.gateway.cards.told() => state.card_told(report).await?,
-            _ = cards.tick(), if !state.gateway.cards.is_empty() => state.tend_cards().await?,
+            _ = cards.tick(), if state.gateway.cards.need_care() => state.tend_cards().await?,
             _ = inspect.tick() => {
                 inspect_all(state, mirror).await?;
                 // Policies may have changed.
@@ -215,6 +215,7 @@ async fn apply_view(
     told: &mut UnansweredNeighbours,
 ) -> Result<(), WorkerGone> {
     state.gateway.follow(mirror.view().clone().into()).await?;
+    state.flush_cards().await?;
     report_unanswered(state, told);
     // Wishes: what the kernel refuses is tried again with the next change.
     let _ = mirror.keep_fresh(&state.gateway.live.fresh);

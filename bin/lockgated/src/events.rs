@@ -204,13 +204,20 @@ kinds! {
     CardChanged "card_changed" Warning PerSecond
         "a network card lost rules: its link went down, it began anew, another driver runs it, or \
          it forgot some without a word; they are placed again"
+    CardUnconfirmed "card_unconfirmed" Warning PerSecond
+        "a network card that drops by itself has not confirmed in time that it drops nothing any \
+         more which the rules permit; a change was answered all the same, and says so"
     CardRefused "card_refused" Warning PerSecond
         "a network card refused a rule; details give the rule, the driver's code and text. The \
          gateway judges its packets by itself, and the card is asked again later"
+    SaLost "sa_lost" Warning Unlimited
+        "a network card has an SA no more: its link is down, it began anew, forgot it or is gone. \
+         The SA does not come back; details give peer, direction and reason. Give both gateways \
+         new keys; with a software SA beside it in the set, that one goes on"
     AuditFailed "audit_failed" Error PerSecond
         "a packet that the flow cache, the kernel or a card decided was judged again, and the \
-         rules say otherwise: report it. A card is then not used for a minute; details give the \
-         packet's flow, both verdicts and the generation of the policies"
+         rules say otherwise: report it. The card, or the kernel tier, is then not used for a \
+         minute; details give the packet's flow, both verdicts and the generation of the policies"
     FoldRefused "fold_refused" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
@@ -284,9 +291,16 @@ kinds! {
     AcquireExpired "acquire_expired" Warning PerSecond
         "the key manager put no SA within 30 s: packets that waited for it were dropped (`no_sa`), \
          and the next one asks again; look at the log of the key manager"
+    CharonConnected "charon_connected" Notice Unlimited
+        "charon's plugin has connected: peers with `keys = \"ike\"` get SAs from it"
+    CharonGone "charon_gone" Warning Unlimited
+        "charon's plugin has gone; its SAs stay to their limits, and nobody makes new ones: look \
+         at the IKE daemon"
+    CharonRefused "charon_refused" Warning PerSecond
+        "charon asked for something that was refused, or cannot be heard; the message says why"
     SaPut "sa_put" Info PerSecond
-        "a program put SAs of a peer with keys = \"api\"; the message names them, details say how \
-         many"
+        "a program put SAs of a peer with keys = \"api\", or charon of one with keys = \"ike\"; \
+         the message names them, details say how many"
     SaDeleted "sa_deleted" Info PerSecond
         "SAs that a program had put are gone: it deleted them, or their peer is not configured so \
          any more"

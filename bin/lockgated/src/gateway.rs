@@ -14,11 +14,13 @@
 //! | `roaming` | peers that are elsewhere now |
 //! | `lower_tier` | what of virtual networks the kernel may answer |
 //! | `netdevs` | which netdevs are attached, and what their programs know |
+//! | `carrying` | peers whose packets Linux carries |
 //! | `guarding` | the guard, and packets of `allow_host` that policies may want |
 //! | `connections` | connections that must not outlast a change |
 //! | `publish` | snapshots to the workers, with counters and flow caches |
 
 mod associations;
+mod carrying;
 mod connections;
 mod guarding;
 mod lower_tier;
@@ -51,6 +53,7 @@ use crate::netdev::Netdev;
 use crate::totals::Totals;
 use crate::worker::WorkerGone;
 
+use carrying::Carrying;
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::{OtherMode, netdevs};
@@ -99,6 +102,8 @@ pub(crate) struct Gateway {
     pub(crate) tier: Arc<KernelTier>,
     /// The network cards.
     pub(crate) cards: Cards,
+    /// Packets that Linux carries, as programs and guard know them.
+    carrying: Carrying,
     next_mark: u16,
     machine: Box<dyn Machine>,
 }
@@ -150,6 +155,7 @@ impl Gateway {
             cache_entries: vec![0; workers],
             caches_need_replacement: false,
             cards: Cards::new(events.clone()),
+            carrying: Carrying::default(),
             events,
             tier,
             next_mark: 1,

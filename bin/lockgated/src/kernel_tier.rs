@@ -13,7 +13,12 @@
 //! five periods, then skipped for a minute. A table that refuses any other write (of the lease, of
 //! networks and their generations, of ways, or one that takes something out) closes the tier at
 //! once: the lease ends, and no more is written. The next change of the snapshot makes new tables.
+//!
+//! Once a second the audit judges samples of what the kernel answered again. One that was wrong
+//! closes the tier for a minute; then it gets new tables.
 
+mod audit;
+mod closed;
 mod flows;
 mod lease;
 
@@ -22,7 +27,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bpf::tier::{FlowKey, Size, Tier};
-use bpf::{BpfError, Miss};
+use bpf::{AnsweredSample, BpfError, Miss};
 use config::{KernelSettings, KernelUse};
 use dataplane::counters::Volume;
 use dataplane::{PortId, Snapshot, TenantSample};
@@ -34,8 +39,10 @@ use placement::{
 use wire::{Flow, Vni};
 
 use crate::events::{Events, Kind};
+use closed::{Closed, Until};
 use flows::FlowUse;
 
+pub(crate) use audit::{Audited, SampleTally};
 pub(crate) use flows::FlowTally;
 pub(crate) use lease::{Pulse, now_ns};
 
@@ -80,8 +87,12 @@ struct Inner {
     is_changing: bool,
     /// Keys whose use is looked at next.
     to_look_at: Vec<EndpointKey>,
-    /// Reason why the lease is not renewed.
-    closed: Option<String>,
+    /// Samples of answers whose destination was another endpoint than the table says: it may have
+    /// just changed.
+    doubtful: Vec<AnsweredSample>,
+    /// Samples that these tables had lost when they were last looked at.
+    lost: u64,
+    closed: Option<Closed>,
     tally: Tally,
 }
 
@@ -102,6 +113,7 @@ pub(crate) struct Tally {
     /// Endpoints and verdicts that it refused too often.
     pub(crate) skipped: u64,
     pub(crate) flows: FlowTally,
+    pub(crate) samples: SampleTally,
 }
 
 /// The endpoints and flows that are to go over to the kernel.
@@ -153,14 +165,13 @@ impl KernelTier {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the tables when a snapshot has the first overlay, or when it is another one than that
-    /// under which they were closed.
+    /// Makes the tables when a snapshot has the first overlay, or when others may follow those that
+    /// were closed.
     pub(crate) fn prepare(&self, snapshot: &Arc<Snapshot>) -> Prepared {
         let mut inner = self.lock();
         let is_wanted = self.settings.usage != KernelUse::Off && snapshot.overlays().is_some();
         let tally = match inner.as_ref() {
-            Some(Inner { closed: None, .. }) => return Prepared::AsBefore,
-            Some(inner) if Arc::ptr_eq(&inner.snapshot, snapshot) => return Prepared::AsBefore,
+            Some(inner) if !inner.is_over(snapshot) => return Prepared::AsBefore,
             Some(Inner { tally, .. }) => *tally,
             None if is_wanted && !self.is_refused(snapshot) => Tally::default(),
             None => return Prepared::Nothing,
@@ -254,8 +265,8 @@ impl KernelTier {
     /// Ends the lease for good: the daemon ends.
     pub(crate) fn end(&self) {
         self.write(|inner, _| {
-            inner.closed = Some("the daemon ends".into());
-            inner.tables.renew(0)
+            inner.close("the daemon ends".into(), Until::Change);
+            Ok(())
         });
     }
 
@@ -354,7 +365,8 @@ impl KernelTier {
         let Inner { tables, residents, tally, closed, .. } = inner.as_ref()?;
         let counts = tables.misses().unwrap_or_default();
         let misses = Miss::ALL.iter().map(|miss| miss.name()).zip(counts).collect();
-        let (counts, tally, closed) = (residents.counts(), *tally, closed.clone());
+        let closed = closed.as_ref().map(|closed| closed.why.clone());
+        let (counts, tally) = (residents.counts(), *tally);
         Some(TierReport { counts, tally, misses, closed })
     }
 
@@ -362,7 +374,9 @@ impl KernelTier {
     pub(crate) fn standing(&self, vni: Vni, flow: &Flow) -> String {
         match self.lock().as_ref() {
             None => "answers nothing: it is switched off, or the kernel refused its tables".into(),
-            Some(Inner { closed: Some(why), .. }) => format!("answers nothing: {why}"),
+            Some(Inner { closed: Some(Closed { why, .. }), .. }) => {
+                format!("answers nothing: {why}")
+            }
             Some(Inner { residents, snapshot, .. }) => {
                 residents.standing(vni, flow, snapshot, lease::now()).to_string()
             }
@@ -375,13 +389,7 @@ impl KernelTier {
         let Some(inner) = guard.as_mut().filter(|inner| inner.closed.is_none()) else { return };
         let Err(error) = write(inner, lease::now()) else { return };
         inner.tally.refused += 1;
-        // If this is refused as well, the lease runs out by itself.
-        let ended = inner.tables.renew(0);
-        let why = match ended {
-            Ok(()) => error.to_string(),
-            Err(second) => format!("{error}; and the lease runs for up to 2 s: {second}"),
-        };
-        inner.closed = Some(why.clone());
+        let why = inner.close(error.to_string(), Until::Change);
         drop(guard);
         self.tell(&why);
     }
@@ -405,9 +413,28 @@ impl Inner {
             places: Places::new(),
             is_changing: false,
             to_look_at: Vec::new(),
+            doubtful: Vec::new(),
+            lost: 0,
             closed: None,
             tally,
         }
+    }
+
+    /// Returns whether the tables were closed, and others may follow under a snapshot.
+    fn is_over(&self, snapshot: &Arc<Snapshot>) -> bool {
+        let has_changed = || !Arc::ptr_eq(&self.snapshot, snapshot);
+        self.closed.as_ref().is_some_and(|closed| closed.is_over(has_changed, now_ns()))
+    }
+
+    /// Ends the lease, and writes no more to these tables. Returns the reason in full.
+    fn close(&mut self, why: String, until: Until) -> String {
+        // If this is refused, the lease runs out by itself.
+        let why = match self.tables.renew(0) {
+            Ok(()) => why,
+            Err(second) => format!("{why}; and the lease runs for up to 2 s: {second}"),
+        };
+        self.closed = Some(Closed { why: why.clone(), until });
+        why
     }
 
     /// Takes an endpoint in. Returns the reason why it is skipped from now on, if it is.

@@ -34,9 +34,11 @@ mod cache_memory;
 mod cache_report;
 mod captures;
 mod card_duties;
+mod card_puts;
 mod cards;
 mod change;
 mod changer;
+mod charon;
 mod checksums;
 mod clock;
 mod config_file;
@@ -84,6 +86,7 @@ mod test_lab;
 mod this_machine;
 mod totals;
 mod unconfirmed;
+mod waiting_put;
 mod who;
 mod worker;
 mod workers;
@@ -95,11 +98,12 @@ use std::time::Duration;
 
 use clap::Parser;
 use config::validated::Metrics;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::backend_impl::{Daemon, Desks};
 use crate::changer::Changer;
+use crate::charon::{CHARON_SOCKET, CharonSocket};
 use crate::control_loop::{Inbox, Signals};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
@@ -168,6 +172,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let signals = Signals::catch()?;
     let config = &beginning.loaded.validated;
     let (metrics, socket) = (config.metrics, config.node.run_dir.join(SOCKET));
+    let charon_socket = config.node.run_dir.join(CHARON_SOCKET);
     // Before anything is taken: a second daemon ends here.
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
@@ -180,7 +185,9 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let (refusal, not_reserved) = watch::channel(None);
     let mut tasks = JoinSet::new();
     tasks.spawn(reservations::keep_ahead(state.keys.clone(), refusal, events.clone()));
-    tasks.spawn(sa_limits::judge(picture.clone(), events.clone()));
+    let (expiries, expired) = broadcast::channel(sa_limits::MAX_EXPIRIES);
+    let told = sa_limits::Told { events: events.clone(), expiries };
+    tasks.spawn(sa_limits::judge(picture.clone(), told));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
     let desks = Desks::of(&state);
     let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
@@ -191,6 +198,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     };
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
+    serve_charon(&charon_socket, &daemon, expired);
     tokio::spawn(events.clone().report_held_forever());
     tasks.spawn(changer.run());
     tasks.spawn(control_loop::watch_guard(daemon.clone()));
@@ -214,6 +222,21 @@ async fn serve_metrics(metrics: Metrics, daemon: &Arc<Daemon>) {
     let Metrics::Listen(address) = metrics else { return };
     if let Err(error) = metrics::serve(address, daemon.clone()).await {
         daemon.events.record(Kind::MetricsRefused, "", error.to_string(), &[]);
+    }
+}
+
+/// Listens for charon's plugin. Without it the gateway runs all the same.
+fn serve_charon(
+    socket: &Path,
+    daemon: &Arc<Daemon>,
+    expiries: broadcast::Receiver<sa_limits::Expiry>,
+) {
+    match CharonSocket::bind(socket) {
+        Ok(bound) => _ = tokio::spawn(charon::serve(bound, daemon.clone(), expiries)),
+        Err(error) => {
+            let message = format!("{}: the socket of charon: {error}", socket.display());
+            daemon.events.record(Kind::CharonRefused, "charon", message, &[]);
+        }
     }
 }
 

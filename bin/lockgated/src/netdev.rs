@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use bpf::tier::Tier;
 use bpf::{
-    Attached, BpfError, CounterReader, Inside, LinkForm, ModeChoice, PortRule, Prefix, Steering,
+    Attached, BpfError, Carried, CounterReader, Inside, LinkForm, ModeChoice, PortRule, Prefix,
+    Steering,
 };
 use dataplane::NetdevId;
 use dataplane::carve_out::{IKE_SERVICES, MAX_SERVICES};
@@ -115,10 +116,21 @@ pub(crate) struct Instruction {
     /// Prefixes of the routes, each with whether it leads inside: hosts there may not send from
     /// outside.
     pub(crate) inside: Arc<[(Prefix, Inside)]>,
+    /// Packets that Linux carries.
+    pub(crate) passed: Arc<Passed>,
     /// The modes in which it may run.
     pub(crate) mode: ModeChoice,
     /// The form in which frames come by it.
     pub(crate) link: LinkForm,
+}
+
+/// Packets of peers that programs pass to Linux, which carries them.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Passed {
+    /// Networks of peers, sorted.
+    pub(crate) networks: Vec<(bpf::Prefix, Carried)>,
+    /// Destination and SPI of ESP, sorted.
+    pub(crate) sas: Vec<(IpAddr, u32)>,
 }
 
 /// An attached netdev.
@@ -213,7 +225,7 @@ impl SteeredNetdev {
     /// # Errors
     /// [`NetdevError::Bpf`]: some of it may be as it was.
     pub(crate) fn instruct(&mut self, instruction: &Instruction) -> Result<(), NetdevError> {
-        let Instruction { rules, own, inside, mode, link } = instruction;
+        let Instruction { rules, own, inside, passed, mode, link } = instruction;
         (self.mode, self.link) = (*mode, *link);
         let mut set = || {
             self.steering.set_own_addresses(own)?;
@@ -222,6 +234,7 @@ impl SteeredNetdev {
                 // instead.
                 self.steering.forget_inside()?;
             }
+            self.steering.set_carried(&passed.networks, &passed.sas)?;
             self.steering.set_ports(rules, self.link)
         };
         let done = set();

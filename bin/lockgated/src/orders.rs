@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{AdoptedBase, Compiler};
+use control::{AdoptedBase, Compiler, KeyManager};
 use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
@@ -67,7 +67,7 @@ pub(crate) enum SaOrder {
     /// Deletes SAs that were put, all or none.
     Delete { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
     /// Reserves an SPI for a peer.
-    Reserve { peer: String, reply: Reply<Result<Reserved, ReserveError>> },
+    Reserve { peer: String, manager: KeyManager, reply: Reply<Result<Reserved, ReserveError>> },
 }
 
 /// State of a revision: it still runs, or no more.
@@ -144,7 +144,7 @@ impl State {
                 self.settle_connections().await?;
                 self.answer(reply, ());
             }
-            Order::Cards { reply } => _ = reply.send(self.gateway.cards.pictures()),
+            Order::Cards { reply } => _ = reply.send(self.gateway.card_pictures()),
             Order::Count { reply } => {
                 let reports = self.workers.reports(&self.gateway.snapshot).await?;
                 self.answer(reply, reports.unwrap_or_default());
@@ -156,18 +156,15 @@ impl State {
     async fn obey_about_sas(&mut self, order: SaOrder) -> Result<(), WorkerGone> {
         match order {
             SaOrder::Put { put, reply } => {
-                let done = self.put_sas(put).await?;
-                // A request for this SA is settled: if the SA goes, the next request is new.
-                self.settle_acquires();
-                self.answer(reply, done);
+                self.put_sas(put, reply).await?;
             }
             SaOrder::Delete { deletion, reply } => {
                 let done = self.delete_sas(deletion).await?;
                 self.answer(reply, done);
             }
-            SaOrder::Reserve { peer, reply } => {
+            SaOrder::Reserve { peer, manager, reply } => {
                 // Nobody sees it yet, and whoever asked may be gone.
-                let _ = reply.send(self.reserve_spi(&peer));
+                let _ = reply.send(self.reserve_spi(&peer, manager));
             }
         }
         Ok(())

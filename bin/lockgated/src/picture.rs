@@ -14,6 +14,7 @@ use dataplane::carve_out::Reserved;
 use linux::View;
 
 use crate::backend::{ChangeError, WaitingChange};
+use crate::cards::NetdevCard;
 use crate::config_file::KnownDrift;
 use crate::history::History;
 use crate::liveness::{Liveness, PeerLiveness};
@@ -61,6 +62,10 @@ pub(crate) struct Picture {
     pub(crate) liveness: Arc<Liveness>,
     /// The last packet of each SA.
     pub(crate) sa_activity: SaActivity,
+    /// The network card of each netdev that is on one, by slot.
+    pub(crate) netdev_cards: HashMap<u16, NetdevCard>,
+    /// Names of cards that may still drop packets which the rules permit.
+    pub(crate) unconfirmed: Vec<String>,
     /// Name of this run of the daemon.
     pub(crate) incarnation: Arc<str>,
     /// Number of times that each peer has moved since the start.

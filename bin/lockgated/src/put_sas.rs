@@ -11,8 +11,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use control::{Compiled, GoneReason, GoneSa, PutPlan, PutSa, SaName};
-use ipsec::Spi;
+use control::{Compiled, GoneReason, GoneSa, KeyManager, PutPlan, PutSa, SaName};
 use keystate::{KeyUsed, Once};
 use policy::Direction;
 
@@ -21,45 +20,55 @@ use crate::reservations::Keys;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaNames, SaPut, SaRefusal};
 use crate::sa_limits::boot_clock_ns;
 use crate::state::State;
+use crate::waiting_put::{PutReply, ReadyPut, Wanted};
 use crate::who::Uid;
 use crate::worker::WorkerGone;
 
 /// SAs that an event names at most.
 const MAX_NAMED: usize = 8;
 
+/// A put whose keys are recorded. No `Debug`: it holds key bytes.
+struct PreparedPut {
+    plan: PutPlan,
+    proofs: Vec<Once>,
+    wanted: Vec<Wanted>,
+}
+
 impl State {
-    /// Puts SAs, all or none.
+    /// Puts SAs, all or none. Where cards are asked for some, the answer comes later.
     ///
     /// # Errors
-    /// [`WorkerGone`]; inside, [`SaRefusal`]: nothing was put.
-    pub(crate) async fn put_sas(
+    /// [`WorkerGone`].
+    pub(crate) async fn put_sas(&mut self, put: SaPut, reply: PutReply) -> Result<(), WorkerGone> {
+        let (prepared, done) = match self.prepare_put(put).await {
+            Ok(prepared) => prepared,
+            Err(refusal) => {
+                self.answer_put(reply, Err(refusal));
+                return Ok(());
+            }
+        };
+        let Some(PreparedPut { plan, proofs, wanted }) = prepared else {
+            self.answer_put(reply, Ok(done));
+            return Ok(());
+        };
+        self.ask_cards(ReadyPut { plan, proofs, done, reply }, wanted).await
+    }
+
+    /// Plans a put and records its keys; `None`: all of its SAs run already.
+    async fn prepare_put(
         &mut self,
         put: SaPut,
-    ) -> Result<Result<SaChange, SaRefusal>, WorkerGone> {
-        let now_ns = boot_clock_ns();
-        let (plan, names) = match self.plan_put(put, now_ns) {
-            Ok(planned) => planned,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+    ) -> Result<(Option<PreparedPut>, SaChange), SaRefusal> {
+        let (plan, names) = self.plan_put(put, boot_clock_ns())?;
+        let wanted = self.find_seats(&plan)?;
         let fresh = plan.fingerprints().len() as u32;
         let unchanged = plan.unchanged() as u32;
         let done = SaChange { put: fresh, unchanged, deleted: 0, names };
         if fresh == 0 {
-            return Ok(Ok(done));
+            return Ok((None, done));
         }
-        let proofs = match use_keys(&self.keys, &plan).await {
-            Ok(proofs) => proofs,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let spis: Vec<Spi> = plan.inbound_spis().collect();
-        let changed = match self.gateway.compiled.with_put(plan, proofs, now_ns) {
-            Ok(changed) => changed,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        Ok(self.gateway.change_sas(changed).await?.map_err(SaRefusal::from).map(|_| {
-            self.reserved_spis.end(spis.into_iter());
-            done
-        }))
+        let proofs = use_keys(&self.keys, &plan).await?;
+        Ok((Some(PreparedPut { plan, proofs, wanted }), done))
     }
 
     fn plan_put(&self, put: SaPut, now_ns: u64) -> Result<(PutPlan, SaNames), SaRefusal> {
@@ -106,12 +115,17 @@ impl State {
     ///
     /// # Errors
     /// [`ReserveError`].
-    pub(crate) fn reserve_spi(&mut self, peer: &str) -> Result<Reserved, ReserveError> {
+    pub(crate) fn reserve_spi(
+        &mut self,
+        peer: &str,
+        manager: KeyManager,
+    ) -> Result<Reserved, ReserveError> {
         if self.stopping {
             return Err(ReserveError::Stopping);
         }
         let (running, workers) = (&self.gateway.compiled, self.gateway.active as u32);
-        let (spi, worker) = self.reserved_spis.reserve(running, peer, workers, boot_clock_ns())?;
+        let (spi, worker) =
+            self.reserved_spis.reserve(running, (peer, manager), workers, boot_clock_ns())?;
         Ok(Reserved { spi, worker: worker.worker, incarnation: self.incarnation.clone() })
     }
 
@@ -120,7 +134,8 @@ impl State {
     /// # Errors
     /// [`WorkerGone`].
     pub(crate) async fn retire_replaced_sas(&mut self) -> Result<bool, WorkerGone> {
-        if self.stopping || !self.gateway.compiled.has_replaced() {
+        // A put that waits was planned beside them.
+        if self.stopping || self.waits_for_cards() || !self.gateway.compiled.has_replaced() {
             return Ok(false);
         }
         let Some(changed) = self.gateway.compiled.retired(boot_clock_ns()) else {
@@ -145,7 +160,7 @@ impl State {
             let (name, count) = (&peer[0].peer, peer.len());
             let message = format!(
                 "{count} SAs that were put for peer {name} are gone: the peer is not configured \
-                 with keys = \"api\" any more"
+                 with the same `keys` any more, or not as the card was told that had them"
             );
             self.events.record(Kind::SaDeleted, name, message, &[("deleted", &count)]);
         }
@@ -255,5 +270,7 @@ fn names_of<'n>(all: impl Iterator<Item = (&'n str, String)>) -> SaNames {
     SaNames { subject, text: texts.join(", ") }
 }
 
+#[cfg(test)]
+mod carried_tests;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,8 @@ use dataplane::SnapshotError;
 use ipsec::Spi;
 use keystate::KeyUsed;
 
+use crate::cards::NoSeat;
+
 /// Returns a name for this run of the daemon that no other has. Empty, which no request may name,
 /// if the kernel gives no random number.
 pub(crate) fn new_incarnation() -> Arc<str> {
@@ -94,6 +96,22 @@ pub(crate) enum SaRefusal {
         /// The reason.
         why: KeyUsed,
     },
+    /// No card is asked for one that only a card may carry.
+    #[error("{why}")]
+    NoSeat {
+        /// Place of the SA in the request.
+        place: usize,
+        /// The reason.
+        why: NoSeat,
+    },
+    /// A card did not take one that only a card may carry.
+    #[error("{why}; none of the request runs, and its keys are used up: make new ones")]
+    Card {
+        /// Place of the SA in the request.
+        place: usize,
+        /// The reason, in the words of the card.
+        why: String,
+    },
     /// An SA cannot be made: a bug of Lockgate.
     #[error(transparent)]
     Compile(#[from] CompileError),
@@ -114,6 +132,8 @@ impl SaRefusal {
             SaRefusal::Delete { why, .. } => why.word(),
             SaRefusal::Key { why, .. } if why.is_met_before() => "key_used",
             SaRefusal::Key { .. } => "key_records",
+            SaRefusal::NoSeat { why, .. } => why.word(),
+            SaRefusal::Card { .. } => "card_refused",
             SaRefusal::Compile(_) | SaRefusal::Snapshot(_) => "internal",
             SaRefusal::Stopping => "stopping",
         }
@@ -123,7 +143,9 @@ impl SaRefusal {
     pub(crate) fn place(&self) -> Option<usize> {
         match self {
             SaRefusal::Put(refused) => Some(refused.place),
-            SaRefusal::Delete { place, .. } => Some(*place),
+            SaRefusal::Delete { place, .. }
+            | SaRefusal::NoSeat { place, .. }
+            | SaRefusal::Card { place, .. } => Some(*place),
             SaRefusal::Key { place, .. } => *place,
             _ => None,
         }

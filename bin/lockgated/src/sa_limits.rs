@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use charon_link::Hardness;
 use dataplane::{DropReason, Snapshot};
 use ipsec::{Account, Lifetime, Limit, Limits, Spi, Used};
 use policy::Direction;
 use rustix::time::{ClockId, clock_gettime};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::events::{Events, Kind};
@@ -19,17 +20,36 @@ use crate::picture::Picture;
 /// Interval at which limits are judged, and so the precision of those by time.
 const JUDGE: Duration = Duration::from_millis(100);
 
+/// Expiries that a receiver may be behind.
+pub(crate) const MAX_EXPIRIES: usize = 4096;
+
+/// An SA that has reached a limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Expiry {
+    pub(crate) direction: Direction,
+    pub(crate) spi: Spi,
+    pub(crate) peer: Arc<str>,
+    pub(crate) hardness: Hardness,
+}
+
+/// Those who are told that an SA has reached a limit.
+#[derive(Clone)]
+pub(crate) struct Told {
+    pub(crate) events: Events,
+    pub(crate) expiries: broadcast::Sender<Expiry>,
+}
+
 /// Judges limits, until the control thread ends.
-pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, events: Events) {
+pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Told) {
     let mut clock = interval(JUDGE);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut limited = LimitedSas::default();
     loop {
         clock.tick().await;
         let snapshot = pictures.borrow_and_update().snapshot.clone();
-        limited.follow(&snapshot, &events);
+        limited.follow(&snapshot, &told);
         drop(snapshot);
-        limited.judge(boot_clock_ns(), &events);
+        limited.judge(boot_clock_ns(), &told);
     }
 }
 
@@ -63,7 +83,7 @@ impl LimitedSas {
     /// limit after the last judgement: they are judged once more, as of that time, so that no limit
     /// by time ends them afterwards. A snapshot is shown when every worker uses it, so nothing uses
     /// these SAs any more; the second of two judgements sees that.
-    fn follow(&mut self, snapshot: &Arc<Snapshot>, events: &Events) {
+    fn follow(&mut self, snapshot: &Arc<Snapshot>, told: &Told) {
         let of = Arc::downgrade(snapshot);
         if self.of.ptr_eq(&of) {
             return;
@@ -85,28 +105,28 @@ impl LimitedSas {
         }));
         let running: HashSet<_> = self.list.iter().map(|sa| Arc::as_ptr(&sa.account)).collect();
         for sa in before.iter().filter(|sa| !running.contains(&Arc::as_ptr(&sa.account))) {
-            (0..2).for_each(|_| sa.judge(self.judged_ns, events));
+            (0..2).for_each(|_| sa.judge(self.judged_ns, told));
         }
     }
 
-    fn judge(&mut self, now_ns: u64, events: &Events) {
+    fn judge(&mut self, now_ns: u64, told: &Told) {
         self.judged_ns = now_ns;
-        self.list.iter().for_each(|sa| sa.judge(now_ns, events));
+        self.list.iter().for_each(|sa| sa.judge(now_ns, told));
     }
 }
 
 impl LimitedSa {
-    fn judge(&self, now_ns: u64, events: &Events) {
+    fn judge(&self, now_ns: u64, told: &Told) {
         let expiries = self.account.judge(&self.lifetime, now_ns);
         if let Some(limit) = expiries.soft {
-            self.report((Kind::SaSoftExpire, limit, &self.lifetime.soft), now_ns, events);
+            self.report((Kind::SaSoftExpire, limit, &self.lifetime.soft), now_ns, told);
         }
         if let Some(limit) = expiries.hard {
-            self.report((Kind::SaHardExpire, limit, &self.lifetime.hard), now_ns, events);
+            self.report((Kind::SaHardExpire, limit, &self.lifetime.hard), now_ns, told);
         }
     }
 
-    fn report(&self, (kind, limit, limits): (Kind, Limit, &Limits), now_ns: u64, events: &Events) {
+    fn report(&self, (kind, limit, limits): (Kind, Limit, &Limits), now_ns: u64, told: &Told) {
         let used = self.account.used(now_ns);
         let (subject, direction) = (self.spi.to_string(), self.direction.name());
         let Used { packets, bytes, .. } = used;
@@ -133,7 +153,14 @@ impl LimitedSa {
             Kind::SaHardExpire => format!("{reached}; {}", DropReason::SaHardLimit.help()),
             _ => format!("{reached}; give both gateways new keys before the hard limit"),
         };
-        events.record(kind, &subject, message, details);
+        told.events.record(kind, &subject, message, details);
+        let (direction, spi, peer) = (self.direction, self.spi, self.peer.as_str().into());
+        let hardness = match kind {
+            Kind::SaHardExpire => Hardness::Hard,
+            _ => Hardness::Soft,
+        };
+        // Nobody listens where no charon may come.
+        let _ = told.expiries.send(Expiry { direction, spi, peer, hardness });
     }
 }
 
@@ -156,6 +183,11 @@ mod tests {
 
     fn lab(lifetime: &str) -> TestLab {
         TestLab::new(&format!("{PEER}[peer.a.lifetime]\n{lifetime}\n"))
+    }
+
+    /// Those who are told, of a laboratory.
+    fn reached(lab: &TestLab) -> Told {
+        Told { events: lab.events.clone(), expiries: broadcast::channel(1).0 }
     }
 
     /// Kind, limit and use of each expiry that was recorded.
@@ -185,8 +217,8 @@ mod tests {
             let lab = lab(lifetime);
             let mut limited = LimitedSas::default();
             let mut judge = |second: u64| {
-                limited.follow(&lab.state.gateway.snapshot, &lab.events);
-                limited.judge(second * SECOND, &lab.events);
+                limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
+                limited.judge(second * SECOND, &reached(&lab));
             };
             let soft = ("sa_soft_expire".to_owned(), limit.to_owned(), 3);
             let hard = ("sa_hard_expire".to_owned(), limit.to_owned(), 5);
@@ -218,14 +250,14 @@ mod tests {
         };
         let (seals, opens) = (account(0), account(1));
         let mut limited = LimitedSas::default();
-        limited.follow(&lab.state.gateway.snapshot, &lab.events);
+        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
         // A false alarm: whoever raises it, nothing is there to be decided.
-        (1..9).for_each(|second| limited.judge(second * SECOND, &lab.events));
+        (1..9).for_each(|second| limited.judge(second * SECOND, &reached(&lab)));
         assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
         // A worker at the limit, which asks again and again.
         assert_eq!([seal(&lab, 9), seal(&lab, 9), seal(&lab, 1)], [5, 0, 0]);
         assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
-        (9..12).for_each(|second| limited.judge(second * SECOND, &lab.events));
+        (9..12).for_each(|second| limited.judge(second * SECOND, &reached(&lab)));
         let kinds: Vec<_> = told(&lab.events).into_iter().map(|(kind, ..)| kind).collect();
         assert_eq!(kinds, ["sa_soft_expire", "sa_hard_expire"]);
         assert_eq!((seals.ended(), opens.ended()), (Some(Limit::Packets), None));
@@ -235,12 +267,12 @@ mod tests {
     fn a_limit_by_time_ends_the_sa_and_says_what_to_do() {
         let lab = lab("hard_seconds = 9");
         let mut limited = LimitedSas::default();
-        limited.follow(&lab.state.gateway.snapshot, &lab.events);
+        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
         assert_eq!(seal(&lab, 1), 1);
-        limited.judge(100 * SECOND, &lab.events);
-        limited.judge(108 * SECOND, &lab.events);
+        limited.judge(100 * SECOND, &reached(&lab));
+        limited.judge(108 * SECOND, &reached(&lab));
         assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (0, 1));
-        limited.judge(109 * SECOND, &lab.events);
+        limited.judge(109 * SECOND, &reached(&lab));
         assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (1, 0));
         let (kept, _) = lab.events.subscribe();
         let message = &kept.last().unwrap().message;
@@ -252,9 +284,9 @@ mod tests {
     #[test]
     fn the_list_follows_the_snapshot() {
         let (mut limited, lab) = (LimitedSas::default(), lab("hard_seconds = 9"));
-        limited.follow(&lab.state.gateway.snapshot, &lab.events);
+        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
         assert_eq!(limited.list.len(), 2);
-        limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &lab.events);
+        limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &reached(&lab));
         assert!(limited.list.is_empty());
     }
 
@@ -263,13 +295,13 @@ mod tests {
         for (lifetime, limit) in [("hard_packets = 5", Some("packets")), ("hard_seconds = 9", None)]
         {
             let (mut limited, lab) = (LimitedSas::default(), lab(lifetime));
-            limited.follow(&lab.state.gateway.snapshot, &lab.events);
+            limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
             assert_eq!(seal(&lab, 4), 4);
-            limited.judge(SECOND, &lab.events);
+            limited.judge(SECOND, &reached(&lab));
             assert_eq!(told(&lab.events), []);
             seal(&lab, 1);
-            limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &lab.events);
-            limited.judge(100 * SECOND, &lab.events);
+            limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &reached(&lab));
+            limited.judge(100 * SECOND, &reached(&lab));
             let limits: Vec<_> = told(&lab.events).into_iter().map(|(_, limit, _)| limit).collect();
             assert_eq!(limits, Vec::from_iter(limit), "{lifetime}");
         }

@@ -63,7 +63,9 @@ pub(crate) fn report(
     events: &Events,
 ) {
     let mut known = std::mem::take(told);
-    for sa in gateway.snapshot.outbound() {
+    // The numbers of an SA whose packets a card writes are its lease, which ends by an event of its
+    // own.
+    for sa in gateway.snapshot.outbound().filter(|sa| sa.packet_card().is_none()) {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
         let used = SequenceUsage::of(last, numbers);
         if used == SequenceUsage::Little {

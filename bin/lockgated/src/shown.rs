@@ -218,6 +218,7 @@ fn kernel_counters(device: &Netdev, queues: &[v1::Queue]) -> Option<v1::KernelCo
         arp_answered: of(bpf::Counter::ArpAnswered),
         verdict_dropped: of(bpf::Counter::VerdictDropped),
         no_card_header: of(bpf::Counter::NoCardHeader),
+        passed_carried: of(bpf::Counter::PassedCarried),
     })
 }
 
@@ -246,6 +247,8 @@ pub(crate) fn kernel_tier(report: TierReport) -> v1::KernelTier {
         verdicts_full: tally.flows.full,
         verdicts_of_connections: counts.connection_flows as u64,
         verdicts_ended: tally.flows.ended,
+        samples_outdated: tally.samples.outdated,
+        samples_lost: tally.samples.lost,
         misses: misses.into_iter().map(miss).collect(),
     }
 }

@@ -28,6 +28,7 @@ use xsk::{FrameSize, Layout, Spacing};
 use crate::acquires::{AcquireDesk, MAX_OUTSTANDING};
 use crate::assign;
 use crate::cache_memory::{self, When};
+use crate::cards;
 use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
@@ -131,6 +132,7 @@ pub(crate) async fn start(
     let mut guard = Guard::new(&loaded.validated, mirror.view(), &reserved_by(&compiled, &live))?;
     let earlier = guard::Earlier::look()?;
     guard.install()?;
+    cards::sweep(&events);
     let file = file.to_owned();
     let prepared = StartParts {
         loaded,

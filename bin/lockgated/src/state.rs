@@ -35,6 +35,7 @@ use crate::sa_activity::SaActivity;
 use crate::sa_changes::new_incarnation;
 use crate::sequence_usage::SequenceUsage;
 use crate::unconfirmed::{LastWait, Pending, Records};
+use crate::waiting_put::WaitingPut;
 use crate::worker::{Report, WorkerGone};
 use crate::workers::Workers;
 
@@ -72,6 +73,8 @@ pub(crate) struct State {
     pub(crate) incarnation: Arc<str>,
     /// SPIs that were promised.
     pub(crate) reserved_spis: ReservedSpis,
+    /// A put that waits for cards.
+    pub(crate) waiting_put: Option<WaitingPut>,
     /// Policies that single changes took away since the start.
     pub(crate) policies_removed: u64,
     /// Counters of the last minute.
@@ -147,6 +150,7 @@ impl State {
             keys: Arc::new(Mutex::new(keystate)),
             incarnation: new_incarnation(),
             reserved_spis: ReservedSpis::default(),
+            waiting_put: None,
             policies_removed: 0,
             history: Arc::default(),
             liveness: Arc::default(),
@@ -209,6 +213,12 @@ impl State {
         }
     }
 
+    /// Returns whether other cards than were shown may drop what the rules permit.
+    pub(crate) fn has_other_unconfirmed_cards(&self) -> bool {
+        let shown = self.picture.as_ref().map(|picture| picture.borrow().unconfirmed.clone());
+        shown.is_some_and(|shown| shown != self.gateway.cards.unconfirmed())
+    }
+
     /// Returns a picture of what runs now. Costs some dozen shared references.
     fn picture(&self) -> Picture {
         let gateway = &self.gateway;
@@ -236,6 +246,8 @@ impl State {
             history: self.history.clone(),
             liveness: self.liveness.clone(),
             sa_activity: self.sa_activity.clone(),
+            netdev_cards: gateway.cards.by_netdev(&gateway.snapshot),
+            unconfirmed: gateway.cards.unconfirmed(),
             incarnation: self.incarnation.clone(),
             moves: self.moves.clone(),
             netlink_resyncs: self.netlink_resyncs,

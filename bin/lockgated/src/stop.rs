@@ -21,12 +21,16 @@ pub(crate) async fn stop(
     end: &Result<ShutdownSignal, Failure>,
 ) -> Result<(), Failure> {
     state.stopping = true;
+    state.give_up_put();
     state.show();
     let why = match end {
         Ok(end) => end.name().to_owned(),
         Err(failure) => failure.to_string(),
     };
     state.events.record(Kind::Stopping, "", why, &[]);
+    // The guard closes and the programs pass no more, and then Linux forgets.
+    state.gateway.carry_nothing().await;
+    state.gateway.cards.end();
     let gone = state.gateway.stop().await;
     // No worker changes one any more.
     state.kept_connections.keep(&state.gateway.snapshot, &state.events).await;

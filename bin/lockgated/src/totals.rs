@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use control::GoneSa;
+use control::{CountedByCard, GoneSa};
 use dataplane::counters::{PortCounts, Volume};
 use dataplane::{
     AuditCounts, CacheCounters, DirectCounts, DropReason, L4ChecksumCounts, Ledger, Snapshot,
@@ -14,6 +14,7 @@ use ipsec::{SaId, Spi};
 use placement::CountedRule;
 use policy::{Action, Direction};
 
+use crate::cards::DroppedByRule;
 use crate::worker::FlushedCounts;
 
 /// Lifelong identity of an SA: direction, SPI, peer.
@@ -63,6 +64,13 @@ impl Totals {
             add(if *direction == Direction::Outbound { sealed } else { opened }, volume);
         }
         peers
+    }
+
+    /// Adds what cards counted of SAs, which no worker counts.
+    pub(crate) fn add_counted_by_cards(&mut self, counted: Vec<CountedByCard>) {
+        for CountedByCard { direction, spi, peer, packets, bytes } in counted {
+            add(self.sas.entry((direction, spi, peer)).or_default(), &Volume { packets, bytes });
+        }
     }
 
     /// Adds what one worker counted under one snapshot.
@@ -116,6 +124,13 @@ impl Totals {
         let sums = [Some(&mut self.actions[kind]), self.policies.get_mut(name)];
         for sum in sums.into_iter().flatten() {
             sum.iter_mut().zip(counted).for_each(|(sum, volume)| add(sum, volume));
+        }
+    }
+
+    /// Adds what cards dropped by rules, which no worker sees.
+    pub(crate) fn add_dropped_by_cards(&mut self, dropped: &[DroppedByRule]) {
+        for DroppedByRule { name, kind, volumes: [outbound, inbound] } in dropped {
+            self.add_policy(name, *kind, [outbound, inbound]);
         }
     }
 

@@ -48,6 +48,14 @@ struct prefix_table {
 	__uint(value_size, sizeof(__u32));
 };
 
+/* Destination and SPI of ESP that Linux opens -> 1; made anew likewise. */
+struct carried_sa_table {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, LOCKGATE_MAX_CARRIED_SAS);
+	__uint(key_size, sizeof(struct lockgate_carried_sa));
+	__uint(value_size, sizeof(__u32));
+};
+
 /* 0 -> the table in force, of each kind: replaced whole, by one pointer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
@@ -69,6 +77,23 @@ struct {
 	__type(key, __u32);
 	__array(values, struct prefix_table);
 } prefixes SEC(".maps");
+
+/* Networks of peers whose packets Linux carries -> which way (LOCKGATE_CARRIED_*): empty, unless
+ * there are any.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct prefix_table);
+} carried SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct carried_sa_table);
+} carried_sas SEC(".maps");
 
 /* Tier -> its program, by which a frame of its kind goes on; empty: there is none.
  * Closed with the process that made it, so that a dead one leaves no tier behind.
@@ -124,11 +149,11 @@ static __always_inline bool take_card_header(struct xdp_md *ctx, struct card_tag
 
 	if ((void *)(header + 1) + ETH_HLEN > (void *)(long)ctx->data_end)
 		return false;
-	if (header->magic != LOCKGATE_CARD_MAGIC || header->kind > LOCKGATE_CARD_SA_OF)
+	if (header->magic != LOCKGATE_CARD_MAGIC || header->kind > LOCKGATE_CARD_FORGED)
 		return false;
 	if (header->kind != LOCKGATE_CARD_PLAIN) {
-		tag->verdict = header->kind == LOCKGATE_CARD_RULE ? LOCKGATE_CARD_TAG :
-								    LOCKGATE_CARD_SA;
+		/* Kinds and words are in the same order. */
+		tag->verdict = LOCKGATE_CARD_TAG + (header->kind - LOCKGATE_CARD_RULE);
 		tag->generation = header->incarnation;
 		tag->domain = header->handle;
 	}
@@ -340,9 +365,11 @@ __noinline int parse_ipv6(struct xdp_md *ctx, __u32 at, struct packet *packet)
 
 static __always_inline __u32 own(const struct lockgate_address *address)
 {
+	/* Linux 6.1 takes no key that a function was given by reference. */
+	struct lockgate_address key = *address;
 	__u32 in_force = 0;
 	void *table = bpf_map_lookup_elem(&addresses, &in_force);
-	__u32 *found = table ? bpf_map_lookup_elem(table, address) : NULL;
+	__u32 *found = table ? bpf_map_lookup_elem(table, &key) : NULL;
 
 	return found ? *found : 0;
 }
@@ -535,6 +562,66 @@ static __always_inline bool is_for_tier(const struct lockgate_port *port, const 
 	return false;
 }
 
+/* ESP by an SA that Linux opens by. Fragments are the worker's, which drops them, as
+ * it drops all ESP of such an SA.
+ */
+static __always_inline bool is_carried_esp(const struct link *link, const __u8 *end)
+{
+	const __u8 *header = link->network;
+	struct lockgate_carried_sa sa;
+	__u32 in_force = 0;
+	void *table = bpf_map_lookup_elem(&carried_sas, &in_force);
+
+	if (!table)
+		return false;
+	if (link->ethertype == ETH_P_IP) {
+		if (header + 28 > end || header[0] != 0x45 || load16(header + 6) & 0x3fff)
+			return false;
+		load_ipv4(&sa.address, header + 16);
+		sa.spi = load32_be(header + 20);
+	} else {
+		if (header + 48 > end)
+			return false;
+		load_ipv6(&sa.address, header + 24);
+		sa.spi = load32_be(header + 40);
+	}
+	return bpf_map_lookup_elem(table, &sa);
+}
+
+/* Whether Linux carries an IP packet to our station, for a card that does ESP under
+ * Linux: it is to, or from outside from, a network of a peer whose SAs Linux has; or
+ * ESP of such an SA. From outside also in clear: a card may have opened it, which
+ * only Linux is told. What Linux then neither opened nor is to seal, the guard drops.
+ */
+static __always_inline bool is_carried(const struct link *link, const __u8 *end, bool protected)
+{
+	const __u8 *header = link->network;
+	struct lockgate_prefix key;
+	__u32 in_force = 0;
+	void *table = bpf_map_lookup_elem(&carried, &in_force);
+	__u8 protocol;
+	__u32 *ways;
+
+	if (!table)
+		return false;
+	key.bits = 128;
+	if (link->ethertype == ETH_P_IP) {
+		if (header + 20 > end)
+			return false;
+		protocol = header[9];
+		load_ipv4(&key.address, protected ? header + 16 : header + 12);
+	} else {
+		if (header + 40 > end)
+			return false;
+		protocol = header[6];
+		load_ipv6(&key.address, protected ? header + 24 : header + 8);
+	}
+	if (!protected && protocol == IPPROTO_ESP && is_carried_esp(link, end))
+		return true;
+	ways = bpf_map_lookup_elem(table, &key);
+	return ways && *ways & (protected ? LOCKGATE_CARRIED_OUT : LOCKGATE_CARRIED_IN);
+}
+
 /* Why a frame is passed to Linux, or LOCKGATE_TO_WORKER. */
 static __always_inline enum lockgate_counter judge(struct xdp_md *ctx,
 						   struct lockgate_ports *table,
@@ -564,6 +651,8 @@ static __always_inline enum lockgate_counter judge(struct xdp_md *ctx,
 	if (link.ethertype != ETH_P_IP && link.ethertype != ETH_P_IPV6)
 		return protected ? LOCKGATE_PASSED_NOT_IP : LOCKGATE_TO_WORKER;
 
+	if (to_us && is_carried(&link, end, protected))
+		return LOCKGATE_PASSED_CARRIED;
 	if (protected && is_for_tier(port, &link, end))
 		bpf_tail_call(ctx, &tiers, LOCKGATE_TIER_OVERLAY);
 	if (is_surely_ours(&link, end, protected))

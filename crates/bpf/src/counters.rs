@@ -14,6 +14,7 @@ impl Counter {
                 | Counter::PassedNotIp
                 | Counter::PassedToHost
                 | Counter::PassedAllowHost
+                | Counter::PassedCarried
         )
     }
 }

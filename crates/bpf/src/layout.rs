@@ -20,6 +20,8 @@ pub const MAX_OVERLAYS: usize = 4;
 pub const MAX_ADDRESSES: usize = 4096;
 /// Prefixes at most, after those that change nothing have been left out.
 pub const MAX_PREFIXES: usize = 65_536;
+/// SAs of a netdev whose packets Linux opens, at most.
+pub const MAX_CARRIED_SAS: usize = 4096;
 /// Receive queues of a netdev at most.
 pub const MAX_QUEUES: u32 = 64;
 
@@ -79,6 +81,9 @@ pub(crate) const SERVICE_FRAGMENTS: u8 = 8;
 /// Bits of the value of an own address: it is on a protected port, on an unprotected one.
 pub(crate) const OWN_PROTECTED: u32 = 1;
 pub(crate) const OWN_UNPROTECTED: u32 = 2;
+/// Bits of the value of a carried network: Linux seals what goes there, opens what comes from it.
+pub(crate) const CARRIED_OUT: u32 = 1;
+pub(crate) const CARRIED_IN: u32 = 2;
 
 /// VLAN ids; untagged counts as 0.
 pub(crate) const VLAN_IDS: usize = 4096;
@@ -140,6 +145,8 @@ counters! {
     VerdictDropped "verdict_dropped"
     /// Dropped: the netdev is of an emulated card, and the frame has no header of the card.
     NoCardHeader "no_card_header"
+    /// To Linux: a packet of a peer whose SAs Linux has, for a card that does ESP under Linux.
+    PassedCarried "passed_carried"
 }
 
 macro_rules! misses {
@@ -429,6 +436,16 @@ shared_struct! {
         /// Leading bits of the address; 96 + n for IPv4.
         pub(crate) bits: u32,
         pub(crate) address: AddressKey,
+    }
+}
+
+shared_struct! {
+    /// Key of the table of SAs whose packets Linux opens.
+    pub(crate) struct CarriedSaKey as "lockgate_carried_sa" {
+        /// Destination of the packets.
+        pub(crate) address: AddressKey,
+        /// Network byte order.
+        pub(crate) spi: u32,
     }
 }
 

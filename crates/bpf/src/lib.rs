@@ -78,12 +78,14 @@ pub use attach::{
 pub use error::BpfError;
 pub use features::{DriverFeatures, driver_features};
 pub use layout::{
-    Counter, KernelCounters, MAX_ADDRESSES, MAX_ENTRANCES, MAX_EXITS, MAX_OVERLAYS, MAX_PORTS,
-    MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, MAX_TIER_OVERLAYS, Miss, XDP_ACTIONS,
+    Counter, KernelCounters, MAX_ADDRESSES, MAX_CARRIED_SAS, MAX_ENTRANCES, MAX_EXITS,
+    MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, MAX_TIER_OVERLAYS, Miss,
+    XDP_ACTIONS,
 };
 pub use probe::{Feature, Finding, probe};
 pub use steering::{
-    Action, CounterReader, Inside, LinkForm, PortRule, Prefix, Run, Scope, Service, Side, Steering,
+    Action, Carried, CounterReader, Inside, LinkForm, PortRule, Prefix, Run, Scope, Service, Side,
+    Steering,
 };
 
 /// Name of our program in the kernel: whose program a netdev runs is told by it.

@@ -16,14 +16,14 @@ use wire::shared::Shared;
 use wire::{CardHeader, Mark};
 
 use crate::layout::{
-    AddressKey, LINK_CARDED, OWN_PROTECTED, OWN_UNPROTECTED, Options, PortEntry, PortsEntry,
-    PrefixKey, SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS, SERVICE_TO_US, SIDE_PROTECTED,
-    SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
+    AddressKey, CARRIED_IN, CARRIED_OUT, CarriedSaKey, LINK_CARDED, OWN_PROTECTED, OWN_UNPROTECTED,
+    Options, PortEntry, PortsEntry, PrefixKey, SERVICE_FRAGMENTS, SERVICE_PORTS, SERVICE_TO_GROUPS,
+    SERVICE_TO_US, SIDE_PROTECTED, SIDE_UNPROTECTED, ServiceEntry, VLAN_IDS,
 };
 use crate::messages::{Messages, with_messages};
 use crate::{
-    BpfError, KernelCounters, MAX_ADDRESSES, MAX_OVERLAYS, MAX_PORTS, MAX_PREFIXES, MAX_QUEUES,
-    MAX_SERVICES, PROGRAM, probe,
+    BpfError, KernelCounters, MAX_ADDRESSES, MAX_CARRIED_SAS, MAX_OVERLAYS, MAX_PORTS,
+    MAX_PREFIXES, MAX_QUEUES, MAX_SERVICES, PROGRAM, probe,
 };
 
 /// The compiled program, at an address that ELF readers like.
@@ -123,6 +123,17 @@ pub struct Prefix {
     pub bits: u8,
 }
 
+/// The packets of a network of a peer that Linux carries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Carried {
+    /// Those that go there, by protected ports.
+    Out,
+    /// Those that come from there, by unprotected ports.
+    In,
+    /// Both.
+    Both,
+}
+
 /// The side that a route leads to. Inside are the gateway itself and all behind protected ports: no
 /// packet from outside may have such a source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -173,6 +184,8 @@ pub struct Steering {
     ports: Table,
     addresses: Table,
     prefixes: Table,
+    carried: Table,
+    carried_sas: Table,
     /// The form of frames in force.
     link: LinkForm,
     /// The program of the kernel tier of overlays; `None`: all their packets are the workers'.
@@ -200,6 +213,8 @@ impl Steering {
             ports: Table::new(map("ports")?, "ports"),
             addresses: Table::new(map("addresses")?, "own addresses"),
             prefixes: Table::new(map("prefixes")?, "prefixes"),
+            carried: Table::new(map("carried")?, "carried networks"),
+            carried_sas: Table::new(map("carried_sas")?, "carried SAs"),
             link: LinkForm::Plain,
             object,
             overlay: None,
@@ -310,6 +325,43 @@ impl Steering {
     /// [`BpfError::Table`].
     pub fn forget_inside(&mut self) -> Result<(), BpfError> {
         self.prefixes.withdraw()
+    }
+
+    /// Replaces what Linux carries for a card that does ESP under Linux, here and not all at once:
+    /// `networks` of peers, whose packets to our station are passed by their destination on
+    /// protected ports and by their source on others; and SAs, by destination and SPI, whose ESP is
+    /// passed. Without networks nothing is.
+    ///
+    /// # Errors
+    /// [`BpfError::TooMany`]: more than [`MAX_PREFIXES`] or [`MAX_CARRIED_SAS`];
+    /// [`BpfError::Table`]. The old ones stay in force, or some of them.
+    pub fn set_carried(
+        &mut self,
+        networks: &[(Prefix, Carried)],
+        sas: &[(IpAddr, u32)],
+    ) -> Result<(), BpfError> {
+        limited("carried networks", networks.len(), MAX_PREFIXES)?;
+        limited("carried SAs", sas.len(), MAX_CARRIED_SAS)?;
+        if networks.is_empty() {
+            self.carried.withdraw()?;
+            return self.carried_sas.withdraw();
+        }
+        let sas = sas.iter().map(|(address, spi)| {
+            let address = AddressKey::read(&octets(*address));
+            (CarriedSaKey { address, spi: spi.to_be() }.bytes(), 1u32.bytes())
+        });
+        self.carried_sas.publish(&Kind::CARRIED_SAS, sas.collect())?;
+        let networks = networks.iter().map(|(network, ways)| {
+            let (value, bits) = leading(network);
+            let address = AddressKey::read(&value.to_be_bytes());
+            let ways = match ways {
+                Carried::Out => CARRIED_OUT,
+                Carried::In => CARRIED_IN,
+                Carried::Both => CARRIED_OUT | CARRIED_IN,
+            };
+            (PrefixKey { bits: bits.into(), address }.bytes(), ways.bytes())
+        });
+        self.carried.publish(&Kind::PREFIXES, networks.collect())
     }
 
     /// Puts a socket behind a receive queue, or takes it away: then the queue drops. A socket that
@@ -519,6 +571,16 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// A prefix among all addresses, IPv4-mapped ones among them: its first address and its length.
+fn leading(prefix: &Prefix) -> (u128, u8) {
+    let bits = match prefix.address {
+        IpAddr::V4(_) => 96 + prefix.bits.min(32),
+        IpAddr::V6(_) => prefix.bits.min(128),
+    };
+    let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+    (u128::from_be_bytes(octets(prefix.address)) & mask, bits)
+}
+
 /// The prefixes without which another answer would be given, as keys and values.
 ///
 /// 1. By family, address and length: who covers a prefix comes before it.
@@ -528,12 +590,8 @@ fn needed(prefixes: &[(Prefix, Inside)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut sorted: Vec<(u128, u8, Inside)> = prefixes
         .iter()
         .map(|(prefix, inside)| {
-            let bits = match prefix.address {
-                IpAddr::V4(_) => 96 + prefix.bits.min(32),
-                IpAddr::V6(_) => prefix.bits.min(128),
-            };
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-            (u128::from_be_bytes(octets(prefix.address)) & mask, bits, *inside)
+            let (value, bits) = leading(prefix);
+            (value, bits, *inside)
         })
         .collect();
     // `Yes` last among equals, so that it stands.
@@ -596,6 +654,13 @@ impl Kind {
         key_bytes: size_of::<PrefixKey>() as u32,
         value_bytes: 4,
         flags: BPF_F_NO_PREALLOC,
+    };
+    const CARRIED_SAS: Kind = Kind {
+        map: MapType::Hash,
+        name: "lockgate_esp",
+        key_bytes: size_of::<CarriedSaKey>() as u32,
+        value_bytes: 4,
+        flags: 0,
     };
 }
 

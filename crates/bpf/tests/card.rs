@@ -5,7 +5,7 @@ mod common;
 use bpf::{Action, Counter, LinkForm, Run, Steering};
 use common::*;
 use wire::build::PacketBuilder;
-use wire::{CardHeader, Mark};
+use wire::{CardHeader, Deciphered, Mark};
 
 /// A tag of a card: incarnation 3, handle 0x89abcdef.
 const TAG: u64 = 3 << 32 | 0x89ab_cdef;
@@ -87,6 +87,24 @@ fn what_an_sa_of_the_card_opened_is_the_workers_whatever_it_is_to() {
     }
 }
 
+// XO-03
+#[test]
+fn of_esp_that_a_card_was_to_decipher_the_mark_says_by_which_sa_and_with_what_outcome() {
+    let Some((mut carded, _socket)) = steering("a deciphered packet's mark") else { return };
+    carded.set_ports(&ports(), LinkForm::Carded).unwrap();
+    let (_, frame) = frames().swap_remove(2);
+    for (header, outcome) in [
+        (CardHeader::Cipher(TAG), Deciphered::Authentic),
+        (CardHeader::Forged(TAG), Deciphered::Forged),
+    ] {
+        let got = run(&carded, "deciphered", &behind(header, &frame));
+        assert_eq!((got.action, &got.left), (Action::Redirect, &frame));
+        let mark = Mark::read(&got.mark.unwrap()).unwrap();
+        assert_eq!(mark.card_cipher(), Some((TAG, outcome)));
+        assert_eq!((mark.card_sa(), mark.card_tag()), (None, None));
+    }
+}
+
 #[test]
 fn a_frame_without_the_cards_header_is_dropped_and_counted() {
     let Some((mut steering, _socket)) = steering("no card's header") else { return };
@@ -96,7 +114,7 @@ fn a_frame_without_the_cards_header_is_dropped_and_counted() {
     let mut dropped: Vec<Vec<u8>> = frames().into_iter().map(|(_, frame)| frame).collect();
     // Too short for header and Ethernet; a wrong first word; kinds that are not known.
     dropped.extend([14, 15, 16, 17, 29].map(|length| whole[..length].to_vec()));
-    for (at, byte) in [(0, 0), (3, 0xff), (4, 3), (4, 0xff), (7, 1)] {
+    for (at, byte) in [(0, 0), (3, 0xff), (4, 5), (4, 0xff), (7, 1)] {
         let mut changed = whole.clone();
         changed[at] = byte;
         dropped.push(changed);

@@ -656,3 +656,72 @@ fn a_program_of_the_operators_sees_what_is_dropped_and_what_goes_to_workers() {
     // There is no such answer.
     assert!(dropped.look_on(&steering, bpf::XDP_ACTIONS).is_err());
 }
+
+/// ESP of this SPI, in one piece.
+fn esp(source: &str, destination: &str, spi: u32) -> PacketBuilder {
+    let packet =
+        |of: PacketBuilder| of.protocol(50).payload(&[&spi.to_be_bytes()[..], &[0; 40]].concat());
+    match source.contains(':') {
+        true => packet(PacketBuilder::v6(source, destination)),
+        false => packet(PacketBuilder::v4(source, destination)),
+    }
+}
+
+#[test]
+fn what_linux_carries_is_passed_by_its_networks_and_sas_and_nothing_else_is() {
+    use Counter::{PassedCarried, ToWorker};
+    let Some((mut steering, _socket)) = steering("carried") else { return };
+    let cases = |carried: Counter| {
+        let out = |to, ends| to_us(By::Lan, to, v4("10.1.0.5", to).udp(1, 2), ends);
+        let comes = |from, ends| to_us(By::Wan, from, v4(from, "10.1.0.5").udp(1, 2), ends);
+        let sealed = |to, spi, ends| to_us(By::Wan, "ESP", esp("198.51.100.7", to, spi), ends);
+        let six = |spi, ends| to_us(By::Wan, "ESP", esp("2001:db8::7", "2001:db8::1", spi), ends);
+        vec![
+            out("10.2.0.9", carried),
+            out("10.2.255.255", carried),
+            out("10.3.0.0", ToWorker),
+            to_us(By::Lan, "IPv6", v6("2001:db8:1::5", "2001:db8:2::9"), carried),
+            // What a card has opened looks like what came in clear: Linux knows.
+            comes("10.2.0.9", carried),
+            comes("10.1.255.255", ToWorker),
+            to(
+                By::Wan,
+                OTHER_MAC,
+                "another station",
+                v4("10.2.0.9", "10.1.0.5"),
+                Counter::PassedNotToUs,
+            ),
+            sealed("192.0.2.1", 0x2001, carried),
+            sealed("192.0.2.1", 0x2002, ToWorker),
+            sealed("192.0.2.2", 0x2001, ToWorker),
+            six(0x2003, carried),
+            six(0x2001, ToWorker),
+            // A fragment of ESP shows no SPI, or is not the whole of it.
+            changed(sealed("192.0.2.1", 0x2001, ToWorker), 6, &[0x20, 0], Mend::Checksum),
+            cut(sealed("192.0.2.1", 0x2001, ToWorker), 18 + 27),
+            // From inside ESP of an SA of ours is nothing special.
+            to_us(By::Lan, "ESP from inside", esp("10.1.0.5", "192.0.2.9", 0x2001), ToWorker),
+        ]
+    };
+    check(&steering, cases(ToWorker));
+    let network =
+        |text: &str, bits| (bpf::Prefix { address: address(text), bits }, bpf::Carried::Both);
+    let networks = [network("10.2.7.7", 16), network("2001:db8:2::", 48)];
+    let sas = [(address("192.0.2.1"), 0x2001), (address("2001:db8::1"), 0x2003)];
+    steering.set_carried(&networks, &sas).unwrap();
+    check(&steering, cases(PassedCarried));
+    let many = vec![sas[0]; bpf::MAX_CARRIED_SAS + 1];
+    let refused = steering.set_carried(&networks, &many);
+    assert!(matches!(refused, Err(BpfError::TooMany { .. })), "{refused:?}");
+    check(&steering, cases(PassedCarried));
+    // One way alone.
+    let out = || to_us(By::Lan, "out", v4("10.1.0.5", "10.2.0.9").udp(1, 2), PassedCarried);
+    let comes = || to_us(By::Wan, "in", v4("10.2.0.9", "10.1.0.5").udp(1, 2), PassedCarried);
+    let not = |(what, frame, _, vlan): Case| (what, frame, ToWorker, vlan);
+    steering.set_carried(&[(networks[0].0, bpf::Carried::Out)], &[]).unwrap();
+    check(&steering, vec![out(), not(comes())]);
+    steering.set_carried(&[(networks[0].0, bpf::Carried::In)], &[]).unwrap();
+    check(&steering, vec![not(out()), comes()]);
+    steering.set_carried(&[], &[]).unwrap();
+    check(&steering, cases(ToWorker));
+}

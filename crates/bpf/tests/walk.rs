@@ -73,6 +73,7 @@ fn in_udp() -> Sad {
         keepalive_s: None,
         path_mtu: None,
         fragment_outer: false,
+        outer: None,
     });
     sad.put_inbound(sa.into()).unwrap();
     sad

@@ -21,8 +21,8 @@ pub struct CardSettings {
     pub name: String,
     /// Its kind.
     pub kind: CardKind,
-    /// The socket at which its process listens. Absolute.
-    pub socket: PathBuf,
+    /// The socket at which the process of an emulated card listens, absolute; others have none.
+    pub socket: Option<PathBuf>,
     /// The ports that are on it, in the order of the file; the card counts into this list.
     pub ports: Vec<PortId>,
 }
@@ -32,6 +32,17 @@ pub struct CardSettings {
 pub enum CardKind {
     /// Software in a card's place, a process of its own.
     Emulated,
+    /// A card that does ESP under Linux, which carries the packets (xfrm).
+    Xfrm(EspBy),
+}
+
+/// Whoever does ESP for the SAs of a card of kind `xfrm`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum EspBy {
+    /// The card.
+    Card,
+    /// Linux, in software, in the card's place: for tests.
+    Linux,
 }
 
 impl CardKind {
@@ -39,6 +50,7 @@ impl CardKind {
     pub const fn name(self) -> &'static str {
         match self {
             CardKind::Emulated => "emulated",
+            CardKind::Xfrm(_) => "xfrm",
         }
     }
 }
@@ -51,18 +63,62 @@ pub enum GroupOffload {
     Auto,
     /// None do.
     None,
+    /// As with `Auto`, and the card drops by itself what they deny.
+    Drop,
 }
 
 impl GroupOffload {
-    /// Both.
-    pub(crate) const ALL: [GroupOffload; 2] = [GroupOffload::Auto, GroupOffload::None];
+    /// All of them.
+    pub(crate) const ALL: [GroupOffload; 3] =
+        [GroupOffload::Auto, GroupOffload::None, GroupOffload::Drop];
 
     /// Returns its name, as the file has it.
     pub const fn name(self) -> &'static str {
         match self {
             GroupOffload::Auto => "auto",
             GroupOffload::None => "none",
+            GroupOffload::Drop => "drop",
         }
+    }
+}
+
+/// The carrier of a peer's SAs: software, or the card of the port that leads to it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum SaOffload {
+    /// Software.
+    #[default]
+    None,
+    /// The card does headers, cipher, numbers and windows. An SA that it does not take is refused.
+    Packet,
+    /// The card does the cipher alone, and software or Linux the rest. An SA that it does not take
+    /// is refused.
+    Crypto,
+    /// The card where it can, all of it or the cipher alone, else software. Each SA lives in one of
+    /// them for all its life.
+    Auto,
+}
+
+impl SaOffload {
+    /// All of them.
+    pub(crate) const ALL: [SaOffload; 4] =
+        [SaOffload::None, SaOffload::Packet, SaOffload::Crypto, SaOffload::Auto];
+
+    /// Those of one SA: software, or a card's mode.
+    pub const OF_SA: [SaOffload; 3] = [SaOffload::None, SaOffload::Packet, SaOffload::Crypto];
+
+    /// Returns its name, as the file has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SaOffload::None => "none",
+            SaOffload::Packet => "packet",
+            SaOffload::Crypto => "crypto",
+            SaOffload::Auto => "auto",
+        }
+    }
+
+    /// Returns whether an SA that no card takes is refused.
+    pub const fn needs_card(self) -> bool {
+        matches!(self, SaOffload::Packet | SaOffload::Crypto)
     }
 }
 
@@ -85,7 +141,12 @@ impl CardSettings {
     pub(crate) fn write(&self, out: &mut String, ports: &[&str]) -> std::fmt::Result {
         let CardSettings { name, kind, socket, .. } = self;
         writeln!(out, "[card.{}]\nkind = \"{}\"", quoted(name), kind.name())?;
-        writeln!(out, "socket = {}", quoted(&socket.display().to_string()))?;
+        if let Some(socket) = socket {
+            writeln!(out, "socket = {}", quoted(&socket.display().to_string()))?;
+        }
+        if *kind == CardKind::Xfrm(EspBy::Linux) {
+            writeln!(out, "stand_in = \"linux\"")?;
+        }
         writeln!(out, "ports = {}", list(ports.iter().map(ToString::to_string)))
     }
 }

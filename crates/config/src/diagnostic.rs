@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 
-use ipsec::{Encryption, Suite};
-use policy::{AddressRange, SelectorError};
+use ipsec::{Encryption, Suite, Tunnel};
+use policy::{AddressRange, Direction, SelectorError};
 
 use wire::{Address, Vni};
 
@@ -216,7 +216,7 @@ pub enum DiagnosticKind {
     MulticastPeer { address: IpAddr },
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     MixedTunnel,
-    #[error("`keys` is neither \"file:NAME\" nor \"api\"")]
+    #[error("`keys` is neither \"file:NAME\", \"api\" nor \"ike\"")]
     BadKeys,
     #[error("a key file is named without a path")]
     BadKeyFileName,
@@ -234,11 +234,9 @@ pub enum DiagnosticKind {
     SaWords { words: usize },
     #[error("another peer has this key file already")]
     SameKeyFile,
-    #[error("keys from IKE are not supported yet")]
-    IkeNotYet,
     #[error("manual keys need `manual = \"laboratory\"`")]
     ManualNotSaid,
-    #[error("`manual` is for keys of a file: those of this peer come over the API")]
+    #[error("`manual` is for keys of a file: those of this peer come from a program")]
     ManualOfApi,
     #[error("suite \"null\" neither encrypts nor authenticates")]
     NullNotSaid,
@@ -290,6 +288,20 @@ pub enum DiagnosticKind {
          policies IPv6, which needs 1280"
     )]
     TunnelBelowV6 { peer: String, port: String, inner: usize, least: usize },
+
+    // `outer`
+    #[error("`{key}` does not go with `outer`")]
+    NotBesideOuter { key: &'static str },
+    #[error("peer `{outer}` is behind another peer itself")]
+    OuterOfOuter { outer: String },
+    #[error("peer `{outer}` is in transport mode")]
+    OuterInTransportMode { outer: String },
+    #[error(
+        "ESP between {} and {} is not protected {} by a policy of peer `{outer}`{}",
+        .tunnel.local, .tunnel.remote, .direction.name(),
+        .by.as_ref().map_or(String::new(), |by| format!(": policy `{by}` decides"))
+    )]
+    OuterWithoutPolicy { outer: String, tunnel: Tunnel, direction: Direction, by: Option<String> },
 
     // [[policy]]
     #[error("another policy is named `{name}`")]
@@ -426,11 +438,25 @@ pub enum DiagnosticKind {
     )]
     EndpointsBeyondMemory { bytes: u64, limit: u64, fits: u64 },
 
-    // [card.NAME], `offload_groups`
-    #[error("cards by way of Linux's xfrm are not supported yet")]
-    XfrmNotYet,
-    #[error("a card that drops by itself is not supported yet")]
-    DropNotYet,
+    // [card.NAME], `offload_groups`, `offload`
+    #[error("a card has no mode `full`")]
+    OffloadFull,
+    #[error("a card cannot have keys of a file")]
+    OffloadOfFileKeys,
+    #[error("keys of a file stay in software: `offload = \"auto\"` has no effect")]
+    AutoOfFileKeys,
+    #[error("a card cannot follow a peer whose address changes")]
+    OffloadBehindNat,
+    #[error("there is no card: no SA of this peer could be put")]
+    OffloadWithoutCard,
+    #[error("Linux stands in for the card: for tests, and no card does anything")]
+    LinuxStandsIn,
+    #[error("`{key}` is not of a card of this kind")]
+    NotOfThisCard { key: &'static str },
+    #[error("the card has no `socket`")]
+    CardWithoutSocket,
+    #[error("ports of this card say \"drop\" and \"auto\" for `offload_groups`")]
+    DropBesideAuto,
     #[error("port `{port}` is on a card already")]
     PortOnTwoCards { port: String },
     #[error("netdev {netdev} is on another card already")]

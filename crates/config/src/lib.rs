@@ -52,7 +52,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 pub use capture::{FilterError, FilterProblem, MAX_FILTER_BYTES, parse_filter};
-pub use cards::{AuditSettings, CardKind, CardSettings, GroupOffload};
+pub use cards::{AuditSettings, CardKind, CardSettings, EspBy, GroupOffload, SaOffload};
 pub use connection_filter::{ConnectionFilter, ConnectionFilterError, connection_state};
 pub use connections::{ConnectionSettings, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, MAX_TIMEOUT_S};
 pub use diagnostic::{DiagnosticKind, Foreign, Refusal, nearest};

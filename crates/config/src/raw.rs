@@ -127,6 +127,8 @@ pub(crate) struct RawPeer {
     pub(crate) dscp: Either,
     pub(crate) df: Text,
     pub(crate) fragment_outer: Truth,
+    pub(crate) offload: Text,
+    pub(crate) outer: Text,
     pub(crate) lifetime: Option<RawLifetime>,
 }
 
@@ -248,6 +250,7 @@ pub(crate) struct RawCard {
     pub(crate) name: Spanned<String>,
     pub(crate) kind: Text,
     pub(crate) socket: Text,
+    pub(crate) stand_in: Text,
     pub(crate) ports: Texts,
 }
 
@@ -517,6 +520,7 @@ fn card(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         name,
         kind: section.text(problems, "kind"),
         socket: section.text(problems, "socket"),
+        stand_in: section.text(problems, "stand_in"),
         ports: section.texts(problems, "ports"),
     }
 }
@@ -544,6 +548,8 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         dscp: section.scalar(problems, "dscp"),
         df: section.text(problems, "df"),
         fragment_outer: section.truth(problems, "fragment_outer"),
+        offload: section.text(problems, "offload"),
+        outer: section.text(problems, "outer"),
         lifetime: section.table(problems, "lifetime").map(|section| lifetime(&section, problems)),
     }
 }

@@ -15,6 +15,7 @@ use ipsec::{Lifetime, Limits, Spi, Suite};
 use policy::Direction;
 use zeroize::Zeroizing;
 
+use crate::cards::SaOffload;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity};
 use crate::keys::{MAX_KEY_FILE_BYTES, parse_spi, read_secret, words};
@@ -45,6 +46,8 @@ pub struct SaLine {
     pub replaces: Option<Spi>,
     /// Limits, if any is written.
     pub lifetime: Option<Lifetime>,
+    /// Its carrier.
+    pub offload: Option<SaOffload>,
 }
 
 /// Reads the SAs of a file that is fit to hold keys: regular, ours, closed to everybody else.
@@ -127,6 +130,7 @@ fn sa_line(words: &[Word<'_>]) -> Result<SaLine, Mistake> {
         replay_window: None,
         replaces: None,
         lifetime: None,
+        offload: None,
     };
     options.iter().try_for_each(|word| line.take(*word))?;
     Ok(line)
@@ -165,6 +169,10 @@ impl SaLine {
             "replaces" => {
                 let spi = parse_spi((at_value, value.as_bytes()))?;
                 set(&mut self.replaces, "replaces", column, Some(spi))
+            }
+            "offload" => {
+                let named = SaOffload::OF_SA.into_iter().find(|carrier| carrier.name() == value);
+                set(&mut self.offload, "offload", column, named)
             }
             _ => self.take_limit(name, value, column).unwrap_or(Err(unknown)),
         }
@@ -251,6 +259,7 @@ mod tests {
             ("in 0x1001 abcd deadbeef", "1:16", "not an option"),
             ("in 0x1001 abcd suite=feed", "1:16", "value of `suite`"),
             ("in 0x1001 abcd esn=yes", "1:16", "value of `esn`"),
+            ("in 0x1001 abcd offload=auto", "1:16", "value of `offload`"),
             ("in 0x1001 abcd replaces=1", "1:25", "reserved"),
             ("in 0x1001 abcd hard_packets=0", "1:16", "value of `hard_packets`"),
             ("in 0x1001 abcd soft_seconds=315360001", "1:16", "value of `soft_seconds`"),

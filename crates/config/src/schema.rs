@@ -169,7 +169,8 @@ sections! {
              same"
         "offload_groups" Text Value("\"auto\""),
             "rules of `groups_in` that the port's card may decide, if it is on one: `\"auto\"`: \
-             those that are safe there and worth it; `\"none\"`"
+             those that are safe there and worth it; `\"none\"`; `\"drop\"`: as `\"auto\"`, and \
+             the card drops by itself what they deny"
         "groups_in" Texts Value("[]"),
             "security groups that judge what comes by the port, in their order; at most 64. \
              Without any, everything may come"
@@ -193,7 +194,7 @@ sections! {
             "outer address of the peer, of the same IP version"
         "keys" Text Required,
             "`\"file:NAME\"`: the peer's key file in `keys_dir`; `\"api\"`: its SAs are put over \
-             the API"
+             the API; `\"ike\"`: charon installs them"
         "manual" Text Words("none"),
             "`\"laboratory\"` is required with a key file: manual keys are for laboratories only \
              (RFC 4106 §2)"
@@ -231,6 +232,14 @@ sections! {
         "fragment_outer" Truth Value("false"),
             "in tunnel mode: IPv6 packets of up to 1280 bytes cross a path that is too narrow for \
              them, in fragments of the outer packet, which the peer puts together"
+        "offload" Text Value("\"none\""),
+            "the carrier of the SAs that are put for the peer: `\"none\"`: software; `\"packet\"`: \
+             the network card of the port that leads to it does all of ESP, or the SA is refused; \
+             `\"crypto\"`: that card does the cipher alone, likewise; `\"auto\"`: packet where the \
+             card can, else crypto, else software"
+        "outer" Text Words("none"),
+            "the peer whose SA seals again what this peer's has sealed, and by which alone it \
+             comes: both in tunnel mode, this one's SAs in software"
     ]
 
     LIFETIME "[peer.NAME.lifetime]" "Limits of each SA of the peer, in both directions. At a soft \
@@ -387,9 +396,13 @@ sections! {
     CARD "[card.NAME]" "A network card that may decide rules of security groups: it tags packets, \
         and the gateway believes a tag while that is safe." [
         "kind" Text Required,
-            "`\"emulated\"`: software in a card's place, the process `lockgate-emulated-card`"
-        "socket" Text Required,
-            "Unix socket at which that process listens; an absolute path of at most 107 bytes"
+            "`\"emulated\"`: software in a card's place, the process `lockgate-emulated-card`. \
+            `\"xfrm\"`: a card that does ESP under Linux, which carries the packets"
+        "socket" Text Words("none"),
+            "Unix socket at which the process of an emulated card listens, an absolute path of at \
+            most 107 bytes; required there, and nowhere else"
+        "stand_in" Text Words("none"),
+            "`\"linux\"`: of kind `xfrm`, for tests: Linux does ESP in software in the card's place"
         "ports" Texts Required,
             "ports that are on the card. Each is on one card at most, and so is each netdev"
     ]

@@ -35,6 +35,7 @@ mod groups;
 mod ingress;
 mod lifetime;
 mod links;
+mod nested;
 mod node;
 mod overlays;
 mod peers;
@@ -99,6 +100,7 @@ pub(crate) fn validate<E>(
     let kernel = overlays::kernel(raw.kernel.as_ref(), problems);
     overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let (cards, audit) = cards::validate(raw, &ports, problems);
+    peers::want_cards(raw, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let links = links::both(raw, &ports, problems);
@@ -128,6 +130,7 @@ pub(crate) fn validate<E>(
         cards,
         audit,
     };
+    nested::validate(raw, &validated, problems);
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
     Ok(Some(outcome(raw, validated)))
@@ -202,6 +205,10 @@ fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<'_>)
     let speak_v6 = peers_sent_v6(validated);
     let mut tunnels = Tunnels::default();
     for (place, (peer, port)) in validated.peers.iter().zip(ports).enumerate() {
+        if peer.outer.is_some() {
+            // Its packets go where those of the peer around it go.
+            continue;
+        }
         let (remote, name) = (peer.tunnel().remote, peer.name.clone());
         let written = &raw.peers[place];
         let span = written.remote.as_ref().map_or(written.at.clone(), Spanned::span);

@@ -12,7 +12,7 @@ use policy::selector::protocol_text;
 use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
 use wire::Address;
 
-use crate::cards::{AuditSettings, CardSettings, GroupOffload};
+use crate::cards::{AuditSettings, CardSettings, GroupOffload, SaOffload};
 use crate::connections::ConnectionSettings;
 use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
@@ -281,6 +281,11 @@ pub struct Peer {
     pub nat_keepalive_s: Option<u32>,
     /// Limits of each of its SAs.
     pub lifetime: Lifetime,
+    /// The carrier of its SAs.
+    pub offload: SaOffload,
+    /// Name of the peer whose SA seals again what this one's has sealed; `None`: none does. That
+    /// peer has none itself.
+    pub outer: Option<String>,
 }
 
 impl Peer {
@@ -297,6 +302,8 @@ pub enum KeySource {
     File(String),
     /// The API: SAs are put, replaced and deleted while the daemon runs, and end with it.
     Api,
+    /// An IKE daemon, strongSwan's charon, which installs its SAs while the daemon runs.
+    Ike,
 }
 
 /// The value of `keys`.
@@ -305,6 +312,7 @@ impl std::fmt::Display for KeySource {
         match self {
             KeySource::File(name) => write!(f, "file:{name}"),
             KeySource::Api => f.write_str("api"),
+            KeySource::Ike => f.write_str("ike"),
         }
     }
 }
@@ -696,6 +704,10 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
     writeln!(out, "mode = \"{}\"\nesn = {esn}", mode.name())?;
     writeln!(out, "replay_window = {replay_window}\nmss_clamp = {}", peer.mss_clamp)?;
     writeln!(out, "pmtu = \"{}\"", peer.pmtu.name())?;
+    writeln!(out, "offload = \"{}\"", peer.offload.name())?;
+    if let Some(outer) = &peer.outer {
+        writeln!(out, "outer = {}", quoted(outer))?;
+    }
     match udp {
         None => writeln!(out, "encapsulation = \"none\"")?,
         Some(ports) => {

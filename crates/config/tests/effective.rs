@@ -58,6 +58,7 @@ fn every_default_is_written_out() {
         "esn = ",
         "replay_window = 1024",
         "mss_clamp = true",
+        "offload = \"none\"",
         "pmtu = \"learn\"",
         "fragment_outer = false",
         "encapsulation = \"none\"",
@@ -438,6 +439,12 @@ fn peers_of_every_kind_mean_themselves_when_every_default_is_written_out() {
         ("dscp = 46\ndf = \"clear\"\nesn = true\n", "dscp = 46\ndf = \"clear\"\n"),
         ("fragment_outer = true\n", "df = \"set\"\nfragment_outer = true\n"),
         ("pmtu = \"ignore\"\n", "mss_clamp = true\npmtu = \"ignore\"\n"),
+        (
+            "outer = \"q\"\n[peer.q]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.3\"\n\
+             keys = \"api\"\nsuite = \"aes-128-gcm\"\n[[policy]]\nname = \"q\"\npeer = \"q\"\n\
+             local = [\"192.0.2.1\"]\nremote = [\"192.0.2.2\"]\nprotocol = \"esp\"\n",
+            "offload = \"none\"\nouter = \"q\"\n",
+        ),
     ] {
         let text = format!(
             "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth1\"\nside = \"unprotected\"\n\

@@ -123,8 +123,11 @@ impl<'a> Associations<'a> {
                 sad.put_outbound(sa);
             }
         }
+        let ids: HashMap<&str, SaSetId> =
+            sets.iter().map(|(peer, id)| (peer.name.as_str(), *id)).collect();
         for (peer, id) in sets {
             let mut set = sa_set(peer, id, sealing.remove(&id).unwrap_or_default());
+            set.outer = peer.outer.as_ref().and_then(|outer| ids.get(outer.as_str()).copied());
             let there = sad.places().get(id).and_then(|place| sad.set(place));
             if let Some(there) = there {
                 set.keep_path_mtu_of(there);

@@ -154,7 +154,11 @@ fn add_security_associations(
                 }
             }
         }
-        parts.sets.push(sa_set(peer, set, outbound));
+        let outer = peer.outer.as_ref().and_then(|outer| {
+            let place = peers.iter().position(|peer| peer.name == *outer)?;
+            Some(SaSetId(place as u32))
+        });
+        parts.sets.push(SaSet { outer, ..sa_set(peer, set, outbound) });
     }
     let identifications = identifications(parts.outbound.iter().map(|sa| sa.encapsulation));
     for (sa, identifications) in parts.outbound.iter_mut().zip(identifications) {
@@ -163,18 +167,19 @@ fn add_security_associations(
     Ok(())
 }
 
-/// The SA set of a peer where the configuration says that it is.
+/// The SA set of a peer where the configuration says that it is; the one around it the caller adds.
 pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
     SaSet {
         id,
         peer: peer.name.clone(),
         tunnel: peer.tunnel(),
         outbound,
-        acquires: peer.keys == KeySource::Api,
+        acquires: matches!(peer.keys, KeySource::Api | KeySource::Ike),
         mss_clamp: peer.mss_clamp,
         may_move: peer.place == PeerPlace::BehindNat,
         keepalive_s: peer.nat_keepalive_s,
         path_mtu: (peer.pmtu == PathMtuUse::Learn).then(PathMtu::default),
         fragment_outer: peer.fragment_outer,
+        outer: None,
     }
 }

@@ -2,6 +2,7 @@
 //! same over a file and from the running daemon.
 
 mod inside;
+mod layers;
 mod nearest;
 mod parts;
 mod words;
@@ -177,6 +178,8 @@ pub struct Explained {
     pub tunnel: Option<TunnelEnds>,
     /// SPI of the SA that seals the packet, if it may be shown.
     pub spi: Option<String>,
+    /// The peer that it is sealed for again, around the first layer.
+    pub outer: Option<String>,
     /// Largest inner packet on its way, bytes.
     pub mtu: Option<u32>,
     /// Of a packet in a virtual network, who sends it, and to whom.
@@ -664,9 +667,10 @@ impl Story<'_> {
         if let Verdict::Protect(set) = self.told.verdict {
             let set = self.snapshot.set(set);
             let tunnel = set.tunnel;
-            let target = self.snapshot.routes().lookup(tunnel.remote.into());
+            let to = set.outer.and_then(|outer| set_of(self.snapshot, outer)).unwrap_or(set);
+            let target = self.snapshot.routes().lookup(to.tunnel.remote.into());
             let way = target.map_or("no route".into(), |target| self.target_text(target));
-            let sa = set.outbound.first().map(|sa| self.snapshot.outbound_sa(*sa));
+            let sa = self.told.sealed_by.map(|sa| self.snapshot.outbound_sa(sa));
             let carried = sa.map(|sa| sa.encapsulation);
             let (mode, udp) = carried.map_or((Mode::Tunnel, None), |way| (way.mode, way.udp));
             let udp = udp.map_or(String::new(), |ports| {
@@ -680,8 +684,10 @@ impl Story<'_> {
                     SequenceNumbers::Short => "",
                     SequenceNumbers::Extended => ", ESN",
                 };
-                lines.push(("SA", format!("SPI {spi}, {}{esn}", sa.suite)));
+                let card = if sa.card.is_some() { ", in the card of that port" } else { "" };
+                lines.push(("SA", format!("SPI {spi}, {}{esn}{card}", sa.suite)));
             }
+            lines.extend(self.sealed_again());
         }
         if let Some(mtu) = self.told.mtu {
             lines.push(("MTU", format!("{mtu} bytes, the largest packet that passes whole")));
@@ -710,8 +716,7 @@ impl Story<'_> {
             _ => None,
         };
         let tunnel = set.map(|set| set.tunnel);
-        let sa = set.and_then(|set| set.outbound.first());
-        let sa = sa.map(|sa| self.snapshot.outbound_sa(*sa));
+        let sa = told.sealed_by.map(|sa| self.snapshot.outbound_sa(sa));
         let kernel_tier = self.picture.kernel_tier;
         let inside = told.carried.as_ref().map(|carried| InsideText::of(carried, kernel_tier));
         Explained {
@@ -728,6 +733,7 @@ impl Story<'_> {
             peer: set.map(|set| set.peer.clone()),
             tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
             spi: sa.and_then(|sa| self.spi(sa)),
+            outer: told.sealed_again_by.map(|(set, _)| self.peer_name(set).to_owned()),
             mtu: told.mtu,
             inside,
             generation: self.snapshot.generation().0,

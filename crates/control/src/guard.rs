@@ -22,6 +22,11 @@
 //! `allow_host` opens nothing outbound: an answer in clear that a PROTECT policy covers is dropped
 //! too. Whoever wants it writes a BYPASS policy.
 //!
+//! **Peers whose packets Linux carries**, for a card that does ESP under Linux: the hooks open
+//! exactly what Linux opened by an SA of the peer (`ipsec in reqid N`) or is about to seal by one
+//! (`ipsec out reqid N`). Whatever else goes to the peer's networks by that port is dropped, what
+//! this machine itself sends too. When the SA or the policy is gone from Linux, nothing matches.
+//!
 //! The table is put in place by one transaction of the program `nft`, so there is no moment
 //! without it.
 
@@ -32,6 +37,7 @@ mod text;
 mod union;
 mod watch;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use config::Validated;
@@ -97,6 +103,17 @@ pub enum GuardGap {
     Everything,
 }
 
+/// A peer whose packets Linux carries by a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CarriedPeer {
+    /// Name of the port that leads to the peer.
+    pub port: String,
+    /// Number of its SAs and policies in Linux.
+    pub reqid: u32,
+    /// Its networks, sorted.
+    pub remotes: Vec<(IpAddr, u8)>,
+}
+
 /// Policies at most whose rules are put behind all others.
 const MAX_BEHIND: usize = 256;
 
@@ -121,13 +138,14 @@ impl Guard {
         view: &View,
         reserved: &Reserved,
     ) -> Result<Guard, UnwritableName> {
-        let netdevs = Netdevs::of(config, view, reserved)?.into();
+        let netdevs = Netdevs::of(config, view, reserved, &[])?.into();
         let outbound = Outbound::of(&config.policies).into();
         Ok(Guard { netdevs, outbound, listing: None })
     }
 
-    /// Makes the guard of the same configuration with other netdevs or other reserved services, to
-    /// be installed; `None`: they make no difference. Pure and cheap: looks at no policy.
+    /// Makes the guard of the same configuration with other netdevs, other reserved services or
+    /// other peers whose packets Linux carries, to be installed; `None`: they make no difference.
+    /// Pure and cheap: looks at no policy.
     ///
     /// # Errors
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
@@ -136,8 +154,9 @@ impl Guard {
         config: &Validated,
         view: &View,
         reserved: &Reserved,
+        carried: &[CarriedPeer],
     ) -> Result<Option<Guard>, UnwritableName> {
-        let netdevs = Netdevs::of(config, view, reserved)?;
+        let netdevs = Netdevs::of(config, view, reserved, carried)?;
         let outbound = self.outbound.clone();
         let differs = netdevs != *self.netdevs;
         Ok(differs.then(|| Guard { netdevs: netdevs.into(), outbound, listing: None }))

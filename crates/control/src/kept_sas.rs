@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::owner::{KeyManager, SaOwner};
 use imbl::{OrdMap, OrdSet};
 use ipsec::{Fingerprint, InboundSa, Lifetime, OutboundSa, SaId, Spi};
 
@@ -21,6 +22,8 @@ pub(crate) struct Kept<S>(pub(crate) Arc<KeptSa<S>>);
 pub(crate) struct KeptSa<S> {
     /// The SA towards the place where the configuration says that the peer is.
     pub(crate) sa: Arc<S>,
+    /// The way by which it came.
+    pub(crate) manager: KeyManager,
     pub(crate) fingerprint: Fingerprint,
     /// Limits that it was put with; `None`: those of the peer's section.
     pub(crate) lifetime: Option<Lifetime>,
@@ -64,15 +67,27 @@ impl<S> PartialEq for Kept<S> {
 impl<S> Kept<S> {
     /// Returns this one around another form of its SA.
     pub(crate) fn around(&self, sa: Arc<S>) -> Kept<S> {
-        let KeptSa { fingerprint, lifetime, put_ns, ref replaced, .. } = **self;
-        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced: replaced.clone() }))
+        let KeptSa { manager, fingerprint, lifetime, put_ns, ref replaced, .. } = **self;
+        Kept(Arc::new(KeptSa {
+            sa,
+            manager,
+            fingerprint,
+            lifetime,
+            put_ns,
+            replaced: replaced.clone(),
+        }))
+    }
+
+    /// Its owner.
+    pub(crate) fn owner(&self) -> SaOwner {
+        SaOwner::Program { manager: self.manager, put_ns: self.put_ns }
     }
 
     /// Returns this one with another replacement.
     pub(crate) fn replaced(&self, replaced: Replaced) -> Kept<S> {
-        let KeptSa { ref sa, fingerprint, lifetime, put_ns, .. } = **self;
+        let KeptSa { ref sa, manager, fingerprint, lifetime, put_ns, .. } = **self;
         let (sa, replaced) = (sa.clone(), Some(replaced));
-        Kept(Arc::new(KeptSa { sa, fingerprint, lifetime, put_ns, replaced }))
+        Kept(Arc::new(KeptSa { sa, manager, fingerprint, lifetime, put_ns, replaced }))
     }
 }
 

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod associations;
+mod carried;
 mod change;
 mod compile;
 mod compiled;
@@ -29,12 +30,14 @@ mod live;
 mod live_parts;
 mod netdevs;
 mod overlays;
+mod owner;
 mod peer_address;
 mod port_slots;
 mod put_sas;
 mod roaming;
 mod takeover;
 
+pub use carried::{CarriedFlow, Inexact, MAX_CARRIED, NotCarried, carried_flows};
 pub use change::{AdoptedBase, ChangeRefused, NotAdopted, RebuildJob, RebuiltBase};
 pub use compile::{CompileError, compile};
 pub use compiled::{Compiled, RefusedKey};
@@ -47,12 +50,14 @@ pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use overlays::EndpointsError;
+pub use owner::{KeyManager, SaOwner};
 pub use peer_address::PeerAddress;
 pub use port_slots::PortSlots;
 pub use put_sas::{
-    ChangedSas, DeleteRefusal, GoneReason, GoneSa, LINGER_NS, LimitMistake, MAX_OUTBOUND_OF_PEER,
-    MAX_PUT_SAS, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker, PutPlan, PutRefusal, PutSa,
-    RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName, SaOwner,
+    CardUse, CardWish, ChangedSas, CountedByCard, DeleteRefusal, GoneReason, GoneSa, LINGER_NS,
+    LimitMistake, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker,
+    PutPlan, PutRefusal, PutSa, RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName,
+    carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
 };
 pub use roaming::{MoveError, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

@@ -18,10 +18,12 @@
 //! | `plan` | what a put would do, and why it is refused |
 //! | `leaving` | SAs that are deleted, or were replaced and have had their time |
 //! | `carry` | SAs that stay while the configuration becomes another |
+//! | `card` | SAs that a network card carries |
 //! | `reserved` | SPIs that were promised |
 //!
 //! Keys, numbers and windows live in memory alone, and end with the process.
 
+mod card;
 mod carry;
 mod leaving;
 mod plan;
@@ -29,15 +31,20 @@ mod reserved;
 
 use std::sync::Arc;
 
+use config::SaOffload;
 use dataplane::SaSet;
 use ipsec::{
-    Account, Allowance, DontFragment, Encapsulation, Identifications, InboundSa, KeyMaterial,
-    Lifetime, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+    Account, Allowance, CardSeat, DontFragment, Encapsulation, Identifications, InboundSa,
+    KeyMaterial, Lifetime, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
+    Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
 use zeroize::Zeroizing;
 
+pub use card::{
+    CardUse, CardWish, CountedByCard, carried_by_linux, cipher_of, limits, planned_sas,
+};
 pub use leaving::{DeleteRefusal, GoneReason, GoneSa, LINGER_NS, MOST_LINGER_NS, SaName};
 pub use plan::{LimitMistake, PutPlan, PutRefusal, RefusedPut};
 pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
@@ -45,6 +52,7 @@ pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::kept_sas::{Kept, KeptSa};
+use crate::owner::{KeyManager, SaOwner};
 use crate::roaming::towards;
 
 /// SAs of each direction that may be put at a time.
@@ -54,6 +62,8 @@ pub const MAX_OUTBOUND_OF_PEER: usize = 256;
 
 /// A request to put an SA. No `Debug`: it holds key bytes.
 pub struct PutSa {
+    /// The way by which it comes.
+    pub manager: KeyManager,
     /// Name of the peer.
     pub peer: String,
     /// Direction of the SA.
@@ -74,6 +84,8 @@ pub struct PutSa {
     pub replaces: Option<Spi>,
     /// The worker that is to open its packets; `None`: any.
     pub worker: Option<OpeningWorker>,
+    /// Its carrier; `None`: as the peer's section says.
+    pub offload: Option<SaOffload>,
 }
 
 /// A worker that is to open an SA's packets.
@@ -83,28 +95,6 @@ pub struct OpeningWorker {
     pub worker: u32,
     /// Workers that walk packets, more than `worker`.
     pub workers: u32,
-}
-
-/// The owner of an SA.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SaOwner {
-    /// A key file.
-    File,
-    /// A program that put it.
-    Api {
-        /// Time of the put, in nanoseconds of the boot clock.
-        put_ns: u64,
-    },
-}
-
-impl SaOwner {
-    /// Its word in the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SaOwner::File => "file",
-            SaOwner::Api { .. } => "api",
-        }
-    }
 }
 
 /// The parts of an SA that depend on its direction.
@@ -117,6 +107,7 @@ enum Numbers {
 struct FreshSa {
     /// Place in the request.
     place: usize,
+    manager: KeyManager,
     /// Place of its peer in the file.
     peer: usize,
     set: SaSetId,
@@ -126,6 +117,9 @@ struct FreshSa {
     lifetime: Option<Lifetime>,
     replaces: Option<SaId>,
     worker: Option<OpeningWorker>,
+    offload: SaOffload,
+    /// Its place in a card, once that has taken it.
+    seat: Option<CardSeat>,
 }
 
 impl FreshSa {
@@ -175,16 +169,25 @@ impl Compiled {
     /// Puts one SA. Returns the outbound SA that it replaced.
     fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
         let FreshSa { peer, set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
+        let (seat, manager) = (fresh.seat, fresh.manager);
         let peer = &self.settings().peers[peer];
         let way = peer.encapsulation;
         let fingerprint = material.fingerprint();
-        let allowance = allowance(lifetime.unwrap_or(peer.lifetime), now_ns);
+        let allowance = allowance(lifetime.unwrap_or(peer.lifetime), (seat, manager), now_ns);
         match numbers {
             Numbers::Seals(counter) => {
                 let id = self.sad.vacant_outbound();
-                let sa = OutboundSa::new(id, spi, set, &material, way, counter)?.within(allowance);
-                let sa = Arc::new(sa);
-                let kept = KeptSa { sa, fingerprint, lifetime, put_ns: now_ns, replaced: None };
+                let counter = match seat {
+                    // All of its numbers are the card's.
+                    Some(seat) if seat.has_numbers() => {
+                        Arc::new(SequenceCounter::spent(counter.numbers()))
+                    }
+                    Some(_) | None => counter,
+                };
+                let sa = OutboundSa::new(id, spi, set, &material, way, counter)?;
+                let sa = Arc::new(sa.within(allowance).seated(seat));
+                let kept =
+                    KeptSa { sa, manager, fingerprint, lifetime, put_ns: now_ns, replaced: None };
                 self.place_outbound(id, Kept(Arc::new(kept)))?;
                 self.change_order(set, |order| {
                     match order.iter_mut().find(|known| Some(**known) == replaces) {
@@ -197,9 +200,10 @@ impl Compiled {
             Numbers::Opens(window) => {
                 let fits = |id: SaId| worker.is_none_or(|of| id.0 % of.workers == of.worker);
                 let id = self.sad.vacant_inbound_where(fits);
-                let sa = InboundSa::new(id, spi, set, &material, way, window)?.within(allowance);
-                let sa = Arc::new(sa);
-                let kept = KeptSa { sa, fingerprint, lifetime, put_ns: now_ns, replaced: None };
+                let sa = InboundSa::new(id, spi, set, &material, way, window)?;
+                let sa = Arc::new(sa.within(allowance).seated(seat));
+                let kept =
+                    KeptSa { sa, manager, fingerprint, lifetime, put_ns: now_ns, replaced: None };
                 self.place_inbound(id, Kept(Arc::new(kept)))?;
                 if let Some(old) = replaces {
                     self.put.note_replaced(old, spi, now_ns);
@@ -279,13 +283,13 @@ impl Compiled {
     /// Returns the owner of an SA that seals.
     pub fn owner_of_outbound(&self, sa: SaId) -> SaOwner {
         let put = self.put.outbound.get(&sa);
-        put.map_or(SaOwner::File, |kept| SaOwner::Api { put_ns: kept.put_ns })
+        put.map_or(SaOwner::File, |kept| kept.owner())
     }
 
     /// Returns the owner of an SA that opens.
     pub fn owner_of_inbound(&self, sa: SaId) -> SaOwner {
         let put = self.put.inbound.get(&sa);
-        put.map_or(SaOwner::File, |kept| SaOwner::Api { put_ns: kept.put_ns })
+        put.map_or(SaOwner::File, |kept| kept.owner())
     }
 
     /// Number of SAs that were put and run, of both directions.
@@ -294,9 +298,17 @@ impl Compiled {
     }
 }
 
-/// The limits of an SA that is put now; its time counts from now on. `None`: it has none.
-fn allowance(lifetime: Lifetime, now_ns: u64) -> Option<Allowance> {
-    (lifetime != Lifetime::NONE).then(|| {
+/// The limits of an SA that is put now; its time counts from now on. `None`: it has none. One whose
+/// packets are a card's has an account all the same: the card's counts go there. One of IKE has it
+/// too: charon asks for its use.
+fn allowance(
+    lifetime: Lifetime,
+    (seat, manager): (Option<CardSeat>, KeyManager),
+    now_ns: u64,
+) -> Option<Allowance> {
+    let is_cards = seat.is_some_and(CardSeat::has_numbers);
+    let is_counted = is_cards || manager == KeyManager::Ike;
+    (lifetime != Lifetime::NONE || is_counted).then(|| {
         let account = Account::new();
         account.begin(now_ns);
         Allowance { lifetime, account: Arc::new(account) }

@@ -455,13 +455,16 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
 #[test]
 fn other_netdevs_make_another_guard_without_a_look_at_the_policies() {
     let guard = Guard::new(&config(), &View::default(), &none()).expect("a guard");
-    assert!(guard.with_netdevs(&config(), &View::default(), &none()).expect("writable").is_none());
+    assert!(
+        guard.with_netdevs(&config(), &View::default(), &none(), &[]).expect("writable").is_none()
+    );
     let mut view = View::default();
     view.links.extend([
         link(2, "veth2", LinkKind::Veth, None),
         link(6, "macvlan0", LinkKind::Other("macvlan".into()), Some(2)),
     ]);
-    let other = guard.with_netdevs(&config(), &view, &none()).expect("writable").expect("another");
+    let other =
+        guard.with_netdevs(&config(), &view, &none(), &[]).expect("writable").expect("another");
     assert_eq!(other.text(), Guard::new(&config(), &view, &none()).expect("a guard").text());
 }
 

@@ -8,7 +8,7 @@ use crate::batch_context::BatchContext;
 use crate::decide::decide_one;
 use crate::large_packet;
 use crate::row::{Origin, Row, State};
-use crate::sa_queues::{Next, PATIENCE_NS, Waiting};
+use crate::sa_queues::{Lacks, Next, PATIENCE_NS, Waiting};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 
@@ -16,13 +16,15 @@ use crate::verdict::{DropReason, HoldKind, Verdict};
 #[cold]
 pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
     let snapshot = context.snapshot;
-    let set = match (row.state, row.origin) {
+    let lacking = match (row.state, row.origin) {
         // What we made ourselves is not worth an SA; a large packet would lose its memory.
-        (_, Origin::Made(_)) => None,
-        (State::Protect(set), _) if row.frame != large_packet::FRAME => Some(set),
+        (_, Origin::Made(_) | Origin::Sealed(_)) => None,
+        (State::Protect(set), _) if row.frame != large_packet::FRAME => {
+            Some(lacking(snapshot, set))
+        }
         _ => None,
     };
-    let Some(set) = set.filter(|set| snapshot.awaits_sa(*set)) else {
+    let Some((set, lacks)) = lacking.filter(|(set, _)| snapshot.awaits_sa(*set)) else {
         return context.drop(row, DropReason::NoSa);
     };
     let now = (snapshot, context.now_ns);
@@ -31,10 +33,14 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
     };
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
+        Origin::Received
+        | Origin::Host
+        | Origin::Made(_)
+        | Origin::Sealed(_)
+        | Origin::Carried(_) => None,
     };
     let (since_ns, set) = (context.now_ns, snapshot.set(set).id);
-    let packet = Waiting { row: *row, since_ns, set, opened_by };
+    let packet = Waiting { row: *row, since_ns, set, lacks, opened_by };
     let (waits, gave_way) = context.sa_queues.take_in(snapshot, context.share, policy, packet);
     if let Some(other) = gave_way {
         context.counters.ledger(Some(other.ingress)).held -= 1;
@@ -46,6 +52,14 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
     }
     context.end(row, Verdict::Hold(HoldKind::Sa));
     context.counters.ledger(Some(row.ingress)).held += 1;
+}
+
+/// The set that lacks an SA for packets of a set: itself, or the one around it.
+fn lacking(snapshot: &Snapshot, set: SetIndex) -> (SetIndex, Lacks) {
+    match snapshot.outer_of(set).filter(|_| !snapshot.set(set).outbound.is_empty()) {
+        Some(outer) => (outer, Lacks::Outer),
+        None => (set, Lacks::Own),
+    }
 }
 
 /// Returns the next step of a packet that waits. `judged`: the policy that protects it, unless
@@ -70,7 +84,11 @@ pub(crate) fn next<F: Frames>(
     if let Some(policy) = judged {
         return match place(waiting.set) {
             None => Next::Drop,
-            Some(set) if seals(set) => Next::GoOn(Row { state: State::Protect(set), ..row }),
+            Some(set) if seals(set) => match waiting.lacks {
+                Lacks::Own => Next::GoOn(Row { state: State::Protect(set), ..row }),
+                // By the set that it is to be sealed by first.
+                Lacks::Outer => Next::GoOn(Row { state: State::Clear, ..row }),
+            },
             Some(_) => Next::Wait(policy),
         };
     }

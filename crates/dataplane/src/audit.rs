@@ -3,7 +3,7 @@
 //! snapshot (DESIGN I9). It changes no verdict and no counter but its own.
 //!
 //! Not audited are packets of tracked connections: to judge one again would move its connection.
-//! Not here: packets that the kernel answered by itself.
+//! Not here: packets that the kernel answered by itself; `placement` judges samples of those.
 
 use policy::{Deciders, FlowAction, FlowVerdict, Generation};
 use wire::Flow;
@@ -80,6 +80,12 @@ pub struct AuditCounts {
 }
 
 impl AuditCounts {
+    /// Counts packets of a tier that were judged again, and of these the wrong ones.
+    pub fn count(&mut self, tier: FastTier, judged: u64, wrong: u64) {
+        self.judged[tier as usize] += judged;
+        self.wrong[tier as usize] += wrong;
+    }
+
     /// Adds other counts.
     pub fn add(&mut self, other: &AuditCounts) {
         for (mine, theirs) in [(&mut self.judged, &other.judged), (&mut self.wrong, &other.wrong)] {

@@ -3,15 +3,15 @@
 
 use ipsec::replay::Advance;
 use ipsec::{EspHeader, InboundSa, Mode, OpenError, OpenJob, ReplayError, SaId};
-use wire::{Family, Frames};
+use wire::{Deciphered, Family, Frames};
 
 use crate::batch_context::BatchContext;
-use crate::esp;
 use crate::ids::{PortId, SetIndex};
 use crate::outputs::AddressUpdate;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::verdict::{DropReason, Verdict};
+use crate::{card_sas, esp};
 
 /// Opens the rows of a batch that carry ESP.
 ///
@@ -41,7 +41,7 @@ pub(crate) fn decapsulate<F: Frames>(
             Ok(Opener::This(sa)) => sas.push(sa),
             Err(reason) => context.drop(row, reason),
         }
-        if may_be_others {
+        if may_be_others && !matches!(row.origin, Origin::Opened(_)) {
             // It was not, and `receive` could not know.
             context.counters.ledger(Some(row.ingress)).received += 1;
         }
@@ -54,7 +54,10 @@ pub(crate) fn decapsulate<F: Frames>(
         let (jobs, others) = rest.split_at_mut(group.len());
         rest = others;
         let (sa, set) = (context.snapshot.inbound_sa(group[0]), context.snapshot.set_of(group[0]));
-        sa.cipher.open(context.frames, jobs);
+        // What a card has deciphered is authentic or not by what that said.
+        if sa.card.is_none() {
+            sa.cipher.open(context.frames, jobs);
+        }
         clock.ended(Stage::OpenCipher);
         commit(context, sa, jobs, numbers, commits);
         let mut committed = commits.iter().copied();
@@ -180,17 +183,30 @@ fn prepare<F: Frames>(
     if row.packet.flow.destination_address() != sa.tunnel().local.into() {
         return Err(DropReason::UnknownSpi);
     }
+    let is_received = !matches!(row.origin, Origin::Opened(_));
+    if is_received && context.snapshot.needs_outer(sa) {
+        return Err(DropReason::Unprotected);
+    }
     if sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp) {
         return Err(DropReason::Encapsulation);
     }
+    let by_card = match sa.card {
+        None => None,
+        Some(_) => Some(card_sas::deciphered(context, sa, (row.ingress, row.hint))?),
+    };
     let (start, end) = (row.ip as usize + start, row.ip as usize + end);
-    let job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
+    let mut job = sa.open_job(row.frame, frame, start..end, number).map_err(open_reason)?;
     sa.window.check(job.sequence).map_err(replay_reason)?;
     if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
         return Err(DropReason::SaHardLimit);
     }
-    if let Some(worker) = context.other_worker(sa.id) {
-        return Ok(Opener::Other(worker));
+    // What was opened here is opened on here: any worker may mark a number as received.
+    let other = context.other_worker(sa.id).filter(|_| is_received);
+    match (by_card, other) {
+        // There is no cipher to run for it, and its mark would stay behind.
+        (Some(outcome), _) => job.authentic = outcome == Deciphered::Authentic,
+        (None, Some(worker)) => return Ok(Opener::Other(worker)),
+        (None, None) => {}
     }
     jobs.push(job);
     Ok(Opener::This(sa.id))

@@ -43,7 +43,7 @@ use crate::mtu_messages;
 use crate::port::{Adjacency, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
-use crate::tracking::{Appearance, Foreseen, Tracker};
+use crate::tracking::{Appearance, Foreseen, SeenConnection, Tracker};
 use crate::verdict::DropReason;
 pub(crate) use crossing::{
     asks_inside, judge_inside, may_carry_fragment, question_inside, tenants_fragment,
@@ -471,7 +471,11 @@ fn count<F>(
 fn inbound_scope(snapshot: &Snapshot, row: &Row) -> Scope {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(set),
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
+        Origin::Received
+        | Origin::Host
+        | Origin::Made(_)
+        | Origin::Sealed(_)
+        | Origin::Carried(_) => None,
     };
     snapshot.scope(row.ingress, Question::Enter, row.packet.flow.family, opened_by)
 }
@@ -544,17 +548,18 @@ impl<'a> Asked<'a> {
     }
 
     /// Asks the tables, and looks for connections at the gates of the packet's way, where they are
-    /// tracked; changes none.
+    /// tracked; changes none. `begun`: the connection that the packet has begun on its way in.
     fn foresee(
         &self,
         (snapshot, now_ns): (&Snapshot, u64),
         appearance: impl FnOnce() -> Option<Appearance>,
         gates: (Gate, Option<Gate>),
+        begun: Option<SeenConnection>,
     ) -> Foreseen {
         let (verdict, tracked) = self.classify(snapshot.tables());
         tracked.map_or(Foreseen::of(verdict), |tracked| {
             let appearance = appearance();
-            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), gates)
+            Tracker::new(snapshot, now_ns).foresee(&tracked, appearance.as_ref(), gates, begun)
         })
     }
 
@@ -583,14 +588,17 @@ pub(crate) fn decide_one(
 ) -> Result<State, DropReason> {
     let flow = &row.packet.flow;
     let tables = snapshot.tables();
-    let foresee = |asked: &Asked<'_>, row: &Row, hop: Option<NextHopId>| {
+    let foresee = |asked: &Asked<'_>, row: &Row, hop: Option<NextHopId>, begun| {
         let appearance = || Appearance::of(row, bytes);
         let egress = hop.map(|hop| snapshot.gate(snapshot.egress(hop)));
-        asked.foresee((snapshot, now_ns), appearance, (snapshot.gate(row.ingress), egress))
+        let gates = (snapshot.gate(row.ingress), egress);
+        asked.foresee((snapshot, now_ns), appearance, gates, begun)
     };
+    let mut begun = None;
     let mut verdict_on = |asked: &Asked<'_>, hop: Option<NextHopId>| {
-        let foreseen = foresee(asked, row, hop);
+        let foreseen = foresee(asked, row, hop, None);
         told(asked, &foreseen);
+        begun = foreseen.connections[0].filter(|connection| connection.is.is_none());
         foreseen.verdict
     };
     match inbound_check(snapshot, row, bytes) {
@@ -613,6 +621,8 @@ pub(crate) fn decide_one(
     }
     let crossed = crossing::cross_one((snapshot, now_ns), row, bytes, &mut told)?;
     let crossed = crossed.map(|flow| row.carried(flow));
+    // What a virtual network carried on is another packet.
+    let begun = begun.filter(|_| crossed.is_none());
     let row = crossed.as_ref().unwrap_or(row);
     let flow = &row.packet.flow;
     match route(snapshot, row)? {
@@ -623,7 +633,7 @@ pub(crate) fn decide_one(
                 return Ok(forwarded(snapshot, row, hop));
             }
             let asked = Asked { scope, exit, flow, quoted: None };
-            let foreseen = foresee(&asked, row, Some(hop));
+            let foreseen = foresee(&asked, row, Some(hop), begun);
             told(&asked, &foreseen);
             may_leave(snapshot, row, hop, &foreseen.verdict)
         }
@@ -654,9 +664,11 @@ fn inbound_check(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> InboundCheck {
                 CarveOut::UnlessWanted | CarveOut::No => InboundCheck::Lookup,
             }
         }
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => {
-            InboundCheck::Skip
-        }
+        Origin::Received
+        | Origin::Host
+        | Origin::Made(_)
+        | Origin::Sealed(_)
+        | Origin::Carried(_) => InboundCheck::Skip,
     }
 }
 
@@ -672,6 +684,33 @@ fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow>
         && !icmp::is_error(&quoted)
         && !is_inside(snapshot, flow.source_address());
     may_come.then(|| quoted.reversed())
+}
+
+/// Says whether a packet that an SA opened may come in, as the first question does, and counts it;
+/// for ESP in it that is to be opened in its turn.
+///
+/// # Errors
+/// The reason why it may not.
+#[cold]
+pub(crate) fn admit<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &Row,
+) -> Result<(), DropReason> {
+    match inbound_check(context.snapshot, row, row.bytes(context.frames)) {
+        InboundCheck::Lookup => {}
+        InboundCheck::Drop(reason) => return Err(reason),
+        // No ESP that was opened.
+        InboundCheck::Skip | InboundCheck::Host | InboundCheck::LookupQuoted(_) => {
+            return Err(DropReason::SelectorMismatch);
+        }
+    }
+    let asked = Asked::of(inbound_scope(context.snapshot, row), Exit::Other, &row.packet.flow);
+    let (verdict, tracked) = asked.classify(context.snapshot.tables());
+    let verdict = settle(context, row, (&verdict, tracked.as_ref()), None);
+    context.counters.full_lookups += 1;
+    count(context, row, Direction::Inbound, &verdict);
+    let bytes = || row.bytes(context.frames);
+    may_enter(context.snapshot, row, &verdict, bytes)
 }
 
 /// Says whether a packet may come in, by the verdict on it or, where no rule matches, by

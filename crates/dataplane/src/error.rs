@@ -1,6 +1,6 @@
 //! Errors of making a snapshot.
 
-use ipsec::{SaId, Spi};
+use ipsec::{CardSeat, SaId, Spi};
 use policy::TablesError;
 
 use crate::ids::PortId;
@@ -12,6 +12,8 @@ pub enum SnapshotError {
     SamePort(PortId, PortId),
     /// The slot of a port was another's in the snapshot before.
     OtherPort(PortId),
+    /// Two inbound SAs have one place in a card.
+    SameSeat(CardSeat),
     /// Policies and SA sets do not fit together.
     Tables(TablesError),
     /// Two inbound SAs have one SPI.
@@ -33,6 +35,9 @@ impl std::fmt::Display for SnapshotError {
             Self::OtherPort(port) => write!(f, "slot {} was another port's just now", port.0),
             Self::Tables(error) => error.fmt(f),
             Self::SameSpi(spi) => write!(f, "two inbound SAs have SPI {spi}"),
+            Self::SameSeat(CardSeat { netdev, tag, .. }) => {
+                write!(f, "two inbound SAs have tag {tag:#x} in the card of netdev {netdev}")
+            }
             Self::Taken(id) => write!(f, "slot {} is another SA's", id.0),
             Self::Misplaced(id) => write!(f, "SA {} is not at its place", id.0),
             Self::Dangling(what) => write!(f, "{what} names something that does not exist"),

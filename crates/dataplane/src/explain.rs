@@ -3,11 +3,12 @@
 
 mod inside;
 
-use ipsec::{Mode, OutboundSa};
+use ipsec::{Mode, OutboundSa, SaId, SeatCarrier};
 use policy::Consultation;
 use wire::flow::protocol;
 use wire::{Family, Flow, Fragment, FrameId, Packet, Upper};
 
+use crate::card_sas;
 use crate::decide::decide_one;
 use crate::ids::{PortId, SetIndex};
 use crate::routes::RouteTarget;
@@ -40,6 +41,10 @@ pub struct Explanation {
     pub route: Option<RouteTarget>,
     /// The port it leaves by, sealed or not.
     pub egress: Option<PortId>,
+    /// The SA that seals it, of a packet that leaves sealed.
+    pub sealed_by: Option<SaId>,
+    /// The set and SA that seal it again, of a packet for a peer behind another one.
+    pub sealed_again_by: Option<(SetIndex, SaId)>,
     /// Largest inner packet on its way, bytes, if it leaves.
     pub mtu: Option<u32>,
     /// Of a packet in a virtual network, the overlay packet that carries it on.
@@ -54,6 +59,8 @@ impl Explanation {
             connections: Vec::new(),
             route: None,
             egress: None,
+            sealed_by: None,
+            sealed_again_by: None,
             mtu: None,
             carried: None,
         }
@@ -91,13 +98,18 @@ fn conclude(
             told.mtu = Some(snapshot.port(adjacency.port).mtu);
             Verdict::Forward(adjacency.port)
         }
-        Ok(State::Protect(set)) => match protected(snapshot, set, packet) {
-            Ok(egress) => {
-                told.egress = Some(egress);
-                told.mtu = Some(snapshot.set_sizes(set, now_ns).inner(packet.flow.family));
+        Ok(State::Protect(set)) => match protected_by_all(snapshot, set, packet) {
+            Ok((egress, sa, again)) => {
+                (told.egress, told.sealed_by) = (Some(egress), Some(sa.id));
+                told.sealed_again_by = again;
+                let sizes = snapshot.set_sizes(set, now_ns);
+                told.mtu = Some(match sa.card {
+                    Some(_) => sizes.whole,
+                    None => sizes.inner(packet.flow.family),
+                });
                 Verdict::Protect(set)
             }
-            Err(DropReason::NoSa) if snapshot.awaits_sa(set) => Verdict::Hold(HoldKind::Sa),
+            Err(DropReason::NoSa) if awaits_sa(snapshot, set) => Verdict::Hold(HoldKind::Sa),
             Err(reason) => Verdict::Drop(reason),
         },
         Ok(State::Host | State::Outer(_) | State::Large | State::Clear | State::Ended) => {
@@ -134,15 +146,68 @@ fn ask(
     })
 }
 
-/// Returns the port by which a packet leaves that is to be sealed with an SA of this set.
+/// Returns whether a packet waits for an SA of a set, or of the one around it.
+fn awaits_sa(snapshot: &Snapshot, set: SetIndex) -> bool {
+    snapshot.awaits_sa(set) || snapshot.outer_of(set).is_some_and(|set| snapshot.awaits_sa(set))
+}
+
+/// A port, the SA that seals, and set and SA that seal again.
+type Ways<'s> = (PortId, &'s OutboundSa, Option<(SetIndex, SaId)>);
+
+/// Returns the port by which a packet leaves that is to be sealed with an SA of this set, the SA,
+/// and the SA that seals again.
 ///
 /// # Errors
-/// The reason why it does not, in the order of the walk: an SA, a route, the limits of the SA, a
-/// sequence number, the packets that the SA can carry.
-fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<PortId, DropReason> {
+/// Those of [`protected`], of both layers.
+fn protected_by_all<'s>(
+    snapshot: &'s Snapshot,
+    set: SetIndex,
+    packet: &Packet,
+) -> Result<Ways<'s>, DropReason> {
+    let (egress, sa) = protected(snapshot, set, packet)?;
+    let Some(outer) = snapshot.outer_of(set) else { return Ok((egress, sa, None)) };
+    if sa.card.is_some() {
+        return Err(DropReason::DevMismatch);
+    }
+    let ends = sa.tunnel();
+    let flow = Flow::between(ends.local.into(), ends.remote.into(), protocol::ESP);
+    let esp = Packet { flow, fragment: Fragment::Whole, ..*packet };
+    let (egress, again) = protected(snapshot, outer, &esp)?;
+    Ok((egress, sa, Some((outer, again.id))))
+}
+
+/// Returns the port by which a packet leaves that is to be sealed with an SA of this set, and the
+/// SA.
+///
+/// # Errors
+/// The reason why it does not, in the order of the walk: an SA, a route, the SA's card on it, the
+/// limits of the SA, a sequence number, the packets that the SA can carry.
+fn protected<'s>(
+    snapshot: &'s Snapshot,
+    set: SetIndex,
+    packet: &Packet,
+) -> Result<(PortId, &'s OutboundSa), DropReason> {
     let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, WorkerShare::ALL);
     let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
     let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
+    if let Some(seat) = sa.card {
+        if seat.carrier == SeatCarrier::Linux {
+            // Linux has the packet in front of the workers, and sends it by this port.
+            return Ok((adjacency.port, sa));
+        }
+        // A card that encrypts needs a number too, which is asked below.
+        let is_whole = sa.packet_card().is_some();
+        if !card_sas::leads_there(snapshot, adjacency.port, seat) {
+            return Err(DropReason::DevMismatch);
+        }
+        if card_sas::is_spent(sa.allowance.as_ref()) {
+            return Err(DropReason::SaHardLimit);
+        }
+        if is_whole {
+            return card_sas::fits(sa, packet).map(|()| (adjacency.port, sa));
+        }
+        card_sas::may_encrypt(sa, packet)?;
+    }
     if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
         return Err(DropReason::SaHardLimit);
     }
@@ -154,7 +219,7 @@ fn protected(snapshot: &Snapshot, set: SetIndex, packet: &Packet) -> Result<Port
     }
     match sa.encapsulation.mode {
         Mode::Transport if !fits_transport(sa, packet) => Err(DropReason::TransportMode),
-        Mode::Transport | Mode::Tunnel => Ok(adjacency.port),
+        Mode::Transport | Mode::Tunnel => Ok((adjacency.port, sa)),
     }
 }
 

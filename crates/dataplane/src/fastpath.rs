@@ -7,7 +7,8 @@
 //! finish  4. a run of such packets, one after the other: everything that is written
 //!         5. the cipher
 //! ```
-//! Sealed packets are looked at likewise, opened run by run, and then judged by what was in them.
+//! Sealed packets are looked at likewise, opened run by run, and then judged by what was in them;
+//! those that a network card opened are looked at as in clear, and judged as opened.
 //! Overlay packets to an entrance have a look of their own, which asks the table of endpoints.
 //!
 //! It says only what the general walk would say. What it does not take, a packet with options or
@@ -23,6 +24,7 @@
 
 mod ahead;
 mod audited;
+mod by_card;
 mod carry;
 mod clear;
 mod connection_keys;
@@ -50,6 +52,7 @@ use crate::cache::{Column, FlowCache, bits};
 use crate::ids::{NetdevId, PortId};
 use crate::port::{Medium, Side};
 use crate::stage::StageClock;
+use by_card::CardOpeners;
 use connection_keys::TrackingColumns;
 use judge::Learning;
 use overlay::{Entry, OverlayColumns};
@@ -95,11 +98,14 @@ pub(crate) struct FastPath {
     learning: Learning,
     tracking: Box<TrackingColumns>,
     opening: Opening,
+    card_openers: CardOpeners,
     overlay: Box<OverlayColumns>,
     /// The port of the batch.
     gate: Gate,
     /// The entrance that its packets are for; `None`: they are for none.
     entry: Option<Entry>,
+    /// True if what is taken of the batch was opened by cards.
+    by_card: bool,
     /// TCP segments with SYN: a bit a packet.
     syn: u64,
     /// Packets whose flow had no entry in the cache.
@@ -172,9 +178,11 @@ impl Default for FastPath {
             learning: Learning::default(),
             tracking: Box::default(),
             opening: Opening::default(),
+            card_openers: CardOpeners::default(),
             overlay: Box::default(),
             gate,
             entry: None,
+            by_card: false,
             syn: 0,
             misses: 0,
             tagged: 0,
@@ -218,6 +226,18 @@ impl FastPath {
             Side::Protected => overlay::entry(context, &gate, packets),
             Side::Unprotected => None,
         };
+        self.by_card = by_card::may_be(context);
+        if self.by_card {
+            return match (gate.side, gate.is_tagged) {
+                (Side::Unprotected, false) => {
+                    self.look_opened::<14, F>(context, (netdev, packets), cache, clock)
+                }
+                (Side::Unprotected, true) => {
+                    self.look_opened::<18, F>(context, (netdev, packets), cache, clock)
+                }
+                (Side::Protected, _) => 0,
+            };
+        }
         if let Some(entry) = self.entry {
             return match gate.is_tagged {
                 false => self.look_overlay::<14, F>(context, packets, &entry, clock),
@@ -235,7 +255,7 @@ impl FastPath {
     /// Returns whether what [`look`](Self::look) took is sealed.
     #[inline]
     pub(crate) fn is_sealed(&self) -> bool {
-        self.gate.side == Side::Unprotected
+        self.gate.side == Side::Unprotected && !self.by_card
     }
 
     /// Of packets that look common, those that are taken.

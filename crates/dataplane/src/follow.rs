@@ -90,7 +90,11 @@ struct Followed {
 fn fragment<'b>(snapshot: &Snapshot, row: &Row, bytes: &'b [u8]) -> Option<(Followed, &'b [u8])> {
     let opened_by = match row.origin {
         Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => None,
+        Origin::Received
+        | Origin::Host
+        | Origin::Made(_)
+        | Origin::Sealed(_)
+        | Origin::Carried(_) => None,
     };
     let way = Way { ingress: row.ingress, opened_by, network: None };
     if row.packet.fragment != Fragment::Whole {

@@ -13,7 +13,7 @@ use crate::row::{Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::watch::{Beside, Point, Watch};
 use crate::{
-    decapsulate, decide, follow, l4_checksum, large_packet, plan, reassemble, receive, seal,
+    decapsulate, decide, follow, l4_checksum, large_packet, nested, plan, reassemble, receive, seal,
 };
 
 /// One worker's general walk: its rate limit, and lists that the stages fill anew for each batch,
@@ -50,11 +50,13 @@ impl GeneralWalk {
     ///
     /// 1. receive: link header, VLAN, IP header checks; ESP to us is set apart, fragments of it are
     ///    put together; unfinished TCP and UDP checksums are completed
-    /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet
+    /// 2. decapsulate: SAD, replay check, cipher over the batch, replay commit, the inner packet;
+    ///    of a peer behind another one once more
     /// 3. follow: a later fragment gets the upper layer of its datagram's first one, or waits
     /// 4. decide: inbound selectors, route, outbound selectors
     /// 5. plan: hop limit, path MTU, fragments, the SA and its numbers
-    /// 6. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA
+    /// 6. seal: all headers, nonces and trailers of the batch, then the cipher, SA by SA; what is
+    ///    to be sealed again, from the fifth stage on
     ///
     /// Outer packets that no frame holds, and the ICMP that is made on the way, wait for
     /// [`answer`](Self::answer).
@@ -109,6 +111,7 @@ impl GeneralWalk {
         watch.look(Point::Decided, context.snapshot, list, context.frames);
         plan::plan(context, list, made, limiter, output_batch);
         seal::seal(context, list, output_batch, &mut **clock);
+        seal_again(context, made, limiter, output_batch, &mut **clock);
         watch.look(Point::Sealed, context.snapshot, list, context.frames);
     }
 
@@ -119,8 +122,9 @@ impl GeneralWalk {
         cache: Option<&mut FlowCache>,
         Beside { clock, watch }: &mut Beside<'_, C, W>,
     ) {
-        let GeneralWalk { limiter, rows, spare, made, lookups, output_batch, .. } = self;
+        let GeneralWalk { limiter, rows, spare, made, lookups, opening, output_batch } = self;
         let (clock, snapshot) = (&mut **clock, context.snapshot);
+        nested::open_inside(context, rows, opening, clock);
         watch.look(Point::Opened, snapshot, rows, context.frames);
         follow::follow(context, rows, spare, made);
         watch.look(Point::Followed, snapshot, rows, context.frames);
@@ -131,6 +135,7 @@ impl GeneralWalk {
         plan::plan(context, rows, made, limiter, output_batch);
         clock.ended(Stage::Plan);
         seal::seal(context, rows, output_batch, clock);
+        seal_again(context, made, limiter, output_batch, clock);
         watch.look(Point::Sealed, snapshot, rows, context.frames);
     }
 
@@ -204,7 +209,26 @@ impl GeneralWalk {
         rows.clear(); // what is made is never answered: nothing more comes of it
         plan::plan(context, made, rows, limiter, output_batch);
         seal::seal(context, made, output_batch, &mut **clock);
+        seal_again(context, rows, limiter, output_batch, &mut **clock);
         watch.look(Point::Sealed, snapshot, made, context.frames);
         made.clear();
+    }
+}
+
+/// Seals the packets again that are sealed for a peer behind another one: fifth and sixth stage.
+#[inline]
+fn seal_again<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    made: &mut Vec<Row>,
+    limiter: &mut RateLimiter,
+    output_batch: &mut OutputBatch,
+    clock: &mut impl StageClock,
+) {
+    if !output_batch.again.is_empty() {
+        let mut rows = std::mem::take(&mut output_batch.again);
+        plan::plan(context, &mut rows, made, limiter, output_batch);
+        seal::seal(context, &mut rows, output_batch, clock);
+        rows.clear();
+        output_batch.again = rows;
     }
 }

@@ -12,7 +12,8 @@
 //!   1280 is ignored (RFC 8201 §4).
 //! * **Old routers** name no MTU (0): then it is the next lower of the plateaus of RFC 1191 §7.1.
 //!
-//! Not here: quotes that end before the SPI and the sequence number, as 8 bytes behind the IP
+//! Not here: packets that a card sealed, whose numbers it alone knows: a message about them is
+//! ignored. Quotes that end before the SPI and the sequence number, as 8 bytes behind the IP
 //! header do where ESP is in UDP. They are ignored.
 
 use ipsec::{EspHeader, OutboundSa};
@@ -86,7 +87,7 @@ fn has_sent(sa: &OutboundSa, message: &TooBigMessage<'_>) -> bool {
     let header = quote.get(usize::from(quoted.upper_offset) + esp..).and_then(EspHeader::read);
     let Some(EspHeader { spi: Some(spi), sequence_low }) = header else { return false };
     let ends = (flow.source_address(), flow.destination_address());
-    let last = sa.sequence.last();
+    let last = if sa.packet_card().is_some() { 0 } else { sa.sequence.last() };
     // How many numbers were given out behind the quoted one.
     let behind = (last as u32).wrapping_sub(sequence_low);
     spi == sa.spi

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use wire::link::{self, ethertype};
 use wire::{Address, Family, Frames};
 
+use crate::card_sas;
 use crate::counters::Counters;
 use crate::ids::PortId;
 use crate::outputs::{HeldForm, HeldPacket};
@@ -71,7 +72,7 @@ impl NeighbourQueues {
         // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
         if !self.queues.contains_key(&request) && self.waiting >= MAX_WAITING {
             refused(&held, frames);
-            return refuse(&held, frames, counters);
+            return refuse(&held, DropReason::NoNeighbour, frames, counters);
         }
         let queue = self
             .queues
@@ -83,7 +84,7 @@ impl NeighbourQueues {
         }
         if queue.packets.len() >= MAX_PER_NEIGHBOUR || self.waiting >= MAX_WAITING {
             refused(&held, frames);
-            return refuse(&held, frames, counters);
+            return refuse(&held, DropReason::NoNeighbour, frames, counters);
         }
         queue.packets.push((held, now_ns));
         self.waiting += 1;
@@ -120,7 +121,7 @@ impl NeighbourQueues {
                     Some(tx_packet) => tx.push(tx_packet),
                     None => {
                         refused(held, frames);
-                        refuse(held, frames, counters);
+                        refuse(held, card_sas::lost_for(snapshot, held), frames, counters);
                     }
                 }
                 false
@@ -171,7 +172,7 @@ impl NeighbourQueues {
                 if is_dropped {
                     *waiting -= 1;
                     counters.ledger(Some(held.ingress)).held -= 1;
-                    refuse(held, frames, counters);
+                    refuse(held, DropReason::NoNeighbour, frames, counters);
                 }
                 !is_dropped
             });
@@ -180,12 +181,18 @@ impl NeighbourQueues {
     }
 }
 
-fn refuse<F: Frames>(held: &HeldPacket, frames: &mut F, counters: &mut Counters) {
-    counters.drop(Some(held.ingress), DropReason::NoNeighbour);
+fn refuse<F: Frames>(
+    held: &HeldPacket,
+    reason: DropReason,
+    frames: &mut F,
+    counters: &mut Counters,
+) {
+    counters.drop(Some(held.ingress), reason);
     frames.give(held.packet.frame);
 }
 
-/// Puts the link header on a held packet, if the neighbour is known and the port wants one.
+/// Puts the link header on a held packet, if the neighbour is known and the port wants one, and the
+/// header for the card that is to seal it. `None`: it cannot leave.
 pub(crate) fn finish<F: Frames>(
     snapshot: &Snapshot,
     adjacency: Adjacency,
@@ -193,6 +200,7 @@ pub(crate) fn finish<F: Frames>(
     frames: &mut F,
 ) -> Option<TxPacket> {
     let mac = adjacency.mac?;
+    card_sas::may_leave(snapshot, held).ok()?;
     let port = snapshot.path_port(adjacency.port);
     if port.medium == Medium::Ip {
         return Some(TxPacket {
@@ -209,6 +217,10 @@ pub(crate) fn finish<F: Frames>(
     let end = packet.offset as usize;
     let frame = frames.bytes_mut(packet.frame);
     let start = link::write(frame, end, mac, port.mac, port.vlan, ethertype)?;
+    let start = match held.form {
+        HeldForm::ForCard(_, seat) => card_sas::header(seat).write(frame, start)?,
+        HeldForm::Clear | HeldForm::Sealed => start,
+    };
     packet.length += (end - start) as u32;
     packet.offset = start as u32;
     Some(TxPacket { egress: adjacency.port, ingress: held.ingress, packet })

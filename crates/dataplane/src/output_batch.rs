@@ -16,7 +16,7 @@ pub(crate) struct PathUse {
     pub(crate) path: OutputPath,
     /// Packets. A batch of large ones becomes more than 65,535 fragments on a narrow path.
     pub(crate) count: u32,
-    /// Sequence numbers for them; none where they leave in clear.
+    /// Sequence numbers for them; none where they leave in clear, or to be sealed by a card.
     pub(crate) numbers: SequenceRun,
     /// Reason why those behind the last number are dropped.
     pub(crate) numberless: DropReason,
@@ -85,6 +85,8 @@ pub(crate) struct OutputBatch {
     pub(crate) fragment: Vec<u8>,
     /// Fragments of an outer packet.
     pub(crate) cuts: Cuts,
+    /// Packets that are sealed and to be sealed again, in order: rows of their own.
+    pub(crate) again: Vec<Row>,
 }
 
 impl OutputBatch {
@@ -126,13 +128,13 @@ impl OutputBatch {
         self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0 });
     }
 
-    /// Draws a run of sequence numbers for every path that seals, with one atomic step each; where
-    /// the SA has limits, for the packets that they allow.
+    /// Draws a run of sequence numbers for every path on which software seals, with one atomic step
+    /// each; where the SA has limits, for the packets that they allow.
     pub(crate) fn draw<F>(&mut self, context: &BatchContext<'_, F>, rows: &[Row]) {
         let OutputBatch { list, paths, .. } = self;
         for (place, path_use) in paths.iter_mut().enumerate() {
-            let Some(protection) = path_use.path.protection else { continue };
-            let sa = context.snapshot.outbound_sa(protection.sa);
+            let Some(sa) = path_use.path.sealed_by_software() else { continue };
+            let sa = context.snapshot.outbound_sa(sa);
             let mut count = path_use.count;
             if let Some(allowance) = &sa.allowance {
                 let bytes = || of_path(list, place).map(|output_row| output_row.text(sa, rows));
@@ -151,8 +153,8 @@ impl OutputBatch {
     /// Gives back what the limits of SAs allowed and what did not leave.
     pub(crate) fn give_back<F>(&self, context: &BatchContext<'_, F>, rows: &[Row]) {
         for (place, path_use) in self.paths.iter().enumerate() {
-            let Some(protection) = path_use.path.protection else { continue };
-            let sa = context.snapshot.outbound_sa(protection.sa);
+            let Some(sa) = path_use.path.sealed_by_software() else { continue };
+            let sa = context.snapshot.outbound_sa(sa);
             let Some(allowance) = &sa.allowance else { continue };
             let unused = path_use.allowed.saturating_sub(path_use.left);
             if unused > 0 {

@@ -1,12 +1,12 @@
 //! The paths that packets of the general walk leave by: writes their link headers, and holds
 //! packets whose next hop has no known link address.
 
-use ipsec::SaId;
+use ipsec::{CardSeat, SaId};
 use wire::link::{ETHERNET_BYTES, VLAN_TAG_BYTES, ethertype};
 use wire::{Descriptor, Family, Frames, link};
 
 use crate::batch_context::BatchContext;
-use crate::ids::{PortId, SetIndex};
+use crate::ids::SetIndex;
 use crate::outputs::{HeldForm, HeldPacket};
 use crate::port::{Adjacency, Medium};
 use crate::row::Row;
@@ -18,6 +18,16 @@ use crate::verdict::{HoldKind, Verdict};
 pub(crate) struct Protection {
     pub(crate) set: SetIndex,
     pub(crate) sa: SaId,
+    /// The SA's place in a card, which seals or encrypts; `None`: software does all.
+    pub(crate) card: Option<CardSeat>,
+}
+
+impl Protection {
+    /// The SA, if software writes headers and numbers by it.
+    pub(crate) fn by_software(self) -> Option<SaId> {
+        let is_whole = self.card.is_some_and(CardSeat::has_numbers);
+        (!is_whole).then_some(self.sa)
+    }
 }
 
 /// An output path: adjacency, SA and MTU, which are the same for all packets of a batch that leave
@@ -31,6 +41,40 @@ pub(crate) struct OutputPath {
     pub(crate) mtu: u32,
     /// Bytes of outer packets above which they leave in fragments; `None`: none does.
     pub(crate) cut_at: Option<u32>,
+    /// The set whose SA seals again what was sealed; `None`: it leaves as it is.
+    pub(crate) outer: Option<SetIndex>,
+}
+
+impl OutputPath {
+    /// The SA that software writes headers and numbers by on the path, for its own cipher or a
+    /// card's; `None`: in clear, or a card writes them.
+    pub(crate) fn sealed_by_software(&self) -> Option<SaId> {
+        self.protection.and_then(Protection::by_software)
+    }
+
+    /// The place of the SA in the card that seals or encrypts what leaves by the path; `None`: in
+    /// clear, or software does all.
+    pub(crate) fn card(&self) -> Option<CardSeat> {
+        self.protection.and_then(|protection| protection.card)
+    }
+
+    /// As [`card`](Self::card), of a card that writes whole packets.
+    pub(crate) fn packet_card(&self) -> Option<CardSeat> {
+        self.card().filter(|seat| seat.has_numbers())
+    }
+
+    /// As [`card`](Self::card), of a card that encrypts what software wrote.
+    pub(crate) fn cipher_card(&self) -> Option<CardSeat> {
+        self.card().filter(|seat| !seat.has_numbers())
+    }
+
+    /// The verdict on packets that leave by the path.
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self.protection {
+            Some(Protection { set, .. }) => Verdict::Protect(set),
+            None => Verdict::Forward(self.adjacency.port),
+        }
+    }
 }
 
 /// Writes the link header in front of `end`, where it has one and the neighbour is known; returns
@@ -68,15 +112,21 @@ pub(crate) fn link_bytes(snapshot: &Snapshot, adjacency: Adjacency) -> usize {
 pub(crate) fn hold<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &Row,
-    egress: PortId,
+    path: &OutputPath,
     packet: Descriptor,
-    verdict: Verdict,
 ) {
-    let (form, destination) = match verdict {
-        Verdict::Protect(set) => (HeldForm::Sealed, context.snapshot.set(set).tunnel.remote.into()),
-        _ => (HeldForm::Clear, row.packet.flow.destination_address()),
+    let ports = (row.ingress, path.adjacency.port);
+    let (form, destination) = match path.protection {
+        Some(Protection { set, sa, card }) => {
+            let form = card.map_or(HeldForm::Sealed, |seat| HeldForm::ForCard(sa, seat));
+            (form, context.snapshot.set(set).tunnel.remote.into())
+        }
+        None => (HeldForm::Clear, row.packet.flow.destination_address()),
     };
-    let held = HeldPacket::of(context.snapshot, (row.ingress, egress), destination, (form, packet));
+    let mut held = HeldPacket::of(context.snapshot, ports, destination, (form, packet));
+    if path.packet_card().is_some() {
+        held.family = row.packet.flow.family;
+    }
     context.out.held.push(held);
     context.out.verdicts[row.place as usize] = Some(Verdict::Hold(HoldKind::Neighbour));
 }

@@ -1,5 +1,6 @@
 //! The outputs of the walk of a batch.
 
+use ipsec::{CardSeat, SaId};
 use policy::SaSetId;
 use wire::{Address, Descriptor, Family};
 
@@ -27,6 +28,9 @@ pub enum HeldForm {
     Clear,
     /// Sealed, or made by us for a peer.
     Sealed,
+    /// In clear, for a card to seal by this SA, or to encrypt, which has this place there: it
+    /// leaves only while the SA is there.
+    ForCard(SaId, CardSeat),
 }
 
 /// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
@@ -39,7 +43,7 @@ pub struct HeldPacket {
     pub next_hop: Address,
     /// The port whose ledger it is on.
     pub ingress: PortId,
-    /// Family of the IP packet that leaves.
+    /// Family of the IP packet that leaves, or that the card is to seal.
     pub family: Family,
     /// Form of the packet: in cleartext or sealed.
     pub form: HeldForm,

@@ -19,7 +19,7 @@ use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
-use crate::{acquire, decide, worker_share};
+use crate::{acquire, card_sas, decide, nested, worker_share};
 
 /// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
@@ -62,7 +62,7 @@ fn to_host<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) {
 
 fn in_clear(snapshot: &Snapshot, adjacency: Adjacency) -> OutputPath {
     let mtu = snapshot.path_port(adjacency.port).mtu;
-    OutputPath { adjacency, protection: None, mtu, cut_at: None }
+    OutputPath { adjacency, protection: None, mtu, cut_at: None, outer: None }
 }
 
 /// The path of packets of a family that are to be sealed.
@@ -76,8 +76,24 @@ fn protected<F>(
         worker_share::sealing_sa(context.snapshot, sas, context.share).ok_or(DropReason::NoSa)?;
     let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     let sizes = context.snapshot.set_sizes(set, context.now_ns);
-    let (mtu, cut_at) = (sizes.inner(family), sizes.fragments.then_some(sizes.outer));
-    Ok(OutputPath { adjacency, protection: Some(Protection { set, sa }), mtu, cut_at })
+    let sealing = context.snapshot.outbound_sa(sa);
+    let card = sealing.card;
+    let (mtu, cut_at) = match card {
+        None => (sizes.inner(family), sizes.fragments.then_some(sizes.outer)),
+        Some(_) if card_sas::is_spent(sealing.allowance.as_ref()) => {
+            return Err(DropReason::SaHardLimit);
+        }
+        // What a card encrypts cannot be cut behind it.
+        Some(seat) if card_sas::leads_there(context.snapshot, adjacency.port, seat) => {
+            (sizes.whole, None)
+        }
+        Some(_) => return Err(DropReason::DevMismatch),
+    };
+    let outer = context.snapshot.outer_of(set);
+    if let Some(outer) = outer {
+        nested::may_seal(context, card, outer)?;
+    }
+    Ok(OutputPath { adjacency, protection: Some(Protection { set, sa, card }), mtu, cut_at, outer })
 }
 
 /// Returns whether a row's packet may leave whole.
@@ -109,6 +125,10 @@ fn send_otherwise<F: Frames>(
     output_batch: &mut OutputBatch,
 ) {
     let row = &mut rows[number];
+    if matches!(row.origin, Origin::Sealed(_)) {
+        // Ours, and cut to size before it was sealed.
+        return context.drop(row, DropReason::TooBig);
+    }
     if row.origin.is_forwarded() && row.packet.hop_limit == 1 {
         answer(context, row, path, Error::TimeExceeded, made, limiter);
         return context.drop(row, DropReason::HopLimit);
@@ -124,6 +144,10 @@ fn send_otherwise<F: Frames>(
     if row.packet.dont_fragment {
         answer(context, row, path, Error::TooBig { mtu: path.mtu }, made, limiter);
         return context.drop(row, DropReason::TooBig);
+    }
+    if path.packet_card().is_some() {
+        // The card would drop the pieces.
+        return context.drop(row, DropReason::CardFragmentTx);
     }
     pass_on(context, row, &path);
     let whole = Cut { around: 0, packet: row.packet };
@@ -290,7 +314,11 @@ fn speaker<F>(context: &BatchContext<'_, F>, row: &Row, path: OutputPath) -> Opt
             let every_port = snapshot.ports().map(|(port, _)| port);
             iter::once(path.adjacency.port).chain(every_port).filter(inside).find_map(own)
         }
-        Origin::Received | Origin::Host | Origin::Made(_) | Origin::Carried(_) => own(row.ingress),
+        Origin::Received
+        | Origin::Host
+        | Origin::Made(_)
+        | Origin::Sealed(_)
+        | Origin::Carried(_) => own(row.ingress),
     };
     spoken.or_else(|| snapshot.own_address(row.ingress, family))
 }

@@ -8,6 +8,7 @@ use wire::{Descriptor, Fragment, Frames, Packet, ParseError, Received, Upper};
 
 use crate::addresses::{is_to_us, may_speak};
 use crate::batch_context::BatchContext;
+use crate::card_sas;
 use crate::carve_out::{is_host_service, refused_group};
 use crate::esp;
 use crate::esp_fragments::Datagram;
@@ -46,7 +47,10 @@ pub(crate) fn receive<F: Frames>(
                 let (echo, tenant) = (None, None);
                 let row =
                     Row { place, frame, ip, hint, echo, tenant, ingress, origin, state, packet };
-                take_in(context, netdev, &row, rows);
+                match card_sas::opener(context, netdev, &row) {
+                    None => take_in(context, netdev, &row, rows),
+                    Some(sa) => card_sas::take_in(context, row, sa, rows),
+                }
             }
             Inspection::LeftToLinux(ingress) => {
                 context.counters.ledger(Some(ingress)).received += 1;

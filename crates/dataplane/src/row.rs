@@ -17,6 +17,8 @@ pub(crate) enum Origin {
     Host,
     /// Made by us: an ICMP error.
     Made(Quote),
+    /// Sealed by us by an SA of this set, and to be sealed again by one of the set around it.
+    Sealed(SetIndex),
     /// A host of a virtual network; the row is the overlay packet that we send on to another host,
     /// with that one's link address, where endpoints say it.
     Carried(Option<LinkAddress>),

@@ -52,8 +52,19 @@ pub(crate) struct Waiting {
     pub(crate) since_ns: u64,
     /// The set whose SA it waits for.
     pub(crate) set: SaSetId,
+    /// The layer that lacks the SA.
+    pub(crate) lacks: Lacks,
     /// The set of the SA that opened it, if one did.
     pub(crate) opened_by: Option<SaSetId>,
+}
+
+/// The layer that lacks an SA.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lacks {
+    /// That of the set that the policy names.
+    Own,
+    /// That of the set around it.
+    Outer,
 }
 
 /// Packets that wait by one policy, in the order in which they came; never empty.

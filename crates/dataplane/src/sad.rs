@@ -4,8 +4,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use imbl::shared_ptr::DefaultSharedPtr;
-use imbl::{GenericHashMap, OrdSet};
-use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
+use imbl::{GenericHashMap, OrdMap, OrdSet};
+use ipsec::{CardSeat, InboundSa, Mode, OutboundSa, SaId, SeatCarrier, Spi};
 use persistent::Slotted;
 use policy::{SaSetId, SetIndex, SetPlaces, TablesError};
 
@@ -22,6 +22,8 @@ pub struct Sad {
     outbound: Slotted<Arc<OutboundSa>>,
     inbound: Slotted<Opener>,
     by_spi: GenericHashMap<u32, SaId, BuildHasherDefault<SpiHasher>, DefaultSharedPtr>,
+    /// SAs that open and are in a card, by their place there.
+    by_seat: OrdMap<CardSeat, SaId>,
     /// SAs that seal, by SPI. Their SPIs are the peers' numbers: several may have the same.
     outbound_spis: OrdSet<(Spi, SaId)>,
 }
@@ -106,6 +108,23 @@ impl Sad {
         self.by_spi.get(&spi.value()).map(|id| self.inbound_sa(*id))
     }
 
+    /// The SA that opens and has this place in a card.
+    #[inline]
+    pub fn opened_in_card(&self, seat: CardSeat) -> Option<SaId> {
+        self.by_seat.get(&seat).copied()
+    }
+
+    /// Returns whether any SA that opens is in a card.
+    #[inline]
+    pub(crate) fn has_openers_in_cards(&self) -> bool {
+        !self.by_seat.is_empty()
+    }
+
+    /// Returns whether an SA that seals has this place in a card. Cost: a look at each SA.
+    pub(crate) fn is_sealed_in_card(&self, seat: CardSeat) -> bool {
+        self.outbound().any(|sa| sa.card == Some(seat))
+    }
+
     /// The SAs that seal under this SPI, each for another peer.
     pub fn outbound_by_spi(&self, spi: Spi) -> impl Iterator<Item = &Arc<OutboundSa>> {
         let all = self.outbound_spis.range((spi, SaId(0))..=(spi, SaId(u32::MAX)));
@@ -174,7 +193,8 @@ impl Sad {
     /// Puts an SA that opens into its slot. Its set is there.
     ///
     /// # Errors
-    /// Its set is not there, or another SA has its SPI or its slot: nothing is changed.
+    /// Its set is not there, or another SA has its SPI, its slot or its place in a card: nothing is
+    /// changed.
     pub fn put_inbound(&mut self, sa: Arc<InboundSa>) -> Result<(), SnapshotError> {
         let (id, spi) = (sa.id, sa.spi);
         let set = self.places.get(sa.set).ok_or(TablesError::UnknownSet(sa.set))?;
@@ -184,7 +204,15 @@ impl Sad {
         if self.find_inbound(id).is_some_and(|there| there.spi != spi) {
             return Err(SnapshotError::Taken(id));
         }
+        if let Some(seat) = sa.card
+            && self.opened_in_card(seat).is_some_and(|other| other != id)
+        {
+            return Err(SnapshotError::SameSeat(seat));
+        }
         self.remove_inbound(id);
+        if let Some(seat) = sa.card.filter(|seat| seat.carrier == SeatCarrier::Worker) {
+            self.by_seat.insert(seat, id);
+        }
         self.inbound.set(id.0 as usize, Some(Opener { sa, set }));
         self.by_spi.insert(spi.value(), id);
         self.with_members(set, |members| members.push(id));
@@ -195,6 +223,9 @@ impl Sad {
     pub fn remove_inbound(&mut self, id: SaId) {
         if let Some(Opener { sa, set }) = self.inbound.set(id.0 as usize, None) {
             self.by_spi.remove(&sa.spi.value());
+            if let Some(seat) = sa.card.filter(|seat| seat.carrier == SeatCarrier::Worker) {
+                self.by_seat.remove(&seat);
+            }
             self.with_members(set, |members| members.retain(|member| *member != id));
         }
     }

@@ -1,16 +1,19 @@
 //! Stage 6: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
-//! SA: a nonce written just before it is used stalls the cipher.
+//! SA: a nonce written just before it is used stalls the cipher. What a card is to encrypt leaves
+//! without, behind a header that names the SA to the card.
 
-use ipsec::{Mode, OutboundSa, SealJob, SequenceError};
+use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::{Descriptor, Frames};
 
 use crate::batch_context::BatchContext;
+use crate::card_sas;
+use crate::ids::SetIndex;
 use crate::outer_fragments::{Cuts, Whole};
 use crate::output_batch::{OutputBatch, OutputRow, PathUse};
-use crate::output_path::{Protection, hold, link_bytes, write_link};
+use crate::output_path::{OutputPath, Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
 use crate::port::Adjacency;
-use crate::row::Row;
+use crate::row::{Origin, Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::tx_batch::TxPacket;
 use crate::verdict::{DropReason, Verdict};
@@ -25,14 +28,18 @@ impl OutputBatch {
         }
         let mut rest = &jobs[..];
         for (number, path_use) in paths.iter().enumerate() {
-            let Some(protection) = path_use.path.protection else { continue };
+            let Some(sa) = path_use.path.sealed_by_software() else { continue };
             let behind = rest.partition_point(|job| path_of(list, job) as usize <= number);
             let (jobs, others) = rest.split_at(behind);
             rest = others;
             if jobs.is_empty() {
                 continue;
             }
-            let sa = context.snapshot.outbound_sa(protection.sa);
+            if path_use.path.cipher_card().is_some() {
+                // Its card's: each packet has a header for that in front, or is dropped there.
+                continue;
+            }
+            let sa = context.snapshot.outbound_sa(sa);
             let mut sealed = jobs.len();
             if let Err(error) = sa.cipher.seal(context.frames, jobs) {
                 sealed = error.job;
@@ -52,19 +59,19 @@ impl OutputBatch {
 
     /// Transmits or holds what is finished, in the order of the output rows.
     fn transmit_or_hold<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &mut [Row]) {
-        let OutputBatch { list, paths, cuts, .. } = self;
+        let OutputBatch { list, paths, cuts, again, .. } = self;
         for run in list.chunk_by_mut(|one, next| one.path == next.path) {
             let path_use = &mut paths[run[0].path as usize];
-            let verdict = match path_use.path.protection {
-                Some(Protection { set, .. }) => Verdict::Protect(set),
-                None => Verdict::Forward(path_use.path.adjacency.port),
-            };
-            match (path_use.path.cut_at, path_use.path.protection) {
-                (Some(mtu), Some(Protection { sa, .. })) => {
+            if let Some(outer) = path_use.path.outer {
+                keep_for_again(context, rows, run, (path_use, outer), again);
+                continue;
+            }
+            match (path_use.path.cut_at, path_use.path.sealed_by_software()) {
+                (Some(mtu), Some(sa)) => {
                     let limit = Limit { mtu, sa: context.snapshot.outbound_sa(sa) };
-                    transmit_cut(context, rows, run, (path_use, verdict), &limit, cuts);
+                    transmit_cut(context, rows, run, path_use, &limit, cuts);
                 }
-                _ => transmit_or_hold_run(context, rows, run, path_use, verdict),
+                _ => transmit_or_hold_run(context, rows, run, path_use),
             }
         }
     }
@@ -76,7 +83,6 @@ fn transmit_or_hold_run<F: Frames>(
     rows: &[Row],
     run: &[OutputRow],
     path_use: &mut PathUse,
-    verdict: Verdict,
 ) {
     let adjacency = path_use.path.adjacency;
     let finished = run.iter().filter(|output_row| output_row.leaves());
@@ -84,7 +90,7 @@ fn transmit_or_hold_run<F: Frames>(
         for output_row in finished {
             let row = &rows[output_row.row as usize];
             path_use.leaves(row);
-            hold(context, row, adjacency.port, output_row.packet(row.frame), verdict);
+            hold(context, row, &path_use.path, output_row.packet(row.frame));
         }
         return;
     }
@@ -94,7 +100,43 @@ fn transmit_or_hold_run<F: Frames>(
         path_use.leaves(row);
         let packet = output_row.packet(row.frame);
         tx.push(TxPacket { egress: adjacency.port, ingress: row.ingress, packet });
-        verdicts[row.place as usize] = Some(verdict);
+        verdicts[row.place as usize] = Some(verdict_on(row, &path_use.path));
+    }
+}
+
+/// Makes packets that are sealed and follow each other on one path rows again, which are to be
+/// sealed by the set around theirs.
+#[cold]
+fn keep_for_again<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    rows: &mut [Row],
+    run: &mut [OutputRow],
+    (path_use, outer): (&mut PathUse, SetIndex),
+    again: &mut Vec<Row>,
+) {
+    let Some(Protection { set, .. }) = path_use.path.protection else { return };
+    for output_row in run.iter_mut().filter(|output_row| output_row.leaves()) {
+        let row = &mut rows[output_row.row as usize];
+        let Descriptor { frame, offset: ip, length } = output_row.packet(row.frame);
+        let bytes = context.frames.bytes(frame).get(ip as usize..(ip + length) as usize);
+        let Ok(packet) = wire::packet::parse(bytes.unwrap_or_default()) else {
+            output_row.ends();
+            context.drop(row, DropReason::Oversize);
+            continue;
+        };
+        path_use.leaves(row);
+        let (origin, state) = (Origin::Sealed(set), State::Protect(outer));
+        again.push(Row { ip, hint: 0, echo: None, tenant: None, origin, state, packet, ..*row });
+    }
+}
+
+/// The verdict on a row that leaves by a path: what was sealed twice is protected as the policies
+/// said.
+#[inline]
+fn verdict_on(row: &Row, path: &OutputPath) -> Verdict {
+    match row.origin {
+        Origin::Sealed(set) => Verdict::Protect(set),
+        _ => path.verdict(),
     }
 }
 
@@ -113,18 +155,18 @@ fn transmit_cut<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut [Row],
     run: &mut [OutputRow],
-    (path_use, verdict): (&mut PathUse, Verdict),
+    path_use: &mut PathUse,
     Limit { mtu, sa }: &Limit<'_>,
     cuts: &mut Cuts,
 ) {
-    let adjacency = path_use.path.adjacency;
-    let link = link_bytes(context.snapshot, adjacency);
+    let path = path_use.path;
+    let link = link_bytes(context.snapshot, path.adjacency);
     for output_row in run.iter_mut().filter(|output_row| output_row.leaves()) {
         let row = rows[output_row.row as usize];
         let packet = output_row.packet(row.frame);
         if packet.length as usize <= *mtu as usize + link {
             path_use.leaves(&row);
-            transmit_or_hold_one(context, &row, adjacency, packet, verdict);
+            transmit_or_hold_one(context, &row, &path, packet);
             continue;
         }
         if let Err(reason) = cuts.cut(context, &Whole { packet, link, mtu: *mtu, sa }) {
@@ -135,7 +177,7 @@ fn transmit_cut<F: Frames>(
         path_use.leaves(&row);
         for (number, piece) in cuts.pieces.drain(..).enumerate() {
             let place = if number == 0 { row.place } else { context.make(row.ingress) };
-            transmit_or_hold_one(context, &Row { place, ..row }, adjacency, piece, verdict);
+            transmit_or_hold_one(context, &Row { place, ..row }, &path, piece);
         }
         context.frames.give(row.frame);
     }
@@ -145,15 +187,15 @@ fn transmit_cut<F: Frames>(
 fn transmit_or_hold_one<F: Frames>(
     context: &mut BatchContext<'_, F>,
     row: &Row,
-    adjacency: Adjacency,
+    path: &OutputPath,
     packet: Descriptor,
-    verdict: Verdict,
 ) {
-    if adjacency.mac.is_none() {
-        return hold(context, row, adjacency.port, packet, verdict);
+    if path.adjacency.mac.is_none() {
+        return hold(context, row, path, packet);
     }
-    context.out.tx.push(TxPacket { egress: adjacency.port, ingress: row.ingress, packet });
-    context.out.verdicts[row.place as usize] = Some(verdict);
+    let (egress, ingress) = (path.adjacency.port, row.ingress);
+    context.out.tx.push(TxPacket { egress, ingress, packet });
+    context.out.verdicts[row.place as usize] = Some(verdict_on(row, path));
 }
 
 /// The checksum of ESP in UDP over IPv6.
@@ -171,7 +213,8 @@ fn finish_udp<F: Frames>(
     ipsec::finish_udp(packet.unwrap_or_default());
 }
 
-/// Seals what is to be protected, puts the link header on everything, and sends it.
+/// Seals what is to be protected, puts the link header on everything, and sends it. What a card is
+/// to seal leaves in clear, behind a header that names the SA to the card.
 ///
 /// 1. draw each SA's numbers with one atomic step, for the packets that its limits allow
 /// 2. each output row: ESP headers and trailer, link header
@@ -192,11 +235,14 @@ pub(crate) fn seal<F: Frames>(
     for (place, output_row) in list.iter_mut().enumerate() {
         let row = &mut rows[output_row.row as usize];
         let path_use = &mut paths[output_row.path as usize];
-        let written = match path_use.path.protection {
-            Some(protection) => {
-                write_sealed(context, output_row, row, path_use, protection, place as u32, jobs)
+        let path = path_use.path;
+        let written = match (path.sealed_by_software(), path.protection) {
+            (Some(sa), _) => {
+                write_sealed(context, output_row, row, (path_use, sa), place as u32, jobs)
             }
-            None => write_clear(context, output_row, row, path_use),
+            (None, Some(protection)) => card_sas::may_seal(context.snapshot, protection, row)
+                .and_then(|()| write_clear(context, output_row, row, &path)),
+            (None, None) => write_clear(context, output_row, row, &path),
         };
         if let Err(reason) = written {
             context.drop(row, reason);
@@ -208,24 +254,29 @@ pub(crate) fn seal<F: Frames>(
     output_batch.transmit_or_hold(context, rows);
     output_batch.give_back(context, rows);
     for path_use in &output_batch.paths {
-        if let Some(protection) = path_use.path.protection {
-            context.counters.sealed(protection.sa, path_use.left.into(), path_use.bytes);
+        if let Some(sa) = path_use.path.sealed_by_software() {
+            context.counters.sealed(sa, path_use.left.into(), path_use.bytes);
         }
     }
     clock.ended(Stage::SealConclude);
 }
 
-/// Writes the link header of an output row that leaves in clear.
+/// Writes the link header of an output row that leaves in clear, or to be sealed by a card.
 fn write_clear<F: Frames>(
     context: &mut BatchContext<'_, F>,
     output_row: &mut OutputRow,
     row: &Row,
-    path_use: &PathUse,
+    path: &OutputPath,
 ) -> Result<(), DropReason> {
     let (ip, family) = (row.ip as usize, row.packet.flow.family);
     let frame = context.frames.bytes_mut(row.frame);
-    let start = write_link(context.snapshot, frame, ip, path_use.path.adjacency, family)
-        .ok_or(DropReason::Oversize)?;
+    let start = write_link(context.snapshot, frame, ip, path.adjacency, family);
+    // What waits for its next hop gets both headers when that is known.
+    let start = match path.card().filter(|_| path.adjacency.mac.is_some()) {
+        Some(seat) => start.and_then(|start| card_sas::header(seat).write(frame, start)),
+        None => start,
+    };
+    let start = start.ok_or(DropReason::Oversize)?;
     output_row.is_at(start..ip + row.packet.length as usize);
     Ok(())
 }
@@ -236,20 +287,39 @@ fn write_sealed<F: Frames>(
     context: &mut BatchContext<'_, F>,
     output_row: &mut OutputRow,
     row: &Row,
-    path_use: &mut PathUse,
-    protection: Protection,
+    (path_use, sa): (&mut PathUse, SaId),
     place: u32,
     jobs: &mut Vec<SealJob>,
 ) -> Result<(), DropReason> {
     let sequence = path_use.numbers.take().map_err(|_| path_use.numberless)?;
-    let sa = context.snapshot.outbound_sa(protection.sa);
+    let sa = context.snapshot.outbound_sa(sa);
+    let (path, snapshot) = (&path_use.path, context.snapshot);
+    let card = path.cipher_card();
+    if card.is_some() {
+        card_sas::may_encrypt(sa, &row.packet)?;
+    }
     let frame = context.frames.bytes_mut(row.frame);
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
-    let start =
-        write_link(context.snapshot, frame, outer.start, path_use.path.adjacency, sa.family())
-            .ok_or(DropReason::Oversize)?;
+    let start = match path.outer {
+        None => write_link(snapshot, frame, outer.start, path.adjacency, sa.family()),
+        // It is sealed again first.
+        Some(_) => Some(outer.start),
+    };
+    let start = match card {
+        None => start,
+        Some(seat) => start.and_then(|start| {
+            let icv = job.text as usize + job.text_length as usize..outer.end;
+            frame.get_mut(icv)?.fill(0);
+            // What waits for its next hop gets both headers when that is known.
+            match path.adjacency.mac {
+                Some(_) => card_sas::header(seat).write(frame, start),
+                None => Some(start),
+            }
+        }),
+    };
+    let start = start.ok_or(DropReason::Oversize)?;
     output_row.is_at(start..outer.end);
     jobs.push(job);
     Ok(())

@@ -10,6 +10,7 @@
 
 mod ports;
 mod routing;
+mod sizes;
 
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ use crate::sad::Sad;
 pub(crate) use self::ports::PathPort;
 pub use self::ports::PortInfos;
 pub use self::routing::{Neighbours, Routes};
+pub use self::sizes::SetSizes;
 
 /// A resolved neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -179,33 +181,9 @@ struct SetLink {
     outer_mtu: u32,
     /// Largest inner packet whose outer packet that port carries whole, bytes.
     mtu: u32,
-}
-
-/// Sizes of packets to a set's peer at some time, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SetSizes {
-    /// Largest outer packet that the path carries whole: by the MTU of the port that it leaves by,
-    /// and the path MTU, as far as it is known. 0: there is no route to the peer.
-    pub outer: u32,
-    /// Largest inner packet whose outer packet the path carries whole.
-    pub whole: u32,
-    /// True if larger inner packets of IPv6 are sealed too: see [`SaSet::fragment_outer`].
-    pub fragments: bool,
-}
-
-/// The least MTU that IPv6 may be told of, bytes (RFC 8200 §5): a link that carries less has to
-/// fragment and reassemble by itself.
-const LEAST_MTU_V6: u32 = 1280;
-
-impl SetSizes {
-    /// Largest inner packet of a family that is sealed, bytes.
-    #[inline]
-    pub fn inner(&self, family: Family) -> u32 {
-        match self.fragments && family == Family::V6 && self.outer > 0 {
-            true => self.whole.max(LEAST_MTU_V6),
-            false => self.whole,
-        }
-    }
+    /// The set whose SA seals again what an SA of this one has sealed; then the hop is that one's,
+    /// and its largest inner packet is the MTU.
+    outer: Option<SetIndex>,
 }
 
 /// An immutable object with all data that the walk looks up.
@@ -218,6 +196,8 @@ pub struct Snapshot {
     links: Slotted<SetLink>,
     /// The peers' ends of tunnels.
     remotes: OrdSet<(Address, SetIndex)>,
+    /// The sets whose packets are sealed again.
+    nested: OrdSet<SetIndex>,
 }
 
 impl Snapshot {
@@ -296,6 +276,7 @@ impl Snapshot {
             tables,
             links: self.links.clone(),
             remotes: self.remotes.clone(),
+            nested: self.nested.clone(),
         }
     }
 
@@ -315,6 +296,7 @@ impl Snapshot {
             tables,
             links: Slotted::default(),
             remotes: OrdSet::default(),
+            nested: OrdSet::default(),
             sources,
         })
     }
@@ -338,7 +320,13 @@ impl Snapshot {
         }
         sets.sort_unstable();
         sets.dedup();
-        sets.into_iter().try_for_each(|set| self.link(set))
+        if sets.is_empty() {
+            return Ok(());
+        }
+        sets.into_iter().try_for_each(|set| self.link(set))?;
+        // Those hang on the sets around them, which have their ways now.
+        let nested: Vec<SetIndex> = self.nested.iter().copied().collect();
+        nested.into_iter().try_for_each(|set| self.link(set))
     }
 
     /// Finds anew what hangs on a set and on the way to its peer.
@@ -349,6 +337,10 @@ impl Snapshot {
             None => None,
             Some(set) => Some(self.linked(place, set)?),
         };
+        match link.as_ref().and_then(|link| link.set.outer) {
+            Some(_) => _ = self.nested.insert(place),
+            None => _ = self.nested.remove(&place),
+        }
         let remote = |link: &SetLink| (Address::from(link.set.tunnel.remote), place);
         if let Some(link) = &link {
             self.remotes.insert(remote(link));
@@ -367,21 +359,25 @@ impl Snapshot {
 
     fn linked(&mut self, place: SetIndex, set: Arc<SaSet>) -> Result<SetLink, SnapshotError> {
         let mode = self.sources.sad.mode(place);
-        let hop = self.routing.hop_to(set.tunnel.remote.into());
-        let outer_mtu = hop.map_or(0, |hop| self.port(hop.port).mtu);
+        let outer = set.outer.and_then(|outer| self.sources.sad.places().get(outer));
+        let around = outer.and_then(|outer| self.links.get(outer.0 as usize));
+        let (hop, outer_mtu) = match (set.outer, around) {
+            (None, _) => {
+                let hop = self.routing.hop_to(set.tunnel.remote.into());
+                (hop, hop.map_or(0, |hop| self.port(hop.port).mtu))
+            }
+            // Nothing is sealed but once: a set around another is around no third.
+            (Some(_), Some(link)) if link.set.outer.is_none() => {
+                (link.hop.map(|hop| self.routing.hop(hop).hop), link.mtu)
+            }
+            (Some(_), _) => (None, 0),
+        };
         if set.outbound.iter().any(|sa| self.sources.sad.find_outbound(*sa).is_none()) {
             return Err(SnapshotError::Dangling("an SA set"));
         }
         let mtu = self.largest_inner(&set, outer_mtu);
         let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
-        Ok(SetLink { set, mode, hop, outer_mtu, mtu })
-    }
-
-    /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so
-    /// many bytes. 0: none fits, or there are no such SAs.
-    fn largest_inner(&self, set: &SaSet, outer_mtu: u32) -> u32 {
-        let largest = |sa: &SaId| self.outbound_sa(*sa).largest_inner(outer_mtu as usize) as u32;
-        set.outbound.iter().map(largest).min().unwrap_or(0)
+        Ok(SetLink { set, mode, hop, outer_mtu, mtu, outer })
     }
 
     /// The parts that it is made of.
@@ -699,28 +695,6 @@ impl Snapshot {
     #[inline]
     pub(crate) fn set_adjacency(&self, set: SetIndex) -> Option<Adjacency> {
         Some(self.hop(self.set_link(set).hop?).adjacency)
-    }
-
-    /// Sizes of packets to a set's peer, by the path MTU that is known at `now_ns`, a time by the
-    /// walk's clock. Cost: a load, unless a path MTU is known.
-    ///
-    /// # Panics
-    /// If `set` is from another snapshot.
-    #[inline]
-    pub fn set_sizes(&self, set: SetIndex, now_ns: u64) -> SetSizes {
-        let link = self.set_link(set);
-        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.set.fragment_outer);
-        let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
-        match known.filter(|known| *known < outer) {
-            None => SetSizes { outer, whole, fragments },
-            Some(known) => self.narrow_sizes(&link.set, known),
-        }
-    }
-
-    #[cold]
-    fn narrow_sizes(&self, set: &SaSet, outer: u32) -> SetSizes {
-        let (whole, fragments) = (self.largest_inner(set, outer), set.fragment_outer);
-        SetSizes { outer, whole, fragments }
     }
 
     /// The sets whose peer's end of the tunnel has this address.

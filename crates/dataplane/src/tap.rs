@@ -26,6 +26,7 @@ use std::sync::Arc;
 use wire::link::{Link, Tag};
 use wire::{BATCH, Descriptor, FrameId, Frames, Received, packet::parse_quoted};
 
+use crate::card_sas;
 use crate::ids::{NetdevId, PortId, RouteGeneration};
 use crate::input::Input;
 use crate::outputs::{HeldPacket, Outputs};
@@ -218,7 +219,8 @@ impl Tap {
         }
         for tx_packet in tx.iter() {
             let medium = snapshot.path_port(tx_packet.egress).medium;
-            self.see(Heading::Out, Some(tx_packet.egress), medium, &tx_packet.packet, None, frames);
+            let packet = card_sas::behind_header(snapshot, &tx_packet, frames);
+            self.see(Heading::Out, Some(tx_packet.egress), medium, &packet, None, frames);
         }
     }
 
@@ -233,7 +235,7 @@ impl Tap {
         if self.settings.layers != Layers::Inner {
             let port = Some(held.egress);
             self.see(Heading::Out, port, Medium::Ip, &held.packet, None, frames);
-            self.refused(held.packet.frame, DropReason::NoNeighbour);
+            self.refused(held.packet.frame, card_sas::lost_for(snapshot, held));
         }
     }
 

@@ -13,6 +13,9 @@
 //!    by its own flow.
 //! 3. If the packet passes, its connection goes on, or one begins if a `reflect` rule let it pass.
 //!
+//! What was opened is asked about twice, whether it may come and whether it may leave. A connection
+//! that it begins when it comes is known when it leaves, if it leaves by the same port.
+//!
 //! An ICMP error is of the connection whose packet it quotes; it begins none and refreshes none.
 //! The walk, the fast path and `explain` all ask here.
 //!
@@ -313,24 +316,28 @@ impl<'a> Tracker<'a> {
     }
 
     /// Says what [`settle`](Self::settle) would say, and changes nothing. The bounds of the table
-    /// are not looked at.
+    /// are not looked at. `begun`: the connection that the packet has begun on its way in.
     pub(crate) fn foresee(
         &self,
         said: &TrackedVerdict,
         appearance: Option<&Appearance>,
         (ingress, egress): (Gate, Option<Gate>),
+        begun: Option<SeenConnection>,
     ) -> Foreseen {
         let gates =
             [Some(ingress).filter(|_| said.tracks.ingress), egress.filter(|_| said.tracks.egress)];
         let found = gates.map(|gate| self.foreseen(gate?, appearance?));
         let rule = |of: Option<(Found, PolicyIndex)>| of.map(|(_, rule)| rule);
-        let known = KnownConnections { ingress: rule(found[0]), egress: rule(found[1]) };
+        let mut known = KnownConnections { ingress: rule(found[0]), egress: rule(found[1]) };
+        let own = begun.filter(|begun| gates[1].is_some_and(|gate| gate.zone == begun.zone));
+        known.egress = known.egress.or(own.map(|begun| begun.rule));
         let verdict = said.with(known);
         let mut foreseen = Foreseen { known, ..Foreseen::of(verdict) };
         let may_begin = verdict.passes() && appearance.is_some_and(|it| it.begins());
         for (place, side) in GroupSide::ALL.into_iter().enumerate() {
             let Some(Gate { zone, .. }) = gates[place] else { continue };
-            let begins = said.reflects(side).filter(|_| may_begin);
+            let is_begun = side == GroupSide::Out && own.is_some();
+            let begins = said.reflects(side).filter(|_| may_begin && !is_begun);
             foreseen.connections[place] = match (found[place], begins) {
                 (Some((found, rule)), _) => Some(SeenConnection { zone, rule, is: Some(found) }),
                 (None, Some(rule)) => Some(SeenConnection { zone, rule, is: None }),

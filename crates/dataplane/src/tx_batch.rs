@@ -66,6 +66,12 @@ impl TxBatch {
         &mut self.packets[before..]
     }
 
+    /// The last packets, to be changed.
+    pub(crate) fn last_mut(&mut self, count: usize) -> &mut [Descriptor] {
+        let before = self.packets.len().saturating_sub(count);
+        &mut self.packets[before..]
+    }
+
     /// Takes packets back from behind the first `start`: those of which `goes` says false, in their
     /// order.
     #[cold]

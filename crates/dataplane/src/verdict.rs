@@ -91,6 +91,10 @@ drop_reasons! {
     HopLimit "hop_limit"
         "TTL or hop limit used up; a traceroute looks like this: if nobody runs one, look for a \
          routing loop"
+    CardFragmentRx "card_fragment_rx"
+        "a fragment that came with the tag of an SA in a network card, which opens whole packets \
+         only; let the sender send smaller packets, or let software open them (`offload` of the \
+         peer)"
     EspFragment "esp_fragment"
         "a fragment of an ESP packet to this gateway, alone or in UDP, from an address of no peer \
          that sends it so; only peers' fragments are put together: if it is a peer's, correct its \
@@ -100,6 +104,10 @@ drop_reasons! {
     UnknownSpi "unknown_spi"
         "ESP to this gateway with an SPI that no SA has; the peer uses an SA that is gone (give \
          both gateways the same keys), or the sender is a stranger"
+    CardSa "card_sa"
+        "ESP for an SA in a network card, which did not open it; lead the peer's packets to the \
+         card's port, whole and without options, or let software open them (`offload` of the \
+         peer; lockgate show sa)"
     Encapsulation "encapsulation"
         "ESP in UDP for an SA without it, or ESP alone for an SA in UDP; set the same \
          `encapsulation` on both gateways"
@@ -178,6 +186,17 @@ drop_reasons! {
     NoSa "no_sa"
         "a policy wants it protected and no SA can send; give the peer keys to send with (lockgate \
          show sa lists those it has)"
+    DevMismatch "dev_mismatch"
+        "its SA is in a network card, and the route to the peer leaves by another device; lead \
+         the route to the card's port, or let software seal (`offload` of the peer)"
+    CardFragmentTx "card_fragment_tx"
+        "a fragment, or a packet that would have to be cut into fragments, for an SA in a network \
+         card, which seals whole packets only; let the sender send smaller packets, or let \
+         software seal (`offload` of the peer)"
+    CardOptions "card_options"
+        "has IPv4 options or IPv6 extension headers, and its SA is in a network card, which seals \
+         packets without; let the sender leave them out, or let software seal (`offload` of the \
+         peer)"
     TransportMode "transport_mode"
         "transport mode carries only whole packets between the SA's two ends, not fragments; use \
          tunnel mode for others, and let the sender send smaller packets"

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use offload::{
-    Capabilities, Card, CardEvent, CardRule, CardSa, Handle, Item, Reading, Refusal, RefusalKind,
-    Tag,
+    Capabilities, Card, CardEvent, CardRule, CardSa, Handle, Item, Limit, Reading, Refusal,
+    RefusalKind, Tag,
 };
 
 use crate::esp::{EspCounts, LoadedSa};
@@ -13,6 +13,7 @@ use crate::faults::{Faults, Notice};
 use crate::matcher::Table;
 use crate::parse::parse;
 use crate::random::Random;
+use policies::LoadedPolicy;
 
 /// Receive queues, unless [`EmulatedCard::set_queues`] says otherwise.
 const QUEUES: usize = 4;
@@ -48,6 +49,7 @@ pub struct EmulatedCard {
     now_ms: u64,
     table: Table,
     sas: Vec<LoadedSa>,
+    policies: Vec<LoadedPolicy>,
     esp_counts: EspCounts,
     /// Operations with the time at which they are done; one after the other.
     queue: Vec<(u64, Operation)>,
@@ -77,6 +79,7 @@ impl EmulatedCard {
             now_ms: 0,
             table: Table::default(),
             sas: Vec::new(),
+            policies: Vec::new(),
             esp_counts: EspCounts::default(),
             queue: Vec::new(),
             events: BTreeMap::new(),
@@ -129,7 +132,10 @@ impl EmulatedCard {
         if let Some(seen) = seen.filter(|seen| !(seen.is_fragment && rules.fragments.is_there())) {
             let random = &mut self.random;
             let any = |found| random.below(found);
-            if let Some(rule) = self.table.find(port, &seen, rules.order, any) {
+            let found = self.table.find(port, &seen, rules.order, any);
+            // It drops whole packets with bare headers alone: of others it sees too little.
+            let is_sure = |drops: bool| !drops || seen.is_bare && !seen.is_fragment;
+            if let Some(rule) = found.filter(|rule| is_sure(rule.drops)) {
                 rule.packets += 1;
                 rule.bytes += frame.len() as u64;
                 received.mark = rule.tag.to_bits();
@@ -180,6 +186,11 @@ impl EmulatedCard {
         }
     }
 
+    /// Says that an item reached a limit, whether it did or not.
+    pub fn claim(&mut self, tag: Tag, limit: Limit) {
+        self.tell(self.now_ms, CardEvent::Limit(tag, limit));
+    }
+
     /// Forgets everything, what it was just asked too.
     pub fn reset(&mut self, notice: Notice) {
         self.forget_all();
@@ -220,11 +231,13 @@ impl EmulatedCard {
     fn remove(&mut self, tag: Tag) {
         self.table.remove(tag);
         self.sas.retain(|sa| sa.tag != tag);
+        self.policies.retain(|policy| policy.tag != tag);
     }
 
     fn forget_all(&mut self) {
         self.table = Table::default();
         self.sas.clear();
+        self.policies.clear();
         self.queue.clear();
     }
 
@@ -265,18 +278,30 @@ impl EmulatedCard {
             Item::Sa(sa) => {
                 self.capabilities.sa_fits(sa).map_err(|unfit| unsupported(unfit.help()))?;
             }
-            _ => return Err(unsupported("rules and SAs only")),
+            Item::Policy(policy) => self.policy_fits(policy)?,
+            _ => return Err(unsupported("rules, SAs and policies only")),
+        }
+        let (sa, policy) = (self.faults.sa, self.faults.policy);
+        let of_kind = match item {
+            Item::Sa(_) => sa,
+            Item::Policy(_) => policy,
+            _ => 0,
+        };
+        if of_kind > 0 && self.random.happens(of_kind) {
+            return Err(failed("programming failed"));
         }
         if self.faults.refuse > 0 && self.random.happens(self.faults.refuse) {
             return Err(failed("programming failed"));
         }
-        if self.tags().any(|known| known == tag) {
+        let policies = self.policies.iter().map(|policy| policy.tag);
+        if self.tags().chain(policies).any(|known| known == tag) {
             return Err(failed("an item has this name"));
         }
         match item {
             Item::Rule(rule) => self.take_rule(tag, rule),
             Item::Sa(sa) => self.take_sa(tag, sa),
-            _ => Err(unsupported("rules and SAs only")),
+            Item::Policy(policy) => self.take_policy(tag, policy),
+            _ => Err(unsupported("rules, SAs and policies only")),
         }
     }
 
@@ -349,6 +374,10 @@ impl Card for EmulatedCard {
         if let Some(sa) = self.sas.iter().find(|sa| sa.tag.handle == handle) {
             return Some(sa.reading(self.now_ms));
         }
+        if let Some(policy) = self.policies.iter().find(|policy| policy.tag.handle == handle) {
+            let (packets, bytes) = (policy.packets, 0);
+            return Some(Reading { packets, bytes, as_of_ms: self.now_ms });
+        }
         let rule = self.table.rules.iter().find(|rule| rule.tag.handle == handle)?;
         let (packets, bytes) = (rule.packets, rule.bytes);
         Some(Reading { packets, bytes, as_of_ms: self.now_ms })
@@ -382,6 +411,7 @@ fn spread(source: &[u8; 16], destination: &[u8; 16], upper: Option<[u8; 4]>) -> 
     (mixed >> 32) as usize
 }
 
+mod policies;
 mod process;
 mod sealed;
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! send    clear frame, handle of an SA ─▶ outer header │ (UDP) │ ESP          to the wire
 //! open    ESP of an SA of the card ─▶ clear frame, mark of the SA             to the host
 //!         ESP of no SA of the card ─▶ as it came, without a mark              to the host
-//! seal_in_place, open_in_place          the cipher alone, the host has written the headers
+//! encrypt ESP in clear, handle of an SA ─▶ the same, sealed                   to the wire
+//! open    ESP of an SA of crypto mode ─▶ the same, in clear; or as it came, forged: to the host
 //! ```
 //!
 //! It shares nothing with the gateway: own parser, own framing, own replay window (a set of
@@ -16,7 +17,7 @@
 //! has forgotten the SA drops the packet, and never sends it in clear. Dropped and counted apart
 //! are fragments, and packets with IPv4 options or IPv6 extension headers, both ways (XO-07, 24).
 //!
-//! Not here: policies, segmentation, TFC padding, AES-CBC.
+//! Not here: policies (`card/policies`), segmentation, TFC padding, AES-CBC.
 
 mod cipher;
 mod clear;
@@ -68,11 +69,13 @@ pub enum Loss {
     Dummy,
     /// Congestion was marked outside, and the packet inside cannot carry the mark (RFC 6040).
     Congestion,
+    /// The policy beside the SA does not match it, or is not there any more.
+    Policy,
 }
 
 impl Loss {
     /// All of them; as a number each counts into [`EspCounts`].
-    pub const ALL: [Loss; 15] = [
+    pub const ALL: [Loss; 16] = [
         Loss::NoLink,
         Loss::UnknownSa,
         Loss::WrongSa,
@@ -88,6 +91,7 @@ impl Loss {
         Loss::Inside,
         Loss::Dummy,
         Loss::Congestion,
+        Loss::Policy,
     ];
 
     /// Its name in counts.
@@ -108,6 +112,7 @@ impl Loss {
             Loss::Inside => "inside",
             Loss::Dummy => "dummy",
             Loss::Congestion => "congestion",
+            Loss::Policy => "policy",
         }
     }
 }
@@ -157,6 +162,20 @@ pub enum Opened {
         /// The SA's mark.
         mark: u64,
     },
+    /// The host gets this frame with the mark of the SA of crypto mode that deciphered it: still
+    /// ESP, the text in clear.
+    Deciphered {
+        /// The frame.
+        frame: Vec<u8>,
+        /// The SA's mark.
+        mark: u64,
+    },
+    /// The host gets the frame as it came, with the mark of the SA of crypto mode that does not
+    /// authenticate it.
+    Forged {
+        /// The SA's mark.
+        mark: u64,
+    },
     /// The host gets nothing.
     Dropped(Loss),
 }
@@ -169,10 +188,12 @@ pub(crate) struct LoadedSa {
     key: Key,
     /// Of one that seals: the next number; `None`: there is none.
     next: Option<u64>,
-    /// Of one that opens.
+    /// Of one that opens; of one of crypto mode that seals, the numbers that it sealed under.
     window: Window,
     packets: u64,
     bytes: u64,
+    /// Set once a policy was taken in beside it: it carries nothing without.
+    pub(crate) was_given_policy: bool,
 }
 
 impl LoadedSa {
@@ -183,9 +204,14 @@ impl LoadedSa {
         if !is_one_family || sa.spi < 256 || usize::from(sa.icv_bytes) != cipher::ICV {
             return None;
         }
-        let window = Window::new(sa.window, sa.numbers, sa.first_number);
+        let size = match sa.direction {
+            SaDirection::In => sa.window,
+            SaDirection::Out => crypto_mode::MOST_DISORDER,
+        };
+        let window = Window::new(size, sa.numbers, sa.first_number);
         let next = Some(sa.first_number);
-        Some(LoadedSa { tag, sa: sa.clone(), key, next, window, packets: 0, bytes: 0 })
+        let (sa, was_given_policy) = (sa.clone(), false);
+        Some(LoadedSa { tag, sa, key, next, window, packets: 0, bytes: 0, was_given_policy })
     }
 
     /// Packets, and bytes that the cipher has processed.
@@ -204,6 +230,11 @@ impl LoadedSa {
         let name = |sa: &CardSa| (sa.spi, sa.ends.destination, sa.udp.is_some());
         let both = self.is(SaDirection::In) && other.is(SaDirection::In);
         both && name(&self.sa) == name(&other.sa)
+    }
+
+    /// Returns whether it is of a direction.
+    pub(crate) fn is_of(&self, direction: SaDirection) -> bool {
+        self.is(direction)
     }
 
     fn is(&self, direction: SaDirection) -> bool {

@@ -17,6 +17,10 @@ pub struct Faults {
     pub garbage: u16,
     /// A packet's mark is that of another item in the card: a lie that only an audit finds.
     pub swapped: u16,
+    /// An SA is refused.
+    pub sa: u16,
+    /// A policy beside an SA is refused.
+    pub policy: u16,
 }
 
 impl Faults {

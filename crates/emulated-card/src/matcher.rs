@@ -91,6 +91,21 @@ impl Table {
     }
 }
 
+/// The patterns of a policy, whatever port a packet is of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PolicyEntries(Vec<Entry>);
+
+impl PolicyEntries {
+    pub(crate) fn of(patterns: &[Pattern]) -> PolicyEntries {
+        PolicyEntries(patterns.iter().map(|pattern| entry(0, pattern)).collect())
+    }
+
+    /// Returns whether one of them matches.
+    pub(crate) fn match_(&self, seen: &Seen) -> bool {
+        self.0.iter().any(|entry| entry.matches(0, seen))
+    }
+}
+
 fn entry(port: u16, pattern: &Pattern) -> Entry {
     let version = match pattern.source.first {
         IpAddr::V4(_) => 4,

@@ -15,7 +15,12 @@ pub(crate) struct Seen {
     pub(crate) tcp_flags: Option<u8>,
     /// True of every part of a datagram that is not all of it.
     pub(crate) is_fragment: bool,
+    /// True if there are no IPv4 options, and what follows the IPv6 header is no extension.
+    pub(crate) is_bare: bool,
 }
+
+/// Next headers of IPv6 that are extension headers, or may be.
+const EXTENSIONS: [u8; 10] = [0, 43, 44, 51, 60, 135, 139, 140, 253, 254];
 
 /// Bytes of the Ethernet header.
 const ETHERNET: usize = 14;
@@ -50,6 +55,7 @@ fn ipv4(ip: &[u8]) -> Option<Seen> {
         upper: first_four(upper),
         tcp_flags: upper.get(13).copied(),
         is_fragment,
+        is_bare: header == 20,
     })
 }
 
@@ -70,6 +76,7 @@ fn ipv6(ip: &[u8]) -> Option<Seen> {
         upper: first_four(upper),
         tcp_flags: upper.get(13).copied(),
         is_fragment: fixed[6] == 44,
+        is_bare: !EXTENSIONS.contains(&fixed[6]),
     })
 }
 

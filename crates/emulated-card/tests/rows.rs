@@ -194,6 +194,32 @@ fn a_rule_for_icmp_never_lets_tcp_of_the_pair_pass() {
     }
 }
 
+// XO-14: of rules, on the emulated card
+#[test]
+fn one_selector_and_priority_on_two_ports_is_two_rules_each_of_its_own_port() {
+    for order in [Order::Priority, Order::None] {
+        let on = |id: u32, action, port: u16| Policy {
+            ingress: Some([port].into()),
+            ..rule(id, 10, action, selector("10.0.0.0/8", "10.0.0.2"))
+        };
+        let rules = vec![on(10, PERMIT, CARD_PORTS[0]), on(11, DENY, CARD_PORTS[1])];
+        let mut world = world(rules, |rules| rules.order = order);
+        world.plan(|_| 1);
+        world.settle();
+        for (port, of) in CARD_PORTS.into_iter().zip([10, 11]) {
+            assert_eq!(world.ledger.state(key(of)), State::Live, "{order:?}");
+            assert!(world.ledger.counts(key(of)), "{order:?}");
+            let read = |world: &World| [10, 11].map(|of| world.ledger.reading(key(of)).packets);
+            let before = (world.tagged, read(&world));
+            world.receive(port, &packet(0x0a00_0001, 0x0a00_0002, 7)).unwrap();
+            world.round();
+            let mut expected = before.1;
+            expected[usize::from(of == 11)] += 1;
+            assert_eq!((world.tagged, read(&world)), (before.0 + 1, expected), "{order:?} {port}");
+        }
+    }
+}
+
 // HA-19
 #[test]
 fn any_to_any_is_every_address_to_every_address() {

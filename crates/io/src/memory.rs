@@ -3,6 +3,7 @@
 
 use memmap2::{Advice, MmapMut};
 use std::collections::VecDeque;
+use wire::Mark;
 use wire::frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 
 /// Bytes of a frame by default: those of the larger AF_XDP frames.
@@ -199,7 +200,9 @@ pub(crate) fn packet_bytes<F: Frames>(frames: &F, packet: Descriptor) -> Option<
 
 /// A port for tests: packets are pushed in as bytes and read out as bytes.
 pub struct MemoryPort {
-    queue: VecDeque<Vec<u8>>,
+    queue: VecDeque<(Vec<u8>, Option<Mark>)>,
+    /// Marks of the packets that were received last.
+    marks: Vec<Mark>,
     transmitted: Vec<Vec<u8>>,
     capacity: usize,
 }
@@ -207,12 +210,18 @@ pub struct MemoryPort {
 impl MemoryPort {
     /// A port whose transmit ring accepts `capacity` packets until they are taken from it.
     pub fn new(capacity: usize) -> Self {
-        MemoryPort { queue: VecDeque::new(), transmitted: Vec::new(), capacity }
+        let (queue, marks) = (VecDeque::new(), Vec::new());
+        MemoryPort { queue, marks, transmitted: Vec::new(), capacity }
     }
 
     /// Adds a packet to those that will be received.
     pub fn push(&mut self, packet: impl Into<Vec<u8>>) {
-        self.queue.push_back(packet.into());
+        self.push_marked(packet, None);
+    }
+
+    /// Adds a packet with what a lower tier claims of it.
+    pub fn push_marked(&mut self, packet: impl Into<Vec<u8>>, mark: Option<Mark>) {
+        self.queue.push_back((packet.into(), mark));
     }
 
     /// Packets pushed and not yet received.
@@ -235,14 +244,21 @@ impl<F: Frames> Port<F> for MemoryPort {
     /// Stops early when no frame is free; the packets then wait for the next call.
     fn receive(&mut self, frames: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let mut received = 0;
+        self.marks.clear();
         while received < limit {
-            let Some(packet) = self.queue.front() else { break };
-            let Some(descriptor) = store(frames, packet) else { break };
+            let Some((packet, mark)) = self.queue.front() else { break };
+            let Some(packet) = store(frames, packet) else { break };
+            self.marks.extend(*mark);
+            let hint = mark.map_or(0, |_| self.marks.len() as u32);
             self.queue.pop_front();
-            into.push(descriptor.into());
+            into.push(Received { packet, hint });
             received += 1;
         }
         received
+    }
+
+    fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     /// # Panics
@@ -271,13 +287,22 @@ pub struct PreloadedPort {
     next: usize,
     sent: Vec<Descriptor>,
     capacity: usize,
+    /// The mark of each packet, if they have one; and those of the packets received last.
+    mark: Option<Mark>,
+    marks: Vec<Mark>,
 }
 
 impl PreloadedPort {
     /// Makes a port with room for `capacity` packets to receive and as many to send.
     pub fn new(capacity: usize) -> Self {
         let (loaded, sent) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
-        PreloadedPort { loaded, next: 0, sent, capacity }
+        PreloadedPort { loaded, next: 0, sent, capacity, mark: None, marks: Vec::new() }
+    }
+
+    /// Gives every packet a mark of its own, all alike.
+    pub fn mark(&mut self, mark: Mark) {
+        self.marks.reserve(BATCH);
+        self.mark = Some(mark);
     }
 
     /// Queues a packet that lies in a frame already; the port owns the frame from here on.
@@ -313,9 +338,21 @@ impl PreloadedPort {
 impl<F: Frames> Port<F> for PreloadedPort {
     fn receive(&mut self, _: &mut F, limit: usize, into: &mut Vec<Received>) -> usize {
         let received = limit.min(self.waiting());
+        let before = into.len();
         into.extend_from_slice(&self.loaded[self.next..self.next + received]);
         self.next += received;
+        if let Some(mark) = self.mark {
+            self.marks.clear();
+            for (received, hint) in into[before..].iter_mut().zip(1..) {
+                self.marks.push(mark);
+                received.hint = hint;
+            }
+        }
         received
+    }
+
+    fn marks(&self) -> &[Mark] {
+        &self.marks
     }
 
     fn transmit(&mut self, _: &mut F, packets: &[Descriptor]) -> usize {

@@ -21,7 +21,7 @@ pub(crate) const V6_BYTES: usize = 40;
 /// Bytes of a UDP header.
 pub(crate) const UDP_BYTES: usize = 8;
 /// TTL and hop limit of outer packets.
-pub(crate) const HOP_LIMIT: u8 = 64;
+pub const HOP_LIMIT: u8 = 64;
 /// Don't fragment, in flags and fragment offset of an IPv4 header. With it the identification may
 /// stay 0 (RFC 6864 §4.1).
 const DONT_FRAGMENT: u16 = 0x4000;

@@ -7,7 +7,7 @@ use policy::SaSetId;
 use crate::cipher::Cipher;
 use crate::encapsulation::{Encapsulation, Identifications, Mode};
 use crate::error::SaError;
-use crate::ids::{SaId, Spi, Tunnel};
+use crate::ids::{CardSeat, SaId, Spi, Tunnel};
 use crate::layout::Sizes;
 use crate::lifetime::Allowance;
 use crate::outer::{OuterHeader, UDP_BYTES};
@@ -35,6 +35,9 @@ pub struct OutboundSa {
     pub sequence: Arc<SequenceCounter>,
     /// Limits and use of the SA, if it has any; the account survives changes of configuration.
     pub allowance: Option<Allowance>,
+    /// Its place in a card, which alone encrypts by it, and does the rest too or not
+    /// ([`CardWork`]); `None`: software seals by it. From birth to death it is one of the three.
+    pub card: Option<CardSeat>,
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
@@ -86,6 +89,7 @@ impl OutboundSa {
             cipher,
             sequence,
             allowance: None,
+            card: None,
             outer,
             sizes,
             template,
@@ -96,6 +100,24 @@ impl OutboundSa {
     /// key's and direction's and no other's, as the counter is.
     pub fn within(self, allowance: Option<Allowance>) -> OutboundSa {
         OutboundSa { allowance, ..self }
+    }
+
+    /// Has a card work for the SA, which has this place there. If the card writes whole packets,
+    /// the counter must have no numbers: all are the card's.
+    pub fn seated(self, card: Option<CardSeat>) -> OutboundSa {
+        OutboundSa { card, ..self }
+    }
+
+    /// Its place in a card that writes its packets, numbers included.
+    #[inline]
+    pub fn packet_card(&self) -> Option<CardSeat> {
+        self.card.filter(|seat| seat.has_numbers())
+    }
+
+    /// Its place in a card that encrypts what software wrote.
+    #[inline]
+    pub fn cipher_card(&self) -> Option<CardSeat> {
+        self.card.filter(|seat| !seat.has_numbers())
     }
 
     /// Returns this SA at another place, with the same expanded key, counter and limits.
@@ -113,6 +135,7 @@ impl OutboundSa {
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
             .map(|sa| sa.within(self.allowance.clone()).identified_by(self.identifications()))
+            .map(|sa| sa.seated(self.card))
     }
 
     /// The identifications of its outer IPv4 packets where DF is clear, and of its outer fragments:
@@ -162,6 +185,9 @@ pub struct InboundSa {
     pub window: Arc<ReplayWindow>,
     /// Limits and use of the SA, if it has any; the account survives changes of configuration.
     pub allowance: Option<Allowance>,
+    /// Its place in a card, which alone deciphers by it, and does the rest too or not
+    /// ([`CardWork`]); `None`: software opens by it.
+    pub card: Option<CardSeat>,
     pub(crate) sizes: Sizes,
 }
 
@@ -199,8 +225,8 @@ impl InboundSa {
         encapsulation.check()?;
         let suite = cipher.suite();
         let sizes = Sizes::new(suite, 0);
-        let allowance = None;
-        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, sizes })
+        let (allowance, card) = (None, None);
+        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, card, sizes })
     }
 
     /// Counts the use of the SA, and opens no packet beyond its hard limits. The account is this
@@ -209,12 +235,27 @@ impl InboundSa {
         InboundSa { allowance, ..self }
     }
 
+    /// Has a card work for the SA, which has this place there.
+    pub fn seated(self, card: Option<CardSeat>) -> InboundSa {
+        InboundSa { card, ..self }
+    }
+
+    /// Its place in a card that opens its packets, window included.
+    #[inline]
+    pub fn packet_card(&self) -> Option<CardSeat> {
+        self.card.filter(|seat| seat.has_numbers())
+    }
+
+    /// Its place in a card that deciphers what software opens.
+    #[inline]
+    pub fn cipher_card(&self) -> Option<CardSeat> {
+        self.card.filter(|seat| !seat.has_numbers())
+    }
+
     /// Returns this SA at another place, with the same expanded key, window and limits.
     pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
-        let InboundSa { spi, suite, encapsulation, sizes, .. } = *self;
         let (cipher, window) = (self.cipher.share(), self.window.clone());
-        let allowance = self.allowance.clone();
-        InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, sizes }
+        InboundSa { id, set, cipher, window, allowance: self.allowance.clone(), ..*self }
     }
 
     /// Returns this SA with another carriage, with the same expanded key, window and limits.
@@ -224,7 +265,7 @@ impl InboundSa {
     pub fn carried(&self, encapsulation: Encapsulation) -> Result<InboundSa, SaError> {
         let (cipher, window) = (self.cipher.share(), self.window.clone());
         InboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, window)
-            .map(|sa| sa.within(self.allowance.clone()))
+            .map(|sa| sa.within(self.allowance.clone()).seated(self.card))
     }
 
     /// The two ends.
@@ -291,6 +332,8 @@ mod tests {
         let inbound = InboundSa::new(SaId(2), spi, set, &material, tunnel, window).unwrap();
         let allowance = || Allowance { lifetime: Lifetime::NONE, account: Arc::default() };
         let (out, inbound) = (out.within(Some(allowance())), inbound.within(Some(allowance())));
+        let seat = Some(CardSeat::of_worker(3, 7, crate::CardWork::Packets));
+        let (out, inbound) = (out.seated(seat), inbound.seated(seat));
         let account = |allowance: &Option<Allowance>| allowance.as_ref().unwrap().account.clone();
         let (out_account, in_account) = (account(&out.allowance), account(&inbound.allowance));
         let moved = Encapsulation {
@@ -308,6 +351,7 @@ mod tests {
         assert!(Arc::ptr_eq(&back.window, &inbound.window));
         assert!(Arc::ptr_eq(&account(&there.allowance), &out_account));
         assert!(Arc::ptr_eq(&account(&back.allowance), &in_account));
+        assert_eq!((there.card, back.card), (seat, seat));
         // The headers are the new carriage's: UDP alone in front of ESP.
         assert_eq!((out.sizes.front, there.sizes.front), (20 + 8 + 16, 8 + 8 + 16));
 
@@ -319,6 +363,7 @@ mod tests {
 
         // At another place it is the same SA too, however it is carried.
         let (there, back) = (there.at(SaId(7), SaSetId(8)), back.at(SaId(9), SaSetId(8)));
+        assert_eq!((there.card, back.card), (seat, seat));
         assert_eq!((there.id, there.set, there.encapsulation), (SaId(7), SaSetId(8), moved));
         assert_eq!((back.id, back.set, back.encapsulation), (SaId(9), SaSetId(8), moved));
         assert!(Arc::ptr_eq(&there.sequence, &out.sequence));

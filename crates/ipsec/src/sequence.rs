@@ -124,6 +124,13 @@ impl SequenceCounter {
         SequenceCounter { last: Word::Own(AtomicU64::new(0)), reserved, floor, numbers }
     }
 
+    /// A counter without any numbers: those of its key are another's, a card's say.
+    pub const fn spent(numbers: SequenceNumbers) -> SequenceCounter {
+        let (last, none) = (numbers.limit(), AtomicU64::new(0));
+        let floor = AtomicU64::new(last);
+        SequenceCounter { last: Word::Own(AtomicU64::new(last)), reserved: none, floor, numbers }
+    }
+
     /// A counter that goes on behind the number in `last`, and hands out nothing beyond `reserved`.
     /// `last` is this key's and no other's; every counter of the key counts in it.
     pub fn shared(
@@ -245,6 +252,18 @@ mod tests {
         assert_eq!(counter.draw(1).whole(), Ok(65));
         assert_eq!(counter.draw(2).whole(), Ok(66));
         assert_eq!(counter.last(), 67);
+    }
+
+    #[test]
+    fn a_counter_without_numbers_hands_out_none_whatever_is_reserved() {
+        for numbers in [SequenceNumbers::Short, SequenceNumbers::Extended] {
+            let counter = SequenceCounter::spent(numbers);
+            assert!(counter.is_exhausted());
+            for reserved in [0, 1, numbers.limit(), u64::MAX] {
+                counter.reserve(reserved);
+                assert_eq!(counter.draw(1).whole(), Err(SequenceError::Exhausted));
+            }
+        }
     }
 
     #[test]

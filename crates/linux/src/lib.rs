@@ -5,6 +5,7 @@
 //! | [`mirror`] | a live copy of netdevs, addresses, routes, neighbours; the host port's routes |
 //! | [`view`] | the copy itself, as plain data |
 //! | [`ethtool`] | queues and receive offloads of a netdev |
+//! | [`xfrm`] | SAs and policies that Linux carries |
 //! | [`nft`] | a table of nftables: put in place, listed, watched, removed |
 //!
 //! Nothing here knows a configuration: the caller says what it wants. Every function works in the
@@ -16,6 +17,7 @@ pub mod mirror;
 mod netlink;
 pub mod nft;
 pub mod view;
+pub mod xfrm;
 
 pub use ethtool::{Channels, Ethtool, Offload};
 pub use mirror::{

@@ -52,14 +52,17 @@ pub enum Source {
     Emulated,
     /// Documents or a driver's source were read; no such card was tried.
     AsRead,
+    /// The driver was asked.
+    Asked,
 }
 
 impl Source {
-    /// `emulated` or `as read`.
+    /// `emulated`, `as read` or `asked`.
     pub const fn name(self) -> &'static str {
         match self {
             Source::Emulated => "emulated",
             Source::AsRead => "as read",
+            Source::Asked => "asked",
         }
     }
 }
@@ -91,7 +94,7 @@ pub struct RuleAbilities {
     pub reflect: Ability,
     /// Packets that leave.
     pub egress: Ability,
-    /// Dropping, instead of marking.
+    /// Dropping whole packets with bare headers, instead of marking.
     pub drop: Ability,
 }
 
@@ -171,6 +174,9 @@ pub struct SaAbilities {
     pub tfc: Ability,
     /// Limits by packets.
     pub packet_limits: Ability<Exactness>,
+    /// Limits by packets that the kernel keeps when it carries the packets and the card does the
+    /// cipher alone.
+    pub kernel_limits: Ability<Exactness>,
     /// Limits by bytes.
     pub byte_limits: Ability<Exactness>,
     /// The number of the SA that opened a packet, beside the packet.

@@ -32,6 +32,8 @@ impl From<Handle> for u32 {
 impl Handle {
     /// The highest number that is given: a mark of all ones names nothing (HA-21).
     pub const HIGHEST: u32 = u32::MAX - 1;
+    /// The lowest number of an SA; rules have lower ones.
+    pub const FIRST_OF_SAS: u32 = 1 << 31;
 
     /// The handle of a number; `None`: 0 and numbers above [`HIGHEST`](Self::HIGHEST) are of none.
     pub const fn new(number: u32) -> Option<Handle> {
@@ -42,6 +44,11 @@ impl Handle {
             Some(number) => Some(Handle(number)),
             None => None,
         }
+    }
+
+    /// Returns whether it is an SA's.
+    pub const fn is_of_sa(self) -> bool {
+        self.0.get() >= Handle::FIRST_OF_SAS
     }
 
     /// The number.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::pattern::Pattern;
 use crate::sa::{CardPolicy, CardSa};
 
-/// An item. Nothing but tests places SAs and policies yet.
+/// An item.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Item {

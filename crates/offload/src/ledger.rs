@@ -23,6 +23,12 @@
 //! are ordered by their turns in the plan, and only as many as the card is about to program: the
 //! others wait here, where a later plan may choose anew.
 //!
+//! **Rules that drop.** What a card drops nobody judges again, so no mark can be ignored: the item
+//! must go. A change that may permit what one drops, or by which what must stand before it goes,
+//! has it withdrawn at once, before all others, and it is [unconfirmed](Ledger::unconfirmed_drops)
+//! until the card says, or a look shows, that it is gone. Whoever answers for the change waits for
+//! that; until then the card drops too much, and never too little.
+//!
 //! A card that keeps an order and forgets a single rule without a word marks wrongly until the next
 //! look. That is a fault that an audit of marks finds; planning cannot prevent it.
 
@@ -34,7 +40,8 @@ use policy::{Policy, PolicyIndex};
 use crate::capabilities::Capabilities;
 use crate::card::{Card, CardEvent, Reading, Refusal, RefusalKind};
 use crate::handle::{Handle, Incarnation, Tag};
-use crate::item::{CardRule, Item};
+use crate::item::{CardRule, Effect, Item};
+use crate::leaving::LeavingDrops;
 use crate::placement::{Happening, Stale, State};
 use crate::placements::{Placed, Placements};
 use crate::planner::{Placing, Plan, Standing};
@@ -77,6 +84,8 @@ pub struct Ledger {
     strays: Vec<Tag>,
     /// Entries that are to be withdrawn and that the card was not asked about yet.
     to_withdraw: Vec<Tag>,
+    /// Items that drop, that are to go, and of which the card has not confirmed that they went.
+    dropping: LeavingDrops,
 }
 
 /// A rule that was placed.
@@ -110,6 +119,11 @@ impl Entry {
     /// Returns whether a look after the answer found the rule.
     fn is_confirmed(&self) -> bool {
         self.state.stands_before_others() && self.seen > self.answered
+    }
+
+    /// Returns whether the card drops what the rule matches.
+    fn drops(&self) -> bool {
+        self.placing.rule.effect == Effect::Drop
     }
 
     /// Returns whether marks of the rule count.
@@ -196,6 +210,7 @@ impl Ledger {
             refused: HashMap::new(),
             strays: Vec::new(),
             to_withdraw: Vec::new(),
+            dropping: LeavingDrops::default(),
         }
     }
 
@@ -260,12 +275,46 @@ impl Ledger {
         }
         let is_beaten =
             |placing: &Placing| came.iter().any(|(_, policy)| placing.is_beaten_by(policy));
+        // What begins connections lets their packets pass, whatever other rules say of them.
+        let reflects = |policy: &Policy| matches!(policy.action, policy::Action::Reflect(_));
+        let begins = came.iter().any(|(_, policy)| reflects(policy));
+        let mut wrong = Vec::new();
         for entry in self.entries.values_mut().filter(|entry| !entry.state.is_going()) {
-            if is_beaten(&entry.placing) {
-                entry.state = entry.state.after(Happening::Change);
+            let is_beaten = is_beaten(&entry.placing);
+            match entry.drops() {
+                true if is_beaten || begins => wrong.push(entry.placing.key),
+                false if is_beaten => entry.state = entry.state.after(Happening::Change),
+                _ => {}
             }
         }
-        self.waiting.retain(|placing| !is_beaten(placing));
+        wrong.into_iter().for_each(|key| self.withdraw(key));
+        let is_wrong =
+            |placing: &Placing| is_beaten(placing) || begins && placing.rule.effect == Effect::Drop;
+        self.waiting.retain(|placing| !is_wrong(placing));
+    }
+
+    /// Takes all rules that drop out of the card: it is not known any more what they may drop.
+    pub fn withdraw_drops(&mut self) {
+        self.revision += 1;
+        let drops = self.entries.values().filter(|entry| entry.drops());
+        let keys: Vec<RuleKey> = drops.map(|entry| entry.placing.key).collect();
+        keys.into_iter().for_each(|key| self.withdraw(key));
+        self.waiting.retain(|placing| placing.rule.effect != Effect::Drop);
+    }
+
+    /// Rules that drop, that are to go, and of which the card has not confirmed that they went.
+    pub fn unconfirmed_drops(&self) -> usize {
+        self.dropping.count()
+    }
+
+    /// Returns whether a rule that drops is in the card, or may be.
+    pub fn may_drop(&self) -> bool {
+        self.unconfirmed_drops() > 0 || self.entries.values().any(Entry::drops)
+    }
+
+    /// Notes that the card is known to have nothing.
+    pub fn is_empty_now(&mut self) {
+        self.dropping.clear();
     }
 
     /// Takes a rule out of the card, or off the list of those that wait. Those behind it do not
@@ -282,9 +331,13 @@ impl Ledger {
         let handle = self.handles.remove(&key)?;
         let entry = self.entries.get_mut(&handle)?;
         if !entry.state.is_going() {
+            let tag = Tag { handle, incarnation: self.incarnation };
+            if entry.drops() {
+                self.dropping.leaves(tag, entry.state, self.looks);
+            }
             entry.state = entry.state.after(Happening::Withdraw);
             entry.asked = self.looks;
-            self.to_withdraw.push(Tag { handle, incarnation: self.incarnation });
+            self.to_withdraw.push(tag);
         }
         Some(handle)
     }
@@ -292,8 +345,12 @@ impl Ledger {
     /// Notes that a rule stands before those behind it no more.
     fn part(&mut self, handle: Handle) {
         for behind in self.behind.remove(&handle).unwrap_or_default() {
-            if let Some(entry) = self.entries.get_mut(&behind) {
-                entry.company = Company::Unknown;
+            let Some(entry) = self.entries.get_mut(&behind) else { continue };
+            entry.company = Company::Unknown;
+            // It would drop what that one lets pass.
+            if entry.drops() && !entry.state.is_going() {
+                let key = entry.placing.key;
+                self.withdraw(key);
             }
         }
     }
@@ -318,6 +375,7 @@ impl Ledger {
     pub fn is_settled(&self) -> bool {
         self.to_withdraw.is_empty()
             && self.strays.is_empty()
+            && self.dropping.count() == 0
             && self.entries.values().all(|entry| match entry.state {
                 State::Live => entry.is_confirmed() && entry.company == Company::Complete,
                 State::Stale(Stale::Changed) => true,
@@ -331,6 +389,8 @@ impl Ledger {
     pub fn orders(&mut self) -> Orders {
         let mut withdraw = std::mem::take(&mut self.strays);
         withdraw.append(&mut self.to_withdraw);
+        // What drops goes before what stands before it.
+        withdraw.sort_by_key(|tag| !self.dropping.has(*tag));
         let mut place = Vec::new();
         let mut room = self.capacity.saturating_sub(self.entries_taken());
         let mut used = self.used_places();
@@ -428,7 +488,7 @@ impl Ledger {
         let mask = Placements::mask(self.capacity);
         // Every place is tried once at most: there are more than entries.
         for number in self.next..=self.next.saturating_add(mask) {
-            let handle = Handle::new(number)?;
+            let handle = Handle::new(number).filter(|handle| !handle.is_of_sa())?;
             if used.insert(number & mask) {
                 self.next = number + 1;
                 return Some(Tag { handle, incarnation: self.incarnation });
@@ -445,6 +505,7 @@ impl Ledger {
 
     /// Takes an event of the card in.
     pub fn event(&mut self, event: &CardEvent) -> Told {
+        self.dropping.event(event);
         match event {
             CardEvent::Live(tag) => self.answer(*tag, Happening::Live),
             CardEvent::Withdrawn(tag) => self.answer(*tag, Happening::Withdrawn),
@@ -455,6 +516,8 @@ impl Ledger {
                 }
                 told => told,
             },
+            // One that comes late or again says nothing of what was placed since: what drops is
+            // looked for.
             CardEvent::Down | CardEvent::Reset | CardEvent::Reloaded | CardEvent::Unplugged => {
                 Told::Lost(self.lost())
             }
@@ -488,6 +551,9 @@ impl Ledger {
         if happening == Happening::Refused && state.takes_room() && !before.is_going() {
             // It said that the rule was there, and now says that it is not.
             self.to_withdraw.push(tag);
+            if self.entries.get(&handle).is_some_and(Entry::drops) {
+                self.dropping.leaves(tag, before, self.looks);
+            }
         }
         if !state.takes_room() {
             self.entries.remove(&handle);
@@ -527,6 +593,9 @@ impl Ledger {
     fn lost(&mut self) -> usize {
         let lost = std::mem::take(&mut self.entries);
         let tag = |handle: &Handle| Tag { handle: *handle, incarnation: self.incarnation };
+        for (handle, entry) in lost.iter().filter(|(_, entry)| entry.drops()) {
+            self.dropping.leaves(tag(handle), entry.state, self.looks);
+        }
         self.strays.extend(lost.keys().map(tag));
         self.behind.clear();
         self.handles.clear();
@@ -548,6 +617,7 @@ impl Ledger {
             self.refused.clear();
         }
         self.looks += 1;
+        self.dropping.look(self.looks, |handle| card.reading(handle).is_some());
         let mut missing = Vec::new();
         let known = self.entries.iter_mut().filter(|(_, entry)| entry.state.stands_before_others());
         for (handle, entry) in known {

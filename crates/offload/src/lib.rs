@@ -21,10 +21,12 @@
 //! | `planner` | which rules a card should have |
 //! | `seasons` | rules that have been busy for a while |
 //! | `placement`, `ledger`, `placements` | what a card has, and which marks count |
+//! | `leaving` | rules that drop, until they are known to be gone |
+//! | `sa_book` | SAs that a card has |
 //! | `reason` | why a rule is not in the card |
 //!
-//! Pure: no I/O, no threads, no clock. Not here: which SAs a card should have; the planner and the
-//! ledger are of rules.
+//! Pure: no I/O, no threads, no clock. The planner and the ledger are of rules. Not here: which SAs
+//! a card should have; who puts them says so.
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -34,6 +36,7 @@ mod express;
 mod handle;
 mod index;
 mod item;
+mod leaving;
 mod ledger;
 mod pattern;
 mod placement;
@@ -42,6 +45,7 @@ mod planner;
 mod profiles;
 mod reason;
 mod sa;
+mod sa_book;
 mod seasons;
 mod spec;
 mod unit;
@@ -66,5 +70,6 @@ pub use sa::{
     OuterDontFragment, OuterDscp, OuterEcn, OuterFields, PolicyAction, SaDirection, SaKey,
     SaLimits, SaMode, Service, UdpEnds, Unfit, policy_fits, sa_fits,
 };
+pub use sa_book::{SaBook, SaNews, SaUse};
 pub use seasons::{IN_A_ROW, Seasons, WORTH_A_PLACE};
 pub use spec::{CardSpecError, MOST_ENTRIES, MOST_PROGRAMMING_MS, MOST_SAS};

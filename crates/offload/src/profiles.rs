@@ -41,6 +41,7 @@ const EMULATED_SAS: SaAbilities = SaAbilities {
     nat_traversal: Ability::Has(()),
     tfc: Ability::Lacks("it pads to the cipher's block alone"),
     packet_limits: Ability::Has(Exactness::Exact),
+    kernel_limits: Ability::Lacks("no kernel carries its packets"),
     byte_limits: Ability::Lacks("it counts packets against limits"),
     rx_sa_mark: Ability::Has(()),
     transmit: Transmit::ByHandle,
@@ -88,6 +89,7 @@ const V9: SaAbilities = SaAbilities {
     nat_traversal: Ability::Lacks("UDP encapsulation is refused"),
     tfc: Ability::Lacks("TFC padding is refused"),
     packet_limits: Ability::Has(Exactness::Exact),
+    kernel_limits: Ability::Lacks("Linux counts a frame of several segments (GSO) once"),
     byte_limits: Ability::Lacks(NOT_SAID),
     rx_sa_mark: Ability::Lacks("the mark of the SA comes with the packet buffer, behind XDP"),
     transmit: Transmit::BySelector,
@@ -109,6 +111,25 @@ const MLX5: SaAbilities = SaAbilities {
     byte_limits: Ability::Has(Exactness::Polled { every_ms: 1000 }),
     beside_rules: Ability::Lacks("IPsec and tc-flower exclude each other on a netdev"),
     ..FROM_6_4
+};
+
+/// SAs that Linux carries for a card that does ESP under it: the driver refuses what it cannot.
+const CARRIED: SaAbilities = SaAbilities {
+    esn: Ability::Has(()),
+    transport: Ability::Lacks("Linux carries tunnels"),
+    nat_traversal: Ability::Lacks("Linux is asked for ESP alone"),
+    suites: &["aes-128-gcm", "aes-256-gcm"],
+    ..FROM_6_4
+};
+
+/// Linux's own ESP in the card's place.
+const STANDS_IN: SaAbilities = SaAbilities {
+    suites: &["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"],
+    windows: &[32, 64, 128, 256, 512, 1024, 2048, 4096],
+    // Without a card Linux cuts a frame into segments before it counts.
+    kernel_limits: Ability::Has(Exactness::Exact),
+    byte_limits: Ability::Lacks("Linux looks before it counts, and leaves the padding out"),
+    ..CARRIED
 };
 
 /// The profiles that are not the emulated card's.
@@ -149,6 +170,18 @@ impl Capabilities {
         let sas = Ability::Lacks("an emulated card has as many SAs as sas=N says");
         let (name, source) = ("emulated", Source::Emulated);
         Capabilities { name, source, rules: Ability::Has(rules), sas }
+    }
+
+    /// A card that does ESP under Linux, which carries the packets, as far as its driver was asked.
+    pub fn xfrm(packet: Ability, crypto: Ability) -> Capabilities {
+        let sas = Ability::Has(SaAbilities { packet, crypto, ..CARRIED });
+        Capabilities { name: "xfrm", source: Source::Asked, rules: NO_RULES, sas }
+    }
+
+    /// Linux's own ESP in such a card's place, for tests.
+    pub fn stand_in() -> Capabilities {
+        let (source, sas) = (Source::Emulated, Ability::Has(STANDS_IN));
+        Capabilities { name: "xfrm, Linux stands in", source, rules: NO_RULES, sas }
     }
 
     /// This card with so many SAs as the emulated one holds them; 0: none.

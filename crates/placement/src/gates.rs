@@ -24,6 +24,16 @@ pub(crate) struct OpenNetwork {
 }
 
 impl OpenNetwork {
+    /// The generation that the network has in the table, if it is there as the walk leaves it to
+    /// the tier; 0: it is open.
+    pub(crate) fn generation_by(&self, below: NetworkBelow) -> Option<u32> {
+        match below {
+            NetworkBelow::Open => (self.state == NetworkState::Open).then_some(0),
+            NetworkBelow::Asks(by) => self.generation_of(by),
+            NetworkBelow::Closed => None,
+        }
+    }
+
     /// The generation of the verdicts that hold, if they are those of these rules.
     pub(crate) fn generation_of(&self, by: JudgedBy) -> Option<u32> {
         self.generation().filter(|_| self.by == Some(by))

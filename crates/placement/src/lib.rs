@@ -28,6 +28,7 @@
 //! | `tracked` | connections whose packets the tier passes |
 //! | `rule_use` | packets that the tier judged, by rule |
 //! | `standing` | the tier's answer to a flow, or the reason why it has none |
+//! | `again` | the rules' word on packets that the tier answered, for an audit |
 //! | `moment` | a moment by two clocks |
 //! | `heat` | which endpoints and flows are worth a place |
 //!
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod again;
 mod flows;
 mod gates;
 mod heat;
@@ -52,6 +54,7 @@ mod tries;
 mod ways;
 
 pub use admission::{Admission, AdmitError};
+pub use again::{Again, RulesSay, Wrong};
 pub use heat::{Heat, Moves, endpoints_of};
 pub use moment::Moment;
 pub use place::PortPlace;

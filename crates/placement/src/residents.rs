@@ -46,6 +46,8 @@ struct Resident {
     ways: [WayKey; 2],
     /// Hits of the slot when it was last looked at.
     seen: u64,
+    /// The moment at which its record was written, by the kernel's clock.
+    since_ns: u64,
 }
 
 /// The tier's contents, and the only writer of its tables.
@@ -179,7 +181,7 @@ impl<T: Tables> Residents<T> {
             return Err(AdmitError::RolledBack(error));
         }
         let seen = self.tables.hits(slot).unwrap_or(0);
-        self.residents.insert(key, Resident { slot, network, ways, seen });
+        self.residents.insert(key, Resident { slot, network, ways, seen, since_ns: now_ns });
         Ok(Admission::Admitted)
     }
 
@@ -281,6 +283,11 @@ impl<T: Tables> Residents<T> {
     /// Returns whether packets to an endpoint in the tier have an open way to its host.
     pub(crate) fn has_way_to(&self, key: EndpointKey) -> bool {
         self.residents.get(&key).is_some_and(|Resident { ways: [to, _], .. }| self.ways.is_open(to))
+    }
+
+    /// The slot of an endpoint's record, and the moment at which that was written.
+    pub(crate) fn record_of(&self, key: EndpointKey) -> Option<(u32, u64)> {
+        self.residents.get(&key).map(|resident| (resident.slot, resident.since_ns))
     }
 
     /// The flow of a packet that workers saw, if the tier could have a verdict on it.

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bpf::tier::{FlowKey, QUARANTINE, Tier};
-use bpf::{Action, Counter, Steering};
+use bpf::{Action, AnsweredSample, Counter, Steering};
 use common::memory::Memory;
 use common::*;
 use dataplane::connections::{Connections, Key, Limits, Zone};
 use dataplane::{DropReason, Input, NetdevId, Outputs, PortId, Snapshot, Verdict, Walk};
 use endpoints::Endpoint;
-use placement::{Admission, Moment, Residents};
+use placement::{Admission, Again, Moment, Residents};
 use policy::connection::{Segment, Shown, Timeouts};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -270,6 +270,30 @@ struct Seen {
     dropped: RefCell<BTreeMap<String, u64>>,
     /// Flows at once whose connections permitted them.
     tracked: Cell<u64>,
+    /// Samples that were found right when they were judged again, and outdated ones.
+    right: Cell<u64>,
+    outdated: Cell<u64>,
+}
+
+/// Judges the samples of what the program answered again.
+fn judge_samples(
+    residents: &Residents<Arc<Tier>>,
+    snapshot: &Snapshot,
+    seen: &Seen,
+) -> Result<(), TestCaseError> {
+    let mut samples = Vec::new();
+    residents.tables().take_samples(&mut samples).map_err(refused)?;
+    for sample in samples {
+        // The clock of this test is not the kernel's.
+        let sample = AnsweredSample { at_ns: u64::MAX, ..sample };
+        let count = match residents.judge_again(&sample, snapshot, moment(WALK_NS)) {
+            Again::Right => &seen.right,
+            Again::Outdated => &seen.outdated,
+            Again::Wrong(wrong) => return Err(refused(format!("{wrong:?}"))),
+        };
+        count.set(count.get() + 1);
+    }
+    Ok(())
 }
 
 /// Compares the program's answer about a frame with the walk's.
@@ -397,7 +421,7 @@ fn agree_on_all(
         }
         agree(steering, snapshot, &draft.bytes(), seen)?;
     }
-    Ok(())
+    judge_samples(residents, snapshot, seen)
 }
 
 /// Endpoints and those that are placed; groups before a change and after it; frames.
@@ -446,6 +470,7 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
             agree(&steering, &before, &draft.bytes(), &seen)?;
             agree(&steering, &after, &draft.bytes(), &seen)?;
         }
+        judge_samples(&residents, &after, &seen)?;
         residents.widen(&after, place_of, clock).map_err(refused)?;
         agree_on_all(&steering, &mut residents, &after, (last, clock, &seen))?;
         running.replace(Some(after));
@@ -454,16 +479,15 @@ fn what_the_kernel_tier_sends_is_what_the_walk_sends() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    let Seen { carried, answered, left, up, refused, claimed, dropped, tracked } = seen;
+    let Seen { carried, answered, left, up, refused, claimed, dropped, tracked, .. } = seen;
+    println!("samples: {:?} right, {:?} outdated", seen.right, seen.outdated);
     println!("{claimed:?} claims, {tracked:?} flows of connections at once");
     println!("carried {carried:?}, answered {answered:?}, refused {refused:?}");
     println!("left to the walk {left:?}, {dropped:?}");
     let misses = residents.borrow().tables().misses().expect("counts");
     println!("misses {misses:?}");
     assert!(carried.get() > 1_000 && answered.get() > 100 && left.get() > 2_000);
-    let mut samples = Vec::new();
-    residents.borrow().tables().take_samples(&mut samples).unwrap();
-    assert!(samples.len() > 500, "{}", samples.len());
+    assert!(seen.right.get() > 500);
     assert!(up.get() > 2_000, "{up:?}");
     assert!(refused.get() > 100 && claimed.get() > 20 && tracked.get() > 5);
     // Each reason was met but two, which have tests of their own.

@@ -164,6 +164,19 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// The flow of whole packets of a protocol with neither ports nor message types, between
+    /// addresses of one family.
+    pub const fn between(source: Address, destination: Address, protocol: u8) -> Flow {
+        Flow {
+            family: source.family,
+            source: source.value,
+            destination: destination.value,
+            protocol,
+            upper: Upper::None,
+            opens: false,
+        }
+    }
+
     /// Source address.
     pub const fn source_address(&self) -> Address {
         Address { family: self.family, value: self.source }

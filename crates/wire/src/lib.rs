@@ -37,7 +37,7 @@ pub use direct_path::{DirectFlow, DirectPath};
 pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 pub use link::LinkAddress;
-pub use mark::{Claim, ClaimKind, Mark, MarkVlan};
+pub use mark::{Claim, ClaimKind, Deciphered, Mark, MarkVlan};
 pub use packet::{Fragment, Packet, ParseError};
 pub use upper_checksum::UpperChecksum;
 pub use vni::Vni;

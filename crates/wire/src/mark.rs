@@ -80,6 +80,19 @@ const RULE_BITS: u32 = 30;
 pub const CARD_TAG: u32 = 3 << RULE_BITS;
 /// The word of a mark whose packet an SA in a card opened.
 pub const CARD_SA: u32 = 3 << RULE_BITS | 1;
+/// The word of a mark whose packet is ESP that an SA in a card deciphered.
+pub const CARD_DECIPHERED: u32 = 3 << RULE_BITS | 2;
+/// The word of a mark whose packet is ESP that an SA in a card could not authenticate.
+pub const CARD_NOT_AUTHENTIC: u32 = 3 << RULE_BITS | 3;
+
+/// A card's answer about ESP that it was to decipher and no more (crypto mode).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Deciphered {
+    /// The ICV was right; text and trailer are in clear.
+    Authentic,
+    /// The ICV was wrong; the packet is as it came.
+    Forged,
+}
 
 /// The program that marks the packets of a netdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,6 +190,27 @@ impl Mark {
         Mark { verdict: CARD_SA, ..self.with_card_tag(tag) }
     }
 
+    /// The tag of the SA in a card that was to decipher the packet, which is still ESP, and the
+    /// outcome. `None`: none was.
+    #[inline]
+    pub const fn card_cipher(&self) -> Option<(u64, Deciphered)> {
+        let outcome = match self.verdict {
+            CARD_DECIPHERED => Deciphered::Authentic,
+            CARD_NOT_AUTHENTIC => Deciphered::Forged,
+            _ => return None,
+        };
+        Some(((self.generation as u64) << 32 | self.domain as u64, outcome))
+    }
+
+    /// The mark of ESP that an SA in a card was to decipher.
+    pub const fn with_card_cipher(self, tag: u64, outcome: Deciphered) -> Mark {
+        let verdict = match outcome {
+            Deciphered::Authentic => CARD_DECIPHERED,
+            Deciphered::Forged => CARD_NOT_AUTHENTIC,
+        };
+        Mark { verdict, ..self.with_card_tag(tag) }
+    }
+
     /// Returns the bytes of the mark.
     pub fn bytes(&self) -> [u8; Mark::BYTES] {
         let Mark { netdev, vlan, incarnation, generation, zone, verdict, domain } = *self;
@@ -215,7 +249,7 @@ impl Mark {
 
     /// Returns whether it claims anything about its packet.
     pub fn claims(&self) -> bool {
-        self.generation != 0 || matches!(self.verdict, CARD_TAG | CARD_SA)
+        self.generation != 0 || matches!(self.verdict, CARD_TAG..=CARD_NOT_AUTHENTIC)
     }
 }
 

@@ -5,6 +5,11 @@
 
 use std::path::Path;
 
+use charon_link::{
+    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, Policy, PolicyAction,
+    PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, UpdateSa,
+    Use, encode_answer, encode_report, encode_request,
+};
 use wire::build::{PacketBuilder, tcp_flags};
 
 /// A target's seeds: a name and the input.
@@ -21,6 +26,7 @@ fn main() -> std::io::Result<()> {
         ("configuration", configuration()),
         ("overlay", overlay()),
         ("card_link", card_link()),
+        ("charon", charon()),
         ("walk", walk()),
     ] {
         let folder = Path::new(&folder).join(target);
@@ -55,6 +61,66 @@ fn card_link() -> Seeds {
         ("stream", "\u{5}one\ntwo\n\nthree\nfour".to_owned()),
     ];
     lines.into_iter().map(|(name, line)| (name.into(), line.into_bytes())).collect()
+}
+
+/// A message of each kind.
+fn charon() -> Seeds {
+    let ends = ["192.0.2.1:500", "198.51.100.1:4500"].map(|end| end.parse().unwrap());
+    let [source, destination] = ends;
+    let name = SaName { source, destination, spi: 0x1001 };
+    let selector = Selector {
+        protocol: 6,
+        ports: (443, 443),
+        addresses: ("10.1.0.0".parse().unwrap(), "10.1.255.255".parse().unwrap()),
+    };
+    let algorithm = |transform, bytes| Algorithm { transform, key: vec![7; bytes].into() };
+    let limits = SaLimits { seconds: 3600, bytes: 0, packets: 1 };
+    let sa = AddSa {
+        direction: SaDirection::Outbound,
+        name,
+        reqid: 1,
+        mode: LinkMode::Tunnel,
+        encryption: algorithm(20, 36),
+        integrity: algorithm(0, 0),
+        esn: true,
+        window: 32,
+        in_udp: false,
+        soft: limits,
+        hard: limits,
+        selectors: [vec![selector.clone()], vec![selector.clone(); 2]],
+        initiator: true,
+        repeat: false,
+    };
+    let selectors = [selector.clone(), selector.clone()];
+    let direction = PolicyDirection::Outbound;
+    let policy = Policy { direction, source, destination, selectors: selectors.clone() };
+    let query = Request::QueryPolicy { direction, selectors: selectors.clone() };
+    let action = PolicyAction::Protect;
+    let add = AddPolicy { policy, action, reqid: 1, spi: 0, priority: 9, repeat: false };
+    let hello = Charon { charon: "5.9.8".into(), plugin: "1".into() };
+    let update = UpdateSa { name, source, destination, in_udp: true };
+    let requests = [
+        ("hello", Request::Hello(hello)),
+        ("get-spi", Request::GetSpi { source, destination }),
+        ("add-sa", Request::AddSa(Box::new(sa))),
+        ("update-sa", Request::UpdateSa(update)),
+        ("query-sa", Request::QuerySa(name)),
+        ("add-policy", Request::AddPolicy(add.clone())),
+        ("query-policy", query),
+        ("delete-policy", Request::DeletePolicy(add)),
+        ("repeated", Request::Repeated),
+    ];
+    let requests = requests.map(|(kind, request)| (kind, encode_request(1, 2, &request)));
+    let usage = Some(Use { packets: 1, bytes: 2, idle_seconds: None });
+    let answer = Answer { spi: Some(7), usage, ..Answer::plain(Status::Refused, "no") };
+    let reports = [
+        ("acquire", Report::Acquire { reqid: 1, selectors }),
+        ("expire", Report::Expire { spi: 7, destination, hardness: Hardness::Hard }),
+        ("mapping", Report::Mapping { spi: 7, destination, peer: source }),
+    ];
+    let told = reports.map(|(kind, report)| (kind, encode_report(2, &report)));
+    let all = requests.into_iter().chain(told).chain([("answer", encode_answer(1, 2, &answer))]);
+    all.map(|(kind, bytes)| (kind.into(), bytes.to_vec())).collect()
 }
 
 /// Tenants' frames between known endpoints, and questions for link addresses.

@@ -9,6 +9,7 @@
 //! | [`configuration`] | mistakes have a place; what is good prints as what means the same |
 //! | [`overlay`] | no bytes reach another tenant, the books balance |
 //! | [`card_link`] | a line that is read is read the same again; streams are cut anywhere |
+//! | [`charon`] | a message that is read is read the same again, and shows no key |
 //! | [`walk`] | the books balance, and what leaves may leave by the oracle's reading of the SPD |
 //!
 //! A new target also goes into [`TARGETS`], `fuzz/Cargo.toml` and `examples/seeds.rs`.
@@ -16,6 +17,7 @@
 
 mod bytes;
 mod card_link;
+mod charon;
 mod configuration;
 mod esp;
 mod overlay;
@@ -24,6 +26,7 @@ mod walk;
 
 pub use bytes::Bytes;
 pub use card_link::card_link;
+pub use charon::charon;
 pub use configuration::configuration;
 pub use esp::esp_open;
 pub use overlay::overlay;
@@ -40,5 +43,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("configuration", configuration),
     ("overlay", overlay),
     ("card_link", card_link),
+    ("charon", charon),
     ("walk", walk),
 ];

@@ -64,6 +64,10 @@ struct Gateway {
     /// Flows that were allowed so far: later fragments have the ports of one of them, and may have
     /// waited for it.
     earlier: Vec<Allowed>,
+    /// Flows of batches of which packets are still in a ring: without free frames none is received.
+    waiting: Vec<Allowed>,
+    /// Packets that arrived and have no verdict yet.
+    unjudged: usize,
 }
 
 impl Gateway {
@@ -72,7 +76,8 @@ impl Gateway {
         let (ivs, sealed) = (BTreeSet::new(), BTreeSet::new());
         let lab = |use_| hub().laboratory().remembering(64).with_fast_path(use_);
         let (fast, general) = (lab(FastPathUse::Eager), lab(FastPathUse::Never));
-        Gateway { lab: fast, general, policies, ivs, sealed, earlier: vec![] }
+        let (earlier, waiting, unjudged) = (vec![], vec![], 0);
+        Gateway { lab: fast, general, policies, ivs, sealed, earlier, waiting, unjudged }
     }
 
     /// Lets a batch arrive and judges all that leaves.
@@ -87,11 +92,17 @@ impl Gateway {
         self.nothing_was_opened_twice(batch);
         let allowed = self.allowed(batch);
         self.earlier.extend(&allowed);
+        self.waiting.extend(&allowed);
+        self.unjudged += batch.arrivals.len();
         let fragments = outcome.verdicts.contains(&Verdict::Consumed);
         for sent in &outcome.sent {
             let (flow, set) = self.read(sent);
             self.may_leave(sent, &flow, set, fragments);
-            self.comes_from(&allowed, sent, &flow, fragments);
+            self.comes_from(sent, &flow, fragments);
+        }
+        self.unjudged = self.unjudged.saturating_sub(outcome.verdicts.len());
+        if self.unjudged == 0 {
+            self.waiting.clear();
         }
     }
 
@@ -264,7 +275,8 @@ impl Gateway {
     }
 
     /// Asserts that a packet that leaves came in and was allowed in, or is an ICMP error of ours.
-    fn comes_from(&self, allowed: &[Allowed], sent: &Sent, flow: &Flow, fragments: bool) {
+    fn comes_from(&self, sent: &Sent, flow: &Flow, fragments: bool) {
+        let allowed = &self.waiting;
         let ends = |flow: &Flow| (flow.family, flow.source, flow.destination, flow.protocol);
         let is_it = |known: &Allowed| {
             let same = known.flow == *flow || fragments && ends(&known.flow) == ends(flow);

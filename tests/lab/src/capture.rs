@@ -34,6 +34,9 @@ pub enum Scope {
     Heads,
     /// Every frame, whole.
     Whole,
+    /// The heads of frames of more bytes than these, as the kernel has them: several segments may
+    /// be in one.
+    LongerThan(u32),
     /// Everything but ESP: cheap beside a throughput measurement, and complete for clear packets.
     NotEsp,
 }
@@ -65,6 +68,9 @@ impl Capture {
         match scope {
             Scope::Heads => command.args(["-s", &heads]),
             Scope::Whole => command.args(["-s", "0"]),
+            Scope::LongerThan(bytes) => {
+                command.args(["-s", &heads, "greater", &(bytes + 1).to_string()])
+            }
             Scope::NotEsp => command.args(["-s", &heads, "not", "(ip proto 50 or ip6 proto 50)"]),
         };
         let mut running = Running::start(command)?;
@@ -196,6 +202,12 @@ impl Tally {
         }
     }
 
+    /// ESP packets of an SPI, each number once, and the highest number.
+    pub fn of_spi(&self, spi: u32) -> (u64, u32) {
+        let numbers = self.numbers.iter().filter(|(of, _)| *of == spi).map(|(_, number)| *number);
+        numbers.fold((0, 0), |(count, highest), number| (count + 1, highest.max(number)))
+    }
+
     /// SPIs seen.
     pub fn spis(&self) -> HashSet<u32> {
         self.numbers.iter().map(|&(spi, _)| spi).collect()
@@ -298,6 +310,34 @@ pub fn esp_frames_to(capture: &Path, destination: Ipv4Addr) -> Result<Vec<Vec<u8
         reader.skip();
     }
     Ok(frames)
+}
+
+/// Number of the ESP packets of a capture, over IPv4 and without UDP, and of those that
+/// [carry a packet in clear](carries_clear).
+///
+/// # Errors
+/// [`LabError::Capture`].
+pub fn esp_in_clear(capture: &Path) -> Result<(u64, u64), LabError> {
+    let (mut esp, mut in_clear) = (0, 0);
+    let mut reader = CaptureReader::open(capture)?;
+    while let Some(packet) = reader.peek()? {
+        let (ethertype, ip) = ethertype(packet.bytes);
+        if ethertype == 0x0800 && number(packet.bytes, ip + 9, 1) == 50 {
+            esp += 1;
+            in_clear += u64::from(carries_clear(packet.bytes));
+        }
+        reader.skip();
+    }
+    Ok((esp, in_clear))
+}
+
+/// Returns whether a frame with ESP over IPv4 carries an IPv4 packet in clear: behind 8 bytes of
+/// SPI and number and 8 of IV is a header with the right checksum.
+pub fn carries_clear(frame: &[u8]) -> bool {
+    let (_, ip) = ethertype(frame);
+    let inner = frame.get(ip + 20 + 16..ip + 20 + 16 + 20).unwrap_or_default();
+    let sum: u128 = (0..10).map(|word| number(inner, word * 2, 2)).sum();
+    inner.first() == Some(&0x45) && (sum & 0xffff) + (sum >> 16) == 0xffff
 }
 
 /// Number of the frames of a capture.

@@ -26,6 +26,7 @@
 
 pub mod capture;
 pub mod carded;
+pub mod charon;
 pub mod configuration;
 pub mod daemon;
 pub mod direct_paths;
@@ -42,14 +43,16 @@ pub mod namespace;
 pub mod ping;
 pub mod process;
 pub mod programs;
+pub mod sealed;
 pub mod sites;
 pub mod stream;
 pub mod vxlan;
 
 pub use capture::{Capture, Scope, Tally};
+pub use charon::{Charon, ChildPlan};
 pub use configuration::{GatewayFile, PeerEntry};
 pub use daemon::Daemon;
-pub use emulated_card::{CardPlan, EmulatedCard};
+pub use emulated_card::{CardPlan, EmulatedCard, SeenFrame};
 pub use error::LabError;
 pub use gateways::Gateways;
 pub use laboratory::Laboratory;

@@ -23,6 +23,8 @@ pub struct Ping<'a> {
     pub size: u32,
     /// Permission to fragment them.
     pub fragments: Fragments,
+    /// The wait for the last answers, if there was none so far.
+    pub patience: Duration,
 }
 
 /// Permission to fragment a packet.
@@ -55,7 +57,8 @@ impl<'a> Ping<'a> {
     /// `count` pings of usual size to `to`, 100 a second.
     pub fn new(to: &'a str, count: u32) -> Ping<'a> {
         let interval = Duration::from_millis(10);
-        Ping { to, from: None, count, interval, size: 56, fragments: Fragments::Allowed }
+        let (fragments, patience) = (Fragments::Allowed, Duration::from_secs(2));
+        Ping { to, from: None, count, interval, size: 56, fragments, patience }
     }
 
     /// Pings from inside `from` and waits for the end: at most the time that sending takes, and
@@ -95,8 +98,8 @@ impl<'a> Ping<'a> {
     /// As [`Running::start`].
     pub fn start(&self, from: &Namespace) -> Result<Running, LabError> {
         let mut command = self.command(from);
-        // The wait for the last answers, if there is none. No -w: it would send more than `count`.
-        command.args(["-W", "2", self.to]);
+        // No -w: it would send more than `count`.
+        command.args(["-W", &format!("{:.1}", self.patience.as_secs_f64()), self.to]);
         Running::start(command)
     }
 

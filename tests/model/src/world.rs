@@ -181,6 +181,7 @@ impl World {
                 keepalive_s: None,
                 path_mtu: Some(path_mtu),
                 fragment_outer: false,
+                outer: None,
             });
         }
         Snapshot::new(SnapshotParts {

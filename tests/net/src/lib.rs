@@ -235,11 +235,23 @@ impl Lab {
     /// # Panics
     /// If the laboratory breaks, or something leaked.
     pub fn hunt(&mut self, disturbance: impl FnOnce(&mut Gateways)) -> Quarry {
+        self.hunt_by_steps_of(STEP, disturbance)
+    }
+
+    /// As [`Lab::hunt`], with a packet of each stream every `step`.
+    ///
+    /// # Panics
+    /// As [`Lab::hunt`].
+    pub fn hunt_by_steps_of(
+        &mut self,
+        step: Duration,
+        disturbance: impl FnOnce(&mut Gateways),
+    ) -> Quarry {
         // Every neighbour is known: what is lost from here on is the disturbance's doing.
         self.flows_again();
         let capture = self.gateways.capture(Scope::Heads).unwrap();
         let streams =
-            [(1, 2), (2, 1)].map(|(from, to)| self.gateways.stream(from, to, STEP).unwrap());
+            [(1, 2), (2, 1)].map(|(from, to)| self.gateways.stream(from, to, step).unwrap());
         std::thread::sleep(Duration::from_millis(300));
         disturbance(&mut self.gateways);
         std::thread::sleep(Duration::from_millis(300));

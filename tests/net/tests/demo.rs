@@ -171,4 +171,15 @@ fn an_emulated_card_is_slow_small_forgetful_and_a_liar_in_the_demonstration_of_o
     }
     assert!(number(&answer["audited"]) > 0 && number(&answer["wrong"]) == 0, "{answer}");
     assert!(number(&answer["captures"]["tagged"]) > 0, "{answer}");
+    let modes = answer["modes"].as_array().unwrap();
+    let named: Vec<&str> = modes.iter().filter_map(|row| row["mode"].as_str()).collect();
+    assert_eq!(named, ["none", "crypto", "packet", "auto"]);
+    for row in modes {
+        let of = |name: &str| number(&row[name]);
+        assert_eq!([of("lost"), of("wire_clear"), of("repeated")], [0, 0, 0], "{row}");
+        let is_clear = row["mode"] == "packet" || row["mode"] == "auto";
+        assert_eq!((of("host_clear") > 0, of("host_esp") > 0), (is_clear, !is_clear), "{row}");
+        let in_clear = if row["mode"] == "crypto" { of("host_esp") } else { 0 };
+        assert_eq!([of("host_esp_in_clear"), of("wire_esp_in_clear")], [in_clear, 0], "{row}");
+    }
 }

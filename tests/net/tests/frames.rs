@@ -125,8 +125,10 @@ fn an_mtu_that_outgrows_the_frames_is_told_and_a_port_that_does_is_refused() {
     // A new port with such an MTU is refused as a whole.
     let second = lab.gateways.sites.laboratory.namespace("second").unwrap();
     let gateway = &lab.gateways.site(1).gateway;
-    connect((gateway, "lan2"), (&second, "eth0"), 1).unwrap();
-    gateway.ip(&format!("link set lan2 mtu {JUMBO} up\naddr add 10.1.128.1/24 dev lan2")).unwrap();
+    // Renamed last: the daemon never sees a `lan2` with another MTU.
+    connect((gateway, "unnamed"), (&second, "eth0"), 1).unwrap();
+    let named = format!("link set unnamed down\nlink set unnamed mtu {JUMBO} name lan2");
+    gateway.ip(&format!("{named}\nlink set lan2 up\naddr add 10.1.128.1/24 dev lan2")).unwrap();
     let file = lab.gateways.file(1);
     let changed = file.beside("changed.toml");
     let port = "\n[port.lan2]\nnetdev = \"lan2\"\nside = \"protected\"\n";

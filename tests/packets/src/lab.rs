@@ -20,14 +20,15 @@ use dataplane::{
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
-    InboundSa, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
-    Tunnel,
+    CardSeat, CardWork, InboundSa, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter,
+    SequenceNumbers, Spi, Suite, Tunnel,
 };
 use policy::{
     Action, Direction, Policy, PolicyId, PortRange, SaSetId, Selector, Spd, UpperSelector,
 };
 use wire::link::{Link, Tag, ethertype};
-use wire::{Address, BATCH, Family};
+use wire::mark::MarkVlan;
+use wire::{Address, BATCH, CardHeader, Deciphered, Family, Mark};
 
 use crate::peer::{Agreement, Peer};
 
@@ -67,6 +68,9 @@ pub const WITHOUT_ROUTE: SetIndex = SetIndex(4);
 pub const REPLAY_WINDOW: u32 = 64;
 
 const DEVICES: usize = 3;
+
+/// The netdev whose card can have SAs: that of [`WAN`].
+pub const CARD: NetdevId = NetdevId(1);
 
 /// The three spokes.
 pub fn agreements() -> [Agreement; 3] {
@@ -146,6 +150,39 @@ impl Hub {
         self.parts.sets[place].tunnel = agreement.encapsulation().tunnel;
     }
 
+    /// Puts the SAs of a set, as they are agreed on now, into the card of [`WAN`], by their
+    /// [`tags`].
+    ///
+    /// # Panics
+    /// For a set without an agreement.
+    pub fn seat(&mut self, set: SetIndex) {
+        self.seat_on(set, CARD);
+    }
+
+    /// Puts the SAs of a set into the card of a netdev, as [`Hub::seat`] does.
+    ///
+    /// # Panics
+    /// As [`Hub::seat`].
+    pub fn seat_on(&mut self, set: SetIndex, netdev: NetdevId) {
+        let place = set.0 as usize;
+        let (outbound, inbound) = seated(&self.agreements[place], netdev);
+        (self.parts.outbound[place], self.parts.inbound[place]) = (outbound, inbound);
+    }
+
+    /// Has the card of [`CARD`] do the cipher of a set's SAs, which are as they are otherwise.
+    ///
+    /// # Panics
+    /// If there is no such set.
+    pub fn seat_ciphers(&mut self, set: SetIndex) {
+        let SnapshotParts { outbound, inbound, .. } = &mut self.parts;
+        let [seals, opens] =
+            tags(set).map(|tag| Some(CardSeat::of_worker(CARD.0, tag, CardWork::Cipher)));
+        let place = set.0 as usize;
+        let (out, back) = (&mut outbound[place], &mut inbound[place]);
+        *out = Arc::new(out.at(out.id, out.set).seated(seals));
+        *back = Arc::new(back.at(back.id, back.set).seated(opens));
+    }
+
     /// The snapshot alone, for whoever drives the walk himself.
     ///
     /// # Panics
@@ -171,11 +208,37 @@ impl Hub {
             snapshot,
             worker,
             peers,
+            wire: None,
             now_ns: 1_000_000_000,
             capture: None,
             dropped_before: 0,
         }
     }
+}
+
+/// Tags of a set's SAs in the card of [`WAN`]: of the one that seals, and of the one that opens.
+pub fn tags(set: SetIndex) -> [u64; 2] {
+    let first = u64::from(set.0) * 2 + 1;
+    [first, first + 1]
+}
+
+/// The mark of a packet that a card opened by the SA of this tag.
+pub fn opened_mark(netdev: NetdevId, tag: u64) -> Mark {
+    let mark = Mark {
+        netdev: netdev.0,
+        vlan: MarkVlan::Untagged,
+        incarnation: 1,
+        generation: 0,
+        zone: 0,
+        verdict: 0,
+        domain: 0,
+    };
+    mark.with_card_sa(tag)
+}
+
+/// The mark of ESP that a card was to decipher by the SA of this tag.
+pub fn deciphered_mark(netdev: NetdevId, tag: u64, outcome: Deciphered) -> Mark {
+    opened_mark(netdev, tag).with_card_cipher(tag, outcome)
 }
 
 /// A packet that left.
@@ -187,6 +250,8 @@ pub struct Sent {
     pub to: Option<[u8; 6]>,
     /// The IP packet, as long as the frame goes.
     pub packet: Vec<u8>,
+    /// Tag of the SA by which a card is to seal it; `None`: it leaves as it is.
+    pub to_seal: Option<u64>,
 }
 
 /// The outcome of sending packets in.
@@ -198,6 +263,15 @@ pub struct Outcome {
     pub sent: Vec<Sent>,
 }
 
+/// A card, or what else is between [`WAN`] and its wire.
+pub trait Wire {
+    /// A frame that came by the wire, as the gateway gets it, with its mark; `None`: the gateway
+    /// gets nothing.
+    fn came(&mut self, frame: &[u8]) -> Option<(Vec<u8>, Option<Mark>)>;
+    /// The frame on the wire for one with this header in front; `None`: there is none.
+    fn leaves(&mut self, header: CardHeader, frame: &[u8]) -> Option<Vec<u8>>;
+}
+
 /// A running gateway, the peers, and a clock that stands still unless it is moved.
 pub struct Laboratory {
     /// The snapshot that the gateway looks things up in.
@@ -206,6 +280,7 @@ pub struct Laboratory {
     pub now_ns: u64,
     worker: Worker<MemoryFrames, MemoryPort>,
     peers: [Peer; 3],
+    wire: Option<Box<dyn Wire>>,
     /// Packets that a capture took.
     capture: Option<TapReader>,
     /// Drops on the ledgers of ports that are gone.
@@ -230,6 +305,12 @@ impl Laboratory {
     /// Puts the gateway among live ports: packets wait for neighbours.
     pub fn live(mut self) -> Laboratory {
         self.worker = self.worker.live();
+        self
+    }
+
+    /// Puts a card between [`WAN`] and its wire.
+    pub fn behind(mut self, card: impl Wire + 'static) -> Laboratory {
+        self.wire = Some(Box::new(card));
         self
     }
 
@@ -427,8 +508,25 @@ impl Laboratory {
     /// If afterwards the books do not balance: the ledger of every port, the frames, one verdict
     /// per packet, the drops by reason against the drops by port.
     pub fn send_frames<B: AsRef<[u8]>>(&mut self, netdev: NetdevId, frames: &[B]) -> Outcome {
+        let mut came = |frame: &B| match &mut self.wire {
+            Some(wire) if netdev == CARD => wire.came(frame.as_ref()),
+            _ => Some((frame.as_ref().to_vec(), None)),
+        };
+        let frames: Vec<_> = frames.iter().filter_map(&mut came).collect();
+        self.send_marked(netdev, &frames)
+    }
+
+    /// Lets frames arrive by a netdev, with what lower tiers claim of them.
+    ///
+    /// # Panics
+    /// As [`Laboratory::send_frames`].
+    pub fn send_marked<B: AsRef<[u8]>>(
+        &mut self,
+        netdev: NetdevId,
+        frames: &[(B, Option<Mark>)],
+    ) -> Outcome {
         let port = self.worker.netdev_mut(netdev).expect("a device of the laboratory");
-        frames.iter().for_each(|frame| port.push(frame.as_ref()));
+        frames.iter().for_each(|(frame, mark)| port.push_marked(frame.as_ref(), *mark));
         let mut outcome = Outcome::default();
         loop {
             let received = self.worker.turn(&self.snapshot, self.now_ns, netdev, BATCH);
@@ -452,16 +550,35 @@ impl Laboratory {
             None => return,
         };
         for frame in transmitted {
-            into.push(self.read(netdev, &frame));
+            into.extend(self.read(netdev, &frame));
+        }
+    }
+
+    /// A frame that left, sealed by the card if one is there; `None`: the card dropped it.
+    fn read(&mut self, netdev: NetdevId, frame: &[u8]) -> Option<Sent> {
+        let header = frame.first_chunk().and_then(CardHeader::read);
+        let (header, tag, behind) = match header {
+            Some(header @ (CardHeader::Sa(tag) | CardHeader::Cipher(tag))) => {
+                (header, tag, &frame[CardHeader::BYTES..])
+            }
+            Some(other) => panic!("{other:?} is no header for a card"),
+            None => return Some(self.read_frame(netdev, frame)),
+        };
+        let in_clear = self.read_frame(netdev, behind);
+        match &mut self.wire {
+            Some(wire) if netdev == CARD => {
+                wire.leaves(header, behind).map(|sealed| self.read_frame(netdev, &sealed))
+            }
+            _ => Some(Sent { to_seal: Some(tag), ..in_clear }),
         }
     }
 
     /// A frame that left: its link header is checked here, once for all tests.
-    fn read(&self, netdev: NetdevId, frame: &[u8]) -> Sent {
+    fn read_frame(&self, netdev: NetdevId, frame: &[u8]) -> Sent {
         let on_device = || self.snapshot.ports().filter(|(_, info)| info.netdev == netdev);
         let (port, info) = on_device().next().expect("a port's device");
         if info.medium == Medium::Ip {
-            return Sent { port, to: None, packet: frame.to_vec() };
+            return Sent { port, to: None, packet: frame.to_vec(), to_seal: None };
         }
         let link = Link::parse(frame).expect("a link header");
         let vlan = match link.tag {
@@ -475,7 +592,7 @@ impl Laboratory {
         let packet = frame[link.length..].to_vec();
         let expected = if packet[0] >> 4 == 6 { ethertype::IPV6 } else { ethertype::IPV4 };
         assert_eq!(link.ethertype, expected);
-        Sent { port, to: Some(link.destination), packet }
+        Sent { port, to: Some(link.destination), packet, to_seal: None }
     }
 
     /// DESIGN I7: between turns every ledger balances and every frame is free.
@@ -722,6 +839,7 @@ fn sets() -> Vec<SaSet> {
         keepalive_s: None,
         path_mtu: Some(PathMtu::default()),
         fragment_outer: false,
+        outer: None,
     };
     let of = |a: &Agreement| SaSet {
         tunnel: Tunnel { local: a.hub, remote: a.address },
@@ -770,6 +888,23 @@ fn sas(a: &Agreement) -> (Arc<OutboundSa>, Arc<InboundSa>) {
     (
         Arc::new(outbound.expect("ends of one family")),
         Arc::new(inbound.expect("ends of one family")),
+    )
+}
+
+/// The gateway's SAs of an agreement in the card of a netdev.
+fn seated(a: &Agreement, netdev: NetdevId) -> (Arc<OutboundSa>, Arc<InboundSa>) {
+    let (id, carried) = (SaId(a.index.0), a.encapsulation());
+    let [seals, opens] =
+        tags(a.index).map(|tag| Some(CardSeat::of_worker(netdev.0, tag, CardWork::Packets)));
+    let counter = Arc::new(SequenceCounter::spent(a.numbers));
+    let (key, number) = (a.material_from_hub(), spi(a.spi_from_hub));
+    let outbound = OutboundSa::new(id, number, a.set, &key, carried, counter);
+    let window = Arc::new(ReplayWindow::new(REPLAY_WINDOW, a.numbers).expect("a good size"));
+    let (key, number) = (a.material_to_hub(), spi(a.spi_to_hub));
+    let inbound = InboundSa::new(id, number, a.set, &key, carried, window);
+    (
+        Arc::new(outbound.expect("ends of one family").seated(seals)),
+        Arc::new(inbound.expect("ends of one family").seated(opens)),
     )
 }
 

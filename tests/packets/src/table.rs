@@ -6,7 +6,7 @@ use dataplane::{DropReason, HoldKind, PortId, SetIndex, Verdict};
 use wire::checksum;
 use wire::flow::protocol;
 
-use crate::lab::{Hub, Laboratory, Outcome, WAN};
+use crate::lab::{self, Hub, Laboratory, Outcome, WAN};
 use crate::peer::Peer;
 
 /// A function by which a peer makes a packet that no peer should send.
@@ -21,6 +21,8 @@ pub enum In {
     Frame(PortId, Vec<u8>),
     /// An IP packet sealed by this peer, by the unprotected port.
     Sealed(SetIndex, Vec<u8>),
+    /// An IP packet that the card of the unprotected port opened by the SA of this set.
+    Opened(SetIndex, Vec<u8>),
     /// An outer IP packet of this peer, by the unprotected port: see [`In::crafted`].
     Crafted(SetIndex, Craft),
 }
@@ -42,6 +44,11 @@ impl In {
             In::Sealed(set, packet) => {
                 let sealed = lab.peer(*set).seal(packet);
                 lab.send(WAN, &sealed)
+            }
+            In::Opened(set, packet) => {
+                let [_, tag] = lab::tags(*set);
+                let frame = lab.frame(WAN, packet);
+                lab.send_marked(lab::CARD, &[(frame, Some(lab::opened_mark(lab::CARD, tag)))])
             }
             In::Crafted(set, craft) => {
                 let outer = craft(lab.peer(*set));
@@ -210,11 +217,12 @@ pub fn run(rows: &[Row]) {
 /// Returns the packets that left, each opened by the peer that can.
 ///
 /// # Panics
-/// If ESP left by the unprotected port that no peer opens.
+/// If ESP left by the unprotected port that no peer opens, or a packet that nobody has sealed.
 pub fn opened(lab: &mut Laboratory, outcome: &Outcome) -> Vec<Out> {
     let peers = crate::lab::agreements().map(|agreement| agreement.index);
     let mut left = vec![];
     for sent in &outcome.sent {
+        assert_eq!(sent.to_seal, None, "no card is there that seals it");
         let by = peers.iter().find_map(|set| Some((*set, lab.peer(*set).open(&sent.packet)?)));
         left.push(match by {
             Some((set, opened)) => {

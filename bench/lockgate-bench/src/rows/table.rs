@@ -8,10 +8,10 @@ use super::super::memory::Distance;
 use super::super::yardstick::{BEHIND_BYTES, FRONT_BYTES};
 use super::{LEAST_SHARE_OF_CORE, Row};
 
-/// Returns the lines above the table.
-pub(in super::super) fn heading(machine: &Machine, commit: &str) -> String {
+/// Returns the lines above the table of a bench.
+pub(in super::super) fn heading(bench: &str, machine: &Machine, commit: &str) -> String {
     format!(
-        "bench esp, commit {commit}\n{machine}\n\
+        "bench {bench}, commit {commit}\n{machine}\n\
          in memory; on a copy-mode AF_XDP port the same core carries 7–10 Gbit/s"
     )
 }
@@ -97,15 +97,16 @@ pub(in super::super) fn by_sas(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// Formats the rows of an overlay beside those of plain forwarding; `None`: there are none.
+/// Formats the rows that are compared with plain packets beside those; `None`: there are none.
 pub(in super::super) fn over_forward(rows: &[Row]) -> Option<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    let what = ["direction", "walk", "cache", "IP", "size", "in flight"];
-    table.set_header(what.into_iter().chain(["ns/packet", "÷ forward", "ns over it", "± IQR ns"]));
+    let what = ["direction", "plain", "walk", "cache", "IP", "size", "in flight"];
+    table.set_header(what.into_iter().chain(["ns/packet", "÷ plain", "ns over it", "± IQR ns"]));
     for row in rows {
         let (Some(ratio), Some(ns)) = (row.forward_ratio, row.over_forward_ns) else { continue };
-        let what = [row.direction, row.walk, row.cache].map(str::to_owned);
+        let plain = if row.direction.starts_with("packet") { "bypass" } else { "forward" };
+        let what = [row.direction, plain, row.walk, row.cache].map(str::to_owned);
         let numbers = [row.family.into(), row.size, row.in_flight].map(|n: usize| n.to_string());
         let iqr = row.over_forward_iqr_ns.unwrap_or(f64::NAN);
         let figures = [row.ns_per_packet, ratio, ns, iqr].map(|figure| format!("{figure:.2}"));
@@ -114,13 +115,17 @@ pub(in super::super) fn over_forward(rows: &[Row]) -> Option<String> {
     if table.is_empty() {
         return None;
     }
-    table.column_iter_mut().skip(3).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
+    table.column_iter_mut().skip(4).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
     Some(format!(
         "{table}\n\
          overlay: 1024 endpoints on 256 hosts of a VXLAN network without groups; each packet's \
          sender is looked up and checked, and its destination.\n\
-         ÷ forward, ns over it: against plain forwarding of the inner packet, in the lap of the \
-         same round, median of the rounds."
+         bypass: from a protected port to an unprotected one in clear; policies are asked, as in \
+         packet mode.\n\
+         packet-out, packet-in: for a card to seal, behind its header, and opened by a card, with \
+         its tag. There is no card: it is the walk's time alone.\n\
+         ÷ plain, ns over it: against such packets in the lap of the same round, median of the \
+         rounds."
     ))
 }
 

@@ -8,9 +8,20 @@
 //! believes a tag while that is safe, and judges all else by itself. The card is then slow, small,
 //! forgetful, without a link, pulled out, and at last it lies. All of it is emulated: no card is
 //! measured. Every packet that a tag decides is judged again. Needs root.
+//!
+//! Then a tunnel between two gateways, of which the near one has its outer port on such a card: one
+//! policy in the modes none, crypto, packet and auto, with captures of both sides of the card:
+//!
+//! ```text
+//!          host                          card          wire
+//! none     ESP, sealed ───────────────── passes ────── ESP, sealed
+//! crypto   ESP, its text in clear ────── cipher ────── ESP, sealed
+//! packet   clear packets ─────────────── all of ESP ── ESP, sealed
+//! ```
 
 mod report;
 mod scenes;
+mod sealed;
 mod stage;
 
 use console::failure::Form;
@@ -43,5 +54,6 @@ fn play(stage: &mut Stage) -> Result<(), LabError> {
     scenes::small(stage)?;
     scenes::pulled_out(stage)?;
     scenes::lies(stage)?;
-    stage.settle()
+    stage.settle()?;
+    sealed::play(stage)
 }

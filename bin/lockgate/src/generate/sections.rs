@@ -44,6 +44,15 @@ const CHECKED: &[Described] = &[
     ("1", "The configuration or a key file is wrong, or cannot be read."),
     ("2", "The command line is wrong."),
 ];
+const IMPORTED: &[Described] = &[
+    ("0", "The configuration was written. What is not in it stands on standard error."),
+    ("1", "The text has mistakes, or a file cannot be read or written; nothing was written."),
+    ("2", "The command line is wrong."),
+];
+const IMPORT_FILES: &[Described] = &[
+    ("--output FILE", "The configuration; a file that is there is not replaced."),
+    ("--keys FILE", "The keys, mode 0600; a file that is there is not replaced."),
+];
 const COMPARED: &[Described] = &[
     ("0", "Both mean the same."),
     ("1", "They differ."),
@@ -106,6 +115,51 @@ const PAGES: &[(&str, Sections)] = &[
                 KEYS,
             ],
             ..live(&[("lockgate init", "Ask five questions")])
+        },
+    ),
+    (
+        "lockgate-import",
+        Sections {
+            exit_status: IMPORTED,
+            files: IMPORT_FILES,
+            ..live(&[
+                (
+                    "lockgate import xfrm --state state.txt --policy policy.txt --output gw-a.toml",
+                    "Import what `ip xfrm state` and `ip xfrm policy` printed",
+                ),
+                ("lockgate import vpp startup.conf", "Import what VPP starts with"),
+            ])
+        },
+    ),
+    (
+        "lockgate-import-vpp",
+        Sections {
+            exit_status: IMPORTED,
+            files: IMPORT_FILES,
+            ..live(&[
+                ("lockgate import vpp ipsec.cli --output gw-a.toml", "Import commands of VPP"),
+                (
+                    "lockgate import vpp ipsec.cli --output gw-a.toml --keys gw-a.keys",
+                    "Take the keys over too",
+                ),
+            ])
+        },
+    ),
+    (
+        "lockgate-import-xfrm",
+        Sections {
+            exit_status: IMPORTED,
+            files: IMPORT_FILES,
+            ..live(&[
+                (
+                    "lockgate import xfrm --policy policy.txt --lan eth1 --wan eth0",
+                    "Import policies alone, and name both interfaces",
+                ),
+                (
+                    "lockgate import xfrm --state up.sh --policy up.sh --keys gw-a.keys",
+                    "Import a script, with its keys",
+                ),
+            ])
         },
     ),
     (

@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 use bpf::BpfError;
 use config::HOST_NETDEV;
 use console::output::{print, print_json};
+use control::guard::Guard;
 use linux::HOST_ROUTE_PROTOCOL;
+use linux::xfrm::Xfrm;
 use nix::net::if_::if_nameindex;
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::Serialize;
@@ -22,9 +24,9 @@ const TABLE: [&str; 2] = ["inet", "lockgate"];
 /// Open the ports that a stopped daemon left closed
 ///
 /// Takes Lockgate's program off every netdev of this network namespace, removes the guard (nftables
-/// table inet lockgate) and the host port lockgate0 with the rules that lead to it, and says what
-/// it opened. From then on Linux forwards in cleartext, as it is set up to. Needs root; refuses
-/// while lockgated runs.
+/// table inet lockgate), the SAs and policies that Linux carries for a card, and the host port
+/// lockgate0 with the rules that lead to it, and says what it opened. From then on Linux forwards
+/// in cleartext, as it is set up to. Needs root; refuses while lockgated runs.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Answer in JSON
@@ -43,6 +45,8 @@ struct RemovedParts {
     host_port: bool,
     /// True if rules that lead packets to the host port were there.
     host_rules: bool,
+    /// SAs and policies of ours that were in Linux.
+    carried: usize,
 }
 
 /// A netdev of this namespace.
@@ -59,6 +63,8 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let netdevs = netdevs()?;
     check_stopped(&netdevs, socket)?;
     let (mut opened, mut stays) = (RemovedParts::default(), Vec::new());
+    // With some of them left, Linux would send in cleartext: nothing is opened.
+    opened.carried = sweep_carried()?;
     for netdev in &netdevs {
         match bpf::detach(netdev.ifindex) {
             Ok(true) => opened.netdevs.push(netdev.name.clone()),
@@ -90,6 +96,26 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     }?;
     let first = stays.into_iter().next();
     first.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Takes the SAs and policies of a dead daemon out of Linux, which goes on with what it has, and
+/// returns how many there were. Until all are gone Linux forwards nothing: with half of them it
+/// would send in cleartext what the other half sealed.
+fn sweep_carried() -> Result<usize, LiveError> {
+    let stays = |error| LiveError::stays("SAs and policies in Linux", error);
+    let mut xfrm = match Xfrm::open() {
+        Ok(xfrm) => xfrm,
+        // This Linux has no xfrm, and so nothing was left.
+        Err(error) if error.is_unsupported() => return Ok(0),
+        Err(error) => return Err(stays(error)),
+    };
+    if !xfrm.has_ours().map_err(stays)? {
+        return Ok(0);
+    }
+    Guard::closed()
+        .install()
+        .map_err(|error| LiveError::stays("SAs and policies in Linux", error))?;
+    xfrm.sweep().map_err(stays)
 }
 
 /// Removes all routing rules of Lockgate, of every priority; says whether there were any.
@@ -174,9 +200,16 @@ fn removed(program: &str, words: &[&str], absent: &[&str]) -> Result<bool, LiveE
 struct ErrorOutput(String);
 
 fn told(opened: &RemovedParts) -> String {
-    let RemovedParts { netdevs, guard, host_port, host_rules } = opened;
+    let RemovedParts { netdevs, guard, host_port, host_rules, carried } = opened;
     let mut lines: Vec<String> =
         netdevs.iter().map(|netdev| format!("{netdev}: open: its packets go to Linux\n")).collect();
+    if *carried > 0 {
+        let what = match carried {
+            1 => "one SA or policy".to_owned(),
+            more => format!("{more} SAs and policies"),
+        };
+        lines.push(format!("Linux: {what} that it carried for a card: removed\n"));
+    }
     if *guard {
         lines.push(format!("guard: removed (nftables table {})\n", TABLE.join(" ")));
     }

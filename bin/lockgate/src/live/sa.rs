@@ -36,8 +36,9 @@ const LINES: &str = "\
 A line of FILE is one SA, as in a key file, with options behind the key:
   in  0x5d3c7e01 KEY peer=berlin replaces=0x11aa2b01
   out 0x00001001 KEY peer=berlin suite=aes-256-gcm esn=true soft_packets=3G
-Options: peer, suite, esn, replay_window, replaces (the SPI of the SA whose place it takes), and the
-keys of [peer.NAME.lifetime]. What is not written is as the peer's section says.";
+Options: peer, suite, esn, replay_window, replaces (the SPI of the SA whose place it takes), offload
+(none: software; packet, crypto: the network card), and the keys of [peer.NAME.lifetime]. What is
+not written is as the peer's section says.";
 
 /// Put SAs, all of a file or none
 ///
@@ -191,6 +192,7 @@ fn new_sa(mut line: SaLine, peer: Option<&str>) -> Result<v1::NewSecurityAssocia
         replaces: line.replaces.map(|old| old.to_string()),
         soft: lifetime.map(|lifetime| limits(lifetime.soft)),
         hard: lifetime.map(|lifetime| limits(lifetime.hard)),
+        offload: line.offload.map(|carrier| carrier.name().into()),
     })
 }
 

@@ -28,13 +28,15 @@ impl Planned<'_> {
     /// The plan, with at most so many lines in a list.
     pub(super) fn text(&self, most: usize) -> String {
         let columns = Columns::Within(Terminal::stdout().width().unwrap_or(USUAL_COLUMNS));
-        [self.head(), self.placed(most), self.reasons(columns), self.left(most)].concat()
+        let sas = super::sas::text(&self.sas, columns);
+        [self.head(), self.placed(most), self.reasons(columns), self.left(most), sas].concat()
     }
 
     fn head(&self) -> String {
         let card = self.card;
         let source = match card.source {
             Source::Emulated => "emulated: software plays it",
+            Source::Asked => "as its driver answered",
             Source::AsRead => "as its documents read; not tried",
         };
         let abilities = match &card.rules {

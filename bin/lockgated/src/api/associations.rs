@@ -1,7 +1,8 @@
 //! SAs that programs put and delete, in the words of the API.
 
 use api::{MAX_SAS_A_DELETION, MAX_SAS_A_PUT, v1};
-use control::{PutSa, SaName};
+use config::SaOffload;
+use control::{KeyManager, PutSa, SaName};
 use ipsec::{Lifetime, Limits, SequenceNumbers, Spi, Suite};
 use policy::Direction;
 use tonic::Status;
@@ -22,7 +23,7 @@ pub(super) fn put(request: v1::PutSecurityAssociationsRequest) -> Result<SaPut, 
 fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status> {
     let v1::NewSecurityAssociation { direction, spi, peer, key, suite, .. } = sa;
     let v1::NewSecurityAssociation { extended_sequence_numbers, window_packets, .. } = sa;
-    let v1::NewSecurityAssociation { replaces, soft, hard, .. } = sa;
+    let v1::NewSecurityAssociation { replaces, soft, hard, offload, .. } = sa;
     let key = Zeroizing::new(key);
     let known = |name: String| {
         let unknown = || wrong(place, "its suite is none that Lockgate has");
@@ -35,6 +36,7 @@ fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status>
     let has_limits = soft.is_some() || hard.is_some();
     let lifetime = Lifetime { soft: limits(soft), hard: limits(hard) };
     Ok(PutSa {
+        manager: KeyManager::Api,
         peer,
         direction: parsed_direction(place, &direction)?,
         spi: parsed_spi(place, &spi)?,
@@ -45,7 +47,14 @@ fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status>
         lifetime: has_limits.then_some(lifetime),
         replaces: replaces.map(|old| parsed_spi(place, &old)).transpose()?,
         worker: None,
+        offload: offload.map(|word| carrier(place, &word)).transpose()?,
     })
+}
+
+/// The carrier of an SA.
+fn carrier(place: usize, word: &str) -> Result<SaOffload, Status> {
+    let found = SaOffload::OF_SA.into_iter().find(|carrier| carrier.name() == word);
+    found.ok_or_else(|| wrong(place, "its offload is neither none, packet nor crypto"))
 }
 
 /// Limits as they are written; a time that no clock reaches is one that the gateway refuses.

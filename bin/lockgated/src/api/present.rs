@@ -161,6 +161,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             path_mtu_age_ms: learned.map(|learned| learned.age_ms),
             pmtu: peer.pmtu.name().into(),
             fragment_outer: peer.fragment_outer,
+            outer: peer.outer.clone(),
         }
     };
     running.settings.peers.iter().map(one).collect()
@@ -356,6 +357,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         peer: told.peer,
         tunnel,
         spi: told.spi,
+        outer: told.outer,
         mtu: told.mtu,
         inside,
         generation: told.generation,

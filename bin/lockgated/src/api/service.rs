@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
-use control::{DeadPort, Picture, Question, QuestionError, Routing};
+use control::{DeadPort, KeyManager, Picture, Question, QuestionError, Routing};
 use dataplane::Prefix;
 use tokio::sync::watch;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
@@ -289,11 +289,14 @@ impl<B: Backend> Gateway for Service<B> {
         };
         let told = control::explain(picture, question).map_err(refused)?;
         let mut answer = present::explanation(told);
-        // A packet that an SA opened, or that is in a virtual network, came to no card.
-        if request.from_peer.is_none() && inside.is_none() {
-            let family = if flow.family == wire::Family::V4 { 4 } else { 6 };
+        if inside.is_none() {
             let cards = self.backend.cards().await;
-            cards::explain(&cards, (&request.port, family), &mut answer);
+            // A packet that an SA opened came to no card's rules.
+            if request.from_peer.is_none() {
+                let family = if flow.family == wire::Family::V4 { 4 } else { 6 };
+                cards::explain(&cards, (&request.port, family), &mut answer);
+            }
+            cards::explain_carried(&cards, request.from_peer.as_deref(), &mut answer);
         }
         Ok(Response::new(answer))
     }
@@ -419,7 +422,9 @@ impl<B: Backend> Gateway for Service<B> {
     ) -> Answer<v1::ReservedSpi> {
         self.admin(&request, "reserve an SPI").await?;
         let peer = request.into_inner().peer;
-        Ok(Response::new(associations::reserved(self.backend.reserve_spi(peer).await)?))
+        Ok(Response::new(associations::reserved(
+            self.backend.reserve_spi(peer, KeyManager::Api).await,
+        )?))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {

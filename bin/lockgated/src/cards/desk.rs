@@ -4,19 +4,24 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{CardSettings, GroupOffload};
-use dataplane::{PortId, Snapshot};
+use config::{CardKind, CardSettings, GroupOffload};
+use dataplane::counters::Volume;
+use dataplane::{PortId, Side, Snapshot};
 use offload::{
-    CardEvent, Effect, Incarnation, Ledger, Placements, Plan, Problem, RuleKey, Seasons, Told, plan,
+    Card as _, CardEvent, Effect, Incarnation, Ledger, Placements, Plan, Problem, Reading, RuleKey,
+    SaBook, SaNews, Seasons, Told, plan,
 };
-use policy::{Policy, PolicyIndex, RuleChanges, Spd};
-use tokio::sync::mpsc::{Sender, UnboundedSender, unbounded_channel};
+use policy::{Policy, PolicyIndex, RuleChanges, Selector, Spd};
+use tokio::sync::mpsc::{Sender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use wire::Family;
+use wire::link::ETHERNET_BYTES;
 
 use super::link::{self, LinkNews, LinkReport};
-use super::linked::LinkedCard;
+use super::linked::{LinkedCard, Requests};
+use super::linux::{self, LinuxCard};
+use super::own;
 use crate::events::{Events, Kind};
 
 /// Time between two looks while an answer is awaited, and else.
@@ -33,6 +38,9 @@ const MOST_MOVES: usize = 10_000;
 /// Time for which a card is not used after its tag was found wrong.
 const DISTRUST: Duration = Duration::from_secs(60);
 
+/// The reason why an SA is lost of which nothing else was told.
+const FORGOTTEN: &str = "it has forgotten the SA";
+
 /// Packets that rules decided in a period, by slot.
 pub(super) type PacketsBySlot = Arc<HashMap<PolicyIndex, u64>>;
 
@@ -41,6 +49,8 @@ pub(super) struct Desk {
     /// Its number in this process.
     pub(super) number: u64,
     pub(super) settings: CardSettings,
+    /// Name of the netdev of its first port.
+    netdev: String,
     /// Names of its ports in the order of the settings, each with its use for rules.
     ports: Vec<(String, GroupOffload)>,
     link: Link,
@@ -55,27 +65,93 @@ pub(super) struct Desk {
     plan_at: Instant,
     looks: Looks,
     distrusted_until: Option<Instant>,
+    /// Set by each look at the card; cleared when the control thread has noted the use of its SAs.
+    pub(super) was_read: bool,
+    /// News of SAs, each with its reason.
+    sa_news: Vec<(SaNews, &'static str)>,
+    /// Packets that the card may not drop.
+    own: Arc<[Selector]>,
+    /// Packets that the card dropped by rules, since the last period and since the last reading.
+    dropped: Dropped,
+    /// A card that was run otherwise may still drop by rules of that time, until this begins.
+    heritage: Heritage,
     events: Events,
+}
+
+/// The state in which a desk finds its card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Heritage {
+    /// Nobody had it drop packets.
+    None,
+    /// A desk before had it drop packets, and it has not begun anew since.
+    Drops,
+}
+
+/// Packets that a card dropped by rules.
+#[derive(Default)]
+struct Dropped {
+    /// By slot, for the next plan.
+    by_slot: HashMap<PolicyIndex, u64>,
+    /// By rule, not added to its counters yet.
+    by_rule: Vec<DroppedByRule>,
+}
+
+/// Packets that a card dropped by a rule.
+pub(crate) struct DroppedByRule {
+    /// Name of the rule.
+    pub(crate) name: String,
+    /// Its [`policy::Action::kind`].
+    pub(crate) kind: usize,
+    /// Packets and bytes that left by a port, as it were, and those that came.
+    pub(crate) volumes: [Volume; 2],
 }
 
 /// The task that carries requests and reports. It ends with this.
 struct Link {
-    requests: UnboundedSender<card_link::Request>,
+    requests: Requests,
     task: AbortHandle,
     reports: Sender<LinkReport>,
 }
 
 impl Link {
-    fn open(number: u64, settings: &CardSettings, reports: Sender<LinkReport>) -> Link {
-        let (requests, asked) = unbounded_channel();
-        let task = link::serve(number, settings.socket.clone(), asked, reports.clone());
-        Link { requests, task: tokio::spawn(task).abort_handle(), reports }
+    fn open(
+        number: u64,
+        settings: &CardSettings,
+        netdev: &str,
+        reports: Sender<LinkReport>,
+    ) -> Link {
+        let (requests, task) = match settings.kind {
+            CardKind::Emulated => {
+                let (requests, asked) = unbounded_channel();
+                // An emulated card without a socket is refused with the configuration.
+                let socket = settings.socket.clone().unwrap_or_default();
+                let task = link::serve(number, socket, asked, reports.clone());
+                (Requests::Process(requests), tokio::spawn(task))
+            }
+            CardKind::Xfrm(esp) => {
+                let card = Arc::new(LinuxCard::new(number, esp, reports.clone()));
+                let task = linux::serve(card.clone(), netdev.to_owned());
+                (Requests::Linux(card), tokio::spawn(task))
+            }
+        };
+        Link { requests, task: task.abort_handle(), reports }
     }
 }
 
+impl Link {
+    /// Has Linux forget all that it carries for the card.
+    fn end(&self) {
+        if let Requests::Linux(card) = &self.requests {
+            card.forget_all();
+        }
+    }
+}
+
+/// The task may hold the card for a while yet.
 impl Drop for Link {
     fn drop(&mut self) {
         self.task.abort();
+        self.end();
     }
 }
 
@@ -83,10 +159,24 @@ impl Drop for Link {
 pub(super) struct Held {
     pub(super) card: LinkedCard,
     pub(super) ledger: Ledger,
+    pub(super) sas: SaBook,
+    /// Time of the last look.
+    pub(super) read_at: Option<Instant>,
     /// The tags that workers were told to believe.
     marks: Arc<Placements>,
     /// Slots of the card's ports, in its order.
     slots: Arc<[u16]>,
+}
+
+impl Held {
+    /// Asks the card to forget SAs that are lost here, whatever it has of them.
+    fn forget(&mut self, news: &[SaNews]) {
+        for one in news {
+            if let SaNews::Lost(tag) = one {
+                self.card.withdraw(*tag);
+            }
+        }
+    }
 }
 
 /// A plan that was made, with what it was made of.
@@ -108,7 +198,7 @@ impl Desk {
     /// A card whose connection is being made.
     pub(super) fn open(
         number: u64,
-        settings: CardSettings,
+        (settings, netdev): (CardSettings, String),
         ports: Vec<(String, GroupOffload)>,
         reports: Sender<LinkReport>,
         events: Events,
@@ -116,8 +206,9 @@ impl Desk {
         let now = Instant::now();
         Desk {
             number,
-            link: Link::open(number, &settings, reports),
+            link: Link::open(number, &settings, &netdev, reports),
             settings,
+            netdev,
             ports,
             absent: Some("not found yet".into()),
             held: None,
@@ -127,8 +218,102 @@ impl Desk {
             plan_at: now,
             looks: Looks { number: 0, last: now, is_awaited: false },
             distrusted_until: None,
+            was_read: false,
+            sa_news: Vec::new(),
+            own: Arc::default(),
+            dropped: Dropped::default(),
+            heritage: Heritage::None,
             events,
         }
+    }
+
+    /// Tells in which state it finds its card.
+    pub(super) fn with(self, heritage: Heritage) -> Desk {
+        Desk { heritage, ..self }
+    }
+
+    /// The card's action on what rules deny.
+    fn effect(&self) -> Effect {
+        match self.ports.iter().any(|(_, usage)| *usage == GroupOffload::Drop) {
+            true => Effect::Drop,
+            false => Effect::Mark,
+        }
+    }
+
+    /// Returns whether the card may drop packets that the rules permit: it has not confirmed that
+    /// it stopped.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        let held = self.held.as_ref();
+        self.heritage == Heritage::Drops
+            || held.is_some_and(|held| held.ledger.unconfirmed_drops() > 0)
+    }
+
+    /// Returns whether the card may drop packets.
+    pub(super) fn may_drop(&self) -> bool {
+        let held = self.held.as_ref();
+        self.heritage == Heritage::Drops || held.is_some_and(|held| held.ledger.may_drop())
+    }
+
+    /// Takes all rules out of the card.
+    pub(super) fn withdraw_all(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.ledger.withdraw_all();
+        }
+        self.planning = None;
+    }
+
+    /// Takes what the card dropped by each rule since the last call.
+    pub(super) fn take_dropped(&mut self) -> Vec<DroppedByRule> {
+        std::mem::take(&mut self.dropped.by_rule)
+    }
+
+    /// Takes the number of packets that the card dropped by the rule of each slot since the last
+    /// call.
+    pub(super) fn take_dropped_by_slot(&mut self) -> HashMap<PolicyIndex, u64> {
+        std::mem::take(&mut self.dropped.by_slot)
+    }
+
+    /// Notes what rules that drop have counted, which no worker counts. The card counts frames.
+    fn note_dropped(&mut self, readings: &[(RuleKey, Reading)], snapshot: &Snapshot) {
+        let Some(held) = self.held.as_ref().filter(|_| self.effect() == Effect::Drop) else {
+            return;
+        };
+        let port = held.slots.first().and_then(|slot| snapshot.find_port(PortId(*slot)));
+        let is_outbound = port.is_none_or(|port| port.side == Side::Protected);
+        for (key, reading) in readings.iter().filter(|(_, reading)| reading.packets > 0) {
+            let policy = snapshot.spd().policy(key.slot);
+            if !offload::Decision::of(policy.action).drops() {
+                continue;
+            }
+            *self.dropped.by_slot.entry(key.slot).or_default() += reading.packets;
+            let link = reading.packets.saturating_mul(ETHERNET_BYTES as u64);
+            let bytes = reading.bytes.saturating_sub(link);
+            let volume = Volume { packets: reading.packets, bytes };
+            let none = Volume::default();
+            let volumes = if is_outbound { [volume, none] } else { [none, volume] };
+            let (name, kind) = (policy.name.clone(), policy.action.kind());
+            self.dropped.by_rule.push(DroppedByRule { name, kind, volumes });
+        }
+    }
+
+    /// Finds the packets that the card may not drop. Where they are others, what drops goes.
+    fn find_own(&mut self, snapshot: &Snapshot) {
+        if self.effect() == Effect::Mark {
+            return;
+        }
+        let own = own::own(snapshot);
+        if *own != *self.own {
+            self.own = own.into();
+            if let Some(held) = &mut self.held {
+                held.ledger.withdraw_drops();
+            }
+            self.plan_at = Instant::now();
+        }
+    }
+
+    /// Has Linux forget all that it carries for the card.
+    pub(super) fn end(&self) {
+        self.link.end();
     }
 
     /// Returns whether it is the card of these settings and ports.
@@ -169,8 +354,20 @@ impl Desk {
                     return;
                 }
                 self.looks.is_awaited = false;
+                let is_other = *capabilities != *held.ledger.card();
                 held.card.take(&found, *capabilities);
+                let Held { card, sas, .. } = held;
+                let lost = match is_other {
+                    false => sas.look(|handle| card.use_of(handle)),
+                    // As another card it may do other things with them.
+                    true => sas.lose(),
+                };
+                held.read_at = Some(Instant::now());
+                self.was_read = true;
+                held.forget(&lost);
+                self.sa_news.extend(lost.into_iter().map(|news| (news, FORGOTTEN)));
                 let look = held.ledger.look(&held.card);
+                self.note_dropped(&look.readings, snapshot);
                 if look.lost > 0 || !look.missing.is_empty() {
                     self.plan_at = Instant::now();
                     self.report_missing(&look.missing, look.lost, snapshot);
@@ -183,19 +380,27 @@ impl Desk {
         let text = capabilities.spec();
         let held = match self.held.take() {
             Some(mut held) => {
+                // What is lost here is nowhere else either.
+                self.end();
                 held.card.begins(capabilities);
                 held.ledger.event(&CardEvent::Reset);
+                held.ledger.is_empty_now();
+                let lost = held.sas.lose();
+                self.sa_news.extend(lost.into_iter().map(|news| (news, "it began anew")));
                 held
             }
             None => {
                 let card = LinkedCard::new(capabilities.clone(), self.link.requests.clone());
                 let ledger = Ledger::beginning(capabilities, first_incarnation());
                 let marks = Arc::new(ledger.placements());
-                Held { card, ledger, marks, slots: Arc::default() }
+                let sas = SaBook::beginning(first_incarnation());
+                Held { card, ledger, sas, read_at: None, marks, slots: Arc::default() }
             }
         };
         self.held = Some(held);
+        self.heritage = Heritage::None;
         self.find_ports(snapshot);
+        self.find_own(snapshot);
         self.absent = None;
         self.looks.is_awaited = false;
         self.plan_at = Instant::now();
@@ -207,8 +412,12 @@ impl Desk {
 
     fn lose(&mut self, why: String) {
         let was_there = self.absent.is_none();
+        self.end();
         if let Some(held) = &mut self.held {
-            held.ledger.event(&CardEvent::Unplugged);
+            // Lost is the way to it: what it drops it may go on dropping.
+            held.ledger.event(&CardEvent::Reset);
+            let lost = held.sas.lose();
+            self.sa_news.extend(lost.into_iter().map(|news| (news, "it is lost")));
         }
         // Said once, and again when it is another reason.
         if self.absent.as_ref() != Some(&why) {
@@ -222,17 +431,22 @@ impl Desk {
 
     fn hear(&mut self, event: &CardEvent) {
         let Some(held) = &mut self.held else { return };
+        let is_of_sa = match event {
+            CardEvent::Live(tag) | CardEvent::Withdrawn(tag) | CardEvent::Refused(tag, _) => {
+                tag.handle.is_of_sa()
+            }
+            _ => false,
+        };
+        let news = held.sas.event(event);
+        held.forget(&news);
+        let why = happening(event).unwrap_or(FORGOTTEN);
+        self.sa_news.extend(news.into_iter().map(|news| (news, why)));
+        if is_of_sa {
+            return;
+        }
         let told = held.ledger.event(event);
         let name = &self.settings.name;
-        let happened = match event {
-            CardEvent::Down => Some("its link is down"),
-            CardEvent::Up => Some("its link is up again"),
-            CardEvent::Reset => Some("it began anew"),
-            CardEvent::Reloaded => Some("another driver runs it"),
-            CardEvent::Unplugged => Some("it was unplugged"),
-            _ => None,
-        };
-        if let Some(happened) = happened {
+        if let Some(happened) = happening(event) {
             let lost = if let Told::Lost(lost) = told { lost } else { 0 };
             let message = format!("card {name}: {happened}; {lost} rules in it are lost");
             self.events.record(Kind::CardChanged, name, message, &[("lost", &lost)]);
@@ -275,6 +489,9 @@ impl Desk {
             }
         }
         self.find_ports(next);
+        if !next.sources().routes.ptr_eq(&before.sources().routes) {
+            self.find_own(next);
+        }
     }
 
     /// Finds the slots of the card's ports. Where they are others, what was placed is of no use.
@@ -339,7 +556,8 @@ impl Desk {
     /// Takes a card that does not answer for lost, until it answers again.
     fn hang_up(&mut self) {
         self.lose("it does not answer".into());
-        self.link = Link::open(self.number, &self.settings, self.link.reports.clone());
+        self.link =
+            Link::open(self.number, &self.settings, &self.netdev, self.link.reports.clone());
         if let Some(held) = &mut self.held {
             held.card.is_reached_by(self.link.requests.clone());
         }
@@ -363,10 +581,11 @@ impl Desk {
         let card = held.ledger.card().clone();
         let used = held.slots.iter().zip(&self.ports);
         let used =
-            used.filter(|(slot, (_, usage))| **slot != u16::MAX && *usage == GroupOffload::Auto);
+            used.filter(|(slot, (_, usage))| **slot != u16::MAX && *usage != GroupOffload::None);
         let mut ports: Vec<u16> = used.map(|(slot, _)| *slot).collect();
         ports.sort_unstable();
         let (rules, packets) = (Arc::new(snapshot.spd().clone()), packets.clone());
+        let (effect, own) = (self.effect(), self.own.clone());
         let (made, planning) = oneshot::channel();
         self.planning = Some(planning);
         tokio::task::spawn_blocking(move || {
@@ -376,8 +595,8 @@ impl Desk {
                 rules: &holding,
                 ports: &ports,
                 card: &card,
-                effect: Effect::Mark,
-                own: &[],
+                effect,
+                own: &own,
                 packets: &|slot| packets.get(&slot).copied().unwrap_or(0),
                 standing: &standing,
                 most_moves: MOST_MOVES,
@@ -407,6 +626,18 @@ impl Desk {
         }
     }
 
+    /// Has the card looked at with the next tick.
+    pub(super) fn look_soon(&mut self) {
+        if let Some(long_ago) = Instant::now().checked_sub(LOOK) {
+            self.looks.last = long_ago;
+        }
+    }
+
+    /// Takes the news of SAs since the last call.
+    pub(super) fn sa_news(&mut self) -> Vec<(SaNews, &'static str)> {
+        std::mem::take(&mut self.sa_news)
+    }
+
     /// Takes the card out of use for a while: an audit found one of its tags wrong.
     pub(super) fn distrust(&mut self) {
         if let Some(held) = &mut self.held {
@@ -414,6 +645,18 @@ impl Desk {
         }
         self.distrusted_until = Some(Instant::now() + DISTRUST);
         self.planning = None;
+    }
+}
+
+/// Something that happened to the whole card, in words.
+const fn happening(event: &CardEvent) -> Option<&'static str> {
+    match event {
+        CardEvent::Down => Some("its link is down"),
+        CardEvent::Up => Some("its link is up again"),
+        CardEvent::Reset => Some("it began anew"),
+        CardEvent::Reloaded => Some("another driver runs it"),
+        CardEvent::Unplugged => Some("it was unplugged"),
+        _ => None,
     }
 }
 
@@ -448,4 +691,25 @@ fn first_incarnation() -> Incarnation {
     // Without it the card's answer to `begin` still keeps them apart.
     let _ = getrandom::fill(&mut number);
     Incarnation(u32::from_ne_bytes(number))
+}
+
+#[cfg(test)]
+impl Desk {
+    /// Has a kernel of a test's carry packets for the card, which has these abilities. To be called
+    /// before the card was asked for anything.
+    pub(super) fn play(
+        &mut self,
+        kernel: &linux::played::SharedKernel,
+        capabilities: &offload::Capabilities,
+        snapshot: &Snapshot,
+    ) {
+        let CardKind::Xfrm(esp) = self.settings.kind else { panic!("a card of another kind") };
+        let reports = self.link.reports.clone();
+        let card =
+            LinuxCard::over((self.number, esp), reports.clone(), kernel.clone(), capabilities);
+        let requests = Requests::Linux(Arc::new(card));
+        let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+        self.link = Link { requests, task, reports };
+        self.take(LinkNews::Begun(Box::new(capabilities.clone())), snapshot);
+    }
 }

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use card_link::{Found, Request};
-use offload::{Capabilities, Card, CardEvent, CardRule, Handle, Item, Reading, Tag};
+use offload::{Capabilities, Card, CardEvent, CardRule, CardSa, Handle, Item, Reading, SaUse, Tag};
 use tokio::sync::mpsc::UnboundedSender;
+
+use super::linux::{Carriage, LinuxCard};
 
 /// A card behind a connection.
 pub(super) struct LinkedCard {
@@ -13,18 +15,31 @@ pub(super) struct LinkedCard {
     /// Slots of its ports, in the order in which the card counts them.
     ports: Arc<[u16]>,
     found: HashMap<Handle, Reading>,
-    requests: UnboundedSender<Request>,
+    /// Right edges of the windows of SAs that open.
+    edges: HashMap<Handle, u64>,
+    requests: Requests,
+}
+
+/// The way to the card.
+#[derive(Clone)]
+pub(super) enum Requests {
+    /// The task that carries them to a process.
+    Process(UnboundedSender<Request>),
+    /// Linux, which carries the packets.
+    Linux(Arc<LinuxCard>),
 }
 
 impl LinkedCard {
-    pub(super) fn new(capabilities: Capabilities, requests: UnboundedSender<Request>) -> Self {
-        LinkedCard { capabilities, ports: Arc::default(), found: HashMap::new(), requests }
+    pub(super) fn new(capabilities: Capabilities, requests: Requests) -> Self {
+        let (found, edges) = (HashMap::new(), HashMap::new());
+        LinkedCard { capabilities, ports: Arc::default(), found, edges, requests }
     }
 
     /// Notes that the card has nothing and can this.
     pub(super) fn begins(&mut self, capabilities: Capabilities) {
         self.capabilities = capabilities;
         self.found.clear();
+        self.edges.clear();
     }
 
     /// Notes all that the card has.
@@ -35,10 +50,17 @@ impl LinkedCard {
             (item.handle, Reading { packets: item.packets, bytes: item.bytes, as_of_ms })
         });
         self.found = items.collect();
+        self.edges = found.edges.iter().copied().collect();
+    }
+
+    /// The use of an SA at the last look; `None`: the card does not have it.
+    pub(super) fn use_of(&self, handle: Handle) -> Option<SaUse> {
+        let edge = self.edges.get(&handle).copied().unwrap_or(0);
+        Some(SaUse { reading: *self.found.get(&handle)?, edge })
     }
 
     /// Another connection carries what it is asked.
-    pub(super) fn is_reached_by(&mut self, requests: UnboundedSender<Request>) {
+    pub(super) fn is_reached_by(&mut self, requests: Requests) {
         self.requests = requests;
     }
 
@@ -53,8 +75,18 @@ impl LinkedCard {
     }
 
     fn ask(&self, request: Request) {
-        // The task that carries it ends with the daemon.
-        let _ = self.requests.send(request);
+        match &self.requests {
+            // The task that carries it ends with the daemon.
+            Requests::Process(task) => _ = task.send(request),
+            Requests::Linux(card) => card.ask(&request),
+        }
+    }
+
+    /// Asks for an SA whose packets Linux carries.
+    pub(super) fn carry(&mut self, tag: Tag, sa: &CardSa, carriage: &Carriage) {
+        if let Requests::Linux(card) = &self.requests {
+            card.carry(tag, sa, carriage);
+        }
     }
 
     /// The rule as the card numbers ports.
@@ -73,9 +105,13 @@ impl Card for LinkedCard {
     }
 
     fn place(&mut self, item: &Item, tag: Tag) {
-        // Rules are all that is planned.
-        if let Item::Rule(rule) = item {
-            self.ask(Request::Place { tag, rule: self.numbered(rule) });
+        match item {
+            Item::Rule(rule) => self.ask(Request::Place { tag, rule: self.numbered(rule) }),
+            Item::Sa(sa) => self.ask(Request::PlaceSa { tag, sa: sa.clone() }),
+            Item::Policy(policy) => {
+                self.ask(Request::PlacePolicy { tag, policy: policy.clone() });
+            }
+            _ => {}
         }
     }
 

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use api::v1;
 use dataplane::{Disagreement, DropReason, Judged, Snapshot};
-use offload::{Capabilities, Decision, Ledger, Plan, Reading, Reason, Refusal, RuleKey, State};
+use offload::{
+    Capabilities, Decision, Ledger, Plan, Reading, Reason, Refusal, RuleKey, SaDirection, State,
+};
 use policy::{FlowAction, Spd};
 use wire::Family;
 
 use super::Cards;
 use super::desk::{Desk, Held};
+use super::sas::CarriedSa;
 use crate::events::{Details, Events, Kind};
 
 /// A card at one moment. Cheap to make: the control thread makes it.
@@ -24,6 +27,8 @@ pub(crate) struct CardPicture {
     waiting: usize,
     plan: Option<Arc<(Plan, Arc<Spd>)>>,
     rules: HashMap<RuleKey, RulePicture>,
+    /// SAs whose packets Linux carries for it.
+    carried: Vec<CarriedSa>,
 }
 
 /// A rule that is to be in a card.
@@ -35,9 +40,13 @@ struct RulePicture {
 }
 
 impl Cards {
-    /// The cards as they are.
-    pub(crate) fn pictures(&self) -> Vec<CardPicture> {
-        self.desks.iter().map(CardPicture::of).collect()
+    /// The cards as they are, with the SAs of a snapshot.
+    pub(crate) fn pictures(&self, snapshot: &Snapshot) -> Vec<CardPicture> {
+        let picture = |desk| CardPicture {
+            carried: self.carried_by(desk, snapshot),
+            ..CardPicture::of(desk)
+        };
+        self.desks.iter().map(picture).collect()
     }
 }
 
@@ -63,6 +72,7 @@ impl CardPicture {
             waiting: ledger.map_or(0, Ledger::waiting),
             rules: rules.collect(),
             plan,
+            carried: Vec::new(),
         }
     }
 
@@ -138,6 +148,45 @@ pub(crate) fn cards(pictures: &[CardPicture]) -> Vec<v1::Card> {
 /// The cards and their rules.
 pub(crate) fn placement(pictures: &[CardPicture]) -> (Vec<v1::Card>, Vec<v1::PlacedRule>) {
     (cards(pictures), pictures.iter().flat_map(CardPicture::rules).collect())
+}
+
+/// Adds to an explanation the SAs by which Linux carries the packet, in front of the workers: the
+/// one that seals it, or those that may have opened it if it is from a peer.
+pub(crate) fn explain_carried(
+    pictures: &[CardPicture],
+    from_peer: Option<&str>,
+    answer: &mut v1::Explanation,
+) {
+    let sealed_for = answer.peer.clone().filter(|_| answer.verdict == "protect");
+    let is_sealing = |sa: &CarriedSa| {
+        let (peer, spi) = (Some(&sa.peer), Some(format!("{:#010x}", sa.spi)));
+        sa.direction == SaDirection::Out && peer == sealed_for.as_ref() && spi == answer.spi
+    };
+    let is_opening =
+        |sa: &CarriedSa| sa.direction == SaDirection::In && Some(sa.peer.as_str()) == from_peer;
+    let mut found = Vec::new();
+    for picture in pictures {
+        for sa in &picture.carried {
+            let (direction, done) = match sa.direction {
+                SaDirection::Out if is_sealing(sa) => ("outbound", "sealed"),
+                SaDirection::In if is_opening(sa) => ("inbound", "opened"),
+                _ => continue,
+            };
+            let mut asked = answer.policies.iter().filter(|asked| asked.direction == direction);
+            let policy = asked.find_map(|asked| asked.decided_by.clone()).unwrap_or_default();
+            let CarriedSa { spi, reqid, .. } = sa;
+            let place = format!(
+                "Linux carries it for card {}, {done} by SA {spi:#010x} (reqid {reqid})",
+                picture.name
+            );
+            found.push((policy, place));
+        }
+    }
+    for (rule, place) in found {
+        let text = format!("policy {rule}: {place}");
+        answer.placement.push(v1::ExplainedPlacement { rule, place });
+        answer.lines.push(v1::Line { heading: "placement".into(), text });
+    }
 }
 
 /// Adds to an explanation where the rules of groups that it names are decided, for a packet that

@@ -55,7 +55,9 @@ impl Gateway {
         if reserved == self.reserved {
             return Ok(());
         }
-        if let Some(guard) = self.guard.with_netdevs(self.config(), &self.view, &reserved)? {
+        if let Some(guard) =
+            self.guard.with_netdevs(self.config(), &self.view, &reserved, self.carrying.peers())?
+        {
             self.install_guard(guard).await?;
         }
         self.narrow_programs(&reserved)?;
@@ -89,7 +91,12 @@ impl Gateway {
 
     /// Installs the guard for the current netdevs if it differs from the installed one.
     pub(super) async fn renew_guard(&mut self) {
-        let guard = match self.guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+        let guard = match self.guard.with_netdevs(
+            self.config(),
+            &self.view,
+            &self.reserved,
+            self.carrying.peers(),
+        ) {
             Ok(None) if !self.guard_is_owed => return,
             Ok(None) => self.guard.clone(),
             Ok(Some(guard)) => guard,
@@ -135,7 +142,12 @@ impl Gateway {
     /// Installs a guard that was made in the background, if it differs from the installed one.
     pub(crate) async fn put_up(&mut self, guard: Guard) {
         // Addresses and netdevs may be others by now.
-        let guard = match guard.with_netdevs(self.config(), &self.view, &self.reserved) {
+        let guard = match guard.with_netdevs(
+            self.config(),
+            &self.view,
+            &self.reserved,
+            self.carrying.peers(),
+        ) {
             Ok(other) => other.unwrap_or(guard),
             Err(error) => return self.report_guard_refused(&error),
         };

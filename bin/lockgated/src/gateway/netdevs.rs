@@ -363,7 +363,8 @@ impl Gateway {
         let Surroundings { own, inside } = surroundings.clone();
         let rules = rules(self.netdev_id(netdev), &self.snapshot, &self.reserved);
         let (mode, link) = (mode_choice(self.config(), netdev), link_form(self.config(), netdev));
-        Instruction { rules, own, inside, mode, link }
+        let passed = self.passed_by(netdev);
+        Instruction { rules, own, inside, passed, mode, link }
     }
 
     /// The first port of the configuration `next` whose netdev has a program now that runs in a

@@ -27,6 +27,7 @@ impl Gateway {
         snapshot: Arc<Snapshot>,
         caches: Option<Vec<NextCache>>,
     ) -> Result<(), WorkerGone> {
+        self.carry_less(&snapshot).await;
         let snapshot = self.cards.stamp(&self.snapshot, snapshot);
         let [before, after] = [&self.snapshot, &snapshot].map(|snapshot| snapshot.spd().wraps());
         let caches = match caches {
@@ -62,7 +63,9 @@ impl Gateway {
         let old = std::mem::replace(&mut self.snapshot, snapshot);
         clear_outdated(&old, self.snapshot.clone()).await;
         self.serve_tier();
+        self.cards.release(&old, &self.snapshot);
         self.cards.order();
+        self.carry_more().await;
         // Of very many policies that takes milliseconds.
         aside(move || drop((old, dropped)));
         Ok(())

@@ -133,7 +133,12 @@ impl Gateway {
         };
         // Netdevs may have come and gone since it was made.
         let reserved = reserved_by(&compiled, &live);
-        let other = guard.with_netdevs(compiled.settings(), &self.view, &reserved)?;
+        let other = guard.with_netdevs(
+            compiled.settings(),
+            &self.view,
+            &reserved,
+            self.carrying.peers(),
+        )?;
         let guard = NextGuard::Other(other.unwrap_or(guard));
         // Nothing of the old `allow_host` passes any more that a new policy may want.
         let withheld = reserved_of_earlier(&self.snapshot, &compiled, &live);
@@ -164,7 +169,12 @@ impl Gateway {
             NextGuard::Other(guard) => {
                 // What is reserved depends on addresses: it is filled in now.
                 let reserved = self.reserved.and(&withheld);
-                let other = guard.with_netdevs(compiled.settings(), &self.view, &reserved)?;
+                let other = guard.with_netdevs(
+                    compiled.settings(),
+                    &self.view,
+                    &reserved,
+                    self.carrying.peers(),
+                )?;
                 NextGuard::Other(other.unwrap_or(guard))
             }
             guard => guard,

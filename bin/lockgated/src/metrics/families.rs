@@ -235,6 +235,11 @@ impl Report {
         let moves = moves.map(|(what, count)| ([("outcome", what.into())], count));
         let help = "Verdicts on flows that went over to the kernel's table, left it or could not";
         into.counter("kernel_verdict_moves", help, moves);
+        let samples = [("outdated", tier.samples_outdated), ("lost", tier.samples_lost)];
+        let samples = samples.map(|(why, count)| ([("reason", why.into())], count));
+        let help = "Samples of the kernel's answers that the audit did not judge: the rules had \
+                    changed since, or there was no room for them";
+        into.counter("kernel_unjudged_samples", help, samples);
         let misses = tier.misses.iter();
         let misses = misses.map(|miss| ([("reason", miss.reason.as_str().into())], miss.count));
         let help = "Overlay packets that the kernel tier left to the workers, by reason";
@@ -411,6 +416,7 @@ impl Report {
                 ("passed_not_ip", k.passed_not_ip),
                 ("passed_to_host", k.passed_to_host),
                 ("passed_allow_host", k.passed_allow_host),
+                ("passed_carried", k.passed_carried),
                 ("no_socket", k.no_socket),
                 ("mark_failed", k.mark_failed),
                 ("no_card_header", k.no_card_header),

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use api::v1;
 use dataplane::counters::Volume;
+use ipsec::Spi;
 use policy::Direction::{Inbound, Outbound};
-use tokio::sync::mpsc;
 use zeroize::Zeroizing;
 
 use super::*;
 use crate::backend::{Backend, Change, Consent, Intent, PolicyChange, Save};
-use crate::backend_impl::{Daemon, Desks};
-use crate::changer::Changer;
-use crate::test_lab::{TestLab, configuration};
+use crate::backend_impl::Daemon;
+use crate::test_lab::{RunningLab, TestLab, configuration};
 
 const WAN: &str = "[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n";
 
@@ -31,8 +30,9 @@ fn spi(value: u32) -> Spi {
     Spi::new(value).unwrap()
 }
 
-fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
+pub(super) fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
     PutSa {
+        manager: KeyManager::Api,
         peer: "a".into(),
         direction,
         spi: spi(value),
@@ -43,6 +43,7 @@ fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
         lifetime: None,
         replaces: None,
         worker: None,
+        offload: None,
     }
 }
 
@@ -50,9 +51,16 @@ fn name(direction: Direction, value: u32) -> SaName {
     SaName { direction, spi: spi(value), peer: None }
 }
 
-async fn put(state: &mut State, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
+/// Puts SAs for which no card is asked.
+async fn ask(state: &mut State, put: SaPut) -> Result<SaChange, SaRefusal> {
+    let (reply, answer) = tokio::sync::oneshot::channel();
+    state.put_sas(put, reply).await.unwrap();
+    answer.await.unwrap()
+}
+
+pub(super) async fn put(state: &mut State, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
     let incarnation = state.incarnation.to_string();
-    state.put_sas(SaPut { incarnation, sas }).await.unwrap()
+    ask(state, SaPut { incarnation, sas }).await
 }
 
 async fn delete(state: &mut State, names: Vec<SaName>) -> Result<SaChange, SaRefusal> {
@@ -60,7 +68,7 @@ async fn delete(state: &mut State, names: Vec<SaName>) -> Result<SaChange, SaRef
 }
 
 /// Kind, subject and message of the events about SAs that were put.
-fn told(events: &Events) -> Vec<(String, String, String)> {
+pub(super) fn told(events: &Events) -> Vec<(String, String, String)> {
     events.flush();
     let (kept, _) = events.subscribe();
     let about = kept.into_iter().filter(|event| event.kind.starts_with("sa_"));
@@ -74,7 +82,7 @@ async fn what_is_put_runs_on_every_worker_and_needs_the_name_of_this_run() {
     let before = state.gateway.snapshot.clone();
     for incarnation in ["", "x", &"0".repeat(32)] {
         let put = SaPut { incarnation: incarnation.into(), sas: vec![sa(Outbound, 500, 1)] };
-        let refused = state.put_sas(put).await.unwrap().unwrap_err();
+        let refused = ask(&mut state, put).await.unwrap_err();
         assert_eq!((refused.word(), refused.place()), ("other_incarnation", None));
         assert!(refused.to_string().contains(&*state.incarnation), "{refused}");
     }
@@ -166,17 +174,17 @@ async fn counts_of_sas_that_are_gone_are_kept_by_peer() {
 #[tokio::test]
 async fn an_spi_is_reserved_for_a_worker_and_ends_with_its_sa() {
     let TestLab { folder: _folder, mut state, .. } = TestLab::new(&api_peer());
-    let reserved = state.reserve_spi("a").unwrap();
+    let reserved = state.reserve_spi("a", KeyManager::Api).unwrap();
     assert_eq!(reserved.spi.value() & 0xff, reserved.worker);
     assert_eq!(reserved.incarnation, state.incarnation);
-    let unknown = state.reserve_spi("b").unwrap_err();
+    let unknown = state.reserve_spi("b", KeyManager::Api).unwrap_err();
     assert!(unknown.to_string().contains("there is no peer \"b\""), "{unknown}");
     let inbound = || PutSa { spi: reserved.spi, ..sa(Inbound, 0x100, 1) };
     put(&mut state, vec![inbound()]).await.unwrap();
     let slot = state.gateway.snapshot.inbound_by_spi(reserved.spi).unwrap().id.0;
     assert_eq!(slot % state.gateway.active as u32, reserved.worker);
     state.stopping = true;
-    assert_eq!(state.reserve_spi("a"), Err(ReserveError::Stopping));
+    assert_eq!(state.reserve_spi("a", KeyManager::Api), Err(ReserveError::Stopping));
 }
 
 /// A daemon with all its tasks.
@@ -188,20 +196,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Lab {
-        let TestLab { folder, compiler, mut state, events, .. } = TestLab::new(&api_peer());
-        let desks = Desks::of(&state);
-        let picture = state.watched();
-        let (ordering, mut orders) = mpsc::channel(1);
-        let (asking, asks) = mpsc::unbounded_channel();
-        let changer =
-            Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
-        tokio::spawn(changer.run());
-        tokio::spawn(async move {
-            while let Some(order) = orders.recv().await {
-                state.obey(order).await.unwrap();
-            }
-        });
-        let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
+        let RunningLab { folder, daemon, events, .. } = RunningLab::new(&api_peer());
         Lab { folder, daemon, events }
     }
 

@@ -6,11 +6,13 @@ use api::v1;
 use control::{RefusedKey, SaOwner};
 use dataplane::DropReason;
 use ipsec::{
-    Allowance, Encapsulation, InboundSa, Limit, Limits, OutboundSa, SequenceNumbers, Spi, Used,
+    Allowance, CardSeat, CardWork, Encapsulation, InboundSa, Limit, Limits, OutboundSa,
+    SequenceNumbers, Spi, Used,
 };
 use policy::{Direction, SaSetId};
 
 use super::{in_front, short};
+use crate::cards::NetdevCard;
 use crate::picture::Picture;
 use crate::totals::Totals;
 use crate::{sa_limits, sequence_usage};
@@ -39,6 +41,8 @@ fn outbound(
 ) -> v1::SecurityAssociation {
     let (state, state_reason) = match () {
         () if is_spent(sa.allowance.as_ref()) => ended(),
+        // Its numbers are the card's.
+        () if sa.packet_card().is_some() => ("ok", String::new()),
         () if sa.sequence.is_exhausted() => {
             ("exhausted", DropReason::SequenceExhausted.help().to_owned())
         }
@@ -47,11 +51,20 @@ fn outbound(
         }
         () => ("ok", String::new()),
     };
-    let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
+    let numbers = sa.sequence.numbers();
+    let last = match (sa.packet_card(), &sa.allowance) {
+        // Numbers begin at 1, and each seals one packet.
+        (Some(_), Some(allowance)) => allowance.account.used(0).packets,
+        _ => sa.sequence.last(),
+    };
     let owner = picture.compiled.owner_of_outbound(sa.id);
     let key = (Direction::Outbound, sa.spi, peer);
     v1::SecurityAssociation {
-        backend: sa.cipher.backend_name().into(),
+        backend: backend(picture, sa.card, &sa.cipher.backend_name()),
+        card: card(picture, sa.card).map_or_else(String::new, |card| card.name.to_string()),
+        card_mode: card_mode(sa.card).into(),
+        // In crypto mode the counts are the gateway's own.
+        card_read_age_ms: card(picture, sa.packet_card()).and_then(NetdevCard::read_age_ms),
         sequence: last,
         sequence_used: sequence_usage::part(last, numbers),
         reserved_to: (owner == SaOwner::File).then(|| sa.sequence.reserved()),
@@ -81,7 +94,11 @@ fn inbound(
     let owner = picture.compiled.owner_of_inbound(sa.id);
     let key = (Direction::Inbound, sa.spi, peer);
     v1::SecurityAssociation {
-        backend: sa.cipher.backend_name().into(),
+        backend: backend(picture, sa.card, &sa.cipher.backend_name()),
+        card: card(picture, sa.card).map_or_else(String::new, |card| card.name.to_string()),
+        card_mode: card_mode(sa.card).into(),
+        // In crypto mode the counts are the gateway's own.
+        card_read_age_ms: card(picture, sa.packet_card()).and_then(NetdevCard::read_age_ms),
         sequence: edge,
         sequence_used: sequence_usage::part(edge, numbers),
         window_packets: Some(sa.window.size()),
@@ -115,11 +132,37 @@ fn refused_key(
     })
 }
 
+/// The card that an SA is in.
+fn card(picture: &Picture, seat: Option<CardSeat>) -> Option<&NetdevCard> {
+    picture.netdev_cards.get(&seat?.netdev)
+}
+
+/// The mode in which a card carries an SA; empty: none does.
+fn card_mode(seat: Option<CardSeat>) -> &'static str {
+    match seat.map(|seat| seat.work) {
+        Some(CardWork::Packets) => "packet",
+        Some(CardWork::Cipher) => "crypto",
+        None => "",
+    }
+}
+
+/// The engine that runs the cipher.
+fn backend(picture: &Picture, seat: Option<CardSeat>, software: &str) -> String {
+    match card(picture, seat) {
+        Some(card) => {
+            let part = if card_mode(seat) == "crypto" { ", cipher alone" } else { "" };
+            format!("card {}{part}", card.name)
+        }
+        None if seat.is_some() => "card".into(),
+        None => software.into(),
+    }
+}
+
 /// Time since an SA was put; `None`: a file has it.
 fn age_ms(owner: SaOwner) -> Option<u64> {
     match owner {
         SaOwner::File => None,
-        SaOwner::Api { put_ns } => {
+        SaOwner::Program { put_ns, .. } => {
             Some(sa_limits::boot_clock_ns().saturating_sub(put_ns) / 1_000_000)
         }
     }

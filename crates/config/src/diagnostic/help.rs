@@ -213,10 +213,6 @@ impl DiagnosticKind {
             DiagnosticKind::SameKeyFile => {
                 "no key serves two peers: make a pair for each, lockgate keygen"
             }
-            DiagnosticKind::IkeNotYet => {
-                "keys = \"api\" for SAs that a program puts; for a laboratory: keys = \
-                 \"file:NAME\", manual = \"laboratory\""
-            }
             DiagnosticKind::ManualNotSaid => {
                 "write manual = \"laboratory\": RFC 4106 asks for automated key management, and a \
                  sequence number used twice under one key gives the key away"
@@ -365,10 +361,42 @@ impl DiagnosticKind {
     /// Returns the advice about cards.
     fn card_help(&self) -> Option<&'static str> {
         Some(match self {
-            DiagnosticKind::XfrmNotYet => "write \"emulated\", or leave the card out",
-            DiagnosticKind::DropNotYet => {
-                "write \"auto\": the card tags packets and the gateway drops them, so that no rule \
-                 outlives its removal"
+            DiagnosticKind::OffloadFull => {
+                "write \"packet\": the card does headers, cipher, numbers and windows; or \
+                 \"crypto\": the cipher alone"
+            }
+            DiagnosticKind::OffloadOfFileKeys => {
+                "write keys = \"api\": what a card has sealed with a key is not known for certain \
+                 after a restart, so that a key of a file would be of use once"
+            }
+            DiagnosticKind::AutoOfFileKeys => "write keys = \"api\", or offload = \"none\"",
+            DiagnosticKind::OffloadBehindNat => {
+                "write \"none\" or \"auto\": the card would go on sending to the old address"
+            }
+            DiagnosticKind::NotBesideOuter { .. } => {
+                "leave it out: what is sealed again is sealed first by software, in tunnel mode, \
+                 whole"
+            }
+            DiagnosticKind::OuterOfOuter { .. } => "packets are sealed twice at most",
+            DiagnosticKind::OuterInTransportMode { .. } => {
+                "name a peer in tunnel mode: the inner tunnel may end elsewhere than the outer one"
+            }
+            DiagnosticKind::OuterWithoutPolicy { .. } => {
+                "add a policy of that peer with these two addresses, protocol = \"esp\", without \
+                 `ports` and for both directions, above all others that match"
+            }
+            DiagnosticKind::OffloadWithoutCard => {
+                "add [card.NAME] with the port that leads to the peer, or write \"auto\""
+            }
+            DiagnosticKind::LinuxStandsIn => {
+                "leave `stand_in` out where there is a card: figures are not those of a card"
+            }
+            DiagnosticKind::NotOfThisCard { .. } => "leave it out",
+            DiagnosticKind::CardWithoutSocket => {
+                "write the path that was given to `lockgate-emulated-card --socket`"
+            }
+            DiagnosticKind::DropBesideAuto => {
+                "give all ports of a card the same, or \"none\": a rule in it is for all of them"
             }
             DiagnosticKind::PortOnTwoCards { .. } => "list it at one card",
             DiagnosticKind::NetdevOnTwoCards { .. } => {
@@ -410,8 +438,8 @@ impl DiagnosticKind {
                 "one line an SA: direction, SPI, key material in hexadecimal"
             }
             DiagnosticKind::SaOption => {
-                "write peer=, suite=, esn=, replay_window=, replaces=, or a key of \
-                 [peer.NAME.lifetime] with =, without spaces"
+                "write peer=, suite=, esn=, replay_window=, replaces=, offload=, or \
+                 a key of [peer.NAME.lifetime] with =, without spaces"
             }
             DiagnosticKind::SaOptionValue { .. } => {
                 "as in a configuration, without quotes: suite=aes-128-gcm, esn=true, \

@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use dataplane::PortId;
 
 use super::ports::Ports;
-use crate::cards::{AuditSettings, CardKind, CardSettings, DEFAULT_ONE_OF, MAX_CARDS, MAX_ONE_OF};
+use crate::cards::{
+    AuditSettings, CardKind, CardSettings, DEFAULT_ONE_OF, EspBy, GroupOffload, MAX_CARDS,
+    MAX_ONE_OF,
+};
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{Raw, RawAudit, RawCard};
@@ -59,18 +62,8 @@ fn card(
     problems: &mut Diagnostics<'_>,
 ) -> Option<CardSettings> {
     let name = name(problems, &raw.name);
-    let kind = match &raw.kind {
-        Some(written) if written.get_ref() == "xfrm" => {
-            problems.error(&written.span(), DiagnosticKind::XfrmNotYet);
-            None
-        }
-        written => {
-            let kinds = [(CardKind::Emulated.name(), CardKind::Emulated)];
-            let kind = word(problems, "kind", written, CardKind::Emulated, &kinds);
-            kind.filter(|_| written.is_some())
-        }
-    };
-    let socket = socket(raw, taken, problems);
+    let kind = kind(raw, problems);
+    let socket = socket(raw, kind, taken, problems);
     let mut list = Vec::new();
     let written = raw.ports.as_ref();
     if let Some(empty) = written.filter(|list| list.get_ref().is_empty()) {
@@ -105,13 +98,55 @@ fn card(
         }
         list.push(port);
     }
+    let uses = |usage: GroupOffload| {
+        let of = |port: &PortId| ports.list.get(usize::from(port.0));
+        ports.sound && list.iter().filter_map(of).any(|port| port.offload_groups == usage)
+    };
+    if let Some(written) = written
+        && uses(GroupOffload::Drop)
+        && uses(GroupOffload::Auto)
+    {
+        problems.error(&written.span(), DiagnosticKind::DropBesideAuto);
+    }
     let ports = written.map(|_| list)?;
     Some(CardSettings { name: name?, kind: kind?, socket: socket?, ports })
 }
 
-/// The path of the socket.
-fn socket(raw: &RawCard, taken: &mut Taken, problems: &mut Diagnostics<'_>) -> Option<PathBuf> {
-    let written = raw.socket.as_ref()?;
+/// The kind, with who does ESP.
+fn kind(raw: &RawCard, problems: &mut Diagnostics<'_>) -> Option<CardKind> {
+    let xfrm = CardKind::Xfrm(EspBy::Card);
+    let kinds = [CardKind::Emulated, xfrm].map(|kind| (kind.name(), kind));
+    let kind = word(problems, "kind", &raw.kind, CardKind::Emulated, &kinds)?;
+    raw.kind.as_ref()?;
+    let Some(written) = &raw.stand_in else { return Some(kind) };
+    let words = [("linux", CardKind::Xfrm(EspBy::Linux))];
+    if kind == CardKind::Emulated {
+        problems.error(&written.span(), DiagnosticKind::NotOfThisCard { key: "stand_in" });
+        return None;
+    }
+    let stands_in = word(problems, "stand_in", &raw.stand_in, xfrm, &words)?;
+    problems.warning(&written.span(), DiagnosticKind::LinuxStandsIn);
+    Some(stands_in)
+}
+
+/// The path of the socket, of an emulated card. `None`: it is wrong.
+fn socket(
+    raw: &RawCard,
+    kind: Option<CardKind>,
+    taken: &mut Taken,
+    problems: &mut Diagnostics<'_>,
+) -> Option<Option<PathBuf>> {
+    let is_xfrm = matches!(kind, Some(CardKind::Xfrm(_)));
+    let Some(written) = raw.socket.as_ref() else {
+        if kind == Some(CardKind::Emulated) {
+            problems.error(&raw.name.span(), DiagnosticKind::CardWithoutSocket);
+        }
+        return is_xfrm.then_some(None);
+    };
+    if is_xfrm {
+        problems.error(&written.span(), DiagnosticKind::NotOfThisCard { key: "socket" });
+        return None;
+    }
     let path = PathBuf::from(written.get_ref());
     let fits = path.is_absolute()
         && written.get_ref().len() <= LONGEST_SOCKET
@@ -126,5 +161,5 @@ fn socket(raw: &RawCard, taken: &mut Taken, problems: &mut Diagnostics<'_>) -> O
         return None;
     }
     taken.sockets.insert(path.clone(), written.span());
-    Some(path)
+    Some(Some(path))
 }

@@ -10,9 +10,10 @@ use super::NamedSections;
 use super::encapsulation::{self, EncapsulationParts};
 use super::lifetime;
 use super::ports::Ports;
+use crate::cards::SaOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
-use crate::raw::RawPeer;
+use crate::raw::{Raw, RawPeer};
 use crate::source::Span;
 use crate::validated::{KeySource, NO_INTEGRITY, PathMtuUse, Peer};
 use crate::values::{address, bounded, name, unusable, word};
@@ -31,7 +32,9 @@ pub(crate) fn validate(
     }
     let mut key_files: HashMap<&str, Span> = HashMap::new();
     // Once is enough: it holds for all of them.
-    if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none()) {
+    // charon negotiates it.
+    let is_of_ike = |peer: &RawPeer| peer.keys.as_ref().is_some_and(|keys| keys.get_ref() == "ike");
+    if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none() && !is_of_ike(peer)) {
         problems.warning(&peer.name.span(), DiagnosticKind::ShortNumbers);
     }
     for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
@@ -69,6 +72,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
     let uses = [PathMtuUse::Learn, PathMtuUse::Ignore].map(|pmtu| (pmtu.name(), pmtu));
     let pmtu = word(problems, "pmtu", &raw.pmtu, PathMtuUse::Learn, &uses);
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
+    let offload = offload(raw, keys.as_ref(), problems);
     let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
@@ -83,7 +87,55 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         place,
         nat_keepalive_s,
         lifetime: lifetime?,
+        offload: offload?,
+        outer: raw.outer.as_ref().map(|written| written.get_ref().clone()),
     })
+}
+
+/// The carrier of the peer's SAs.
+fn offload(
+    raw: &RawPeer,
+    keys: Option<&KeySource>,
+    problems: &mut Diagnostics<'_>,
+) -> Option<SaOffload> {
+    let Some(written) = &raw.offload else { return Some(SaOffload::None) };
+    if written.get_ref() == "full" {
+        problems.error(&written.span(), DiagnosticKind::OffloadFull);
+        return None;
+    }
+    let words = SaOffload::ALL.map(|offload| (offload.name(), offload));
+    let offload = word(problems, "offload", &raw.offload, SaOffload::None, &words)?;
+    let moves = raw.behind_nat.as_ref().is_some_and(|written| *written.get_ref());
+    let mistake = match (offload, keys) {
+        (SaOffload::Packet | SaOffload::Crypto, Some(KeySource::File(_))) => {
+            DiagnosticKind::OffloadOfFileKeys
+        }
+        (SaOffload::Packet | SaOffload::Crypto, _) if moves => DiagnosticKind::OffloadBehindNat,
+        (SaOffload::Auto, Some(KeySource::File(_))) => {
+            problems.warning(&written.span(), DiagnosticKind::AutoOfFileKeys);
+            return Some(offload);
+        }
+        _ => return Some(offload),
+    };
+    problems.error(&written.span(), mistake);
+    None
+}
+
+/// Notes peers whose SAs only a card may carry, where there is none.
+pub(crate) fn want_cards(raw: &Raw, problems: &mut Diagnostics<'_>) {
+    if !raw.cards.is_empty() {
+        return;
+    }
+    let is_put = |peer: &&RawPeer| {
+        let keys = peer.keys.as_ref().map(|keys| keys.get_ref().as_str());
+        matches!(keys, Some("api" | "ike"))
+            && !peer.behind_nat.as_ref().is_some_and(|moves| *moves.get_ref())
+    };
+    let offload = raw.peers.iter().filter(is_put).filter_map(|peer| peer.offload.as_ref());
+    let needs_card = [SaOffload::Packet, SaOffload::Crypto].map(SaOffload::name);
+    for written in offload.filter(|written| needs_card.contains(&written.get_ref().as_str())) {
+        problems.error(&written.span(), DiagnosticKind::OffloadWithoutCard);
+    }
 }
 
 fn tunnel(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<Tunnel> {
@@ -159,13 +211,21 @@ fn keys(
             Some(_) => return Some(KeySource::File(file.to_owned())),
             None => DiagnosticKind::ManualNotSaid,
         },
-        None if text == "api" => {
-            let Some(manual) = &raw.manual else { return Some(KeySource::Api) };
-            problems.error(&manual.span(), DiagnosticKind::ManualOfApi);
-            return None;
+        None => {
+            let source = match text.as_str() {
+                "api" => Some(KeySource::Api),
+                "ike" => Some(KeySource::Ike),
+                _ => None,
+            };
+            match (&raw.manual, source) {
+                (Some(manual), Some(_)) => {
+                    problems.error(&manual.span(), DiagnosticKind::ManualOfApi);
+                    return None;
+                }
+                (None, Some(source)) => return Some(source),
+                (_, None) => DiagnosticKind::BadKeys,
+            }
         }
-        None if text == "ike" => DiagnosticKind::IkeNotYet,
-        None => DiagnosticKind::BadKeys,
     };
     problems.error(&written.span(), mistake);
     None

@@ -236,16 +236,8 @@ fn xdp_of_netdevs<'r>(
 
 /// The use of the port's card for its groups.
 fn offload_groups(raw: &RawPort, problems: &mut Diagnostics<'_>) -> Option<GroupOffload> {
-    match &raw.offload_groups {
-        Some(written) if written.get_ref() == "drop" => {
-            problems.error(&written.span(), DiagnosticKind::DropNotYet);
-            None
-        }
-        written => {
-            let words = GroupOffload::ALL.map(|usage| (usage.name(), usage));
-            word(problems, "offload_groups", written, GroupOffload::Auto, &words)
-        }
-    }
+    let words = GroupOffload::ALL.map(|usage| (usage.name(), usage));
+    word(problems, "offload_groups", &raw.offload_groups, GroupOffload::Auto, &words)
 }
 
 /// Treatment of unfinished checksums: on a protected port they are completed unless the file says

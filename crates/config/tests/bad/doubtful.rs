@@ -106,6 +106,7 @@ pub(crate) const WARNINGS: &[Row] = &[
         "",
     ),
     row("\"udp/500\"", "\"icmp\"", "12:23", "\"icmp\" is listed twice", ""),
+    row("mode = \"tunnel\"", "offload = \"auto\"", "21:11", "has no effect", "keys = \"api\""),
     row("peer = \"berlin\"", "action = \"discard\"", "15:7", "no policy names peer `berlin`", ""),
     row(
         "to = \"default\"",

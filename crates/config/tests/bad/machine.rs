@@ -363,6 +363,14 @@ pub(crate) const ERRORS: &[Row] = &[
         "did you mean `complete`?",
     ),
     row(
+        "[cache]",
+        "offload_groups = \"drop\"\n[card.nic0]\nkind = \"emulated\"\nsocket = \"/run/c\"\n\
+         ports = [\"lan\", \"wan\"]\n[cache]",
+        "17:9",
+        "ports of this card say \"drop\" and \"auto\" for `offload_groups`",
+        "give all ports of a card the same",
+    ),
+    row(
         "allow_host = [\"udp/500\", \"icmp\"]",
         "xdp = \"offload\"",
         "12:7",

@@ -118,7 +118,7 @@ fn a_port_has_room_for_32_services() {
 
 #[test]
 fn every_bad_configuration_is_refused_at_its_place_with_advice() {
-    // AX-39, FC-11, FC-14, FC-15
+    // AX-39, FC-11, FC-14, FC-15, XO-01
     for row in errors() {
         let text = changed(row);
         let errors = parse(&text, "bad.toml").expect_err(row.message);

@@ -2,6 +2,14 @@
 
 use crate::{Row, row};
 
+/// The lines of a second peer, the last of them a key that is to follow.
+macro_rules! inner {
+    () => {
+        "[peer.inner]\nlocal = \"192.0.2.1\"\nremote = \"203.0.113.9\"\nkeys = \"api\"\n\
+         suite = \"aes-128-gcm\"\n"
+    };
+}
+
 pub(crate) const ERRORS: &[Row] = &[
     // [peer.NAME]
     row(
@@ -40,11 +48,131 @@ pub(crate) const ERRORS: &[Row] = &[
         "this gateway has 10.1.0.1, 192.0.2.1",
     ),
     row(
+        "mode = \"tunnel\"",
+        "offload = \"full\"",
+        "21:11",
+        "a card has no mode `full`",
+        "write \"packet\"",
+    ),
+    row("mode = \"tunnel\"", "offload = \"pakcet\"", "21:11", "`offload`", "packet"),
+    row(
+        "mode = \"tunnel\"",
+        "offload = \"packet\"",
+        "21:11",
+        "a card cannot have keys of a file",
+        "write keys = \"api\"",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        "offload = \"crypto\"",
+        "21:11",
+        "a card cannot have keys of a file",
+        "write keys = \"api\"",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"api\"\nencapsulation = \"udp\"\nbehind_nat = true\noffload = \"packet\"",
+        "21:11",
+        "a card cannot follow a peer whose address changes",
+        "the old address",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"api\"\noffload = \"packet\"",
+        "19:11",
+        "there is no card",
+        "add [card.NAME]",
+    ),
+    // `outer`
+    row("mode = \"tunnel\"", "outer = \"berlim\"", "21:9", "there is no peer `berlim`", "berlin"),
+    row("mode = \"tunnel\"", "outer = 3", "21:9", "must be a string", ""),
+    row(
+        "mode = \"tunnel\"",
+        "outer = \"berlin\"",
+        "21:9",
+        "peer `berlin` is behind another peer itself",
+        "sealed twice at most",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        concat!(
+            "mode = \"tunnel\"\n",
+            inner!(),
+            "mode = \"transport\"\nouter = \"berlin\"\n[[policy]]\nname = \"in\"\n\
+             peer = \"inner\"\nlocal = [\"192.0.2.1\"]\nremote = [\"203.0.113.9\"]"
+        ),
+        "27:8",
+        "`mode = \"transport\"` does not go with `outer`",
+        "leave it out",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        "encapsulation = \"udp\"\nouter = \"berlin\"",
+        "21:17",
+        "`encapsulation = \"udp\"` does not go with `outer`",
+        "leave it out",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        "fragment_outer = true\nouter = \"berlin\"",
+        "21:18",
+        "`fragment_outer = true` does not go with `outer`",
+        "leave it out",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"api\"\noffload = \"auto\"\nouter = \"berlin\"",
+        "19:11",
+        "`offload` does not go with `outer`",
+        "by software",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        concat!("mode = \"tunnel\"\n", inner!(), "outer = \"berlin\""),
+        "27:9",
+        "ESP between 192.0.2.1 and 203.0.113.9 is not protected outbound by a policy of peer \
+         `berlin`",
+        "protocol = \"esp\"",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        concat!(
+            "mode = \"tunnel\"\n",
+            inner!(),
+            "outer = \"berlin\"\n[[policy]]\nname = \"in\"\npeer = \"berlin\"\n\
+             local = [\"192.0.2.1\"]\nremote = [\"203.0.113.9\"]\n[[policy]]\nname = \"no\"\n\
+             action = \"discard\"\nlocal = [\"any\"]\nremote = [\"203.0.113.0/24\"]\n\
+             protocol = \"esp\"\ndirection = \"inbound\""
+        ),
+        "27:9",
+        "is not protected inbound by a policy of peer `berlin`: policy `no` decides",
+        "above all others",
+    ),
+    row(
+        "mode = \"tunnel\"",
+        concat!(
+            "mode = \"tunnel\"\nouter = \"inner\"\n",
+            inner!(),
+            "mode = \"transport\"\n[[policy]]\nname = \"in\"\npeer = \"inner\"\n\
+             local = [\"192.0.2.1\"]\nremote = [\"203.0.113.9\"]"
+        ),
+        "22:9",
+        "peer `inner` is in transport mode",
+        "name a peer in tunnel mode",
+    ),
+    row(
         "keys = \"file:berlin.keys\"",
         "keys = \"ike\"",
-        "18:8",
-        "keys from IKE are not supported yet",
-        "laboratory",
+        "19:10",
+        "`manual` is for keys of a file",
+        "leave `manual` out",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"ike\"\noffload = \"packet\"",
+        "19:11",
+        "there is no card",
+        "add [card.NAME]",
     ),
     row(
         "keys = \"file:berlin.keys\"",
@@ -64,7 +192,7 @@ pub(crate) const ERRORS: &[Row] = &[
         "keys = \"file:berlin.keys\"",
         "keys = \"berlin.keys\"",
         "18:8",
-        "`keys` is neither \"file:NAME\" nor \"api\"",
+        "`keys` is neither \"file:NAME\", \"api\" nor \"ike\"",
         "file:berlin.keys",
     ),
     row(

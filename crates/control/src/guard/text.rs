@@ -14,7 +14,7 @@ use policy::Direction;
 use super::coarse::by_address;
 use super::cover::Cover;
 use super::rules::rules;
-use super::{Detail, GUARD_TABLE};
+use super::{CarriedPeer, Detail, GUARD_TABLE};
 use config::validated::{Policy, Port};
 use config::{HOST_NETDEV, Validated};
 use linux::{LinkKind, View};
@@ -61,16 +61,27 @@ impl Netdevs {
         config: &Validated,
         view: &View,
         reserved: &Reserved,
+        carried: &[CarriedPeer],
     ) -> Result<Netdevs, UnwritableName> {
-        let Netdevs(mut text) = Netdevs::early(config, view)?;
-        input(&mut text, config, view, reserved)?;
+        let openings = Openings::of(config, view, carried)?;
+        let Netdevs(mut text) = Netdevs::opened(config, view, &openings)?;
+        input(&mut text, (config, view, reserved), &openings)?;
         Ok(Netdevs(text))
     }
 
     /// Returns the part of [`Netdevs::of`] without hook `input`: before the daemon starts, an
     /// administrator may need to reach the machine by such a port.
     pub(super) fn early(config: &Validated, view: &View) -> Result<Netdevs, UnwritableName> {
+        Netdevs::opened(config, view, &Openings::default())
+    }
+
+    fn opened(
+        config: &Validated,
+        view: &View,
+        openings: &Openings,
+    ) -> Result<Netdevs, UnwritableName> {
         let mut text = String::from(FORWARD);
+        text.push_str(&openings.forward);
         let closed = closed_netdevs(config, view)?;
         for direction in ["iifname", "oifname"] {
             for netdev in &closed {
@@ -80,6 +91,7 @@ impl Netdevs {
         text.push_str("  }\n");
         text.push_str("  chain output {\n    type filter hook output priority filter - 10;\n");
         text.push_str("    policy accept;\n");
+        text.push_str(&openings.output);
         let mut unprotected = BTreeSet::new();
         for port in config.ports.iter().filter(|port| port.side == Side::Unprotected) {
             unprotected.append(&mut netdevs_of(port, view)?);
@@ -89,6 +101,60 @@ impl Netdevs {
         }
         text.push_str("  }\n");
         Ok(Netdevs(text))
+    }
+}
+
+/// Rules for peers whose packets Linux carries, by hook; each in front of those that close.
+#[derive(Default)]
+struct Openings {
+    forward: String,
+    output: String,
+    input: String,
+}
+
+impl Openings {
+    fn of(
+        config: &Validated,
+        view: &View,
+        carried: &[CarriedPeer],
+    ) -> Result<Openings, UnwritableName> {
+        let mut openings = Openings::default();
+        if carried.is_empty() {
+            return Ok(openings);
+        }
+        let mut inside = BTreeSet::new();
+        for port in config.ports.iter().filter(|port| port.side == Side::Protected) {
+            inside.append(&mut netdevs_of(port, view)?);
+        }
+        let inside: Vec<String> = inside.iter().map(|netdev| format!("\"{netdev}\"")).collect();
+        let inside = inside.join(", ");
+        for CarriedPeer { port, reqid, remotes } in carried {
+            let Some(port) = config.ports.iter().find(|of| of.name == *port) else { continue };
+            for netdev in netdevs_of(port, view)? {
+                let by = format!("oifname \"{netdev}\"");
+                let from = format!("iifname \"{netdev}\"");
+                let Openings { forward, output, input } = &mut openings;
+                if !inside.is_empty() {
+                    let _ = writeln!(
+                        forward,
+                        "    {from} oifname {{ {inside} }} ipsec in reqid {reqid} accept\n    \
+                         iifname {{ {inside} }} {by} ipsec out reqid {reqid} accept"
+                    );
+                }
+                // Of no SA of its own Linux drops it.
+                let _ = writeln!(
+                    input,
+                    "    {from} meta l4proto esp accept\n    {from} ipsec in reqid {reqid} accept"
+                );
+                let _ = writeln!(output, "    {by} ipsec out reqid {reqid} accept");
+                for (remote, bits) in remotes {
+                    let family = if remote.is_ipv4() { "ip" } else { "ip6" };
+                    let _ =
+                        writeln!(output, "    {by} {family} daddr {remote}/{bits} counter drop");
+                }
+            }
+        }
+        Ok(openings)
     }
 }
 
@@ -254,12 +320,12 @@ fn netdevs_of(port: &Port, view: &View) -> Result<BTreeSet<String>, UnwritableNa
 /// yet.
 fn input(
     text: &mut String,
-    config: &Validated,
-    view: &View,
-    reserved: &Reserved,
+    (config, view, reserved): (&Validated, &View, &Reserved),
+    openings: &Openings,
 ) -> Result<(), UnwritableName> {
     text.push_str("  chain input {\n    type filter hook input priority filter - 10;\n");
     text.push_str("    policy accept;\n");
+    text.push_str(&openings.input);
     for port in &config.ports {
         if port.side != Side::Unprotected {
             continue;

@@ -3,22 +3,24 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use config::validated::{KeySource, Peer};
+use config::SaOffload;
+use config::validated::Peer;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
-use ipsec::{Account, Allowance, Lifetime, SaError, SaId, Spi};
+use ipsec::{Account, Allowance, CardSeat, CardWork, Encapsulation, Lifetime, SaError, SaId, Spi};
 use policy::{Direction, SaSetId};
 
 use super::{GoneReason, GoneSa};
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::kept_sas::Kept;
+use crate::owner::KeyManager;
 
 /// The slots that SAs have in this configuration, by those that they had in another.
 type Slots = BTreeMap<SaId, SaId>;
 
 impl Compiled {
     /// Takes over the SAs that were put into the running configuration, for the peers that are here
-    /// too and have `keys = "api"`. Each keeps its slot if that is vacant here.
+    /// too and have `keys` of the same source. Each keeps its slot if that is vacant here.
     ///
     /// Cost: by the SAs that differ, if this configuration was made of an earlier state of the
     /// running one; else by all.
@@ -44,7 +46,12 @@ impl Compiled {
         for change in before.diff(now) {
             let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
-            let Some((set, peer)) = self.peer_with_put_sas(&name) else { continue };
+            let Some((set, peer)) = self.peer_with_put_sas(&name, kept.manager) else { continue };
+            let has_changed =
+                |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
+            if sa.card.is_some_and(has_changed) {
+                continue;
+            }
             let slot = match self.sad.find_outbound(*id) {
                 None => *id,
                 Some(_) => self.sad.vacant_outbound(),
@@ -74,7 +81,12 @@ impl Compiled {
         for change in before.diff(now) {
             let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
-            let Some((set, peer)) = self.peer_with_put_sas(&name) else { continue };
+            let Some((set, peer)) = self.peer_with_put_sas(&name, kept.manager) else { continue };
+            let has_changed =
+                |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
+            if sa.card.is_some_and(has_changed) {
+                continue;
+            }
             let slot = match self.sad.find_inbound(*id) {
                 None => *id,
                 Some(_) => self.sad.vacant_inbound(),
@@ -91,17 +103,17 @@ impl Compiled {
         Ok(())
     }
 
-    /// The set of a peer of this name and the peer, if its SAs are put.
-    fn peer_with_put_sas(&self, name: &str) -> Option<(SaSetId, &Peer)> {
+    /// The set of a peer of this name and the peer, if its SAs are put this way.
+    fn peer_with_put_sas(&self, name: &str, by: KeyManager) -> Option<(SaSetId, &Peer)> {
         let set = *self.kept.sets.get(name)?;
         let place = self.peers.iter().position(|known| *known == set)?;
         let peer = &self.settings().peers[place];
-        (peer.keys == KeySource::Api).then_some((set, peer))
+        by.keys(&peer.keys).then_some((set, peer))
     }
 
     /// Brings the outbound SAs of a peer into the order that they have in another configuration.
     fn take_order(&mut self, name: &str, running: &Compiled, slots: &Slots) {
-        let Some((set, _)) = self.peer_with_put_sas(name) else { return };
+        let Some(set) = self.kept.sets.get(name).copied() else { return };
         let place = running.kept.sets.get(name).and_then(|set| running.sad.places().get(*set));
         let of = place.and_then(|place| running.sad.set(place));
         let ids = of.iter().flat_map(|of| &of.outbound);
@@ -130,6 +142,25 @@ impl Compiled {
         let reason = GoneReason::PeerGone;
         gone.map(|(direction, spi, peer)| GoneSa { direction, spi, peer, reason }).collect()
     }
+}
+
+/// Returns whether an SA in a card may stay there: what the card was told of it, mode, headers and
+/// limits, cannot be changed.
+fn stays_in_card<S>(
+    kept: &Kept<S>,
+    (way, seat): (&Encapsulation, CardSeat),
+    counted: &Option<Allowance>,
+    peer: &Peer,
+) -> bool {
+    let limits = counted.as_ref().map_or(Lifetime::NONE, |allowance| allowance.lifetime);
+    let same_limits = kept.lifetime.is_some() || limits == peer.lifetime;
+    let is_wanted = match peer.offload {
+        SaOffload::None => false,
+        SaOffload::Packet => seat.work == CardWork::Packets,
+        SaOffload::Crypto => seat.work == CardWork::Cipher,
+        SaOffload::Auto => true,
+    };
+    is_wanted && *way == peer.encapsulation && same_limits
 }
 
 impl<S> Kept<S> {

@@ -48,8 +48,11 @@ pub enum GoneReason {
     Replaced,
     /// Another replaced it, and no packet of that came in time.
     ReplacementSilent,
-    /// Its peer is gone from the configuration, or has its keys from elsewhere.
+    /// Its peer is gone from the configuration, has its keys from elsewhere, or is carried in
+    /// another way than the card was told that has the SA.
     PeerGone,
+    /// The card that had it has it no more.
+    CardLost,
 }
 
 /// The reason why an SA is not deleted. Nothing was changed.

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use config::validated::KeySource;
-use config::{MAX_LIMIT_SECONDS, nearest};
+use config::validated::{KeySource, Peer};
+use config::{MAX_LIMIT_SECONDS, SaOffload, nearest};
 use ipsec::{
     Encapsulation, Fingerprint, KeyMaterial, Lifetime, Limit, ReplayWindow, SaId, SequenceCounter,
     Spi, Suite, WindowSizeError,
 };
 use policy::{Direction, SaSetId};
 
-use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaOwner};
+use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
 use crate::kept_sas::Kept;
+use crate::owner::{KeyManager, SaOwner};
 
 /// The reason why an SA is not put. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -27,10 +28,20 @@ pub enum PutRefusal {
         nearest: Option<String>,
     },
     /// The peer's keys come from a file.
-    #[error("the keys of peer {peer} come from a file: write keys = \"api\" in its section")]
+    #[error("the keys of peer {peer} come from a file: write keys = \"{asks}\" in its section")]
     FileKeys {
         /// The peer's name.
         peer: String,
+        /// The way that was tried.
+        asks: &'static str,
+    },
+    /// The peer's SAs are put another way.
+    #[error("the section of peer {peer} does not have keys = \"{asks}\": its SAs come another way")]
+    OtherManager {
+        /// The peer's name.
+        peer: String,
+        /// The way that was tried.
+        asks: &'static str,
     },
     /// The key is not as long as the suite's keys are.
     #[error("{suite} takes {expected} bytes of key material, not {got}")]
@@ -47,6 +58,18 @@ pub enum PutRefusal {
     NoIntegrity {
         /// The suite.
         suite: Suite,
+    },
+    /// The peer's section says another carrier.
+    #[error(
+        "peer {peer} has offload = \"{section}\": an SA with offload \"{asked}\" is not put for it"
+    )]
+    Offload {
+        /// The peer's name.
+        peer: String,
+        /// The carrier that its section names.
+        section: &'static str,
+        /// The carrier that was asked for.
+        asked: &'static str,
     },
     /// The size of the replay window is not offered.
     #[error(transparent)]
@@ -148,8 +171,10 @@ impl PutRefusal {
         match self {
             PutRefusal::UnknownPeer { .. } => "unknown_peer",
             PutRefusal::FileKeys { .. } => "file_keys",
+            PutRefusal::OtherManager { .. } => "other_manager",
             PutRefusal::KeyLength { .. } => "bad_key",
             PutRefusal::NoIntegrity { .. } => "bad_suite",
+            PutRefusal::Offload { .. } => "bad_offload",
             PutRefusal::Window(_) => "bad_window",
             PutRefusal::Limits(_) => "bad_limit",
             PutRefusal::SpiTaken { .. } | PutRefusal::SpiReserved { .. } => "spi_taken",
@@ -234,8 +259,8 @@ impl Compiled {
         plan: &PutPlan,
         names: &mut Vec<(Direction, Spi, SaSetId)>,
     ) -> Result<Option<FreshSa>, PutRefusal> {
-        let ApiPeer { number, set, of: peer } = self.api_peer(&asked.peer)?;
-        let PutSa { direction, spi, lifetime, worker, .. } = asked;
+        let PutSa { manager, direction, spi, lifetime, worker, .. } = asked;
+        let ApiPeer { number, set, of: peer } = self.api_peer(&asked.peer, manager)?;
         let suite = asked.suite.unwrap_or(peer.suite);
         if !suite.is_authenticated() {
             return Err(PutRefusal::NoIntegrity { suite });
@@ -263,9 +288,22 @@ impl Compiled {
             return Err(PutRefusal::Twice { direction: direction.name(), spi });
         }
         names.push((direction, spi, set));
-        let (peer, replaces) = (number, None);
-        let fresh =
-            FreshSa { place, peer, set, spi, material, numbers, lifetime, replaces, worker };
+        let offload = carrier(peer, asked.offload)?;
+        let (peer, replaces, seat) = (number, None, None);
+        let fresh = FreshSa {
+            place,
+            manager,
+            peer,
+            set,
+            spi,
+            material,
+            numbers,
+            lifetime,
+            replaces,
+            worker,
+            offload,
+            seat,
+        };
         if self.runs(&fresh)? {
             return Ok(None);
         }
@@ -275,8 +313,8 @@ impl Compiled {
         Ok(Some(fresh))
     }
 
-    /// The peer of this name, if its SAs are put.
-    fn api_peer(&self, name: &str) -> Result<ApiPeer<'_>, PutRefusal> {
+    /// The peer of this name, if its SAs are put this way.
+    fn api_peer(&self, name: &str, manager: KeyManager) -> Result<ApiPeer<'_>, PutRefusal> {
         let peers = &self.settings().peers;
         let set = self.kept.sets.get(name).copied();
         let place = set.and_then(|set| self.peers.iter().position(|known| *known == set));
@@ -284,18 +322,21 @@ impl Compiled {
             let nearest = nearest(name, peers.iter().map(|peer| peer.name.as_str()));
             return Err(PutRefusal::UnknownPeer { name: name.to_owned(), nearest });
         };
-        match peers[place].keys {
-            KeySource::Api => Ok(ApiPeer { number: place, set, of: &peers[place] }),
-            KeySource::File(_) => Err(PutRefusal::FileKeys { peer: name.to_owned() }),
+        let of = &peers[place];
+        let peer = name.to_owned();
+        match &of.keys {
+            keys if manager.keys(keys) => Ok(ApiPeer { number: place, set, of }),
+            KeySource::File(_) => Err(PutRefusal::FileKeys { peer, asks: manager.name() }),
+            _ => Err(PutRefusal::OtherManager { peer, asks: manager.name() }),
         }
     }
 
     /// Checks that SAs can be put for a peer of this name.
     ///
     /// # Errors
-    /// [`PutRefusal::UnknownPeer`], [`PutRefusal::FileKeys`].
-    pub fn check_api_peer(&self, name: &str) -> Result<(), PutRefusal> {
-        self.api_peer(name).map(|_| ())
+    /// [`PutRefusal::UnknownPeer`], [`PutRefusal::FileKeys`], [`PutRefusal::OtherManager`].
+    pub fn check_manager(&self, name: &str, manager: KeyManager) -> Result<(), PutRefusal> {
+        self.api_peer(name, manager).map(|_| ())
     }
 
     /// Returns whether SAs of two sets go to one place, where an SPI means one SA.
@@ -404,6 +445,18 @@ impl Compiled {
                 let peer = self.peer_of(fresh.set);
                 Err(PutRefusal::TooManyOfPeer { peer, most: MAX_OUTBOUND_OF_PEER })
             }
+        }
+    }
+}
+
+/// The carrier of an SA of a peer, for which one may have been asked.
+fn carrier(peer: &Peer, asked: Option<SaOffload>) -> Result<SaOffload, PutRefusal> {
+    match (peer.offload, asked) {
+        (section, None) => Ok(section),
+        (section, Some(asked)) if section == SaOffload::Auto || section == asked => Ok(asked),
+        (section, Some(asked)) => {
+            let (peer, section, asked) = (peer.name.clone(), section.name(), asked.name());
+            Err(PutRefusal::Offload { peer, section, asked })
         }
     }
 }

@@ -8,6 +8,7 @@ use policy::Direction;
 
 use super::{OpeningWorker, PutRefusal, PutSa, RefusedPut};
 use crate::compiled::Compiled;
+use crate::owner::KeyManager;
 
 /// Time that an SPI is reserved for, in nanoseconds: more than an exchange of keys takes with all
 /// its repetitions.
@@ -31,6 +32,7 @@ pub struct ReservedSpis {
 
 struct Reservation {
     peer: String,
+    manager: KeyManager,
     worker: OpeningWorker,
     until_ns: u64,
 }
@@ -60,11 +62,11 @@ impl ReservedSpis {
     pub fn reserve(
         &mut self,
         running: &Compiled,
-        peer: &str,
+        (peer, manager): (&str, KeyManager),
         workers: u32,
         now_ns: u64,
     ) -> Result<(Spi, OpeningWorker), ReserveRefusal> {
-        running.check_api_peer(peer)?;
+        running.check_manager(peer, manager)?;
         self.forget(now_ns);
         if self.known.len() >= MAX_RESERVED {
             return Err(ReserveRefusal::TooMany);
@@ -81,7 +83,7 @@ impl ReservedSpis {
             let (worker, until_ns) =
                 (OpeningWorker { worker, workers }, now_ns.saturating_add(RESERVED_NS));
             let peer = peer.to_owned();
-            self.known.insert(spi, Reservation { peer, worker, until_ns });
+            self.known.insert(spi, Reservation { peer, manager, worker, until_ns });
             self.ends.push_back((until_ns, spi));
             self.next_worker = self.next_worker.wrapping_add(1);
             return Ok((spi, worker));
@@ -99,7 +101,12 @@ impl ReservedSpis {
             let Some(reserved) = reserved.filter(|_| sa.direction == Direction::Inbound) else {
                 continue;
             };
-            if reserved.peer != sa.peer {
+            // IKE learns of the CHILD_SA's peer, among those between two addresses, only then.
+            let is_for = match reserved.manager {
+                KeyManager::Api => sa.manager == KeyManager::Api && reserved.peer == sa.peer,
+                KeyManager::Ike => sa.manager == KeyManager::Ike,
+            };
+            if !is_for {
                 let peer = reserved.peer.clone();
                 let why = PutRefusal::SpiReserved { spi: sa.spi, peer };
                 return Err(RefusedPut { place, why });

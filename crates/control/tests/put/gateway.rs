@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use config::parse;
 use control::{
-    ChangedSas, Compiled, Compiler, DeleteRefusal, GoneSa, LiveParts, PutRefusal, PutSa, SaName,
-    live_parts,
+    ChangedSas, Compiled, Compiler, DeleteRefusal, GoneSa, KeyManager, LiveParts, PutRefusal,
+    PutSa, SaName, live_parts,
 };
 use dataplane::Snapshot;
 use ipsec::{SaId, Spi};
@@ -153,6 +153,7 @@ pub(crate) fn name(direction: Direction, value: u32) -> SaName {
 pub(crate) fn sa(direction: Direction, value: u32, key: u32) -> PutSa {
     let bytes: Vec<u8> = key.to_be_bytes().into_iter().cycle().take(20).collect();
     PutSa {
+        manager: KeyManager::Api,
         peer: "a".into(),
         direction,
         spi: spi(value),
@@ -163,6 +164,7 @@ pub(crate) fn sa(direction: Direction, value: u32, key: u32) -> PutSa {
         lifetime: None,
         replaces: None,
         worker: None,
+        offload: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! SAs that are put, replaced and deleted while the gateway runs: what changes, what does not, and
 //! what is refused.
 
+mod card;
 mod gateway;
 mod twin;
 
@@ -9,8 +10,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::{
-    ChangedSas, GoneReason, GoneSa, LINGER_NS, MAX_OUTBOUND_OF_PEER, MAX_RESERVED, MOST_LINGER_NS,
-    OpeningWorker, PutSa, RESERVED_NS, ReserveRefusal, ReservedSpis, SaName, SaOwner,
+    ChangedSas, GoneReason, GoneSa, KeyManager, LINGER_NS, MAX_OUTBOUND_OF_PEER, MAX_RESERVED,
+    MOST_LINGER_NS, OpeningWorker, PutSa, RESERVED_NS, ReserveRefusal, ReservedSpis, SaName,
+    SaOwner,
 };
 use dataplane::counters::CounterRoom;
 use dataplane::{Snapshot, VacatedSlots};
@@ -88,7 +90,10 @@ fn sas_have_what_they_were_put_with_and_else_what_the_peers_section_says() {
     // Time counts from the put, not from the first packet.
     let used = out[0].allowance.as_ref().unwrap().account.used(gateway.now_ns + 7 * SECOND);
     assert_eq!(used.seconds, Some(7));
-    assert_eq!(gateway.compiled.owner_of_outbound(out[0].id), SaOwner::Api { put_ns: SECOND });
+    assert_eq!(
+        gateway.compiled.owner_of_outbound(out[0].id),
+        SaOwner::Program { manager: KeyManager::Api, put_ns: SECOND }
+    );
 }
 
 #[test]
@@ -292,7 +297,7 @@ fn a_reserved_spi_holds_the_worker_that_will_open_and_is_its_peers_alone_for_300
     let mut gateway = Gateway::new(&peers());
     let mut reserved = ReservedSpis::default();
     let take = |reserved: &mut ReservedSpis, gateway: &Gateway, peer: &str| {
-        reserved.reserve(&gateway.compiled, peer, 3, gateway.now_ns)
+        reserved.reserve(&gateway.compiled, (peer, KeyManager::Api), 3, gateway.now_ns)
     };
     let mut seen = Vec::new();
     for n in 0..12 {

@@ -28,13 +28,13 @@ const HEADERS_BYTES: usize = 50;
 pub(super) struct Common {
     pub(super) v4: u64,
     pub(super) v6: u64,
-    syn: u64,
+    pub(super) syn: u64,
 }
 
 impl Common {
     /// The packets before the first that does not look common.
     #[cold]
-    fn first(self) -> Common {
+    pub(super) fn first(self) -> Common {
         let run = mask_of(&(0..(self.v4 | self.v6).trailing_ones() as usize));
         Common { v4: self.v4 & run, v6: self.v6 & run, syn: self.syn & run }
     }
@@ -73,6 +73,10 @@ impl FastPath {
                 let rest = Common { v4: common.v4 & !tagged, v6: common.v6 & !tagged, ..common };
                 by_tag.fit | self.look_up(context, packets, rest, cache)
             }
+        };
+        let fit = match self.paths.lead_to_cards() {
+            true => self.carried_by_cards(fit, common.v6),
+            false => fit,
         };
         self.audit(context, common, fit);
         clock.ended(Stage::Decide);
@@ -141,7 +145,7 @@ impl FastPath {
     }
 
     /// The lists that judgements are written into, and the keys.
-    fn judge(&mut self) -> (Judge<'_>, &mut Column<2>, &mut Column<6>) {
+    pub(super) fn judge(&mut self) -> (Judge<'_>, &mut Column<2>, &mut Column<6>) {
         let Columns { rows, v4, v6, .. } = &mut *self.columns;
         let (paths, learning, misses) = (&mut self.paths, &mut self.learning, &mut self.misses);
         let tracking = &mut *self.tracking;
@@ -327,7 +331,7 @@ const PLAIN: [bool; 256] = {
 /// hop left to go, and with room around it for all headers. First those of the first packet's
 /// family: mostly there are no others.
 #[inline(never)]
-fn parse<const LINK: usize, F: Frames>(
+pub(super) fn parse<const LINK: usize, F: Frames>(
     columns: &mut Columns,
     frames: &F,
     packets: &[Received],

@@ -8,7 +8,7 @@ use ipsec::template::{OUTER_V4, OUTER_V4_UDP, OUTER_V6, OUTER_V6_UDP, TAIL_BYTES
 use policy::Direction;
 use wire::link::{LinkTemplate, ethertype};
 use wire::packet::IPV4_BYTES;
-use wire::{BATCH, Descriptor, Family, Frames, Received, glance};
+use wire::{BATCH, CardHeader, Descriptor, Family, Frames, Received, glance};
 
 use super::prepared_path::{Heading, Numberless, PathId, PathRun, PreparedPath, PreparedPaths};
 use super::{Columns, FastPath, Row, limited, mask_of};
@@ -19,8 +19,12 @@ use crate::ids::PortId;
 use crate::stage::{Stage, StageClock};
 use crate::verdict::{DropReason, Verdict};
 
-/// Bytes that a packet in clear is changed in: the longest link header, and IPv4's.
-const CHANGED_BYTES: usize = 18 + IPV4_BYTES;
+/// Bytes that a packet in clear is changed in: the header for a card, the longest link header, and
+/// IPv4's.
+const CHANGED_BYTES: usize = CardHeader::BYTES + 18 + IPV4_BYTES;
+
+/// Bytes of a header for a card.
+const CARD: usize = CardHeader::BYTES;
 
 impl FastPath {
     /// Sends packets that have a path.
@@ -206,10 +210,13 @@ fn send<F: Frames>(
     }
     let into = context.out.tx.add(path.egress, ingress, rows.len());
     let batch = Together { rows, packets, into, first: range.start };
-    match (path.sealing, path.link.is_tagged()) {
-        (None, false) => pass_on::<14, F>(context.frames, (path, family), batch),
-        (None, true) => pass_on::<18, F>(context.frames, (path, family), batch),
-        (Some((sa, form)), is_tagged) => {
+    let frames = &mut *context.frames;
+    match (path.sealing, path.card.is_some(), path.link.is_tagged()) {
+        (None, false, false) => pass_on::<14, 0, F>(frames, (path, family), batch),
+        (None, false, true) => pass_on::<18, 0, F>(frames, (path, family), batch),
+        (None, true, false) => pass_on::<14, CARD, F>(frames, (path, family), batch),
+        (None, true, true) => pass_on::<18, CARD, F>(frames, (path, family), batch),
+        (Some((sa, form)), _, is_tagged) => {
             let Some(sealer) = context.snapshot.outbound_sa(sa).sealer() else { return 0 };
             let jobs = &mut jobs[..rows.len()];
             let sealing = Sealing { sealer, link: path.link };
@@ -228,7 +235,7 @@ fn send<F: Frames>(
                     }
                 };
             }
-            by_form!(
+            let refused = by_form!(
                 false 14 OUTER_V4 8 false, false 14 OUTER_V6 8 false,
                 false 14 OUTER_V4_UDP 8 false, false 14 OUTER_V6_UDP 8 false,
                 false 14 OUTER_V4 0 false, false 14 OUTER_V6 0 false,
@@ -241,7 +248,14 @@ fn send<F: Frames>(
                 false 14 OUTER_V4 0 true, false 14 OUTER_V4_UDP 0 true,
                 true 18 OUTER_V4 8 true, true 18 OUTER_V4_UDP 8 true,
                 true 18 OUTER_V4 0 true, true 18 OUTER_V4_UDP 0 true
-            )
+            );
+            match path.card {
+                None => refused,
+                Some(header) => {
+                    let into = context.out.tx.last_mut(rows.len());
+                    refused | hand_to_card(context.frames, header, (into, jobs), range.start)
+                }
+            }
         }
     }
 }
@@ -262,29 +276,68 @@ struct Sealing {
     link: LinkTemplate,
 }
 
-/// Lowers hop limits and writes link headers; returns the packets that it could not write.
+/// Puts the header for a card in front of packets that it is to encrypt, and zeros where it is to
+/// put the ICV; returns the packets that have no room for it: a bit each, as [`send`] does.
 #[inline(never)]
-fn pass_on<const LINK: usize, F: Frames>(
+fn hand_to_card<F: Frames>(
+    frames: &mut F,
+    header: [u8; CARD],
+    (into, jobs): (&mut [Descriptor], &[SealJob]),
+    first: usize,
+) -> u64 {
+    let mut refused = 0u64;
+    for (at, (descriptor, job)) in into.iter_mut().zip(jobs).enumerate() {
+        let Descriptor { frame, offset, length } = *descriptor;
+        if length == 0 {
+            // It was refused before.
+            continue;
+        }
+        let start = offset.wrapping_sub(CARD as u32);
+        let end = (offset + length) as usize;
+        let memory = frames.bytes_mut(frame);
+        let icv = memory.get_mut((job.text + job.text_length) as usize..end);
+        let is_room = icv.map(|icv| icv.fill(0)).is_some();
+        let front = memory.get_mut(start as usize..offset as usize);
+        match front.filter(|_| is_room) {
+            Some(front) => {
+                front.copy_from_slice(&header);
+                *descriptor = Descriptor { frame, offset: start, length: length + CARD as u32 };
+            }
+            None => refused |= 1 << (first + at),
+        }
+    }
+    refused
+}
+
+/// Lowers hop limits and writes link headers, and headers of `CARD` bytes for a card in front of
+/// them; returns the packets that it could not write.
+#[inline(never)]
+fn pass_on<const LINK: usize, const CARD: usize, F: Frames>(
     frames: &mut F,
     (path, family): (&PreparedPath, Family),
     Together { rows, packets, into, first }: Together<'_>,
 ) -> u64 {
-    let ethertype = ethertype_of(family);
+    let (ethertype, front) = (ethertype_of(family), (CARD + LINK) as u32);
+    let header = path.card.unwrap_or_default();
     let mut refused = 0u64;
     let all = rows.iter().zip(packets).zip(into);
     for (at, ((row, Received { packet, .. }), into)) in all.enumerate() {
-        let start = row.ip.wrapping_sub(LINK as u32);
+        let start = row.ip.wrapping_sub(front);
         let behind = frames.bytes_mut(packet.frame).get_mut(start as usize..);
         let head = behind.and_then(<[u8]>::first_chunk_mut::<CHANGED_BYTES>);
-        let parts = head.and_then(|head| head.split_first_chunk_mut::<LINK>());
-        let Some((link, ip)) = parts.and_then(|(link, ip)| Some((link, ip.first_chunk_mut()?)))
-        else {
+        let parts = head.and_then(|head| {
+            let (card, behind) = head.split_first_chunk_mut::<CARD>()?;
+            let (link, ip) = behind.split_first_chunk_mut::<LINK>()?;
+            Some((card, link, ip.first_chunk_mut()?))
+        });
+        let Some((card, link, ip)) = parts else {
             refused |= 1 << (first + at);
             continue;
         };
         glance::pass_on(ip, family);
         path.link.write(link, ethertype);
-        *into = Descriptor { frame: packet.frame, offset: start, length: row.length + LINK as u32 };
+        card.copy_from_slice(&header[..CARD]);
+        *into = Descriptor { frame: packet.frame, offset: start, length: row.length + front };
     }
     refused
 }
@@ -357,7 +410,8 @@ fn cipher<F: Frames>(
 ) -> u64 {
     let mut refused = 0u64;
     for path in paths.iter().filter(|path| path.run.count > 0) {
-        let Some((sa, form)) = path.sealing else { continue };
+        // What a card encrypts has a header for the card in front.
+        let Some((sa, form)) = path.sealing.filter(|_| path.card.is_none()) else { continue };
         let jobs = &jobs[path.run.first_job..path.run.next_job];
         let sa = context.snapshot.outbound_sa(sa);
         if form.iv > 0

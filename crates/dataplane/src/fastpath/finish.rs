@@ -16,7 +16,7 @@ use crate::watch::{Beside, Point, Watch};
 use crate::{l4_checksum, mss};
 
 impl FastPath {
-    /// Sends a run of packets that came in clear.
+    /// Sends a run of packets that came in clear, or were opened by cards.
     #[inline]
     pub(crate) fn finish<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,
@@ -27,6 +27,9 @@ impl FastPath {
     ) {
         let ingress = self.gate.ingress;
         context.counters.ledger(Some(ingress)).received += run.len() as u64;
+        if self.by_card {
+            return self.emit_run(context, Heading::In, packets, run, beside);
+        }
         if context.snapshot.path_port(ingress).completes_checksums {
             self.complete_checksums(context, packets, run.clone());
         }

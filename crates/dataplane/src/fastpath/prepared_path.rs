@@ -1,14 +1,15 @@
 //! The paths that packets of a batch leave by, and what was decided of them: one entry for many
 //! packets.
 
-use ipsec::SaId;
 use ipsec::template::Form;
+use ipsec::{CardSeat, Mode, OutboundSa, SaId};
 use policy::{Deciders, EgressClass, FlowAction, FlowVerdict};
 use wire::link::LinkTemplate;
-use wire::{Address, Family, LinkAddress};
+use wire::{Address, CardHeader, Family, LinkAddress};
 
 use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Value};
+use crate::card_sas;
 use crate::ids::{NextHopId, PortId, SetIndex};
 use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
@@ -37,6 +38,8 @@ pub(super) struct PreparedPath {
     pub(super) verdict: Verdict,
     /// The SA that seals, and the form of its headers.
     pub(super) sealing: Option<(SaId, Form)>,
+    /// Header for the card that seals, or encrypts what `sealing` writes; `None`: none does.
+    pub(super) card: Option<[u8; CardHeader::BYTES]>,
     /// MTU that the MSS is clamped to; `u32::MAX`: it is not.
     pub(super) clamp: u32,
     /// `None`: all packets of a run have a number.
@@ -155,6 +158,12 @@ impl PreparedPaths {
         &self.decisions[usize::from(place)]
     }
 
+    /// Returns whether a card seals whole packets on any of the paths.
+    #[inline(always)]
+    pub(super) fn lead_to_cards(&self) -> bool {
+        self.list.iter().any(PreparedPath::is_cards)
+    }
+
     /// Returns whether all packets that have a path have it by one decision.
     #[inline(always)]
     pub(super) fn is_one_decision(&self) -> bool {
@@ -268,6 +277,18 @@ impl PreparedPaths {
     }
 }
 
+/// The header for the card that seals by an SA what leaves by an adjacency. `None`: the general
+/// walk says what becomes of it, as in transport mode and where the way leads to no such card.
+fn card_header(
+    snapshot: &Snapshot,
+    (sa, seat): (&OutboundSa, CardSeat),
+    adjacency: Adjacency,
+) -> Option<[u8; CardHeader::BYTES]> {
+    let is_common = sa.encapsulation.mode == Mode::Tunnel
+        && card_sas::leads_there(snapshot, adjacency.port, seat);
+    is_common.then(|| card_sas::header(seat).bytes())
+}
+
 impl PreparedPath {
     #[cold]
     fn to<F>(context: &BatchContext<'_, F>, target: PathTarget) -> Option<PreparedPath> {
@@ -281,16 +302,28 @@ impl PreparedPath {
                 let verdict = Verdict::Forward(adjacency.port);
                 PreparedPath::by(snapshot, target, (adjacency, mtu, verdict))
             }
+            // What is to be sealed again only the general walk seals.
+            PathTarget::Set(set) if snapshot.outer_of(set).is_some() => None,
             PathTarget::Set(set) => {
                 let sas = &snapshot.set(set).outbound;
                 let id = worker_share::sealing_sa(snapshot, sas, context.share)?;
-                let form = snapshot.outbound_sa(id).form()?;
+                let sa = snapshot.outbound_sa(id);
                 let adjacency = snapshot.set_adjacency(set)?;
+                let (sealing, card) = match sa.card {
+                    None => (Some((id, sa.form()?)), None),
+                    // The general walk says why its packets do not leave.
+                    Some(_) if card_sas::is_spent(sa.allowance.as_ref()) => return None,
+                    Some(seat) => {
+                        let header = card_header(snapshot, (sa, seat), adjacency)?;
+                        let writes = !seat.has_numbers();
+                        (if writes { Some((id, sa.form()?)) } else { None }, Some(header))
+                    }
+                };
                 let mtu = snapshot.set_sizes(set, context.now_ns).whole;
                 let path =
                     PreparedPath::by(snapshot, target, (adjacency, mtu, Verdict::Protect(set)))?;
                 let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };
-                Some(PreparedPath { sealing: Some((id, form)), clamp, ..path })
+                Some(PreparedPath { sealing, card, clamp, ..path })
             }
         }
     }
@@ -305,8 +338,19 @@ impl PreparedPath {
         let mac = adjacency.mac.filter(|_| port.medium == Medium::Ethernet)?;
         let link = LinkTemplate::new(mac, port.mac, port.vlan);
         let (egress, run, clamp) = (adjacency.port, PathRun::default(), u32::MAX);
-        let (sealing, numberless) = (None, None);
-        Some(PreparedPath { target, mtu, egress, link, verdict, sealing, clamp, numberless, run })
+        let (sealing, card, numberless) = (None, None, None);
+        Some(PreparedPath {
+            target,
+            mtu,
+            egress,
+            link,
+            verdict,
+            sealing,
+            card,
+            clamp,
+            numberless,
+            run,
+        })
     }
 
     fn dropping(reason: DropReason) -> PreparedPath {
@@ -318,10 +362,17 @@ impl PreparedPath {
             link: LinkTemplate::new(nobody, nobody, None),
             verdict: Verdict::Drop(reason),
             sealing: None,
+            card: None,
             clamp: u32::MAX,
             numberless: None,
             run: PathRun::default(),
         }
+    }
+
+    /// Returns whether a card seals whole packets on the path.
+    #[inline(always)]
+    pub(super) fn is_cards(&self) -> bool {
+        self.card.is_some() && self.sealing.is_none()
     }
 
     /// The reason why packets that take the path are dropped, if they are.

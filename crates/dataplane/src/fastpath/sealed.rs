@@ -19,13 +19,13 @@ use super::prepared_path::Heading;
 use super::{Columns, FastPath, Gate, MOST_RUNS, Row, limited, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::{FlowCache, Scopes, bits};
-use crate::decapsulate;
 use crate::ids::SetIndex;
 use crate::routes::RouteTarget;
 use crate::row::Row as GeneralRow;
 use crate::snapshot::Snapshot;
 use crate::stage::{Stage, StageClock};
 use crate::verdict::DropReason;
+use crate::{card_sas, decapsulate};
 
 /// Bytes of a sealed packet that are looked at: IPv6, UDP, ESP header, IV.
 const OUTER_SEEN: usize = IPV6_BYTES + UDP_BYTES + 16;
@@ -72,8 +72,10 @@ struct KnownSa {
     opener: Opener,
     /// Bytes of ESP header, IV and ICV.
     around: u32,
-    /// True if there is something to decrypt.
+    /// True if there is something to decrypt here.
     is_ciphered: bool,
+    /// Its name in the card that deciphers; `None`: none does.
+    in_card: Option<u64>,
     /// The window's right edge before the batch: numbers right of it are new.
     right: u64,
     /// MTU that the MSS of what comes by it is clamped to; `u32::MAX`: it is not.
@@ -272,14 +274,18 @@ impl FastPath {
 
     /// MTU that the MSS of an opened packet is clamped to by the tunnel it came by.
     pub(super) fn clamp_of_opener(&self, place: usize) -> u32 {
-        match self.is_sealed() {
-            true => self.opening.known[usize::from(self.opening.of.0[place])].clamp,
-            false => u32::MAX,
+        match (self.is_sealed(), self.by_card) {
+            (true, _) => self.opening.known[usize::from(self.opening.of.0[place])].clamp,
+            (false, true) => self.card_openers.clamp_of(place),
+            (false, false) => u32::MAX,
         }
     }
 
     /// The set whose SA opened a packet.
     pub(super) fn opened_by(&self, place: usize) -> SetIndex {
+        if self.by_card {
+            return self.card_openers.set_of(place);
+        }
         self.opening.known[usize::from(self.opening.of.0[place])].set
     }
 }
@@ -401,6 +407,12 @@ fn find<'s, F: Frames>(
     }
     let sa = &**snapshot.inbound_by_spi(Spi::new(spi)?)?;
     let opener = sa.opener()?;
+    let in_card = match sa.card {
+        None => None,
+        Some(_) => Some(card_sas::tag_at(snapshot, sa, ingress)?),
+    };
+    // What a card deciphers any worker opens.
+    let is_others = in_card.is_none() && context.other_worker(sa.id).is_some();
     if sa.allowance.as_ref().is_some_and(|allowance| allowance.is_spent()) {
         return None;
     }
@@ -410,7 +422,7 @@ fn find<'s, F: Frames>(
         Family::V4 => wire::packet::ipv4_is_unicast(address.value as u32),
         Family::V6 => wire::packet::ipv6_is_unicast(address.value),
     });
-    if !is_ours || !is_unicast || context.other_worker(sa.id).is_some() {
+    if !is_ours || !is_unicast || is_others || snapshot.needs_outer(sa) {
         return None;
     }
     let set = snapshot.set_of(sa.id);
@@ -429,7 +441,8 @@ fn find<'s, F: Frames>(
         }),
         opener,
         around: opener.front + opener.icv,
-        is_ciphered: sa.suite != Suite::Null,
+        is_ciphered: sa.suite != Suite::Null && in_card.is_none(),
+        in_card,
         right: sa.window.right_edge(),
         clamp: if of.mss_clamp { snapshot.set_sizes(set, context.now_ns).whole } else { u32::MAX },
     });
@@ -456,7 +469,7 @@ impl KnownSa {
     #[inline]
     fn open<F: Frames>(&self, sa: &InboundSa, frames: &mut F, jobs: &mut [OpenJob]) {
         // Where nothing is to be decrypted, `look` has said that the packets are authentic: each
-        // job lies in its frame.
+        // job lies in its frame, or a card has said so.
         if self.is_ciphered {
             sa.cipher.open(frames, jobs);
         }
@@ -634,6 +647,11 @@ impl<F: Frames> Looks<'_, '_, F> {
             & (length >= around + TRAILER_BYTES)
             & (text_length & 3 == 0);
         if !good || (sequence <= known.right && sa.window.check(sequence).is_err()) {
+            return;
+        }
+        if let Some(tag) = known.in_card
+            && !card_sas::is_deciphered(self.context, self.packets[place].hint, tag)
+        {
             return;
         }
         // The ICV, which is read first of all.

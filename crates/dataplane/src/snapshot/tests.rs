@@ -1,6 +1,8 @@
 //! A snapshot that follows another is what one made at once is.
 
-use ipsec::{KeyMaterial, ReplayWindow, SequenceCounter, SequenceNumbers, Suite, Tunnel};
+use ipsec::{
+    CardSeat, CardWork, KeyMaterial, ReplayWindow, SequenceCounter, SequenceNumbers, Suite, Tunnel,
+};
 use policy::SaSetId;
 use proptest::prelude::*;
 
@@ -85,7 +87,14 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
     let tunnel = Tunnel { local: [192, 0, 2, 1].into(), remote: remote.into() };
     let counter = Arc::new(SequenceCounter::new(short));
     let outbound = OutboundSa::new(id, Spi::new(spi).unwrap(), set, &key(1), tunnel, counter);
-    sad.put_outbound(Arc::new(outbound.unwrap()));
+    // Some peers' SAs are in a card.
+    let seat = (peer % 2 == 1).then_some(CardSeat {
+        netdev: 1,
+        tag: u64::from(spi),
+        work: CardWork::Packets,
+        carrier: ipsec::SeatCarrier::Worker,
+    });
+    sad.put_outbound(Arc::new(outbound.unwrap().seated(seat)));
     sad.put_set(SaSet {
         id: set,
         peer: format!("peer{peer}"),
@@ -97,10 +106,11 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         keepalive_s: None,
         path_mtu: None,
         fragment_outer: false,
+        outer: None,
     });
     let window = Arc::new(ReplayWindow::new(64, short).unwrap());
     let inbound = InboundSa::new(id, Spi::new(spi + 100).unwrap(), set, &key(2), tunnel, window);
-    sad.put_inbound(Arc::new(inbound.unwrap())).unwrap();
+    sad.put_inbound(Arc::new(inbound.unwrap().seated(seat))).unwrap();
 }
 
 /// An SA like another, with an SPI of its own.
@@ -178,6 +188,14 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
         let found = snapshot.inbound_by_spi(Spi::new(spi).unwrap()).map(|sa| sa.id);
         answers.push(format!("{spi}: {found:?}"));
     }
+    for tag in (0x1000..0x1004).chain(0x2000..0x202c) {
+        let found = |netdev| {
+            let seat = CardSeat::of_worker(netdev, tag, CardWork::Packets);
+            snapshot.sad().opened_in_card(seat)
+        };
+        answers.push(format!("{tag}: {:?} {:?}", found(1), found(2)));
+    }
+    answers.push(format!("{}", snapshot.sad().has_openers_in_cards()));
     let sealing: Vec<_> = snapshot.outbound().map(|sa| (sa.id, sa.spi, sa.set)).collect();
     answers.push(format!("{sealing:?} {:?}", snapshot.port(PortId(1)).mtu));
     answers
@@ -242,6 +260,10 @@ fn what_does_not_fit_together_is_refused() {
     assert_eq!(twice, Err(SnapshotError::SameSpi(sa.spi)));
     let other = put_inbound_as(&sa, SaId(0), 0x3000);
     assert_eq!(sad.put_inbound(other), Err(SnapshotError::Taken(SaId(0))));
+    let seat = CardSeat::of_worker(1, 5, CardWork::Packets);
+    sad.put_inbound(Arc::new(sa.at(sa.id, sa.set).seated(Some(seat)))).unwrap();
+    let other = put_inbound_as(&sa, SaId(1), 0x3000).at(SaId(1), sa.set).seated(Some(seat));
+    assert_eq!(sad.put_inbound(Arc::new(other)), Err(SnapshotError::SameSeat(seat)));
     let stray = sad.put_inbound(Arc::new(sa.at(SaId(0), SaSetId(7))));
     assert_eq!(stray, Err(policy::TablesError::UnknownSet(SaSetId(7)).into()));
 }

@@ -45,6 +45,14 @@ impl EmulatedCard {
         rules.chain(self.sas.iter().map(|sa| (sa.tag, sa.reading(self.now_ms))))
     }
 
+    /// Names and counts of the policies that are in the card.
+    pub fn policy_readings(&self) -> impl Iterator<Item = (Tag, Reading)> {
+        self.policies.iter().map(|policy| {
+            let (packets, bytes) = (policy.packets, 0);
+            (policy.tag, Reading { packets, bytes, as_of_ms: self.now_ms })
+        })
+    }
+
     /// Of each SA that opens and has opened, the highest number so far: the right edge of its
     /// window.
     pub fn edges(&self) -> impl Iterator<Item = (Handle, u64)> {

@@ -3,7 +3,7 @@
 use offload::{CardEvent, SaDirection, Tag};
 
 use super::{EmulatedCard, Presence};
-use crate::esp::{Arrived, EspCounts, Limits, Loss, Opened, Sent};
+use crate::esp::{Arrived, EspCounts, Limits, LoadedSa, Loss, Opened, Sent};
 
 impl EmulatedCard {
     /// Packets of SAs that the card dropped, since it was made.
@@ -24,6 +24,7 @@ impl EmulatedCard {
     /// not leave.
     pub fn send(&mut self, tag: Tag, frame: &[u8]) -> Sent {
         let sent = self.present().and_then(|()| {
+            self.may_go(tag, SaDirection::Out, frame)?;
             let sa = self.sas.iter_mut().find(|sa| sa.tag == tag).ok_or(Loss::UnknownSa)?;
             sa.send(frame)
         });
@@ -39,75 +40,70 @@ impl EmulatedCard {
         }
     }
 
-    /// Takes a frame in that came by the wire, and opens it if it is for an SA of packet mode.
-    /// Rules see what it does not open, by [`receive`](Self::receive), and not what it opened.
+    /// Takes a frame in that came by the wire, and opens it if it is for an SA of packet mode, or
+    /// deciphers it in place if it is for one of crypto mode. Rules see what it does neither with,
+    /// by [`receive`](Self::receive).
     pub fn open(&mut self, frame: &[u8]) -> Opened {
-        let opened = self.present().map(|()| {
+        let found = self.present().map(|()| {
             let arrived = Arrived::read(frame)?;
-            let mine = self.sas.iter_mut().find(|sa| sa.is_for(&arrived));
-            let sa = mine.filter(|sa| sa.opens_packets())?;
-            let (opened, limits) = sa.open(&arrived);
-            Some((sa.tag, opened, limits))
+            let sa = self.sas.iter_mut().find(|sa| sa.is_for(&arrived))?;
+            Some((sa.tag, work(sa, &arrived, frame)))
         });
-        let opened = opened.and_then(|opened| {
-            let Some((tag, opened, limits)) = opened else { return Ok(None) };
-            self.tell_limits(tag, limits);
-            opened.map(|frame| Some((tag, frame)))
-        });
-        match opened {
+        match found {
             Ok(None) => Opened::AsItCame,
-            Ok(Some((tag, frame))) => Opened::Clear { frame, mark: self.mark_of_sa(tag) },
-            Err(loss) => {
-                self.esp_counts.count(SaDirection::In, loss);
-                Opened::Dropped(loss)
+            Err(loss) => self.lose(loss),
+            Ok(Some((tag, (worked, limits)))) => {
+                self.tell_limits(tag, limits);
+                match worked {
+                    Worked::Clear(frame) => match self.may_go(tag, SaDirection::In, &frame) {
+                        Ok(()) => Opened::Clear { frame, mark: self.mark_of_sa(tag) },
+                        Err(loss) => self.lose(loss),
+                    },
+                    Worked::Deciphered(frame) => {
+                        Opened::Deciphered { frame, mark: self.mark_of_sa(tag) }
+                    }
+                    Worked::Forged => {
+                        self.lose(Loss::Authentication);
+                        Opened::Forged { mark: self.mark_of_sa(tag) }
+                    }
+                    Worked::Lost(loss) => self.lose(loss),
+                }
             }
         }
     }
 
-    /// Seals the ESP of a frame in place, by an SA of crypto mode. `number` is the packet's whole
-    /// number.
-    ///
-    /// # Errors
-    /// [`Loss`]: the frame is dropped.
-    pub fn seal_in_place(&mut self, tag: Tag, number: u64, frame: &mut [u8]) -> Result<(), Loss> {
-        let sealed = self.present().and_then(|()| {
+    /// Counts what came and is dropped, or is forged.
+    fn lose(&mut self, loss: Loss) -> Opened {
+        self.esp_counts.count(SaDirection::In, loss);
+        Opened::Dropped(loss)
+    }
+
+    /// As [`encrypt`](Self::encrypt), by the mark of an SA as it stands in front of a frame: any
+    /// bits.
+    pub fn encrypt_by_mark(&mut self, mark: u64, frame: &[u8]) -> Sent {
+        if let Some(tag) = Tag::from_bits(mark) {
+            return self.encrypt(tag, frame);
+        }
+        self.esp_counts.count(SaDirection::Out, Loss::UnknownSa);
+        Sent::Dropped(Loss::UnknownSa)
+    }
+
+    /// Seals the ESP of a frame, whose text is in clear, by an SA of crypto mode. What the card has
+    /// no SA for does not leave.
+    pub fn encrypt(&mut self, tag: Tag, frame: &[u8]) -> Sent {
+        let mut sealed = frame.to_vec();
+        let limits = self.present().and_then(|()| {
             let sa = self.sas.iter_mut().find(|sa| sa.tag == tag).ok_or(Loss::UnknownSa)?;
-            sa.seal_in_place(number, frame)
+            sa.seal_in_place(&mut sealed)
         });
-        match sealed {
+        match limits {
             Ok(limits) => {
                 self.tell_limits(tag, limits);
-                Ok(())
+                Sent::Frame(sealed)
             }
             Err(loss) => {
                 self.esp_counts.count(SaDirection::Out, loss);
-                Err(loss)
-            }
-        }
-    }
-
-    /// Opens the ESP of a frame in place, if it is for an SA of crypto mode: returns the mark of
-    /// the SA. `None`: it is for none, and as it came.
-    ///
-    /// # Errors
-    /// [`Loss`]: the frame is dropped.
-    pub fn open_in_place(&mut self, frame: &mut [u8]) -> Result<Option<u64>, Loss> {
-        let opened = self.present().and_then(|()| {
-            let Some(arrived) = Arrived::read(frame) else { return Ok(None) };
-            let mine = self.sas.iter_mut().find(|sa| sa.is_for(&arrived));
-            let Some(sa) = mine.filter(|sa| !sa.opens_packets()) else { return Ok(None) };
-            let tag = sa.tag;
-            sa.open_in_place(frame).map(|limits| Some((tag, limits)))
-        });
-        match opened {
-            Ok(None) => Ok(None),
-            Ok(Some((tag, limits))) => {
-                self.tell_limits(tag, limits);
-                Ok(Some(tag.to_bits()))
-            }
-            Err(loss) => {
-                self.esp_counts.count(SaDirection::In, loss);
-                Err(loss)
+                Sent::Dropped(loss)
             }
         }
     }
@@ -130,5 +126,27 @@ impl EmulatedCard {
         for limit in limits.into_iter().flatten() {
             self.answer(self.now_ms, CardEvent::Limit(tag, limit));
         }
+    }
+}
+
+/// The outcome of ESP for an SA of the card.
+enum Worked {
+    Clear(Vec<u8>),
+    Deciphered(Vec<u8>),
+    Forged,
+    Lost(Loss),
+}
+
+/// Opens or deciphers ESP by its SA; returns the limits reached too.
+fn work(sa: &mut LoadedSa, arrived: &Arrived<'_>, frame: &[u8]) -> (Worked, Limits) {
+    if sa.opens_packets() {
+        let (opened, limits) = sa.open(arrived);
+        return (opened.map_or_else(Worked::Lost, Worked::Clear), limits);
+    }
+    let mut frame = frame.to_vec();
+    match sa.open_in_place(&mut frame) {
+        Ok(limits) => (Worked::Deciphered(frame), limits),
+        Err(Loss::Authentication) => (Worked::Forged, [None; 2]),
+        Err(loss) => (Worked::Lost(loss), [None; 2]),
     }
 }

@@ -1,5 +1,9 @@
 //! Crypto mode: the host writes headers and trailer, keeps the numbers and the window, and leaves
 //! room for the integrity check value; the card ciphers in place.
+//!
+//! The whole number of a packet to seal stands in its IV: the card takes the high half from there,
+//! and checks the low one against the header. It seals under each number once, in any order within
+//! [`MOST_DISORDER`]: workers of the host draw numbers for whole batches, and send side by side.
 
 use offload::{SaDirection, Service};
 
@@ -8,11 +12,13 @@ use super::opening::Arrived;
 use super::sealing::authenticated;
 use super::{Limits, LoadedSa, Loss};
 
+/// Numbers by which a packet to seal may be behind the highest.
+pub(super) const MOST_DISORDER: u32 = 4096;
+
 impl LoadedSa {
     /// Seals ESP in place: SPI, number, IV and a text in clear, with room for the integrity check
-    /// value at the end of the packet. `number` is the whole number, whose low half stands in the
-    /// packet.
-    pub(crate) fn seal_in_place(&mut self, number: u64, frame: &mut [u8]) -> Result<Limits, Loss> {
+    /// value at the end of the packet.
+    pub(crate) fn seal_in_place(&mut self, frame: &mut [u8]) -> Result<Limits, Loss> {
         self.serves(SaDirection::Out, Service::Crypto)?;
         let arrived = Arrived::read(frame).ok_or(Loss::Malformed)?;
         let port = self.sa.udp.map(|ports| ports.destination);
@@ -32,13 +38,14 @@ impl LoadedSa {
         let (spi, rest) = head.split_first_chunk::<4>().ok_or(Loss::Malformed)?;
         let (low, iv) = rest.split_first_chunk::<4>().ok_or(Loss::Malformed)?;
         let iv: [u8; IV] = iv.try_into().map_err(|_| Loss::Malformed)?;
-        // The same number twice would be the same nonce twice: each is above the one before.
-        let is_next = self.next.is_some_and(|next| number >= next.max(1));
-        let is_said = number as u32 == u32::from_be_bytes(*low) && iv == number.to_be_bytes();
-        if !is_next || !is_said || number > self.sa.numbers.highest() {
+        let number = u64::from_be_bytes(iv);
+        let is_said = number as u32 == u32::from_be_bytes(*low);
+        // The same number twice would be the same nonce twice.
+        let is_new = self.window.accepts(number) && number <= self.sa.numbers.highest();
+        if !is_said || !is_new {
             return Err(Loss::Number);
         }
-        self.next = number.checked_add(1);
+        self.window.note(number);
         let header = authenticated(spi, number, self.sa.numbers);
         *icv = self.key.seal(iv, &header, text).ok_or(Loss::TooLong)?;
         let text_bytes = text.len();

@@ -142,6 +142,10 @@ pub(super) fn take_ecn(inner: &mut [u8], version: u8, outer_class: u8) -> Result
         (2, 1) => 1,
         (inside, _) => inside,
     };
+    // The header stays as it came, right or wrong, where nothing in it changes.
+    if combined == inside & ECN {
+        return Ok(());
+    }
     let class = inside & !ECN | combined;
     if version == 4 {
         inner[1] = class;

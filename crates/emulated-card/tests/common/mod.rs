@@ -36,7 +36,8 @@ impl Card {
     pub(crate) fn of(line: CardLine) -> Card {
         let [refuse, twice, never, late, garbage] = line.faults;
         let never = never / 8;
-        let faults = Faults { refuse, twice, never, late, late_ms: 100, garbage, swapped: 0 };
+        let faults =
+            Faults { refuse, twice, never, late, late_ms: 100, garbage, ..Faults::default() };
         Card { capabilities: Capabilities::emulated(line.rules), faults }
     }
 }
@@ -59,9 +60,13 @@ pub(crate) struct World {
     events: Vec<CardEvent>,
     late: Vec<OnItsWay>,
     now_ms: u64,
+    /// The card's action on what rules deny.
+    pub(crate) effect: Effect,
     /// Packets whose mark counted.
     pub(crate) tagged: u64,
     pub(crate) judged: u64,
+    /// Packets that the card dropped, and those of them while it was to stop.
+    pub(crate) dropped: [u64; 2],
 }
 
 /// The rule that decides what no other does, for each port.
@@ -156,8 +161,10 @@ impl World {
             events: Vec::new(),
             late: Vec::new(),
             now_ms: 0,
+            effect: Effect::Mark,
             tagged: 0,
             judged: 0,
+            dropped: [0; 2],
         }
     }
 
@@ -171,8 +178,11 @@ impl World {
             }
             Step::Late(line) => {
                 if let Some((port, ip)) = self.packet(line) {
-                    let mark = self.card.receive(port, &frame(&ip)).mark;
-                    self.late.push(OnItsWay { port, ip, mark });
+                    let received = self.card.receive(port, &frame(&ip));
+                    match received.dropped {
+                        true => self.judge_dropped(port, &ip)?,
+                        false => self.late.push(OnItsWay { port, ip, mark: received.mark }),
+                    }
                 }
             }
             Step::Plan(packets) => {
@@ -229,7 +239,7 @@ impl World {
             rules: &rules,
             ports: &CARD_PORTS,
             card: &card,
-            effect: Effect::Mark,
+            effect: self.effect,
             own: &[],
             packets: &packets,
             standing: &standing,
@@ -326,13 +336,38 @@ impl World {
             true => {
                 let received = self.card.receive(port, &frame(ip));
                 if received.dropped {
-                    return Ok(());
+                    return self.judge_dropped(port, ip);
                 }
                 received.mark
             }
             false => 0,
         };
         self.judge(port, ip, mark)
+    }
+
+    /// Judges a packet that the card dropped: the rules do too, or the answer to the change that
+    /// permits it was not given yet.
+    fn judge_dropped(&mut self, port: u16, ip: &[u8]) -> Result<(), String> {
+        if self.card.probe().rules.get().is_none() || !self.card.is_up() {
+            return Ok(());
+        }
+        let parsed = packet::quoted(ip).zip(packet::parse_group(ip));
+        let Some((packet, flow)) = parsed else { return Ok(()) };
+        let class = self.spd.class(port);
+        let domain = DomainId::new(class, Book::GroupIn, packet.flow.family);
+        let alone = match self.spd.search_linear(domain, &flow) {
+            Decider::Policy(slot) => Some(self.spd.policy(slot)),
+            Decider::FragmentPorts(_) | Decider::None => None,
+        };
+        let is_awaited = self.ledger.unconfirmed_drops() > 0;
+        self.dropped[usize::from(is_awaited)] += 1;
+        let drops = alone.is_some_and(|policy| Decision::of(policy.action).drops());
+        let tracks = |policy: &Policy| matches!(policy.action, Action::Reflect(_));
+        let is_tracked = self.rules.values().any(tracks);
+        match is_awaited || drops && !is_tracked && offload::is_plain(&packet) {
+            true => Ok(()),
+            false => Err(format!("port {port}, {flow:?}: the card drops it, the rules {alone:?}")),
+        }
     }
 
     fn judge(&mut self, port: u16, ip: &[u8], mark: u64) -> Result<(), String> {

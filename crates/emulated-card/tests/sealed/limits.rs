@@ -1,10 +1,13 @@
 //! Limits, readings, and what becomes of packets whose SA the card has forgotten.
 
 use emulated_card::{EmulatedCard, Loss, Notice, Opened, Sent};
+use ipsec::Mode;
 use offload::{
-    Ability, Capabilities, Card as _, CardEvent, Item, Limit, RefusalKind, SaAbilities,
-    SaDirection, SaLimits, Service,
+    Ability, Capabilities, Card as _, CardEvent, CardPolicy, CardSa, Carrier, FlowConfidentiality,
+    Item, Limit, Numbers, OuterFields, Pattern, PolicyAction, RefusalKind, SaAbilities,
+    SaDirection, SaLimits, SaMode, Service, Span, UdpEnds, UpperPattern,
 };
+use wire::build::PacketBuilder;
 
 use super::other;
 use super::scene::{PLAIN, Setting, around, card, card_with, framed, sealed, tag, told};
@@ -140,6 +143,103 @@ fn a_card_of_ciphers_alone_refuses_packet_mode_and_says_so() {
     assert_eq!(refusal.kind, RefusalKind::Unsupported);
     assert!(refusal.text.contains("packet mode is never served as crypto"), "{refusal}");
     assert_eq!(answer(|_| (), Service::Packet), CardEvent::Live(tag(1)));
+}
+
+// XO-09, XO-31, XO-32
+#[test]
+fn a_card_of_each_profile_refuses_what_it_cannot_do_by_name_and_nothing_of_it_is_left() {
+    let kernels = |change: fn(&mut CardSa)| {
+        let mut sa = Setting { mode: Mode::Transport, ..PLAIN }.sa(SaDirection::Out, 1);
+        (sa.carrier, sa.numbers) = (Carrier::Kernel, Numbers::Short);
+        sa.limits = SaLimits { hard_packets: Some(1000), ..SaLimits::default() };
+        change(&mut sa);
+        sa
+    };
+    let tunnel: fn(&mut CardSa) = |sa| sa.mode = SaMode::Tunnel(OuterFields::LeftToCard);
+    let nat: fn(&mut CardSa) = |sa| sa.udp = Some(UdpEnds { source: 4500, destination: 4500 });
+    let tfc: fn(&mut CardSa) = |sa| sa.flow_confidentiality = FlowConfidentiality::To(1400);
+    let esn: fn(&mut CardSa) = |sa| sa.numbers = Numbers::Extended;
+    for (profile, change, refused) in [
+        ("v9", tunnel, Some("no tunnel mode")),
+        ("6.4+", tunnel, None),
+        ("v9", nat, Some("no ESP in UDP")),
+        ("v9", tfc, Some("no padding against traffic analysis")),
+        ("emulated:sas=1", nat, None),
+        ("emulated:sas=1", tfc, Some("no padding against traffic analysis")),
+        ("v9", esn, Some("cannot advance extended sequence numbers")),
+        ("6.4+", esn, Some("cannot advance extended sequence numbers")),
+        ("mlx5-as-read", esn, None),
+        ("emulated:sas=1", esn, None),
+    ] {
+        let mut card = EmulatedCard::new(profile.parse().unwrap(), 1);
+        card.place(&Item::Sa(kernels(change).into()), tag(1));
+        card.advance(1000);
+        match (told_one(&mut card), refused) {
+            (CardEvent::Live(_), None) => assert_eq!(card.sas(), 1),
+            (CardEvent::Refused(_, refusal), Some(cause)) => {
+                assert_eq!((refusal.kind, card.sas()), (RefusalKind::Unsupported, 0));
+                assert!(refusal.text.contains(cause), "{profile}: {refusal}");
+            }
+            (answer, refused) => panic!("{profile}: {answer:?}, not {refused:?}"),
+        }
+        // Without what it cannot do it takes the same SA.
+        card.place(&Item::Sa(kernels(|sa| sa.spi += 1).into()), tag(2));
+        card.advance(2000);
+        if refused.is_some() {
+            assert_eq!(told_one(&mut card), CardEvent::Live(tag(2)), "{profile}");
+        }
+    }
+}
+
+// XO-04
+#[test]
+fn an_sa_with_a_policy_beside_it_carries_what_that_matches_while_it_is_there() {
+    let mut card = card(&PLAIN);
+    let policy = |direction, of: u32| {
+        let to = |last: [u8; 4]| Span { first: [10, 0, 0, 0].into(), last: last.into() };
+        let (source, destination) = (to([10, 255, 0, 0]), to([10, 2, 0, 9]));
+        CardPolicy {
+            direction,
+            ports: [0].into(),
+            rank: 0,
+            patterns: [Pattern { source, destination, upper: UpperPattern::Any }].into(),
+            action: PolicyAction::Protect(tag(of).handle),
+        }
+    };
+    let place = |card: &mut EmulatedCard, policy: CardPolicy, number: u32| {
+        card.place(&Item::Policy(policy.into()), tag(number));
+        card.advance(1000 * u64::from(number));
+        told_one(card)
+    };
+    let frame = framed(&PLAIN.packet(50));
+    assert!(matches!(card.send(tag(1), &frame), Sent::Frame(_)), "none was given yet");
+    // Of an SA that is not there, or of the other direction.
+    for (direction, of, number, cause) in [
+        (SaDirection::Out, 9, 3, "an SA that is not there"),
+        (SaDirection::In, 1, 4, "the other direction"),
+    ] {
+        let answer = place(&mut card, policy(direction, of), number);
+        let CardEvent::Refused(_, refusal) = answer else { panic!("taken") };
+        assert!(refusal.text.contains(cause), "{refusal}");
+    }
+    assert_eq!(place(&mut card, policy(SaDirection::Out, 1), 5), CardEvent::Live(tag(5)));
+    assert_eq!(place(&mut card, policy(SaDirection::In, 2), 6), CardEvent::Live(tag(6)));
+    assert!(matches!(card.send(tag(1), &frame), Sent::Frame(_)));
+    let elsewhere = framed(&PacketBuilder::v4("10.1.0.5", "10.2.0.10").udp(7, 8));
+    assert_eq!(card.send(tag(1), &elsewhere), Sent::Dropped(Loss::Policy));
+    let came = |packet: &PacketBuilder, number| {
+        around(&other::seal(&PLAIN.outbound(), &packet.ip(), number))
+    };
+    assert!(matches!(card.open(&came(&PLAIN.packet(9), 1)), Opened::Clear { .. }));
+    let wrong = PacketBuilder::v4("10.1.0.5", "10.2.0.10").udp(7, 8);
+    assert_eq!(card.open(&came(&wrong, 2)), Opened::Dropped(Loss::Policy));
+    // Without its policy it carries nothing.
+    for number in [5, 6] {
+        card.forget(tag(number), Notice::Silent);
+    }
+    assert_eq!(card.send(tag(1), &frame), Sent::Dropped(Loss::Policy));
+    assert_eq!(card.open(&came(&PLAIN.packet(9), 3)), Opened::Dropped(Loss::Policy));
+    assert_eq!((card.sas(), card.policies().count()), (2, 0));
 }
 
 // XO-06: nothing is left of what was refused

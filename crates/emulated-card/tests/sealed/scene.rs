@@ -50,6 +50,11 @@ pub(crate) const PLAIN: Setting = Setting {
 };
 
 impl Setting {
+    /// Returns whether a card takes its ciphers alone: no checksum of UDP covers them.
+    pub(crate) fn is_for_ciphers(&self) -> bool {
+        self.udp.is_none() || self.outer == Family::V4
+    }
+
     /// All suites, widths, modes and families, with and without UDP.
     pub(crate) fn all() -> Vec<Setting> {
         let mut all = Vec::new();

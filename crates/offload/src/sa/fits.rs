@@ -44,6 +44,8 @@ pub enum Unfit {
     Window,
     /// The card has no ESP in UDP.
     NatTraversal,
+    /// In crypto mode: ESP in UDP over IPv6 has a checksum over what the card encrypts.
+    UdpChecksum,
     /// The card has no padding for traffic flow confidentiality.
     Tfc,
     /// An SA that seals has no lease of numbers.
@@ -52,6 +54,8 @@ pub enum Unfit {
     Lease,
     /// The card does not keep limits of packets exactly.
     PacketLimits,
+    /// The kernel would not keep limits of packets exactly.
+    KernelLimits,
     /// The card does not keep limits of bytes exactly.
     ByteLimits,
     /// The worker could not tell an opened packet from one that came in clear.
@@ -68,7 +72,7 @@ pub enum Unfit {
 
 impl Unfit {
     /// All of them.
-    pub const ALL: [Unfit; 23] = [
+    pub const ALL: [Unfit; 25] = [
         Unfit::NoSas,
         Unfit::Packet,
         Unfit::Crypto,
@@ -82,10 +86,12 @@ impl Unfit {
         Unfit::Esn,
         Unfit::Window,
         Unfit::NatTraversal,
+        Unfit::UdpChecksum,
         Unfit::Tfc,
         Unfit::NoLease,
         Unfit::Lease,
         Unfit::PacketLimits,
+        Unfit::KernelLimits,
         Unfit::ByteLimits,
         Unfit::RxSaMark,
         Unfit::TransmitBySelector,
@@ -110,10 +116,12 @@ impl Unfit {
             Unfit::Esn => "esn",
             Unfit::Window => "window",
             Unfit::NatTraversal => "nat_traversal",
+            Unfit::UdpChecksum => "udp_checksum",
             Unfit::Tfc => "tfc",
             Unfit::NoLease => "no_lease",
             Unfit::Lease => "lease",
             Unfit::PacketLimits => "packet_limits",
+            Unfit::KernelLimits => "kernel_limits",
             Unfit::ByteLimits => "byte_limits",
             Unfit::RxSaMark => "rx_sa_mark",
             Unfit::TransmitBySelector => "transmit_by_selector",
@@ -145,6 +153,10 @@ impl Unfit {
             Unfit::Esn => "the card cannot advance extended sequence numbers: turn ESN off",
             Unfit::Window => "the card has not a replay window of this size: choose one it lists",
             Unfit::NatTraversal => "the card has no ESP in UDP: peers behind a NAT need software",
+            Unfit::UdpChecksum => {
+                "ESP in UDP over IPv6 has a checksum over what a card is yet to encrypt: ask for \
+                 packet, or carry the SA in software"
+            }
             Unfit::Tfc => "the card has no padding against traffic analysis: turn it off",
             Unfit::NoLease => {
                 "an SA that seals in a card needs a hard limit of packets: its lease of numbers"
@@ -153,6 +165,10 @@ impl Unfit {
                 "the first number and the hard limit of packets reach beyond the sequence numbers"
             }
             Unfit::PacketLimits => "the card would pass packets beyond a limit: use software",
+            Unfit::KernelLimits => {
+                "Linux counts a frame of several segments (GSO) once, and would pass packets \
+                 beyond a limit: ask for packet, or leave limits of packets and bytes out"
+            }
             Unfit::ByteLimits => {
                 "the card would pass bytes beyond a limit: give it a limit of packets instead"
             }
@@ -209,8 +225,15 @@ pub fn sa_fits(sa: &CardSa, card: &SaAbilities, service: Service) -> Result<(), 
     carrier_fits(sa, card)?;
     match service {
         Service::Packet => headers_fit(sa, card),
-        // Headers, numbers, windows and limits are the host's.
-        Service::Crypto => Ok(()),
+        // Headers, numbers, windows and limits are the host's. So is a checksum of UDP, which
+        // IPv6 wants, and the host cannot make it of what the card is yet to encrypt.
+        Service::Crypto => {
+            must(|| sa.udp.is_none() || sa.ends.source.is_ipv4(), Unfit::UdpChecksum)?;
+            match sa.carrier {
+                Carrier::Worker => Ok(()),
+                Carrier::Kernel => kernel_fits(sa, card),
+            }
+        }
     }
 }
 
@@ -235,17 +258,34 @@ fn carrier_fits(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
     }
 }
 
-/// Checks all that packet mode has the card do beside the cipher.
-fn headers_fit(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
-    match sa.mode {
-        SaMode::Transport => needs(&card.transport, Unfit::Transport)?,
+/// Checks all that crypto mode has the kernel do beside the cipher. Its windows have every size. It
+/// counts what comes packet by packet, so that only an SA that seals can pass a limit unseen.
+fn kernel_fits(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
+    mode_fits(sa.mode, card)?;
+    let is_exact = |ability: &Ability<Exactness>| ability.get() == Some(&Exactness::Exact);
+    if sa.limits.has_packets() && sa.direction == SaDirection::Out {
+        must(|| is_exact(&card.kernel_limits), Unfit::KernelLimits)?;
+    }
+    must(|| !sa.limits.has_bytes() || is_exact(&card.byte_limits), Unfit::ByteLimits)
+}
+
+/// Checks the mode, and the headers outside.
+fn mode_fits(mode: SaMode, card: &SaAbilities) -> Result<(), Unfit> {
+    match mode {
+        SaMode::Transport => needs(&card.transport, Unfit::Transport),
         SaMode::Tunnel(fields) => {
             needs(&card.tunnel, Unfit::Tunnel)?;
-            if fields != OuterFields::LeftToCard {
-                needs(&card.outer_header, Unfit::OuterHeader)?;
+            match fields {
+                OuterFields::LeftToCard => Ok(()),
+                OuterFields::Exactly { .. } => needs(&card.outer_header, Unfit::OuterHeader),
             }
         }
     }
+}
+
+/// Checks all that packet mode has the card do beside the cipher.
+fn headers_fit(sa: &CardSa, card: &SaAbilities) -> Result<(), Unfit> {
+    mode_fits(sa.mode, card)?;
     match sa.direction {
         SaDirection::In => must(|| card.windows.contains(&sa.window), Unfit::Window)?,
         SaDirection::Out => {

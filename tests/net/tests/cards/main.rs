@@ -223,7 +223,8 @@ fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
     all_arrived(&stream.finish());
     // The link goes and comes.
     tell("link down");
-    place.until("no rule", |of| of["cards"][0]["rules"] == 0);
+    // They are placed again soon, so that a look may miss that they were gone.
+    place.until("lost", |_| place.daemon().log().contains("its link is down; "));
     tell("link up");
     place.settle();
     // It is pulled out, with its netdev, and another is put in.
@@ -324,4 +325,93 @@ fn of_more_rules_than_the_card_holds_those_without_packets_stay_out() {
     let reasons = placement["rules"].as_array().unwrap().iter();
     assert!(reasons.filter(|rule| rule["reason"] == "no_packets").count() >= 600);
     assert_eq!(place.pings(5), 5);
+}
+
+/// A rule that denies the client's pings to the server, or permits them; and one for UDP.
+fn ping_rules(action: &str) -> String {
+    format!(
+        "[[rule]]\ngroup = \"lan\"\nname = \"ping\"\naction = \"{action}\"\n\
+         from = [\"10.1.0.0/24\"]\nto = [\"{SERVER}\"]\nprotocol = \"icmp\"\n"
+    ) + &rule("udp", "permit", "protocol = \"udp\"\nto_ports = [\"1-65535\"]")
+}
+
+const DROPS: &str = "groups_in = [\"lan\"]\noffload_groups = \"drop\"";
+
+/// Frames that the card dropped by rules.
+fn dropped_by_card(place: &Place) -> u64 {
+    place.card().tell("counts").unwrap()["dropped_by_rule"].as_u64().unwrap_or(0)
+}
+
+/// Applies rules, which must be taken; returns what was said, and the time that it took.
+fn apply(place: &Place, rules: &str) -> (String, Duration) {
+    let file = place.write(DROPS, rules);
+    let (began, path) = (Instant::now(), file.display().to_string());
+    let done = place.daemon().run(&["apply", "-f", &path]).unwrap();
+    let took = began.elapsed();
+    assert!(done.status.success(), "{}{}", done.stdout, done.stderr);
+    (done.stdout + &done.stderr, took)
+}
+
+/// Pings until the card drops them; returns how many it took.
+fn until_dropped(place: &Place) -> u64 {
+    let (end, before) = (Instant::now() + AGAIN, dropped_by_card(place));
+    let mut sent = 0;
+    while dropped_by_card(place) == before {
+        assert!(Instant::now() < end, "not dropped: {:#}", place.placement());
+        assert_eq!(place.pings_in_vain(1), 0);
+        sent += 1;
+    }
+    sent
+}
+
+// HA-05
+#[test]
+fn a_card_that_drops_is_waited_for_before_a_change_that_permits_is_answered() {
+    let test = "card_drops";
+    let Some(mut place) = Place::build(test, plan("emulated:rules=50,ms=200")) else { return };
+    place.start(&ping_rules("permit"));
+    assert_eq!(place.pings(2), 2);
+    for round in 0..3 {
+        let counted = place.counted("ping");
+        apply(&place, &ping_rules("deny"));
+        let before = dropped_by_card(&place);
+        let sent = until_dropped(&place);
+        assert_eq!(place.pings_in_vain(5), 0);
+        // The card's packets count for the rule, once each, and are no packets of the gateway's.
+        let dropped = dropped_by_card(&place) - before;
+        assert!((6..=sent + 5).contains(&dropped), "{dropped} of {sent}");
+        place.until("counted", |_| place.counted("ping") >= counted + sent + 5);
+        assert_eq!(place.counted("ping"), counted + sent + 5, "round {round}");
+        let (said, took) = apply(&place, &ping_rules("permit"));
+        assert!(!said.contains("has not confirmed"), "{said}");
+        // It is programmed for 200 ms, and the next packet passes.
+        assert!(took >= Duration::from_millis(190), "answered after {took:?}");
+        println!("round {round}: answered after {} ms", took.as_millis());
+        let before = dropped_by_card(&place);
+        assert_eq!(place.pings(5), 5);
+        assert_eq!(dropped_by_card(&place), before);
+    }
+    let quiet = place.daemon().run(&["events", "--kind", "card_unconfirmed", "--json"]).unwrap();
+    assert_eq!(quiet.stdout.trim(), "");
+    place.balances();
+}
+
+#[test]
+fn where_a_card_that_drops_does_not_confirm_in_time_the_answer_says_so() {
+    let test = "card_confirms_late";
+    let Some(mut place) = Place::build(test, plan("emulated:rules=50,ms=3500")) else { return };
+    place.start(&ping_rules("permit"));
+    assert_eq!(place.pings(1), 1);
+    apply(&place, &ping_rules("deny"));
+    until_dropped(&place);
+    let (said, took) = apply(&place, &ping_rules("permit"));
+    assert!(said.contains("card nic0 has not confirmed within 2 s"), "{said}");
+    assert!((2000..3400).contains(&took.as_millis()), "{took:?}");
+    let words = ["events", "--kind", "card_unconfirmed", "--json"];
+    let told = place.daemon().run(&words).unwrap().stdout;
+    assert_eq!(told.lines().count(), 1, "{told}");
+    // It drops too much for a while, and then no more.
+    place.until("confirmed", |_| place.pings_in_vain(1) == 1);
+    assert_eq!(place.pings(5), 5);
+    place.balances();
 }

@@ -3,12 +3,17 @@
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use net::AGAIN;
-use netlab::carded::{CardLab, placed};
+use netlab::carded::{CardLab, SERVER, placed};
+use netlab::ping::Ping;
 use netlab::stream::Stream;
 use netlab::{CardPlan, Daemon, EmulatedCard, LabError};
 use serde_json::Value;
+
+/// The wait for answers that are not to come.
+const SOON: Duration = Duration::from_millis(150);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -92,6 +97,12 @@ impl Place {
 
     pub(crate) fn pings(&self, count: u32) -> u64 {
         self.lab.pings(count).unwrap()
+    }
+
+    /// Answers to so many pings of the client's, for each of which it waits but shortly.
+    pub(crate) fn pings_in_vain(&self, count: u32) -> u64 {
+        let ping = Ping { patience: SOON, ..Ping::new(SERVER, count) };
+        ping.run(&self.client).unwrap().received
     }
 
     pub(crate) fn stream(&self) -> Stream {

@@ -338,11 +338,10 @@ fn what_the_process_cannot_carry_is_refused_and_a_header_of_another_kind_dropped
     let action = PolicyAction::Bypass;
     let policy = Arc::new(CardPolicy { direction, ports, rank, patterns: pattern, action });
     for (request, why) in [
-        (with(&|sa| sa.service = Service::Crypto), "packet mode alone"),
         (with(&|sa| sa.carrier = Carrier::Kernel), "workers alone"),
         (with(&|sa| sa.suite = "aes-256-cbc".into()), "cipher suite"),
         (with(&|sa| sa.limits = SaLimits::default()), "lease of numbers"),
-        (Request::PlacePolicy { tag: tag(21), policy }, "rules and SAs only"),
+        (Request::PlacePolicy { tag: tag(21), policy }, "policies that protect only"),
     ] {
         let (kind, text) = refused(request);
         assert_eq!(kind, RefusalKind::Unsupported, "{text}");

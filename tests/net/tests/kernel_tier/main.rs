@@ -8,6 +8,7 @@
 //!     vx in far (10.1.5.2), tenant 172.16.0.2
 //! ```
 
+mod audit;
 mod connections;
 mod direct;
 mod tenants;

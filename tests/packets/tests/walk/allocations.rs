@@ -78,6 +78,8 @@ fn frame(lab: &mut Laboratory, packet: &In) -> (NetdevId, Vec<u8>) {
             let sealed = lab.peer(*set).seal(packet);
             (WAN, lab.frame(WAN, &sealed))
         }
+        // Its mark is left out: it is dropped as one that came in clear.
+        In::Opened(_, packet) => (WAN, lab.frame(WAN, packet)),
         In::Crafted(set, craft) => {
             let outer = craft(lab.peer(*set));
             (WAN, lab.frame(WAN, &outer))

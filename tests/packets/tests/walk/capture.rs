@@ -2,6 +2,7 @@
 
 use dataplane::tap::{Fate, Filter, Heading, Layer, Layers, Outcome, Test};
 use dataplane::{CapturedPacket, DropReason, TapId, TapSettings, Verdict};
+use packets::In;
 use packets::lab::{BERLIN, Hub, LAN, Laboratory, WAN};
 use wire::Family;
 
@@ -77,7 +78,10 @@ fn a_capture_changes_nothing_and_says_what_became_of_every_packet() {
         assert!(told(outbound, &counters.policy_outbound), "{what}: outbound policies");
         let inner =
             |heading| count(&captured, |one| (one.layer, one.heading) == (Layer::Inner, heading));
-        assert_eq!(inner(Heading::In), decided(&counters.opened), "{what}: opened");
+        // A card counts what it opened.
+        if !matches!(row.packet, In::Opened(..)) {
+            assert_eq!(inner(Heading::In), decided(&counters.opened), "{what}: opened");
+        }
         assert!(inner(Heading::Out) >= decided(&counters.sealed), "{what}: sealed");
     }
     assert!(exact > 100, "{exact} rows compared to the last count");

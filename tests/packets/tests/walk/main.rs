@@ -6,6 +6,7 @@ mod allocations;
 mod attacks;
 mod cache;
 mod capture;
+mod card;
 mod checksum;
 mod connections;
 mod esp;
@@ -19,6 +20,7 @@ mod icmp;
 mod limits;
 mod link;
 mod nat;
+mod nested;
 mod overlay;
 mod path_mtu;
 mod policies;
@@ -57,6 +59,7 @@ fn datagram(family: Family, from: u32, to: u32) -> PacketBuilder {
 fn all_rows() -> Vec<Row> {
     let tables = [
         attacks::rows(),
+        card::rows(),
         checksum::rows(),
         connections::rows(),
         esp::rows(),

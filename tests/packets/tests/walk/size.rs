@@ -148,13 +148,20 @@ pub(crate) fn rows() -> Vec<Row> {
     rows
 }
 
-/// XO-23: the number in the ICMP message is exactly the largest packet that then passes.
+/// XO-23: the number in the ICMP message is exactly the largest packet that then passes, sealed by
+/// software or by a card.
 #[test]
 fn what_is_too_big_is_answered_by_the_largest_that_passes() {
+    for laboratory in [Laboratory::default, crate::card::laboratory] {
+        answered_by_the_largest(laboratory);
+    }
+}
+
+fn answered_by_the_largest(laboratory: fn() -> Laboratory) {
     for way in WAYS {
         for family in FAMILIES {
             for excess in [1, 2, 3, 4, 77] {
-                let mut lab = Laboratory::default();
+                let mut lab = laboratory();
                 let packet = way.packet(family, way.mtu + excess).dont_fragment().ip();
                 let what = format!("{}, {family:?}, {excess} too many", way.name);
                 let outcome = way.arrive(&packet).arrive(&mut lab);

@@ -86,6 +86,13 @@ fn kernel_tier(tier: &v1::KernelTier) -> String {
          {ended} of connections that ended, {verdicts_evicted} given up, {verdicts_full} without \
          room\n",
     ));
+    let v1::KernelTier { samples_outdated: outdated, samples_lost: lost, .. } = tier;
+    if outdated + lost > 0 {
+        text.push_str(&format!(
+            "samples that the audit did not judge: {outdated} of earlier rules, {lost} without \
+             room\n"
+        ));
+    }
     if !tier.closed.is_empty() {
         text.push_str(&format!("closed: {}\n", tier.closed));
     }

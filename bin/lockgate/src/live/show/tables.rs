@@ -134,6 +134,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
             kernel.passed_not_ip,
             kernel.passed_to_host,
             kernel.passed_allow_host,
+            kernel.passed_carried,
             kernel.to_worker,
             kernel.ring_full,
             kernel.no_socket,
@@ -155,6 +156,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
         "not IP",
         "to host",
         "allow_host",
+        "carried",
         "to worker",
         "ring full",
         "no socket",
@@ -167,6 +169,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
     ];
     let wide = [
         "no card header",
+        "carried",
         "no mark",
         "ARP answered",
         "not IP",
@@ -175,7 +178,7 @@ fn kernel(ports: &[v1::Port], columns: Columns) -> String {
         "no socket",
     ];
     let title = "XDP program, in packets: passed to Linux, and the rest";
-    fitted(title, &header, rows, Numbers(1..=15), (columns, &wide))
+    fitted(title, &header, rows, Numbers(1..=16), (columns, &wide))
 }
 
 /// The columns of [`ledger_row`].
@@ -298,6 +301,14 @@ fn hundredths(part: f64) -> String {
     }
 }
 
+/// The engine of an SA's cipher; of an SA in a card, the age of its counts too.
+fn engine(sa: &v1::SecurityAssociation) -> String {
+    match sa.card_read_age_ms {
+        Some(age) => format!("{}, read {} s ago", sa.backend, age / 1000),
+        None => or_dash(&sa.backend),
+    }
+}
+
 /// The SAs, and under them why some cannot be used.
 pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: Columns) -> String {
     let rows = answer.sas.iter().map(|sa| {
@@ -317,7 +328,7 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: 
             limit,
             if sa.extended_sequence_numbers { "yes" } else { "no" }.into(),
             sa.suite.clone(),
-            or_dash(&sa.backend),
+            engine(sa),
             carried(&sa.mode, &sa.encapsulation),
             end(&sa.local, sa.local_port),
             end(&sa.remote, sa.remote_port),
@@ -685,6 +696,20 @@ pub(super) fn duration(milliseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // XO-19
+    #[test]
+    fn an_sa_in_a_card_is_shown_with_the_age_of_its_counts() {
+        let software = v1::SecurityAssociation { backend: "ipsec-mb".into(), ..Default::default() };
+        let card = "card nic0".to_owned();
+        let in_card = v1::SecurityAssociation {
+            backend: card,
+            card_read_age_ms: Some(1999),
+            ..software.clone()
+        };
+        assert_eq!(engine(&in_card), "card nic0, read 1 s ago");
+        assert_eq!(engine(&software), "ipsec-mb");
+    }
 
     #[test]
     fn policies_end_with_the_four_lines_that_scripts_read() {

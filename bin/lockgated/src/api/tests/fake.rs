@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use api::v1;
 use config::ReplayKeys;
-use control::{Spis, Takeover, Takeovers};
+use control::{KeyManager, Spis, Takeover, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::{Generation, Routes, Snapshot};
@@ -305,7 +305,7 @@ impl Backend for Fake {
         }
     }
 
-    async fn reserve_spi(&self, peer: String) -> Result<Reserved, ReserveError> {
+    async fn reserve_spi(&self, peer: String, _: KeyManager) -> Result<Reserved, ReserveError> {
         let spi = ipsec::Spi::new(0x0501).unwrap();
         match peer.as_str() {
             "berlin" => Ok(Reserved { spi, worker: 1, incarnation: "this".into() }),

@@ -225,7 +225,9 @@ impl Overlays {
         let is_opened = match row.origin {
             Origin::Received => false,
             Origin::Opened(_) => true,
-            Origin::Host | Origin::Made(_) | Origin::Carried(_) => return Entered::None,
+            Origin::Host | Origin::Made(_) | Origin::Sealed(_) | Origin::Carried(_) => {
+                return Entered::None;
+            }
         };
         let entrance = row.packet.flow.destination_address();
         match self.of_entrance(port, entrance) {
@@ -453,7 +455,7 @@ pub(crate) fn cross_one(
         let asked = Asked::of(scope, exit, &packet.flow);
         let gate = snapshot.gate_of_network(&frame.network);
         let appearance = || Appearance::of_packet(&packet, echo_of(row), tenant.bytes(bytes));
-        let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)));
+        let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)), None);
         told(&asked, &foreseen);
         if let FlowAction::Refuse(refusal) = foreseen.verdict.action {
             return Err(refusal.into());

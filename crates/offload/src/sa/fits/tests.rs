@@ -120,17 +120,25 @@ fn a_card_for_rules_has_no_sas() {
 fn a_card_that_knows_ciphers_alone_refuses_packet_mode() {
     let card = SaAbilities { packet: Ability::Lacks("ciphers alone"), ..abilities("6.4+") };
     assert_eq!(sa_fits(&sa(|_| ()), &card, Service::Packet), Err(Unfit::Packet));
-    assert_eq!(sa_fits(&sa(|_| ()), &card, Service::Crypto), Ok(()));
+    // The kernel that carries the packets counts them otherwise.
+    assert_eq!(sa_fits(&sa(|_| ()), &card, Service::Crypto), Err(Unfit::KernelLimits));
+    let unlimited = sa(|sa| sa.limits = SaLimits::default());
+    assert_eq!(sa_fits(&unlimited, &card, Service::Crypto), Ok(()));
     let card = SaAbilities { crypto: Ability::Lacks("packets alone"), ..abilities("6.4+") };
     assert_eq!(sa_fits(&sa(|_| ()), &card, Service::Crypto), Err(Unfit::Crypto));
 }
 
 #[test]
 fn crypto_mode_leaves_headers_windows_and_limits_to_the_host_and_nothing_else() {
-    let card = abilities("v9");
+    let card = abilities("emulated:sas=10");
     for change in [TUNNEL, TUNNEL_EXACTLY, WIDE, BYTES, FRAGMENTS, OPTIONS] {
-        assert_eq!(sa_fits(&sa(change), &card, Service::Crypto), Ok(()));
+        let sa = sa(|sa| {
+            change(sa);
+            sa.carrier = Carrier::Worker;
+        });
+        assert_eq!(sa_fits(&sa, &card, Service::Crypto), Ok(()));
     }
+    let card = abilities("v9");
     for (change, unfit) in [
         (NAT, Unfit::NatTraversal),
         (TFC, Unfit::Tfc),
@@ -140,6 +148,61 @@ fn crypto_mode_leaves_headers_windows_and_limits_to_the_host_and_nothing_else() 
         (CHACHA, Unfit::Suite),
     ] {
         assert_eq!(sa_fits(&sa(change), &card, Service::Crypto), Err(unfit));
+    }
+    // Over IPv4 the checksum of UDP is 0; over IPv6 it must be right.
+    let card = abilities("emulated:sas=10");
+    let ends = |sa: &mut CardSa| {
+        let end = |last| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last).into();
+        sa.ends = Ends { source: end(1), destination: end(2) };
+    };
+    for change in [NAT, ends] {
+        let sa = sa(|sa| {
+            change(sa);
+            sa.limits = SaLimits::default();
+        });
+        assert_eq!(sa_fits(&sa, &card, Service::Crypto), Ok(()));
+    }
+    let both = sa(|sa| {
+        NAT(sa);
+        ends(sa);
+    });
+    assert_eq!(sa_fits(&both, &card, Service::Crypto), Err(Unfit::UdpChecksum));
+    assert_eq!(sa_fits(&both, &card, Service::Packet), Ok(()));
+}
+
+/// A kernel that carries packets writes their headers and keeps the limits.
+#[test]
+fn crypto_mode_by_way_of_the_kernel_has_its_headers_and_the_limits_that_it_keeps() {
+    let stand_in = Capabilities::stand_in();
+    let asked = Capabilities::xfrm(Ability::Has(()), Ability::Has(()));
+    let [stand_in, asked] = [&stand_in, &asked].map(|card| *card.sas.get().unwrap());
+    let unlimited: Change = |sa| {
+        TUNNEL(sa);
+        sa.limits = SaLimits::default();
+    };
+    let soft: Change = |sa| {
+        TUNNEL(sa);
+        sa.limits = SaLimits { soft_packets: Some(1), ..SaLimits::default() };
+    };
+    let bytes: Change = |sa| {
+        TUNNEL(sa);
+        sa.limits = SaLimits { soft_bytes: Some(1), ..SaLimits::default() };
+    };
+    let inbound: Change = |sa| {
+        TUNNEL(sa);
+        (sa.direction, sa.window) = (SaDirection::In, 4096);
+    };
+    for (what, change, by_linux, by_card) in [
+        ("no limits", unlimited, Ok(()), Ok(())),
+        ("packets", TUNNEL, Ok(()), Err(Unfit::KernelLimits)),
+        ("packets, soft", soft, Ok(()), Err(Unfit::KernelLimits)),
+        ("packets that come", inbound, Ok(()), Ok(())),
+        ("bytes", bytes, Err(Unfit::ByteLimits), Err(Unfit::ByteLimits)),
+        ("transport mode", |_| (), Err(Unfit::Transport), Err(Unfit::Transport)),
+        ("outer headers", TUNNEL_EXACTLY, Err(Unfit::OuterHeader), Err(Unfit::OuterHeader)),
+    ] {
+        assert_eq!(sa_fits(&sa(change), &stand_in, Service::Crypto), by_linux, "{what}");
+        assert_eq!(sa_fits(&sa(change), &asked, Service::Crypto), by_card, "{what}");
     }
 }
 

@@ -1,0 +1,269 @@
+//! `lockgate import`: configurations of VPP and of Linux's xfrm, as configurations of ours.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use ::import::{Foreign, ImportErrors, Imported, KeyPlan, Omission, Options};
+use config::{escaped_line, write_key_file};
+use console::output::{complain, counted, print, print_json};
+use serde_json::json;
+
+use crate::failure::{Failure, Usage};
+
+/// Lines of the table of what was not taken that are shown at most.
+const MOST_SHOWN: usize = 200;
+
+/// Import a configuration of VPP or of Linux's xfrm
+///
+/// Writes a Lockgate configuration to standard output. Standard error lists everything that
+/// Lockgate cannot express, or that means something else here: line, word, reason, and what to do.
+/// A file with mistakes is refused as a whole. Nothing is asked or changed on this machine.
+///
+/// Keys never come into the configuration. With --keys they go into a new key file, mode 0600.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLE)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    source: Source,
+}
+
+const EXAMPLE: &str = "\
+Examples:
+  lockgate import xfrm --state state.txt --policy policy.txt --output gw-a.toml
+reads what `ip xfrm state` and `ip xfrm policy` printed, or commands `ip xfrm … add`.
+  lockgate import vpp startup.conf
+reads the section `ipsec` and the commands `ipsec …` of VPP.
+Then: lockgate check gw-a.toml";
+
+#[derive(clap::Subcommand)]
+enum Source {
+    Vpp(VppArgs),
+    Xfrm(XfrmArgs),
+}
+
+/// Import start-up words and commands of VPP
+///
+/// Reads the section `ipsec` of a start-up configuration, and the commands `ipsec sa add`,
+/// `ipsec spd add`, `ipsec policy add` and `set interface ipsec spd`.
+#[derive(clap::Args)]
+struct VppArgs {
+    /// The text; `-` reads standard input
+    file: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Import states and policies of Linux's xfrm
+///
+/// Reads what `ip xfrm state` and `ip xfrm policy` print, and the commands `ip xfrm state add` and
+/// `ip xfrm policy add` of a script. Either text may hold both.
+#[derive(clap::Args)]
+struct XfrmArgs {
+    /// The states; `-` reads standard input
+    #[arg(long, value_name = "FILE", required_unless_present = "policy")]
+    state: Option<PathBuf>,
+    /// The policies; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of both.
+#[derive(clap::Args)]
+struct Common {
+    /// Write the configuration to this new file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write the keys to this new key file; for several peers NAME.keys becomes NAME-PEER.keys
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+    /// Name of the gateway
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Interface towards the hosts behind the gateway: the protected port
+    #[arg(long, value_name = "INTERFACE")]
+    lan: Option<String>,
+    /// Interface towards the peers: the unprotected port
+    #[arg(long, value_name = "INTERFACE")]
+    wan: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Imports, writes the files, and tells what was not taken.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (common, imported) = match &args.source {
+        Source::Vpp(VppArgs { file, common }) => {
+            (common, ::import::vpp(&read(file)?, &common.options()?)?)
+        }
+        Source::Xfrm(XfrmArgs { state, policy, common }) => {
+            let mut files: Vec<&PathBuf> = state.iter().chain(policy).collect();
+            // A script that has both is read once.
+            files.dedup();
+            let texts: Vec<Foreign> =
+                files.into_iter().map(|file| read(file)).collect::<Result<_, _>>()?;
+            (common, ::import::xfrm(&texts, &common.options()?)?)
+        }
+    };
+    // A name or an interface of the command line may be none.
+    config::parse(&imported.text, "<imported>")?;
+    let written = write_all(common, &imported)?;
+    match common.json {
+        true => tell_in_json(common, &imported, &written),
+        false => tell(common, &imported, &written),
+    }
+}
+
+fn read(file: &Path) -> Result<Foreign, ImportErrors> {
+    if file == Path::new("-") {
+        return Foreign::read(std::io::stdin().lock(), "<stdin>");
+    }
+    let name = file.display().to_string();
+    match File::open(file) {
+        Ok(open) => Foreign::read(open, &name),
+        Err(error) => Err(ImportErrors::unreadable(&name, error.kind())),
+    }
+}
+
+impl Common {
+    fn options(&self) -> Result<Options<'_>, Failure> {
+        let keys = match &self.keys {
+            None => None,
+            Some(path) => Some(self.key_plan(path)?),
+        };
+        let (name, lan, wan) = (self.name.as_deref(), self.lan.as_deref(), self.wan.as_deref());
+        Ok(Options { name, lan, wan, keys })
+    }
+
+    /// The key file's name, and its directory if that is not the configuration's.
+    fn key_plan(&self, path: &Path) -> Result<KeyPlan, Failure> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(allowed) {
+            return Err(Usage::BadName { name: name.to_owned() }.into());
+        }
+        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+        let beside = self.output.as_deref().map_or(PathBuf::new(), parent);
+        let directory = match parent(path) {
+            directory if directory == beside => None,
+            directory => {
+                let absolute = std::path::absolute(if directory.as_os_str().is_empty() {
+                    Path::new(".")
+                } else {
+                    &directory
+                });
+                Some(absolute.map_err(Failure::file(path))?.display().to_string())
+            }
+        };
+        Ok(KeyPlan { file: name.to_owned(), directory })
+    }
+}
+
+/// Writes the key files and the configuration, or none of them. Returns the key files.
+fn write_all(common: &Common, imported: &Imported) -> Result<Vec<PathBuf>, Failure> {
+    let directory = common.keys.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+    let mut written = Vec::new();
+    let mut result = Ok(());
+    for key_file in &imported.keys {
+        let path = directory.join(&key_file.name);
+        result = write_key_file(&path, &key_file.text).map_err(Failure::from);
+        if result.is_err() {
+            break;
+        }
+        written.push(path);
+    }
+    if let (Ok(()), Some(output)) = (&result, &common.output) {
+        result = write_new(output, &imported.text);
+    }
+    if let Err(failure) = result {
+        for path in written {
+            // Half an import is of no use and would be in the way of the next try.
+            let _ = std::fs::remove_file(path);
+        }
+        return Err(failure);
+    }
+    Ok(written)
+}
+
+/// Writes a file that was not there before.
+fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
+    let mut file = file.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => Failure::OutputExists { file: path.to_owned() },
+        _ => Failure::file(path)(error),
+    })?;
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|error| {
+        let _ = std::fs::remove_file(path);
+        Failure::file(path)(error)
+    })
+}
+
+fn tell_in_json(common: &Common, imported: &Imported, written: &[PathBuf]) -> Result<(), Failure> {
+    let keys = imported
+        .keys
+        .iter()
+        .zip(written)
+        .map(|(keys, path)| json!({"peer": keys.peer, "file": path, "sas": keys.sas}));
+    let keys: Vec<_> = keys.collect();
+    let Imported { text, omissions, peers, policies, sas, keyed_sas, .. } = imported;
+    let configuration = common.output.is_none().then_some(text);
+    print_json(&json!({
+        "configuration": configuration,
+        "output": common.output,
+        "keys": keys,
+        "peers": peers,
+        "policies": policies,
+        "sas": sas,
+        "sas_with_keys": keyed_sas,
+        "not_taken": omissions,
+    }))?;
+    Ok(())
+}
+
+fn tell(common: &Common, imported: &Imported, written: &[PathBuf]) -> Result<(), Failure> {
+    complain(&table(&imported.omissions));
+    let Imported { peers, policies, sas, keyed_sas, .. } = imported;
+    let counts = [(*peers, "peer"), (*policies, "policy"), (*sas, "SA")];
+    let [peers, policies, sas] = counts.map(|(count, noun)| match (count, noun) {
+        (1, _) => format!("1 {noun}"),
+        (count, "policy") => format!("{count} policies"),
+        (count, noun) => counted(count as u64, noun),
+    });
+    let mut summary = format!("{peers}, {policies}, {sas}, {keyed_sas} with keys\n");
+    for path in written {
+        summary += &format!("keys written to {}\n", path.display());
+    }
+    match &common.output {
+        None => {
+            complain(&summary);
+            print(&imported.text)?;
+        }
+        Some(output) => {
+            summary +=
+                &format!("{0} written; complete it, then: lockgate check {0}\n", output.display());
+            print(&summary)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists what did not come into the configuration as it was: two lines each.
+fn table(omissions: &[Omission]) -> String {
+    let mut text = String::new();
+    for Omission { place, word, fate, reason, advice } in omissions.iter().take(MOST_SHOWN) {
+        let place = place.to_string();
+        let place = escaped_line(&place);
+        text += &format!("{place}: {}: {word}: {reason}\n", fate.name());
+        if advice != "none" {
+            text += &format!("  = do: {advice}\n");
+        }
+    }
+    if let Some(more) = omissions.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        text += &format!("and {more} more; --json lists all\n");
+    }
+    text
+}

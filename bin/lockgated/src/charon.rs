@@ -1,0 +1,33 @@
+//! Keys from IKE: strongSwan's charon installs its SAs here, by way of its plugin
+//! (`plugins/charon`), instead of into Linux.
+//!
+//! charon may put SAs for peers with `keys = "ike"`, and for the policies that the configuration
+//! has for them. Its own policies change nothing: they say which packets it can negotiate SAs for.
+//! So a compromised IKE daemon opens nothing that the configuration closes.
+//!
+//! * **One charon.** A second one is refused while the first is connected.
+//! * **Restarts.** A new run of the daemon has no SA of an earlier one, and takes none: charon
+//!   negotiates new ones. SAs stay while charon is gone, to their limits; a charon that has begun
+//!   anew replaces them.
+//! * **Keys** are in locked memory alone, and wiped.
+//!
+//! | file | |
+//! |---|---|
+//! | `socket` | the socket, and who may connect |
+//! | `serve` | connections, requests and reports, one after the other |
+//! | `desk` | requests, and the answers to them |
+//! | `book` | SAs and policies that charon has |
+//! | `matching` | the peer that an SA is for |
+//! | `suites` | algorithms of IKEv2 |
+
+mod book;
+mod desk;
+mod matching;
+mod serve;
+mod socket;
+mod suites;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use serve::serve;
+pub(crate) use socket::{CHARON_SOCKET, CharonSocket};

@@ -1,0 +1,526 @@
+//! Carries out charon's requests.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::v1;
+use charon_link::{
+    AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, Report, Request, SaLimits,
+    SaName, Selector, Status, UpdateSa, Use,
+};
+use config::MAX_LIMIT_SECONDS;
+use control::{KeyManager, PutRefusal, PutSa};
+use dataplane::Generation;
+use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi};
+use policy::Direction;
+
+use super::book::{Book, KnownSa, direction};
+use super::matching::{IkePeer, IkePeers, NoPeer};
+use super::suites;
+use crate::backend::Backend;
+use crate::backend_impl::Daemon;
+use crate::sa_changes::{SaDeletion, SaPut, SaRefusal};
+use crate::sa_limits::{Expiry, boot_clock_ns};
+use crate::who::Uid;
+
+/// The user that charon runs as. The socket refuses every other user.
+const ROOT: Uid = Uid(0);
+
+/// Knows what charon has here, and carries out its requests. One task owns it.
+pub(super) struct Desk {
+    daemon: Arc<Daemon>,
+    book: Book,
+    peers: IkePeers,
+    /// Revision and generation that the peers are of.
+    peers_of: Option<(u64, Generation)>,
+    /// The process of the charon that was connected last.
+    process: Option<i32>,
+    /// The charon that is connected is the one that put all SAs.
+    knows_all: bool,
+    /// Requests for SAs that no policy of charon's had when they came.
+    unanswered: Vec<v1::Acquire>,
+    /// Reports that follow the present answer.
+    due: Vec<Report>,
+}
+
+/// Requests for SAs that wait for a policy of charon's.
+const MAX_UNANSWERED: usize = crate::acquires::MAX_OUTSTANDING;
+
+impl Desk {
+    pub(super) fn new(daemon: Arc<Daemon>) -> Desk {
+        Desk {
+            daemon,
+            book: Book::default(),
+            peers: IkePeers::default(),
+            peers_of: None,
+            process: None,
+            knows_all: false,
+            unanswered: Vec::new(),
+            due: Vec::new(),
+        }
+    }
+
+    /// The number of this run of the daemon on the wire.
+    pub(super) fn incarnation(&self) -> u64 {
+        let name = self.daemon.picture().incarnation.clone();
+        name.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
+    }
+
+    /// Takes note of the process of a charon that has connected.
+    pub(super) fn begin(&mut self, process: Option<i32>) {
+        self.book.begin();
+        self.unanswered.clear();
+        self.due.clear();
+        self.knows_all = process.is_some() && process == self.process;
+        self.process = process;
+    }
+
+    /// Takes the reports that follow an answer.
+    pub(super) fn take_due(&mut self) -> Vec<Report> {
+        std::mem::take(&mut self.due)
+    }
+
+    /// Greets a charon.
+    fn greet(Charon { charon, plugin }: &Charon) -> Answer {
+        let version = env!("CARGO_PKG_VERSION");
+        let text = format!("lockgated {version} serves charon {charon} with plugin {plugin}");
+        Answer::plain(Status::Done, text)
+    }
+
+    /// Does what is asked.
+    pub(super) async fn answer(&mut self, request: Request) -> Answer {
+        self.refresh();
+        match request {
+            Request::Hello(charon) => Desk::greet(&charon),
+            Request::GetSpi { source, destination } => self.reserve([destination, source]).await,
+            Request::AddSa(sa) => self.add_sa(*sa).await,
+            Request::UpdateSa(asked) => self.update_sa(&asked),
+            Request::QuerySa(name) => self.query_sa(&name),
+            Request::DeleteSa(name) => self.delete_sa(&name).await,
+            Request::AddPolicy(policy) => {
+                let answer = self.add_policy(policy);
+                self.ask_again();
+                answer
+            }
+            Request::QueryPolicy { direction, selectors } => {
+                let reqids = self.book.reqids_of(direction, &selectors);
+                let of = reqids.iter().flat_map(|reqid| self.book.sas_of(*reqid));
+                let used = of.filter_map(|((direction, ..), sa)| self.used(*direction, sa));
+                match used.min_by_key(|used| used.idle_seconds.unwrap_or(u64::MAX)) {
+                    Some(used) => Answer { usage: Some(used), ..Answer::done() },
+                    None => Answer::plain(Status::Unknown, ""),
+                }
+            }
+            Request::DeletePolicy(policy) => match self.book.forget_policy(&policy) {
+                true => Answer::done(),
+                false => Answer::plain(Status::Unknown, ""),
+            },
+            Request::FlushSas => self.delete_all(|_| true).await,
+            Request::FlushPolicies => {
+                self.book.forget_policies();
+                Answer::done()
+            }
+            Request::Repeated => self.settle().await,
+        }
+    }
+
+    /// Takes the peers of the running configuration, if it is another one.
+    fn refresh(&mut self) {
+        let picture = self.daemon.picture();
+        let now = (picture.revision, picture.snapshot.generation());
+        if self.peers_of != Some(now) {
+            self.peers = IkePeers::of(&picture.config().peers, &picture.snapshot);
+            self.peers_of = Some(now);
+        }
+    }
+
+    async fn reserve(&self, [local, remote]: [SocketAddr; 2]) -> Answer {
+        let (local, remote) = (local.ip(), remote.ip());
+        let Some(peer) = self.peers.between(local, remote).next() else {
+            return Answer::plain(Status::Refused, NoPeer::Ends { local, remote }.to_string());
+        };
+        match self.daemon.reserve_spi(peer.name.to_string(), KeyManager::Ike).await {
+            Ok(reserved) => Answer { spi: Some(reserved.spi.value()), ..Answer::done() },
+            Err(error) => Answer::plain(Status::Refused, error.to_string()),
+        }
+    }
+
+    async fn add_sa(&mut self, sa: AddSa) -> Answer {
+        let way = direction(sa.direction);
+        let known = self.book.get(way, &sa.name).filter(|_| sa.repeat);
+        let is_due = known.is_some_and(|known| known.is_due);
+        // Nothing brings back one that has ended.
+        if known.is_some_and(|known| known.has_ended) {
+            return Answer::plain(Status::Unknown, "it has reached its hard limit");
+        }
+        if is_due {
+            let (spi, destination, hardness) = (sa.name.spi, sa.name.destination, Hardness::Soft);
+            self.due.push(Report::Expire { spi, destination, hardness });
+        }
+        self.forget_gone_orphans();
+        let put = match self.planned(&sa) {
+            Ok(put) => put,
+            Err(answer) => return answer,
+        };
+        let peer: Arc<str> = put.peer.as_str().into();
+        let replaced = put.replaces.is_some();
+        let incarnation = self.daemon.picture().incarnation.to_string();
+        let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
+        if let Err(refusal) = done {
+            return refused(&refusal);
+        }
+        if replaced && let Some(old) = self.book.orphan(way, &peer) {
+            self.book.forget(way, &old);
+        }
+        let AddSa { name, reqid, in_udp, .. } = sa;
+        let (has_ended, is_orphan) = (false, false);
+        let known = KnownSa { peer, name, reqid, in_udp, is_due, has_ended, is_orphan };
+        self.book.add(way, known);
+        Answer::done()
+    }
+
+    /// Forgets SAs of an earlier charon that went another way: deleted, or with their peer.
+    fn forget_gone_orphans(&mut self) {
+        for (way, orphan) in self.book.sas_that(|sa| sa.is_orphan) {
+            if self.used(way, &orphan).is_none() {
+                self.book.forget(way, &orphan.name);
+            }
+        }
+    }
+
+    /// Takes note that charon has named all that it has. What it does not name was deleted while it
+    /// was not connected, if it is the charon that put it; else it stays until there are others.
+    async fn settle(&mut self) -> Answer {
+        self.book.settle();
+        match self.knows_all {
+            true => self.delete_all(|sa| sa.is_orphan).await,
+            false => Answer::done(),
+        }
+    }
+
+    /// Asks again for SAs that packets wait for, now that charon has another policy.
+    fn ask_again(&mut self) {
+        for asked in std::mem::take(&mut self.unanswered) {
+            let report = self.acquire(&asked);
+            self.due.extend(report);
+        }
+    }
+
+    /// Asks charon for an SA of a trap if all outbound SAs of its peer come from an earlier charon,
+    /// because no charon renews those.
+    fn ask_for_successors(&mut self, trap: &AddPolicy) {
+        let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
+        let mut peers = self.peers.between(local, remote);
+        let has_orphan =
+            peers.any(|peer| self.book.orphan(Direction::Outbound, &peer.name).is_some());
+        if has_orphan {
+            let first = |selector: &Selector| {
+                let addresses = (selector.addresses.0, selector.addresses.0);
+                Selector { addresses, ..selector.clone() }
+            };
+            let selectors = trap.policy.selectors.each_ref().map(first);
+            self.due.push(Report::Acquire { reqid: trap.reqid, selectors });
+        }
+    }
+
+    /// The put that charon asks for.
+    fn planned(&self, sa: &AddSa) -> Result<PutSa, Answer> {
+        let no = |status: Status, text: String| Err(Answer::plain(status, text));
+        let Some(spi) = Spi::new(sa.name.spi) else {
+            return no(Status::Refused, "SPIs 0 to 255 are reserved (RFC 4303 §2.1)".into());
+        };
+        let way = direction(sa.direction);
+        let mut ends = [sa.name.source, sa.name.destination];
+        let mut selectors = [sa.selectors[0].as_slice(), sa.selectors[1].as_slice()];
+        if way == Direction::Inbound {
+            ends.reverse();
+            selectors.reverse();
+        }
+        let peer = match self.peers.choose(ends, selectors) {
+            Ok(peer) => peer,
+            Err(why) => return no(Status::Refused, why.to_string()),
+        };
+        let Some((suite, key)) = suites::suite(&sa.encryption, &sa.integrity) else {
+            let (cipher, integrity) = (sa.encryption.transform, sa.integrity.transform);
+            let text = format!(
+                "Lockgate has no suite of transforms ENCR {cipher} and INTEG {integrity} with keys \
+                 of these lengths"
+            );
+            return no(Status::NoSuite, text);
+        };
+        if suite != peer.suite {
+            let text = format!(
+                "peer {} has suite = \"{}\" and charon negotiated {suite}: propose the same at \
+                 both places",
+                peer.name, peer.suite
+            );
+            return no(Status::NoSuite, text);
+        }
+        if let Some(text) = other_form(sa, peer) {
+            return no(Status::Refused, text);
+        }
+        // One that is repeated runs already or is not taken: it replaces nothing.
+        let orphan = self.book.orphan(way, &peer.name).filter(|_| !sa.repeat);
+        Ok(PutSa {
+            manager: KeyManager::Ike,
+            peer: peer.name.to_string(),
+            direction: way,
+            spi,
+            key,
+            suite: Some(suite),
+            numbers: Some(match sa.esn {
+                true => SequenceNumbers::Extended,
+                false => SequenceNumbers::Short,
+            }),
+            window: None,
+            lifetime: Some(stricter(peer.lifetime, lifetime(sa.soft, sa.hard))),
+            replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
+            worker: None,
+            offload: None,
+        })
+    }
+
+    fn update_sa(&self, asked: &UpdateSa) -> Answer {
+        let Some((_, known)) = self.book.find(&asked.name) else {
+            return Answer::plain(Status::Unknown, "");
+        };
+        // Ports are IKE's own, where ESP is not in UDP.
+        let stays = |old: SocketAddr, new: SocketAddr| {
+            old.ip() == new.ip() && (!asked.in_udp || old.port() == new.port())
+        };
+        let stay = stays(asked.name.source, asked.source)
+            && stays(asked.name.destination, asked.destination);
+        if stay && asked.in_udp == known.in_udp {
+            return Answer::done();
+        }
+        let text = format!(
+            "peer {} has fixed ends in the configuration: make new SAs between the new ones, if a \
+             peer has them",
+            known.peer
+        );
+        Answer::plain(Status::Refused, text)
+    }
+
+    fn query_sa(&self, name: &SaName) -> Answer {
+        let found = self.book.find(name);
+        match found.and_then(|(direction, known)| self.used(direction, known)) {
+            Some(used) => Answer { usage: Some(used), ..Answer::done() },
+            None => Answer::plain(Status::Unknown, ""),
+        }
+    }
+
+    /// The use of an SA; `None`: it is gone.
+    fn used(&self, way: Direction, known: &KnownSa) -> Option<Use> {
+        let (picture, spi) = (self.daemon.picture(), Spi::new(known.name.spi)?);
+        let sad = picture.snapshot.sad();
+        let allowance = match way {
+            Direction::Inbound => sad.inbound_by_spi(spi)?.allowance.clone(),
+            Direction::Outbound => {
+                let remote = known.name.destination.ip();
+                let mut of_spi = sad.outbound_by_spi(spi);
+                of_spi.find(|sa| sa.tunnel().remote == remote)?.allowance.clone()
+            }
+        };
+        let used = allowance?.account.used(boot_clock_ns());
+        let idle_seconds = used.idle_seconds.filter(|_| used.packets > 0);
+        Some(Use { packets: used.packets, bytes: used.bytes, idle_seconds })
+    }
+
+    async fn delete_sa(&mut self, name: &SaName) -> Answer {
+        let Some((way, known)) = self.book.find(name) else {
+            return Answer::plain(Status::Unknown, "");
+        };
+        let Some(spi) = Spi::new(name.spi) else { return Answer::plain(Status::Unknown, "") };
+        let peer = Some(known.peer.to_string());
+        let names = vec![control::SaName { direction: way, spi, peer }];
+        let answer = match self.delete(names).await {
+            Ok(()) => Answer::done(),
+            // It had been replaced, or its peer is gone.
+            Err(SaRefusal::Delete { .. }) => Answer::plain(Status::Unknown, ""),
+            Err(refusal) => return refused(&refusal),
+        };
+        self.book.forget(way, name);
+        answer
+    }
+
+    /// Deletes the SAs that pass a test.
+    async fn delete_all(&mut self, pass: impl Fn(&KnownSa) -> bool) -> Answer {
+        let mut last = Answer::done();
+        for (_, known) in self.book.sas_that(pass) {
+            match self.delete_sa(&known.name).await {
+                Answer { status: Status::Done | Status::Unknown, .. } => {}
+                refused => last = refused,
+            }
+        }
+        last
+    }
+
+    async fn delete(&self, names: Vec<control::SaName>) -> Result<(), SaRefusal> {
+        let deletion = SaDeletion { incarnation: String::new(), names };
+        self.daemon.delete_sas(deletion, ROOT).await.map(drop)
+    }
+
+    fn add_policy(&mut self, policy: AddPolicy) -> Answer {
+        if policy.action != PolicyAction::Protect {
+            let text = "policies that pass or drop packets stand in Lockgate's configuration, \
+                        which charon does not change";
+            return Answer::plain(Status::Refused, text);
+        }
+        let mut ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+        if policy.policy.direction != charon_link::PolicyDirection::Outbound {
+            ends.reverse();
+        }
+        let [local, remote] = ends;
+        if self.peers.between(local, remote).next().is_none() {
+            return Answer::plain(Status::Refused, NoPeer::Ends { local, remote }.to_string());
+        }
+        if policy.repeat {
+            let [source, destination] = [policy.policy.source, policy.policy.destination];
+            let name = SaName { source, destination, spi: policy.spi };
+            let way = match policy.policy.direction {
+                charon_link::PolicyDirection::Outbound => Direction::Outbound,
+                _ => Direction::Inbound,
+            };
+            self.book.claim(way, &name);
+        }
+        let is_trap =
+            policy.spi == 0 && policy.policy.direction == charon_link::PolicyDirection::Outbound;
+        if is_trap && !self.knows_all {
+            self.ask_for_successors(&policy);
+        }
+        match self.book.add_policy(policy) {
+            true => Answer::done(),
+            false => Answer::plain(Status::Refused, "charon has as many policies as it may have"),
+        }
+    }
+
+    /// The report of an SA of charon's that is at a limit.
+    pub(super) fn expired(&mut self, expiry: &Expiry) -> Option<Report> {
+        let Expiry { direction, spi, peer, hardness } = expiry;
+        let known = match hardness {
+            Hardness::Hard => self.book.end(*direction, *spi, peer)?,
+            Hardness::Soft => {
+                let known = self.book.at(*direction, *spi, peer)?;
+                known.is_due = true;
+                known
+            }
+        };
+        let destination = known.name.destination;
+        Some(Report::Expire { spi: spi.value(), destination, hardness: *hardness })
+    }
+
+    /// The report that packets of a peer wait for an SA.
+    pub(super) fn acquire(&mut self, asked: &v1::Acquire) -> Option<Report> {
+        self.refresh();
+        let tunnel = self.peers.named(&asked.peer)?.encapsulation.tunnel;
+        let packet = packet_of(asked)?;
+        let Some(reqid) = self.book.reqid_for([tunnel.local, tunnel.remote], &packet) else {
+            // Its policies may be on their way.
+            if self.unanswered.len() < MAX_UNANSWERED {
+                self.unanswered.push(asked.clone());
+            }
+            return None;
+        };
+        Some(Report::Acquire { reqid, selectors: packet })
+    }
+}
+
+/// The packet that waits, as two selectors.
+fn packet_of(asked: &v1::Acquire) -> Option<[Selector; 2]> {
+    let protocol = u8::try_from(asked.protocol).ok()?;
+    let port = |port: u32| u16::try_from(port).ok();
+    let [source, destination] = match (&asked.ports, &asked.icmp) {
+        (Some(pair), _) => [port(pair.source)?, port(pair.destination)?],
+        (None, Some(icmp)) => [port(icmp.r#type << 8 | icmp.code)?; 2],
+        (None, None) => {
+            return both(asked, protocol, [Selector::ANY_PORT; 2]);
+        }
+    };
+    both(asked, protocol, [(source, source), (destination, destination)])
+}
+
+fn both(asked: &v1::Acquire, protocol: u8, ports: [(u16, u16); 2]) -> Option<[Selector; 2]> {
+    let one = |address: &str, ports| {
+        let address = address.parse().ok()?;
+        Some(Selector { protocol, ports, addresses: (address, address) })
+    };
+    Some([one(&asked.source, ports[0])?, one(&asked.destination, ports[1])?])
+}
+
+/// Says how the form of an SA differs from the peer's section.
+fn other_form(sa: &AddSa, peer: &IkePeer) -> Option<String> {
+    let mode = match sa.mode {
+        LinkMode::Tunnel => Mode::Tunnel,
+        LinkMode::Transport => Mode::Transport,
+    };
+    let of = &peer.encapsulation;
+    if mode != of.mode {
+        let (has, got) = (of.mode.name(), mode.name());
+        return Some(format!(
+            "peer {} has mode = \"{has}\" and charon negotiated {got} mode",
+            peer.name
+        ));
+    }
+    match (of.udp.is_some(), sa.in_udp) {
+        (true, false) => Some(format!(
+            "peer {} has encapsulation = \"udp\" and charon negotiated ESP without it: write encap \
+             = yes in swanctl.conf",
+            peer.name
+        )),
+        (false, true) => Some(format!(
+            "peer {} has encapsulation = \"none\" and charon found a NAT: write encapsulation = \
+             \"udp\" in its section",
+            peer.name
+        )),
+        _ => None,
+    }
+}
+
+/// Limits as charon asks for them.
+fn lifetime(soft: SaLimits, hard: SaLimits) -> Lifetime {
+    let of = |SaLimits { seconds, bytes, packets }: SaLimits| {
+        let some = |limit: u64| (limit > 0).then_some(limit);
+        let seconds = some(seconds)
+            .map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX).min(MAX_LIMIT_SECONDS));
+        Limits { packets: some(packets), bytes: some(bytes), seconds, idle_seconds: None }
+    };
+    Lifetime { soft: of(soft), hard: of(hard) }
+}
+
+/// The lower of each limit; a soft one that would not come before the hard one is left out.
+fn stricter(one: Lifetime, other: Lifetime) -> Lifetime {
+    fn lower<T: Ord + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
+        one.into_iter().chain(other).min()
+    }
+    let limits = |one: Limits, other: Limits| Limits {
+        packets: lower(one.packets, other.packets),
+        bytes: lower(one.bytes, other.bytes),
+        seconds: lower(one.seconds, other.seconds),
+        idle_seconds: lower(one.idle_seconds, other.idle_seconds),
+    };
+    let hard = limits(one.hard, other.hard);
+    let soft = limits(one.soft, other.soft);
+    fn before<T: Ord + Copy>(soft: Option<T>, hard: Option<T>) -> Option<T> {
+        soft.filter(|soft| hard.is_none_or(|hard| *soft < hard))
+    }
+    let soft = Limits {
+        packets: before(soft.packets, hard.packets),
+        bytes: before(soft.bytes, hard.bytes),
+        seconds: before(soft.seconds, hard.seconds),
+        idle_seconds: before(soft.idle_seconds, hard.idle_seconds),
+    };
+    Lifetime { soft, hard }
+}
+
+/// The answer to a request that the daemon refuses.
+fn refused(refusal: &SaRefusal) -> Answer {
+    let status = match refusal {
+        SaRefusal::Key { why, .. } if why.is_met_before() => Status::KeyUsed,
+        SaRefusal::Put(refused) => match &refused.why {
+            PutRefusal::SpiTaken { .. } | PutRefusal::SpiReserved { .. } => Status::Taken,
+            _ => Status::Refused,
+        },
+        _ => Status::Refused,
+    };
+    Answer::plain(status, refusal.to_string())
+}

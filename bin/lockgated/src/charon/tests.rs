@@ -1,0 +1,568 @@
+//! charon's plugin, played by the test, against a daemon over a simulated machine.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use charon_link::{
+    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, Policy, PolicyAction,
+    PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, Told,
+    UpdateSa, decode_told, encode_request,
+};
+use policy::Direction;
+use proptest::prelude::*;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::sync::broadcast;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::desk::Desk;
+use super::socket::{CharonSocket, Connection};
+use super::{CHARON_SOCKET, serve};
+use crate::backend::Backend;
+use crate::backend_impl::Daemon;
+use crate::sa_changes::SaDeletion;
+use crate::sa_limits::Expiry;
+use crate::test_lab::{RunningLab, TestLab};
+use crate::who::Uid;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LOCAL: &str = "192.0.2.1:500";
+const REMOTE: &str = "198.51.100.1:500";
+
+/// A gateway with one policy of peer a; peer web, between the same ends, has a narrower one.
+const SECTIONS: &str = r#"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[peer.a]
+local = "192.0.2.1"
+remote = "198.51.100.1"
+keys = "ike"
+suite = "aes-128-gcm"
+[peer.web]
+local = "192.0.2.1"
+remote = "198.51.100.1"
+keys = "ike"
+suite = "aes-128-gcm"
+[peer.by_hand]
+local = "192.0.2.1"
+remote = "198.51.100.2"
+keys = "api"
+suite = "aes-128-gcm"
+[[policy]]
+name = "all"
+peer = "a"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+[[policy]]
+name = "web"
+priority = 200
+peer = "web"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/24"]
+protocol = "tcp"
+remote_ports = ["443"]
+"#;
+
+struct Lab {
+    folder: tempfile::TempDir,
+    daemon: Arc<Daemon>,
+    expiries: broadcast::Sender<Expiry>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let RunningLab { folder, daemon, .. } = RunningLab::new(SECTIONS);
+        let (expiries, expired) = broadcast::channel(16);
+        let socket = CharonSocket::bind(&folder.path().join(CHARON_SOCKET)).unwrap();
+        let server = tokio::spawn(serve(socket, daemon.clone(), expired));
+        Lab { folder, daemon, expiries, server }
+    }
+
+    /// Connects a plugin that has not said hello.
+    fn connect(&self) -> Plugin {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        let path = self.folder.path().join(CHARON_SOCKET);
+        socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        Plugin { connection: Connection::over(socket), number: 0, incarnation: 0 }
+    }
+
+    /// Connects a plugin that has said hello.
+    async fn plugin(&self) -> Plugin {
+        let mut plugin = self.connect();
+        assert_eq!(plugin.hello().await.status, Status::Done);
+        plugin
+    }
+
+    /// Owner, direction, SPI and peer of each SA.
+    async fn shown(&self) -> Vec<(String, String, String, String)> {
+        let all = self.daemon.security_associations().await;
+        all.into_iter().map(|sa| (sa.owner, sa.direction, sa.spi, sa.peer)).collect()
+    }
+
+    fn told(&self, kind: &str) -> Vec<String> {
+        self.daemon.events.flush();
+        let (kept, _) = self.daemon.events.subscribe();
+        kept.into_iter().filter(|event| event.kind == kind).map(|event| event.message).collect()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+struct Plugin {
+    connection: Connection,
+    number: u32,
+    incarnation: u64,
+}
+
+impl Plugin {
+    async fn hello(&mut self) -> Answer {
+        let charon = Charon { charon: "5.9.8".into(), plugin: "test".into() };
+        self.ask(&Request::Hello(charon)).await
+    }
+
+    async fn ask(&mut self, request: &Request) -> Answer {
+        self.number += 1;
+        let bytes = encode_request(self.number, self.incarnation, request);
+        self.ask_bytes(&bytes).await.expect("an answer")
+    }
+
+    /// Sends a message; `None`: the connection was closed.
+    async fn ask_bytes(&mut self, bytes: &[u8]) -> Option<Answer> {
+        self.connection.send(bytes).await.unwrap();
+        let received = timeout(PATIENCE, self.connection.receive()).await.unwrap().ok()??;
+        let (header, told) = decode_told(&received).unwrap();
+        let Told::Answer(answer) = told else { panic!("{told:?}") };
+        self.incarnation = header.incarnation;
+        Some(answer)
+    }
+
+    async fn report(&mut self) -> Report {
+        let received = timeout(PATIENCE, self.connection.receive()).await.unwrap();
+        let (header, told) = decode_told(&received.unwrap().unwrap()).unwrap();
+        assert_eq!((header.number, header.incarnation), (0, self.incarnation));
+        let Told::Report(report) = told else { panic!("{told:?}") };
+        report
+    }
+
+    async fn status(&mut self, request: &Request) -> Status {
+        self.ask(request).await.status
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn selector(first: &str, last: &str) -> Selector {
+    let addresses = (first.parse().unwrap(), last.parse().unwrap());
+    Selector { protocol: 0, ports: Selector::ANY_PORT, addresses }
+}
+
+/// Local and remote selectors of peer a's policy.
+fn all() -> [Selector; 2] {
+    [selector("10.1.0.0", "10.1.255.255"), selector("10.2.0.0", "10.2.255.255")]
+}
+
+/// Local and remote selectors of peer web's policy.
+fn web() -> [Selector; 2] {
+    let [local, _] = all();
+    let remote = selector("10.2.0.0", "10.2.0.255");
+    [Selector { protocol: 6, ..local }, Selector { protocol: 6, ports: (443, 443), ..remote }]
+}
+
+fn sa_name(direction: SaDirection, spi: u32) -> SaName {
+    let (local, remote) = (address(LOCAL), address(REMOTE));
+    match direction {
+        SaDirection::Outbound => SaName { source: local, destination: remote, spi },
+        SaDirection::Inbound => SaName { source: remote, destination: local, spi },
+    }
+}
+
+/// An SA that fits peer a.
+fn sa(direction: SaDirection, spi: u32, key: u8) -> AddSa {
+    let mut selectors = all().map(|selector| vec![selector]);
+    if direction == SaDirection::Inbound {
+        selectors.reverse();
+    }
+    AddSa {
+        direction,
+        name: sa_name(direction, spi),
+        reqid: 1,
+        mode: LinkMode::Tunnel,
+        encryption: Algorithm { transform: 20, key: Zeroizing::new(vec![key; 20]) },
+        integrity: Algorithm { transform: 0, key: Zeroizing::default() },
+        esn: true,
+        window: 32,
+        in_udp: false,
+        soft: SaLimits { seconds: 3000, ..SaLimits::default() },
+        hard: SaLimits { seconds: 3600, ..SaLimits::default() },
+        selectors,
+        initiator: true,
+        repeat: false,
+    }
+}
+
+fn add(sa: AddSa) -> Request {
+    Request::AddSa(Box::new(sa))
+}
+
+fn trap(selectors: [Selector; 2], reqid: u32) -> AddPolicy {
+    let policy = Policy {
+        direction: PolicyDirection::Outbound,
+        source: address(LOCAL),
+        destination: address(REMOTE),
+        selectors,
+    };
+    AddPolicy { policy, action: PolicyAction::Protect, reqid, spi: 0, priority: 1, repeat: false }
+}
+
+use SaDirection::{Inbound, Outbound};
+
+#[tokio::test]
+async fn sas_of_charon_come_are_counted_and_go() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
+    let spi = plugin.ask(&ends).await.spi.unwrap();
+    assert_eq!(plugin.status(&add(sa(Inbound, spi, 1))).await, Status::Done);
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 2))).await, Status::Done);
+    let text = format!("{spi:#010x}");
+    let of = |direction: &str, spi: &str| ["ike", direction, spi, "a"].map(str::to_owned);
+    let expected = [of("outbound", "0x00000500"), of("inbound", &text)];
+    let shown = lab.shown().await;
+    let shown: Vec<_> = shown.into_iter().map(|(a, b, c, d)| [a, b, c, d]).collect();
+    assert_eq!(shown, expected);
+    let used = plugin.ask(&Request::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
+    assert_eq!((used.packets, used.bytes, used.idle_seconds), (0, 0, None));
+    // What the SA counts is what charon is told.
+    let snapshot = lab.daemon.snapshot().await;
+    let outbound = snapshot.outbound().next().unwrap();
+    outbound.allowance.as_ref().unwrap().take(3, 300, || std::iter::repeat_n(100, 3));
+    let used = plugin.ask(&Request::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
+    assert_eq!((used.packets, used.bytes), (3, 300));
+    for (name, left) in [(sa_name(Outbound, 0x500), 1), (sa_name(Inbound, spi), 0)] {
+        assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Done);
+        assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Unknown);
+        assert_eq!(plugin.status(&Request::QuerySa(name)).await, Status::Unknown);
+        assert_eq!(lab.shown().await.len(), left);
+    }
+    assert_eq!(lab.told("charon_connected").len(), 1);
+}
+
+#[tokio::test]
+async fn what_no_policy_of_the_file_wants_is_refused_and_says_why() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let base = || sa(Outbound, 0x500, 1);
+    let elsewhere = SaName { destination: address("198.51.100.9:500"), ..base().name };
+    let by_hand = SaName { destination: address("198.51.100.2:500"), ..base().name };
+    let narrow = vec![selector("10.2.0.1", "10.2.255.255")];
+    let cbc = Algorithm { transform: 12, key: Zeroizing::new(vec![1; 16]) };
+    let sha1 = Algorithm { transform: 2, key: Zeroizing::new(vec![1; 20]) };
+    let gcm256 = Algorithm { transform: 20, key: Zeroizing::new(vec![1; 36]) };
+    let rows = [
+        (AddSa { name: elsewhere, ..base() }, Status::Refused, "remote = \"198.51.100.9\""),
+        (AddSa { name: by_hand, ..base() }, Status::Refused, "remote = \"198.51.100.2\""),
+        (
+            AddSa { selectors: [base().selectors[0].clone(), narrow], ..base() },
+            Status::Refused,
+            "leave out packets of policy",
+        ),
+        (AddSa { encryption: cbc, integrity: sha1, ..base() }, Status::NoSuite, "ENCR 12"),
+        (AddSa { encryption: gcm256, ..base() }, Status::NoSuite, "suite = \"aes-128-gcm\""),
+        (AddSa { mode: LinkMode::Transport, ..base() }, Status::Refused, "transport mode"),
+        (AddSa { in_udp: true, ..base() }, Status::Refused, "found a NAT"),
+        (AddSa { name: SaName { spi: 255, ..base().name }, ..base() }, Status::Refused, "0 to 255"),
+    ];
+    for (asked, status, text) in rows {
+        let answer = plugin.ask(&add(asked)).await;
+        assert_eq!(answer.status, status, "{}", answer.text);
+        assert!(answer.text.contains(text), "{}", answer.text);
+        assert!(lab.shown().await.is_empty());
+    }
+    let elsewhere =
+        Request::GetSpi { source: address("198.51.100.2:500"), destination: address(LOCAL) };
+    assert_eq!(plugin.status(&elsewhere).await, Status::Refused);
+    for action in [PolicyAction::Pass, PolicyAction::Drop] {
+        let shunt = AddPolicy { action, ..trap(all(), 7) };
+        let answer = plugin.ask(&Request::AddPolicy(shunt)).await;
+        assert_eq!(answer.status, Status::Refused);
+        assert!(answer.text.contains("charon does not change"), "{}", answer.text);
+    }
+    let moved = Request::UpdateSa(UpdateSa {
+        name: sa_name(Outbound, 0x501),
+        source: address("192.0.2.9:500"),
+        destination: address(REMOTE),
+        in_udp: false,
+    });
+    assert_eq!(plugin.status(&moved).await, Status::Unknown);
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 9))).await, Status::Done);
+    assert_eq!(plugin.status(&moved).await, Status::Refused);
+    // Behind a NAT now: the section says otherwise.
+    let (local, remote) = (address(LOCAL), address(REMOTE));
+    for (in_udp, status) in [(false, Status::Done), (true, Status::Refused)] {
+        let name = sa_name(Outbound, 0x501);
+        let update = UpdateSa { name, source: local, destination: remote, in_udp };
+        assert_eq!(plugin.status(&Request::UpdateSa(update)).await, status);
+    }
+    assert!(!lab.told("charon_refused").is_empty());
+}
+
+#[tokio::test]
+async fn of_peers_between_two_ends_the_one_whose_policies_fit_gets_the_sa() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let of_web = |direction, spi, key| {
+        let mut selectors = web().map(|selector| vec![selector]);
+        if direction == Inbound {
+            selectors.reverse();
+        }
+        AddSa { selectors, ..sa(direction, spi, key) }
+    };
+    // The SPI is reserved before the selectors are known.
+    let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
+    let spi = plugin.ask(&ends).await.spi.unwrap();
+    assert_eq!(plugin.status(&add(of_web(Inbound, spi, 1))).await, Status::Done);
+    assert_eq!(plugin.status(&add(of_web(Outbound, 0x500, 2))).await, Status::Done);
+    // These have all packets of both peers' policies, and are exactly those of one.
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 3))).await, Status::Done);
+    let peers: Vec<_> = lab.shown().await.into_iter().map(|sa| (sa.2, sa.3)).collect();
+    let expected = [("0x00000500", "web"), ("0x00000501", "a"), (&format!("{spi:#010x}"), "web")];
+    let expected = expected.map(|(spi, peer)| (spi.to_owned(), peer.to_owned()));
+    assert_eq!(peers, expected);
+    // Wider than both: nobody knows which.
+    let any = || vec![selector("0.0.0.0", "255.255.255.255")];
+    let wide = AddSa { selectors: [any(), any()], ..sa(Outbound, 0x502, 4) };
+    let answer = plugin.ask(&add(wide)).await;
+    assert!(answer.text.contains("peers a and web fit"), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn nothing_brings_back_an_sa_that_is_gone_or_has_ended() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let repeated = |sa: AddSa| add(AddSa { repeat: true, ..sa });
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 1))).await, Status::Done);
+    // It runs: the answer to it may have been lost.
+    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x500, 1))).await, Status::Done);
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 2))).await, Status::Taken);
+    assert_eq!(plugin.status(&Request::DeleteSa(sa_name(Outbound, 0x500))).await, Status::Done);
+    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x500, 1))).await, Status::KeyUsed);
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 1))).await, Status::KeyUsed);
+    assert_eq!(plugin.status(&add(sa(Inbound, 0x501, 1))).await, Status::KeyUsed);
+    // One that ends.
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x502, 3))).await, Status::Done);
+    let spi = ipsec::Spi::new(0x502).unwrap();
+    for hardness in [Hardness::Soft, Hardness::Hard] {
+        let expiry = Expiry { direction: Direction::Outbound, spi, peer: "a".into(), hardness };
+        lab.expiries.send(expiry).unwrap();
+        let report = Report::Expire { spi: 0x502, destination: address(REMOTE), hardness };
+        assert_eq!(plugin.report().await, report);
+    }
+    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x502, 3))).await, Status::Unknown);
+    // Another run of the daemon takes nothing.
+    plugin.incarnation ^= 1;
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x503, 4))).await, Status::OtherIncarnation);
+    assert_eq!(lab.shown().await.len(), 1);
+}
+
+#[tokio::test]
+async fn packets_that_wait_are_asked_for_by_the_policy_of_charons_that_has_them() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let other = [selector("10.1.0.0", "10.1.255.255"), selector("10.9.0.0", "10.9.255.255")];
+    for (selectors, reqid) in [(other, 3), (all(), 4)] {
+        assert_eq!(plugin.status(&Request::AddPolicy(trap(selectors, reqid))).await, Status::Done);
+    }
+    let packet = wire::build::PacketBuilder::v4("10.1.0.5", "10.2.0.9").udp(1000, 53).ip();
+    let flow = wire::packet::parse(&packet).unwrap().flow;
+    let snapshot = lab.daemon.snapshot().await;
+    let (_, set) = snapshot.sets().find(|(_, set)| set.peer == "a").unwrap();
+    let asked = dataplane::AcquireRequest { set: set.id, policy: "all".into(), flow };
+    lab.daemon.ask_for_sa(&asked, "a");
+    let Report::Acquire { reqid, selectors } = plugin.report().await else { panic!() };
+    assert_eq!(reqid, 4);
+    assert_eq!(selectors[0].to_string(), "10.1.0.5, protocol 17, port 1000");
+    assert_eq!(selectors[1].to_string(), "10.2.0.9, protocol 17, port 53");
+    // Policies go when charon says so.
+    assert_eq!(plugin.status(&Request::DeletePolicy(trap(all(), 4))).await, Status::Done);
+    assert_eq!(plugin.status(&Request::DeletePolicy(trap(all(), 4))).await, Status::Unknown);
+}
+
+#[tokio::test]
+async fn what_charon_deleted_while_it_was_not_connected_goes_when_it_has_named_the_others() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let all = [sa(Inbound, 0x600, 1), sa(Outbound, 0x500, 2), sa(Outbound, 0x501, 3)];
+    for sa in all.clone() {
+        assert_eq!(plugin.status(&add(sa)).await, Status::Done);
+    }
+    drop(plugin);
+    let mut plugin = lab.plugin().await;
+    for sa in all.into_iter().filter(|sa| sa.name.spi != 0x501) {
+        assert_eq!(plugin.status(&add(AddSa { repeat: true, ..sa })).await, Status::Done);
+    }
+    assert_eq!(lab.shown().await.len(), 3);
+    assert_eq!(plugin.status(&Request::Repeated).await, Status::Done);
+    let left: Vec<_> = lab.shown().await.into_iter().map(|sa| sa.2).collect();
+    assert_eq!(left, ["0x00000500", "0x00000600"]);
+    assert_eq!(lab.told("charon_gone").len(), 1);
+    assert_eq!(plugin.status(&Request::FlushSas).await, Status::Done);
+    assert!(lab.shown().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_charon_that_begins_anew_is_asked_for_successors_and_they_replace_the_sas_before() {
+    let lab = Lab::new();
+    let mut desk = Desk::new(lab.daemon.clone());
+    desk.begin(Some(1));
+    for sa in [sa(Inbound, 0x600, 1), sa(Outbound, 0x500, 2)] {
+        assert_eq!(desk.answer(add(sa)).await.status, Status::Done);
+    }
+    assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 4))).await.status, Status::Done);
+    assert_eq!(desk.take_due(), [], "its own charon renews them");
+    desk.begin(Some(2));
+    assert_eq!(desk.answer(Request::Repeated).await.status, Status::Done);
+    // They stay until there are others.
+    assert_eq!(lab.shown().await.len(), 2);
+    assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 9))).await.status, Status::Done);
+    let due = desk.take_due();
+    let [Report::Acquire { reqid: 9, selectors }] = &due[..] else { panic!("{due:?}") };
+    assert_eq!(selectors[1].to_string(), "10.2.0.0");
+    for sa in [sa(Inbound, 0x601, 3), sa(Outbound, 0x501, 4)] {
+        assert_eq!(desk.answer(add(sa)).await.status, Status::Done);
+    }
+    let spis: Vec<_> = lab.shown().await.into_iter().map(|sa| sa.2).collect();
+    // The old inbound one opens what is on its way.
+    assert_eq!(spis, ["0x00000501", "0x00000600", "0x00000601"]);
+}
+
+#[tokio::test]
+async fn an_sa_that_somebody_else_deleted_keeps_no_successor_out() {
+    let lab = Lab::new();
+    let mut desk = Desk::new(lab.daemon.clone());
+    desk.begin(Some(1));
+    assert_eq!(desk.answer(add(sa(Outbound, 0x500, 1))).await.status, Status::Done);
+    let spi = ipsec::Spi::new(0x500).unwrap();
+    let name = control::SaName { direction: Direction::Outbound, spi, peer: None };
+    let deletion = SaDeletion { incarnation: String::new(), names: vec![name] };
+    lab.daemon.delete_sas(deletion, Uid(0)).await.unwrap();
+    desk.begin(Some(2));
+    assert_eq!(desk.answer(add(sa(Outbound, 0x501, 2))).await.status, Status::Done);
+    assert_eq!(lab.shown().await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_charon_missed_is_told_when_it_can_act_on_it() {
+    let lab = Lab::new();
+    let mut desk = Desk::new(lab.daemon.clone());
+    desk.begin(Some(1));
+    assert_eq!(desk.answer(add(sa(Outbound, 0x500, 1))).await.status, Status::Done);
+    let (spi, peer) = (ipsec::Spi::new(0x500).unwrap(), "a".into());
+    let (direction, hardness) = (Direction::Outbound, Hardness::Soft);
+    // Nobody is connected.
+    assert!(desk.expired(&Expiry { direction, spi, peer, hardness }).is_some());
+    desk.begin(Some(1));
+    let again = AddSa { repeat: true, ..sa(Outbound, 0x500, 1) };
+    assert_eq!(desk.answer(add(again)).await.status, Status::Done);
+    let report = Report::Expire { spi: 0x500, destination: address(REMOTE), hardness };
+    assert_eq!(desk.take_due(), [report]);
+    // A packet waits before charon has a policy for it.
+    let asked = api::v1::Acquire {
+        peer: "a".into(),
+        source: "10.1.0.5".into(),
+        destination: "10.2.0.9".into(),
+        protocol: 1,
+        ..api::v1::Acquire::default()
+    };
+    assert_eq!(desk.acquire(&asked), None);
+    assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 5))).await.status, Status::Done);
+    let due = desk.take_due();
+    assert!(matches!(due[..], [Report::Acquire { reqid: 5, .. }]), "{due:?}");
+}
+
+#[tokio::test]
+async fn one_charon_at_a_time_and_garbage_is_answered_or_ends_the_connection() {
+    let lab = Lab::new();
+    let mut plugin = lab.connect();
+    assert_eq!(plugin.status(&Request::FlushSas).await, Status::Refused, "no hello");
+    let mut second = lab.connect();
+    assert_eq!(second.hello().await.status, Status::Taken);
+    assert_eq!(plugin.hello().await.status, Status::Done);
+    let good = encode_request(9, plugin.incarnation, &Request::FlushSas);
+    let with = |place: usize, byte: u8| {
+        let mut bytes = good.to_vec();
+        bytes[place] = byte;
+        bytes
+    };
+    let status = |answer: Option<Answer>| answer.map(|answer| answer.status);
+    assert_eq!(status(plugin.ask_bytes(&with(5, 2)).await), Some(Status::OtherVersion));
+    assert_eq!(status(plugin.ask_bytes(&with(7, 77)).await), Some(Status::Malformed));
+    assert_eq!(status(plugin.ask_bytes(&good[..24 - 1]).await), None, "no header");
+    let mut plugin = lab.plugin().await;
+    let long = [&good[..], &vec![0; 9000]].concat();
+    assert_eq!(status(plugin.ask_bytes(&long).await), Some(Status::Malformed));
+    assert_eq!(status(plugin.ask_bytes(&[0; 100]).await), None);
+    assert!(!lab.told("charon_refused").is_empty());
+}
+
+/// Few addresses, so that selectors often just cover a policy or just do not.
+fn near(base: u8) -> impl Strategy<Value = Selector> {
+    let edge = prop_oneof![5 => Just(0u16), 1 => Just(1), 1 => Just(0xfffe), 5 => Just(0xffff)];
+    let ports =
+        prop_oneof![3 => Just(Selector::ANY_PORT), 1 => Just((443, 443)), 1 => Just((0, 443))];
+    let protocol = prop_oneof![3 => Just(0u8), 1 => Just(6)];
+    (edge.clone(), edge, ports, protocol).prop_map(move |(a, b, ports, protocol)| {
+        let at = |end: u16| {
+            std::net::Ipv4Addr::from_bits(0x0a00_0000 | u32::from(base) << 16 | u32::from(end))
+        };
+        Selector { protocol, ports, addresses: (at(a.min(b)).into(), at(a.max(b)).into()) }
+    })
+}
+
+/// Whatever charon asks for, no SA gets traffic of a policy that its selectors do not have: the
+/// obvious twin looks at the corners of each policy.
+#[test]
+fn no_sa_is_for_a_peer_with_packets_outside_its_selectors() {
+    let mut runner = proptest::test_runner::TestRunner::default();
+    let several = |base| prop::collection::vec(near(base), 1..4);
+    let snapshot = TestLab::new(SECTIONS);
+    let gateway = &snapshot.state.gateway;
+    let peers =
+        super::matching::IkePeers::of(&gateway.compiled.settings().peers, &gateway.snapshot);
+    let found = std::cell::Cell::new([0u32; 2]);
+    let result = runner.run(&(several(1), several(2)), |(local, remote)| {
+        let ends = [address(LOCAL), address(REMOTE)];
+        let Ok(peer) = peers.choose(ends, [&local, &remote]) else { return Ok(()) };
+        let mut counts = found.get();
+        counts[usize::from(&*peer.name == "web")] += 1;
+        found.set(counts);
+        let policy = match &*peer.name {
+            "a" => all(),
+            _ => web(),
+        };
+        for (end, given) in [(0, &local), (1, &remote)] {
+            let Selector { protocol, ports, addresses } = policy[end].clone();
+            for address in [addresses.0, addresses.1] {
+                let corner = Selector { protocol, ports, addresses: (address, address) };
+                prop_assert!(given.iter().any(|given| given.covers(&corner)), "{corner}");
+            }
+        }
+        Ok(())
+    });
+    result.unwrap();
+    assert!(found.get().iter().all(|count| *count > 0), "{found:?}");
+    // In another order than the policy's, and in pieces.
+    let exact = all().map(|selector| vec![selector.clone(), selector]);
+    let ends = [address(LOCAL), address(REMOTE)];
+    assert_eq!(&*peers.choose(ends, [&exact[0], &exact[1]]).unwrap().name, "a");
+}

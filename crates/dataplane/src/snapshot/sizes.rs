@@ -1,0 +1,96 @@
+//! Sizes of packets to peers, by their paths, in one layer or two.
+
+use ipsec::{InboundSa, SaId};
+use policy::SetIndex;
+use wire::Family;
+
+use super::{SetLink, Snapshot};
+use crate::sa_set::SaSet;
+
+/// Sizes of packets to a set's peer at some time, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetSizes {
+    /// Largest outer packet that the path carries whole: by the MTU of the port that it leaves by,
+    /// and the path MTU, as far as it is known. 0: there is no route to the peer.
+    pub outer: u32,
+    /// Largest inner packet whose outer packet the path carries whole.
+    pub whole: u32,
+    /// True if larger inner packets of IPv6 are sealed too: see [`SaSet::fragment_outer`].
+    pub fragments: bool,
+}
+
+/// The least MTU that IPv6 may be told of, bytes (RFC 8200 §5): a link that carries less has to
+/// fragment and reassemble by itself.
+const LEAST_MTU_V6: u32 = 1280;
+
+impl SetSizes {
+    /// Largest inner packet of a family that is sealed, bytes.
+    #[inline]
+    pub fn inner(&self, family: Family) -> u32 {
+        match self.fragments && family == Family::V6 && self.outer > 0 {
+            true => self.whole.max(LEAST_MTU_V6),
+            false => self.whole,
+        }
+    }
+}
+
+impl Snapshot {
+    /// Sizes of packets to a set's peer, by the path MTU that is known at `now_ns`, a time by the
+    /// walk's clock. Cost: a load, unless a path MTU is known.
+    ///
+    /// # Panics
+    /// If `set` is from another snapshot.
+    #[inline]
+    pub fn set_sizes(&self, set: SetIndex, now_ns: u64) -> SetSizes {
+        let link = self.set_link(set);
+        if let Some(outer) = link.outer {
+            return self.nested_sizes(link, outer, now_ns);
+        }
+        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.set.fragment_outer);
+        let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
+        match known.filter(|known| *known < outer) {
+            None => SetSizes { outer, whole, fragments },
+            Some(known) => self.narrow_sizes(&link.set, known),
+        }
+    }
+
+    /// Sizes where packets are sealed again: by the path MTUs of both peers.
+    #[cold]
+    fn nested_sizes(&self, link: &SetLink, outer: SetIndex, now_ns: u64) -> SetSizes {
+        let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
+        let around = self.set_sizes(outer, now_ns).whole.min(link.outer_mtu);
+        let outer = known.map_or(around, |known| known.min(around));
+        SetSizes { outer, whole: self.largest_inner(&link.set, outer), fragments: false }
+    }
+
+    /// The set whose SA seals again what an SA of a set has sealed; `None`: none does.
+    #[inline]
+    pub fn outer_of(&self, set: SetIndex) -> Option<SetIndex> {
+        self.set_link(set).outer
+    }
+
+    /// Returns whether packets of any set are sealed again.
+    #[inline]
+    pub(crate) fn seals_again(&self) -> bool {
+        !self.nested.is_empty()
+    }
+
+    /// Returns whether what comes by an SA comes inside of another set's packets alone.
+    #[inline]
+    pub(crate) fn needs_outer(&self, sa: &InboundSa) -> bool {
+        self.seals_again() && self.set(self.set_of(sa.id)).outer.is_some()
+    }
+
+    #[cold]
+    fn narrow_sizes(&self, set: &SaSet, outer: u32) -> SetSizes {
+        let (whole, fragments) = (self.largest_inner(set, outer), set.fragment_outer);
+        SetSizes { outer, whole, fragments }
+    }
+
+    /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so
+    /// many bytes. 0: none fits, or there are no such SAs.
+    pub(super) fn largest_inner(&self, set: &SaSet, outer_mtu: u32) -> u32 {
+        let largest = |sa: &SaId| self.outbound_sa(*sa).largest_inner(outer_mtu as usize) as u32;
+        set.outbound.iter().map(largest).min().unwrap_or(0)
+    }
+}

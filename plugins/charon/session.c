@@ -1,0 +1,694 @@
+/* SPDX-License-Identifier: MIT */
+#include "session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ledger.h"
+
+#define SPI_TRIES 64
+
+struct lg_session {
+	struct lg_link *link;
+	struct lg_ledger *ledger;
+	struct lg_session_calls calls;
+	/* The last incarnation that took the ledger; 0: none yet. */
+	uint64_t incarnation;
+	/* It was logged that keys are in memory that can be swapped out. */
+	bool told_unlocked;
+};
+
+static const char *status_name(uint16_t status)
+{
+	static const char *const names[] = {
+		[LG_DONE] = "done",
+		[LG_REFUSED] = "refused",
+		[LG_UNKNOWN] = "unknown there",
+		[LG_NO_SUITE] = "it does not have these algorithms",
+		[LG_OTHER_INCARNATION] = "it started anew",
+		[LG_OTHER_VERSION] = "another version of the protocol",
+		[LG_MALFORMED] = "malformed",
+		[LG_TAKEN] = "taken",
+		[LG_KEY_USED] = "the key was used before",
+	};
+
+	return status < sizeof(names) / sizeof(names[0]) ? names[status] : "unknown status";
+}
+
+/* Turns an answer into a result, and logs what was refused. */
+static enum lg_result judge(struct lg_session *session, enum lg_asked asked,
+			    const struct lg_answer *answer, const char *what)
+{
+	if (asked != LG_ASKED) {
+		lg_link_log(session->link, "%s: no answer of lockgated", what);
+		return LG_RESULT_DOWN;
+	}
+	if (answer->status == LG_DONE)
+		return LG_RESULT_DONE;
+	lg_link_log(session->link, "%s: lockgated says: %s%s%s", what,
+		    status_name(answer->status), answer->text[0] ? ": " : "", answer->text);
+	return answer->status == LG_UNKNOWN ? LG_RESULT_UNKNOWN : LG_RESULT_REFUSED;
+}
+
+static enum lg_result ask(struct lg_session *session, struct lg_builder *request,
+			  struct lg_answer *answer, const char *what)
+{
+	enum lg_asked asked = lg_link_ask(session->link, request, answer);
+
+	return judge(session, asked, answer, what);
+}
+
+/* Begins a request once there is a connection; false without one. */
+static bool begin(struct lg_session *session, struct lg_builder *request, enum lg_kind kind)
+{
+	if (!lg_link_up(session->link))
+		return false;
+	lg_link_begin(session->link, request, kind);
+	return true;
+}
+
+static void put_id(struct lg_builder *request, const struct lg_sa_id *id)
+{
+	lg_put_address(request, LG_SOURCE, &id->source);
+	lg_put_address(request, LG_DESTINATION, &id->destination);
+	lg_put_u32(request, LG_SPI, id->spi);
+}
+
+static bool is_live(const struct lg_session *session, const struct lg_entry *entry)
+{
+	return !entry->lost && entry->incarnation &&
+	       entry->incarnation == lg_link_incarnation(session->link);
+}
+
+/* --- what is lost ----------------------------------------------------------------------------- */
+
+enum end {
+	ENDS_SOON,
+	ENDED,
+};
+
+static void tell_expired(struct lg_session *session, const struct lg_entry *entry, enum end end)
+{
+	struct lg_event event = {
+		.kind = LG_EXPIRE,
+		.spi = entry->spi,
+		.host = entry->destination,
+		.hard = end == ENDED,
+	};
+
+	session->calls.event(session->calls.owner, &event);
+}
+
+/*
+ * Gives an SA up. charon finds a CHILD_SA by either SPI, and one request to renew it is enough: the
+ * inbound one. The end of an SA is told for both, because one of them may be all there is.
+ */
+static void lose(struct lg_session *session, struct lg_entry *entry, enum end end)
+{
+	lg_ledger_wipe_keys(session->ledger, entry);
+	if (entry->lost)
+		return;
+	entry->lost = true;
+	entry->tell_at = lg_now() + (end == ENDED ? LG_REMIND_MS : LG_RENEW_MS);
+	if (end == ENDED || entry->direction == LG_INBOUND)
+		tell_expired(session, entry, end);
+}
+
+static void on_tick(void *owner)
+{
+	struct lg_session *session = owner;
+	struct lg_entry *entry;
+	int64_t now = lg_now();
+
+	/* Renewing needs lockgated; until it is back there is no use in it. */
+	if (!lg_link_incarnation(session->link))
+		return;
+	for (entry = lg_ledger_first(session->ledger); entry; entry = entry->next) {
+		if (entry->kind != LG_ENTRY_SA || !entry->lost || now < entry->tell_at)
+			continue;
+		entry->tell_at = now + LG_REMIND_MS;
+		tell_expired(session, entry, ENDED);
+	}
+}
+
+/* --- repeating -------------------------------------------------------------------------------- */
+
+static bool repeat_sa(struct lg_session *session, struct lg_entry *entry)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_begin(session->link, &request, LG_ADD_SA);
+	lg_put_encoded(&request, entry->fields, entry->length);
+	lg_put_encoded(&request, entry->keys, entry->keys_length);
+	lg_put_u8(&request, LG_REPEAT, 1);
+	switch (ask(session, &request, &answer, "repeating an SA")) {
+	case LG_RESULT_DONE:
+		return true;
+	case LG_RESULT_DOWN:
+		return false;
+	case LG_RESULT_REFUSED:
+	case LG_RESULT_UNKNOWN:
+		lose(session, entry, ENDED);
+		return true;
+	}
+	return true;
+}
+
+static bool repeat_policy(struct lg_session *session, struct lg_entry *entry, uint64_t incarnation)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_begin(session->link, &request, LG_ADD_POLICY);
+	lg_put_encoded(&request, entry->fields, entry->length);
+	lg_put_u8(&request, LG_REPEAT, entry->incarnation == incarnation);
+	switch (ask(session, &request, &answer, "repeating a policy")) {
+	case LG_RESULT_DONE:
+		entry->incarnation = incarnation;
+		return true;
+	case LG_RESULT_DOWN:
+		return false;
+	case LG_RESULT_REFUSED:
+	case LG_RESULT_UNKNOWN:
+		/* charon cannot be told; the next incarnation may think otherwise. */
+		entry->incarnation = 0;
+		return true;
+	}
+	return true;
+}
+
+/* Forgets reservations and gives up SAs of incarnations that are gone. */
+static void give_up_others(struct lg_session *session, uint64_t incarnation)
+{
+	struct lg_entry *entry, *next;
+	size_t lost = 0;
+
+	for (entry = lg_ledger_first(session->ledger); entry; entry = next) {
+		next = entry->next;
+		if (entry->kind == LG_ENTRY_POLICY || entry->incarnation == incarnation)
+			continue;
+		if (entry->kind == LG_ENTRY_SPI) {
+			lg_ledger_drop(session->ledger, entry);
+			continue;
+		}
+		lost += !entry->lost;
+		lose(session, entry, ENDS_SOON);
+	}
+	if (lost)
+		lg_link_log(session->link,
+			    "lockgated started anew without its %zu SAs: charon makes new ones",
+			    lost);
+}
+
+/* 1. SAs of others are lost, 2. SAs of this one and policies are repeated, 3. that was all. */
+static bool on_connected(void *owner, uint64_t incarnation)
+{
+	struct lg_session *session = owner;
+	struct lg_builder request;
+	struct lg_answer answer;
+	struct lg_entry *entry;
+	bool still_up = true;
+
+	if (session->incarnation != incarnation)
+		give_up_others(session, incarnation);
+	session->incarnation = incarnation;
+	for (entry = lg_ledger_first(session->ledger); entry && still_up; entry = entry->next) {
+		if (entry->kind == LG_ENTRY_POLICY)
+			still_up = repeat_policy(session, entry, incarnation);
+		else if (entry->kind == LG_ENTRY_SA && is_live(session, entry))
+			still_up = repeat_sa(session, entry);
+	}
+	if (!still_up)
+		return false;
+	lg_link_begin(session->link, &request, LG_REPEATED);
+	return ask(session, &request, &answer, "repeating") == LG_RESULT_DONE;
+}
+
+/* --- SAs -------------------------------------------------------------------------------------- */
+
+enum lg_result lg_session_spi(struct lg_session *session, const struct lg_address *source,
+			      const struct lg_address *destination, uint32_t *spi)
+{
+	enum lg_result result;
+	struct lg_builder request;
+	struct lg_answer answer;
+	struct lg_entry *entry;
+	int tries = 0;
+
+	lg_link_lock(session->link);
+	do {
+		result = LG_RESULT_DOWN;
+		if (!begin(session, &request, LG_GET_SPI))
+			break;
+		lg_put_address(&request, LG_SOURCE, source);
+		lg_put_address(&request, LG_DESTINATION, destination);
+		result = ask(session, &request, &answer, "getting an SPI");
+		/* A new incarnation may choose a number that charon still has from the last one. */
+	} while (result == LG_RESULT_DONE && tries++ < SPI_TRIES &&
+		 lg_ledger_sa(session->ledger, answer.spi, destination));
+	if (result == LG_RESULT_DONE) {
+		*spi = answer.spi;
+		entry = lg_ledger_new(session->ledger, LG_ENTRY_SPI, NULL, 0);
+		if (entry) {
+			entry->spi = answer.spi;
+			entry->destination = *destination;
+			entry->direction = LG_INBOUND;
+			entry->incarnation = session->incarnation;
+			lg_ledger_keep(session->ledger, entry);
+		}
+	}
+	lg_link_unlock(session->link);
+	return result;
+}
+
+/* Keeps an SA that was accepted, in place of the reservation of its SPI. */
+static void keep_sa(struct lg_session *session, struct lg_entry *entry)
+{
+	struct lg_entry *reserved = lg_ledger_sa(session->ledger, entry->spi, &entry->destination);
+
+	if (reserved && (reserved->kind == LG_ENTRY_SPI || reserved->lost))
+		lg_ledger_drop(session->ledger, reserved);
+	entry->incarnation = session->incarnation;
+	lg_ledger_keep(session->ledger, entry);
+}
+
+static struct lg_entry *new_sa(struct lg_session *session, const struct lg_sa_id *id,
+			       const struct lg_builder *fields, const struct lg_keys *keys)
+{
+	struct lg_entry *entry;
+
+	if (fields->failed)
+		return NULL;
+	entry = lg_ledger_new(session->ledger, LG_ENTRY_SA, fields->bytes + LG_HEADER_BYTES,
+			      fields->used - LG_HEADER_BYTES);
+	if (!entry)
+		return NULL;
+	entry->spi = id->spi;
+	entry->destination = id->destination;
+	if (!lg_ledger_set_keys(session->ledger, entry, keys->key, keys->key_length,
+				keys->integrity, keys->integrity_length)) {
+		lg_ledger_drop(session->ledger, entry);
+		return NULL;
+	}
+	if (lg_ledger_unlocked(session->ledger) && !session->told_unlocked) {
+		lg_link_log(session->link, "keys are in memory that can be swapped out: locking "
+					   "failed (raise LimitMEMLOCK of charon)");
+		session->told_unlocked = true;
+	}
+	return entry;
+}
+
+enum lg_result lg_session_add_sa(struct lg_session *session, const struct lg_sa_id *id,
+				 enum lg_direction direction, const struct lg_builder *fields,
+				 const struct lg_keys *keys)
+{
+	enum lg_result result = LG_RESULT_DOWN;
+	struct lg_builder request;
+	struct lg_answer answer;
+	struct lg_entry *entry;
+
+	lg_link_lock(session->link);
+	entry = new_sa(session, id, fields, keys);
+	if (!entry) {
+		lg_link_log(session->link, "adding an SA: keys or selectors are too long");
+		result = LG_RESULT_REFUSED;
+	} else if (begin(session, &request, LG_ADD_SA)) {
+		entry->direction = direction;
+		lg_put_encoded(&request, entry->fields, entry->length);
+		lg_put_encoded(&request, entry->keys, entry->keys_length);
+		lg_put_u8(&request, LG_REPEAT, 0);
+		result = ask(session, &request, &answer, "adding an SA");
+	}
+	if (result == LG_RESULT_DONE)
+		keep_sa(session, entry);
+	else if (entry)
+		lg_ledger_drop(session->ledger, entry);
+	lg_link_unlock(session->link);
+	return result;
+}
+
+/* The SA if this incarnation has it. Connects first, so that the answer is about this one. */
+static struct lg_entry *live_sa(struct lg_session *session, const struct lg_sa_id *id)
+{
+	struct lg_entry *entry;
+
+	lg_link_up(session->link);
+	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
+	return entry && is_live(session, entry) ? entry : NULL;
+}
+
+/* A selector that is just the address that moves, moves with it. */
+static bool move_selector(const uint8_t *value, size_t length, const struct lg_address *from,
+			  const struct lg_address *to, struct lg_selector *moved)
+{
+	if (!lg_decode_selector(value, length, moved) || moved->length != from->length ||
+	    memcmp(moved->first, from->bytes, from->length) != 0 ||
+	    memcmp(moved->last, from->bytes, from->length) != 0 || lg_same_host(from, to))
+		return false;
+	moved->length = to->length;
+	memcpy(moved->first, to->bytes, to->length);
+	memcpy(moved->last, to->bytes, to->length);
+	return true;
+}
+
+/* Copies an SA's fields as they are after the move; true if a selector changed. */
+static bool rewrite_moved(const struct lg_entry *entry, const struct lg_sa_id *id,
+			  const struct lg_move *move, struct lg_builder *to)
+{
+	const struct lg_view view = { .fields = entry->fields, .length = entry->length };
+	struct lg_selector moved;
+	bool changed = false;
+	const uint8_t *value;
+	uint16_t field;
+	size_t at = 0, length;
+
+	while (lg_next(&view, &at, &field, &value, &length)) {
+		if (field == LG_SOURCE)
+			lg_put_address(to, LG_SOURCE, &move->source);
+		else if (field == LG_DESTINATION)
+			lg_put_address(to, LG_DESTINATION, &move->destination);
+		else if (field == LG_ENCAPSULATION)
+			lg_put_u8(to, LG_ENCAPSULATION, move->encapsulation);
+		else if (field == LG_REQID && move->reqid)
+			lg_put_u32(to, LG_REQID, move->reqid);
+		else if ((field == LG_SOURCE_SELECTOR &&
+			  move_selector(value, length, &id->source, &move->source, &moved)) ||
+			 (field == LG_DESTINATION_SELECTOR &&
+			  move_selector(value, length, &id->destination, &move->destination,
+					&moved))) {
+			lg_put_selector(to, field, &moved);
+			changed = true;
+		} else
+			lg_put(to, field, value, length);
+	}
+	return changed;
+}
+
+static void put_selectors(struct lg_builder *request, const struct lg_builder *sa)
+{
+	const struct lg_view view = {
+		.fields = sa->bytes + LG_HEADER_BYTES,
+		.length = sa->used - LG_HEADER_BYTES,
+	};
+	const uint8_t *value;
+	uint16_t field;
+	size_t at = 0, length;
+
+	while (lg_next(&view, &at, &field, &value, &length))
+		if (field == LG_SOURCE_SELECTOR || field == LG_DESTINATION_SELECTOR)
+			lg_put(request, field, value, length);
+}
+
+static enum lg_result ask_to_move(struct lg_session *session, const struct lg_sa_id *id,
+				  const struct lg_move *move, const struct lg_builder *selectors)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	if (!begin(session, &request, LG_UPDATE_SA))
+		return LG_RESULT_DOWN;
+	put_id(&request, id);
+	lg_put_address(&request, LG_NEW_SOURCE, &move->source);
+	lg_put_address(&request, LG_NEW_DESTINATION, &move->destination);
+	lg_put_u8(&request, LG_ENCAPSULATION, move->encapsulation);
+	if (move->reqid)
+		lg_put_u32(&request, LG_REQID, move->reqid);
+	if (selectors)
+		put_selectors(&request, selectors);
+	return ask(session, &request, &answer, "moving an SA");
+}
+
+static enum lg_result ask_to_delete(struct lg_session *session, const struct lg_sa_id *id)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	if (!begin(session, &request, LG_DELETE_SA))
+		return LG_RESULT_DOWN;
+	put_id(&request, id);
+	return ask(session, &request, &answer, "deleting an SA");
+}
+
+/*
+ * Moves an SA. charon takes it as moved whatever the result is, so the ledger does too: it is how
+ * charon names the SA from then on. One that lockgated does not move is ended there.
+ */
+enum lg_result lg_session_update_sa(struct lg_session *session, const struct lg_sa_id *id,
+				    const struct lg_move *move)
+{
+	enum lg_result result = LG_RESULT_UNKNOWN;
+	uint8_t bytes[LG_MAX_MESSAGE];
+	struct lg_builder after;
+	struct lg_entry *entry;
+	bool selectors, live;
+
+	lg_link_lock(session->link);
+	live = live_sa(session, id);
+	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
+	if (entry && entry->kind == LG_ENTRY_SA) {
+		lg_begin(&after, bytes, sizeof(bytes), LG_ADD_SA);
+		selectors = rewrite_moved(entry, id, move, &after);
+		if (live)
+			result = ask_to_move(session, id, move, selectors ? &after : NULL);
+		if (live && (result == LG_RESULT_REFUSED || result == LG_RESULT_UNKNOWN))
+			ask_to_delete(session, id);
+		entry->destination = move->destination;
+		if (after.failed ||
+		    !lg_ledger_rewrite(session->ledger, entry, after.bytes + LG_HEADER_BYTES,
+				       after.used - LG_HEADER_BYTES) ||
+		    (live && (result == LG_RESULT_REFUSED || result == LG_RESULT_UNKNOWN)))
+			lose(session, entry, ENDED);
+	}
+	lg_link_unlock(session->link);
+	return result;
+}
+
+static void read_use(const struct lg_answer *answer, struct lg_use *use)
+{
+	use->packets = answer->use[0];
+	use->bytes = answer->use[1];
+	use->idle = answer->use[2];
+}
+
+enum lg_result lg_session_query_sa(struct lg_session *session, const struct lg_sa_id *id,
+				   struct lg_use *use)
+{
+	enum lg_result result = LG_RESULT_UNKNOWN;
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_lock(session->link);
+	if (live_sa(session, id) && begin(session, &request, LG_QUERY_SA)) {
+		put_id(&request, id);
+		result = ask(session, &request, &answer, "asking for an SA's use");
+		if (result == LG_RESULT_DONE)
+			read_use(&answer, use);
+	}
+	lg_link_unlock(session->link);
+	return result;
+}
+
+enum lg_result lg_session_delete_sa(struct lg_session *session, const struct lg_sa_id *id)
+{
+	enum lg_result result = LG_RESULT_DONE;
+	struct lg_entry *entry;
+	bool live;
+
+	lg_link_lock(session->link);
+	/* Of another incarnation's SPI this one knows nothing, or something else. */
+	live = live_sa(session, id);
+	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
+	if (live)
+		result = ask_to_delete(session, id);
+	if (entry)
+		lg_ledger_drop(session->ledger, entry);
+	lg_link_unlock(session->link);
+	return result;
+}
+
+/* Policies are flushed by themselves, SAs and reserved SPIs together. */
+static void drop_all(struct lg_session *session, enum lg_kind kind)
+{
+	struct lg_entry *entry, *next;
+
+	for (entry = lg_ledger_first(session->ledger); entry; entry = next) {
+		next = entry->next;
+		if ((entry->kind == LG_ENTRY_POLICY) == (kind == LG_FLUSH_POLICIES))
+			lg_ledger_drop(session->ledger, entry);
+	}
+}
+
+static enum lg_result flush(struct lg_session *session, enum lg_kind kind)
+{
+	/* Without a connection the next one sees to it: what is not repeated is dropped. */
+	enum lg_result result = LG_RESULT_DONE;
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_lock(session->link);
+	drop_all(session, kind);
+	if (begin(session, &request, kind))
+		result = ask(session, &request, &answer, "flushing");
+	lg_link_unlock(session->link);
+	return result;
+}
+
+enum lg_result lg_session_flush_sas(struct lg_session *session)
+{
+	return flush(session, LG_FLUSH_SAS);
+}
+
+/* --- policies --------------------------------------------------------------------------------- */
+
+static bool has_spi(const struct lg_builder *fields)
+{
+	const struct lg_view view = {
+		.fields = fields->bytes + LG_HEADER_BYTES,
+		.length = fields->used - LG_HEADER_BYTES,
+	};
+	uint32_t spi;
+
+	return lg_read_u32(&view, LG_SPI, &spi) && spi != 0;
+}
+
+enum lg_result lg_session_add_policy(struct lg_session *session, const struct lg_builder *fields)
+{
+	enum lg_result result = LG_RESULT_DOWN;
+	struct lg_entry *entry = NULL;
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_lock(session->link);
+	if (!fields->failed)
+		entry = lg_ledger_new(session->ledger, LG_ENTRY_POLICY,
+				      fields->bytes + LG_HEADER_BYTES,
+				      fields->used - LG_HEADER_BYTES);
+	if (!entry) {
+		result = LG_RESULT_REFUSED;
+	} else if (begin(session, &request, LG_ADD_POLICY)) {
+		lg_put_encoded(&request, entry->fields, entry->length);
+		lg_put_u8(&request, LG_REPEAT, 0);
+		result = ask(session, &request, &answer, "adding a policy");
+		entry->incarnation = session->incarnation;
+	}
+	if (result == LG_RESULT_DOWN && entry && !has_spi(fields)) {
+		lg_link_log(session->link, "a trap or shunt waits for lockgated");
+		entry->incarnation = 0;
+		result = LG_RESULT_DONE;
+	}
+	if (result == LG_RESULT_DONE)
+		lg_ledger_keep(session->ledger, entry);
+	else if (entry)
+		lg_ledger_drop(session->ledger, entry);
+	lg_link_unlock(session->link);
+	return result;
+}
+
+enum lg_result lg_session_delete_policy(struct lg_session *session,
+					const struct lg_builder *fields)
+{
+	enum lg_result result = LG_RESULT_DONE;
+	struct lg_builder request;
+	struct lg_answer answer;
+	struct lg_entry *entry;
+
+	lg_link_lock(session->link);
+	lg_link_up(session->link);
+	entry = lg_ledger_policy(session->ledger, fields->bytes + LG_HEADER_BYTES,
+				 fields->used - LG_HEADER_BYTES);
+	if (!entry) {
+		result = LG_RESULT_UNKNOWN;
+	} else if (is_live(session, entry) && begin(session, &request, LG_DELETE_POLICY)) {
+		lg_put_encoded(&request, entry->fields, entry->length);
+		result = ask(session, &request, &answer, "deleting a policy");
+	}
+	if (entry)
+		lg_ledger_drop(session->ledger, entry);
+	lg_link_unlock(session->link);
+	return result;
+}
+
+enum lg_result lg_session_query_policy(struct lg_session *session,
+				       const struct lg_builder *fields, struct lg_use *use)
+{
+	enum lg_result result = LG_RESULT_DOWN;
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_lock(session->link);
+	if (begin(session, &request, LG_QUERY_POLICY)) {
+		lg_put_encoded(&request, fields->bytes + LG_HEADER_BYTES,
+			       fields->used - LG_HEADER_BYTES);
+		result = ask(session, &request, &answer, "asking for a policy's use");
+		if (result == LG_RESULT_DONE)
+			read_use(&answer, use);
+	}
+	lg_link_unlock(session->link);
+	return result;
+}
+
+enum lg_result lg_session_flush_policies(struct lg_session *session)
+{
+	return flush(session, LG_FLUSH_POLICIES);
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static void on_event(void *owner, const struct lg_event *event)
+{
+	struct lg_session *session = owner;
+
+	session->calls.event(session->calls.owner, event);
+}
+
+static void on_log(void *owner, const char *text)
+{
+	struct lg_session *session = owner;
+
+	session->calls.log(session->calls.owner, text);
+}
+
+struct lg_session *lg_session_create(const struct lg_link_settings *settings,
+				     const struct lg_session_calls *calls)
+{
+	struct lg_session *session = calloc(1, sizeof(*session));
+	struct lg_link_calls inner = {
+		.owner = session,
+		.event = on_event,
+		.connected = on_connected,
+		.tick = on_tick,
+		.log = on_log,
+	};
+
+	if (!session)
+		return NULL;
+	session->calls = *calls;
+	session->ledger = lg_ledger_create();
+	session->link = lg_link_create(settings, &inner);
+	if (!session->ledger || !session->link || !lg_link_start(session->link)) {
+		lg_session_destroy(session);
+		return NULL;
+	}
+	return session;
+}
+
+void lg_session_destroy(struct lg_session *session)
+{
+	if (!session)
+		return;
+	lg_link_destroy(session->link);
+	lg_ledger_destroy(session->ledger);
+	free(session);
+}
+
+size_t lg_session_count(struct lg_session *session, int kind)
+{
+	size_t count;
+
+	lg_link_lock(session->link);
+	count = lg_ledger_count(session->ledger, kind);
+	lg_link_unlock(session->link);
+	return count;
+}

@@ -1,0 +1,209 @@
+//! strongSwan's charon in a namespace, with the plugin that gives its SAs to Lockgate.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::{self, Running};
+use crate::programs::Need;
+use crate::{LabError, Namespace};
+
+/// charon's program. Debian has it outside PATH.
+const CHARON: &str = "/usr/lib/ipsec/charon";
+/// The only folder in which charon looks for plugins.
+const PLUGINS: &str = "/usr/lib/ipsec/plugins";
+/// The plugin, below the folder of what was built.
+const PLUGIN: &str = "charon/libstrongswan-lockgate.so";
+/// Time for charon to begin, to answer, and to end.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A CHILD_SA, with the connection that it is of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChildPlan {
+    /// Addresses of IKE, ours and the peer's.
+    pub ends: [String; 2],
+    /// Traffic selectors, ours and the peer's, as `swanctl.conf` writes them.
+    pub selectors: [String; 2],
+    /// Proposal of ESP.
+    pub esp: String,
+    /// Further lines of the child's section.
+    pub more: String,
+}
+
+/// A charon that runs. Dropping it ends it.
+#[derive(Debug)]
+pub struct Charon {
+    running: Running,
+    namespace: String,
+    directory: PathBuf,
+}
+
+/// The plugin that was built.
+///
+/// # Errors
+/// [`LabError::Missing`], [`LabError::NotBuilt`].
+fn plugin() -> Result<PathBuf, LabError> {
+    if !Path::new(CHARON).is_file() || crate::programs::find("swanctl").is_none() {
+        let charon = Need { program: "charon", package: "strongswan-charon strongswan-swanctl" };
+        return Err(LabError::Missing(vec![charon]));
+    }
+    let variable = "LOCKGATE_CHARON_PLUGIN";
+    if let Some(path) = std::env::var_os(variable) {
+        return Ok(path.into());
+    }
+    // Beside the profile's folder of the programs: target/charon.
+    let here = std::env::current_exe().ok();
+    let folders = here.iter().flat_map(|program| program.ancestors());
+    let found = folders.map(|folder| folder.join(PLUGIN)).find(|file| file.is_file());
+    found.ok_or(LabError::NotBuilt { program: "libstrongswan-lockgate.so", variable })
+}
+
+impl Charon {
+    /// Starts a charon whose plugin connects to the daemon of a run directory, and waits until it
+    /// answers. Its files are in `directory`.
+    ///
+    /// # Errors
+    /// As [`Charon::load`]; [`LabError::Missing`] and [`LabError::NotBuilt`] say what there is not.
+    pub fn start(
+        namespace: &Namespace,
+        directory: &Path,
+        (run_dir, child): (&Path, &ChildPlan),
+    ) -> Result<Charon, LabError> {
+        let plugin = plugin()?;
+        let plugins = directory.join("plugins");
+        std::fs::create_dir_all(&plugins).map_err(LabError::file(&plugins))?;
+        let copy = ["cp", "-a", "-t"];
+        let mut command = Command::new(copy[0]);
+        command.args(&copy[1..]).arg(&plugins).arg(&plugin).arg(format!("{PLUGINS}/."));
+        process::succeed(command, LIMIT)?;
+        let write = |name: &str, text: String| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).map_err(LabError::file(&path))
+        };
+        write("strongswan.conf", settings(directory, run_dir))?;
+        write("swanctl.conf", connection(child))?;
+        let at = directory.display();
+        // A mount namespace of its own: plugins and /run are charon's alone.
+        let script = format!(
+            "mount --bind {at}/plugins {PLUGINS} && mount -t tmpfs none /run && \
+             STRONGSWAN_CONF={at}/strongswan.conf exec {CHARON}"
+        );
+        let mut command = namespace.command("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+        let running = Running::start(command)?;
+        let directory = directory.to_owned();
+        let charon = Charon { running, namespace: namespace.name().to_owned(), directory };
+        charon.load(namespace)?;
+        Ok(charon)
+    }
+
+    /// Loads the connection.
+    ///
+    /// # Errors
+    /// [`LabError::TimedOut`] if charon does not answer, [`LabError::Failed`] if it refuses.
+    fn load(&self, namespace: &Namespace) -> Result<(), LabError> {
+        let end = std::time::Instant::now() + LIMIT;
+        while !self.directory.join("vici").exists() {
+            if std::time::Instant::now() > end {
+                let what = format!("the start of charon in {}", self.namespace);
+                return Err(LabError::TimedOut { what, limit: LIMIT, output: self.log() });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let file = self.directory.join("swanctl.conf").display().to_string();
+        self.swanctl(namespace, &["--load-all", "--file", &file]).map(drop)
+    }
+
+    /// Runs `swanctl` against this charon, and returns what it prints.
+    ///
+    /// # Errors
+    /// [`LabError::Failed`].
+    pub fn swanctl(&self, namespace: &Namespace, words: &[&str]) -> Result<String, LabError> {
+        let mut command = namespace.command("swanctl");
+        command.args(words).arg("--uri");
+        command.arg(format!("unix://{}", self.directory.join("vici").display()));
+        process::succeed(command, LIMIT)
+    }
+
+    /// The log, without keys.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("charon.log")).unwrap_or_default()
+    }
+
+    /// Kills charon as a crash would.
+    pub fn kill(&mut self) {
+        self.running.kill();
+    }
+}
+
+fn settings(directory: &Path, run_dir: &Path) -> String {
+    let (at, run) = (directory.display(), run_dir.display());
+    format!(
+        "charon {{
+    load_modular = yes
+    install_routes = no
+    routing_table = 0
+    filelog {{
+        log {{
+            path = {at}/charon.log
+            default = 1
+            flush_line = yes
+        }}
+    }}
+    plugins {{
+        include /etc/strongswan.d/charon/*.conf
+        lockgate {{
+            load = 200
+            socket = {run}/charon.sock
+        }}
+        vici {{
+            socket = unix://{at}/vici
+        }}
+        bypass-lan {{
+            load = no
+        }}
+    }}
+}}
+"
+    )
+}
+
+fn connection(ChildPlan { ends, selectors, esp, more }: &ChildPlan) -> String {
+    let ([local, remote], [ours, theirs]) = (ends, selectors);
+    format!(
+        "connections {{
+    gw {{
+        version = 2
+        local_addrs = {local}
+        remote_addrs = {remote}
+        mobike = no
+        proposals = aes256-sha256-x25519
+        local {{
+            auth = psk
+            id = {local}
+        }}
+        remote {{
+            auth = psk
+            id = {remote}
+        }}
+        children {{
+            net {{
+                local_ts = {ours}
+                remote_ts = {theirs}
+                esp_proposals = {esp}
+                start_action = trap
+                {more}
+            }}
+        }}
+    }}
+}}
+secrets {{
+    ike-laboratory {{
+        id-a = {local}
+        id-b = {remote}
+        secret = laboratory
+    }}
+}}
+"
+    )
+}

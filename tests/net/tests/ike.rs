@@ -1,0 +1,197 @@
+//! strongSwan's charon on both gateways, whose plugin gives its SAs to the daemon.
+
+use std::time::Duration;
+
+use net::{AGAIN, Lab, lab, wait_for};
+use netlab::ping::Ping;
+use netlab::sites::Plan;
+use netlab::{Charon, ChildPlan, LabError, PeerEntry};
+use serde_json::Value;
+
+const SUITE: &str = "aes-256-gcm";
+const PROPOSAL: &str = "aes256gcm16-esn";
+
+/// Two gateways with IKE.
+struct Place {
+    lab: Lab,
+    charons: [Option<Charon>; 2],
+    children: [ChildPlan; 2],
+}
+
+impl Place {
+    /// Builds it, with changes of site 1's CHILD_SA, and starts the daemons and then charon.
+    fn build(test: &str, change: impl FnOnce(&mut ChildPlan)) -> Option<Place> {
+        let mut lab = lab(test, Plan::default())?;
+        let mut change = Some(change);
+        let children = [1, 2].map(|number| {
+            let file = lab.gateways.file_mut(number);
+            let PeerEntry { name, local, remote, ours, theirs, .. } = file.peers.pop().unwrap();
+            file.extra += &format!(
+                "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"ike\"\n\
+                 suite = \"{SUITE}\"\n\n[[policy]]\nname = \"to-{name}\"\npeer = \"{name}\"\n\
+                 local = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
+            );
+            let mut child = ChildPlan {
+                ends: [local, remote],
+                selectors: [ours.join(","), theirs.join(",")],
+                esp: PROPOSAL.into(),
+                more: String::new(),
+            };
+            if let Some(change) = change.take_if(|_| number == 1) {
+                change(&mut child);
+            }
+            child
+        });
+        let lab = lab.start(test)?;
+        let mut place = Place { lab, charons: [None, None], children };
+        for number in [1, 2] {
+            match place.start_charon(number) {
+                Ok(()) => {}
+                Err(error @ (LabError::Missing(_) | LabError::NotBuilt { .. })) => {
+                    println!("SKIPPED: {test}: {error}");
+                    return None;
+                }
+                Err(error) => panic!("{error}\n{}", place.story()),
+            }
+        }
+        Some(place)
+    }
+
+    fn start_charon(&mut self, number: u8) -> Result<(), LabError> {
+        let gateways = &self.lab.gateways;
+        let directory = gateways.directory().join(format!("charon-{number}"));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
+        let place = usize::from(number - 1);
+        let plan = (&*gateways.file(number).run_dir(), &self.children[place]);
+        let charon = Charon::start(&gateways.site(number).gateway, &directory, plan)?;
+        self.charons[place] = Some(charon);
+        wait_for("charon's plugin connects", || {
+            !self.events(number, "charon_connected").is_empty()
+        });
+        Ok(())
+    }
+
+    fn charon(&self, number: u8) -> &Charon {
+        self.charons[usize::from(number - 1)].as_ref().expect("a charon that runs")
+    }
+
+    fn swanctl(&self, number: u8, words: &[&str]) -> String {
+        let gateway = &self.lab.gateways.site(number).gateway;
+        self.charon(number).swanctl(gateway, words).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn events(&self, number: u8, kind: &str) -> Vec<Value> {
+        net::events(&self.lab.gateways, number, kind)
+    }
+
+    /// The SAs of a gateway.
+    fn sas(&self, number: u8) -> Vec<Value> {
+        let shown = self.lab.gateways.daemon(number).unwrap().ask(&["show", "sa"]).unwrap();
+        shown["sas"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Everything that a failure is explained by.
+    fn story(&self) -> String {
+        let charons = self.charons.iter().flatten().map(Charon::log).collect::<Vec<_>>();
+        format!("{}\n{}", self.lab.logs(), charons.join("\n"))
+    }
+}
+
+#[test]
+fn the_first_packet_waits_for_its_keys_and_none_is_lost_when_they_change() {
+    let Some(mut place) = Place::build("the_first_packet_waits", |_| ()) else { return };
+    assert!(place.sas(1).is_empty(), "a trap makes no SA");
+    let to = place.lab.gateways.site(2).host_v4();
+    // No patience: one that is lost is not sent again.
+    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    let owners: Vec<Value> = place.sas(1).iter().map(|sa| sa["owner"].clone()).collect();
+    assert_eq!(owners, ["ike", "ike"]);
+    assert_eq!(place.events(1, "acquire").len(), 1);
+    let Place { lab, charons, .. } = &mut place;
+    let charon = charons[0].as_ref().expect("it runs");
+    let quarry = lab.hunt(|gateways| {
+        for _ in 0..5 {
+            let gateway = &gateways.site(1).gateway;
+            charon.swanctl(gateway, &["--rekey", "--child", "net"]).unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
+    }
+    // The first pair and five others, each with numbers of its own.
+    assert!(quarry.wire.spis().len() >= 12, "{:?}", quarry.wire.spis());
+    // charon reads what the SAs count.
+    let listed = place.swanctl(1, &["--list-sas"]);
+    assert!(listed.contains("AES_GCM_16-256/ESN") && listed.contains(" packets"), "{listed}");
+    wait_for("old SAs go", || place.sas(1).len() == 2);
+    place.lab.balances();
+}
+
+#[test]
+fn after_a_crash_of_the_daemon_no_key_comes_again_and_traffic_goes_on() {
+    let Some(mut place) = Place::build("after_a_crash", |_| ()) else { return };
+    place.lab.flows_again();
+    let before: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
+    // Nothing in clear, and no number twice under one SPI: the hunt looks.
+    place.lab.hunt(|gateways| {
+        for _ in 0..2 {
+            gateways.kill(1);
+            gateways.start(1).unwrap();
+            std::thread::sleep(Duration::from_secs(3));
+        }
+    });
+    place.lab.flows_again();
+    let after: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
+    assert!(after.iter().all(|spi| !before.contains(spi)), "{before:?} {after:?}");
+}
+
+#[test]
+fn sas_outlive_a_charon_and_one_that_begins_anew_replaces_them() {
+    let Some(mut place) = Place::build("sas_outlive", |_| ()) else { return };
+    place.lab.flows_again();
+    let before = place.sas(1);
+    place.charons[0].as_mut().expect("it runs").kill();
+    wait_for("charon is gone", || !place.events(1, "charon_gone").is_empty());
+    let to = place.lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}", answers.text);
+    assert_eq!(place.sas(1).len(), before.len());
+    place.start_charon(1).unwrap();
+    let spi = |sas: &[Value]| -> Vec<Value> {
+        let outbound = sas.iter().filter(|sa| sa["direction"] == "outbound");
+        outbound.map(|sa| sa["spi"].clone()).collect()
+    };
+    // Nobody asks charon but the daemon, once there is a trap.
+    let is_replaced = || {
+        let after = spi(&place.sas(1));
+        after.len() == 1 && after != spi(&before)
+    };
+    wait_for("the old one is replaced", is_replaced);
+    place.lab.flows_again();
+}
+
+#[test]
+fn a_child_that_leaves_out_packets_of_the_policy_is_refused_and_nothing_goes_in_clear() {
+    let narrow = |child: &mut ChildPlan| child.selectors[1] = "10.2.0.0/24".into();
+    let Some(mut place) = Place::build("a_child_that_leaves_out", narrow) else { return };
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    let to = place.lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 3).run(&place.lab.gateways.site(1).host).unwrap();
+    assert_eq!(answers.received, 0, "{}", answers.text);
+    // The gateway that answers is the first that is asked to install it.
+    let refused = || place.events(2, "charon_refused");
+    let end = std::time::Instant::now() + AGAIN;
+    let says_why = |event: &Value| {
+        event["message"].as_str().is_some_and(|text| text.contains("leave out packets of policy"))
+    };
+    while !refused().iter().any(says_why) {
+        assert!(std::time::Instant::now() < end, "{}", place.story());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(place.sas(1).is_empty() && place.sas(2).is_empty());
+    let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
+    assert_eq!((wire.esp, wire.clear), (0, 0), "{wire:?}");
+}
