@@ -342,9 +342,15 @@ fn dropped_by_card(place: &Place) -> u64 {
     place.card().tell("counts").unwrap()["dropped_by_rule"].as_u64().unwrap_or(0)
 }
 
-/// Applies rules, which must be taken; returns what was said, and the time that it took.
+/// Applies rules for a card that drops, which must be taken; returns what was said, and the time
+/// that it took.
 fn apply(place: &Place, rules: &str) -> (String, Duration) {
-    let file = place.write(DROPS, rules);
+    apply_bound(place, DROPS, rules)
+}
+
+/// Applies rules and the port's part of them, likewise.
+fn apply_bound(place: &Place, bound: &str, rules: &str) -> (String, Duration) {
+    let file = place.write(bound, rules);
     let (began, path) = (Instant::now(), file.display().to_string());
     let done = place.daemon().run(&["apply", "-f", &path]).unwrap();
     let took = began.elapsed();
@@ -393,6 +399,33 @@ fn a_card_that_drops_is_waited_for_before_a_change_that_permits_is_answered() {
     }
     let quiet = place.daemon().run(&["events", "--kind", "card_unconfirmed", "--json"]).unwrap();
     assert_eq!(quiet.stdout.trim(), "");
+    place.balances();
+}
+
+// HA-05
+#[test]
+fn a_card_that_is_to_drop_no_more_marks_and_nothing_of_either_is_wrong() {
+    let test = "card_drops_no_more";
+    let Some(mut place) = Place::build(test, plan("emulated:rules=50,ms=200")) else { return };
+    let marks = "groups_in = [\"lan\"]\noffload_groups = \"auto\"";
+    place.start(&ping_rules("permit"));
+    for rules in ["deny", "permit"] {
+        apply(&place, &ping_rules("deny"));
+        until_dropped(&place);
+        // The answer comes when the card drops no more: from here on the gateway alone drops.
+        let (said, _) = apply_bound(&place, marks, &ping_rules(rules));
+        assert!(!said.contains("has not confirmed"), "{said}");
+        let before = dropped_by_card(&place);
+        match rules {
+            "deny" => assert_eq!(place.pings_in_vain(5), 0),
+            _ => assert_eq!(place.pings(5), 5),
+        }
+        place.until("marked", |_| {
+            place.pings_in_vain(1);
+            place.placed("lan/ping")["counts"] == true
+        });
+        assert_eq!(dropped_by_card(&place), before, "{rules}");
+    }
     place.balances();
 }
 
