@@ -196,11 +196,19 @@ impl CardLab {
         }
     }
 
-    /// Answers to so many pings of the client's.
+    /// Answers to so many pings of the client's, all of which should be answered.
+    ///
+    /// # Errors
+    /// As [`Ping::run_until_answered`].
+    pub fn pings(&self, count: u32) -> Result<u64, LabError> {
+        Ok(Ping::new(SERVER, count).run_until_answered(&self.client)?.received)
+    }
+
+    /// Answers to exactly so many pings of the client's, of which some are to be lost.
     ///
     /// # Errors
     /// As [`Ping::run`].
-    pub fn pings(&self, count: u32) -> Result<u64, LabError> {
+    pub fn pings_with_losses(&self, count: u32) -> Result<u64, LabError> {
         Ok(Ping::new(SERVER, count).run(&self.client)?.received)
     }
 

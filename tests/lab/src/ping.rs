@@ -74,14 +74,15 @@ impl<'a> Ping<'a> {
 
     /// Does as [`run`](Self::run), and waits for the answers that are late: `ping` itself gives up
     /// twice the longest round trip after the last packet, or one interval, which a busy machine
-    /// exceeds. While an answer is missing, at most three seconds long, `ping` sends more; only the
-    /// first `count` are counted.
+    /// exceeds. While an answer is missing, `ping` sends more for the time of `patience`, and at
+    /// least three seconds long; only the first `count` are counted.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_until_answered(&self, from: &Namespace) -> Result<Answers, LabError> {
         let mut command = self.command(from);
-        let seconds = (self.interval * self.count).as_secs() + 3;
+        let patience = self.patience.max(Duration::from_secs(3));
+        let seconds = (self.interval * self.count + patience).as_secs();
         command.args(["-w", &seconds.to_string(), self.to]);
         let finished =
             Running::start(command)?.finish(self.limit(), process::Interruption::Heed)?;

@@ -135,7 +135,7 @@ fn tenants_of_two_sites_share_a_network() {
     reaches(&lab, &to_v6);
     let capture = lab.gateways.capture(Scope::Heads).unwrap();
     for to in [&to_v4, &to_v6] {
-        let answers = Ping::new(to, 20).run(&lab.gateways.site(1).host).unwrap();
+        let answers = Ping::new(to, 20).run_until_answered(&lab.gateways.site(1).host).unwrap();
         assert!(answers.all_answered(), "{}", answers.text);
     }
     let wire = Tally::of(&capture.stop().unwrap()).unwrap();

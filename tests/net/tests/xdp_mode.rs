@@ -79,7 +79,7 @@ fn verdicts(lab: &mut Lab) -> Vec<(&'static str, u64)> {
     // The gateway itself, from outside: what `allow_host` lists, and what it does not.
     let gateway = lab.gateways.site(1).wan_v4();
     let wire = &lab.gateways.site(2).gateway;
-    let listed = Ping::new(&gateway, 5).run(wire).unwrap().all_answered();
+    let listed = Ping::new(&gateway, 5).run_until_answered(wire).unwrap().all_answered();
     let stranger = wire.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     for _ in 0..PACKETS {
         stranger.send_to(b"nobody lists this", (gateway.as_str(), 9)).unwrap();

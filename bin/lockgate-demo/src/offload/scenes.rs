@@ -76,7 +76,7 @@ pub(super) fn change(stage: &mut Stage) -> Result<(), LabError> {
     let deny = ["--group", "lan", "--name", "no", "--action", "deny", "--from", "any"];
     let to = ["--to", "any", "--protocol", "icmp", "--icmp", "8", "--before", "ping"];
     stage.daemon()?.run(&[&["rule", "add"][..], &deny, &to].concat())?.success()?;
-    let denied = stage.lab.pings(3)?;
+    let denied = stage.lab.pings_with_losses(3)?;
     stage.daemon()?.run(&["rule", "del", "lan/no"])?.success()?;
     let permitted = stage.lab.pings(3)?;
     stage.note(Check {
@@ -163,7 +163,7 @@ pub(super) fn pulled_out(stage: &mut Stage) -> Result<(), LabError> {
     stage.note_time("another card: until it serves", back.then(|| began.elapsed()));
     let mut answered = 0;
     while answered == 0 && began.elapsed() < LIMIT {
-        answered = stage.lab.pings(3)?;
+        answered = stage.lab.pings_with_losses(3)?;
     }
     stage.note(Check {
         name: "the card is pulled out: what it had counts no more; another takes its place",
@@ -199,7 +199,7 @@ pub(super) fn lies(stage: &mut Stage) -> Result<(), LabError> {
     let began = Instant::now();
     let mut found = false;
     while !found && began.elapsed() < LIMIT {
-        stage.lab.pings(2)?;
+        stage.lab.pings_with_losses(2)?;
         let placement = stage.lab.placement()?;
         found = placement["cards"][0]["state"] == "none";
     }

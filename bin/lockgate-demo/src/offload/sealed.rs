@@ -179,7 +179,7 @@ fn lost(stage: &mut Stage, lab: &mut SealedLab, number: &mut u32) -> Result<(), 
         }
         let is_gone = lab.sa(spi)?.is_null();
         stage.note_time(name, is_gone.then(|| began.elapsed()));
-        in_clear += lab.pings(3)?;
+        in_clear += lab.pings_with_losses(3)?;
         if unplugged {
             lab.card = None;
             lab.insert(plan(CARD))?;

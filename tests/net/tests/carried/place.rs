@@ -140,10 +140,10 @@ impl Place {
         }
     }
 
-    /// Answers to so many pings of the client's.
+    /// Answers to so many pings of the client's, all of which should be answered.
     pub(crate) fn pings(&self, count: u32) -> u64 {
         let ping = Ping { patience: LATE, ..Ping::new(SERVER, count) };
-        ping.run(&self.client).unwrap().received
+        ping.run_until_answered(&self.client).unwrap().received
     }
 
     /// Answers to so many pings of the client's, some of which are not to be answered.

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use net::{AGAIN, Lab, lab};
 use netlab::sites::Plan;
 
-use crate::tenants::{address, furnish, kernel, pings, put, reaches, residents, tier};
+use crate::tenants::{address, furnish, kernel, late_pings, pings, put, reaches, residents, tier};
 use crate::verdicts;
 
 const NETWORK: &str = r#"
@@ -125,7 +125,7 @@ fn a_wrong_verdict_in_the_kernel_is_found_and_the_tier_rests() {
     // Workers have all packets, by the rules, once the tier has let go of the last.
     reaches(&lab);
     let sent = kernel(&lab, "transmitted");
-    assert!(pings(&lab, 5).all_answered(), "{:#}", tier(&lab));
+    assert!(late_pings(&lab, 5).all_answered(), "{:#}", tier(&lab));
     assert_eq!(kernel(&lab, "transmitted"), sent);
     lab.balances();
 }

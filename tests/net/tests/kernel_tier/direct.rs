@@ -10,7 +10,7 @@ use serde_json::Value;
 use wire::direct_path::Operation;
 
 use crate::NETWORK;
-use crate::tenants::{address, furnish, kernel, pings, put, reaches, succeed};
+use crate::tenants::{address, furnish, kernel, late_pings, pings, put, reaches, succeed};
 
 /// Time until a path of a deleted endpoint is ended (AX-36).
 const ENDED: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ fn the_second_packet_of_a_flow_goes_past_the_gateway() {
     assert_eq!((said.flow.protocol, said.timeout_s), (1, 30));
 
     let before = kernel(&lab, "to_worker");
-    let answers = pings(&lab, 50);
+    let answers = late_pings(&lab, 50);
     assert!(answers.all_answered(), "{}", answers.text);
     let by_gateway = kernel(&lab, "to_worker") - before;
     println!("of 50 pings and their answers {by_gateway} packets came by the gateway");
@@ -75,7 +75,7 @@ fn the_second_packet_of_a_flow_goes_past_the_gateway() {
     wait_for(&lab, &far_agent, Operation::Delete, 2);
     let came = |lab| kernel(lab, "to_worker") + kernel(lab, "transmitted");
     let before = came(&lab);
-    assert!(pings(&lab, 50).all_answered());
+    assert!(late_pings(&lab, 50).all_answered());
     assert!(came(&lab) - before >= 100);
     lab.balances();
 }

@@ -19,7 +19,9 @@ use net::{AGAIN, Lab, lab};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
 use serde_json::Value;
-use tenants::{address, furnish, kernel, pings, put, reaches, residents, succeed, tier};
+use tenants::{
+    address, furnish, kernel, late_pings, pings, put, reaches, residents, succeed, tier,
+};
 
 const NETWORK: &str = r#"
 [overlay.fabric]
@@ -54,7 +56,7 @@ fn the_kernel_answers_what_it_may_and_nothing_more() {
 
     // AX-01: what is in the table does not reach the workers.
     let before = ["transmitted", "to_worker"].map(|counter| kernel(&lab, counter));
-    let answers = pings(&lab, 50);
+    let answers = late_pings(&lab, 50);
     assert!(answers.all_answered(), "{}", answers.text);
     let after = ["transmitted", "to_worker"].map(|counter| kernel(&lab, counter));
     assert_eq!(after[0] - before[0], 100, "{:#}", tier(&lab));
@@ -95,7 +97,7 @@ fn hung(lab: &Lab) {
     reaches(lab);
     residents(lab, 2);
     let before = kernel(lab, "transmitted");
-    assert!(pings(lab, 5).all_answered());
+    assert!(late_pings(lab, 5).all_answered());
     assert_eq!(kernel(lab, "transmitted") - before, 10);
 }
 
@@ -137,7 +139,7 @@ fn judged(lab: &Lab) {
     // The verdicts on the questions and on the answers go over.
     verdicts(lab, 2);
     let before = ["transmitted", "to_worker"].map(count);
-    assert!(pings(lab, 50).all_answered());
+    assert!(late_pings(lab, 50).all_answered());
     let after = ["transmitted", "to_worker"].map(count);
     assert_eq!(after[0] - before[0], 100, "{:#}", tier(lab));
     assert!(after[1] - before[1] < 20, "{before:?} {after:?}");
@@ -160,14 +162,14 @@ fn judged(lab: &Lab) {
 
     succeed(lab, &["rule", "del", "all/no-ping"]);
     let dropped = kernel(lab, "verdict_dropped");
-    assert!(pings(lab, 5).all_answered(), "{:#}", tier(lab));
+    assert!(late_pings(lab, 5).all_answered(), "{:#}", tier(lab));
     assert_eq!(kernel(lab, "verdict_dropped"), dropped);
 
     // Without the group its endpoints are answered for at once: they were there all the time.
     std::fs::write(&file, &plain).unwrap();
     daemon.apply(&file).unwrap();
     let sent = kernel(lab, "transmitted");
-    assert!(pings(lab, 5).all_answered());
+    assert!(late_pings(lab, 5).all_answered());
     assert_eq!(kernel(lab, "transmitted") - sent, 10, "{:#}", tier(lab));
 }
 
@@ -176,7 +178,7 @@ fn verdicts(lab: &Lab, count: u64) {
     let end = Instant::now() + AGAIN;
     while tier(lab)["verdicts"] != count {
         assert!(Instant::now() < end, "{:#}\n{}", tier(lab), lab.logs());
-        assert!(pings(lab, 5).all_answered());
+        assert!(late_pings(lab, 5).all_answered());
     }
 }
 

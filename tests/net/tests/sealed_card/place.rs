@@ -124,6 +124,10 @@ impl Place {
         self.lab.pings(count).unwrap()
     }
 
+    pub(crate) fn pings_with_losses(&self, count: u32) -> u64 {
+        self.lab.pings_with_losses(count).unwrap()
+    }
+
     /// Sends so many pings to the client, which may not be answered.
     pub(crate) fn ping_from_server(&self, count: u32) {
         let ping = Ping { patience: SOON, ..Ping::new(CLIENT, count) };
