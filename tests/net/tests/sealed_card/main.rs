@@ -165,7 +165,8 @@ fn exactly_the_hard_limit_leaves_and_each_limit_is_told_once() {
     place.must_put(&[NewSa { near: limited, ..NewSa::new(End::Near, 0) }]);
     assert_eq!(place.pings(4), 4);
     assert!(place.events("sa_soft_expire").is_empty());
-    assert_eq!(place.pings_with_losses(26), 6, "{}", place.story());
+    // An answer may be late, after ping has given up: the counters are exact.
+    assert!(place.pings_with_losses(26) <= 6, "{}", place.story());
     // The card drops what comes beyond; once it has said so, the gateway does.
     let beyond = place.counted("/dropped_by_sa/out/hard_limit") + place.dropped("sa_hard_limit");
     assert_eq!((place.counted("/sealed"), beyond), (10, 20));
@@ -212,7 +213,7 @@ fn a_card_that_only_claims_a_limit_ends_no_sa_and_its_numbers_go_on() {
     }
     assert_eq!(place.seats().unwrap(), 2);
     let capture = place.capture("wire").unwrap();
-    assert_eq!(place.pings_with_losses(20), 7, "{}", place.story());
+    assert!(place.pings_with_losses(20) <= 7, "{}", place.story());
     place.until("told", |place| place.events("sa_hard_expire").len() == 2);
     assert_eq!((place.events("sa_soft_expire").len(), place.counted("/sealed")), (2, 10));
     let wire = Tally::of(&capture.stop().unwrap()).unwrap();
