@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         ("test", []) => test::run(),
         ("test-long", parts) => long::run(parts),
         ("interop", words) => test::run_interop(words),
-        ("demo", rest) => lockgate(Build::Demo, "demo", "gateways", rest),
+        ("demo", rest) => demo(rest),
         ("instructions", []) => instructions::run(),
         ("instructions", [flag]) if flag == "--renew" => instructions::renew(),
         ("flame", []) => flame::run(flame::Pictures::All),
@@ -254,6 +254,14 @@ impl Build {
             Build::Release => "release",
         }
     }
+}
+
+/// Runs a demonstration, and before that installs what that alone needs.
+fn demo(rest: &[String]) -> Result<(), Failure> {
+    if rest.first().is_some_and(|name| name == "ike") {
+        setup::run(Voice::Quiet, Scope::Ike)?;
+    }
+    lockgate(Build::Demo, "demo", "gateways", rest)
 }
 
 /// Runs `lockgate TASK NAME …`; the daemon and the program `lockgate-TASK`, which it executes, lie

@@ -15,11 +15,13 @@ pub(crate) enum Voice {
     Quiet,
 }
 
-/// Extent of an installation.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Extent of an installation; each has those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Scope {
-    /// The needs of building and of the demonstrations: a newcomer waits for them.
+    /// The needs of building and of most demonstrations: a newcomer waits for them.
     Demo,
+    /// The needs of the demonstration with strongSwan, of which Debian starts a daemon.
+    Ike,
     /// The needs of the tests, too.
     All,
 }
@@ -66,7 +68,7 @@ const NEEDS: &[Need] = &[
     },
     Need {
         name: "tshark",
-        scope: Scope::All,
+        scope: Scope::Ike,
         why: "decodes what Lockgate seals, with the keys written beside the capture",
         probe: &["tshark", "--version"],
         packages: &["tshark"],
@@ -143,10 +145,33 @@ const NEEDS: &[Need] = &[
     },
     Need {
         name: "strongSwan",
-        scope: Scope::All,
+        scope: Scope::Ike,
         why: "negotiates keys: its charon gets Lockgate's plugin, built against its source",
-        probe: &["sh", "-c", "test -x /usr/lib/ipsec/charon && command -v swanctl apt-get"],
-        packages: &["strongswan-charon", "strongswan-swanctl", "dpkg-dev", "make"],
+        probe: &[
+            "sh",
+            "-c",
+            "cd /usr/lib/ipsec && test -x charon -a -f plugins/libstrongswan-openssl.so && \
+             command -v swanctl apt-get",
+        ],
+        packages: &[
+            "strongswan-charon",
+            "strongswan-swanctl",
+            // X25519 and AES-GCM, for its own messages.
+            "libstrongswan-standard-plugins",
+            "dpkg-dev",
+            "make",
+        ],
+    },
+    Need {
+        name: "pki and kernel-libipsec",
+        scope: Scope::Ike,
+        why: "certificates, and another implementation of ESP to be the peer",
+        probe: &[
+            "sh",
+            "-c",
+            "command -v pki && test -f /usr/lib/ipsec/plugins/libstrongswan-kernel-libipsec.so",
+        ],
+        packages: &["strongswan-pki", "libcharon-extra-plugins"],
     },
     Need {
         name: "openssl",
@@ -182,7 +207,7 @@ pub(crate) const PYTHON: &str = "target/venv/bin/python";
 
 /// Installs what is missing.
 pub(crate) fn run(voice: Voice, scope: Scope) -> Result<(), Failure> {
-    let wanted = needs().filter(|need| scope == Scope::All || need.scope == scope);
+    let wanted = needs().filter(|need| need.scope <= scope);
     let missing: Vec<&Need> = wanted.filter(|need| !works(need.probe)).collect();
     let mut installed = !missing.is_empty();
     if installed {
@@ -190,9 +215,11 @@ pub(crate) fn run(voice: Voice, scope: Scope) -> Result<(), Failure> {
     }
     if scope == Scope::All {
         installed |= install_test_tools()?;
+    }
+    if scope >= Scope::Ike {
         match charon::build() {
             Ok(built) => installed |= built,
-            // Its tests say that they are skipped.
+            // What needs it says so.
             Err(error) => println!("setup: the plugin of charon is not built: {error}"),
         }
     }

@@ -44,7 +44,10 @@ pub struct Charon {
 /// [`LabError::Missing`], [`LabError::NotBuilt`].
 fn plugin() -> Result<PathBuf, LabError> {
     if !Path::new(CHARON).is_file() || crate::programs::find("swanctl").is_none() {
-        let charon = Need { program: "charon", package: "strongswan-charon strongswan-swanctl" };
+        let charon = Need {
+            program: "charon",
+            package: "strongswan-charon strongswan-swanctl libstrongswan-standard-plugins",
+        };
         return Err(LabError::Missing(vec![charon]));
     }
     let variable = "LOCKGATE_CHARON_PLUGIN";
