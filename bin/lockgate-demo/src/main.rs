@@ -6,6 +6,7 @@ mod acl;
 mod compare;
 mod failure;
 mod gateways;
+mod ike;
 mod laboratory;
 mod offload;
 mod overlay;
@@ -46,7 +47,7 @@ struct Args {
     /// gateways: run this program too, between the same hosts, and show its figures for comparison
     #[arg(long, value_name = "wireguard-go=PATH")]
     peer: Option<gateways::Rival>,
-    /// acl: play only the first N scenes; the last one compares rates
+    /// acl, ike: play only the first N scenes; the last one of acl compares rates
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SCENES))]
     scenes: Option<u32>,
     /// Answer in JSON
@@ -54,7 +55,7 @@ struct Args {
     json: bool,
 }
 
-/// The number of scenes of `acl`.
+/// The number of scenes of `acl`, which has most.
 const SCENES: i64 = acl::LAST_SCENE as i64;
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -63,6 +64,8 @@ enum Name {
     Acl,
     /// Two gateways with their hosts in five namespaces, real traffic over AF_XDP; needs root
     Gateways,
+    /// Two gateways whose keys strongSwan's charon negotiates, in five namespaces; needs root
+    Ike,
     /// Security groups on an emulated network card, between a client and a server, in three
     /// namespaces; needs root
     Offload,
@@ -95,6 +98,7 @@ fn run(
     match args.name {
         Name::Acl => acl::run(args.seconds, args.scenes.unwrap_or(acl::LAST_SCENE), form),
         Name::Gateways => gateways::run(args.seconds, args.peer.as_ref(), form),
+        Name::Ike => ike::run(args.scenes.unwrap_or(ike::LAST_SCENE), form),
         Name::Offload => offload::run(form),
         Name::Overlay => overlay::run(args.seconds, form),
         Name::Replay => replay::run(args.seconds, args.keep.as_deref(), form),
@@ -105,13 +109,13 @@ impl Args {
     /// Checks that no option of another demonstration is given.
     fn check(&self) -> Result<(), Usage> {
         let options = [
-            (self.keep.is_some(), "--keep", Name::Replay),
-            (self.peer.is_some(), "--peer", Name::Gateways),
-            (self.scenes.is_some(), "--scenes", Name::Acl),
+            (self.keep.is_some(), "--keep", &[Name::Replay][..]),
+            (self.peer.is_some(), "--peer", &[Name::Gateways]),
+            (self.scenes.is_some(), "--scenes", &[Name::Acl, Name::Ike]),
         ];
-        let other = options.into_iter().find(|(given, _, of)| *given && *of != self.name);
+        let other = options.into_iter().find(|(given, _, of)| *given && !of.contains(&self.name));
         match other {
-            Some((_, option, of)) => Err(Usage::OtherDemo { option, demo: of.text() }),
+            Some((_, option, of)) => Err(Usage::OtherDemo { option, demo: of[0].text() }),
             None => Ok(()),
         }
     }
@@ -122,6 +126,7 @@ impl Name {
         match self {
             Name::Acl => "acl",
             Name::Gateways => "gateways",
+            Name::Ike => "ike",
             Name::Offload => "offload",
             Name::Overlay => "overlay",
             Name::Replay => "replay",

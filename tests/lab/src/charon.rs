@@ -1,4 +1,5 @@
-//! strongSwan's charon in a namespace, with the plugin that gives its SAs to Lockgate.
+//! strongSwan's charon in a namespace, with the plugin that gives its SAs to Lockgate, or with
+//! strongSwan's own ESP in user space.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,6 +31,35 @@ pub struct ChildPlan {
     pub more: String,
 }
 
+/// The ESP that a charon's SAs are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Esp<'a> {
+    /// Lockgate's, of the daemon with this run directory.
+    Lockgate(&'a Path),
+    /// strongSwan's own in user space (kernel-libipsec), over a TUN device.
+    Libipsec,
+}
+
+/// Permission to write keys into the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeysInLog {
+    /// No key.
+    No,
+    /// The keys of each CHILD_SA: for an observer that decrypts a capture.
+    Yes,
+}
+
+/// A charon to start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CharonPlan<'a> {
+    /// The ESP that its SAs are for.
+    pub esp: Esp<'a>,
+    /// Text of its `swanctl.conf`.
+    pub connections: String,
+    /// Permission to write keys into its log.
+    pub keys_in_log: KeysInLog,
+}
+
 /// A charon that runs. Dropping it ends it.
 #[derive(Debug)]
 pub struct Charon {
@@ -58,6 +88,11 @@ fn plugin() -> Result<PathBuf, LabError> {
     let here = std::env::current_exe().ok();
     let folders = here.iter().flat_map(|program| program.ancestors());
     let found = folders.map(|folder| folder.join(PLUGIN)).find(|file| file.is_file());
+    // Or installed.
+    let found = found.or_else(|| {
+        let installed = Path::new(PLUGINS).join("libstrongswan-lockgate.so");
+        installed.is_file().then_some(installed)
+    });
     found.ok_or(LabError::NotBuilt { program: "libstrongswan-lockgate.so", variable })
 }
 
@@ -72,6 +107,21 @@ impl Charon {
         directory: &Path,
         (run_dir, child): (&Path, &ChildPlan),
     ) -> Result<Charon, LabError> {
+        let (esp, connections) = (Esp::Lockgate(run_dir), connection(child));
+        let plan = CharonPlan { esp, connections, keys_in_log: KeysInLog::No };
+        Charon::launch(namespace, directory, &plan)
+    }
+
+    /// Starts a charon of a plan, as [`Charon::start`]. Certificates and keys that the plan names
+    /// are in folders of `directory`, as in `/etc/swanctl`.
+    ///
+    /// # Errors
+    /// As [`Charon::start`].
+    pub fn launch(
+        namespace: &Namespace,
+        directory: &Path,
+        plan: &CharonPlan<'_>,
+    ) -> Result<Charon, LabError> {
         let plugin = plugin()?;
         let plugins = directory.join("plugins");
         std::fs::create_dir_all(&plugins).map_err(LabError::file(&plugins))?;
@@ -79,12 +129,16 @@ impl Charon {
         let mut command = Command::new(copy[0]);
         command.args(&copy[1..]).arg(&plugins).arg(&plugin).arg(format!("{PLUGINS}/."));
         process::succeed(command, LIMIT)?;
-        let write = |name: &str, text: String| {
+        // What is there is of an earlier run.
+        for name in ["vici", "charon.log"] {
+            let _ = std::fs::remove_file(directory.join(name));
+        }
+        let write = |name: &str, text: &str| {
             let path = directory.join(name);
             std::fs::write(&path, text).map_err(LabError::file(&path))
         };
-        write("strongswan.conf", settings(directory, run_dir))?;
-        write("swanctl.conf", connection(child))?;
+        write("strongswan.conf", &settings(directory, plan))?;
+        write("swanctl.conf", &plan.connections)?;
         let at = directory.display();
         // A mount namespace of its own: plugins and /run are charon's alone.
         let script = format!(
@@ -123,12 +177,18 @@ impl Charon {
     /// [`LabError::Failed`].
     pub fn swanctl(&self, namespace: &Namespace, words: &[&str]) -> Result<String, LabError> {
         let mut command = namespace.command("swanctl");
-        command.args(words).arg("--uri");
+        // No credentials of this machine's own.
+        command.env("SWANCTL_DIR", &self.directory).args(words).arg("--uri");
         command.arg(format!("unix://{}", self.directory.join("vici").display()));
         process::succeed(command, LIMIT)
     }
 
-    /// The log, without keys.
+    /// Its control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("vici")
+    }
+
+    /// The log, without keys unless the plan permits them.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.join("charon.log")).unwrap_or_default()
     }
@@ -139,25 +199,43 @@ impl Charon {
     }
 }
 
-fn settings(directory: &Path, run_dir: &Path) -> String {
-    let (at, run) = (directory.display(), run_dir.display());
+fn settings(directory: &Path, plan: &CharonPlan<'_>) -> String {
+    let at = directory.display();
+    // A plugin that is installed on this machine is loaded where it is wanted alone.
+    let (routes, plugin, unwanted) = match plan.esp {
+        Esp::Lockgate(run_dir) => (
+            "install_routes = no\n    routing_table = 0",
+            format!("lockgate {{\n load = 200\n socket = {}/charon.sock", run_dir.display()),
+            "kernel-libipsec",
+        ),
+        Esp::Libipsec => {
+            ("install_routes = yes", "kernel-libipsec {\n load = 200".to_owned(), "lockgate")
+        }
+    };
+    let child = match plan.keys_in_log {
+        KeysInLog::No => 1,
+        KeysInLog::Yes => 4,
+    };
     format!(
         "charon {{
     load_modular = yes
-    install_routes = no
-    routing_table = 0
+    {routes}
     filelog {{
         log {{
             path = {at}/charon.log
             default = 1
+            chd = {child}
             flush_line = yes
+            time_format = %s
+            time_add_ms = yes
         }}
     }}
     plugins {{
         include /etc/strongswan.d/charon/*.conf
-        lockgate {{
-            load = 200
-            socket = {run}/charon.sock
+        {plugin}
+        }}
+        {unwanted} {{
+            load = no
         }}
         vici {{
             socket = unix://{at}/vici

@@ -9,6 +9,7 @@
 //! | [`sites`] | the topology: host – gateway – wire – gateway – host, two sites or more |
 //! | [`configuration`] | a gateway's file, with directories of its own |
 //! | [`gateways`] | sites, configurations and daemons together |
+//! | [`charon`], [`vici`] | one charon: started, killed, asked |
 //! | [`daemon`] | one `lockgated`: started, waited for, killed, asked |
 //! | [`capture`] | what passed the wire, and what it was |
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
@@ -46,10 +47,11 @@ pub mod programs;
 pub mod sealed;
 pub mod sites;
 pub mod stream;
+pub mod vici;
 pub mod vxlan;
 
 pub use capture::{Capture, Scope, Tally};
-pub use charon::{Charon, ChildPlan};
+pub use charon::{Charon, CharonPlan, ChildPlan, Esp, KeysInLog};
 pub use configuration::{GatewayFile, PeerEntry};
 pub use daemon::Daemon;
 pub use emulated_card::{CardPlan, EmulatedCard, SeenFrame};
