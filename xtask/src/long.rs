@@ -104,8 +104,19 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "charon",
-        what: "charon's plugin by itself under sanitizers, and in charon against scripted daemons",
-        run: |_| crate::charon::check_long(),
+        what: "all of `demo ike`; charon's plugin under sanitizers, and against scripted daemons",
+        run: |built| {
+            let ike: Prepare = |command| long(command.args(["--ignored", "demonstration_of_ike"]));
+            let demo = runs::network_namespaces(built, &["demo"], ike)?;
+            let Outcome::Passed(mut counts) = demo else { return Ok(demo) };
+            match crate::charon::check_long()? {
+                Outcome::Passed(more) => {
+                    counts.add(more);
+                    Ok(Outcome::Passed(counts))
+                }
+                other => Ok(other),
+            }
+        },
     },
     Part {
         name: "xfrm",

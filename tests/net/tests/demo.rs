@@ -124,8 +124,57 @@ fn the_demonstration_of_overlays_has_two_nodes_with_two_sets_of_tenants_and_a_wi
 }
 
 #[test]
+fn keys_from_ike_carry_packets_over_changes_and_kills_in_their_demonstration() {
+    // Up to the tunnel with certificates.
+    demonstrates_ike(&["ike", "--scenes", "4", "--json"], 7);
+}
+
+#[test]
+#[ignore = "make test-long PART=charon"]
+fn other_implementations_agree_with_the_demonstration_of_ike() {
+    let Some(answer) = demonstrates_ike(&["ike", "--json"], 10) else { return };
+    assert_eq!(answer["skipped"].as_array().unwrap(), &[] as &[Value], "{answer}");
+    assert_eq!(answer["ike"]["children"], 300, "{answer}");
+    for name in ["tshark decrypts", "strongSwan's own ESP"] {
+        let is_named = |check: &&Value| check["name"].as_str().unwrap().starts_with(name);
+        let checks = answer["checks"].as_array().unwrap();
+        assert!(checks.iter().find(is_named).is_some_and(|check| check["ok"] == true), "{name}");
+    }
+    assert!(answer["wire"]["udp_esp"].as_u64().unwrap() > 0, "{answer}");
+}
+
+/// Plays the demonstration of IKE with these words, which has at least so many checks.
+fn demonstrates_ike(words: &[&str], checks: usize) -> Option<Value> {
+    let test = "demo ike";
+    let ran = process::run(demo(test, words)?, PATIENCE).unwrap();
+    // Neither strongSwan nor its plugin is part of Lockgate.
+    let lacks = ran.stdout.contains("missing: charon")
+        || ran.stdout.contains("no libstrongswan-lockgate.so")
+        || net::lacks_a_feature(&ran.stdout)
+        || net::lacks_a_feature(&ran.stderr);
+    if lacks {
+        println!("SKIPPED: {test}: {}", ran.stdout.trim().replace('\n', " | "));
+        return None;
+    }
+    assert_eq!(ran.status.code(), Some(0), "{}\n{}", ran.stderr, ran.stdout);
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&answer["demo"], &answer["ok"]), (&"ike".into(), &true.into()), "{answer}");
+    assert!(answer["checks"].as_array().unwrap().len() >= checks, "{answer}");
+    let ike = &answer["ike"];
+    let numbers = ["rekeys", "acquires", "lost"].map(|name| ike[name].as_u64().unwrap());
+    assert!(numbers[0] == 7 && numbers[1] >= 1 && numbers[2] == 0, "{ike}");
+    let wire = ["esp", "clear"].map(|name| answer["wire"][name].as_u64().unwrap());
+    assert!(wire[0] > 0 && wire[1] == 0, "{answer}");
+    Some(answer)
+}
+
+#[test]
 fn an_interrupted_demonstration_leaves_nothing() {
     leaves_nothing("acl", 6);
+    match Path::new("/usr/lib/ipsec/charon").exists() {
+        true => leaves_nothing("ike", 5),
+        false => println!("SKIPPED: interrupted: ike: strongSwan is not installed"),
+    }
     leaves_nothing("overlay", 4);
 }
 

@@ -9,6 +9,7 @@ use netlab::stream::{Delivery, Stream};
 use netlab::{LabError, interrupt};
 
 use super::stage::{A, B, LIMIT, Stage};
+use crate::report::Check;
 
 /// Time that something stays dead.
 const DEAD: Duration = Duration::from_millis(700);
@@ -45,15 +46,20 @@ fn daemon(stage: &mut Stage) -> Result<(), LabError> {
     let after = stage.outbound(A)?;
     let is_new = !after.is_empty() && after.iter().all(|spi| !before.contains(spi));
     let flows = first.iter().all(Option::is_some);
-    stage.check(
-        "a killed daemon stays closed, begins with other keys, and nothing is in clear",
-        slipped == 0 && flows && is_new && repeated == 0 && wire.clear == 0 && wire.repeated == 0,
-        format!(
+    stage.note(Check {
+        name: "a killed daemon stays closed, begins with other keys, and nothing is in clear",
+        ok: slipped == 0
+            && flows
+            && is_new
+            && repeated == 0
+            && wire.clear == 0
+            && wire.repeated == 0,
+        detail: format!(
             "{slipped} packets came through it dead, {} in clear, {} numbers twice, {repeated} \
              delivered twice",
             wire.clear, wire.repeated
         ),
-    );
+    });
     let slowest = first.into_iter().collect::<Option<Vec<_>>>();
     let slowest = slowest.and_then(|times| times.into_iter().max());
     stage.note_time("kill of lockgated: its start to the first packet, both ways", slowest);
@@ -72,11 +78,11 @@ fn charon(stage: &mut Stage) -> Result<(), LabError> {
     interrupt::sleep(DEAD)?;
     let deliveries = streams.map(Stream::finish);
     let (lost, sent) = stage.note_lost(&deliveries);
-    stage.check(
-        "without charon its SAs carry on",
-        lost == 0 && sent > 0 && stage.outbound(A)? == before,
-        format!("{lost} of {sent} packets lost while charon was killed and gone"),
-    );
+    stage.note(Check {
+        name: "without charon its SAs carry on",
+        ok: lost == 0 && sent > 0 && stage.outbound(A)? == before,
+        detail: format!("{lost} of {sent} packets lost while charon was killed and gone"),
+    });
     let streams = stage.both_ways()?;
     let secret = stage.proof();
     let started = Instant::now();
@@ -93,17 +99,17 @@ fn charon(stage: &mut Stage) -> Result<(), LabError> {
     let sent: usize = deliveries.iter().map(|stream| stream.sent.len()).sum();
     let to = stage.gateways.site(B).host_v4();
     let answers = Ping::new(&to, 5).run_until_answered(&stage.gateways.site(A).host)?;
-    stage.check(
-        "a charon that begins anew replaces them, and nothing is in clear",
-        answers.all_answered() && wire.clear == 0 && wire.repeated == 0 && lost < sent,
-        format!(
+    stage.note(Check {
+        name: "a charon that begins anew replaces them, and nothing is in clear",
+        ok: answers.all_answered() && wire.clear == 0 && wire.repeated == 0 && lost < sent,
+        detail: format!(
             "{} afterwards; {} in clear, {} numbers twice; {lost} of {sent} packets lost, since \
              the other gateway drops the SAs of the charon that it lost",
             answers.summary(),
             wire.clear,
             wire.repeated
         ),
-    );
+    });
     stage.note_time("kill of charon: its start until its SAs are replaced", Some(replaced));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! A third opinion: tshark decrypts a capture of the wire with the keys that charon logged.
+//! A third opinion: tshark decrypts a capture of the wire with the keys that charon logged. It does
+//! not know ESN, so that it checks no ICV; Lockgate's own other end has done that.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,7 @@ use netlab::stream::Stream;
 use netlab::{LabError, interrupt, programs};
 
 use super::stage::{A, B, Stage};
+use crate::report::Check;
 
 /// Time for tshark.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,21 +72,21 @@ pub(super) fn by_tshark(stage: &mut Stage) -> Result<(), LabError> {
     let streamed = tshark(&file, ends, &logged, &format!("{of_hosts} udp.dstport == 7007"))?;
     let in_wrong = Logged { keys: ["0x00", "0x01"].map(|key| wrong(&logged, key)), ..logged };
     let by_others = tshark(&file, ends, &in_wrong, &format!("{of_hosts} (icmp || udp)"))?;
-    stage.check(
-        "tshark decrypts every packet with the keys of charon's log, and none with others",
-        answers.all_answered()
+    stage.note(Check {
+        name: "tshark decrypts every packet with the keys of charon's log, none with others",
+        ok: answers.all_answered()
             && all == sealed
             && pings + streamed == sealed
             && pings >= u64::from(2 * PINGS)
             && streamed == sent as u64
             && lost == 0
             && by_others == 0,
-        format!(
+        detail: format!(
             "{sealed} sealed by both gateways, {all} on the wire, {} decrypted ({PINGS} pings with \
              their answers, {streamed} of the streams' {sent}); {by_others} with other keys",
             pings + streamed
         ),
-    );
+    });
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use netlab::{LabError, interrupt, iperf};
 
 use super::plan::{CHILD, CONNECTION};
 use super::stage::{A, B, Stage};
+use crate::report::Check;
 
 /// Changes of the CHILD_SA's keys, and of the IKE_SA's.
 const REKEYS: [usize; 2] = [5, 2];
@@ -32,11 +33,11 @@ pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
     let answers = Ping::new(&to, 10).run_until_answered(&stage.gateways.site(A).host)?;
     let tally = Tally::of(&capture.stop()?)?;
     let ok = answers.all_answered() && tally.clear >= 20;
-    stage.check(
-        "control run: without Lockgate pings cross in clear",
+    stage.note(Check {
+        name: "control run: without Lockgate pings cross in clear",
         ok,
-        format!("{}; {} packets seen in clear on the wire", answers.summary(), tally.clear),
-    );
+        detail: format!("{}; {} packets seen in clear on the wire", answers.summary(), tally.clear),
+    });
     match ok {
         true => Ok(()),
         false => Err(LabError::Answer {
@@ -71,15 +72,15 @@ pub(super) fn first_packet(stage: &mut Stage) -> Result<(), LabError> {
     let lost = answers.sent - answers.received;
     stage.report.ike.lost += lost;
     stage.add_capture(capture)?;
-    stage.check(
-        "a packet without an SA asks charon for one, waits, and arrives",
-        none && answers.all_answered() && asked == 1 && are_charons,
-        format!(
+    stage.note(Check {
+        name: "a packet without an SA asks charon for one, waits, and arrives",
+        ok: none && answers.all_answered() && asked == 1 && are_charons,
+        detail: format!(
             "{}, the slowest after {:.1} ms; charon was asked {asked} time(s)",
             answers.summary(),
             first / 1000.0
         ),
-    );
+    });
     let took = Duration::from_micros(first as u64);
     stage.note_time("the first packet, with its answer: IKE from the beginning", Some(took));
     Ok(())
@@ -107,15 +108,19 @@ pub(super) fn new_keys(stage: &mut Stage) -> Result<(), LabError> {
     stage.report.ike.rekeys += rekeys as u64;
     // Two of the first pair, and two of each other.
     let spis = wire.spis().len();
-    stage.check(
-        "new keys of CHILD_SA and IKE_SA under traffic lose nothing",
-        lost == 0 && sent > 0 && repeated == 0 && changed == REKEYS && spis == 2 + 2 * REKEYS[0],
-        format!(
+    stage.note(Check {
+        name: "new keys of CHILD_SA and IKE_SA under traffic lose nothing",
+        ok: lost == 0
+            && sent > 0
+            && repeated == 0
+            && changed == REKEYS
+            && spis == 2 + 2 * REKEYS[0],
+        detail: format!(
             "{} and {} changes, {spis} SAs on the wire; {lost} of {sent} packets lost, beside \
              iperf3 UDP at {:.0} packets/s ({} lost)",
             changed[0], changed[1], udp.sent_pps, udp.lost
         ),
-    );
+    });
     stage.wait("old SAs go", |stage| Ok(stage.sas(A)?.len() == 2))
 }
 

@@ -80,8 +80,7 @@ impl Stage {
     }
 
     /// Notes whether something holds.
-    pub(super) fn check(&mut self, name: &'static str, ok: bool, detail: impl Into<String>) {
-        let check = Check { name, ok, detail: detail.into() };
+    pub(super) fn note(&mut self, check: Check) {
         play::note(&mut self.report.checks, self.progress, check);
     }
 
@@ -264,18 +263,26 @@ impl Stage {
         self.report.drops = total.drops.into_iter().filter(|&(_, count)| count > 0).collect();
         let imbalance = total.ledger_imbalance;
         let found = format!("out by {imbalance} packets");
-        self.check("the ledgers of both gateways balance", imbalance == 0, found);
+        self.note(Check {
+            name: "the ledgers of both gateways balance",
+            ok: imbalance == 0,
+            detail: found,
+        });
         let Tally { esp, clear, repeated, .. } = self.tally;
         let examples = self.tally.clear_examples.join(", ");
         let ok = clear == 0 && esp > 0;
         let detail = format!("{clear} in clear, {esp} in ESP {examples}");
-        self.check("nothing in clear was on the wire", ok, detail.trim_end());
+        self.note(Check {
+            name: "nothing in clear was on the wire",
+            ok,
+            detail: detail.trim_end().to_owned(),
+        });
         let spis = self.tally.spis().len();
-        self.check(
-            "no sequence number was sent twice by one SA",
-            repeated == 0 && esp > 0,
-            format!("{esp} packets of {spis} SAs, {repeated} numbers twice"),
-        );
+        self.note(Check {
+            name: "no sequence number was sent twice by one SA",
+            ok: repeated == 0 && esp > 0,
+            detail: format!("{esp} packets of {spis} SAs, {repeated} numbers twice"),
+        });
         Ok(())
     }
 
