@@ -1,4 +1,4 @@
-//! `lockgate import`: configurations of VPP and of Linux's xfrm, as configurations of ours.
+//! `lockgate import`: configurations of strongSwan, VPP and Linux's xfrm, as configurations of ours.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::failure::{Failure, Usage};
 /// Lines of the table of what was not taken that are shown at most.
 const MOST_SHOWN: usize = 200;
 
-/// Import a configuration of VPP or of Linux's xfrm
+/// Import a configuration of strongSwan, VPP or Linux's xfrm
 ///
 /// Writes a Lockgate configuration to standard output. Standard error lists everything that
 /// Lockgate cannot express, or that means something else here: line, word, reason, and what to do.
@@ -35,12 +35,29 @@ Examples:
 reads what `ip xfrm state` and `ip xfrm policy` printed, or commands `ip xfrm … add`.
   lockgate import vpp startup.conf
 reads the section `ipsec` and the commands `ipsec …` of VPP.
+  lockgate import swanctl /etc/swanctl/swanctl.conf /etc/swanctl/conf.d/*.conf
+reads the connections of strongSwan, whose charon then makes keys for Lockgate.
 Then: lockgate check gw-a.toml";
 
 #[derive(clap::Subcommand)]
 enum Source {
+    Swanctl(SwanctlArgs),
     Vpp(VppArgs),
     Xfrm(XfrmArgs),
+}
+
+/// Import the connections of strongSwan's swanctl.conf
+///
+/// Each child becomes a peer with `keys = "ike"` and its policies. charon goes on to read the file,
+/// and negotiates with its own certificates and secrets, none of which are imported. `include` is
+/// not followed: give the files that it names behind the first one.
+#[derive(clap::Args)]
+struct SwanctlArgs {
+    /// The texts, the first and those that it includes; `-` reads standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Import start-up words and commands of VPP
@@ -51,6 +68,8 @@ enum Source {
 struct VppArgs {
     /// The text; `-` reads standard input
     file: PathBuf,
+    #[command(flatten)]
+    keys: Keys,
     #[command(flatten)]
     common: Common,
 }
@@ -68,18 +87,25 @@ struct XfrmArgs {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     #[command(flatten)]
+    keys: Keys,
+    #[command(flatten)]
     common: Common,
 }
 
-/// Options of both.
+/// The option of those whose texts hold keys.
+#[derive(clap::Args)]
+struct Keys {
+    /// Write the keys to this new key file; for several peers NAME.keys becomes NAME-PEER.keys
+    #[arg(long, value_name = "FILE")]
+    keys: Option<PathBuf>,
+}
+
+/// Options of all.
 #[derive(clap::Args)]
 struct Common {
     /// Write the configuration to this new file instead of standard output
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write the keys to this new key file; for several peers NAME.keys becomes NAME-PEER.keys
-    #[arg(long, value_name = "FILE")]
-    keys: Option<PathBuf>,
     /// Name of the gateway
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -96,25 +122,36 @@ struct Common {
 
 /// Imports, writes the files, and tells what was not taken.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (common, imported) = match &args.source {
-        Source::Vpp(VppArgs { file, common }) => {
-            (common, ::import::vpp(&read(file)?, &common.options()?)?)
+    let (common, keys, imported) = match &args.source {
+        Source::Swanctl(SwanctlArgs { files, common }) => {
+            let texts: Vec<Foreign> =
+                files.iter().map(|file| read(file)).collect::<Result<_, _>>()?;
+            (common, None, ::import::swanctl(&texts, &common.options(None)?)?)
         }
-        Source::Xfrm(XfrmArgs { state, policy, common }) => {
+        Source::Vpp(VppArgs { file, keys: Keys { keys }, common }) => {
+            let keys = keys.as_deref();
+            (common, keys, ::import::vpp(&read(file)?, &common.options(keys)?)?)
+        }
+        Source::Xfrm(XfrmArgs { state, policy, keys: Keys { keys }, common }) => {
+            let keys = keys.as_deref();
             let mut files: Vec<&PathBuf> = state.iter().chain(policy).collect();
             // A script that has both is read once.
             files.dedup();
             let texts: Vec<Foreign> =
                 files.into_iter().map(|file| read(file)).collect::<Result<_, _>>()?;
-            (common, ::import::xfrm(&texts, &common.options()?)?)
+            (common, keys, ::import::xfrm(&texts, &common.options(keys)?)?)
         }
     };
     // A name or an interface of the command line may be none.
     config::parse(&imported.text, "<imported>")?;
-    let written = write_all(common, &imported)?;
-    match common.json {
-        true => tell_in_json(common, &imported, &written),
-        false => tell(common, &imported, &written),
+    let written = write_all(common, keys, &imported)?;
+    match (common.json, &args.source) {
+        (true, _) => tell_in_json(common, &imported, &written),
+        (false, Source::Swanctl(_)) => tell(common, &imported, "keys from charon", &written),
+        (false, _) => {
+            let sas = counted(imported.sas as u64, "SA");
+            tell(common, &imported, &format!("{sas}, {} with keys", imported.keyed_sas), &written)
+        }
     }
 }
 
@@ -130,8 +167,8 @@ fn read(file: &Path) -> Result<Foreign, ImportErrors> {
 }
 
 impl Common {
-    fn options(&self) -> Result<Options<'_>, Failure> {
-        let keys = match &self.keys {
+    fn options(&self, keys: Option<&Path>) -> Result<Options<'_>, Failure> {
+        let keys = match keys {
             None => None,
             Some(path) => Some(self.key_plan(path)?),
         };
@@ -164,8 +201,12 @@ impl Common {
 }
 
 /// Writes the key files and the configuration, or none of them. Returns the key files.
-fn write_all(common: &Common, imported: &Imported) -> Result<Vec<PathBuf>, Failure> {
-    let directory = common.keys.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+fn write_all(
+    common: &Common,
+    keys: Option<&Path>,
+    imported: &Imported,
+) -> Result<Vec<PathBuf>, Failure> {
+    let directory = keys.and_then(Path::parent).unwrap_or(Path::new(""));
     let mut written = Vec::new();
     let mut result = Ok(());
     for key_file in &imported.keys {
@@ -224,16 +265,19 @@ fn tell_in_json(common: &Common, imported: &Imported, written: &[PathBuf]) -> Re
     Ok(())
 }
 
-fn tell(common: &Common, imported: &Imported, written: &[PathBuf]) -> Result<(), Failure> {
+fn tell(
+    common: &Common,
+    imported: &Imported,
+    keys: &str,
+    written: &[PathBuf],
+) -> Result<(), Failure> {
     complain(&table(&imported.omissions));
-    let Imported { peers, policies, sas, keyed_sas, .. } = imported;
-    let counts = [(*peers, "peer"), (*policies, "policy"), (*sas, "SA")];
-    let [peers, policies, sas] = counts.map(|(count, noun)| match (count, noun) {
-        (1, _) => format!("1 {noun}"),
-        (count, "policy") => format!("{count} policies"),
-        (count, noun) => counted(count as u64, noun),
-    });
-    let mut summary = format!("{peers}, {policies}, {sas}, {keyed_sas} with keys\n");
+    let peers = counted(imported.peers as u64, "peer");
+    let policies = match imported.policies {
+        1 => "1 policy".to_owned(),
+        count => format!("{count} policies"),
+    };
+    let mut summary = format!("{peers}, {policies}, {keys}\n");
     for path in written {
         summary += &format!("keys written to {}\n", path.display());
     }

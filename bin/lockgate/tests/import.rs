@@ -9,6 +9,7 @@ use common::Place;
 const STATES: &str = include_str!("../../../crates/import/tests/data/states.dump");
 const POLICIES: &str = include_str!("../../../crates/import/tests/data/policies.dump");
 const VPP: &str = include_str!("../../../crates/import/tests/data/ipsec.vpp");
+const SWANCTL: &str = include_str!("../../../crates/import/tests/data/swanctl.conf");
 /// A part of each key of the dumps.
 const KEYS: [&str; 2] = ["05060708090a0b", "25262728292a2b"];
 
@@ -101,4 +102,37 @@ fn in_json_all_is_one_answer_and_a_mistake_has_its_place() {
     assert!(!place.file("b.toml").exists());
     place.fails(2, &["import", "xfrm"], &["--state"]);
     place.fails(1, &["import", "vpp", "nowhere"], &["nowhere: error: cannot be read"]);
+}
+
+#[test]
+fn connections_of_strongswan_become_a_file_that_checks_and_explains() {
+    let place = Place::empty();
+    place.write("swanctl.conf", SWANCTL);
+    let words = ["import", "swanctl", "swanctl.conf", "--output", "gw.toml", "--name", "gw-a"];
+    let ran = place.run(&words);
+    assert_eq!(ran.code(), 0, "{}", ran.err());
+    assert!(ran.out().starts_with("4 peers, 6 policies, keys from charon\n"), "{}", ran.out());
+    assert!(ran.err().contains("swanctl.conf:2:1: not taken: include: "), "{}", ran.err());
+    assert!(ran.err().contains("lockgate import swanctl FILE conf.d/*.conf"), "{}", ran.err());
+    for told in [ran.out(), ran.err(), place.text("gw.toml")] {
+        assert!(!told.contains("sesame"), "{told}");
+    }
+    let checked = place.json(&["check", "gw.toml"]);
+    assert_eq!(checked["errors"], 0, "{checked}");
+    let flow = ["explain", "--config", "gw.toml", "--in", "lan"];
+    for (packet, peer) in [
+        (["tcp", "10.1.0.1:1024", "10.2.9.1:443"], "partner-web"),
+        (["tcp", "10.1.0.1:1024", "10.2.9.1:80"], "partner-servers"),
+        (["udp", "10.1.0.1:1024", "10.4.0.1:53"], "branch"),
+    ] {
+        let explained = place.run(&[&flow[..], &packet].concat());
+        assert!(explained.out().contains(peer), "{packet:?}: {}", explained.out());
+    }
+    place.fails(2, &["import", "swanctl", "swanctl.conf", "--keys", "x.keys"], &["--keys"]);
+    place.write("wrong.conf", "connections {\n gw-b {\n  remote_adr = 192.0.2.1\n } }\n");
+    let wanted = ["wrong.conf:3:3: error: `remote_adr`", "did you mean `remote_addrs`?"];
+    place.fails(1, &["import", "swanctl", "wrong.conf"], &wanted);
+    let answer = place.json(&["import", "swanctl", "swanctl.conf"]);
+    assert_eq!((answer["peers"].as_u64(), answer["policies"].as_u64()), (Some(4), Some(6)));
+    assert_eq!(answer["not_taken"][0]["word"], "include");
 }

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | words | `words` | a text's words, each with its place |
 //! | read | `xfrm`, `vpp` | SAs and policies, each in the order in which it is asked |
+//! | | `swanctl` | peers and policies, which go straight to `write` |
 //! | peers | `peers` | which SAs and policies belong together |
 //! | order | `order` | one list of policies out of two, both orders kept |
 //! | write | `write` | the configuration, and key files beside it |
@@ -19,6 +20,7 @@ mod order;
 mod peers;
 mod problem;
 mod source;
+mod swanctl;
 mod values;
 mod vpp;
 mod words;
@@ -111,6 +113,18 @@ pub fn vpp(text: &Foreign, options: &Options<'_>) -> Result<Imported, ImportErro
     let (found, omissions) = vpp::read(text)?;
     let texts = std::slice::from_ref(text);
     assembled(&found, omissions, ("lockgate import vpp", texts, options))
+}
+
+/// Imports swanctl.conf of strongSwan, whose charon puts the SAs. Further texts go on with the
+/// first: the files that it includes.
+///
+/// # Errors
+/// All mistakes of the texts, or that nothing is in them.
+///
+/// # Panics
+/// If there is no text.
+pub fn swanctl(texts: &[Foreign], options: &Options<'_>) -> Result<Imported, ImportErrors> {
+    swanctl::import(texts, options)
 }
 
 fn assembled(

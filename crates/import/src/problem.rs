@@ -79,6 +79,34 @@ pub enum Mistake {
     /// Braces that do not fit.
     #[error("a closing brace is missing or too many")]
     Braces,
+    /// A section or a text in quotes without an end.
+    #[error("{what} does not end")]
+    Unclosed {
+        /// The thing.
+        what: &'static str,
+    },
+    /// A character in the wrong place.
+    #[error("`{text}` is not expected here")]
+    Unexpected {
+        /// The character, fit to be shown.
+        text: String,
+    },
+    /// Neither a value nor a section.
+    #[error("neither `=` nor `{{` follows {}", named(.word))]
+    Statement {
+        /// The word, fit to be shown; `None`: it may be part of a secret.
+        word: Option<String>,
+    },
+    /// A value that the key does not take.
+    #[error("`{text}` is not {expected}")]
+    BadValue {
+        /// The value, fit to be shown.
+        text: String,
+        /// The values that it takes.
+        expected: &'static str,
+        /// The nearest right word.
+        nearest: Option<String>,
+    },
     /// Nothing that could be imported.
     #[error("nothing to import: {expected}")]
     Nothing {
@@ -114,7 +142,7 @@ impl Mistake {
     /// The advice, if there is more to say.
     pub fn help(&self) -> Option<String> {
         match self {
-            Mistake::UnknownWord { nearest, .. } => {
+            Mistake::UnknownWord { nearest, .. } | Mistake::BadValue { nearest, .. } => {
                 nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"))
             }
             Mistake::OffloadWithoutDirection => {
@@ -123,10 +151,16 @@ impl Mistake {
             Mistake::OffloadFull => Some("write `packet`, or `crypto`".into()),
             Mistake::PolicyOffload => Some("write `offload packet dev IF`".into()),
             Mistake::Shell { .. } => Some("write the value itself".into()),
+            Mistake::Statement { .. } => Some("write `key = value`, or `name { … }`".into()),
+            Mistake::Unclosed { .. } => Some("write `}` or `\"` where it ends".into()),
             Mistake::BadKey => Some("write 0x and the digits; a key is never shown".into()),
             _ => None,
         }
     }
+}
+
+fn named(word: &Option<String>) -> String {
+    word.as_ref().map_or("this word".into(), |word| format!("`{word}`"))
 }
 
 /// A mistake and its place.

@@ -16,7 +16,7 @@ use crate::problem::Omissions;
 use crate::{Imported, KeyFile, Options};
 
 /// The mark of lines that the operator must complete.
-const FILL_IN: &str = "# FILL IN:";
+pub(crate) const FILL_IN: &str = "# FILL IN:";
 
 /// A policy's action as far as two policies can be twins: the peer, or the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -76,11 +76,11 @@ pub(crate) fn all(
     Imported { text, keys, omissions: Vec::new(), peers, policies, sas, keyed_sas }
 }
 
-fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+pub(crate) fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     text.write_fmt(arguments).expect("writing to a string");
 }
 
-fn head(found: &Foreigners, options: &Options<'_>, origin: &str) -> String {
+pub(crate) fn head(found: &Foreigners, options: &Options<'_>, origin: &str) -> String {
     let mut text = format!(
         "# Written by {}.\n# Lines with \"{FILL_IN}\" need a value from you; `lockgate check FILE` \
          says what else is missing.\n",
@@ -201,20 +201,29 @@ fn peer_text(peer: &Peer, (common, sas): (Option<Common>, &[Sa]), file: &str) ->
     if peer.naming == NamedBy::Nobody {
         text.push_str("# No policy names this peer yet.\n");
     }
-    if let Some(common) = common.filter(|common| common.lifetime != Lifetime::NONE) {
-        put(&mut text, format_args!("\n[peer.{name}.lifetime]\n"));
-        for (kind, limits) in [("soft", common.lifetime.soft), ("hard", common.lifetime.hard)] {
-            let seconds = limits.seconds.map(u64::from);
-            for (unit, limit) in
-                [("packets", limits.packets), ("bytes", limits.bytes), ("seconds", seconds)]
-            {
-                if let Some(limit) = limit {
-                    // Quoted: TOML's numbers end at 63 bits.
-                    match unit {
-                        "seconds" => put(&mut text, format_args!("{kind}_{unit} = {limit}\n")),
-                        _ => put(&mut text, format_args!("{kind}_{unit} = \"{limit}\"\n")),
-                    }
-                }
+    if let Some(common) = common {
+        text.push_str(&lifetime(name, &common.lifetime));
+    }
+    text
+}
+
+/// The section of a peer's limits, if there are any.
+pub(crate) fn lifetime(name: &str, lifetime: &Lifetime) -> String {
+    let mut text = String::new();
+    if *lifetime == Lifetime::NONE {
+        return text;
+    }
+    put(&mut text, format_args!("\n[peer.{name}.lifetime]\n"));
+    for (kind, limits) in [("soft", lifetime.soft), ("hard", lifetime.hard)] {
+        let seconds = limits.seconds.map(u64::from);
+        for (unit, limit) in
+            [("packets", limits.packets), ("bytes", limits.bytes), ("seconds", seconds)]
+        {
+            let Some(limit) = limit else { continue };
+            // Quoted: TOML's numbers end at 63 bits.
+            match unit {
+                "seconds" => put(&mut text, format_args!("{kind}_{unit} = {limit}\n")),
+                _ => put(&mut text, format_args!("{kind}_{unit} = \"{limit}\"\n")),
             }
         }
     }
@@ -389,7 +398,7 @@ fn policies(text: &mut String, found: &Foreigners, peers: &Peers) -> usize {
     list.len()
 }
 
-fn selector(text: &mut String, selector: &Selector) {
+pub(crate) fn selector(text: &mut String, selector: &Selector) {
     for (key, ranges) in [("local", &selector.local), ("remote", &selector.remote)] {
         put(text, format_args!("{key} = {}\n", list(validated::addresses(ranges))));
     }
@@ -414,7 +423,7 @@ fn list(texts: impl IntoIterator<Item = String>) -> String {
 }
 
 /// A TOML basic string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let escape = |c: char| match c {
         '"' | '\\' => format!("\\{c}"),
         c if c.is_control() => format!("\\U{:08X}", u32::from(c)),
@@ -424,7 +433,7 @@ fn quoted(text: &str) -> String {
 }
 
 /// A place as a comment says it.
-fn comment(place: &Location) -> String {
+pub(crate) fn comment(place: &Location) -> String {
     let file = place.file.rsplit('/').next().unwrap_or_default();
     format!("{}:{}", escaped_line(file), place.line)
 }

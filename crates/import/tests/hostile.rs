@@ -1,11 +1,12 @@
 //! Texts that nobody meant: none of them panics, and what is imported is right.
 
-use import::{Foreign, Imported, KeyPlan, Options, vpp, xfrm};
+use import::{Foreign, Imported, KeyPlan, Options, swanctl, vpp, xfrm};
 use proptest::prelude::*;
 
 const STATES: &str = include_str!("data/states.dump");
 const POLICIES: &str = include_str!("data/policies.dump");
 const VPP: &str = include_str!("data/ipsec.vpp");
+const SWANCTL: &str = include_str!("data/swanctl.conf");
 
 /// Words that both parsers know, and values that are at an edge.
 const WORDS: &[&str] = &[
@@ -99,9 +100,69 @@ const WORDS: &[&str] = &[
     "interface",
     "ipv4-outbound-spd-hash-buckets",
     "comment",
+    "connections {",
+    "children {",
+    "local_addrs =",
+    "remote_addrs =",
+    "local_ts =",
+    "remote_ts = dynamic[tcp/",
+    "80]",
+    "esp_proposals = aes256gcm16",
+    "rekey_time =",
+    "start_action = trap",
+    "priority =",
+    ": connections",
+    ",",
+    ".",
+    "=",
+    "include",
+    "%any",
     "'",
     "\"",
     "#",
+];
+
+/// Keys and values of swanctl.conf, right and wrong ones.
+const KEYS: &[&str] = &[
+    "local_ts",
+    "remote_ts",
+    "mode",
+    "priority",
+    "esp_proposals",
+    "rekey_time",
+    "life_time",
+    "rekey_bytes",
+    "life_packets",
+    "replay_window",
+    "copy_dscp",
+    "copy_df",
+    "start_action",
+];
+const VALUES: &[&str] = &[
+    "10.0.0.0/8",
+    "10.1.0.0/16[tcp/80],fd00::/8[udp]",
+    "dynamic[icmp]",
+    "10.0.0.9-10.0.0.1",
+    "0.0.0.0/0, ::/0",
+    "10.0.0.1-10.0.0.9[/1-2]",
+    "pass",
+    "drop",
+    "transport",
+    "trap|start",
+    "0",
+    "1",
+    "18446744073709551615d",
+    "4294967295",
+    "aes256gcm16-esn,aes-sha256",
+    "default",
+    "in",
+    "no",
+    "",
+    "\"a\\\nb\"",
+    "198.51.100.7, ::1",
+    "fd00::1",
+    "%any",
+    "x.example",
 ];
 
 fn options() -> Options<'static> {
@@ -113,9 +174,14 @@ fn options() -> Options<'static> {
 fn survives(text: &str) {
     let foreign = Foreign::new("x", text);
     let twice = [Foreign::new("x", text), Foreign::new("y", STATES)];
-    for imported in
-        [vpp(&foreign, &options()), xfrm(&[foreign], &options()), xfrm(&twice, &options())]
-    {
+    let twin = [Foreign::new("x", text), Foreign::new("y", SWANCTL)];
+    for imported in [
+        vpp(&foreign, &options()),
+        swanctl(std::slice::from_ref(&foreign), &options()),
+        swanctl(&twin, &options()),
+        xfrm(&[foreign], &options()),
+        xfrm(&twice, &options()),
+    ] {
         match imported {
             Ok(imported) => is_right(&imported),
             Err(errors) => assert!(!errors.problems.is_empty() && !errors.to_string().is_empty()),
@@ -169,16 +235,35 @@ proptest! {
         survives(&format!("ip xfrm state add {}", words.join(" ")));
         survives(&format!("ip xfrm policy add {}", words.join(" ")));
         survives(&format!("ipsec policy add {}", words.join(" ")));
+        survives(&format!("connections {{ a {{ {} }}", words.join("\n")));
         survives(&format!("src 1.1.1.1 dst 2.2.2.2\n\tproto esp {}", words.join(" ")));
     }
 
     #[test]
+    fn children_of_any_settings_become_a_right_configuration(
+        ends in prop::collection::vec(prop::sample::select(VALUES), 2),
+        children in prop::collection::vec(prop::collection::vec(
+            (prop::sample::select(KEYS), prop::sample::select(VALUES)), 0..5), 1..5),
+    ) {
+        let mut text = format!(
+            "connections {{ c {{\nlocal_addrs = {}\nremote_addrs = {}\nchildren {{\n",
+            ends[0], ends[1]
+        );
+        for (place, lines) in children.iter().enumerate() {
+            text += &format!("c{} {{\n", place / 2);
+            lines.iter().for_each(|(key, value)| text += &format!("{key} = {value}\n"));
+            text += "}\n";
+        }
+        survives(&(text + "} } }\n"));
+    }
+
+    #[test]
     fn no_change_of_a_good_text_panics(
-        which in 0usize..3,
+        which in 0usize..4,
         changes in changes(),
         word in prop::sample::select(WORDS),
     ) {
-        let mut text: Vec<char> = [STATES, POLICIES, VPP][which].chars().collect();
+        let mut text: Vec<char> = [STATES, POLICIES, VPP, SWANCTL][which].chars().collect();
         for (place, length, with) in changes {
             let from = place.index(text.len() + 1);
             let to = (from + length).min(text.len());

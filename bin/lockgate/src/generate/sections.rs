@@ -49,10 +49,10 @@ const IMPORTED: &[Described] = &[
     ("1", "The text has mistakes, or a file cannot be read or written; nothing was written."),
     ("2", "The command line is wrong."),
 ];
-const IMPORT_FILES: &[Described] = &[
-    ("--output FILE", "The configuration; a file that is there is not replaced."),
-    ("--keys FILE", "The keys, mode 0600; a file that is there is not replaced."),
-];
+const OUTPUT: Described =
+    ("--output FILE", "The configuration; a file that is there is not replaced.");
+const IMPORT_FILES: &[Described] =
+    &[OUTPUT, ("--keys FILE", "The keys, mode 0600; a file that is there is not replaced.")];
 const COMPARED: &[Described] = &[
     ("0", "Both mean the same."),
     ("1", "They differ."),
@@ -128,6 +128,27 @@ const PAGES: &[(&str, Sections)] = &[
                     "Import what `ip xfrm state` and `ip xfrm policy` printed",
                 ),
                 ("lockgate import vpp startup.conf", "Import what VPP starts with"),
+                (
+                    "lockgate import swanctl /etc/swanctl/swanctl.conf --output gw-a.toml",
+                    "Import the connections of strongSwan",
+                ),
+            ])
+        },
+    ),
+    (
+        "lockgate-import-swanctl",
+        Sections {
+            exit_status: IMPORTED,
+            files: &[OUTPUT],
+            ..live(&[
+                (
+                    "lockgate import swanctl swanctl.conf conf.d/*.conf --lan eth1 --wan eth0",
+                    "Import a file with those that it includes, and name both interfaces",
+                ),
+                (
+                    "lockgate import swanctl swanctl.conf --output gw-a.toml",
+                    "Write the configuration to a new file",
+                ),
             ])
         },
     ),
