@@ -4,6 +4,7 @@
 #include <daemon.h>
 #include <processing/jobs/callback_job.h>
 
+#include "names.h"
 #include "session.h"
 
 /* Since 6.0.2 an SA can be bound to a CPU, and a moved SA names its old reqid too. */
@@ -20,6 +21,7 @@ typedef struct private_ipsec_t private_ipsec_t;
 struct private_ipsec_t {
 	kernel_ipsec_t public;
 	struct lg_session *session;
+	struct lg_names *names;
 };
 
 /* --- between charon's types and the protocol's ----------------------------------------------- */
@@ -496,6 +498,7 @@ METHOD(kernel_ipsec_t, enable_udp_decap, bool, private_ipsec_t *this, int fd, in
 
 METHOD(kernel_ipsec_t, destroy, void, private_ipsec_t *this)
 {
+	lg_names_destroy(this->names);
 	lg_session_destroy(this->session);
 	free(this);
 }
@@ -541,6 +544,7 @@ kernel_ipsec_t *lockgate_ipsec_create(void)
 		free(this);
 		return lockgate_refusal_create();
 	}
+	this->names = lg_names_create(this->session);
 	return &this->public;
 }
 

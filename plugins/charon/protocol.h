@@ -41,6 +41,8 @@
 #define LG_HEADER_BYTES 24
 /* Selectors of each end that an SA has at most. */
 #define LG_MAX_SELECTORS 64
+/* Bytes of a name at most. */
+#define LG_MAX_NAME 128
 
 /*
  * Header:
@@ -76,6 +78,9 @@ enum lg_kind {
 	                          policies beyond that are forgotten, and SAs too if this is the
 	                          charon process that was connected last; those of an earlier one
 	                          stay to their limits, or until others are added */
+
+	LG_NAME_SA = 13,       /* SOURCE, DESTINATION, SPI (an inbound SA), REQID, IKE, CHILD; its pair
+	                          and its successors have these names too */
 
 	/* lockgated answers: STATUS, [TEXT], and what the request says behind the arrow. */
 	LG_ANSWER = 0x80,
@@ -118,6 +123,9 @@ enum lg_field {
 	LG_PRIORITY = 28,      /* u32: class of charon's in the upper 8 bits, number of the
 	                          configuration in the lower 24 */
 	LG_HARDNESS = 29,      /* u8: 1 hard, 0 soft */
+	LG_IKE = 30,           /* the name of the connection in swanctl.conf: 1 to LG_MAX_NAME bytes of
+	                          printable ASCII; others come as '?' */
+	LG_CHILD = 31,         /* the name of the child, likewise */
 };
 
 /*

@@ -535,6 +535,44 @@ static enum lg_result flush(struct lg_session *session, enum lg_kind kind)
 	return result;
 }
 
+/* A name as the protocol has it. */
+static void put_name(struct lg_builder *request, enum lg_field field, const char *name)
+{
+	uint8_t bytes[LG_MAX_NAME];
+	size_t length;
+
+	for (length = 0; length < sizeof(bytes) && name[length]; length++) {
+		const unsigned char byte = name[length];
+
+		bytes[length] = byte < ' ' || byte > '~' ? '?' : byte;
+	}
+	if (!length)
+		bytes[length++] = '?';
+	lg_put(request, field, bytes, length);
+}
+
+enum lg_result lg_session_name_sa(struct lg_session *session, const struct lg_sa_id *id,
+				  uint32_t reqid, const char *ike, const char *child)
+{
+	enum lg_result result = LG_RESULT_DOWN;
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_lock(session->link);
+	/* One that is gone by now needs no name. */
+	if (!live_sa(session, id))
+		result = LG_RESULT_UNKNOWN;
+	else if (begin(session, &request, LG_NAME_SA)) {
+		put_id(&request, id);
+		lg_put_u32(&request, LG_REQID, reqid);
+		put_name(&request, LG_IKE, ike);
+		put_name(&request, LG_CHILD, child);
+		result = ask(session, &request, &answer, "naming an SA");
+	}
+	lg_link_unlock(session->link);
+	return result;
+}
+
 enum lg_result lg_session_flush_sas(struct lg_session *session)
 {
 	return flush(session, LG_FLUSH_SAS);

@@ -23,6 +23,7 @@ use wire::{Flow, Vni};
 use crate::cards::CardPicture;
 use crate::config_file::SaveError;
 use crate::endpoints::{ChangeSums, EndpointDesk};
+use crate::ike_names::IkeNames;
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -60,6 +61,8 @@ pub(crate) struct Running {
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
     pub(crate) liveness: HashMap<String, PeerLiveness>,
+    /// Names of charon's SAs.
+    pub(crate) ike_names: IkeNames,
     /// Source of the snapshot's SPIs: the key files, or stand-ins.
     pub(crate) spis: Spis,
     /// Entries of the flow cache that hold; none if it is off.

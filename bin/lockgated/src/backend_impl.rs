@@ -36,10 +36,11 @@ use crate::policies;
 use crate::put_sas;
 use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
+use crate::sa_limits::MAX_EXPIRIES;
 use crate::save;
 use crate::shown::{counters, kernel_tier, neighbours, ports, security_associations};
 use crate::state::State;
-use crate::totals::Totals;
+use crate::totals::{SaKey, Totals};
 use crate::unconfirmed;
 use crate::who::{ConnectionNumber, Uid};
 use crate::worker::Report;
@@ -62,6 +63,8 @@ pub(crate) struct Daemon {
     desks: Desks,
     /// Captures that run.
     captures: Captures,
+    /// Told of each SA of charon's that somebody else has deleted.
+    deletions: broadcast::Sender<SaKey>,
 }
 
 /// Parts of the daemon that the API reaches without the control thread.
@@ -94,7 +97,13 @@ impl Daemon {
         desks: Desks,
     ) -> Arc<Daemon> {
         let captures = Captures::default();
-        Arc::new(Daemon { picture, orders, asks, events, desks, captures })
+        let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
+        Arc::new(Daemon { picture, orders, asks, events, desks, captures, deletions })
+    }
+
+    /// Listens to deletions of charon's SAs by others.
+    pub(crate) fn deletions(&self) -> broadcast::Receiver<SaKey> {
+        self.deletions.subscribe()
     }
 
     /// Returns the last picture of the running state, without waiting.
@@ -503,8 +512,16 @@ impl Backend for Daemon {
     }
 
     async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal> {
+        let is_charons = deletion.manager == KeyManager::Ike;
         let done = self.order(|reply| Order::Sas(SaOrder::Delete { deletion, reply })).await;
         let done = done.unwrap_or(Err(SaRefusal::Stopping));
+        if let (Ok(done), false) = (&done, is_charons) {
+            let names = self.picture().ike_names.clone();
+            for gone in done.gone.iter().filter(|gone| names.has(gone)) {
+                // Nobody listens where no charon may come.
+                let _ = self.deletions.send(gone.clone());
+            }
+        }
         put_sas::audit_deletion(&self.events, by, &done);
         done
     }
@@ -605,6 +622,7 @@ fn running(counted: CountedPicture) -> Running {
         retired: totals.retired,
         moves: picture.moves.clone(),
         liveness: picture.liveness_of_peers(),
+        ike_names: picture.ike_names.clone(),
         spis: control::Spis::Configured,
     }
 }

@@ -17,6 +17,7 @@ use crate::backend::{ChangeError, WaitingChange};
 use crate::cards::NetdevCard;
 use crate::config_file::KnownDrift;
 use crate::history::History;
+use crate::ike_names::IkeNames;
 use crate::liveness::{Liveness, PeerLiveness};
 use crate::netdev::Netdev;
 use crate::revisions::Revisions;
@@ -62,6 +63,8 @@ pub(crate) struct Picture {
     pub(crate) liveness: Arc<Liveness>,
     /// The last packet of each SA.
     pub(crate) sa_activity: SaActivity,
+    /// Names of charon's SAs.
+    pub(crate) ike_names: IkeNames,
     /// The network card of each netdev that is on one, by slot.
     pub(crate) netdev_cards: HashMap<u16, NetdevCard>,
     /// Names of cards that may still drop packets which the rules permit.

@@ -63,7 +63,7 @@ impl State {
         let wanted = self.find_seats(&plan)?;
         let fresh = plan.fingerprints().len() as u32;
         let unchanged = plan.unchanged() as u32;
-        let done = SaChange { put: fresh, unchanged, deleted: 0, names };
+        let done = SaChange { put: fresh, unchanged, names, ..SaChange::default() };
         if fresh == 0 {
             return Ok((None, done));
         }
@@ -85,7 +85,7 @@ impl State {
     /// [`WorkerGone`]; inside, [`SaRefusal`]: nothing was deleted.
     pub(crate) async fn delete_sas(
         &mut self,
-        SaDeletion { incarnation, names }: SaDeletion,
+        SaDeletion { incarnation, names, .. }: SaDeletion,
     ) -> Result<Result<SaChange, SaRefusal>, WorkerGone> {
         let asked = match incarnation.as_str() {
             "" if self.stopping => Err(SaRefusal::Stopping),
@@ -107,7 +107,8 @@ impl State {
         if deleted == 0 {
             return Ok(Ok(SaChange::default()));
         }
-        let done = SaChange { deleted, names, ..SaChange::default() };
+        let gone = changed.gone.iter().map(|gone| (gone.direction, gone.spi, gone.peer.clone()));
+        let done = SaChange { deleted, names, gone: gone.collect(), ..SaChange::default() };
         Ok(self.gateway.change_sas(changed).await?.map_err(SaRefusal::from).map(|_| done))
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use control::{CompileError, DeleteRefusal, PutSa, RefusedPut, ReserveRefusal, SaName};
+use control::{CompileError, DeleteRefusal, KeyManager, PutSa, RefusedPut, ReserveRefusal, SaName};
 use dataplane::SnapshotError;
 use ipsec::Spi;
 use keystate::KeyUsed;
 
 use crate::cards::NoSeat;
+use crate::totals::SaKey;
 
 /// Returns a name for this run of the daemon that no other has. Empty, which no request may name,
 /// if the kernel gives no random number.
@@ -34,6 +35,8 @@ pub(crate) struct SaDeletion {
     pub(crate) incarnation: String,
     /// The SAs: all of them or none.
     pub(crate) names: Vec<SaName>,
+    /// The way by which it came. charon is told of SAs of its own that others delete.
+    pub(crate) manager: KeyManager,
 }
 
 /// A change of SAs that was made.
@@ -45,6 +48,8 @@ pub(crate) struct SaChange {
     pub(crate) deleted: u32,
     /// The names of the SAs, for an event.
     pub(crate) names: SaNames,
+    /// The SAs that were deleted.
+    pub(crate) gone: Vec<SaKey>,
 }
 
 /// Names of SAs, for events.

@@ -24,6 +24,7 @@ use crate::events::{Events, Kind};
 use crate::gateway::Gateway;
 use crate::growth::Growth;
 use crate::history::History;
+use crate::ike_names::IkeNames;
 use crate::kept_connections::KeptConnections;
 use crate::liveness::Liveness;
 use crate::netdev::Claim;
@@ -82,6 +83,8 @@ pub(crate) struct State {
     pub(crate) liveness: Arc<Liveness>,
     /// The last packet of each SA.
     pub(crate) sa_activity: SaActivity,
+    /// Names of charon's SAs.
+    pub(crate) ike_names: IkeNames,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The last mark reported of each sealing key's sequence numbers.
@@ -155,6 +158,7 @@ impl State {
             history: Arc::default(),
             liveness: Arc::default(),
             sa_activity: SaActivity::default(),
+            ike_names: IkeNames::default(),
             moves: Arc::default(),
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
@@ -246,6 +250,7 @@ impl State {
             history: self.history.clone(),
             liveness: self.liveness.clone(),
             sa_activity: self.sa_activity.clone(),
+            ike_names: self.ike_names.clone(),
             netdev_cards: gateway.cards.by_netdev(&gateway.snapshot),
             unconfirmed: gateway.cards.unconfirmed(),
             incarnation: self.incarnation.clone(),

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use zeroize::Zeroizing;
 
-use crate::{HEADER_BYTES, MAX_MESSAGE, VERSION};
+use crate::{HEADER_BYTES, MAX_MESSAGE, MAX_NAME, VERSION};
 
 /// First word of a message.
 const MAGIC: u32 = u32::from_be_bytes(*b"LGKM");
@@ -159,6 +159,16 @@ impl Field<'_> {
         is_good.then(|| text.to_owned()).ok_or_else(|| self.wrong())
     }
 
+    /// A name of charon's configuration: 1 to [`MAX_NAME`] characters of printable ASCII.
+    pub(crate) fn name(&self) -> Result<String, Malformed> {
+        let is_good = (1..=MAX_NAME).contains(&self.value.len())
+            && self.value.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        match is_good {
+            true => self.text(),
+            false => Err(self.wrong()),
+        }
+    }
+
     /// Address and port.
     pub(crate) fn outer(&self) -> Result<OuterAddress, Malformed> {
         let (address, port) = self.value.split_last_chunk::<2>().ok_or_else(|| self.wrong())?;
@@ -260,4 +270,6 @@ pub(crate) mod name {
     pub(crate) const ACTION: u16 = 27;
     pub(crate) const PRIORITY: u16 = 28;
     pub(crate) const HARDNESS: u16 = 29;
+    pub(crate) const IKE: u16 = 30;
+    pub(crate) const CHILD: u16 = 31;
 }

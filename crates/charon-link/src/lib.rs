@@ -32,8 +32,8 @@ mod told;
 
 pub use field::{Header, Malformed, OuterAddress};
 pub use request::{
-    AddPolicy, AddSa, Algorithm, Charon, LinkMode, Policy, PolicyAction, PolicyDirection, Request,
-    SaDirection, SaLimits, SaName, UpdateSa, decode, encode_request,
+    AddPolicy, AddSa, Algorithm, Charon, LinkMode, NameSa, Policy, PolicyAction, PolicyDirection,
+    Request, SaDirection, SaLimits, SaName, UpdateSa, decode, encode_request,
 };
 pub use selector::Selector;
 pub use told::{
@@ -48,3 +48,5 @@ pub const MAX_MESSAGE: usize = 8192;
 pub const HEADER_BYTES: usize = 24;
 /// Selectors of each end that an SA has at most.
 pub const MAX_SELECTORS: usize = 64;
+/// Bytes of a name at most.
+pub const MAX_NAME: usize = 128;

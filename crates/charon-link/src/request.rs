@@ -20,6 +20,7 @@ mod kind {
     pub(super) const FLUSH_SAS: u16 = 10;
     pub(super) const FLUSH_POLICIES: u16 = 11;
     pub(super) const REPEATED: u16 = 12;
+    pub(super) const NAME_SA: u16 = 13;
 }
 
 /// A request of the plugin.
@@ -59,6 +60,8 @@ pub enum Request {
     FlushPolicies,
     /// All that charon has of this incarnation was repeated.
     Repeated,
+    /// The names of an SA in charon's configuration.
+    NameSa(NameSa),
 }
 
 /// The programs at the other end.
@@ -79,6 +82,19 @@ pub struct SaName {
     pub destination: OuterAddress,
     /// The SPI.
     pub spi: u32,
+}
+
+/// The names of an SA in charon's configuration: its connection, and its child.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NameSa {
+    /// The SA, an inbound one.
+    pub name: SaName,
+    /// Number that charon gave the CHILD_SA's policies.
+    pub reqid: u32,
+    /// Name of the connection.
+    pub ike: String,
+    /// Name of the child.
+    pub child: String,
 }
 
 /// Direction of an SA.
@@ -264,6 +280,12 @@ fn request(kind: u16, taken: &mut Taken<'_>) -> Result<Request, Malformed> {
         kind::FLUSH_SAS => Request::FlushSas,
         kind::FLUSH_POLICIES => Request::FlushPolicies,
         kind::REPEATED => Request::Repeated,
+        kind::NAME_SA => Request::NameSa(NameSa {
+            name: sa_name(taken)?,
+            reqid: taken.need(name::REQID)?.u32()?,
+            ike: taken.need(name::IKE)?.name()?,
+            child: taken.need(name::CHILD)?.name()?,
+        }),
         other => return Err(Malformed::Kind(other)),
     })
 }
@@ -384,6 +406,7 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
         Request::FlushSas => kind::FLUSH_SAS,
         Request::FlushPolicies => kind::FLUSH_POLICIES,
         Request::Repeated => kind::REPEATED,
+        Request::NameSa(_) => kind::NAME_SA,
     };
     let mut out = Writer::new(Header { kind, number, incarnation });
     match request {
@@ -413,6 +436,12 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
             write_selectors(&mut out, selectors);
         }
         Request::FlushSas | Request::FlushPolicies | Request::Repeated => {}
+        Request::NameSa(NameSa { name, reqid, ike, child }) => {
+            write_name(&mut out, name);
+            out.put(name::REQID, &reqid.to_be_bytes());
+            out.put(name::IKE, ike.as_bytes());
+            out.put(name::CHILD, child.as_bytes());
+        }
     }
     out.finish()
 }

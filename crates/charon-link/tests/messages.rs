@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, Charon, HEADER_BYTES, Hardness, LinkMode, MAX_MESSAGE,
-    MAX_SELECTORS, Malformed, Policy, PolicyAction, PolicyDirection, Report, Request, SaDirection,
-    SaLimits, SaName, Selector, Status, Told, UpdateSa, Use, decode, decode_told, encode_answer,
-    encode_report, encode_request,
+    MAX_NAME, MAX_SELECTORS, Malformed, NameSa, Policy, PolicyAction, PolicyDirection, Report,
+    Request, SaDirection, SaLimits, SaName, Selector, Status, Told, UpdateSa, Use, decode,
+    decode_told, encode_answer, encode_report, encode_request,
 };
 use proptest::prelude::*;
 use zeroize::Zeroizing;
@@ -154,6 +154,9 @@ fn request() -> impl Strategy<Value = Request> {
         Just(Request::FlushSas),
         Just(Request::FlushPolicies),
         Just(Request::Repeated),
+        (sa_name(), edge_u32(), "[ -~]{1,128}", "[ -~]{1,128}")
+            .prop_map(|(name, reqid, ike, child)| NameSa { name, reqid, ike, child })
+            .prop_map(Request::NameSa),
     ]
 }
 
@@ -347,4 +350,19 @@ fn keys_are_not_printed() {
     let key = Zeroizing::new(vec![77; 36]);
     let printed = format!("{:?}", Algorithm { transform: 20, key });
     assert_eq!(printed, "transform 20 with 36 bytes of key");
+}
+
+#[test]
+fn a_name_is_short_and_printable() {
+    let end: SocketAddr = "192.0.2.1:500".parse().unwrap();
+    let name = SaName { source: end, destination: end, spi: 0x1001 };
+    let named = |child: &str| {
+        let (ike, child) = ("gw-b".to_owned(), child.to_owned());
+        let request = Request::NameSa(NameSa { name, reqid: 1, ike, child });
+        decode(&encode_request(1, 2, &request)).map(drop)
+    };
+    assert_eq!(named(&"n".repeat(MAX_NAME)), Ok(()));
+    for wrong in ["", "a\nb", "b\u{fc}ro", "\u{202e}", &"n".repeat(MAX_NAME + 1)] {
+        assert_eq!(named(wrong), Err(Malformed::Value(31)), "{wrong:?}");
+    }
 }

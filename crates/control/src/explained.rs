@@ -180,6 +180,9 @@ pub struct Explained {
     pub spi: Option<String>,
     /// The peer that it is sealed for again, around the first layer.
     pub outer: Option<String>,
+    /// The child of charon's that its SA is of, behind the name of the connection: a daemon knows
+    /// it, a file does not.
+    pub child: Option<String>,
     /// Largest inner packet on its way, bytes.
     pub mtu: Option<u32>,
     /// Of a packet in a virtual network, who sends it, and to whom.
@@ -734,6 +737,7 @@ impl Story<'_> {
             tunnel: tunnel.map(|ends| TunnelEnds { local: ends.local, remote: ends.remote }),
             spi: sa.and_then(|sa| self.spi(sa)),
             outer: told.sealed_again_by.map(|(set, _)| self.peer_name(set).to_owned()),
+            child: None,
             mtu: told.mtu,
             inside,
             generation: self.snapshot.generation().0,

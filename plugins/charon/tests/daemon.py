@@ -11,7 +11,7 @@ import time
 KINDS = {
     1: "HELLO", 2: "GET_SPI", 3: "ADD_SA", 4: "UPDATE_SA", 5: "QUERY_SA", 6: "DELETE_SA",
     7: "ADD_POLICY", 8: "QUERY_POLICY", 9: "DELETE_POLICY", 10: "FLUSH_SAS",
-    11: "FLUSH_POLICIES", 12: "REPEATED",
+    11: "FLUSH_POLICIES", 12: "REPEATED", 13: "NAME_SA",
 }
 ANSWER, ACQUIRE, EXPIRE, MAPPING = 0x80, 0x101, 0x102, 0x103
 FIELDS = {
@@ -20,7 +20,7 @@ FIELDS = {
     14: "INTEGRITY_KEY", 15: "ESN", 16: "WINDOW", 17: "ENCAPSULATION", 18: "SOFT", 19: "HARD",
     20: "SOURCE_SELECTOR", 21: "DESTINATION_SELECTOR", 22: "INITIATOR", 23: "REPEAT",
     24: "NEW_SOURCE", 25: "NEW_DESTINATION", 26: "USE", 27: "ACTION", 28: "PRIORITY",
-    29: "HARDNESS",
+    29: "HARDNESS", 30: "IKE", 31: "CHILD",
 }
 NUMBERS = {name: number for number, name in FIELDS.items()}
 DONE, REFUSED, UNKNOWN, NO_SUITE, TAKEN, KEY_USED = 0, 1, 2, 3, 7, 8
@@ -47,6 +47,7 @@ SHAPES = {
     "FLUSH_SAS": (set(), set(), set()),
     "FLUSH_POLICIES": (set(), set(), set()),
     "REPEATED": (set(), set(), set()),
+    "NAME_SA": (SA | {"REQID", "IKE", "CHILD"}, set(), set()),
 }
 
 
@@ -130,6 +131,7 @@ class Daemon:
 
     def clear(self):
         self.sas = {}
+        self.names = {}
         self.reserved = set()
         self.policies = []
         self.connected = threading.Event()
@@ -319,6 +321,15 @@ class Daemon:
             self.seen_policies.remove(request.policy())
         return DONE, b""
 
+    def do_name_sa(self, request):
+        key = request.identity()
+        if key not in self.sas:
+            return UNKNOWN, b""
+        names = (request.get("IKE"), request.get("CHILD"))
+        assert all(0 < len(name) <= 128 and name.decode("ascii").isprintable() for name in names)
+        self.names[key] = names
+        return DONE, b""
+
     def do_flush_sas(self, _):
         self.sas = {}
         return DONE, b""
@@ -347,7 +358,8 @@ class Daemon:
     # For assertions.
 
     def kinds(self):
-        return [request.kind for request in self.history]
+        """Kinds of all requests but names, which come beside the others."""
+        return [request.kind for request in list(self.history) if request.kind != "NAME_SA"]
 
     def of(self, direction):
         return [sa for sa in list(self.sas.values()) if sa.number_of("DIRECTION") == direction]

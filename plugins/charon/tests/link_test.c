@@ -62,6 +62,8 @@ struct peer {
 	uint32_t next_spi;
 	unsigned count;
 	struct seen seen[SEEN];
+	/* The last name of a connection. */
+	char name[LG_MAX_NAME + 1];
 };
 
 static const struct lg_address HERE = { 4, { 10, 0, 0, 1 }, 500 };
@@ -102,6 +104,7 @@ static bool handle(struct peer *peer, int connection, const struct lg_view *requ
 {
 	struct seen *seen = &peer->seen[peer->count % SEEN];
 	uint16_t status = LG_DONE;
+	const uint8_t *name;
 	uint8_t repeat;
 	size_t length;
 
@@ -112,6 +115,11 @@ static bool handle(struct peer *peer, int connection, const struct lg_view *requ
 		.has_key = lg_find(request, LG_KEY, &length),
 	};
 	lg_read_u32(request, LG_SPI, &seen->spi);
+	name = lg_find(request, LG_IKE, &length);
+	if (name && length < sizeof(peer->name)) {
+		memset(peer->name, 0, sizeof(peer->name));
+		memcpy(peer->name, name, length);
+	}
 	peer->count++;
 	assert(request->incarnation == (request->kind == LG_HELLO ? 0 : peer->incarnation));
 	if (peer->manner == SILENT)
@@ -527,7 +535,11 @@ static void calls_reach_the_peer_and_the_ledger(void)
 	assert(add_policy(rig, 0xabc, 1) == LG_RESULT_DONE);
 	assert(lg_session_query_sa(rig->session, &in, &use) == LG_RESULT_DONE);
 	assert(use.packets == 3 && use.bytes == 300 && use.idle == 7);
+	assert(lg_session_name_sa(rig->session, &in, 7, "gw\x01\xffb", "") == LG_RESULT_DONE);
+	assert(rig->peer.seen[peer_count(&rig->peer) - 1].kind == LG_NAME_SA);
+	assert(strcmp(rig->peer.name, "gw??b") == 0);
 	assert(lg_session_update_sa(rig->session, &in, &move) == LG_RESULT_DONE);
+	assert(lg_session_name_sa(rig->session, &in, 7, "a", "b") == LG_RESULT_UNKNOWN);
 	/* It is known by its new address alone. */
 	assert(lg_session_query_sa(rig->session, &in, &use) == LG_RESULT_UNKNOWN);
 	in.destination = move.destination;

@@ -107,6 +107,8 @@ def an_install_says_what_charon_negotiated(lab):
     assert sorted(directions) == [INBOUND, OUTBOUND, FORWARD]
     assert {dict(policy)["SPI"] for policy in a.daemon.policies} == {
         out.get("SPI"), a.daemon.of(INBOUND)[0].get("SPI")}
+    # The child has its names as soon as it is up.
+    wait(lambda: list(a.daemon.names.values()) == [(b"peer", b"net")], 2, "names")
     # What lockgated chose is what the peer was told.
     assert b.daemon.of(OUTBOUND)[0].get("SPI") == a.daemon.of(INBOUND)[0].get("SPI")
     keys_once(a, b)
@@ -240,6 +242,18 @@ def a_soft_expire_rekeys_make_before_break(lab):
     wait(lambda: old.identity() not in a.daemon.sas, 8, "the end of the old inbound SA")
     wait(lambda: two_sas(a) and two_sas(b), 3, "two SAs")
     keys_once(a, b)
+
+
+@test
+def a_successor_has_its_names_too(lab):
+    a, b = lab.up()
+    for gateway in (a, b):
+        wait(lambda: len(gateway.daemon.names) == 1, 2, "names")
+    a.swanctl("--rekey", "--child", "net")
+    for gateway in (a, b):
+        wait(lambda: len(gateway.daemon.names) == 2, 5, "names of the new child")
+        assert set(gateway.daemon.names.values()) == {(b"peer", b"net")}, gateway.daemon.names
+        assert not gateway.daemon.wrong, gateway.daemon.wrong
 
 
 @test

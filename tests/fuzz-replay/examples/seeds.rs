@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use charon_link::{
-    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, Policy, PolicyAction,
+    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, NameSa, Policy, PolicyAction,
     PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, UpdateSa,
     Use, encode_answer, encode_report, encode_request,
 };
@@ -98,6 +98,7 @@ fn charon() -> Seeds {
     let action = PolicyAction::Protect;
     let add = AddPolicy { policy, action, reqid: 1, spi: 0, priority: 9, repeat: false };
     let hello = Charon { charon: "5.9.8".into(), plugin: "1".into() };
+    let names = NameSa { name, reqid: 1, ike: "gw-b".into(), child: "net".into() };
     let update = UpdateSa { name, source, destination, in_udp: true };
     let requests = [
         ("hello", Request::Hello(hello)),
@@ -109,6 +110,7 @@ fn charon() -> Seeds {
         ("query-policy", query),
         ("delete-policy", Request::DeletePolicy(add)),
         ("repeated", Request::Repeated),
+        ("name-sa", Request::NameSa(names)),
     ];
     let requests = requests.map(|(kind, request)| (kind, encode_request(1, 2, &request)));
     let usage = Some(Use { packets: 1, bytes: 2, idle_seconds: None });

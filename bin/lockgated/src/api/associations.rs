@@ -78,7 +78,7 @@ pub(super) fn deletion(
         })
     };
     let names = sas.into_iter().enumerate().map(name).collect::<Result<_, Status>>()?;
-    Ok(SaDeletion { incarnation, names })
+    Ok(SaDeletion { incarnation, names, manager: KeyManager::Api })
 }
 
 /// Presents what became of SAs.

@@ -162,9 +162,17 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             pmtu: peer.pmtu.name().into(),
             fragment_outer: peer.fragment_outer,
             outer: peer.outer.clone(),
+            ike: set.and_then(|(_, set)| ike_child(running, set, peer)),
         }
     };
     running.settings.peers.iter().map(one).collect()
+}
+
+/// Returns the child of charon's whose SA seals first for a peer.
+fn ike_child(running: &Running, set: &SaSet, peer: &Peer) -> Option<v1::IkeChild> {
+    let sa = running.snapshot.outbound_sa(*set.outbound.first()?);
+    let key = (Direction::Outbound, sa.spi, peer.name.clone());
+    running.ike_names.shown(&key, sa.allowance.as_ref())
 }
 
 /// Returns the number of policies that name each set.
@@ -358,6 +366,7 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         tunnel,
         spi: told.spi,
         outer: told.outer,
+        child: told.child,
         mtu: told.mtu,
         inside,
         generation: told.generation,
@@ -365,6 +374,21 @@ pub(super) fn explanation(told: Explained) -> v1::Explanation {
         placement: told.placement.into_iter().map(place).collect(),
         lines: lines.map(|(heading, text)| v1::Line { heading: heading.into(), text }).collect(),
     }
+}
+
+/// Names the child of charon's whose SA seals the packet, if charon has told it.
+pub(super) fn name_child(told: &mut Explained, running: &Running) {
+    let (Some(peer), Some(spi)) = (&told.peer, &told.spi) else { return };
+    let digits = spi.trim_start_matches("0x");
+    let spi = u32::from_str_radix(digits, 16).ok().and_then(ipsec::Spi::new);
+    let key = spi.map(|spi| (Direction::Outbound, spi, peer.clone()));
+    let child = key.and_then(|key| running.ike_names.shown(&key, None));
+    let Some(child) = child.filter(|child| !child.child.is_empty()) else { return };
+    let text = format!("{} of connection {}", child.child, child.connection);
+    let behind_sa = told.lines.iter().position(|(heading, _)| *heading == "SA");
+    let place = behind_sa.map_or(told.lines.len(), |place| place + 1);
+    told.lines.insert(place, ("child", format!("{text}, reqid {}", child.reqid)));
+    told.child = Some(text);
 }
 
 /// A configuration compared with the running one.

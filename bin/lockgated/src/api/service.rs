@@ -287,7 +287,8 @@ impl<B: Backend> Gateway for Service<B> {
             recalled: &recalled,
             kernel_tier: kernel_tier.as_deref(),
         };
-        let told = control::explain(picture, question).map_err(refused)?;
+        let mut told = control::explain(picture, question).map_err(refused)?;
+        present::name_child(&mut told, &running);
         let mut answer = present::explanation(told);
         if inside.is_none() {
             let cards = self.backend.cards().await;

@@ -4,9 +4,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use charon_link::{AddPolicy, PolicyAction, PolicyDirection, SaDirection, SaName, Selector};
+use charon_link::{
+    AddPolicy, NameSa, PolicyAction, PolicyDirection, SaDirection, SaName, Selector,
+};
 use ipsec::Spi;
 use policy::Direction;
+
+use crate::ike_names::IkeNames;
+use crate::totals::SaKey;
 
 /// Identity of an SA: inbound its SPI, outbound the SPI at its destination's address.
 pub(super) type SaPlace = (Direction, Spi, SocketAddr);
@@ -30,6 +35,8 @@ pub(super) struct KnownSa {
 /// SAs and policies that charon has here. Bounded by what may be put, and by [`MAX_POLICIES`].
 #[derive(Default)]
 pub(super) struct Book {
+    /// The names that are shown.
+    names: IkeNames,
     sas: HashMap<SaPlace, KnownSa>,
     policies: Vec<KnownPolicy>,
 }
@@ -62,10 +69,28 @@ fn is_same(one: &AddPolicy, other: &AddPolicy) -> bool {
     (one.reqid, one.spi, &one.policy) == (other.reqid, other.spi, &other.policy)
 }
 
+/// The key of an SA of a peer.
+fn key((direction, spi, _): SaPlace, peer: &str) -> SaKey {
+    (direction, spi, peer.to_owned())
+}
+
 impl Book {
+    /// An empty book, whose SAs have names among others.
+    pub(super) fn with(names: IkeNames) -> Book {
+        Book { names, ..Book::default() }
+    }
+
+    /// Notes the names of an SA; returns whether it is known.
+    pub(super) fn name(&self, NameSa { name, ike, child, .. }: &NameSa) -> bool {
+        let Some((direction, known)) = self.find(name) else { return false };
+        let place = place(direction, name);
+        place.is_some_and(|place| self.names.name(&key(place, &known.peer), [ike, child]))
+    }
+
     /// Notes an SA.
     pub(super) fn add(&mut self, direction: Direction, sa: KnownSa) {
         if let Some(place) = place(direction, &sa.name) {
+            self.names.add(key(place, &sa.peer), sa.reqid);
             self.sas.insert(place, sa);
         }
     }
@@ -83,8 +108,10 @@ impl Book {
 
     /// Forgets an SA.
     pub(super) fn forget(&mut self, direction: Direction, name: &SaName) {
-        if let Some(place) = place(direction, name) {
-            self.sas.remove(&place);
+        if let Some(place) = place(direction, name)
+            && let Some(gone) = self.sas.remove(&place)
+        {
+            self.names.forget(&key(place, &gone.peer));
         }
     }
 

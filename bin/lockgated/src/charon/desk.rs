@@ -48,9 +48,10 @@ const MAX_UNANSWERED: usize = crate::acquires::MAX_OUTSTANDING;
 
 impl Desk {
     pub(super) fn new(daemon: Arc<Daemon>) -> Desk {
+        let book = Book::with(daemon.picture().ike_names.clone());
         Desk {
             daemon,
-            book: Book::default(),
+            book,
             peers: IkePeers::default(),
             peers_of: None,
             process: None,
@@ -121,6 +122,10 @@ impl Desk {
                 Answer::done()
             }
             Request::Repeated => self.settle().await,
+            Request::NameSa(names) => match self.book.name(&names) {
+                true => Answer::done(),
+                false => Answer::plain(Status::Unknown, ""),
+            },
         }
     }
 
@@ -356,7 +361,7 @@ impl Desk {
     }
 
     async fn delete(&self, names: Vec<control::SaName>) -> Result<(), SaRefusal> {
-        let deletion = SaDeletion { incarnation: String::new(), names };
+        let deletion = SaDeletion { incarnation: String::new(), names, manager: KeyManager::Ike };
         self.daemon.delete_sas(deletion, ROOT).await.map(drop)
     }
 

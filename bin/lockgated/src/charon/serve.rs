@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use api::v1;
 use charon_link::{
-    Answer, Header, Malformed, Report, Request, Status, decode, encode_answer, encode_report,
+    Answer, Hardness, Header, Malformed, Report, Request, Status, decode, encode_answer,
+    encode_report,
 };
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -18,6 +19,7 @@ use crate::backend::Backend;
 use crate::backend_impl::Daemon;
 use crate::events::{Events, Kind};
 use crate::sa_limits::Expiry;
+use crate::totals::SaKey;
 
 /// Time that charon may take to read what it is told.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,9 +30,10 @@ const AGAIN: Duration = Duration::from_millis(100);
 pub(crate) async fn serve(
     socket: CharonSocket,
     daemon: Arc<Daemon>,
-    mut expiries: broadcast::Receiver<Expiry>,
+    expiries: broadcast::Receiver<Expiry>,
 ) {
     let events = daemon.events.clone();
+    let mut expiries = Ends { expiries, deletions: daemon.deletions() };
     let mut desk = Desk::new(daemon.clone());
     loop {
         let taken = tokio::select! {
@@ -68,6 +71,24 @@ fn note(expiry: Result<Expiry, RecvError>, desk: &mut Desk) -> Option<Report> {
     expiry.ok().and_then(|expiry| desk.expired(&expiry))
 }
 
+/// Ends of charon's SAs: limits that are reached, and deletions by others, which are hard ends.
+struct Ends {
+    expiries: broadcast::Receiver<Expiry>,
+    deletions: broadcast::Receiver<SaKey>,
+}
+
+impl Ends {
+    /// The next one.
+    async fn recv(&mut self) -> Result<Expiry, RecvError> {
+        tokio::select! {
+            expiry = self.expiries.recv() => expiry,
+            gone = self.deletions.recv() => gone.map(|(direction, spi, peer)| {
+                Expiry { direction, spi, peer: peer.into(), hardness: Hardness::Hard }
+            }),
+        }
+    }
+}
+
 /// One connection.
 struct Session {
     connection: Connection,
@@ -79,12 +100,7 @@ struct Session {
 
 impl Session {
     /// Serves the connection until it ends; says why it did.
-    async fn run(
-        &mut self,
-        desk: &mut Desk,
-        socket: &CharonSocket,
-        expiries: &mut broadcast::Receiver<Expiry>,
-    ) -> String {
+    async fn run(&mut self, desk: &mut Desk, socket: &CharonSocket, expiries: &mut Ends) -> String {
         let begun = Instant::now();
         loop {
             let is_mute = self.greeted.is_none();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use charon_link::{
-    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, Policy, PolicyAction,
+    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, NameSa, Policy, PolicyAction,
     PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, Told,
     UpdateSa, decode_told, encode_request,
 };
+use control::KeyManager;
 use policy::Direction;
 use proptest::prelude::*;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -454,11 +455,61 @@ async fn an_sa_that_somebody_else_deleted_keeps_no_successor_out() {
     assert_eq!(desk.answer(add(sa(Outbound, 0x500, 1))).await.status, Status::Done);
     let spi = ipsec::Spi::new(0x500).unwrap();
     let name = control::SaName { direction: Direction::Outbound, spi, peer: None };
-    let deletion = SaDeletion { incarnation: String::new(), names: vec![name] };
+    let deletion =
+        SaDeletion { incarnation: String::new(), names: vec![name], manager: KeyManager::Api };
     lab.daemon.delete_sas(deletion, Uid(0)).await.unwrap();
     desk.begin(Some(2));
     assert_eq!(desk.answer(add(sa(Outbound, 0x501, 2))).await.status, Status::Done);
     assert_eq!(lab.shown().await.len(), 1);
+}
+
+#[tokio::test]
+async fn charon_is_told_that_somebody_deleted_an_sa_of_its_own() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 1))).await, Status::Done);
+    let spi = ipsec::Spi::new(0x500).unwrap();
+    let name = control::SaName { direction: Direction::Outbound, spi, peer: None };
+    let names = vec![name];
+    let deletion = SaDeletion { incarnation: String::new(), names, manager: KeyManager::Api };
+    lab.daemon.delete_sas(deletion, Uid(0)).await.unwrap();
+    assert!(lab.shown().await.is_empty());
+    let destination = address(REMOTE);
+    let report = Report::Expire { spi: 0x500, destination, hardness: Hardness::Hard };
+    assert_eq!(plugin.report().await, report);
+    // charon deletes both SAs of the child then: it is not told of its own deletions.
+    assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 2))).await, Status::Done);
+    let name = sa(Outbound, 0x501, 2).name;
+    assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Done);
+    assert!(timeout(Duration::from_millis(200), plugin.report()).await.is_err());
+}
+
+#[tokio::test]
+async fn names_of_a_child_are_shown_with_both_of_its_sas() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let [inbound, outbound] = [sa(Inbound, 0x600, 1), sa(Outbound, 0x500, 2)];
+    let names = NameSa {
+        name: inbound.name,
+        reqid: inbound.reqid,
+        ike: "gw-b".into(),
+        child: "net".into(),
+    };
+    assert_eq!(plugin.status(&Request::NameSa(names.clone())).await, Status::Unknown);
+    assert_eq!(inbound.reqid, outbound.reqid);
+    for sa in [inbound, outbound] {
+        assert_eq!(plugin.status(&add(sa)).await, Status::Done);
+    }
+    assert_eq!(plugin.status(&Request::NameSa(names)).await, Status::Done);
+    let shown = lab.daemon.security_associations().await;
+    let named = shown.iter().map(|sa| sa.ike.clone().unwrap());
+    let named: Vec<_> = named.map(|ike| (ike.connection, ike.child, ike.reqid)).collect();
+    assert_eq!(named[0], ("gw-b".into(), "net".into(), named[1].2));
+    assert_eq!(named[0], named[1]);
+    let running = lab.daemon.running().await;
+    let peers = crate::api::peers(&running);
+    let peer = peers.iter().find(|peer| peer.name == "a").unwrap();
+    assert_eq!(peer.ike.as_ref().unwrap().child, "net");
 }
 
 #[tokio::test]

@@ -64,7 +64,10 @@ pub(super) async fn put(state: &mut State, sas: Vec<PutSa>) -> Result<SaChange, 
 }
 
 async fn delete(state: &mut State, names: Vec<SaName>) -> Result<SaChange, SaRefusal> {
-    state.delete_sas(SaDeletion { incarnation: String::new(), names }).await.unwrap()
+    state
+        .delete_sas(SaDeletion { incarnation: String::new(), names, manager: KeyManager::Api })
+        .await
+        .unwrap()
 }
 
 /// Kind, subject and message of the events about SAs that were put.
@@ -97,7 +100,11 @@ async fn what_is_put_runs_on_every_worker_and_needs_the_name_of_this_run() {
     let again = put(&mut state, vec![sa(Outbound, 500, 1)]).await.unwrap();
     assert_eq!((again.put, again.unchanged), (0, 1));
     assert!(Arc::ptr_eq(&walked, &machine.walked()), "nothing was published");
-    let other_run = SaDeletion { incarnation: "x".into(), names: vec![name(Outbound, 500)] };
+    let other_run = SaDeletion {
+        incarnation: "x".into(),
+        names: vec![name(Outbound, 500)],
+        manager: KeyManager::Api,
+    };
     let refused = state.delete_sas(other_run).await.unwrap().unwrap_err();
     assert_eq!(refused.word(), "other_incarnation");
     assert_eq!(delete(&mut state, vec![name(Outbound, 500)]).await.unwrap().deleted, 1);

@@ -76,6 +76,7 @@ fn outbound(
         owner: owner.name().into(),
         age_ms: age_ms(owner),
         last_packet_age_ms: last_packet_age_ms(picture, key),
+        ike: ike(picture, key, sa.allowance.as_ref()),
         ..association(key, sa.suite, &sa.encapsulation, totals)
     }
 }
@@ -110,6 +111,7 @@ fn inbound(
         owner: owner.name().into(),
         age_ms: age_ms(owner),
         last_packet_age_ms: last_packet_age_ms(picture, key),
+        ike: ike(picture, key, sa.allowance.as_ref()),
         ..association(key, sa.suite, &sa.encapsulation, totals)
     }
 }
@@ -175,6 +177,15 @@ fn last_packet_age_ms(
 ) -> Option<u64> {
     let last = picture.sa_activity.last_packet(&(direction, spi, peer.to_owned()))?;
     u64::try_from(last.elapsed().as_millis()).ok()
+}
+
+/// The child of charon's that an SA is of.
+fn ike(
+    picture: &Picture,
+    (direction, spi, peer): (Direction, Spi, &str),
+    allowance: Option<&Allowance>,
+) -> Option<v1::IkeChild> {
+    picture.ike_names.shown(&(direction, spi, peer.to_owned()), allowance)
 }
 
 fn is_spent(allowance: Option<&Allowance>) -> bool {

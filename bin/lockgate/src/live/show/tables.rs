@@ -245,7 +245,38 @@ pub(super) fn peers(answer: &v1::Peers, columns: Columns) -> String {
         "local",
     ];
     let wide = [&wide[..], &["address", "sealed", "opened"]].concat();
-    some(fitted("Peers", &header, rows, Numbers(7..=12), (columns, &wide)), "no peers")
+    let table = fitted("Peers", &header, rows, Numbers(7..=12), (columns, &wide));
+    let with_ike = answer.peers.iter().filter_map(|peer| Some((peer, peer.ike.as_ref()?)));
+    let children = with_ike.map(|(peer, ike)| [vec![peer.name.clone()], child(ike)].concat());
+    let children = children_of_ike(&["peer"], children.collect(), columns);
+    some(table, "no peers") + &children
+}
+
+/// The children of charon's; nothing if there is none. `first` heads the columns before those of
+/// [`child`].
+fn children_of_ike(first: &[&str], rows: Vec<Vec<String>>, columns: Columns) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let header = [first, &["connection", "child", "reqid", "established", "rekey due"]].concat();
+    let numbers = Numbers(first.len() + 2..=first.len() + 2);
+    fitted("Children of IKE", &header, rows, numbers, (columns, &["reqid", "connection"]))
+}
+
+/// Names of a child of charon's, its number and its times.
+fn child(ike: &v1::IkeChild) -> Vec<String> {
+    let seconds = |seconds: u64| duration(seconds.saturating_mul(1000));
+    vec![
+        or_dash(&ike.connection),
+        or_dash(&ike.child),
+        ike.reqid.to_string(),
+        format!("{} ago", seconds(ike.established_s)),
+        match ike.rekey_due_s {
+            None => "-".into(),
+            Some(0) => "now".into(),
+            Some(due) => format!("in {}", seconds(due)),
+        },
+    ]
 }
 
 /// A peer's present address, if it is not the configured one, and how often the peer has moved.
@@ -361,6 +392,13 @@ pub(super) fn security_associations(answer: &v1::SecurityAssociations, columns: 
     let title = "Security associations";
     let table = fitted(title, &header, rows, Numbers(3..=6), (columns, &wide));
     let mut text = some(table, "no SAs");
+    let with_ike = answer.sas.iter().filter_map(|sa| Some((sa, sa.ike.as_ref()?)));
+    let children = with_ike.map(|(sa, ike)| {
+        let first = vec![sa.direction.clone(), sa.spi.clone(), sa.peer.clone()];
+        [first, child(ike)].concat()
+    });
+    let first = ["direction", "SPI", "peer"];
+    text.push_str(&children_of_ike(&first, children.collect(), columns));
     text.push_str(&sa_limits(answer, columns));
     for sa in answer.sas.iter().filter(|sa| !sa.state_reason.is_empty()) {
         let v1::SecurityAssociation { direction, spi, peer, state, state_reason, .. } = sa;

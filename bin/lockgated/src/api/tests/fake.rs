@@ -108,6 +108,7 @@ impl Fake {
             retired: [("berlin".to_owned(), [Volume { packets: 2, bytes: 200 }; 2])].into(),
             moves: Arc::new([("berlin".into(), 3)].into()),
             liveness: [("berlin".into(), heard())].into(),
+            ike_names: crate::ike_names::IkeNames::default(),
             spis: Spis::Unknown,
             cache_entries: ["ipv4", "ipv6"].map(entries).into(),
         };

@@ -1,0 +1,137 @@
+//! Names that charon's configuration has for SAs: connection, child, and the number of its policies.
+//!
+//! charon's plugin tells them once a child is up, by one of its SAs. The other SA of the pair has
+//! the same names, and so have those that follow: they have the same number and the same peer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::v1;
+use config::escaped_line;
+use ipsec::{Allowance, Used};
+
+use crate::sa_limits::boot_clock_ns;
+use crate::totals::SaKey;
+
+/// The names of all SAs of charon's. Copies show the same ones.
+#[derive(Clone, Default)]
+pub(crate) struct IkeNames {
+    sas: Arc<Mutex<HashMap<SaKey, Known>>>,
+}
+
+/// What is known of an SA.
+struct Known {
+    reqid: u32,
+    /// `None`: they were not told yet.
+    names: Option<Arc<ChildNames>>,
+}
+
+/// Names of a child, fit to be shown.
+struct ChildNames {
+    connection: String,
+    child: String,
+}
+
+impl IkeNames {
+    fn sas(&self) -> MutexGuard<'_, HashMap<SaKey, Known>> {
+        // Names are whole at any time.
+        self.sas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an SA. One that is there already, or has the number and peer of another one, has names
+    /// at once.
+    pub(crate) fn add(&self, key: SaKey, reqid: u32) {
+        let mut sas = self.sas();
+        let is_kin = |(of, known): &(&SaKey, &Known)| of.2 == key.2 && known.reqid == reqid;
+        let names = sas.iter().filter(is_kin).find_map(|(_, known)| known.names.clone());
+        sas.insert(key, Known { reqid, names });
+    }
+
+    /// Names an SA, and those of its number and peer. Returns whether it is known.
+    pub(crate) fn name(&self, key: &SaKey, [connection, child]: [&str; 2]) -> bool {
+        let mut sas = self.sas();
+        let Some(reqid) = sas.get(key).map(|known| known.reqid) else { return false };
+        let [connection, child] = [connection, child].map(|name| escaped_line(name).into_owned());
+        let names = Arc::new(ChildNames { connection, child });
+        for (of, known) in sas.iter_mut() {
+            if of.2 == key.2 && known.reqid == reqid {
+                known.names = Some(names.clone());
+            }
+        }
+        true
+    }
+
+    /// Forgets an SA.
+    pub(crate) fn forget(&self, key: &SaKey) {
+        self.sas().remove(key);
+    }
+
+    /// Returns whether an SA is one of charon's.
+    pub(crate) fn has(&self, key: &SaKey) -> bool {
+        self.sas().contains_key(key)
+    }
+
+    /// Describes an SA in the API's message; `None`: charon did not put it.
+    pub(crate) fn shown(&self, key: &SaKey, allowance: Option<&Allowance>) -> Option<v1::IkeChild> {
+        let sas = self.sas();
+        let Known { reqid, names } = sas.get(key)?;
+        let names = names.as_deref();
+        let text = |of: fn(&ChildNames) -> &String| names.map(of).cloned().unwrap_or_default();
+        let established_s = allowance.and_then(|allowance| {
+            // Its time counts from the put.
+            let Used { seconds, .. } = allowance.account.used(boot_clock_ns());
+            seconds
+        });
+        let soft = allowance.and_then(|allowance| allowance.lifetime.soft.seconds);
+        Some(v1::IkeChild {
+            connection: text(|names| &names.connection),
+            child: text(|names| &names.child),
+            reqid: *reqid,
+            established_s: established_s.unwrap_or_default(),
+            rekey_due_s: soft
+                .map(|soft| u64::from(soft).saturating_sub(established_s.unwrap_or_default())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipsec::Spi;
+    use policy::Direction::{self, Inbound, Outbound};
+
+    use super::*;
+
+    fn key(direction: Direction, spi: u32, peer: &str) -> SaKey {
+        (direction, Spi::new(spi).unwrap(), peer.to_owned())
+    }
+
+    fn child(names: &IkeNames, key: &SaKey) -> String {
+        names.shown(key, None).map_or("-".into(), |shown| shown.connection + "/" + &shown.child)
+    }
+
+    #[test]
+    fn a_pair_and_its_successors_have_the_names_of_one_of_them() {
+        let names = IkeNames::default();
+        let [one, other, next] = [(Inbound, 256), (Outbound, 512), (Outbound, 513)]
+            .map(|(direction, spi)| key(direction, spi, "b"));
+        let (of_other_peer, of_other_child) = (key(Inbound, 257, "c"), key(Inbound, 258, "b"));
+        assert!(!names.name(&one, ["gw", "net"]), "no such SA");
+        for (sa, reqid) in [(&one, 1), (&other, 1), (&of_other_peer, 1), (&of_other_child, 2)] {
+            names.add(sa.clone(), reqid);
+        }
+        assert_eq!(child(&names, &one), "/");
+        assert!(names.name(&one, ["gw", "net\u{202e}"]));
+        names.add(next.clone(), 1);
+        // Put once more, as after a break of the connection.
+        names.add(one.clone(), 1);
+        for named in [&one, &other, &next] {
+            assert_eq!(child(&names, named), "gw/net\\u{202E}", "{named:?}");
+        }
+        assert_eq!([&of_other_peer, &of_other_child].map(|sa| child(&names, sa)), ["/", "/"]);
+        names.forget(&one);
+        assert_eq!(
+            (child(&names, &one), names.has(&one), names.has(&next)),
+            ("-".into(), false, true)
+        );
+    }
+}
