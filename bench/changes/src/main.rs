@@ -201,6 +201,7 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
             acquires: false,
             mss_clamp: true,
             may_move: false,
+            moves_by_ike: false,
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
             fragment_outer: false,

@@ -439,6 +439,7 @@ impl Case {
             acquires: false,
             mss_clamp: true,
             may_move: false,
+            moves_by_ike: false,
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
             fragment_outer: false,

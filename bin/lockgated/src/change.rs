@@ -277,7 +277,7 @@ impl State {
             finished.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         *compiler = lent;
         let mut compiled = compiled?;
-        compiled.keep_peer_addresses(&self.gateway.compiled);
+        compiled.keep_moved_peers(&self.gateway.compiled);
         let summary = Summary { key_changes, stored_keys, warnings, differences, effective };
         Ok((compiled, guard, summary))
     }

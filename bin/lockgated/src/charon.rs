@@ -18,16 +18,20 @@
 //! | `desk` | requests, and the answers to them |
 //! | `book` | SAs and policies that charon has |
 //! | `matching` | the peer that an SA is for |
+//! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
 //! | `suites` | algorithms of IKEv2 |
 
 mod book;
 mod desk;
 mod matching;
+mod moves;
+#[cfg(test)]
+mod moves_tests;
 mod serve;
 mod socket;
 mod suites;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use serve::serve;
+pub(crate) use serve::{Heard, serve};
 pub(crate) use socket::{CHARON_SOCKET, CharonSocket};

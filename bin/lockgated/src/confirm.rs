@@ -122,7 +122,7 @@ impl State {
     async fn bring_back(&mut self, pending: &Pending) -> Result<u64, ChangeError> {
         let mut compiled = pending.before.compiled.copied();
         compiled.keep_put_sas(&self.gateway.compiled).map_err(machine)?;
-        compiled.keep_peer_addresses(&self.gateway.compiled);
+        compiled.keep_moved_peers(&self.gateway.compiled);
         let (copy, view) = (compiled.copied(), self.gateway.view.clone());
         // What is reserved depends on addresses: it is filled in when the guard is put up.
         let guard = move || Guard::new(copy.validated(), &view, &Reserved::default());

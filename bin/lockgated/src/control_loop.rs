@@ -125,7 +125,12 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             end = signals.next() => return Ok(end),
-            Some(order) = orders.recv(), if !state.waits_for_cards() => state.obey(order).await?,
+            Some(order) = orders.recv(), if !state.waits_for_cards() => {
+                state.obey(order).await?;
+                if std::mem::take(&mut state.ends_moved) {
+                    let _ = mirror.keep_fresh(&state.gateway.live.fresh);
+                }
+            }
             changes = mirror.changed() => {
                 for note in &changes.notes {
                     report_note(state, note);
@@ -145,7 +150,7 @@ pub(crate) async fn run(
             _ = follow_moves.tick() => {
                 // All that moved since the last tick make one snapshot.
                 let seen = take_all(&mut moved);
-                if !seen.is_empty() && state.peers_moved(&seen).await? {
+                if !seen.is_empty() && state.peers_moved(seen).await? {
                     let _ = mirror.keep_fresh(&state.gateway.live.fresh);
                     state.show();
                 }
@@ -364,7 +369,7 @@ mod tests {
         let (sender, mut seen) = tokio::sync::mpsc::channel(8);
         let moved = |set, port| {
             let address = IpAddr::from([192, 0, 2, 1]).into();
-            AddressUpdate { set: SaSetId(set), address, port }
+            AddressUpdate { set: SaSetId(set), spi: ipsec::Spi::LOWEST, address, port }
         };
         for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
             sender.try_send(moved(set, port)).unwrap();

@@ -322,8 +322,8 @@ kinds! {
     RouteAccepted "route_accepted" Notice PerSecond
         "a route or rule that Lockgate does not support is gone; the message names it"
     PeerMoved "peer_moved" Notice PerSecond
-        "a peer behind a NAT sends from a new address or port, and its traffic is sent there now; \
-         details name both"
+        "a peer behind a NAT sends from a new address or port, or IKE has moved its SAs to other \
+         ends, and its traffic is sent there now; details name both"
     PeerMoveRefused "peer_move_refused" Warning PerSecond
         "an authentic packet of a peer behind a NAT came from an address that the peer cannot \
          have, and its traffic is still sent to the old one: someone on the path may be rewriting \
@@ -420,7 +420,7 @@ macro_rules! values {
 }
 
 values!(number: u8 u16 u32 u64 usize);
-values!(str String control::PeerAddress);
+values!(str String control::PeerAddress control::PeerEnds);
 
 impl<T: Value + ?Sized> Value for &T {
     fn detail(&self) -> Detail {

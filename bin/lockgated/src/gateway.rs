@@ -57,6 +57,7 @@ use carrying::Carrying;
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::{OtherMode, netdevs};
+pub(crate) use roaming::{MAX_SEEN_ELSEWHERE, MoveRefusal, SeenElsewhere};
 pub(crate) use transaction::{NextGuard, Transaction, TransactionError};
 
 /// The running gateway: configuration, snapshot, netdevs, workers and guard.

@@ -191,6 +191,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tasks.spawn(sa_limits::judge(picture.clone(), told));
     let changer = Changer::new(compiler, picture.clone(), ordering.clone(), asks, events.clone());
     let desks = Desks::of(&state);
+    let elsewhere = state.seen_elsewhere.subscribe();
     let daemon = Daemon::new(picture, ordering, asking, events.clone(), desks);
     let (stop_api, stopped) = tokio::sync::oneshot::channel::<()>();
     let stop = async {
@@ -199,7 +200,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     };
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
-    serve_charon(&charon_socket, &daemon, expired);
+    let heard = charon::Heard { expiries: expired, elsewhere };
+    serve_charon(&charon_socket, &daemon, heard);
     tokio::spawn(events.clone().report_held_forever());
     tasks.spawn(changer.run());
     tasks.spawn(control_loop::watch_guard(daemon.clone()));
@@ -227,13 +229,9 @@ async fn serve_metrics(metrics: Metrics, daemon: &Arc<Daemon>) {
 }
 
 /// Listens for charon's plugin. Without it the gateway runs all the same.
-fn serve_charon(
-    socket: &Path,
-    daemon: &Arc<Daemon>,
-    expiries: broadcast::Receiver<sa_limits::Expiry>,
-) {
+fn serve_charon(socket: &Path, daemon: &Arc<Daemon>, heard: charon::Heard) {
     match CharonSocket::bind(socket) {
-        Ok(bound) => _ = tokio::spawn(charon::serve(bound, daemon.clone(), expiries)),
+        Ok(bound) => _ = tokio::spawn(charon::serve(bound, daemon.clone(), heard)),
         Err(error) => {
             let message = format!("{}: the socket of charon: {error}", socket.display());
             daemon.events.record(Kind::CharonRefused, "charon", message, &[]);

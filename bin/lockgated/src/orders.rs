@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{AdoptedBase, Compiler, KeyManager};
+use control::{AdoptedBase, Compiler, KeyManager, MovedEnds, PeerEnds};
 use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
@@ -14,6 +14,7 @@ use crate::cards::CardPicture;
 use crate::change::EvaluatedChange;
 use crate::config_file::KnownDrift;
 use crate::events::Kind;
+use crate::gateway::MoveRefusal;
 use crate::policies::Batch;
 use crate::revisions::RevisionError;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
@@ -66,6 +67,8 @@ pub(crate) enum SaOrder {
     Put { put: SaPut, reply: Reply<Result<SaChange, SaRefusal>> },
     /// Deletes SAs that were put, all or none.
     Delete { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
+    /// Moves the SAs of a peer to other ends.
+    Move { peer: String, to: PeerEnds, reply: Reply<Result<Option<MovedEnds>, MoveRefusal>> },
     /// Reserves an SPI for a peer.
     Reserve { peer: String, manager: KeyManager, reply: Reply<Result<Reserved, ReserveError>> },
 }
@@ -160,6 +163,10 @@ impl State {
             }
             SaOrder::Delete { deletion, reply } => {
                 let done = self.delete_sas(deletion).await?;
+                self.answer(reply, done);
+            }
+            SaOrder::Move { peer, to, reply } => {
+                let done = self.move_ends(&peer, to).await?;
                 self.answer(reply, done);
             }
             SaOrder::Reserve { peer, manager, reply } => {

@@ -281,7 +281,7 @@ impl State {
         let Some(last) = changes.last() else { return Ok(()) };
         let mut compiled = last.made.compiled.copied();
         compiled.keep_put_sas(&self.gateway.compiled)?;
-        compiled.keep_peer_addresses(&self.gateway.compiled);
+        compiled.keep_moved_peers(&self.gateway.compiled);
         let removed = changes.iter().flat_map(|of| &of.made.removed);
         let added = changes.iter().flat_map(|of| &of.made.added);
         let transaction = self.gateway.prepare_policies(compiled, guard?, (removed, added))?;

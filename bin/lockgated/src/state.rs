@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::validated::Validated;
-use control::ReservedSpis;
+use control::{MovedEnds, PeerEnds, ReservedSpis};
 use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, broadcast, watch};
 
 use crate::acquires::{self, AcquireDesk};
 use crate::cache_memory;
@@ -21,7 +21,7 @@ use crate::config_file::KnownDrift;
 use crate::connections::RefusedSoFar;
 use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, MAX_SEEN_ELSEWHERE, MoveRefusal, SeenElsewhere};
 use crate::growth::Growth;
 use crate::history::History;
 use crate::ike_names::IkeNames;
@@ -87,6 +87,10 @@ pub(crate) struct State {
     pub(crate) ike_names: IkeNames,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
+    /// IKE has moved a peer since neighbours were kept fresh last.
+    pub(crate) ends_moved: bool,
+    /// Tells IKE of peers that were seen elsewhere.
+    pub(crate) seen_elsewhere: broadcast::Sender<SeenElsewhere>,
     /// The last mark reported of each sealing key's sequence numbers.
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
@@ -160,6 +164,8 @@ impl State {
             sa_activity: SaActivity::default(),
             ike_names: IkeNames::default(),
             moves: Arc::default(),
+            ends_moved: false,
+            seen_elsewhere: broadcast::channel(MAX_SEEN_ELSEWHERE).0,
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
             path_mtu_events: PathMtuEvents::default(),
@@ -276,13 +282,37 @@ impl State {
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub(crate) async fn peers_moved(&mut self, seen: &[AddressUpdate]) -> Result<bool, WorkerGone> {
-        let made = self.gateway.peers_moved(seen).await?;
+    pub(crate) async fn peers_moved(
+        &mut self,
+        mut seen: Vec<AddressUpdate>,
+    ) -> Result<bool, WorkerGone> {
+        self.gateway.tell_ike(&mut seen, &self.seen_elsewhere);
+        let made = self.gateway.peers_moved(&seen).await?;
         let moves = Arc::make_mut(&mut self.moves);
         for moved in &made {
             *moves.entry(moved.peer.clone()).or_default() += 1;
         }
         Ok(!made.is_empty())
+    }
+
+    /// Moves the SAs of a peer to other ends, as IKE says.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`MoveRefusal`]: nothing was changed.
+    pub(crate) async fn move_ends(
+        &mut self,
+        peer: &str,
+        to: PeerEnds,
+    ) -> Result<Result<Option<MovedEnds>, MoveRefusal>, WorkerGone> {
+        if self.stopping {
+            return Ok(Err(MoveRefusal::Stopping));
+        }
+        let done = self.gateway.move_ends(peer, to).await?;
+        if let Ok(Some(moved)) = &done {
+            *Arc::make_mut(&mut self.moves).entry(moved.peer.clone()).or_default() += 1;
+            self.ends_moved = true;
+        }
+        Ok(done)
     }
 
     /// Orders fresh flow caches if one can number no further verdict and there is no larger one. At

@@ -70,6 +70,7 @@ fn in_udp() -> Sad {
         acquires: false,
         mss_clamp: false,
         may_move: false,
+        moves_by_ike: false,
         keepalive_s: None,
         path_mtu: None,
         fragment_outer: false,

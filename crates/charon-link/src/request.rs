@@ -177,7 +177,7 @@ pub struct AddSa {
 }
 
 /// Other ends of an SA.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UpdateSa {
     /// Its present name.
     pub name: SaName,
@@ -187,6 +187,10 @@ pub struct UpdateSa {
     pub destination: OuterAddress,
     /// ESP in UDP from now on.
     pub in_udp: bool,
+    /// Number of the CHILD_SA's policies from now on; `None`: it stays.
+    pub reqid: Option<u32>,
+    /// Selectors of the source, and of the destination, if they move too; `None`: they stay.
+    pub selectors: Option<[Vec<Selector>; 2]>,
 }
 
 /// Direction of a policy.
@@ -264,11 +268,7 @@ fn request(kind: u16, taken: &mut Taken<'_>) -> Result<Request, Malformed> {
             Request::GetSpi { source, destination }
         }
         kind::ADD_SA => Request::AddSa(Box::new(add_sa(taken)?)),
-        kind::UPDATE_SA => {
-            // A move of the whole gateway has these too; no SA follows it.
-            let _ = (taken.take(name::REQID), taken.selectors());
-            Request::UpdateSa(update_sa(taken)?)
-        }
+        kind::UPDATE_SA => Request::UpdateSa(update_sa(taken)?),
         kind::QUERY_SA => Request::QuerySa(sa_name(taken)?),
         kind::DELETE_SA => Request::DeleteSa(sa_name(taken)?),
         kind::ADD_POLICY => Request::AddPolicy(add_policy(taken)?),
@@ -311,6 +311,8 @@ fn update_sa(taken: &mut Taken<'_>) -> Result<UpdateSa, Malformed> {
         source: taken.need(name::NEW_SOURCE)?.outer()?,
         destination: taken.need(name::NEW_DESTINATION)?.outer()?,
         in_udp: taken.need(name::ENCAPSULATION)?.flag()?,
+        reqid: taken.take(name::REQID).map(|field| field.u32()).transpose()?,
+        selectors: taken.selectors_if_any()?,
     })
 }
 
@@ -419,12 +421,7 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
             out.put_outer(name::DESTINATION, *destination);
         }
         Request::AddSa(sa) => write_sa(&mut out, sa),
-        Request::UpdateSa(UpdateSa { name, source, destination, in_udp }) => {
-            write_name(&mut out, name);
-            out.put_outer(name::NEW_SOURCE, *source);
-            out.put_outer(name::NEW_DESTINATION, *destination);
-            out.put(name::ENCAPSULATION, &[u8::from(*in_udp)]);
-        }
+        Request::UpdateSa(update) => write_update_sa(&mut out, update),
         Request::QuerySa(name) | Request::DeleteSa(name) => write_name(&mut out, name),
         Request::AddPolicy(policy) => {
             write_add_policy(&mut out, policy);
@@ -498,6 +495,21 @@ const fn direction_number(direction: PolicyDirection) -> u8 {
         PolicyDirection::Inbound => 1,
         PolicyDirection::Outbound => 2,
         PolicyDirection::Forward => 3,
+    }
+}
+
+fn write_update_sa(out: &mut Writer, update: &UpdateSa) {
+    let UpdateSa { name, source, destination, in_udp, reqid, selectors } = update;
+    write_name(out, name);
+    out.put_outer(name::NEW_SOURCE, *source);
+    out.put_outer(name::NEW_DESTINATION, *destination);
+    out.put(name::ENCAPSULATION, &[u8::from(*in_udp)]);
+    if let Some(reqid) = reqid {
+        out.put(name::REQID, &reqid.to_be_bytes());
+    }
+    let ends = [name::SOURCE_SELECTOR, name::DESTINATION_SELECTOR];
+    for (field, selectors) in ends.into_iter().zip(selectors.iter().flatten()) {
+        selectors.iter().for_each(|selector| out.put(field, &selector.bytes()));
     }
 }
 

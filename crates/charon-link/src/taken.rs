@@ -60,6 +60,14 @@ impl<'m> Taken<'m> {
         Ok(taken)
     }
 
+    /// Takes the selectors of both ends, at least one of each, or of none.
+    pub(crate) fn selectors_if_any(&mut self) -> Result<Option<[Vec<Selector>; 2]>, Malformed> {
+        match self.selectors.iter().all(Vec::is_empty) {
+            true => Ok(None),
+            false => self.selectors().map(Some),
+        }
+    }
+
     /// Takes one selector of each end.
     pub(crate) fn one_selector_each(&mut self) -> Result<[Selector; 2], Malformed> {
         let [source, destination] = self.selectors()?.map(<[Selector; 1]>::try_from);

@@ -132,10 +132,18 @@ fn add_policy() -> impl Strategy<Value = AddPolicy> {
 
 fn request() -> impl Strategy<Value = Request> {
     let text = || "[ -~äß€]{0,100}";
-    let update =
-        (sa_name(), ends(), any::<bool>()).prop_map(|(name, [source, destination], in_udp)| {
-            UpdateSa { name, source, destination, in_udp }
-        });
+    let moved = || prop::option::of(edge_u32());
+    let selectors = prop::option::of(add_sa().prop_map(|sa| sa.selectors));
+    let update = (sa_name(), ends(), any::<bool>(), moved(), selectors).prop_map(
+        |(name, [source, destination], in_udp, reqid, selectors)| UpdateSa {
+            name,
+            source,
+            destination,
+            in_udp,
+            reqid,
+            selectors,
+        },
+    );
     let forgotten =
         |policy: AddPolicy| Request::DeletePolicy(AddPolicy { repeat: false, ..policy });
     prop_oneof![

@@ -263,6 +263,10 @@ pub enum DiagnosticKind {
          headers"
     )]
     OnlyInTunnelMode { key: &'static str },
+    #[error("`{key}` has an effect only with keys = \"ike\"")]
+    OnlyWithIke { key: &'static str },
+    #[error("`{key}` has {family} addresses, and the other end has none of that family")]
+    MovesAlone { key: &'static str, family: &'static str },
     #[error("the outer header is IPv6, which has no don't-fragment flag")]
     DfOfV6,
     #[error("`{key}` cannot be \"{text}\"")]

@@ -32,6 +32,7 @@ mod keys;
 mod lifetime;
 mod meeting;
 mod overlays;
+mod peer_moves;
 mod raw;
 mod read;
 mod replay_keys;
@@ -75,6 +76,7 @@ pub use overlays::{
     DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
     MAX_NETWORKS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
 };
+pub use peer_moves::PeerMoves;
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};

@@ -220,6 +220,11 @@ sections! {
             "with `encapsulation = \"udp\"`: the peer's UDP port, 1 … 65535"
         "behind_nat" Truth Value("false"),
             "with `encapsulation = \"udp\"`: the peer's address and port may change"
+        "moves_to" Texts Value("[]"),
+            "with `keys = \"ike\"`: addresses that the peer's end may move to beside `remote`, \
+             when charon says so (MOBIKE): prefixes, ranges, or `\"any\"`"
+        "local_moves_to" Texts Value("[]"),
+            "likewise the addresses that this gateway's end may move to beside `local`"
         "nat_keepalive" Either Value("20"),
             "with `encapsulation = \"udp\"`: seconds without a packet to the peer after which a \
              NAT keepalive is sent, 1 … 3600; or `\"off\"`"

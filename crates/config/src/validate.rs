@@ -35,6 +35,7 @@ mod groups;
 mod ingress;
 mod lifetime;
 mod links;
+mod moves;
 mod nested;
 mod node;
 mod overlays;

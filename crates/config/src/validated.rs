@@ -19,6 +19,7 @@ use crate::host_port::HOST_PORT;
 use crate::interface_address::InterfaceAddress;
 use crate::lifetime;
 use crate::overlays::{KernelSettings, NetworkSettings, OverlaySettings, StoreSettings};
+use crate::peer_moves::PeerMoves;
 use crate::written::{count_text, list, mac_text, quoted, service_text};
 
 pub use crate::written::addresses;
@@ -276,6 +277,8 @@ pub struct Peer {
     pub fragment_outer: bool,
     /// Fixed, or behind a NAT: then its address and UDP port may change.
     pub place: PeerPlace,
+    /// Addresses that the ends may move to when IKE says so.
+    pub moves: PeerMoves,
     /// Seconds without a packet to it after which a NAT keepalive is sent (RFC 3948 §4); `None`:
     /// none is.
     pub nat_keepalive_s: Option<u32>,
@@ -707,6 +710,11 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
     writeln!(out, "offload = \"{}\"", peer.offload.name())?;
     if let Some(outer) = &peer.outer {
         writeln!(out, "outer = {}", quoted(outer))?;
+    }
+    for (key, ranges) in [("moves_to", &peer.moves.remote), ("local_moves_to", &peer.moves.local)] {
+        if !ranges.is_empty() {
+            writeln!(out, "{key} = {}", list(addresses(ranges)))?;
+        }
     }
     match udp {
         None => writeln!(out, "encapsulation = \"none\"")?,

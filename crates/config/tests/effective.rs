@@ -460,6 +460,28 @@ fn peers_of_every_kind_mean_themselves_when_every_default_is_written_out() {
     }
 }
 
+#[test]
+fn moves_of_peers_mean_themselves_when_every_default_is_written_out() {
+    let moves = "moves_to = [\"203.0.113.0/24\", \"2001:db8::/64\"]\nlocal_moves_to = [\"any\"]\n";
+    let text = format!(
+        "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth1\"\nside = \"unprotected\"\n\
+         [peer.p]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.2\"\nkeys = \"ike\"\n\
+         suite = \"aes-256-gcm\"\n{moves}"
+    );
+    let validated = meaning(&text);
+    let effective = validated.effective();
+    assert!(effective.contains(moves), "{effective}");
+    assert_eq!(meaning(&effective), validated, "{effective}");
+    let peer = &validated.peers[0];
+    let may = |local: &str, remote: &str| {
+        let (local, remote) = (local.parse().unwrap(), remote.parse().unwrap());
+        peer.may_be_between(ipsec::Tunnel { local, remote })
+    };
+    assert!(may("192.0.2.1", "192.0.2.2") && may("198.51.100.9", "203.0.113.255"));
+    assert!(may("2001:db8:9::1", "2001:db8::7"));
+    assert!(!may("192.0.2.1", "203.0.114.0") && !may("192.0.2.1", "2001:db8::7"), "other families");
+}
+
 /// One table in another as deep as the parser goes, and beyond.
 #[test]
 fn deeply_nested_values_are_refused_and_overflow_no_stack() {

@@ -13,7 +13,7 @@ use policy::{Direction, SaSetId, Spd};
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
-use crate::peer_address::PeerAddresses;
+use crate::peer_address::MovedPeers;
 use crate::port_slots::PortSlots;
 use config::validated::{PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
@@ -50,7 +50,7 @@ pub struct Compiled {
     /// Keys that are not used.
     pub refused: Arc<[RefusedKey]>,
     /// Present addresses of the peers behind NATs that have moved.
-    pub(crate) peer_addresses: PeerAddresses,
+    pub(crate) moved_peers: MovedPeers,
     /// The SAs that programs have put.
     pub(crate) put: PutSas,
     /// The settings, and the order of the policies.
@@ -191,7 +191,7 @@ impl Compiled {
             generation: self.generation,
             policy_slots: self.policy_slots,
             refused: self.refused.clone(),
-            peer_addresses: self.peer_addresses.clone(),
+            moved_peers: self.moved_peers.clone(),
             put: self.put.clone(),
             listing,
             validated: OnceLock::new(),

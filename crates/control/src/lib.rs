@@ -51,7 +51,7 @@ pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_p
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use overlays::EndpointsError;
 pub use owner::{KeyManager, SaOwner};
-pub use peer_address::PeerAddress;
+pub use peer_address::{PeerAddress, PeerEnds};
 pub use port_slots::PortSlots;
 pub use put_sas::{
     CardUse, CardWish, ChangedSas, CountedByCard, DeleteRefusal, GoneReason, GoneSa, LINGER_NS,
@@ -59,5 +59,5 @@ pub use put_sas::{
     PutPlan, PutRefusal, PutSa, RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName,
     carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
 };
-pub use roaming::{MoveError, MovedPeer};
+pub use roaming::{MoveError, MovedEnds, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};

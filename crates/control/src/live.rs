@@ -35,7 +35,7 @@ use crate::connections::SharedConnections;
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::overlays::SharedEndpoints;
-use crate::peer_address::PeerAddresses;
+use crate::peer_address::MovedPeers;
 use crate::port_slots::{HeldSlots, PortSlots};
 use config::validated::{Peer, Policy, Validated};
 use config::{Keys, Loaded, PeerId};
@@ -214,7 +214,7 @@ impl Compiler {
             generation,
             policy_slots: self.policy_slots,
             refused: refused.into(),
-            peer_addresses: PeerAddresses::default(),
+            moved_peers: MovedPeers::default(),
             put: PutSas::default(),
             listing,
             validated: OnceLock::new(),

@@ -53,7 +53,6 @@ use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::kept_sas::{Kept, KeptSa};
 use crate::owner::{KeyManager, SaOwner};
-use crate::roaming::towards;
 
 /// SAs of each direction that may be put at a time.
 pub const MAX_PUT_SAS: usize = 65_536;
@@ -240,10 +239,7 @@ impl Compiled {
 
     /// The carriage of a set's packets, towards the place where the peer is now.
     fn present_way(&self, set: SaSetId, way: Encapsulation) -> Encapsulation {
-        match self.peer_addresses.0.get(&set) {
-            Some(to) => towards(way, *to),
-            None => way,
-        }
+        self.moved_peers.0.get(&set).map_or(way, |ends| ends.carry(way))
     }
 
     /// Changes the order of a set's outbound SAs.

@@ -254,23 +254,23 @@ fn what_was_learned_of_a_peer_is_kept_while_its_place_is_configured_as_before() 
     changed.extend(roaming("dscp = 46\n"));
     let mut second = gateway.compile(&changed);
     assert_eq!(second.all_sets()[1].tunnel.remote, "198.51.100.1".parse::<IpAddr>().unwrap());
-    second.keep_peer_addresses(&first);
+    second.keep_moved_peers(&first);
     assert_eq!(second.all_sets()[1].tunnel.remote, to.address);
     assert_eq!(second.out()[1].encapsulation.dscp, Dscp::Fixed(46));
     assert_eq!(second.out()[1].tunnel().remote, to.address);
     // Twice, and then forgotten: the configuration names another place.
     let mut third = gateway.compile(&roaming(""));
-    third.keep_peer_addresses(&second);
+    third.keep_moved_peers(&second);
     assert_eq!(where_to(&third).0, to.address);
     for other in ["remote_port = 4501\n", "nat_keepalive = \"off\"\n"] {
         let mut fourth = gateway.compile(&roaming(other));
-        fourth.keep_peer_addresses(&third);
+        fourth.keep_moved_peers(&third);
         let keeps = !other.contains("port");
         assert_eq!(where_to(&fourth).0 == to.address, keeps, "{other}");
     }
     let fixed = roaming("")[0].replace("behind_nat = true", "behind_nat = false");
     let mut fifth = gateway.compile(&[&[fixed], &roaming("")[1..]].concat());
-    fifth.keep_peer_addresses(&third);
+    fifth.keep_moved_peers(&third);
     assert_eq!(where_to(&fifth).3, 4500);
 }
 
@@ -280,7 +280,7 @@ fn a_path_mtu_is_kept_by_a_new_configuration_and_forgotten_where_the_peer_is_els
     let path = |compiled: &Compiled, set: usize| compiled.all_sets()[set].path_mtu.clone();
     let first = gateway.compile(&roaming(""));
     let mut second = gateway.compile(&roaming("mss_clamp = false\n"));
-    second.keep_peer_addresses(&first);
+    second.keep_moved_peers(&first);
     for set in [0, 1] {
         assert!(path(&first, set).is_some());
         assert_eq!(path(&second, set), path(&first, set));
@@ -296,7 +296,7 @@ fn a_path_mtu_is_kept_by_a_new_configuration_and_forgotten_where_the_peer_is_els
     let there = path(&second, 0);
     // Where it is now is kept, and so is what is known of the path.
     let mut third = gateway.compile(&roaming("dscp = 46\n"));
-    third.keep_peer_addresses(&second);
+    third.keep_moved_peers(&second);
     assert_eq!(third.remotes().next(), Some("203.0.113.9".parse().unwrap()));
     assert_eq!(path(&third, 0), there);
     // Configured to be elsewhere, or to ignore ICMP.
@@ -368,7 +368,7 @@ fn a_place_that_new_policies_put_behind_the_peer_is_not_kept() {
         .unwrap()
         .expect("it was elsewhere");
     let mut second = gateway.compile(&roaming_to(&["203.0.113.0/24"]));
-    second.keep_peer_addresses(&first);
+    second.keep_moved_peers(&first);
     assert_eq!(where_to(&second).0, "198.51.100.1".parse::<IpAddr>().unwrap());
 }
 

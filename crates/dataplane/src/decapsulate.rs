@@ -179,15 +179,18 @@ fn prepare<F: Frames>(
     let spi = header.spi.ok_or(DropReason::UnknownSpi)?;
     let sa = context.snapshot.inbound_by_spi(spi).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301 §4.1: the SPI alone finds a unicast SA; that it came to the SA's own address is
-    // checked all the same.
-    if row.packet.flow.destination_address() != sa.tunnel().local.into() {
+    // checked all the same, unless that address moves.
+    let is_elsewhere = row.packet.flow.destination_address() != sa.tunnel().local.into();
+    let is_other_form = sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp);
+    let moves = (is_elsewhere || is_other_form) && context.snapshot.moves_by_ike(sa);
+    if is_elsewhere && !moves {
         return Err(DropReason::UnknownSpi);
     }
     let is_received = !matches!(row.origin, Origin::Opened(_));
     if is_received && context.snapshot.needs_outer(sa) {
         return Err(DropReason::Unprotected);
     }
-    if sa.encapsulation.udp.is_some() != (carrier != Carrier::Esp) {
+    if is_other_form && !moves {
         return Err(DropReason::Encapsulation);
     }
     let by_card = match sa.card {
@@ -311,7 +314,8 @@ fn note_move<F>(context: &mut BatchContext<'_, F>, row: &Row, sa: &InboundSa, se
     let set = context.snapshot.set(set);
     if let Some((address, port)) = elsewhere.filter(|_| set.may_move) {
         context.out.moved.retain(|moved| moved.set != set.id);
-        context.out.moved.push(AddressUpdate { set: set.id, address, port });
+        let (set, spi) = (set.id, sa.spi);
+        context.out.moved.push(AddressUpdate { set, spi, address, port });
     }
 }
 

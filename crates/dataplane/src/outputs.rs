@@ -1,6 +1,6 @@
 //! The outputs of the walk of a batch.
 
-use ipsec::{CardSeat, SaId};
+use ipsec::{CardSeat, SaId, Spi};
 use policy::SaSetId;
 use wire::{Address, Descriptor, Family};
 
@@ -113,6 +113,8 @@ impl Outputs {
 pub struct AddressUpdate {
     /// The set of the SA that opened the packet.
     pub set: SaSetId,
+    /// The SA's SPI.
+    pub spi: Spi,
     /// Address that the packet came from.
     pub address: wire::Address,
     /// The UDP port it came from.

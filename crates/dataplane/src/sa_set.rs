@@ -1,7 +1,5 @@
 //! Sets of SAs.
 
-use std::net::IpAddr;
-
 use ipsec::SaId;
 use policy::SaSetId;
 
@@ -23,8 +21,12 @@ pub struct SaSet {
     pub acquires: bool,
     /// True if TCP SYN segments are clamped to the tunnel's path MTU.
     pub mss_clamp: bool,
-    /// True if the peer is behind a NAT, so that its address and UDP port may change.
+    /// True if the peer may be behind a NAT, so that its address and UDP port may change: what its
+    /// packets show of that is told.
     pub may_move: bool,
+    /// True if IKE moves its SAs to other ends (RFC 4555): what comes for them is taken at any
+    /// address of ours, alone or in UDP, because one gateway learns of a move before the other.
+    pub moves_by_ike: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,
     /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
@@ -48,12 +50,12 @@ impl SaSet {
         }
     }
 
-    /// Returns the set with its peer at another address, or another UDP port: another path, of
+    /// Returns the set between other ends, or with its peer at another UDP port: another path, of
     /// which nothing is known.
     #[must_use]
-    pub fn moved_to(&self, remote: IpAddr) -> SaSet {
+    pub fn moved_to(&self, ends: ipsec::Tunnel) -> SaSet {
         let mut moved = self.clone();
-        moved.tunnel.remote = remote;
+        moved.tunnel = ends;
         moved.path_mtu = self.path_mtu.as_ref().map(|_| PathMtu::default());
         moved
     }

@@ -709,6 +709,12 @@ impl Snapshot {
         self.sources.sad.set_of(sa)
     }
 
+    /// Returns whether IKE moves an SA to other ends.
+    #[cold]
+    pub(crate) fn moves_by_ike(&self, sa: &InboundSa) -> bool {
+        self.set(self.set_of(sa.id)).moves_by_ike
+    }
+
     /// The link address of a neighbour, if it is resolved.
     pub fn link_address(&self, port: PortId, address: Address) -> Option<LinkAddress> {
         self.routing.link_address(port, address)

@@ -99,7 +99,8 @@ fn charon() -> Seeds {
     let add = AddPolicy { policy, action, reqid: 1, spi: 0, priority: 9, repeat: false };
     let hello = Charon { charon: "5.9.8".into(), plugin: "1".into() };
     let names = NameSa { name, reqid: 1, ike: "gw-b".into(), child: "net".into() };
-    let update = UpdateSa { name, source, destination, in_udp: true };
+    let (reqid, moved) = (Some(2), Some([vec![selector.clone()], vec![selector.clone()]]));
+    let update = UpdateSa { name, source, destination, in_udp: true, reqid, selectors: moved };
     let requests = [
         ("hello", Request::Hello(hello)),
         ("get-spi", Request::GetSpi { source, destination }),

@@ -19,7 +19,7 @@ use dataplane::{
     AddressUpdate, DropReason, HostService, L4Checksum, NetdevId, PortId, RouteTarget, SetIndex,
     Side, Verdict, largest_mtu,
 };
-use ipsec::Mode;
+use ipsec::{Mode, Spi};
 use policy::{Action, Direction, GroupMode, GroupSide};
 use wire::{Address, Family, Flow, HEADROOM, Upper};
 
@@ -427,7 +427,7 @@ impl<'w> Oracle<'w> {
         let is_newest = number > numbers.highest();
         numbers.accept(number);
         if is_newest {
-            self.moved = self.elsewhere(peer, outer, carrier);
+            self.moved = self.elsewhere((peer, spi), outer, carrier);
         }
         match carriage.mode {
             Mode::Tunnel => Ok((peer, carried::whole(&text, outer.traffic_class)?, worker)),
@@ -437,7 +437,12 @@ impl<'w> Oracle<'w> {
 
     /// RFC 7296 §2.23: an authentic packet says where a peer behind a NAT is now; a copy that
     /// somebody sends from elsewhere says nothing, so it must be the newest.
-    fn elsewhere(&self, peer: usize, outer: &Ip, carrier: Carrier) -> Option<AddressUpdate> {
+    fn elsewhere(
+        &self,
+        (peer, spi): (usize, u32),
+        outer: &Ip,
+        carrier: Carrier,
+    ) -> Option<AddressUpdate> {
         let (ports, Carrier::Udp(port)) = (self.world.peers[peer].carriage.udp?, carrier) else {
             return None;
         };
@@ -445,7 +450,9 @@ impl<'w> Oracle<'w> {
         let known = Address::from(self.world.peers[peer].tunnel().remote);
         let is_elsewhere = (address, port) != (known, ports.remote);
         let may_move = self.world.peers[peer].may_move;
-        (is_elsewhere && may_move).then_some(AddressUpdate { set: set_id(peer), address, port })
+        let spi = Spi::new(spi)?;
+        let set = set_id(peer);
+        (is_elsewhere && may_move).then_some(AddressUpdate { set, spi, address, port })
     }
 
     /// The worker that opens with an SA: by its place among all.

@@ -178,6 +178,7 @@ impl World {
                 acquires: false,
                 mss_clamp: peer.mss_clamp,
                 may_move: peer.may_move,
+                moves_by_ike: false,
                 keepalive_s: None,
                 path_mtu: Some(path_mtu),
                 fragment_outer: false,

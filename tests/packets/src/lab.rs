@@ -836,6 +836,7 @@ fn sets() -> Vec<SaSet> {
         acquires: false,
         mss_clamp: true,
         may_move: false,
+        moves_by_ike: false,
         keepalive_s: None,
         path_mtu: Some(PathMtu::default()),
         fragment_outer: false,

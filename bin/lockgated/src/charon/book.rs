@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use charon_link::{
-    AddPolicy, NameSa, PolicyAction, PolicyDirection, SaDirection, SaName, Selector,
+    AddPolicy, NameSa, Policy, PolicyAction, PolicyDirection, SaDirection, SaName, Selector,
 };
-use ipsec::Spi;
+use ipsec::{Spi, Tunnel};
 use policy::Direction;
 
+use super::matching::IkePeer;
 use crate::ike_names::IkeNames;
 use crate::totals::SaKey;
 
@@ -22,8 +23,6 @@ pub(super) struct KnownSa {
     pub(super) peer: Arc<str>,
     pub(super) name: SaName,
     pub(super) reqid: u32,
-    /// ESP in UDP.
-    pub(super) in_udp: bool,
     /// It has reached its soft limit.
     pub(super) is_due: bool,
     /// It has reached its hard limit.
@@ -87,12 +86,17 @@ impl Book {
         place.is_some_and(|place| self.names.name(&key(place, &known.peer), [ike, child]))
     }
 
-    /// Notes an SA.
+    /// Notes an SA. One of the same peer, direction and SPI that was known by another name is that
+    /// one.
     pub(super) fn add(&mut self, direction: Direction, sa: KnownSa) {
-        if let Some(place) = place(direction, &sa.name) {
-            self.names.add(key(place, &sa.peer), sa.reqid);
-            self.sas.insert(place, sa);
+        let Some(place) = place(direction, &sa.name) else { return };
+        if !self.sas.contains_key(&place) && self.at(direction, place.1, &sa.peer).is_some() {
+            self.sas.retain(|(of, spi, _), known| {
+                (*of, *spi) != (direction, place.1) || known.peer != sa.peer
+            });
         }
+        self.names.add(key(place, &sa.peer), sa.reqid);
+        self.sas.insert(place, sa);
     }
 
     /// The SA of a name, in whichever direction it has one.
@@ -207,20 +211,38 @@ impl Book {
         self.sas.iter().filter(move |(_, sa)| sa.reqid == reqid)
     }
 
-    /// The number of charon's policy that a packet to a peer needs an SA of. `packet` has the
+    /// The number of charon's policy that a packet to a peer needs an SA of: one between the ends
+    /// that the peer is configured with, or else between such as it may move to. `packet` has the
     /// packet's source and destination.
-    pub(super) fn reqid_for(
-        &self,
-        [local, remote]: [std::net::IpAddr; 2],
-        packet: &[Selector; 2],
-    ) -> Option<u32> {
+    pub(super) fn reqid_for(&self, peer: &IkePeer, packet: &[Selector; 2]) -> Option<u32> {
+        let ends =
+            |policy: &Policy| Tunnel { local: policy.source.ip(), remote: policy.destination.ip() };
         let fits = |known: &&KnownPolicy| {
             let AddPolicy { policy, action, .. } = &known.policy;
             *action == PolicyAction::Protect
                 && policy.direction == PolicyDirection::Outbound
-                && (policy.source.ip(), policy.destination.ip()) == (local, remote)
+                && peer.section.may_be_between(ends(policy))
                 && policy.selectors.iter().zip(packet).all(|(of, packet)| of.covers(packet))
         };
-        self.policies.iter().find(fits).map(|known| known.policy.reqid)
+        let is_here = |known: &&KnownPolicy| ends(&known.policy.policy) == peer.section.tunnel();
+        let mut fit = self.policies.iter().filter(fits);
+        let first = fit.next()?;
+        let here = [first].into_iter().chain(fit).find(is_here);
+        Some(here.unwrap_or(first).policy.reqid)
+    }
+
+    /// Returns whether there is a protecting policy of this name.
+    pub(super) fn has_policy(&self, name: &Policy) -> bool {
+        self.policies.iter().any(|known| {
+            known.policy.policy == *name && known.policy.action == PolicyAction::Protect
+        })
+    }
+
+    /// Notes that an SA has another name from now on.
+    pub(super) fn rename(&mut self, direction: Direction, sa: KnownSa, before: &SaName) {
+        if let Some(place) = place(direction, before) {
+            self.sas.remove(&place);
+        }
+        self.add(direction, sa);
     }
 }

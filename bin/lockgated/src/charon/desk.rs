@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, Report, Request, SaLimits,
-    SaName, Selector, Status, UpdateSa, Use,
+    SaName, Selector, Status, Use,
 };
 use config::MAX_LIMIT_SECONDS;
 use control::{KeyManager, PutRefusal, PutSa};
@@ -16,6 +16,7 @@ use policy::Direction;
 
 use super::book::{Book, KnownSa, direction};
 use super::matching::{IkePeer, IkePeers, NoPeer};
+use super::moves::ToldPlaces;
 use super::suites;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
@@ -28,9 +29,9 @@ const ROOT: Uid = Uid(0);
 
 /// Knows what charon has here, and carries out its requests. One task owns it.
 pub(super) struct Desk {
-    daemon: Arc<Daemon>,
-    book: Book,
-    peers: IkePeers,
+    pub(super) daemon: Arc<Daemon>,
+    pub(super) book: Book,
+    pub(super) peers: IkePeers,
     /// Revision and generation that the peers are of.
     peers_of: Option<(u64, Generation)>,
     /// The process of the charon that was connected last.
@@ -41,6 +42,8 @@ pub(super) struct Desk {
     unanswered: Vec<v1::Acquire>,
     /// Reports that follow the present answer.
     due: Vec<Report>,
+    /// Places where peers were seen that charon was told of.
+    pub(super) told: ToldPlaces,
 }
 
 /// Requests for SAs that wait for a policy of charon's.
@@ -58,6 +61,7 @@ impl Desk {
             knows_all: false,
             unanswered: Vec::new(),
             due: Vec::new(),
+            told: ToldPlaces::default(),
         }
     }
 
@@ -95,7 +99,7 @@ impl Desk {
             Request::Hello(charon) => Desk::greet(&charon),
             Request::GetSpi { source, destination } => self.reserve([destination, source]).await,
             Request::AddSa(sa) => self.add_sa(*sa).await,
-            Request::UpdateSa(asked) => self.update_sa(&asked),
+            Request::UpdateSa(asked) => self.update_sa(asked).await,
             Request::QuerySa(name) => self.query_sa(&name),
             Request::DeleteSa(name) => self.delete_sa(&name).await,
             Request::AddPolicy(policy) => {
@@ -130,7 +134,7 @@ impl Desk {
     }
 
     /// Takes the peers of the running configuration, if it is another one.
-    fn refresh(&mut self) {
+    pub(super) fn refresh(&mut self) {
         let picture = self.daemon.picture();
         let now = (picture.revision, picture.snapshot.generation());
         if self.peers_of != Some(now) {
@@ -168,6 +172,9 @@ impl Desk {
             Err(answer) => return answer,
         };
         let peer: Arc<str> = put.peer.as_str().into();
+        if let Err(refused) = self.make_room(&sa, &peer).await {
+            return refused;
+        }
         let replaced = put.replaces.is_some();
         let incarnation = self.daemon.picture().incarnation.to_string();
         let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
@@ -177,9 +184,9 @@ impl Desk {
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
             self.book.forget(way, &old);
         }
-        let AddSa { name, reqid, in_udp, .. } = sa;
+        let AddSa { name, reqid, .. } = sa;
         let (has_ended, is_orphan) = (false, false);
-        let known = KnownSa { peer, name, reqid, in_udp, is_due, has_ended, is_orphan };
+        let known = KnownSa { peer, name, reqid, is_due, has_ended, is_orphan };
         self.book.add(way, known);
         Answer::done()
     }
@@ -285,27 +292,6 @@ impl Desk {
         })
     }
 
-    fn update_sa(&self, asked: &UpdateSa) -> Answer {
-        let Some((_, known)) = self.book.find(&asked.name) else {
-            return Answer::plain(Status::Unknown, "");
-        };
-        // Ports are IKE's own, where ESP is not in UDP.
-        let stays = |old: SocketAddr, new: SocketAddr| {
-            old.ip() == new.ip() && (!asked.in_udp || old.port() == new.port())
-        };
-        let stay = stays(asked.name.source, asked.source)
-            && stays(asked.name.destination, asked.destination);
-        if stay && asked.in_udp == known.in_udp {
-            return Answer::done();
-        }
-        let text = format!(
-            "peer {} has fixed ends in the configuration: make new SAs between the new ones, if a \
-             peer has them",
-            known.peer
-        );
-        Answer::plain(Status::Refused, text)
-    }
-
     fn query_sa(&self, name: &SaName) -> Answer {
         let found = self.book.find(name);
         match found.and_then(|(direction, known)| self.used(direction, known)) {
@@ -321,9 +307,11 @@ impl Desk {
         let allowance = match way {
             Direction::Inbound => sad.inbound_by_spi(spi)?.allowance.clone(),
             Direction::Outbound => {
-                let remote = known.name.destination.ip();
-                let mut of_spi = sad.outbound_by_spi(spi);
-                of_spi.find(|sa| sa.tunnel().remote == remote)?.allowance.clone()
+                let is_peers = |set| {
+                    let set = sad.places().get(set).and_then(|place| sad.set(place));
+                    set.is_some_and(|set| *set.peer == *known.peer)
+                };
+                sad.outbound_by_spi(spi).find(|sa| is_peers(sa.set))?.allowance.clone()
             }
         };
         let used = allowance?.account.used(boot_clock_ns());
@@ -366,6 +354,9 @@ impl Desk {
     }
 
     fn add_policy(&mut self, policy: AddPolicy) -> Answer {
+        if self.stands_in(&policy) {
+            return Answer::done();
+        }
         if policy.action != PolicyAction::Protect {
             let text = "policies that pass or drop packets stand in Lockgate's configuration, \
                         which charon does not change";
@@ -417,9 +408,9 @@ impl Desk {
     /// The report that packets of a peer wait for an SA.
     pub(super) fn acquire(&mut self, asked: &v1::Acquire) -> Option<Report> {
         self.refresh();
-        let tunnel = self.peers.named(&asked.peer)?.encapsulation.tunnel;
+        let peer = self.peers.named(&asked.peer)?;
         let packet = packet_of(asked)?;
-        let Some(reqid) = self.book.reqid_for([tunnel.local, tunnel.remote], &packet) else {
+        let Some(reqid) = self.book.reqid_for(peer, &packet) else {
             // Its policies may be on their way.
             if self.unanswered.len() < MAX_UNANSWERED {
                 self.unanswered.push(asked.clone());
@@ -467,6 +458,7 @@ fn other_form(sa: &AddSa, peer: &IkePeer) -> Option<String> {
         ));
     }
     match (of.udp.is_some(), sa.in_udp) {
+        _ if !peer.section.moves.is_none() => None,
         (true, false) => Some(format!(
             "peer {} has encapsulation = \"udp\" and charon negotiated ESP without it: write encap \
              = yes in swanctl.conf",

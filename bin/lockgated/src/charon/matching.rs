@@ -1,9 +1,10 @@
 //! The peer that an SA of charon's is for.
 //!
-//! An SA is for a peer with `keys = "ike"` and the SA's ends if its selectors have all packets of
-//! all of the peer's policies: then the other gateway takes whatever these policies have sealed.
-//! If several peers fit, the SA is for the one whose policies also cover the selectors. The gateway
-//! checks received packets against the policies of that peer and ignores the SA's own selectors.
+//! An SA is for a peer with `keys = "ike"` and the SA's ends, or that may move to these, if its
+//! selectors have all packets of all of the peer's policies: then the other gateway takes whatever
+//! these policies have sealed. If several peers fit, the SA is for the one whose policies also cover
+//! the selectors, and among these for the one that is configured with its ends. The gateway checks
+//! received packets against the policies of that peer and ignores the SA's own selectors.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use charon_link::Selector;
 use config::validated::{KeySource, Peer};
 use dataplane::Snapshot;
-use ipsec::Encapsulation;
+use ipsec::{Encapsulation, Tunnel};
 use policy::selector::{AddressRange, PortRange, UpperSelector};
 use policy::{Action, SaSetId};
 
@@ -23,6 +24,8 @@ pub(super) struct IkePeer {
     pub(super) encapsulation: Encapsulation,
     pub(super) suite: ipsec::Suite,
     pub(super) lifetime: ipsec::Lifetime,
+    /// Its section.
+    pub(super) section: Peer,
     /// The packets of its policies.
     policies: Vec<Wanted>,
 }
@@ -38,7 +41,10 @@ struct Wanted {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum NoPeer {
     /// No peer has these ends.
-    #[error("no peer with keys = \"ike\" has local = \"{local}\" and remote = \"{remote}\"")]
+    #[error(
+        "no peer with keys = \"ike\" has local = \"{local}\" and remote = \"{remote}\", or these \
+         addresses in `local_moves_to` and `moves_to`"
+    )]
     Ends { local: IpAddr, remote: IpAddr },
     /// No policy names one of the peers.
     #[error("no policy protects anything for peer {0}: there is nothing that its SAs are for")]
@@ -70,6 +76,7 @@ impl IkePeers {
                 encapsulation: peer.encapsulation,
                 suite: peer.suite,
                 lifetime: peer.lifetime,
+                section: peer.clone(),
                 policies: Vec::new(),
             })
             .collect();
@@ -89,13 +96,14 @@ impl IkePeers {
         IkePeers { peers: known }
     }
 
-    /// The peers with these ends.
+    /// The peers that have these ends, or may move to them; those that have them first.
     pub(super) fn between(&self, local: IpAddr, remote: IpAddr) -> impl Iterator<Item = &IkePeer> {
-        let has_ends = move |peer: &&IkePeer| {
-            let tunnel = peer.encapsulation.tunnel;
-            (tunnel.local, tunnel.remote) == (local, remote)
-        };
-        self.peers.iter().filter(has_ends)
+        let ends = Tunnel { local, remote };
+        let has_them = move |peer: &&IkePeer| peer.encapsulation.tunnel == ends;
+        let may_have_them =
+            move |peer: &&IkePeer| !has_them(peer) && peer.section.may_be_between(ends);
+        let moved = self.peers.iter().filter(may_have_them);
+        self.peers.iter().filter(has_them).chain(moved)
     }
 
     /// The peer of this name.
@@ -124,10 +132,14 @@ impl IkePeers {
         let exact: Vec<&IkePeer> =
             fit.iter().filter(|(_, is_exact)| *is_exact).map(|(peer, _)| *peer).collect();
         let all: Vec<&IkePeer> = fit.iter().map(|(peer, _)| *peer).collect();
+        let is_here = |peer: &&&IkePeer| peer.encapsulation.tunnel == Tunnel { local, remote };
         match (&exact[..], &all[..]) {
             ([one], _) | ([], [one]) => Ok(one),
-            ([one, other, ..], _) | ([], [one, other, ..]) => {
-                Err(NoPeer::Several(one.name.clone(), other.name.clone()))
+            (equal @ [one, other, ..], _) | ([], equal @ [one, other, ..]) => {
+                match equal.iter().filter(is_here).collect::<Vec<_>>()[..] {
+                    [here] => Ok(here),
+                    _ => Err(NoPeer::Several(one.name.clone(), other.name.clone())),
+                }
             }
             ([], []) => Err(why),
         }
@@ -136,7 +148,7 @@ impl IkePeers {
 
 impl IkePeer {
     /// Checks that the selectors have all packets of all policies.
-    fn is_served_by(&self, selectors: [&[Selector]; 2]) -> Result<(), NoPeer> {
+    pub(super) fn is_served_by(&self, selectors: [&[Selector]; 2]) -> Result<(), NoPeer> {
         if self.policies.is_empty() {
             return Err(NoPeer::NoPolicy(self.name.clone()));
         }

@@ -18,6 +18,7 @@ use super::socket::{CharonSocket, Connection};
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
 use crate::events::{Events, Kind};
+use crate::gateway::SeenElsewhere;
 use crate::sa_limits::Expiry;
 use crate::totals::SaKey;
 
@@ -26,19 +27,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two tries to take a connection, if the operating system refuses one.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// What is heard of SAs.
+pub(crate) struct Heard {
+    /// SAs at their limits.
+    pub(crate) expiries: broadcast::Receiver<Expiry>,
+    /// Peers that were seen elsewhere than their SAs end.
+    pub(crate) elsewhere: broadcast::Receiver<SeenElsewhere>,
+}
+
 /// Serves charon, until the daemon ends.
-pub(crate) async fn serve(
-    socket: CharonSocket,
-    daemon: Arc<Daemon>,
-    expiries: broadcast::Receiver<Expiry>,
-) {
+pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Heard) {
     let events = daemon.events.clone();
-    let mut expiries = Ends { expiries, deletions: daemon.deletions() };
+    let Heard { expiries, elsewhere } = heard;
+    let mut heard = Ears { ends: Ends { expiries, deletions: daemon.deletions() }, elsewhere };
     let mut desk = Desk::new(daemon.clone());
     loop {
         let taken = tokio::select! {
             taken = socket.accept() => taken,
-            expiry = expiries.recv() => match expiry {
+            expiry = heard.ends.recv() => match expiry {
                 Err(RecvError::Closed) => return,
                 // Nobody is there to be told: a repetition is answered accordingly.
                 expiry => {
@@ -54,7 +60,7 @@ pub(crate) async fn serve(
         desk.begin(connection.process());
         let (events, daemon) = (events.clone(), daemon.clone());
         let mut session = Session { connection, greeted: None, events, daemon };
-        let end = session.run(&mut desk, &socket, &mut expiries).await;
+        let end = session.run(&mut desk, &socket, &mut heard).await;
         if session.greeted.is_some() {
             let message = format!(
                 "charon's plugin is gone: {end}; its SAs stay to their limits, and packets wait \
@@ -89,6 +95,12 @@ impl Ends {
     }
 }
 
+/// What is heard of SAs while charon is served.
+struct Ears {
+    ends: Ends,
+    elsewhere: broadcast::Receiver<SeenElsewhere>,
+}
+
 /// One connection.
 struct Session {
     connection: Connection,
@@ -100,7 +112,7 @@ struct Session {
 
 impl Session {
     /// Serves the connection until it ends; says why it did.
-    async fn run(&mut self, desk: &mut Desk, socket: &CharonSocket, expiries: &mut Ends) -> String {
+    async fn run(&mut self, desk: &mut Desk, socket: &CharonSocket, heard: &mut Ears) -> String {
         let begun = Instant::now();
         loop {
             let is_mute = self.greeted.is_none();
@@ -121,7 +133,16 @@ impl Session {
                     }
                     Ok(())
                 }
-                expiry = expiries.recv() => match expiry {
+                seen = heard.elsewhere.recv() => match seen {
+                    Ok(seen) => {
+                        let report = desk.elsewhere(&seen).filter(|_| !is_mute);
+                        self.report(report, desk).await
+                    }
+                    // Those that were missed are seen again.
+                    Err(RecvError::Lagged(_)) => Ok(()),
+                    Err(RecvError::Closed) => return "the daemon ends".into(),
+                },
+                expiry = heard.ends.recv() => match expiry {
                     Err(RecvError::Closed) => return "the daemon ends".into(),
                     expiry => {
                         let report = note(expiry, desk).filter(|_| !is_mute);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, NameSa, Policy, PolicyAction,
     PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, Told,
-    UpdateSa, decode_told, encode_request,
+    decode_told, encode_request,
 };
 use control::KeyManager;
 use policy::Direction;
@@ -19,9 +19,10 @@ use zeroize::Zeroizing;
 
 use super::desk::Desk;
 use super::socket::{CharonSocket, Connection};
-use super::{CHARON_SOCKET, serve};
+use super::{CHARON_SOCKET, Heard, serve};
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
+use crate::gateway::SeenElsewhere;
 use crate::sa_changes::SaDeletion;
 use crate::sa_limits::Expiry;
 use crate::test_lab::{RunningLab, TestLab};
@@ -30,7 +31,7 @@ use crate::who::Uid;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOCAL: &str = "192.0.2.1:500";
-const REMOTE: &str = "198.51.100.1:500";
+pub(super) const REMOTE: &str = "198.51.100.1:500";
 
 /// A gateway with one policy of peer a; peer web, between the same ends, has a narrower one.
 const SECTIONS: &str = r#"
@@ -52,6 +53,18 @@ local = "192.0.2.1"
 remote = "198.51.100.2"
 keys = "api"
 suite = "aes-128-gcm"
+[peer.mobile]
+local = "192.0.2.1"
+remote = "203.0.113.9"
+keys = "ike"
+suite = "aes-128-gcm"
+moves_to = ["203.0.113.0/24", "10.7.0.0/16"]
+local_moves_to = ["192.0.2.2"]
+[[policy]]
+name = "to-mobile"
+peer = "mobile"
+local = ["10.1.0.0/16"]
+remote = ["10.7.0.0/16"]
 [[policy]]
 name = "all"
 peer = "a"
@@ -67,24 +80,27 @@ protocol = "tcp"
 remote_ports = ["443"]
 "#;
 
-struct Lab {
+pub(super) struct Lab {
     folder: tempfile::TempDir,
-    daemon: Arc<Daemon>,
+    pub(super) daemon: Arc<Daemon>,
     expiries: broadcast::Sender<Expiry>,
+    pub(super) elsewhere: broadcast::Sender<SeenElsewhere>,
     server: tokio::task::JoinHandle<()>,
 }
 
 impl Lab {
-    fn new() -> Lab {
+    pub(super) fn new() -> Lab {
         let RunningLab { folder, daemon, .. } = RunningLab::new(SECTIONS);
         let (expiries, expired) = broadcast::channel(16);
+        let (elsewhere, seen) = broadcast::channel(16);
+        let heard = Heard { expiries: expired, elsewhere: seen };
         let socket = CharonSocket::bind(&folder.path().join(CHARON_SOCKET)).unwrap();
-        let server = tokio::spawn(serve(socket, daemon.clone(), expired));
-        Lab { folder, daemon, expiries, server }
+        let server = tokio::spawn(serve(socket, daemon.clone(), heard));
+        Lab { folder, daemon, expiries, elsewhere, server }
     }
 
     /// Connects a plugin that has not said hello.
-    fn connect(&self) -> Plugin {
+    pub(super) fn connect(&self) -> Plugin {
         let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
         let path = self.folder.path().join(CHARON_SOCKET);
         socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
@@ -93,19 +109,19 @@ impl Lab {
     }
 
     /// Connects a plugin that has said hello.
-    async fn plugin(&self) -> Plugin {
+    pub(super) async fn plugin(&self) -> Plugin {
         let mut plugin = self.connect();
         assert_eq!(plugin.hello().await.status, Status::Done);
         plugin
     }
 
     /// Owner, direction, SPI and peer of each SA.
-    async fn shown(&self) -> Vec<(String, String, String, String)> {
+    pub(super) async fn shown(&self) -> Vec<(String, String, String, String)> {
         let all = self.daemon.security_associations().await;
         all.into_iter().map(|sa| (sa.owner, sa.direction, sa.spi, sa.peer)).collect()
     }
 
-    fn told(&self, kind: &str) -> Vec<String> {
+    pub(super) fn told(&self, kind: &str) -> Vec<String> {
         self.daemon.events.flush();
         let (kept, _) = self.daemon.events.subscribe();
         kept.into_iter().filter(|event| event.kind == kind).map(|event| event.message).collect()
@@ -118,19 +134,19 @@ impl Drop for Lab {
     }
 }
 
-struct Plugin {
+pub(super) struct Plugin {
     connection: Connection,
     number: u32,
     incarnation: u64,
 }
 
 impl Plugin {
-    async fn hello(&mut self) -> Answer {
+    pub(super) async fn hello(&mut self) -> Answer {
         let charon = Charon { charon: "5.9.8".into(), plugin: "test".into() };
         self.ask(&Request::Hello(charon)).await
     }
 
-    async fn ask(&mut self, request: &Request) -> Answer {
+    pub(super) async fn ask(&mut self, request: &Request) -> Answer {
         self.number += 1;
         let bytes = encode_request(self.number, self.incarnation, request);
         self.ask_bytes(&bytes).await.expect("an answer")
@@ -146,7 +162,7 @@ impl Plugin {
         Some(answer)
     }
 
-    async fn report(&mut self) -> Report {
+    pub(super) async fn report(&mut self) -> Report {
         let received = timeout(PATIENCE, self.connection.receive()).await.unwrap();
         let (header, told) = decode_told(&received.unwrap().unwrap()).unwrap();
         assert_eq!((header.number, header.incarnation), (0, self.incarnation));
@@ -154,22 +170,22 @@ impl Plugin {
         report
     }
 
-    async fn status(&mut self, request: &Request) -> Status {
+    pub(super) async fn status(&mut self, request: &Request) -> Status {
         self.ask(request).await.status
     }
 }
 
-fn address(text: &str) -> SocketAddr {
+pub(super) fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn selector(first: &str, last: &str) -> Selector {
+pub(super) fn selector(first: &str, last: &str) -> Selector {
     let addresses = (first.parse().unwrap(), last.parse().unwrap());
     Selector { protocol: 0, ports: Selector::ANY_PORT, addresses }
 }
 
 /// Local and remote selectors of peer a's policy.
-fn all() -> [Selector; 2] {
+pub(super) fn all() -> [Selector; 2] {
     [selector("10.1.0.0", "10.1.255.255"), selector("10.2.0.0", "10.2.255.255")]
 }
 
@@ -189,7 +205,7 @@ fn sa_name(direction: SaDirection, spi: u32) -> SaName {
 }
 
 /// An SA that fits peer a.
-fn sa(direction: SaDirection, spi: u32, key: u8) -> AddSa {
+pub(super) fn sa(direction: SaDirection, spi: u32, key: u8) -> AddSa {
     let mut selectors = all().map(|selector| vec![selector]);
     if direction == SaDirection::Inbound {
         selectors.reverse();
@@ -212,11 +228,11 @@ fn sa(direction: SaDirection, spi: u32, key: u8) -> AddSa {
     }
 }
 
-fn add(sa: AddSa) -> Request {
+pub(super) fn add(sa: AddSa) -> Request {
     Request::AddSa(Box::new(sa))
 }
 
-fn trap(selectors: [Selector; 2], reqid: u32) -> AddPolicy {
+pub(super) fn trap(selectors: [Selector; 2], reqid: u32) -> AddPolicy {
     let policy = Policy {
         direction: PolicyDirection::Outbound,
         source: address(LOCAL),
@@ -226,7 +242,7 @@ fn trap(selectors: [Selector; 2], reqid: u32) -> AddPolicy {
     AddPolicy { policy, action: PolicyAction::Protect, reqid, spi: 0, priority: 1, repeat: false }
 }
 
-use SaDirection::{Inbound, Outbound};
+pub(super) use SaDirection::{Inbound, Outbound};
 
 #[tokio::test]
 async fn sas_of_charon_come_are_counted_and_go() {
@@ -298,22 +314,6 @@ async fn what_no_policy_of_the_file_wants_is_refused_and_says_why() {
         let answer = plugin.ask(&Request::AddPolicy(shunt)).await;
         assert_eq!(answer.status, Status::Refused);
         assert!(answer.text.contains("charon does not change"), "{}", answer.text);
-    }
-    let moved = Request::UpdateSa(UpdateSa {
-        name: sa_name(Outbound, 0x501),
-        source: address("192.0.2.9:500"),
-        destination: address(REMOTE),
-        in_udp: false,
-    });
-    assert_eq!(plugin.status(&moved).await, Status::Unknown);
-    assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 9))).await, Status::Done);
-    assert_eq!(plugin.status(&moved).await, Status::Refused);
-    // Behind a NAT now: the section says otherwise.
-    let (local, remote) = (address(LOCAL), address(REMOTE));
-    for (in_udp, status) in [(false, Status::Done), (true, Status::Refused)] {
-        let name = sa_name(Outbound, 0x501);
-        let update = UpdateSa { name, source: local, destination: remote, in_udp };
-        assert_eq!(plugin.status(&Request::UpdateSa(update)).await, status);
     }
     assert!(!lab.told("charon_refused").is_empty());
 }

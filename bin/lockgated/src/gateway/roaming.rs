@@ -1,5 +1,7 @@
-//! Peers behind NATs that have moved: workers see authentic packets of theirs from elsewhere, and
-//! from then on everything for them goes there.
+//! Peers that have moved. Of a peer behind a NAT workers see authentic packets from elsewhere, and
+//! from then on everything for it goes there. A peer whose SAs IKE negotiates is moved by IKE: such
+//! packets are told to it (RFC 7296 §2.23), and it answers with the ends that the SAs have from then
+//! on.
 //!
 //! Outer headers are not authentic: who is on the way can make a peer seem to be anywhere. So a
 //! place is taken only if packets to it leave by an unprotected port, each move is told, and the
@@ -7,10 +9,14 @@
 
 use std::net::IpAddr;
 
-use control::{MovedPeer, PeerAddress};
-use dataplane::{AddressUpdate, RouteTarget, Side, Snapshot};
+use config::validated::{KeySource, PeerPlace};
+use control::{MoveError, MovedEnds, MovedPeer, PeerAddress, PeerEnds};
+use dataplane::{AddressUpdate, RouteTarget, Side, Snapshot, SnapshotError};
+use ipsec::Spi;
 use policy::SaSetId;
+use tokio::sync::broadcast;
 
+use super::publish::aside;
 use super::{Gateway, live_parts_of};
 use crate::events::Kind;
 use crate::worker::WorkerGone;
@@ -24,7 +30,110 @@ enum AddressRefusal {
     Refused(#[from] control::MoveError),
 }
 
+/// The reason why SAs are not moved to other ends. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveRefusal {
+    /// The end is one of the gateway's own.
+    #[error(
+        "peer {peer} cannot be at {address}, which is this gateway's or behind a protected port"
+    )]
+    Inside {
+        /// The peer's name.
+        peer: String,
+        /// The address.
+        address: IpAddr,
+    },
+    /// The peer may not be there.
+    #[error(transparent)]
+    Refused(#[from] MoveError),
+    /// The SAs do not become a snapshot: a bug of Lockgate.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The daemon is ending.
+    #[error("lockgated is stopping")]
+    Stopping,
+}
+
+/// An authentic packet of a peer whose SAs IKE negotiates, from elsewhere than they end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SeenElsewhere {
+    /// Name of the peer.
+    pub(crate) peer: String,
+    /// SPI of the SA that opened the packet.
+    pub(crate) spi: Spi,
+    /// Where the packet came from.
+    pub(crate) at: PeerAddress,
+}
+
+/// What is told of peers that were seen elsewhere at most, until somebody reads it.
+pub(crate) const MAX_SEEN_ELSEWHERE: usize = 1024;
+
 impl Gateway {
+    /// Moves the SAs of a peer to other ends, as IKE says, in one snapshot; returns when every worker
+    /// walks by it. `None` inside: they have these ends already.
+    ///
+    /// # Errors
+    /// [`WorkerGone`]; inside, [`MoveRefusal`]: what ran before runs on.
+    pub(crate) async fn move_ends(
+        &mut self,
+        peer: &str,
+        to: PeerEnds,
+    ) -> Result<Result<Option<MovedEnds>, MoveRefusal>, WorkerGone> {
+        let mut compiled = self.compiled.copied();
+        let moved = match compiled.move_ends(peer, to) {
+            Ok(Some(moved)) => moved,
+            Ok(None) => return Ok(Ok(None)),
+            Err(why) => return Ok(Err(why.into())),
+        };
+        let address = to.tunnel.remote;
+        if moved.from.tunnel.remote != address && is_inside(&self.snapshot, address) {
+            return Ok(Err(MoveRefusal::Inside { peer: peer.to_owned(), address }));
+        }
+        let live = live_parts_of(&compiled, &self.view, self.frame_bytes);
+        let snapshot = match compiled.assemble(&live, Some(&self.snapshot)) {
+            Ok(snapshot) => snapshot,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        self.report_problems(&live);
+        self.live = live.into();
+        let old = std::mem::replace(&mut self.compiled, compiled);
+        self.publish(snapshot, None).await?;
+        aside(move || drop(old));
+        let MovedEnds { from, to, .. } = &moved;
+        let message = format!("IKE has moved the SAs of peer {peer} from {from} to {to}");
+        self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
+        Ok(Ok(Some(moved)))
+    }
+
+    /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer that
+    /// its section has behind a NAT is followed at once all the same.
+    pub(crate) fn tell_ike(
+        &self,
+        seen: &mut Vec<AddressUpdate>,
+        told: &broadcast::Sender<SeenElsewhere>,
+    ) {
+        seen.retain(|moved| {
+            let Some(peer) = self.compiled.peer_named_by(moved.set) else { return true };
+            if peer.keys != KeySource::Ike {
+                return true;
+            }
+            let at = PeerAddress { address: moved.address.into(), port: moved.port };
+            let may_be_there = match is_outside(&self.snapshot, at.address) {
+                true => self.compiled.may_have_moved(moved.set, at).map_err(AddressRefusal::from),
+                false => Err(AddressRefusal::Inside(at.address)),
+            };
+            match may_be_there {
+                Ok(()) => {
+                    let (peer, spi) = (peer.name.clone(), moved.spi);
+                    // Nobody may listen.
+                    let _ = told.send(SeenElsewhere { peer, spi, at });
+                }
+                Err(why) => self.report_not_there(moved.set, &why),
+            }
+            may_be_there_by_packets(peer.place)
+        });
+    }
+
     /// Sends everything for the peers that moved to where they are now, in one snapshot. Returns
     /// those that did.
     ///
@@ -68,6 +177,22 @@ impl Gateway {
         let peer = set.peer.as_str();
         let message = format!("peer {peer} stays where it was: {why}");
         self.events.record(Kind::PeerMoveRefused, peer, message, &[]);
+    }
+}
+
+/// Returns whether packets of a peer show where it is, whatever IKE says.
+const fn may_be_there_by_packets(place: PeerPlace) -> bool {
+    matches!(place, PeerPlace::BehindNat)
+}
+
+/// Returns whether an address is one of ours, or behind a protected port.
+fn is_inside(snapshot: &Snapshot, address: IpAddr) -> bool {
+    match snapshot.routes().lookup(address.into()) {
+        Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
+        Some(RouteTarget::Via(hop)) => {
+            snapshot.port(snapshot.next_hop(hop).port).side == Side::Protected
+        }
+        _ => false,
     }
 }
 

@@ -340,7 +340,7 @@ impl Gateway {
         if compiled.keep_put_sas(&self.compiled).is_err() {
             return Ok(Err(SnapshotError::Dangling("an SA that was put")));
         }
-        compiled.keep_peer_addresses(&self.compiled);
+        compiled.keep_moved_peers(&self.compiled);
         let upon = self.snapshot.upon(tables);
         let snapshot = match compiled.assemble(&self.live, Some(&upon)) {
             Ok(snapshot) => snapshot,

@@ -235,6 +235,13 @@ impl DiagnosticKind {
                 "write encapsulation = \"udp\" too, or leave it out"
             }
             DiagnosticKind::OnlyInTunnelMode { .. } | DiagnosticKind::DfOfV6 => "leave it out",
+            DiagnosticKind::OnlyWithIke { .. } => {
+                "leave it out: without IKE nobody says where an end has moved to"
+            }
+            DiagnosticKind::MovesAlone { .. } => {
+                "both ends are of one family: add addresses of it to `moves_to` and \
+                 `local_moves_to`, or leave these out"
+            }
             _ => return None,
         })
     }

@@ -71,6 +71,13 @@ fn not_beside(peer: &Peer, written: &RawPeer) -> Option<(&'static str, std::ops:
         () if encapsulation.udp.is_some() => {
             Some(("encapsulation = \"udp\"", at(&written.encapsulation)))
         }
+        () if !peer.moves.remote.is_empty() => {
+            Some(("moves_to", written.moves_to.as_ref().map_or(written.at.clone(), Spanned::span)))
+        }
+        () if !peer.moves.local.is_empty() => {
+            let at = written.local_moves_to.as_ref().map(Spanned::span);
+            Some(("local_moves_to", at.unwrap_or(written.at.clone())))
+        }
         () if peer.offload != SaOffload::None => Some(("offload", at(&written.offload))),
         () if peer.fragment_outer => {
             let at = fragment_outer.map_or(written.at.clone(), Spanned::span);

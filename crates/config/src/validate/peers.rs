@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::NamedSections;
 use super::encapsulation::{self, EncapsulationParts};
 use super::lifetime;
+use super::moves;
 use super::ports::Ports;
 use crate::cards::SaOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
@@ -73,6 +74,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
     let pmtu = word(problems, "pmtu", &raw.pmtu, PathMtuUse::Learn, &uses);
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
     let offload = offload(raw, keys.as_ref(), problems);
+    let moves = moves::moves(raw, (tunnel, keys.as_ref()), ports, problems);
     let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
@@ -85,6 +87,7 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         pmtu: pmtu?,
         fragment_outer: raw.fragment_outer.as_ref().is_some_and(|written| *written.get_ref()),
         place,
+        moves: moves?,
         nat_keepalive_s,
         lifetime: lifetime?,
         offload: offload?,
@@ -105,7 +108,7 @@ fn offload(
     }
     let words = SaOffload::ALL.map(|offload| (offload.name(), offload));
     let offload = word(problems, "offload", &raw.offload, SaOffload::None, &words)?;
-    let moves = raw.behind_nat.as_ref().is_some_and(|written| *written.get_ref());
+    let moves = moves::may_move(raw);
     let mistake = match (offload, keys) {
         (SaOffload::Packet | SaOffload::Crypto, Some(KeySource::File(_))) => {
             DiagnosticKind::OffloadOfFileKeys
@@ -128,8 +131,7 @@ pub(crate) fn want_cards(raw: &Raw, problems: &mut Diagnostics<'_>) {
     }
     let is_put = |peer: &&RawPeer| {
         let keys = peer.keys.as_ref().map(|keys| keys.get_ref().as_str());
-        matches!(keys, Some("api" | "ike"))
-            && !peer.behind_nat.as_ref().is_some_and(|moves| *moves.get_ref())
+        matches!(keys, Some("api" | "ike")) && !moves::may_move(peer)
     };
     let offload = raw.peers.iter().filter(is_put).filter_map(|peer| peer.offload.as_ref());
     let needs_card = [SaOffload::Packet, SaOffload::Crypto].map(SaOffload::name);

@@ -83,6 +83,42 @@ pub(crate) const ERRORS: &[Row] = &[
         "there is no card",
         "add [card.NAME]",
     ),
+    // `moves_to`, `local_moves_to`
+    row(
+        "mode = \"tunnel\"",
+        "moves_to = [\"203.0.113.0/24\"]",
+        "21:12",
+        "`moves_to` has an effect only with keys = \"ike\"",
+        "nobody says where an end has moved to",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"ike\"\nlocal_moves_to = [\"2001:db8::/64\"]",
+        "19:18",
+        "`local_moves_to` has IPv6 addresses, and the other end has none of that family",
+        "both ends are of one family",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"ike\"\nmoves_to = [\"203.0.113.0/24\", \"224.0.0.1\"]",
+        "19:31",
+        "224.0.0.1 cannot be used: it is a multicast address",
+        "",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"ike\"\nmoves_to = [\"203.0.113.0/33\"]",
+        "19:13",
+        "",
+        "",
+    ),
+    row(
+        "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
+        "keys = \"ike\"\nmoves_to = [\"203.0.113.0/24\"]\noffload = \"packet\"",
+        "20:11",
+        "a card cannot follow a peer whose address changes",
+        "the old address",
+    ),
     // `outer`
     row("mode = \"tunnel\"", "outer = \"berlim\"", "21:9", "there is no peer `berlim`", "berlin"),
     row("mode = \"tunnel\"", "outer = 3", "21:9", "must be a string", ""),

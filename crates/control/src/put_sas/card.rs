@@ -71,7 +71,7 @@ impl PutPlan {
                     offload: fresh.offload,
                     hard_seconds: lifetime.hard.seconds,
                     limits: limits(&lifetime),
-                    may_move: peer.place == PeerPlace::BehindNat,
+                    may_move: peer.place == PeerPlace::BehindNat || !peer.moves.is_none(),
                     sa,
                     else_sa,
                 }

@@ -103,6 +103,7 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         acquires: false,
         mss_clamp: false,
         may_move: false,
+        moves_by_ike: false,
         keepalive_s: None,
         path_mtu: None,
         fragment_outer: false,

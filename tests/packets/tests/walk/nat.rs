@@ -3,9 +3,9 @@
 
 use dataplane::Verdict::{Drop, Forward, Hold, Protect};
 use dataplane::{AddressUpdate, DropReason, HoldKind, SetIndex};
-use ipsec::UdpPorts;
+use ipsec::{Spi, UdpPorts};
 use packets::lab::{BERLIN, CARLA, DORA, HOST, Hub, LAN, Laboratory, WAN};
-use packets::peer::Peer;
+use packets::peer::{Agreement, Peer};
 use packets::table::{forwarded, run, sum_header};
 use packets::{In, Out, Row};
 use wire::Family::{self, V4, V6};
@@ -255,6 +255,12 @@ fn elsewhere(outer: Family) -> Address {
     }
 }
 
+/// What is told of a peer that has shown itself at a place.
+fn shown(agreement: &Agreement, address: Address, port: u16) -> AddressUpdate {
+    let spi = Spi::new(agreement.spi_to_hub).unwrap();
+    AddressUpdate { set: agreement.set, spi, address, port }
+}
+
 /// A laboratory whose peers are behind NATs and may move, or may not.
 fn behind_nats(may_move: bool) -> Laboratory {
     let mut hub = Hub::default();
@@ -272,8 +278,7 @@ fn a_peer_moves_by_its_newest_packet_and_by_no_other() {
         let mut sealed = |number: u64| lab.peer(set).seal_as(number, &inner);
         let [first, ten, twenty, thirty] = [1, 10, 20, 30].map(&mut sealed);
         let home: Address = lab.peer(set).agreement.address.into();
-        let id = lab.snapshot.set(set).id;
-        let moved = |address, port| vec![AddressUpdate { set: id, address, port }];
+        let moved = |address, port| vec![shown(&lab.peer(set).agreement, address, port)];
 
         assert_eq!(lab.send(WAN, &ten).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), [], "where it always was");
@@ -306,8 +311,8 @@ fn of_several_moves_in_a_batch_the_last_is_told() {
         .map(|port| from_elsewhere(&lab.peer(set).seal(&inner), elsewhere(outer), port))
         .collect();
     assert_eq!(lab.send_all(WAN, &batch).verdicts, [Forward(LAN); 5]);
-    let id = lab.snapshot.set(set).id;
-    assert_eq!(lab.moved(), [AddressUpdate { set: id, address: elsewhere(outer), port: 5 }]);
+    let expected = shown(&lab.peer(set).agreement, elsewhere(outer), 5);
+    assert_eq!(lab.moved(), [expected]);
 }
 
 #[test]
@@ -342,8 +347,8 @@ fn two_workers_tell_of_a_move_as_one_does() {
         let [first, second] = [1, 2].map(|number| lab.peer(set).seal_as(number, &inner));
         let there = elsewhere(outer);
         assert_eq!(lab.send(WAN, &from_elsewhere(&second, there, 7)).verdicts, [Forward(LAN)]);
-        let id = lab.snapshot.set(set).id;
-        assert_eq!(lab.moved(), [AddressUpdate { set: id, address: there, port: 7 }]);
+        let expected = shown(&lab.peer(set).agreement, there, 7);
+        assert_eq!(lab.moved(), [expected]);
         assert_eq!(lab.send(WAN, &from_elsewhere(&first, there, 9)).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), []);
     }
@@ -375,5 +380,48 @@ fn in_udp_by_a_tagged_port_and_after_waiting_for_the_neighbour() {
         let left = lab.release();
         let opened = lab.peer(set).open(&left[0].packet).expect("the peer opens it");
         assert_eq!(opened.inner, forwarded(&packet));
+    }
+}
+
+/// The packet as it is without the UDP header, to another address of ours.
+fn alone_to(outer: &[u8], to: [u8; 4]) -> Vec<u8> {
+    let mut alone = [&outer[..20], &outer[28..]].concat();
+    let length = (alone.len() as u16).to_be_bytes();
+    alone[2..4].copy_from_slice(&length);
+    alone[9] = 50;
+    alone[16..20].copy_from_slice(&to);
+    sum_header(&mut alone);
+    alone
+}
+
+/// One gateway moves an SA before the other does (RFC 4555 §3.5).
+#[test]
+fn an_sa_that_ike_moves_opens_what_comes_to_any_address_of_ours_in_either_form() {
+    let (set, network, _) = PEERS[0];
+    let inner = datagram(V4, network, 1).ip();
+    let ours = |lab: &Laboratory| match lab.peer(set).agreement.hub {
+        std::net::IpAddr::V4(hub) => hub.octets(),
+        std::net::IpAddr::V6(hub) => panic!("{hub}"),
+    };
+    // Of the other port: an address of the gateway all the same.
+    const OTHER: [u8; 4] = [10, 1, 0, 1];
+    for moves in [false, true] {
+        let mut hub = Hub::default();
+        in_udp(&mut hub);
+        hub.parts.sets.iter_mut().for_each(|set| set.moves_by_ike = moves);
+        let mut lab = hub.laboratory();
+        let here = ours(&lab);
+        let expected = |reason| if moves { Forward(LAN) } else { Drop(reason) };
+        let alone = alone_to(&lab.peer(set).seal(&inner), here);
+        assert_eq!(lab.send(WAN, &alone).verdicts, [expected(DropReason::Encapsulation)]);
+        let elsewhere = alone_to(&lab.peer(set).seal(&inner), OTHER);
+        assert_eq!(lab.send(WAN, &elsewhere).verdicts, [expected(DropReason::UnknownSpi)]);
+        // Nothing that is not authentic, and nothing twice.
+        if moves {
+            assert_eq!(lab.send(WAN, &elsewhere).verdicts, [Drop(DropReason::Replayed)]);
+            let mut forged = alone_to(&lab.peer(set).seal(&inner), OTHER);
+            *forged.last_mut().unwrap() ^= 1;
+            assert_eq!(lab.send(WAN, &forged).verdicts, [Drop(DropReason::Integrity)]);
+        }
     }
 }

@@ -1,0 +1,134 @@
+//! SAs whose ends move, and peers that were seen elsewhere.
+//!
+//! All SAs of a peer have the same ends: those that charon said last of one of them, or of the newest
+//! that seals. They move at once, in one snapshot, with keys, numbers, windows, limits and use. Where
+//! they may go stands in the peer's section.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use charon_link::{
+    AddPolicy, AddSa, Answer, PolicyAction, PolicyDirection, Report, SaName, Status, UpdateSa,
+};
+use control::PeerEnds;
+use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
+use ipsec::{Tunnel, UdpPorts};
+use policy::Direction;
+
+use super::book::{KnownSa, direction};
+use super::desk::Desk;
+use crate::gateway::{MoveRefusal, SeenElsewhere};
+use crate::orders::{Order, SaOrder};
+
+/// Time after which charon is told again of a place that it has not moved a peer to.
+const TOLD_AGAIN: Duration = Duration::from_secs(10);
+
+/// Places where peers were seen that charon was told of last. At most one a peer.
+#[derive(Default)]
+pub(super) struct ToldPlaces(HashMap<Arc<str>, (SocketAddr, Instant)>);
+
+impl ToldPlaces {
+    /// Returns whether charon is to be told of a peer's place, and notes that it was.
+    fn tell(&mut self, peer: &Arc<str>, place: SocketAddr, now: Instant) -> bool {
+        let is_known = self.0.get(peer).is_some_and(|(known, since)| {
+            *known == place && now.saturating_duration_since(*since) < TOLD_AGAIN
+        });
+        if !is_known {
+            self.0.insert(peer.clone(), (place, now));
+        }
+        !is_known
+    }
+}
+
+/// The ends of an SA of a direction, of which charon says source and destination.
+fn ends(direction: Direction, [source, destination]: [SocketAddr; 2], in_udp: bool) -> PeerEnds {
+    let (local, remote) = match direction {
+        Direction::Outbound => (source, destination),
+        Direction::Inbound => (destination, source),
+    };
+    // Lockgate receives ESP in UDP at this port alone, as charon does.
+    let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: remote.port() };
+    let tunnel = Tunnel { local: local.ip(), remote: remote.ip() };
+    PeerEnds { tunnel, udp: in_udp.then_some(ports) }
+}
+
+impl Desk {
+    /// Moves an SA of charon's to other ends, and those of the same peer with it.
+    pub(super) async fn update_sa(&mut self, asked: UpdateSa) -> Answer {
+        let UpdateSa { name, source, destination, in_udp, reqid, selectors } = asked;
+        let Some((way, known)) = self.book.find(&name) else {
+            return Answer::plain(Status::Unknown, "");
+        };
+        let known = known.clone();
+        if let Some(mut selectors) = selectors {
+            if way == Direction::Inbound {
+                selectors.reverse();
+            }
+            let peer = self.peers.named(&known.peer);
+            let served = peer.map(|peer| peer.is_served_by([&selectors[0], &selectors[1]]));
+            if let Some(Err(why)) = served {
+                return Answer::plain(Status::Refused, why.to_string());
+            }
+        }
+        let to = ends(way, [source, destination], in_udp);
+        if let Err(refused) = self.move_peer(&known.peer, to).await {
+            return refused;
+        }
+        let reqid = reqid.unwrap_or(known.reqid);
+        let moved = SaName { source, destination, spi: name.spi };
+        self.book.rename(way, KnownSa { name: moved, reqid, ..known }, &name);
+        Answer::done()
+    }
+
+    /// Moves a peer to the ends of an SA that is about to be put, if it is the first or seals.
+    ///
+    /// One that opens may have been negotiated from elsewhere while the one that seals still goes to
+    /// the old place: that stays until there is one for the new place.
+    pub(super) async fn make_room(&self, sa: &AddSa, peer: &str) -> Result<(), Answer> {
+        let way = direction(sa.direction);
+        let seals = || {
+            let picture = self.daemon.picture();
+            let mut sets = picture.snapshot.sets();
+            sets.any(|(_, set)| set.peer == *peer && !set.outbound.is_empty())
+        };
+        if way == Direction::Inbound && seals() {
+            return Ok(());
+        }
+        let ends = ends(way, [sa.name.source, sa.name.destination], sa.in_udp);
+        self.move_peer(peer, ends).await
+    }
+
+    async fn move_peer(&self, peer: &str, to: PeerEnds) -> Result<(), Answer> {
+        let peer = peer.to_owned();
+        let done = self.daemon.order(|reply| Order::Sas(SaOrder::Move { peer, to, reply })).await;
+        match done.unwrap_or(Err(MoveRefusal::Stopping)) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(Answer::plain(Status::Refused, why.to_string())),
+        }
+    }
+
+    /// Returns whether a policy stands in for a protecting one of charon's of the same name: charon
+    /// has it drop packets while it moves the SAs. Here they move at once, and no packet that a
+    /// policy of the configuration protects leaves in clear meanwhile, so there is nothing to do.
+    pub(super) fn stands_in(&self, policy: &AddPolicy) -> bool {
+        policy.action == PolicyAction::Drop
+            && policy.policy.direction == PolicyDirection::Outbound
+            && self.book.has_policy(&policy.policy)
+    }
+
+    /// The report that a peer was seen elsewhere than charon has it (RFC 7296 §2.23); `None`: charon
+    /// knows, or was told a moment ago.
+    pub(super) fn elsewhere(&mut self, seen: &SeenElsewhere) -> Option<Report> {
+        let SeenElsewhere { peer, spi, at } = seen;
+        let known = self.book.at(Direction::Inbound, *spi, peer)?;
+        let place = SocketAddr::new(at.address, at.port);
+        let (name, is_orphan) = (known.name, known.is_orphan);
+        let peer = known.peer.clone();
+        if is_orphan || name.source == place || !self.told.tell(&peer, place, Instant::now()) {
+            return None;
+        }
+        Some(Report::Mapping { spi: spi.value(), destination: name.destination, peer: place })
+    }
+}
