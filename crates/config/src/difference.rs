@@ -35,8 +35,8 @@ pub struct Difference {
     /// The way in which it differs.
     pub change: Change,
     /// Kind of the section: `node`, `port`, `cache`, `connections`, `metrics`, `peer`, `set`,
-    /// `group`, `policy`, `rule`, `overlay`, `vni`, `store`, `kernel`, `card`, `audit`, `route`,
-    /// `neighbour`; or `order`: policies of both are in another order, which decides among equals,
+    /// `group`, `policy`, `rule`, `overlay`, `vni`, `store`, `kernel`, `card`, `audit`, `ike`,
+    /// `route`, `neighbour`; or `order`: policies of both are in another order, which decides among equals,
     /// or rules of a group, of which the first that matches decides.
     pub what: &'static str,
     /// Name of the section, of a rule `GROUP/RULE`; of an order of rules the group's. Empty for a

@@ -152,6 +152,7 @@ fn judge(
         kernel: KernelSettings::default(),
         cards: Vec::new(),
         audit: running.audit,
+        ike: None,
     };
     let whole = format!("{text}\n{}", around.effective());
     let lines = text.lines().count().max(1) as u32;

@@ -26,6 +26,7 @@ mod group_edits;
 mod group_policies;
 pub mod groups;
 mod host_port;
+mod ike;
 mod interface_address;
 mod key_names;
 mod keys;
@@ -64,6 +65,7 @@ pub use fragment::{ParsedPolicies, edited, parse_policies, policy_text};
 pub use group_edits::{GroupEdit, GroupEditError, with_group_edit};
 pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP, last_rule_name, rule_name};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
+pub use ike::{BeyondBounds, IkeBounds, Shunt, ShuntAction};
 pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
 pub use keys::{

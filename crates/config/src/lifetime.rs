@@ -1,10 +1,10 @@
-//! `[peer.NAME.lifetime]` as it is configured: the limits of each SA of a peer.
+//! `[peer.NAME.lifetime]` and `[ike.lifetime]` as they are configured: limits of SAs.
 
 use std::fmt::Write;
 
 use ipsec::{Lifetime, Limits};
 
-use crate::written::{count_text, quoted};
+use crate::written::count_text;
 
 /// The keys of one kind of limits, soft or hard.
 #[derive(Debug)]
@@ -32,12 +32,12 @@ pub(crate) const HARD: LimitKeys = LimitKeys {
 /// Longest limit by time, seconds: ten years.
 pub const MAX_SECONDS: u32 = 10 * 365 * 24 * 3600;
 
-/// Writes the section of a peer; nothing if it has no limits.
-pub(crate) fn write(out: &mut String, peer: &str, lifetime: &Lifetime) -> std::fmt::Result {
+/// Writes the section under its header; nothing if it has no limits.
+pub(crate) fn write(out: &mut String, header: &str, lifetime: &Lifetime) -> std::fmt::Result {
     if *lifetime == Lifetime::NONE {
         return Ok(());
     }
-    writeln!(out, "[peer.{}.lifetime]", quoted(peer))?;
+    writeln!(out, "{header}")?;
     for (keys, limits) in [(SOFT, lifetime.soft), (HARD, lifetime.hard)] {
         let Limits { packets, bytes, seconds, idle_seconds } = limits;
         for (key, count) in [(keys.packets, packets), (keys.bytes, bytes)] {

@@ -46,6 +46,7 @@ pub(crate) struct Raw {
     pub(crate) kernel: Option<RawKernel>,
     pub(crate) cards: Vec<RawCard>,
     pub(crate) audit: Option<RawAudit>,
+    pub(crate) ike: Option<RawIke>,
 }
 
 /// `[node]`.
@@ -262,6 +263,36 @@ pub(crate) struct RawAudit {
     pub(crate) one_of: Number,
 }
 
+/// `[ike]`.
+#[derive(Debug)]
+pub(crate) struct RawIke {
+    pub(crate) ends: Texts,
+    pub(crate) peers: Texts,
+    pub(crate) selector: RawIkeSelector,
+    pub(crate) suites: Texts,
+    pub(crate) max_children: Number,
+    pub(crate) lifetime: Option<RawLifetime>,
+    pub(crate) shunts: Vec<RawShunt>,
+}
+
+/// `[[ike.shunt]]`.
+#[derive(Debug)]
+pub(crate) struct RawShunt {
+    pub(crate) action: Text,
+    pub(crate) selector: RawIkeSelector,
+}
+
+/// The keys of both that say which packets they are about.
+#[derive(Debug)]
+pub(crate) struct RawIkeSelector {
+    pub(crate) at: Span,
+    pub(crate) local: Texts,
+    pub(crate) remote: Texts,
+    pub(crate) protocol: Either,
+    pub(crate) local_ports: Texts,
+    pub(crate) remote_ports: Texts,
+}
+
 /// `[[route]]`.
 #[derive(Debug)]
 pub(crate) struct RawRoute {
@@ -300,6 +331,7 @@ const SECTIONS: &[&str] = &[
     "kernel",
     "card",
     "audit",
+    "ike",
 ];
 
 /// The sections of [`RawLists`].
@@ -407,6 +439,7 @@ pub(crate) fn frame(top: &Section<'_>, problems: &mut Diagnostics<'_>) -> Raw {
         }),
         cards: named(top, problems, "card", card),
         audit: top.table(problems, "audit").map(|section| audit(&section, problems)),
+        ike: top.table(problems, "ike").map(|section| ike(&section, problems)),
     }
 }
 
@@ -516,6 +549,39 @@ fn audit(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawAudit {
     RawAudit { one_of: section.number(problems, "one_of") }
 }
 
+fn ike(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawIke {
+    section.check_keys(problems, &schema::IKE);
+    let shunts = section.list(problems, "shunt", "[[ike.shunt]]");
+    RawIke {
+        ends: section.texts(problems, "ends"),
+        peers: section.texts(problems, "peers"),
+        selector: ike_selector(section, problems),
+        suites: section.texts(problems, "suites"),
+        max_children: section.number(problems, "max_children"),
+        lifetime: section.table(problems, "lifetime").map(|section| {
+            section.check_keys(problems, &schema::IKE_LIFETIME);
+            limits(&section, problems)
+        }),
+        shunts: shunts.iter().map(|section| shunt(section, problems)).collect(),
+    }
+}
+
+fn shunt(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawShunt {
+    section.check_keys(problems, &schema::SHUNT);
+    RawShunt { action: section.text(problems, "action"), selector: ike_selector(section, problems) }
+}
+
+fn ike_selector(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawIkeSelector {
+    RawIkeSelector {
+        at: section.at.clone(),
+        local: section.texts(problems, "local"),
+        remote: section.texts(problems, "remote"),
+        protocol: section.scalar(problems, "protocol"),
+        local_ports: section.texts(problems, "local_ports"),
+        remote_ports: section.texts(problems, "remote_ports"),
+    }
+}
+
 fn card(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawCard {
     section.check_keys(problems, &schema::CARD);
     RawCard {
@@ -560,6 +626,10 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
 
 fn lifetime(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawLifetime {
     section.check_keys(problems, &schema::LIFETIME);
+    limits(section, problems)
+}
+
+fn limits(section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawLifetime {
     let mut limits = |keys: &LimitKeys| RawLimits {
         packets: section.scalar(problems, keys.packets),
         bytes: section.scalar(problems, keys.bytes),

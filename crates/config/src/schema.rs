@@ -69,9 +69,9 @@ impl ValueType {
 impl SectionSchema {
     /// Returns the names of the sections in this one: `lifetime` for `[peer.NAME.lifetime]`.
     pub(crate) fn sections(&self) -> impl Iterator<Item = &'static str> {
-        let outer = self.header.trim_end_matches(']');
-        let inner = SECTIONS.iter().filter_map(move |section| section.header.strip_prefix(outer));
-        inner.filter_map(|rest| rest.strip_prefix('.')?.strip_suffix(']'))
+        let outer = self.header.trim_matches(['[', ']']);
+        let headers = SECTIONS.iter().map(|section| section.header.trim_matches(['[', ']']));
+        headers.filter_map(move |header| header.strip_prefix(outer)?.strip_prefix('.'))
     }
 
     /// Returns the names of the keys that must be written.
@@ -419,6 +419,66 @@ sections! {
              1 … 1000000000; `0`: none is"
     ]
 
+    IKE "[ike]" "Bounds of what charon may install by itself, for packets of which no policy of \
+        the file speaks. Without the section it may install nothing but SAs for policies of the \
+        file." [
+        "ends" Texts Required,
+            "addresses of this gateway at which its tunnels may end: prefixes, ranges, addresses, \
+             or `\"any\"`. Ends of a `[peer.NAME]` are that section's all the same"
+        "peers" Texts Required,
+            "addresses of others with whom it may make tunnels, likewise"
+        "local" Texts Required,
+            "addresses on the gateway's side that its policies may name, likewise"
+        "remote" Texts Required,
+            "addresses on the far side that its policies may name, likewise"
+        "protocol" Either Value("\"any\""),
+            "protocol that its policies must name, as in `[[policy]]`; `\"any\"`: each, and none"
+        "local_ports" Texts Words("any"),
+            "ports on the gateway's side that its policies may name, as in `[[policy]]`"
+        "remote_ports" Texts Words("any"),
+            "the same for the far side"
+        "suites" Texts Words("all that encrypt and authenticate"),
+            "suites that it may negotiate, by their names in `[peer.NAME]`"
+        "max_children" Number Value("10000"),
+            "CHILD_SAs and shunts of its own that it may have at a time, 1 … 65536"
+    ]
+
+    IKE_LIFETIME "[ike.lifetime]" "Limits of each SA that `[ike]` lets in. The lower of these and \
+        charon's hold." [
+        "soft_packets" Either Words("none"),
+            "as in `[peer.NAME.lifetime]`"
+        "hard_packets" Either Words("none"),
+            "likewise"
+        "soft_bytes" Either Words("none"),
+            "likewise"
+        "hard_bytes" Either Words("none"),
+            "likewise"
+        "soft_seconds" Number Words("none"),
+            "likewise"
+        "hard_seconds" Number Words("none"),
+            "likewise"
+        "soft_idle_seconds" Number Words("none"),
+            "likewise"
+        "hard_idle_seconds" Number Words("none"),
+            "likewise"
+    ]
+
+    SHUNT "[[ike.shunt]]" "Packets that charon may have passed in clear or dropped, by a shunt \
+        (`mode = pass` or `drop` in swanctl.conf) that has these packets or some of them." [
+        "action" Text Required,
+            "`\"bypass\"` or `\"discard\"`"
+        "local" Texts Required,
+            "as in `[[policy]]`"
+        "remote" Texts Required,
+            "likewise"
+        "protocol" Either Value("\"any\""),
+            "likewise"
+        "local_ports" Texts Words("any"),
+            "likewise"
+        "remote_ports" Texts Words("any"),
+            "likewise"
+    ]
+
     ROUTE "[[route]]" "A route for `replay` and `explain --config`; the daemon follows the routes \
         of Linux." [
         "to" Text Required,
@@ -529,6 +589,12 @@ mod tests {
         ("[kernel]", ""),
         ("[card.NAME]", "kind = \"emulated\"\nsocket = \"/run/c\"\nports = [\"NAME\"]"),
         ("[audit]", ""),
+        (
+            "[ike]",
+            "ends = [\"192.0.2.1\"]\npeers = [\"any\"]\nlocal = [\"any\"]\nremote = [\"any\"]",
+        ),
+        ("[ike.lifetime]", ""),
+        ("[[ike.shunt]]", "action = \"bypass\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
         ("[cache]", ""),
         ("[connections]", ""),
         ("[metrics]", ""),

@@ -32,6 +32,7 @@ mod connections;
 mod doubts;
 mod encapsulation;
 mod groups;
+mod ike;
 mod ingress;
 mod lifetime;
 mod links;
@@ -101,14 +102,15 @@ pub(crate) fn validate<E>(
     let kernel = overlays::kernel(raw.kernel.as_ref(), problems);
     overlays::warn((&raw.overlays, &overlays), &networks, &ports, &policies, problems);
     let (cards, audit) = cards::validate(raw, &ports, problems);
+    let ike = ike::validate(raw.ike.as_ref(), problems);
     peers::want_cards(raw, problems);
     let rules = rules.finish((&ports, &networks), compiled, problems);
     warn_of_one_side(raw, &ports, &policies, problems);
     let links = links::both(raw, &ports, problems);
     let has_errors = problems.has_errors();
     let (Some(node), Some(cache), Some(metrics)) = (node, cache, metrics) else { return Ok(None) };
-    let below = store.zip(kernel).zip(audit).filter(|_| !has_errors);
-    let (Some(connections), Some(((store, kernel), audit))) = (connections, below) else {
+    let below = store.zip(kernel).zip(audit).zip(ike).filter(|_| !has_errors);
+    let (Some(connections), Some((((store, kernel), audit), ike))) = (connections, below) else {
         return Ok(None);
     };
     let validated = Validated {
@@ -130,6 +132,7 @@ pub(crate) fn validate<E>(
         kernel,
         cards,
         audit,
+        ike,
     };
     nested::validate(raw, &validated, problems);
     judge_paths(raw, &validated, problems);

@@ -16,6 +16,7 @@ use crate::cards::{AuditSettings, CardSettings, GroupOffload, SaOffload};
 use crate::connections::ConnectionSettings;
 use crate::groups::{Group, GroupId, Rule, RuleAction, Set};
 use crate::host_port::HOST_PORT;
+use crate::ike::IkeBounds;
 use crate::interface_address::InterfaceAddress;
 use crate::lifetime;
 use crate::overlays::{KernelSettings, NetworkSettings, OverlaySettings, StoreSettings};
@@ -68,6 +69,8 @@ pub struct Validated {
     pub cards: Vec<CardSettings>,
     /// `[audit]`.
     pub audit: AuditSettings,
+    /// `[ike]`; `None`: charon installs nothing but SAs for policies of the file.
+    pub ike: Option<IkeBounds>,
 }
 
 /// The machine.
@@ -480,7 +483,7 @@ pub(crate) const NO_INTEGRITY: &str = "no-integrity";
 /// A section of a configuration, as [`Validated::effective`] writes it.
 pub(crate) struct Section {
     /// Kind of the section: node, port, cache, connections, metrics, peer, set, group, policy,
-    /// rule, overlay, vni, store, kernel, card, audit, route, neighbour.
+    /// rule, overlay, vni, store, kernel, card, audit, ike, route, neighbour.
     pub(crate) what: &'static str,
     /// Name of the section; empty for a kind with a single section.
     pub(crate) name: String,
@@ -529,7 +532,8 @@ impl Validated {
         for peer in &self.peers {
             add("peer", &peer.name, &|out| {
                 write_peer(out, peer)?;
-                lifetime::write(out, &peer.name, &peer.lifetime)
+                let header = format!("[peer.{}.lifetime]", quoted(&peer.name));
+                lifetime::write(out, &header, &peer.lifetime)
             });
         }
         for set in &self.sets {
@@ -558,6 +562,9 @@ impl Validated {
             add("card", &card.name, &|out| card.write(out, &ports));
         }
         add("audit", "", &|out| self.audit.write(out));
+        if let Some(ike) = &self.ike {
+            add("ike", "", &|out| ike.write(out));
+        }
         for route in &self.routes {
             let Prefix { address, length } = route.to;
             add("route", &format!("{address}/{length}"), &|out| self.write_route(out, route));
@@ -602,26 +609,7 @@ impl Validated {
                 writeln!(out, "ports = {}", list(names))?;
             }
         }
-        writeln!(out, "local = {}", list(addresses(&selector.local)))?;
-        writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;
-        writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
-        match &selector.upper {
-            UpperSelector::Any => {}
-            // A policy asks for no kind of TCP segments.
-            UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
-                // An empty list is a mistake; any port is what is not written.
-                for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
-                    if !ports.is_empty() {
-                        let texts = ports.iter().map(PortRange::to_string);
-                        writeln!(out, "{key} = {}", list(texts))?;
-                    }
-                }
-            }
-            UpperSelector::Icmp(messages) if messages.is_empty() => {}
-            UpperSelector::Icmp(messages) => {
-                writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
-            }
-        }
+        write_selector(out, selector)?;
         let direction = match only {
             None => "both",
             Some(Direction::Inbound) => "inbound",
@@ -669,6 +657,31 @@ impl Validated {
             }
         }
     }
+}
+
+/// Writes the keys of a selector.
+pub(crate) fn write_selector(out: &mut String, selector: &Selector) -> std::fmt::Result {
+    writeln!(out, "local = {}", list(addresses(&selector.local)))?;
+    writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;
+    writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
+    match &selector.upper {
+        UpperSelector::Any => {}
+        // A policy asks for no kind of TCP segments.
+        UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
+            // An empty list is a mistake; any port is what is not written.
+            for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
+                if !ports.is_empty() {
+                    let texts = ports.iter().map(PortRange::to_string);
+                    writeln!(out, "{key} = {}", list(texts))?;
+                }
+            }
+        }
+        UpperSelector::Icmp(messages) if messages.is_empty() => {}
+        UpperSelector::Icmp(messages) => {
+            writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
+        }
+    }
+    Ok(())
 }
 
 fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {

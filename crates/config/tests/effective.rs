@@ -278,6 +278,32 @@ fn overlays() -> impl Strategy<Value = String> {
     })
 }
 
+/// Bounds of IKE, or none.
+fn ike() -> impl Strategy<Value = String> {
+    const NEEDED: &str = "[ike]\nends = [\"192.0.2.0/30\", \"2001:db8::1\"]\npeers = [\"any\"]\n\
+                          local = [\"any\"]\nremote = [\"10.9.0.0-10.9.0.7\", \"::/0\"]\n";
+    let keys = (
+        maybe(&[
+            "protocol = \"tcp\"\nremote_ports = [\"1-9\"]",
+            "protocol = 47",
+            "protocol = \"any\"",
+        ]),
+        maybe(&["suites = [\"null-hmac-sha-256\"]", "suites = [\"aes-256-gcm\"]"]),
+        maybe(&["max_children = 1", "max_children = 65536"]),
+        maybe(&["[ike.lifetime]", "[ike.lifetime]\nhard_seconds = 9\nsoft_bytes = \"1G\""]),
+        maybe(&[
+            "[[ike.shunt]]\naction = \"bypass\"\nlocal = [\"any\"]\nremote = [\"::1\"]",
+            "[[ike.shunt]]\naction = \"discard\"\nlocal = [\"10.0.0.0/8\"]\nremote = \
+             [\"10.0.0.0/8\"]\nprotocol = \"udp\"\nlocal_ports = [\"53\"]\n[[ike.shunt]]\n\
+             action = \"bypass\"\nlocal = [\"any\"]\nremote = [\"any\"]",
+        ]),
+    );
+    let section = keys.prop_map(|(ports, suites, most, lifetime, shunts)| {
+        format!("{NEEDED}{ports}{suites}{most}{lifetime}{shunts}")
+    });
+    prop_oneof![Just(String::new()), section]
+}
+
 fn configuration() -> impl Strategy<Value = String> {
     let node = (
         maybe(&["workers = \"auto\"", "workers = 1", "workers = 256"]),
@@ -345,8 +371,9 @@ fn configuration() -> impl Strategy<Value = String> {
         ]),
         maybe(&["groups_out = [\"a\"]", "groups_out = [\"b\", \"b\"]"]),
     );
-    let parts = (node, port, peer, route, policies, groups, overlays());
-    parts.prop_map(|(node, port, peer, route, policies, groups, overlays)| {
+    let below = (overlays(), ike());
+    let parts = (node, port, peer, route, policies, groups, below);
+    parts.prop_map(|(node, port, peer, route, policies, groups, (overlays, ike))| {
         let (sections, groups_in, groups_out) = groups;
         let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
         let (vlan, mtu, mac, allow) = port;
@@ -372,6 +399,7 @@ fn configuration() -> impl Strategy<Value = String> {
         }
         text.push_str(&sections);
         text.push_str(&overlays);
+        text.push_str(&ike);
         text
     })
 }

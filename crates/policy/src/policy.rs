@@ -10,9 +10,21 @@ use crate::list::{self, List};
 use crate::rule::{Rule, UpperRule};
 use crate::selector::{AddressRange, IcmpRange, PortRange, Selector, UpperSelector};
 
-/// Number of a policy, never reused while the process lives (DESIGN I2).
+/// Number of a policy, never reused while the process lives (DESIGN I2). Policies whose numbers are
+/// [`PolicyId::FIRST_BEHIND`] or higher stand behind all others, whatever their priorities.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PolicyId(pub u32);
+
+impl PolicyId {
+    /// The first number of policies that stand behind all others.
+    pub const FIRST_BEHIND: PolicyId = PolicyId(1 << 31);
+
+    /// Returns whether its policy stands behind all those that have lower numbers than
+    /// [`FIRST_BEHIND`](Self::FIRST_BEHIND).
+    pub const fn is_behind(self) -> bool {
+        self.0 >= PolicyId::FIRST_BEHIND.0
+    }
+}
 
 /// Number of a set of SAs that a PROTECT policy names (RFC 9611), never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -75,7 +87,9 @@ pub struct Policy {
     pub name: String,
     /// Action of the policy.
     pub action: Action,
-    /// Higher wins; among equals the one added later, which has the higher id (FC-41).
+    /// Higher wins; among equals the one added later, which has the higher id (FC-41). Policies
+    /// that stand behind all others are compared among themselves alone
+    /// ([`PolicyId::is_behind`]).
     pub priority: u32,
     /// The only direction that a policy of the SPD applies to; `None`: both, mirrored inbound.
     pub only: Option<Direction>,
@@ -94,9 +108,18 @@ pub struct Policy {
 pub(crate) struct Precedence(u64);
 
 impl Precedence {
-    /// The lowest of a priority.
+    /// Bits of an id that count: the highest says which half of the ranks it has.
+    const ID_BITS: u32 = 31;
+
+    /// The lowest of a priority, of policies that stand behind none.
     pub(crate) const fn lowest_of(priority: u32) -> Precedence {
-        Precedence((priority as u64) << 32)
+        Precedence(1 << 63 | (priority as u64) << Precedence::ID_BITS)
+    }
+
+    const fn of(priority: u32, id: PolicyId) -> Precedence {
+        let number = id.0 & (PolicyId::FIRST_BEHIND.0 - 1);
+        let below = (priority as u64) << Precedence::ID_BITS | number as u64;
+        Precedence(if id.is_behind() { below } else { 1 << 63 | below })
     }
 }
 
@@ -108,7 +131,7 @@ impl Policy {
     }
 
     pub(crate) fn precedence(&self) -> Precedence {
-        Precedence(u64::from(self.priority) << 32 | u64::from(self.id.0))
+        Precedence::of(self.priority, self.id)
     }
 
     /// The books and families that the policy may have rules in.

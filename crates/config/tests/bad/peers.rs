@@ -10,6 +10,18 @@ macro_rules! inner {
     };
 }
 
+/// Good bounds of IKE in front of `[cache]`, with more lines.
+macro_rules! ike {
+    ($more:literal) => {
+        concat!(
+            "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"any\"]\nlocal = [\"any\"]\n",
+            "remote = [\"10.9.0.0/16\"]\n",
+            $more,
+            "\n[cache]"
+        )
+    };
+}
+
 pub(crate) const ERRORS: &[Row] = &[
     // [peer.NAME]
     row(
@@ -561,5 +573,60 @@ pub(crate) const ERRORS: &[Row] = &[
         "25:8",
         "another peer has this key file already",
         "first in line 18",
+    ),
+    // [ike]
+    row(
+        "[cache]",
+        ike!("peer = [\"any\"]"),
+        "18:1",
+        "unknown key `peer` in [ike]",
+        "did you mean `peers`?",
+    ),
+    row(
+        "[cache]",
+        "[ike]\nends = [\"any\"]\npeers = [\"any\"]\nlocal = [\"any\"]\n[cache]",
+        "13:1",
+        "[ike] lacks `remote`",
+        "",
+    ),
+    row(
+        "[cache]",
+        ike!("suites = [\"aes-256-gmc\"]"),
+        "18:11",
+        "`suites` cannot be \"aes-256-gmc\"",
+        "did you mean `aes-256-gcm`?",
+    ),
+    row("[cache]", ike!("suites = [\"null\"]"), "18:11", "`suites` cannot be \"null\"", ""),
+    row("[cache]", ike!("suites = []"), "18:10", "`suites` is an empty list", ""),
+    row("[cache]", ike!("max_children = 0"), "18:16", "it goes from 1 to 65536", ""),
+    row("[cache]", ike!("remote_ports = [\"80-79\"]\nprotocol = \"tcp\""), "18:17", "79", ""),
+    row(
+        "[cache]",
+        "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"2001:db8::/32\"]\nlocal = [\"any\"]\n\
+         remote = [\"any\"]\n[cache]",
+        "15:9",
+        "`ends` and `peers` have no IP version in common",
+        "",
+    ),
+    row(
+        "[cache]",
+        ike!("[ike.lifetime]\nhard_seconds = 0"),
+        "19:16",
+        "`hard_seconds` cannot be 0",
+        "",
+    ),
+    row(
+        "[cache]",
+        ike!("[[ike.shunt]]\naction = \"pass\"\nlocal = [\"any\"]\nremote = [\"any\"]"),
+        "19:10",
+        "`action` cannot be \"pass\"",
+        "bypass",
+    ),
+    row(
+        "[cache]",
+        ike!("[[ike.shunts]]\naction = \"bypass\""),
+        "18:7",
+        "unknown key `shunts` in [ike]",
+        "did you mean `shunt`?",
     ),
 ];

@@ -103,6 +103,30 @@ fn higher_priority_wins_and_among_equals_the_newest() {
 }
 
 #[test]
+fn policies_that_stand_behind_lose_to_all_others_and_are_ranked_among_themselves() {
+    let PolicyId(behind) = PolicyId::FIRST_BEHIND;
+    let given = [
+        policy(behind + 9, u32::MAX),
+        policy(behind - 1, 0),
+        policy(0, 0),
+        policy(u32::MAX, 4),
+        policy(behind, 5),
+        policy(behind + 1, 4),
+        policy(2, u32::MAX),
+    ];
+    let order_of =
+        |spd: &Spd| -> Vec<u32> { spd.policies().iter().map(|(_, policy)| policy.id.0).collect() };
+    let expected = [2, behind - 1, 0, behind + 9, behind, u32::MAX, behind + 1];
+    for rotation in 0..given.len() {
+        let mut policies = given.to_vec();
+        policies.rotate_left(rotation);
+        let spd = Spd::new(policies).unwrap();
+        assert_eq!(order_of(&spd), expected);
+        assert_eq!(says(&spd, Direction::Outbound, &out(TCP, numbers(1, 2))), Some(Ok(2)));
+    }
+}
+
+#[test]
 fn what_matches_no_policy_is_none() {
     // FC-42
     let spd = Spd::new(vec![policy(1, 1)]).unwrap();
