@@ -45,6 +45,8 @@ pub(crate) struct ToConfirm {
 pub(crate) struct Running {
     /// The configuration without its policies, which are the snapshot's.
     pub(crate) settings: Arc<Validated>,
+    /// Peers that charon made by itself.
+    pub(crate) ike_peers: Vec<config::validated::Peer>,
     /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
     /// The routes that the snapshot was made from.

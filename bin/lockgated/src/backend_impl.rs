@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use api::v1;
 use config::Validated;
 use config::validated::OnExit;
-use control::KeyManager;
+use control::{IkeChange, KeyManager};
 use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
@@ -28,6 +28,7 @@ use crate::clock;
 use crate::config_file::Target;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
+use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::kernel_tier::KernelTier;
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
@@ -123,6 +124,15 @@ impl Daemon {
         let (reply, answer) = oneshot::channel();
         self.asks.send(ask(reply)).ok()?;
         answer.await.ok()
+    }
+
+    /// Changes what charon makes by itself.
+    ///
+    /// # Errors
+    /// [`IkeRefusal`].
+    pub(crate) async fn change_ike(&self, change: IkeChange) -> Result<MadeIke, IkeRefusal> {
+        let done = self.ask(|reply| Ask::Ike { change, reply }).await;
+        done.unwrap_or(Err(IkeRefusal::Stopping))
     }
 
     /// Returns the workers' reports of now, and the totals since the start. A worker that has ended
@@ -613,6 +623,7 @@ fn running(counted: CountedPicture) -> Running {
     let CountedPicture { picture, reports, totals } = counted;
     Running {
         settings: picture.config().clone(),
+        ike_peers: picture.compiled.ike_peers().cloned().collect(),
         cache_entries: cache_report::entries(&picture, &reports),
         snapshot: picture.snapshot.clone(),
         routes: picture.live.routes.clone(),

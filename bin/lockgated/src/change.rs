@@ -146,7 +146,8 @@ impl Proposal {
         // What is reserved depends on addresses: it is filled in when the guard is put up.
         let guard = Guard::new(&validated, &running.view, &Reserved::default());
         let effective = validated.effective();
-        let prepared = compiler.prepare(validated).map_err(machine)?;
+        let prepared =
+            compiler.prepare_after(validated, Some(&running.compiled)).map_err(machine)?;
         Ok(Proposal {
             keys,
             key_changes,

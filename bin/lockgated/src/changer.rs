@@ -16,7 +16,7 @@ use std::time::Duration;
 use api::v1;
 use config::Validated;
 use control::guard::{Guard, UnwritableName};
-use control::{CompileError, Compiler, NotAdopted, RebuiltBase};
+use control::{CompileError, Compiler, IkeChange, NotAdopted, RebuiltBase};
 use dataplane::SnapshotError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use crate::backend::{Change, ChangeError, ChangeReport, ConfirmError, Intent, ToConfirm};
 use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of, machine};
 use crate::events::{Events, Kind};
+use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
 use crate::orders::{Order, Reply, Runs};
 use crate::picture::Picture;
 use crate::policies::{self, QueuedChange};
@@ -41,6 +42,8 @@ pub(crate) enum Ask {
     Apply { change: Change, by: Uid, reply: Reply<Result<ChangeReport, ChangeError>> },
     /// Other policies.
     Policies(QueuedChange),
+    /// Other peers and policies that charon makes by itself.
+    Ike { change: IkeChange, reply: Reply<Result<MadeIke, IkeRefusal>> },
     /// An earlier revision, by default one step back.
     RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<ChangeReport, ChangeError>> },
     /// Keeps the change that waits.
@@ -194,6 +197,10 @@ impl Changer {
                 let _ = reply.send(done);
             }
             Ask::Policies(first) => self.change_policies(first).await,
+            Ask::Ike { change, reply } => {
+                let done = self.change_ike(change).await;
+                let _ = reply.send(done);
+            }
             Ask::RollBack { revision, by, reply } => {
                 let done = self.roll_back(revision, by).await;
                 let _ = reply.send(done);
@@ -343,6 +350,18 @@ impl Changer {
             self.order(|reply| Order::Policies { batch, reply }).await;
             self.policies_changed();
         }
+    }
+
+    /// Makes a change of what charon makes by itself. It waits for no confirmation: no revision
+    /// has it.
+    async fn change_ike(&mut self, change: IkeChange) -> Result<MadeIke, IkeRefusal> {
+        let picture = self.picture();
+        let compile = move |compiler: &mut Compiler| PreparedIke::of(&picture, compiler, change);
+        let prepared = self.beside(compile).await.map_err(|_| IkeRefusal::Stopping)??;
+        let prepared = Box::new(prepared);
+        let done = self.order(|reply| Order::Ike { prepared, reply }).await;
+        self.policies_changed();
+        done.unwrap_or(Err(IkeRefusal::Stopping))
     }
 
     /// Writes what runs to the daemon's file, unless it means that already.

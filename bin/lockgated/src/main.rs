@@ -53,6 +53,7 @@ mod gateway;
 mod growth;
 mod hardening;
 mod history;
+mod ike_changes;
 mod ike_names;
 mod kept_connections;
 mod kernel_tier;

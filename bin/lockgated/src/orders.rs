@@ -15,6 +15,7 @@ use crate::change::EvaluatedChange;
 use crate::config_file::KnownDrift;
 use crate::events::Kind;
 use crate::gateway::MoveRefusal;
+use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
 use crate::policies::Batch;
 use crate::revisions::RevisionError;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
@@ -34,6 +35,8 @@ pub(crate) enum Order {
     },
     /// Makes changes of policies, all or none. Each is answered by itself.
     Policies { batch: Batch, reply: Reply<()> },
+    /// Makes a change of what charon makes by itself.
+    Ike { prepared: Box<PreparedIke>, reply: Reply<Result<MadeIke, IkeRefusal>> },
     /// Switches to a search structure into which changes were compacted.
     Fold { adopted: Box<AdoptedBase>, reply: Reply<Result<(), SnapshotError>> },
     /// Puts up the guard that was made of a revision's policies, if that still runs. Says whether
@@ -99,6 +102,10 @@ impl State {
                     let _ = answer.send(done);
                 }
                 let _ = reply.send(());
+            }
+            Order::Ike { prepared, reply } => {
+                let done = self.change_ike(*prepared).await;
+                self.answer(reply, done);
             }
             Order::Fold { adopted, reply } => {
                 let done = match self.stopping {

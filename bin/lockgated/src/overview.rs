@@ -114,7 +114,7 @@ fn warnings(state: &Picture, ports: &[v1::Port], sas: &[v1::SecurityAssociation]
         let v1::SecurityAssociation { peer, spi, state, state_reason, .. } = sa;
         warnings.push(format!("SA {spi} of peer {peer}: {state}: {state_reason}"));
     }
-    for peer in &state.config().peers {
+    for peer in state.compiled.all_peers() {
         if let Some(since) = state.liveness.of(&peer.name).silent_since {
             let silence =
                 humantime::format_duration(Duration::from_secs(since.elapsed().as_secs()));

@@ -108,7 +108,7 @@ impl Picture {
 
     /// The time at which each configured peer was heard.
     pub(crate) fn liveness_of_peers(&self) -> HashMap<String, PeerLiveness> {
-        let peers = self.config().peers.iter();
+        let peers = self.compiled.all_peers();
         peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()
     }
 

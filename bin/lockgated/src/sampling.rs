@@ -39,7 +39,7 @@ impl State {
         sample.inbound = self.inbound_numbers(&totals);
         let queues = reports.iter().flat_map(|report| report.queues.iter().flatten());
         sample.ring_full = queues.map(|queue| queue.statistics.kernel.rx_ring_full).sum();
-        let configured = self.gateway.config().peers.iter().map(|peer| {
+        let configured = self.gateway.compiled.all_peers().map(|peer| {
             (peer.name.as_str(), sample.peers.get(&peer.name).copied().unwrap_or_default())
         });
         self.sa_activity.observe(sample.at, &totals.sas);

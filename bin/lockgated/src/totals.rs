@@ -176,6 +176,17 @@ impl Totals {
         }
     }
 
+    /// Forgets policies and peers that charon made by itself and that are gone: others come under
+    /// other names as long as the daemon runs.
+    pub(crate) fn forget_of_ike<'n>(
+        &mut self,
+        policies: impl Iterator<Item = &'n str>,
+        peers: impl Iterator<Item = &'n str>,
+    ) {
+        policies.for_each(|name| _ = self.policies.remove(name));
+        peers.for_each(|name| _ = self.retired.remove(name));
+    }
+
     /// Sum of all ledgers.
     pub(crate) fn ledger(&self) -> Ledger {
         let mut total = Ledger::default();

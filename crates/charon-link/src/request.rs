@@ -194,7 +194,7 @@ pub struct UpdateSa {
 }
 
 /// Direction of a policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PolicyDirection {
     /// Packets from the peer to the gateway itself.
     Inbound,
@@ -205,7 +205,7 @@ pub enum PolicyDirection {
 }
 
 /// The action of a policy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PolicyAction {
     /// Packets are protected.
     Protect,
@@ -216,7 +216,7 @@ pub enum PolicyAction {
 }
 
 /// A policy, as it is named.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Policy {
     /// Its direction.
     pub direction: PolicyDirection,

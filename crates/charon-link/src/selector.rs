@@ -7,7 +7,7 @@ use crate::field::{Field, Malformed, ip_address, put_address};
 
 /// A traffic selector (RFC 7296 §3.13.1): packets of a protocol between addresses and ports, all of
 /// them ranges. Addresses are of one family, and the first is not behind the last.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Selector {
     /// Number of the upper-layer protocol; 0: any.
     pub protocol: u8,

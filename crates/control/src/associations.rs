@@ -4,13 +4,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dataplane::Sad;
+use dataplane::{SaSet, Sad};
 use ipsec::{
     Account, Allowance, Identifications, InboundSa, Lifetime, OutboundSa, ReplayWindow, SaError,
     SaId, SequenceCounter, Used,
 };
 use keystate::{KeyFileFacts, KeyRefused, KeyState, KeyUse};
-use policy::{Direction, SaSetId};
+use policy::{Direction, SaSetId, SetIndex};
 
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::{PreviousSas, RefusedKey, SaIdentity};
@@ -102,11 +102,18 @@ impl<'a> Associations<'a> {
     }
 
     /// Assigns slots: an SA that was there keeps its slot, a new one gets a vacant slot.
-    pub(crate) fn finish(self) -> Result<(Sad, Vec<RefusedKey>, PreviousSas), CompileError> {
+    /// `own`: sets of peers that charon made by itself, without their SAs, with their places.
+    pub(crate) fn finish(
+        self,
+        own: &[(SetIndex, Arc<SaSet>)],
+    ) -> Result<(Sad, Vec<RefusedKey>, PreviousSas), CompileError> {
         let Associations { last, put, sets, outbound, inbound, refused } = self;
         let mut sad = last.sad.clone();
         leave_out_gone(&mut sad, last, &outbound, &inbound);
         let there: HashSet<SaSetId> = sets.iter().map(|(_, set)| *set).collect();
+        own.iter().for_each(|(place, set)| sad.put_set_at(*place, set.clone()));
+        let there: HashSet<SaSetId> =
+            there.into_iter().chain(own.iter().map(|(_, set)| set.id)).collect();
         let gone: Vec<SaSetId> =
             sad.places().iter().map(|(_, id)| id).filter(|id| !there.contains(id)).collect();
         gone.into_iter().for_each(|set| sad.remove_set(set));

@@ -109,9 +109,13 @@ impl Transaction {
     ) -> Result<Transaction, ChangeRefused> {
         let many = remove.len() + add.len() > FEW_NAMES;
         let names = many.then(|| running.spd.names());
-        let find = |name: &str| match &names {
-            Some(names) => names.get(name),
-            None => running.spd.named(name),
+        let find = |name: &str| {
+            let found = match &names {
+                Some(names) => names.get(name),
+                None => running.spd.named(name),
+            };
+            // Those of charon's own are none of the configuration's.
+            found.filter(|slot| !running.spd.policy(*slot).id.is_behind())
         };
         let mut leaving = HashSet::new();
         let mut removed = Vec::with_capacity(remove.len());
@@ -143,6 +147,15 @@ impl Transaction {
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));
         let next_policy = next_policy.ok_or(CompileError::OutOfNumbers)?;
         Ok(Transaction { removed, added, next_policy })
+    }
+
+    /// A transaction of policies of charon's own, which have their ids.
+    pub(crate) fn of_ike(
+        removed: Vec<PolicyIndex>,
+        added: Vec<policy::Policy>,
+        next_policy: u32,
+    ) -> Transaction {
+        Transaction { removed, added, next_policy }
     }
 
     fn is_empty(&self) -> bool {
@@ -190,6 +203,15 @@ impl Compiler {
         add: Vec<Policy>,
     ) -> Result<Compiled, ChangeRefused> {
         let transaction = Transaction::new(running, remove, add, self.next_policy)?;
+        Ok(self.carry_out(running, transaction)?)
+    }
+
+    /// Makes a transaction upon what runs.
+    pub(crate) fn carry_out(
+        &mut self,
+        running: &Compiled,
+        transaction: Transaction,
+    ) -> Result<Compiled, CompileError> {
         if transaction.is_empty() {
             return Ok(running.copied());
         }

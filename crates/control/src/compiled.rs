@@ -10,6 +10,7 @@ use dataplane::{
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
+use crate::ike::IkePeers;
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
@@ -53,6 +54,8 @@ pub struct Compiled {
     pub(crate) moved_peers: MovedPeers,
     /// The SAs that programs have put.
     pub(crate) put: PutSas,
+    /// The peers that charon made by itself.
+    pub(crate) ike: IkePeers,
     /// The settings, and the order of the policies.
     pub(crate) listing: Listing,
     /// The configuration in one piece, made on first use.
@@ -165,9 +168,11 @@ impl Compiled {
         self.with(self.spd.clone(), self.listing.clone())
     }
 
-    /// The policy of a name, if it holds. Cost: by the changes that are not folded in.
+    /// The policy of a name, if it holds and is none of charon's own. Cost: by the changes that are
+    /// not folded in.
     pub fn policy_named(&self, name: &str) -> Option<&policy::Policy> {
-        Some(self.spd.policy(self.spd.named(name)?))
+        let policy = self.spd.policy(self.spd.named(name)?);
+        (!policy.id.is_behind()).then_some(policy)
     }
 
     /// A policy that runs, as it is configured.
@@ -193,6 +198,7 @@ impl Compiled {
             refused: self.refused.clone(),
             moved_peers: self.moved_peers.clone(),
             put: self.put.clone(),
+            ike: self.ike.clone(),
             listing,
             validated: OnceLock::new(),
             kept: self.kept.clone(),

@@ -19,6 +19,9 @@
 //! and BYPASS policies pass only as far as that lets nothing else through ([`Detail`]). That is
 //! never looser than the policies, often stricter for what this machine itself sends.
 //!
+//! **Within `[ike]`** the hook drops what charon may come to protect or to drop by itself, behind all
+//! policies and whether it does or not. Its shunts that pass packets open nothing here.
+//!
 //! `allow_host` opens nothing outbound: an answer in clear that a PROTECT policy covers is dropped
 //! too. Whoever wants it writes a BYPASS policy.
 //!
@@ -40,14 +43,17 @@ mod watch;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config::Validated;
-use config::validated::Policy;
+use config::validated::{Action, Policy};
+use config::{IkeBounds, ShuntAction, Validated};
 use dataplane::carve_out::Reserved;
 use linux::View;
 use linux::nft::{NftError, Table};
 pub use text::UnwritableName;
 pub use watch::GuardWatch;
 
+use policy::{Direction, Selector};
+
+use crate::ike::IKE_NAMES;
 use cover::Lack;
 use text::{Netdevs, Outbound};
 
@@ -139,7 +145,7 @@ impl Guard {
         reserved: &Reserved,
     ) -> Result<Guard, UnwritableName> {
         let netdevs = Netdevs::of(config, view, reserved, &[])?.into();
-        let outbound = Outbound::of(&config.policies).into();
+        let outbound = outbound(config).into();
         Ok(Guard { netdevs, outbound, listing: None })
     }
 
@@ -169,7 +175,7 @@ impl Guard {
     /// [`UnwritableName`]: a netdev's name cannot be written in nftables.
     pub fn early(config: &Validated) -> Result<Guard, UnwritableName> {
         let netdevs = Netdevs::early(config, &View::default())?.into();
-        let outbound = Outbound::of(&config.policies).into();
+        let outbound = outbound(config).into();
         Ok(Guard { netdevs, outbound, listing: None })
     }
 
@@ -303,6 +309,29 @@ impl Guard {
     pub fn remove() -> Result<(), GuardError> {
         Ok(TABLE.remove("remove the guard")?)
     }
+}
+
+/// The part that policies make, and behind them what charon may come to protect or drop by itself
+/// (`[ike]`): closed from the start, so that nothing of it is ever sent past Lockgate.
+fn outbound(config: &Validated) -> Outbound {
+    let mut outbound = Outbound::of(&config.policies);
+    outbound.add_behind(config.ike.iter().flat_map(closed_by).collect());
+    outbound
+}
+
+/// Policies that close what lies within bounds.
+fn closed_by(bounds: &IkeBounds) -> Vec<Policy> {
+    let discards = bounds.shunts.iter().filter(|of| of.action == ShuntAction::Discard);
+    let selectors = discards.map(|shunt| &shunt.selector).chain([&bounds.selector]);
+    let closes = |selector: &Selector| Policy {
+        name: format!("{IKE_NAMES}bounds"),
+        action: Action::Discard,
+        priority: 0,
+        only: Some(Direction::Outbound),
+        ingress: None,
+        selector: selector.clone(),
+    };
+    selectors.map(closes).collect()
 }
 
 /// The table that is installed, whatever installed it, to be restored if another replaces it.

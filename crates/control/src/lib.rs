@@ -5,6 +5,7 @@
 //! | [`config::Validated`], keys | [`Compiler`] | [`Compiled`]: policies, SAs in their slots |
 //! | a change of single policies | [`Compiler::change_policies`] | the next [`Compiled`] |
 //! | [`linux::View`] | [`live_parts`] | [`LiveParts`]: ports, routes, neighbours |
+//! | what charon makes by itself | [`Compiler::change_ike`] | likewise |
 //! | SAs put or deleted | [`Compiled::with_put`], [`Compiled::without`] | likewise |
 //! | both | [`Compiled::assemble`] | [`dataplane::Snapshot`] |
 //! | policies and netdevs | [`guard::Guard`] | the nftables table that stands behind Lockgate |
@@ -24,6 +25,7 @@ mod explained;
 pub mod guard;
 mod host_routes;
 mod identifications;
+mod ike;
 mod kept_sas;
 mod listing;
 mod live;
@@ -46,6 +48,7 @@ pub use explained::{
     RulePlace, Spis, TunnelEnds, explain, flow_text, port_named, questions, set_of,
 };
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
+pub use ike::{ChangedIke, IKE_NAMES, IkeAction, IkeChange, IkePolicy};
 pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};

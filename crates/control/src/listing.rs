@@ -42,7 +42,7 @@ impl Listing {
         let mut is_listed = vec![false; spd.slots()];
         order.iter().for_each(|slot| is_listed[slot.0 as usize] = true);
         let mut came: Vec<_> =
-            spd.holding_policies().filter(|(slot, _)| !is_listed[slot.0 as usize]).collect();
+            of_file(spd).filter(|(slot, _)| !is_listed[slot.0 as usize]).collect();
         came.sort_by_key(|(_, policy)| policy.id);
         order.extend(came.into_iter().map(|(slot, _)| slot));
         let (settings, order) = (self.settings.clone(), order.into());
@@ -57,7 +57,7 @@ impl Listing {
     /// The slots of the policies that hold, in the order of the configuration.
     fn slots(&self, spd: &Spd) -> impl Iterator<Item = PolicyIndex> {
         let mut holds = vec![false; spd.slots()];
-        spd.holding_policies().for_each(|(slot, _)| holds[slot.0 as usize] = true);
+        of_file(spd).for_each(|(slot, _)| holds[slot.0 as usize] = true);
         let came = (self.listed as u32..spd.slots() as u32).map(PolicyIndex);
         let all = self.order.iter().copied().chain(came);
         all.filter(move |slot| holds[slot.0 as usize])
@@ -74,4 +74,9 @@ impl Listing {
         });
         Validated { policies: policies.collect(), ..(*self.settings).clone() }
     }
+}
+
+/// The policies that hold and are none of charon's own.
+fn of_file(spd: &Spd) -> impl Iterator<Item = (PolicyIndex, &policy::Policy)> {
+    spd.holding_policies().filter(|(_, policy)| !policy.id.is_behind())
 }

@@ -10,6 +10,7 @@
 //! | where a peer has moved to | its ends, UDP port and mode are configured as before |
 //! | counter, window | the key is ([`keystate`]) |
 //! | SA that was put | its peer is there and has `keys = "api"` |
+//! | peer and policy of charon's own | `[ike]` admits it, and no peer of the file has its ends |
 //! | generation | all policies are the same; each domain has one of its own |
 //! | policy's slot | its id is, and there are slots left |
 //! | SA's slot, SA set's place | it is |
@@ -32,6 +33,7 @@ use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
 use crate::connections::SharedConnections;
+use crate::ike::{IkeNumbers, IkePeers};
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::overlays::SharedEndpoints;
@@ -46,7 +48,8 @@ pub struct Compiler {
     pub(crate) generation: Generation,
     pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
-    next_set: u32,
+    pub(crate) next_set: u32,
+    pub(crate) ike: IkeNumbers,
     held: HeldSlots,
     /// Number of compiles that were finished, and of changes made.
     pub(crate) compiles: u64,
@@ -99,6 +102,7 @@ impl Compiler {
             policy_slots: 0,
             next_policy: 0,
             next_set: 0,
+            ike: IkeNumbers::default(),
             held: HeldSlots::default(),
             compiles: 0,
             last: None,
@@ -114,8 +118,41 @@ impl Compiler {
     /// # Errors
     /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
     pub fn prepare(&self, config: Validated) -> Result<PreparedConfiguration, CompileError> {
+        self.prepare_after(config, None)
+    }
+
+    /// Prepares as [`Compiler::prepare`] does, with what charon has made by itself in `running` and
+    /// `[ike]` still admits. Where that does not fit beside the policies of the file, it goes.
+    ///
+    /// # Errors
+    /// Those of [`Compiler::prepare`].
+    pub fn prepare_after(
+        &self,
+        config: Validated,
+        running: Option<&Compiled>,
+    ) -> Result<PreparedConfiguration, CompileError> {
+        let ike = running.map_or_else(IkePeers::default, |of| of.ike.admitted_by(&config));
+        let bounds = config.ike.as_ref();
+        let own = running.map_or_else(Vec::new, |of| ike.policies_admitted(bounds, &of.spd));
+        if own.is_empty() {
+            return self.prepare_beside(config, (ike, own));
+        }
+        match self.prepare_beside(config.clone(), (ike, own)) {
+            Err(CompileError::Spd(_)) => {
+                self.prepare_beside(config, (IkePeers::default(), Vec::new()))
+            }
+            prepared => prepared,
+        }
+    }
+
+    fn prepare_beside(
+        &self,
+        config: Validated,
+        (ike, own): (IkePeers, Vec<policy::Policy>),
+    ) -> Result<PreparedConfiguration, CompileError> {
         let rules = config.group_policies();
-        if (u32::MAX - self.next_policy) as usize <= config.policies.len() + rules.len() {
+        let left = PolicyId::FIRST_BEHIND.0.saturating_sub(self.next_policy);
+        if left as usize <= config.policies.len() + rules.len() {
             return Err(CompileError::OutOfNumbers);
         }
         let mut next = Ids { policy: self.next_policy, set: self.next_set };
@@ -123,6 +160,7 @@ impl Compiler {
         let ports = self.held.slots_for(&config).ok_or(CompileError::OutOfNumbers)?;
         let mut policies = next.policies(&config.policies, (&sets, &ports), self.last.as_ref());
         policies.extend(next.rules(rules, &ports, self.last.as_ref()));
+        policies.extend(own);
         let room = room_for(policies.len());
         let (spd, slots) = match &self.last {
             Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
@@ -139,7 +177,17 @@ impl Compiler {
         let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
         let listing = Listing::new(config, &spd);
         let compiles = self.compiles;
-        Ok(PreparedConfiguration { listing, spd, slots, ports, generation, sets, next, compiles })
+        Ok(PreparedConfiguration {
+            listing,
+            spd,
+            slots,
+            ports,
+            generation,
+            sets,
+            ike,
+            next,
+            compiles,
+        })
     }
 
     /// Compiles a configuration. The first has generation 1.
@@ -177,7 +225,7 @@ impl Compiler {
         running: Option<&Compiled>,
     ) -> Result<Compiled, CompileError> {
         let PreparedConfiguration { listing, spd, slots, ports, generation, .. } = prepared;
-        let PreparedConfiguration { sets: set_ids, next, compiles, .. } = prepared;
+        let PreparedConfiguration { sets: set_ids, ike, next, compiles, .. } = prepared;
         let config = listing.settings().clone();
         if compiles != self.compiles {
             return Err(CompileError::Overtaken);
@@ -200,7 +248,8 @@ impl Compiler {
         // A counter that gets no numbers now gets some when a later call succeeds. The daemon's own
         // calls tell why they fail.
         let _ = keys.top_up();
-        let (sad, refused, kept) = made.finish()?;
+        let own_sets = running.map_or_else(Vec::new, |of| ike.sets_in(of).collect());
+        let (sad, refused, kept) = made.finish(&own_sets)?;
         let names = config.peers.iter().map(|peer| peer.name.clone());
         let kept = Arc::new(PreviousSas {
             slots: ports,
@@ -216,6 +265,7 @@ impl Compiler {
             refused: refused.into(),
             moved_peers: MovedPeers::default(),
             put: PutSas::default(),
+            ike,
             listing,
             validated: OnceLock::new(),
             kept: kept.clone(),
@@ -226,6 +276,9 @@ impl Compiler {
         };
         if let Some(running) = running {
             compiled.keep_put_sas(running)?;
+        }
+        if let Some(running) = running {
+            self.ike.rest(&running.ike, &compiled.ike);
         }
         self.held.hold(&kept.slots);
         (self.next_policy, self.next_set) = (next.policy, next.set);
@@ -269,6 +322,8 @@ pub struct PreparedConfiguration {
     generation: Generation,
     /// One entry per peer.
     sets: Vec<SaSetId>,
+    /// Peers of charon's own that stay.
+    ike: IkePeers,
     next: Ids,
     compiles: u64,
 }

@@ -297,6 +297,13 @@ impl LiveParts {
         };
     }
 
+    /// Returns these parts with one more end of tunnels. Cheap.
+    pub fn towards(&self, remote: IpAddr) -> LiveParts {
+        let mut live = self.clone();
+        live.find_remote(remote.into());
+        live
+    }
+
     /// Looks up whether a peer is on a link.
     fn find_remote(&mut self, remote: Address) {
         let hop = self.hop_to(remote).filter(|hop| hop.gateway.is_none());

@@ -107,8 +107,6 @@ struct FreshSa {
     /// Place in the request.
     place: usize,
     manager: KeyManager,
-    /// Place of its peer in the file.
-    peer: usize,
     set: SaSetId,
     spi: Spi,
     material: KeyMaterial,
@@ -167,9 +165,9 @@ impl Compiled {
 
     /// Puts one SA. Returns the outbound SA that it replaced.
     fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
-        let FreshSa { peer, set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
+        let FreshSa { set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
         let (seat, manager) = (fresh.seat, fresh.manager);
-        let peer = &self.settings().peers[peer];
+        let peer = self.peer_with(set).ok_or(CompileError::Overtaken)?.clone();
         let way = peer.encapsulation;
         let fingerprint = material.fingerprint();
         let allowance = allowance(lifetime.unwrap_or(peer.lifetime), (seat, manager), now_ns);

@@ -298,9 +298,11 @@ impl Compiled {
         }
     }
 
-    /// Returns the present addresses of the peers, in the order of the file.
+    /// Returns the present addresses of the peers, in the order of the file, then those of charon's
+    /// own.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.sets().map(|set| set.tunnel.remote)
+        let own = self.ike_peers().map(|peer| peer.tunnel().remote);
+        self.sets().map(|set| set.tunnel.remote).chain(own)
     }
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use config::{HOST_PORT, example_text, validated::Policy};
 use dataplane::PortId;
-use policy::Action;
 use policy::overlap::{Planned, Rest, Taker, takeovers};
+use policy::{Action, PolicyId};
 
 use crate::change::{ChangeRefused, Transaction};
 use crate::compiled::Compiled;
@@ -80,8 +80,10 @@ pub fn takeovers_of(
     remove: &[String],
     add: &[Policy],
 ) -> Result<Takeovers, ChangeRefused> {
-    // Higher than the number of any policy that runs: what comes wins over its equals.
-    let first = u32::try_from(add.len()).map_or(0, |count| (u32::MAX - 1).saturating_sub(count));
+    // Higher than the number of any policy that runs: what comes wins over its equals. Those of
+    // charon's own have higher ones, and stand behind.
+    let highest = PolicyId::FIRST_BEHIND.0 - 1;
+    let first = u32::try_from(add.len()).map_or(0, |count| highest.saturating_sub(count));
     let transaction = Transaction::new(running, remove, add.to_vec(), first)?;
     let (settings, slots) = (running.settings(), running.slots());
     let mut ports: Vec<u16> = slots.ports().map(|port| port.0).collect();
@@ -124,8 +126,8 @@ pub fn action_text(running: &Compiled, action: Action) -> String {
         Action::Reflect(_) => "reflect".to_owned(),
         Action::Deny(_) | Action::NoRule(_) => "deny".to_owned(),
         Action::Protect(id) => {
-            let set = running.sets().find(|set| set.id == id);
-            format!("protect with peer {}", set.map_or("?", |set| &set.peer))
+            let peer = running.peer_with(id);
+            format!("protect with peer {}", peer.map_or("?", |peer| &peer.name))
         }
     }
 }

@@ -165,6 +165,19 @@ impl Sad {
         place
     }
 
+    /// Puts a set into a place of an earlier database. Whatever else is there is taken out.
+    pub fn put_set_at(&mut self, place: SetIndex, set: Arc<SaSet>) {
+        let other = self.set(place).map(|there| there.id).filter(|there| *there != set.id);
+        other.into_iter().for_each(|other| self.remove_set(other));
+        if self.places.get(set.id).is_some_and(|there| there != place) {
+            self.remove_set(set.id);
+        }
+        self.places.add_at(place, set.id);
+        let slot = place.0 as usize;
+        let inbound = self.sets.get(slot).map_or_else(Arc::default, |row| row.inbound.clone());
+        self.sets.set(slot, Some(SetRow { set, inbound }));
+    }
+
     /// Takes a set out, with its SAs that open.
     pub fn remove_set(&mut self, id: SaSetId) {
         if let Some(place) = self.places.get(id) {
@@ -237,6 +250,11 @@ impl Sad {
             let row = SetRow { set: of, inbound: members.into() };
             self.sets.set(set.0 as usize, Some(row));
         }
+    }
+
+    /// SAs of the set at a place that open.
+    pub fn openers_of(&self, set: SetIndex) -> &[SaId] {
+        self.members(set)
     }
 
     /// SAs of a set that open.

@@ -48,6 +48,18 @@ impl SetPlaces {
         })
     }
 
+    /// Gives a set, which has no other place, a place that is vacant or its own.
+    ///
+    /// # Panics
+    /// If another set has the place.
+    pub fn add_at(&mut self, place: SetIndex, id: SaSetId) {
+        let ids = Arc::make_mut(&mut self.ids);
+        ids.resize(ids.len().max(place.0 as usize + 1), None);
+        let before = ids[place.0 as usize].replace(id);
+        assert!(before.is_none_or(|before| before == id), "a vacant place");
+        self.places.insert(id, place);
+    }
+
     /// Takes a set out; its place may be another's next.
     pub fn remove(&mut self, id: SaSetId) {
         if let Some(place) = self.places.remove(&id) {

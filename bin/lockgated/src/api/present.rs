@@ -165,7 +165,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             ike: set.and_then(|(_, set)| ike_child(running, set, peer)),
         }
     };
-    running.settings.peers.iter().map(one).collect()
+    running.settings.peers.iter().chain(&running.ike_peers).map(one).collect()
 }
 
 /// Returns the child of charon's whose SA seals first for a peer.

@@ -76,7 +76,7 @@ impl Carrying {
 impl Gateway {
     /// Addresses at which tunnels of this gateway end, here and there.
     pub(crate) fn tunnel_ends(&self) -> Vec<IpAddr> {
-        let peers = self.config().peers.iter();
+        let peers = self.compiled.all_peers();
         peers
             .flat_map(|peer| {
                 let ends = peer.encapsulation.tunnel;

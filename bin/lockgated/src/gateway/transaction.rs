@@ -8,6 +8,7 @@
 //! If a step is refused, what ran before runs on, or again. Nothing is open in between that was
 //! closed: programs and guard are narrowed before workers know of a policy, and widened after.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use config::validated::Policy;
@@ -180,6 +181,33 @@ impl Gateway {
             guard => guard,
         };
         let extent = Extent::Policies { frees };
+        Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
+    }
+
+    /// Prepares a switch to other policies and peers that charon made by itself, whose `remotes` are
+    /// those that come. The guard closes all that they may name from the start.
+    ///
+    /// # Errors
+    /// [`TransactionError`]: nothing was touched.
+    pub(crate) fn prepare_ike(
+        &self,
+        compiled: Compiled,
+        remotes: &[IpAddr],
+        (removed, added): (&[policy::Policy], &[policy::Policy]),
+    ) -> Result<Transaction, TransactionError> {
+        let live = match remotes {
+            [] => self.live.clone(),
+            remotes => {
+                let live = LiveParts::clone(&self.live);
+                remotes.iter().fold(live, |live, remote| live.towards(*remote)).into()
+            }
+        };
+        let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
+        let wanted = |policies: &[policy::Policy]| {
+            Reserved::by(&self.live.ports, &self.live.routes, policies.iter())
+        };
+        let (withheld, frees) = (wanted(added), !wanted(removed).is_empty());
+        let (guard, extent) = (NextGuard::Same, Extent::Policies { frees });
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 

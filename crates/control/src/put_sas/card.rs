@@ -53,8 +53,8 @@ impl PutPlan {
         let wished = self.fresh.iter().enumerate();
         let wished = wished.filter(|(_, fresh)| fresh.offload != SaOffload::None);
         wished
-            .map(|(number, fresh)| {
-                let peer = &running.settings().peers[fresh.peer];
+            .filter_map(|(number, fresh)| {
+                let peer = running.peer_with(fresh.set)?;
                 let lifetime = fresh.lifetime.unwrap_or(peer.lifetime);
                 let way = &peer.encapsulation;
                 let packet = card_sa(fresh, way, &lifetime);
@@ -63,7 +63,7 @@ impl PutPlan {
                     SaOffload::Crypto => (cipher_of(packet), None),
                     SaOffload::Auto => (packet.clone(), Some(cipher_of(packet))),
                 };
-                CardWish {
+                Some(CardWish {
                     number,
                     place: fresh.place,
                     peer: peer.name.clone(),
@@ -74,7 +74,7 @@ impl PutPlan {
                     may_move: peer.place == PeerPlace::BehindNat || !peer.moves.is_none(),
                     sa,
                     else_sa,
-                }
+                })
             })
             .collect()
     }

@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, HashSet};
 use config::SaOffload;
 use config::validated::Peer;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
-use ipsec::{Account, Allowance, CardSeat, CardWork, Encapsulation, Lifetime, SaError, SaId, Spi};
+use ipsec::{
+    Account, Allowance, CardSeat, CardWork, Encapsulation, Lifetime, SaError, SaId, Spi, Suite,
+};
 use policy::{Direction, SaSetId};
 
 use super::{GoneReason, GoneSa};
@@ -46,7 +48,8 @@ impl Compiled {
         for change in before.diff(now) {
             let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
-            let Some((set, peer)) = self.peer_with_put_sas(&name, kept.manager) else { continue };
+            let by = (kept.manager, sa.suite);
+            let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
             let has_changed =
                 |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
             if sa.card.is_some_and(has_changed) {
@@ -81,7 +84,8 @@ impl Compiled {
         for change in before.diff(now) {
             let (Add(id, kept) | Update { new: (id, kept), .. }) = change else { continue };
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
-            let Some((set, peer)) = self.peer_with_put_sas(&name, kept.manager) else { continue };
+            let by = (kept.manager, sa.suite);
+            let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
             let has_changed =
                 |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
             if sa.card.is_some_and(has_changed) {
@@ -103,18 +107,25 @@ impl Compiled {
         Ok(())
     }
 
-    /// The set of a peer of this name and the peer, if its SAs are put this way.
-    fn peer_with_put_sas(&self, name: &str, by: KeyManager) -> Option<(SaSetId, &Peer)> {
-        let set = *self.kept.sets.get(name)?;
-        let place = self.peers.iter().position(|known| *known == set)?;
-        let peer = &self.settings().peers[place];
-        by.keys(&peer.keys).then_some((set, peer))
+    /// The set of a peer of this name and the peer, if its SAs are put this way. One of charon's
+    /// own has SAs of the suites that `[ike]` lists alone.
+    fn peer_with_put_sas(
+        &self,
+        name: &str,
+        (by, suite): (KeyManager, Suite),
+    ) -> Option<(SaSetId, &Peer)> {
+        let set = self.set_named(name)?;
+        let peer = self.peer_with(set)?;
+        let bounds = self.settings().ike.as_ref();
+        let is_admitted = self.ike.peer(set).is_none()
+            || bounds.is_some_and(|bounds| bounds.admit_suite(suite).is_ok());
+        (is_admitted && by.keys(&peer.keys)).then_some((set, peer))
     }
 
     /// Brings the outbound SAs of a peer into the order that they have in another configuration.
     fn take_order(&mut self, name: &str, running: &Compiled, slots: &Slots) {
-        let Some(set) = self.kept.sets.get(name).copied() else { return };
-        let place = running.kept.sets.get(name).and_then(|set| running.sad.places().get(*set));
+        let Some(set) = self.set_named(name) else { return };
+        let place = running.set_named(name).and_then(|set| running.sad.places().get(set));
         let of = place.and_then(|place| running.sad.set(place));
         let ids = of.iter().flat_map(|of| &of.outbound);
         let ids = ids.map(|id| slots.get(id).copied().unwrap_or(*id));

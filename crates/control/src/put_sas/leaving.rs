@@ -154,7 +154,7 @@ impl Compiled {
     }
 
     /// Takes out an SA that seals and was put.
-    pub(super) fn take_outbound(&mut self, id: SaId, reason: GoneReason) -> Option<GoneSa> {
+    pub(crate) fn take_outbound(&mut self, id: SaId, reason: GoneReason) -> Option<GoneSa> {
         let kept = self.put.outbound.remove(&id)?;
         let (set, spi, direction) = (kept.sa.set, kept.sa.spi, Direction::Outbound);
         let peer = self.peer_of(set);
@@ -164,7 +164,7 @@ impl Compiled {
     }
 
     /// Takes out an SA that opens and was put.
-    pub(super) fn take_inbound(&mut self, id: SaId, reason: GoneReason) -> Option<GoneSa> {
+    pub(crate) fn take_inbound(&mut self, id: SaId, reason: GoneReason) -> Option<GoneSa> {
         let kept = self.put.inbound.remove(&id)?;
         let (spi, direction) = (kept.sa.spi, Direction::Inbound);
         let peer = self.peer_of(kept.sa.set);

@@ -13,6 +13,7 @@ use policy::{Direction, SaSetId};
 use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
+use crate::ike::IKE_NAMES;
 use crate::kept_sas::Kept;
 use crate::owner::{KeyManager, SaOwner};
 
@@ -226,8 +227,6 @@ impl PutPlan {
 
 /// A peer whose SAs are put.
 struct ApiPeer<'c> {
-    /// Its place in the file.
-    number: usize,
     set: SaSetId,
     of: &'c config::validated::Peer,
 }
@@ -260,7 +259,7 @@ impl Compiled {
         names: &mut Vec<(Direction, Spi, SaSetId)>,
     ) -> Result<Option<FreshSa>, PutRefusal> {
         let PutSa { manager, direction, spi, lifetime, worker, .. } = asked;
-        let ApiPeer { number, set, of: peer } = self.api_peer(&asked.peer, manager)?;
+        let ApiPeer { set, of: peer } = self.api_peer(&asked.peer, manager)?;
         let suite = asked.suite.unwrap_or(peer.suite);
         if !suite.is_authenticated() {
             return Err(PutRefusal::NoIntegrity { suite });
@@ -289,11 +288,10 @@ impl Compiled {
         }
         names.push((direction, spi, set));
         let offload = carrier(peer, asked.offload)?;
-        let (peer, replaces, seat) = (number, None, None);
+        let (replaces, seat) = (None, None);
         let fresh = FreshSa {
             place,
             manager,
-            peer,
             set,
             spi,
             material,
@@ -315,17 +313,16 @@ impl Compiled {
 
     /// The peer of this name, if its SAs are put this way.
     fn api_peer(&self, name: &str, manager: KeyManager) -> Result<ApiPeer<'_>, PutRefusal> {
-        let peers = &self.settings().peers;
-        let set = self.kept.sets.get(name).copied();
-        let place = set.and_then(|set| self.peers.iter().position(|known| *known == set));
-        let (Some(set), Some(place)) = (set, place) else {
-            let nearest = nearest(name, peers.iter().map(|peer| peer.name.as_str()));
+        let set = self.set_named(name);
+        let found = set.and_then(|set| Some((set, self.peer_with(set)?)));
+        let Some((set, of)) = found else {
+            let names = self.settings().peers.iter().map(|peer| peer.name.as_str());
+            let nearest = nearest(name, names);
             return Err(PutRefusal::UnknownPeer { name: name.to_owned(), nearest });
         };
-        let of = &peers[place];
         let peer = name.to_owned();
         match &of.keys {
-            keys if manager.keys(keys) => Ok(ApiPeer { number: place, set, of }),
+            keys if manager.keys(keys) => Ok(ApiPeer { set, of }),
             KeySource::File(_) => Err(PutRefusal::FileKeys { peer, asks: manager.name() }),
             _ => Err(PutRefusal::OtherManager { peer, asks: manager.name() }),
         }
@@ -336,15 +333,17 @@ impl Compiled {
     /// # Errors
     /// [`PutRefusal::UnknownPeer`], [`PutRefusal::FileKeys`], [`PutRefusal::OtherManager`].
     pub fn check_manager(&self, name: &str, manager: KeyManager) -> Result<(), PutRefusal> {
+        // Peers of charon's own come with their first SA.
+        let is_own = name.starts_with(IKE_NAMES) && self.settings().ike.is_some();
+        if is_own && manager == KeyManager::Ike {
+            return Ok(());
+        }
         self.api_peer(name, manager).map(|_| ())
     }
 
     /// Returns whether SAs of two sets go to one place, where an SPI means one SA.
     fn have_one_end(&self, one: SaSetId, other: SaSetId) -> bool {
-        let end = |set: SaSetId| {
-            let place = self.peers.iter().position(|known| *known == set);
-            place.map(|place| end_of(&self.settings().peers[place].encapsulation))
-        };
+        let end = |set: SaSetId| Some(end_of(&self.peer_with(set)?.encapsulation));
         one == other || end(one) == end(other)
     }
 
@@ -438,7 +437,9 @@ impl Compiled {
             let is_of = (other.direction(), other.set) == (direction, fresh.set);
             is_of && other.replaces.is_none()
         };
-        let run = self.set_of(fresh.peer).outbound.len();
+        let place = self.sad.places().get(fresh.set);
+        let set = place.and_then(|place| self.sad.set(place));
+        let run = set.map_or(0, |set| set.outbound.len());
         match run + plan.fresh.iter().filter(adds).count() < MAX_OUTBOUND_OF_PEER {
             true => Ok(()),
             false => {

@@ -97,6 +97,7 @@ impl Fake {
         let volume = Volume { packets: 3, bytes: 300 };
         let running = Running {
             settings: Arc::new(parsed.validated),
+            ike_peers: Vec::new(),
             snapshot: Arc::new(snapshot),
             routes: Routes::new(),
             policies: imbl::HashMap::unit("berlin-net".into(), [volume, Volume::default()]),

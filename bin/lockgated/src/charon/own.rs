@@ -1,0 +1,453 @@
+//! Peers and policies that charon makes by itself, within `[ike]` of the configuration.
+//!
+//! * A pair of ends that a peer of the file has is that peer's. Between all others charon's
+//!   CHILD_SAs are peers of their own, `ike:REQID`.
+//! * An outbound policy of charon's becomes a policy for both directions, behind all policies of
+//!   the file. It comes with the first of charon's that has its selectors, a trap or not, and goes
+//!   with the last.
+//! * A peer comes with its first policy or SA, and goes with its last.
+//! * What an earlier charon left stays as long as it has SAs. A later one takes it over by naming
+//!   one of its policies.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use charon_link::{AddPolicy, PolicyAction, Selector};
+use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
+use config::{IkeBounds, SaOffload, ShuntAction};
+use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy};
+use ipsec::{
+    DontFragment, Dscp, Encapsulation, Mode, NAT_TRAVERSAL_PORT, SequenceNumbers, Suite, Tunnel,
+    UdpPorts,
+};
+use policy::{AddressRange, PortRange, UpperSelector};
+use wire::flow::protocol::{self, ICMP, ICMPV6};
+
+/// This gateway's end of a tunnel, and the other.
+pub(super) type Ends = [IpAddr; 2];
+
+/// Packets that a replay window remembers: as many as those of peers in the file by default.
+const REPLAY_WINDOW: u32 = 1024;
+
+/// Bits of a number that are its low part.
+const LOW_BITS: u32 = 24;
+
+/// Everything that charon made by itself and that runs.
+#[derive(Default)]
+pub(super) struct Own {
+    peers: HashMap<Arc<str>, OwnPeer>,
+    /// Peers of the charon that is connected, by its number of their policies.
+    numbers: HashMap<(u32, Ends), Arc<str>>,
+    /// Peers of earlier ones.
+    of_earlier: HashMap<Ends, HashSet<Arc<str>>>,
+    policies: HashMap<OwnKey, Arc<str>>,
+    /// Shunts that there were so far.
+    shunts: u64,
+}
+
+/// A peer of charon's own.
+pub(super) struct OwnPeer {
+    pub(super) ends: Ends,
+    pub(super) reqid: u32,
+    udp: Option<UdpPorts>,
+    is_of_earlier: bool,
+    /// Selectors of its policies that run.
+    pub(super) policies: HashSet<[Selector; 2]>,
+    /// Policies that it had so far: they give numbers.
+    count: u64,
+}
+
+/// A policy of charon's own: what it does, and its selectors, local and remote.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) enum OwnKey {
+    Protect(Arc<str>, [Selector; 2]),
+    Shunt(PolicyAction, [Selector; 2]),
+}
+
+/// The reason why something is beyond what charon may make by itself.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum NotOwn {
+    /// It is beyond `[ike]`.
+    #[error(transparent)]
+    Beyond(#[from] config::BeyondBounds),
+    /// Selectors that a policy of ours cannot say exactly.
+    #[error(
+        "Lockgate takes no policy of charon's with selectors {0} and {1}: name one protocol at both \
+         ends, ports only where it has some, and no ICMP types"
+    )]
+    Selectors(String, String),
+    /// As many as there may be.
+    #[error("charon has {most} {what} of its own, as many as `max_children` of [ike] allows")]
+    TooMany {
+        /// The number that there may be.
+        most: u32,
+        /// Policies or peers.
+        what: &'static str,
+    },
+    /// Transport mode.
+    #[error("between these ends charon may make tunnels alone: transport mode needs a [peer.NAME]")]
+    Transport,
+    /// ESP in UDP from another port than ours.
+    #[error("ESP in UDP leaves by port {NAT_TRAVERSAL_PORT}, not by {0}")]
+    Port(u16),
+}
+
+impl Own {
+    /// The peer of a name.
+    pub(super) fn peer(&self, name: &str) -> Option<&OwnPeer> {
+        self.peers.get(name)
+    }
+
+    /// The name of the peer that charon's number means between these ends.
+    pub(super) fn numbered(&self, reqid: u32, ends: Ends) -> Option<&Arc<str>> {
+        self.numbers.get(&(reqid, ends))
+    }
+
+    /// Whether a policy runs.
+    pub(super) fn runs(&self, key: &OwnKey) -> bool {
+        self.policies.contains_key(key)
+    }
+
+    /// All shunts that run.
+    pub(super) fn shunts(&self) -> Vec<OwnKey> {
+        let is_shunt = |key: &&OwnKey| matches!(key, OwnKey::Shunt(..));
+        self.policies.keys().filter(is_shunt).cloned().collect()
+    }
+
+    /// The names of all peers.
+    pub(super) fn names(&self) -> Vec<Arc<str>> {
+        self.peers.keys().cloned().collect()
+    }
+
+    /// Names of the peers that earlier charons left.
+    pub(super) fn left_by_earlier(&self) -> Vec<Arc<str>> {
+        self.of_earlier.values().flatten().cloned().collect()
+    }
+
+    /// Notes that another charon has connected: numbers mean other things from now on.
+    pub(super) fn leave_to_next(&mut self) {
+        self.numbers.clear();
+        for (name, peer) in &mut self.peers {
+            peer.is_of_earlier = true;
+            self.of_earlier.entry(peer.ends).or_default().insert(name.clone());
+        }
+    }
+
+    /// The peer of an earlier charon between these ends that has a policy with one of these
+    /// selectors becomes that of a number of this charon. Returns its name.
+    pub(super) fn take_over<'s>(
+        &mut self,
+        reqid: u32,
+        ends: Ends,
+        mut selectors: impl Iterator<Item = [Selector; 2]> + 's,
+    ) -> Option<Arc<str>> {
+        let left = self.of_earlier.get(&ends)?;
+        let name = selectors.find_map(|selectors| {
+            let has = |name: &&Arc<str>| self.peers[*name].policies.contains(&selectors);
+            left.iter().find(has).cloned()
+        })?;
+        self.forget_left(ends, &name);
+        let peer = self.peers.get_mut(&name)?;
+        (peer.is_of_earlier, peer.reqid) = (false, reqid);
+        self.numbers.insert((reqid, ends), name.clone());
+        Some(name)
+    }
+
+    fn forget_left(&mut self, ends: Ends, name: &str) {
+        if let Some(left) = self.of_earlier.get_mut(&ends) {
+            left.remove(name);
+            if left.is_empty() {
+                self.of_earlier.remove(&ends);
+            }
+        }
+    }
+
+    /// Plans a peer: a change that has it, and its name. Nothing is noted yet.
+    ///
+    /// # Errors
+    /// [`NotOwn::TooMany`].
+    pub(super) fn plan_peer(
+        &self,
+        (reqid, ends): (u32, Ends),
+        udp: Option<UdpPorts>,
+        bounds: &IkeBounds,
+    ) -> Result<(Arc<str>, Peer), NotOwn> {
+        if self.peers.len() >= bounds.max_children as usize {
+            return Err(NotOwn::TooMany { most: bounds.max_children, what: "peers" });
+        }
+        let plain = format!("{IKE_NAMES}{reqid}");
+        let others = (2..).map(|count: u64| format!("{plain}.{count}"));
+        let mut names = std::iter::once(plain.clone()).chain(others);
+        let name = names.find(|name| !self.peers.contains_key(name.as_str())).unwrap_or(plain);
+        let peer = peer(&name, ends, udp, bounds);
+        Ok((name.into(), peer))
+    }
+
+    /// A peer as it is carried from now on, if that is another way than so far.
+    pub(super) fn carried(
+        &self,
+        name: &str,
+        udp: Option<UdpPorts>,
+        bounds: &IkeBounds,
+    ) -> Option<Peer> {
+        let known = self.peers.get(name).filter(|known| known.udp != udp)?;
+        Some(peer(name, known.ends, udp, bounds))
+    }
+
+    /// Notes that a peer runs, carried this way.
+    pub(super) fn note_peer(
+        &mut self,
+        name: &Arc<str>,
+        (reqid, ends): (u32, Ends),
+        udp: Option<UdpPorts>,
+    ) {
+        let known = self.peers.entry(name.clone()).or_insert_with(|| OwnPeer {
+            ends,
+            reqid,
+            udp,
+            is_of_earlier: false,
+            policies: HashSet::new(),
+            count: 0,
+        });
+        known.udp = udp;
+        self.numbers.insert((reqid, ends), name.clone());
+    }
+
+    /// Plans a policy: its name and all else of it.
+    ///
+    /// # Errors
+    /// [`NotOwn`].
+    pub(super) fn plan_policy(
+        &self,
+        key: &OwnKey,
+        priority: u32,
+        bounds: &IkeBounds,
+    ) -> Result<IkePolicy, NotOwn> {
+        if self.policies.len() >= bounds.max_children as usize {
+            return Err(NotOwn::TooMany { most: bounds.max_children, what: "policies" });
+        }
+        let (selectors, action, name) = match key {
+            OwnKey::Protect(peer, selectors) => {
+                let count = self.peers.get(peer).map_or(0, |peer| peer.count);
+                let action = IkeAction::Protect(peer.to_string());
+                (selectors, action, format!("{peer}/{}", count + 1))
+            }
+            OwnKey::Shunt(action, selectors) => {
+                let action = shunt_action(*action);
+                let name = format!("{IKE_NAMES}{}/{}", action.name(), self.shunts + 1);
+                (selectors, IkeAction::Shunt(action), name)
+            }
+        };
+        let selector = selector_of(selectors)?;
+        match &action {
+            IkeAction::Protect(_) => bounds.admit_packets(&selector)?,
+            IkeAction::Shunt(action) => bounds.admit_shunt(*action, &selector)?,
+        }
+        let priority = rank(priority, &selector);
+        Ok(IkePolicy { name, action, priority, selector })
+    }
+
+    /// Notes that a policy runs under a name.
+    pub(super) fn note_policy(&mut self, key: OwnKey, name: &str) {
+        match &key {
+            OwnKey::Protect(peer, selectors) => {
+                if let Some(peer) = self.peers.get_mut(peer) {
+                    peer.count += 1;
+                    peer.policies.insert(selectors.clone());
+                }
+            }
+            OwnKey::Shunt(..) => self.shunts += 1,
+        }
+        self.policies.insert(key, name.into());
+    }
+
+    /// A change that takes these away.
+    pub(super) fn plan_removal(&self, keys: &[OwnKey], peers: &[Arc<str>]) -> IkeChange {
+        let names = keys.iter().filter_map(|key| self.policies.get(key));
+        IkeChange {
+            policies_gone: names.map(ToString::to_string).collect(),
+            peers_gone: peers.iter().map(ToString::to_string).collect(),
+            ..IkeChange::default()
+        }
+    }
+
+    /// Notes that a policy is gone.
+    pub(super) fn forget_policy(&mut self, key: &OwnKey) {
+        self.policies.remove(key);
+        if let OwnKey::Protect(peer, selectors) = key
+            && let Some(peer) = self.peers.get_mut(peer)
+        {
+            peer.policies.remove(selectors);
+        }
+    }
+
+    /// Notes that a peer is gone, with its policies.
+    pub(super) fn forget_peer(&mut self, name: &Arc<str>) {
+        let Some(peer) = self.peers.remove(name) else { return };
+        for selectors in peer.policies {
+            self.policies.remove(&OwnKey::Protect(name.clone(), selectors));
+        }
+        self.forget_left(peer.ends, name);
+        let number = (peer.reqid, peer.ends);
+        if self.numbers.get(&number) == Some(name) {
+            self.numbers.remove(&number);
+        }
+    }
+
+    /// Forgets what runs no more because another configuration runs. Returns the peers.
+    pub(super) fn follow(&mut self, running: &control::Compiled) -> Vec<Arc<str>> {
+        let is_gone = |name: &&Arc<str>| !running.has_ike_peer(name);
+        let gone: Vec<Arc<str>> = self.peers.keys().filter(is_gone).cloned().collect();
+        gone.iter().for_each(|name| self.forget_peer(name));
+        let is_gone = |(_, name): &(&OwnKey, &Arc<str>)| !running.has_ike_policy(name);
+        let policies: Vec<OwnKey> =
+            self.policies.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
+        policies.iter().for_each(|key| self.forget_policy(key));
+        gone
+    }
+}
+
+/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns the ports of ESP in
+/// UDP. Each end's selectors are in the order local, remote.
+///
+/// # Errors
+/// [`NotOwn`].
+pub(super) fn check_sa(
+    bounds: &IkeBounds,
+    [local, remote]: [std::net::SocketAddr; 2],
+    (mode, is_in_udp, suite): (Mode, bool, Suite),
+    selectors: [&[Selector]; 2],
+) -> Result<Option<UdpPorts>, NotOwn> {
+    bounds.admit_tunnel(local.ip(), remote.ip())?;
+    bounds.admit_suite(suite)?;
+    if mode != Mode::Tunnel {
+        return Err(NotOwn::Transport);
+    }
+    if is_in_udp && local.port() != NAT_TRAVERSAL_PORT {
+        return Err(NotOwn::Port(local.port()));
+    }
+    for pair in pairs(selectors) {
+        bounds.admit_packets(&selector_of(&pair)?)?;
+    }
+    Ok(is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() }))
+}
+
+/// All pairs of a local selector and a remote one that have packets in common.
+pub(super) fn pairs<'s>(
+    [local, remote]: [&'s [Selector]; 2],
+) -> impl Iterator<Item = [Selector; 2]> + 's {
+    let meets = |one: &Selector, other: &Selector| {
+        one.addresses.0.is_ipv4() == other.addresses.0.is_ipv4()
+            && (one.protocol == other.protocol || one.protocol == 0 || other.protocol == 0)
+    };
+    local.iter().flat_map(move |one| {
+        let others = remote.iter().filter(move |other| meets(one, other));
+        others.map(move |other| [one.clone(), other.clone()])
+    })
+}
+
+/// Returns the action of a shunt.
+pub(super) fn shunt_action(action: PolicyAction) -> ShuntAction {
+    match action {
+        PolicyAction::Pass => ShuntAction::Bypass,
+        PolicyAction::Drop | PolicyAction::Protect => ShuntAction::Discard,
+    }
+}
+
+/// Selectors of charon's, local and remote, as a policy's.
+///
+/// # Errors
+/// [`NotOwn::Selectors`]: a policy would have other packets.
+pub(super) fn selector_of([local, remote]: &[Selector; 2]) -> Result<policy::Selector, NotOwn> {
+    let inexact = || NotOwn::Selectors(local.to_string(), remote.to_string());
+    let protocol = match (local.protocol, remote.protocol) {
+        (0, 0) => None,
+        (0, one) | (one, 0) => Some(one),
+        (one, other) if one == other => Some(one),
+        _ => return Err(inexact()),
+    };
+    let range = |selector: &Selector| {
+        let [first, last] = [selector.addresses.0, selector.addresses.1].map(wire::Address::from);
+        AddressRange { family: first.family, lo: first.value, hi: last.value }
+    };
+    let ends = [range(local), range(remote)];
+    if ends[0].family != ends[1].family {
+        return Err(inexact());
+    }
+    let is_any = [local, remote].map(|selector| selector.ports == Selector::ANY_PORT);
+    let has_ports = protocol.is_some_and(protocol::has_ports);
+    let upper = match is_any {
+        [true, true] => UpperSelector::Any,
+        _ if !has_ports || matches!(protocol, Some(ICMP | ICMPV6)) => return Err(inexact()),
+        _ => {
+            let of = |selector: &Selector| match selector.ports {
+                Selector::ANY_PORT => Ok(Vec::new()),
+                (lo, hi) if lo <= hi => Ok(vec![PortRange { lo, hi }]),
+                _ => Err(inexact()),
+            };
+            UpperSelector::Ports { local: of(local)?, remote: of(remote)? }
+        }
+    };
+    let [local, remote] = ends.map(|range| vec![range]);
+    Ok(policy::Selector { local, remote, protocol, upper })
+}
+
+/// The rank of a policy among charon's: a shunt that passes packets wins over all else, and a
+/// fallback loses to all else. Among the others those win that an administrator has numbered, the
+/// lower the more; then the narrower. A trap ranks as what it becomes.
+fn rank(priority: u32, selector: &policy::Selector) -> u32 {
+    const PASS: u32 = 0;
+    const FALLBACK: u32 = 3;
+    let (class, number) = (priority >> LOW_BITS, priority & ((1 << LOW_BITS) - 1));
+    let class = match class {
+        PASS => 2,
+        FALLBACK.. => 0,
+        _ => 1,
+    };
+    let within = match number {
+        0 => {
+            let width = |range: &AddressRange| 128 - (range.hi - range.lo).leading_zeros();
+            let widths = selector.local.iter().chain(&selector.remote).map(width);
+            let narrow = 256 - widths.sum::<u32>().min(256);
+            let has_ports = u32::from(selector.upper != UpperSelector::Any);
+            narrow * 4 + u32::from(selector.protocol.is_some()) * 2 + has_ports
+        }
+        number => (1 << LOW_BITS) - number,
+    };
+    class << LOW_BITS | within
+}
+
+fn peer(name: &str, [local, remote]: Ends, udp: Option<UdpPorts>, bounds: &IkeBounds) -> Peer {
+    Peer {
+        name: name.to_owned(),
+        encapsulation: Encapsulation {
+            mode: Mode::Tunnel,
+            tunnel: Tunnel { local, remote },
+            udp,
+            dscp: Dscp::Copy,
+            dont_fragment: DontFragment::Set,
+        },
+        keys: KeySource::Ike,
+        suite: bounds.suites.first().copied().unwrap_or(Suite::Aes256Gcm),
+        numbers: SequenceNumbers::Extended,
+        replay_window: REPLAY_WINDOW,
+        mss_clamp: true,
+        pmtu: PathMtuUse::Learn,
+        fragment_outer: false,
+        place: PeerPlace::Fixed,
+        nat_keepalive_s: None,
+        lifetime: bounds.lifetime,
+        offload: SaOffload::None,
+        outer: None,
+    }
+}
+
+/// Selectors of a policy of charon's, local and remote.
+pub(super) fn local_first(policy: &AddPolicy) -> [Selector; 2] {
+    let mut selectors = policy.policy.selectors.clone();
+    if policy.policy.direction != charon_link::PolicyDirection::Outbound {
+        selectors.reverse();
+    }
+    selectors
+}

@@ -1,0 +1,90 @@
+//! Changes of what charon makes by itself: peers and policies within `[ike]`. They are prepared and
+//! made in turn with all other changes, and no revision comes of them: the file stays as it is.
+
+use std::net::IpAddr;
+
+use control::{ChangeRefused, ChangedIke, Compiler, IkeChange};
+use dataplane::Generation;
+
+use crate::gateway::TransactionError;
+use crate::picture::Picture;
+use crate::state::State;
+
+/// A change that is compiled.
+pub(crate) struct PreparedIke {
+    changed: ChangedIke,
+    /// Names of peers that go.
+    peers_gone: Vec<String>,
+    /// Their ends that come.
+    remotes: Vec<IpAddr>,
+}
+
+/// Generations before and after a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct MadeIke {
+    pub(crate) before: Generation,
+    pub(crate) after: Generation,
+}
+
+/// The reason why a change is not made. What ran before runs.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IkeRefusal {
+    /// It does not compile.
+    #[error(transparent)]
+    Change(#[from] ChangeRefused),
+    /// The gateway cannot go over to it.
+    #[error(transparent)]
+    Transaction(#[from] TransactionError),
+    /// The daemon ends, or an internal error ended an earlier change.
+    #[error("lockgated makes no changes any more: restart it")]
+    Stopping,
+}
+
+impl PreparedIke {
+    /// Compiles a change of what a picture shows. Blocks.
+    ///
+    /// # Errors
+    /// [`ChangeRefused`].
+    pub(crate) fn of(
+        picture: &Picture,
+        compiler: &mut Compiler,
+        change: IkeChange,
+    ) -> Result<PreparedIke, ChangeRefused> {
+        let remotes = change.peers.iter().map(|peer| peer.tunnel().remote).collect();
+        let peers_gone = change.peers_gone.clone();
+        let changed = compiler.change_ike(&picture.compiled, change)?;
+        Ok(PreparedIke { changed, peers_gone, remotes })
+    }
+}
+
+impl State {
+    /// Goes over to a change; returns when every worker walks by it.
+    ///
+    /// # Errors
+    /// [`IkeRefusal`].
+    pub(crate) async fn change_ike(
+        &mut self,
+        prepared: PreparedIke,
+    ) -> Result<MadeIke, IkeRefusal> {
+        if self.stopping {
+            return Err(IkeRefusal::Stopping);
+        }
+        let PreparedIke { changed, peers_gone, remotes } = prepared;
+        let ChangedIke { mut compiled, removed, added } = changed;
+        let before = self.gateway.compiled.copied();
+        // SAs may have come and gone since it was compiled, and peers moved.
+        compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
+        compiled.keep_peer_addresses(&before);
+        let made = MadeIke { before: before.generation, after: compiled.generation };
+        let puts = (before.put_count(), compiled.put_count());
+        let transaction = self.gateway.prepare_ike(compiled, &remotes, (&removed, &added))?;
+        self.make(transaction).await?;
+        if puts.1 < puts.0 {
+            self.let_go_of_put_sas(&before);
+        }
+        let policies = removed.iter().map(|policy| policy.name.as_str());
+        let peers = peers_gone.iter().map(String::as_str);
+        std::sync::Arc::make_mut(&mut self.gateway.totals).forget_of_ike(policies, peers);
+        Ok(made)
+    }
+}
