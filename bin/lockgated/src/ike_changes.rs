@@ -74,7 +74,7 @@ impl State {
         let before = self.gateway.compiled.copied();
         // SAs may have come and gone since it was compiled, and peers moved.
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
-        compiled.keep_peer_addresses(&before);
+        compiled.keep_moved_peers(&before);
         let made = MadeIke { before: before.generation, after: compiled.generation };
         let puts = (before.put_count(), compiled.put_count());
         let transaction = self.gateway.prepare_ike(compiled, &remotes, (&removed, &added))?;
