@@ -2,8 +2,9 @@
 //! (`plugins/charon`), instead of into Linux.
 //!
 //! charon may put SAs for peers with `keys = "ike"`, and for the policies that the configuration
-//! has for them. Its own policies change nothing: they say which packets it can negotiate SAs for.
-//! So a compromised IKE daemon opens nothing that the configuration closes.
+//! has for them. Its own policies then change nothing: they say which packets it can negotiate SAs
+//! for. Between other ends its policies run behind all policies of the file, as far as `[ike]`
+//! admits. So a compromised IKE daemon opens nothing that the configuration closes.
 //!
 //! * **One charon.** A second one is refused while the first is connected.
 //! * **Restarts.** A new run of the daemon has no SA of an earlier one, and takes none: charon
@@ -17,8 +18,10 @@
 //! | `serve` | connections, requests and reports, one after the other |
 //! | `desk` | requests, and the answers to them |
 //! | `book` | SAs and policies that charon has |
-//! | `matching` | the peer that an SA is for |
+//! | `matching` | the peer of the file that an SA is for |
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
+//! | `own` | peers and policies that charon makes by itself |
+//! | `own_desk` | requests for these |
 //! | `suites` | algorithms of IKEv2 |
 
 mod book;
@@ -27,6 +30,10 @@ mod matching;
 mod moves;
 #[cfg(test)]
 mod moves_tests;
+mod own;
+mod own_desk;
+#[cfg(test)]
+mod own_tests;
 mod serve;
 mod socket;
 mod suites;

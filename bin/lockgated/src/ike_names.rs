@@ -16,13 +16,22 @@ use crate::totals::SaKey;
 /// The names of all SAs of charon's. Copies show the same ones.
 #[derive(Clone, Default)]
 pub(crate) struct IkeNames {
-    sas: Arc<Mutex<HashMap<SaKey, Known>>>,
+    known: Arc<Mutex<Known>>,
 }
 
-/// What is known of an SA.
+#[derive(Default)]
 struct Known {
-    reqid: u32,
-    /// `None`: they were not told yet.
+    /// The number of each SA's policies.
+    sas: HashMap<SaKey, u32>,
+    /// The children, by their peer and number.
+    children: HashMap<(String, u32), Child>,
+}
+
+/// A child, for as long as it has SAs.
+#[derive(Default)]
+struct Child {
+    sas: usize,
+    /// `None`: nobody has told them.
     names: Option<Arc<ChildNames>>,
 }
 
@@ -32,50 +41,63 @@ struct ChildNames {
     child: String,
 }
 
+impl Known {
+    /// Takes an SA out; returns the names of its child.
+    fn take(&mut self, key: &SaKey) -> Option<Arc<ChildNames>> {
+        let of = (key.2.clone(), self.sas.remove(key)?);
+        let child = self.children.get_mut(&of)?;
+        let names = child.names.clone();
+        child.sas -= 1;
+        if child.sas == 0 {
+            self.children.remove(&of);
+        }
+        names
+    }
+}
+
 impl IkeNames {
-    fn sas(&self) -> MutexGuard<'_, HashMap<SaKey, Known>> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         // Names are whole at any time.
-        self.sas.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes an SA. One that is there already, or has the number and peer of another one, has names
     /// at once.
     pub(crate) fn add(&self, key: SaKey, reqid: u32) {
-        let mut sas = self.sas();
-        let is_kin = |(of, known): &(&SaKey, &Known)| of.2 == key.2 && known.reqid == reqid;
-        let names = sas.iter().filter(is_kin).find_map(|(_, known)| known.names.clone());
-        sas.insert(key, Known { reqid, names });
+        let mut known = self.known();
+        let names = known.take(&key);
+        let child = known.children.entry((key.2.clone(), reqid)).or_default();
+        child.sas += 1;
+        child.names = child.names.take().or(names);
+        known.sas.insert(key, reqid);
     }
 
     /// Names an SA, and those of its number and peer. Returns whether it is known.
     pub(crate) fn name(&self, key: &SaKey, [connection, child]: [&str; 2]) -> bool {
-        let mut sas = self.sas();
-        let Some(reqid) = sas.get(key).map(|known| known.reqid) else { return false };
+        let mut known = self.known();
+        let Some(reqid) = known.sas.get(key).copied() else { return false };
         let [connection, child] = [connection, child].map(|name| escaped_line(name).into_owned());
         let names = Arc::new(ChildNames { connection, child });
-        for (of, known) in sas.iter_mut() {
-            if of.2 == key.2 && known.reqid == reqid {
-                known.names = Some(names.clone());
-            }
-        }
+        known.children.entry((key.2.clone(), reqid)).or_default().names = Some(names);
         true
     }
 
     /// Forgets an SA.
     pub(crate) fn forget(&self, key: &SaKey) {
-        self.sas().remove(key);
+        self.known().take(key);
     }
 
     /// Returns whether an SA is one of charon's.
     pub(crate) fn has(&self, key: &SaKey) -> bool {
-        self.sas().contains_key(key)
+        self.known().sas.contains_key(key)
     }
 
     /// Describes an SA in the API's message; `None`: charon did not put it.
     pub(crate) fn shown(&self, key: &SaKey, allowance: Option<&Allowance>) -> Option<v1::IkeChild> {
-        let sas = self.sas();
-        let Known { reqid, names } = sas.get(key)?;
-        let names = names.as_deref();
+        let known = self.known();
+        let reqid = known.sas.get(key)?;
+        let child = known.children.get(&(key.2.clone(), *reqid));
+        let names = child.and_then(|child| child.names.as_deref());
         let text = |of: fn(&ChildNames) -> &String| names.map(of).cloned().unwrap_or_default();
         let established_s = allowance.and_then(|allowance| {
             // Its time counts from the put.

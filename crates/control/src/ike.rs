@@ -187,11 +187,6 @@ impl Compiled {
         self.ike.named(name).is_some()
     }
 
-    /// Returns whether a policy of this name of charon's own holds.
-    pub fn has_ike_policy(&self, name: &str) -> bool {
-        self.spd.named(name).is_some_and(|slot| self.spd.policy(slot).id.is_behind())
-    }
-
     /// The set of a peer of this name, of the file or of charon's own.
     pub(crate) fn set_named(&self, name: &str) -> Option<SaSetId> {
         let of_file = || self.kept.sets.get(name).copied();

@@ -1,16 +1,15 @@
 //! SAs and policies that charon has here.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use charon_link::{
     AddPolicy, NameSa, Policy, PolicyAction, PolicyDirection, SaDirection, SaName, Selector,
 };
-use ipsec::{Spi, Tunnel};
+use ipsec::Spi;
 use policy::Direction;
 
-use super::matching::IkePeer;
 use crate::ike_names::IkeNames;
 use crate::totals::SaKey;
 
@@ -37,7 +36,22 @@ pub(super) struct Book {
     /// The names that are shown.
     names: IkeNames,
     sas: HashMap<SaPlace, KnownSa>,
-    policies: Vec<KnownPolicy>,
+    by_peer: HashMap<Arc<str>, HashSet<SaPlace>>,
+    by_reqid: HashMap<u32, HashSet<SaPlace>>,
+    policies: Policies,
+    /// Some SAs may be orphans.
+    may_have_orphans: bool,
+}
+
+/// Policies in the order in which they came, with ways to find them.
+#[derive(Default)]
+struct Policies {
+    known: BTreeMap<u64, KnownPolicy>,
+    by_name: HashMap<(u32, u32, Policy), u64>,
+    by_selectors: HashMap<(PolicyDirection, [Selector; 2]), BTreeSet<u64>>,
+    /// Outbound ones that protect, by the tunnel's ends.
+    by_ends: HashMap<[IpAddr; 2], BTreeSet<u64>>,
+    count: u64,
 }
 
 struct KnownPolicy {
@@ -45,8 +59,8 @@ struct KnownPolicy {
     is_orphan: bool,
 }
 
-/// Policies that charon may have.
-pub(super) const MAX_POLICIES: usize = 65_536;
+/// Policies that charon may have: three for each CHILD_SA.
+pub(super) const MAX_POLICIES: usize = 3 * 65_536;
 
 /// The direction of an SA as the SPD calls it.
 pub(super) const fn direction(of: SaDirection) -> Direction {
@@ -63,9 +77,49 @@ pub(super) fn place(direction: Direction, name: &SaName) -> Option<SaPlace> {
     Some((direction, spi, SocketAddr::new(name.destination.ip(), 0)))
 }
 
-/// Returns whether two are one policy for one SA.
-fn is_same(one: &AddPolicy, other: &AddPolicy) -> bool {
-    (one.reqid, one.spi, &one.policy) == (other.reqid, other.spi, &other.policy)
+impl Policies {
+    fn add(&mut self, policy: AddPolicy) {
+        self.forget(&policy);
+        let number = self.count;
+        self.count += 1;
+        let AddPolicy { reqid, spi, .. } = policy;
+        let of = &policy.policy;
+        self.by_name.insert((reqid, spi, of.clone()), number);
+        let selectors = (of.direction, of.selectors.clone());
+        self.by_selectors.entry(selectors).or_default().insert(number);
+        if let Some(ends) = ends_of_protect(&policy) {
+            self.by_ends.entry(ends).or_default().insert(number);
+        }
+        self.known.insert(number, KnownPolicy { policy, is_orphan: false });
+    }
+
+    fn forget(&mut self, gone: &AddPolicy) -> Option<AddPolicy> {
+        let name = (gone.reqid, gone.spi, gone.policy.clone());
+        let number = self.by_name.remove(&name)?;
+        let known = self.known.remove(&number)?.policy;
+        let selectors = (known.policy.direction, known.policy.selectors.clone());
+        drop_from(&mut self.by_selectors, &selectors, number);
+        if let Some(ends) = ends_of_protect(&known) {
+            drop_from(&mut self.by_ends, &ends, number);
+        }
+        Some(known)
+    }
+}
+
+/// The ends of an outbound policy that protects.
+fn ends_of_protect(policy: &AddPolicy) -> Option<[IpAddr; 2]> {
+    let AddPolicy { policy, action, .. } = policy;
+    let is_it = *action == PolicyAction::Protect && policy.direction == PolicyDirection::Outbound;
+    is_it.then(|| [policy.source.ip(), policy.destination.ip()])
+}
+
+fn drop_from<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<u64>>, key: &K, number: u64) {
+    if let Some(numbers) = index.get_mut(key) {
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            index.remove(key);
+        }
+    }
 }
 
 /// The key of an SA of a peer.
@@ -90,11 +144,17 @@ impl Book {
     /// one.
     pub(super) fn add(&mut self, direction: Direction, sa: KnownSa) {
         let Some(place) = place(direction, &sa.name) else { return };
-        if !self.sas.contains_key(&place) && self.at(direction, place.1, &sa.peer).is_some() {
-            self.sas.retain(|(of, spi, _), known| {
-                (*of, *spi) != (direction, place.1) || known.peer != sa.peer
-            });
+        let is_it = |other: &&SaPlace| (other.0, other.1) == (place.0, place.1);
+        let before = self.by_peer.get(&sa.peer).and_then(|places| places.iter().find(is_it));
+        for old in [Some(place), before.copied()].into_iter().flatten() {
+            if let Some(gone) = self.remove(&old)
+                && gone.peer != sa.peer
+            {
+                self.names.forget(&key(old, &gone.peer));
+            }
         }
+        self.by_peer.entry(sa.peer.clone()).or_default().insert(place);
+        self.by_reqid.entry(sa.reqid).or_default().insert(place);
         self.names.add(key(place, &sa.peer), sa.reqid);
         self.sas.insert(place, sa);
     }
@@ -112,11 +172,28 @@ impl Book {
 
     /// Forgets an SA.
     pub(super) fn forget(&mut self, direction: Direction, name: &SaName) {
-        if let Some(place) = place(direction, name)
-            && let Some(gone) = self.sas.remove(&place)
-        {
+        let Some(place) = place(direction, name) else { return };
+        if let Some(gone) = self.remove(&place) {
             self.names.forget(&key(place, &gone.peer));
         }
+    }
+
+    /// Takes an SA out, and leaves its names.
+    fn remove(&mut self, place: &SaPlace) -> Option<KnownSa> {
+        let sa = self.sas.remove(place)?;
+        if let Some(places) = self.by_peer.get_mut(&sa.peer) {
+            places.remove(place);
+            if places.is_empty() {
+                self.by_peer.remove(&sa.peer);
+            }
+        }
+        if let Some(places) = self.by_reqid.get_mut(&sa.reqid) {
+            places.remove(place);
+            if places.is_empty() {
+                self.by_reqid.remove(&sa.reqid);
+            }
+        }
+        Some(sa)
     }
 
     /// Notes that an SA has ended, and returns it.
@@ -133,10 +210,9 @@ impl Book {
         spi: Spi,
         peer: &str,
     ) -> Option<&mut KnownSa> {
-        let mut all = self.sas.iter_mut();
-        let found = all
-            .find(|((of, number, _), sa)| *of == direction && *number == spi && *sa.peer == *peer);
-        found.map(|(_, sa)| sa)
+        let mut places = self.by_peer.get(peer)?.iter();
+        let place = *places.find(|(of, number, _)| (*of, *number) == (direction, spi))?;
+        self.sas.get_mut(&place)
     }
 
     /// All SAs that pass a test: their directions, and what is known of them.
@@ -145,23 +221,41 @@ impl Book {
         of.map(|((direction, ..), sa)| (*direction, sa.clone())).collect()
     }
 
+    /// All SAs that the charon which is connected does not know.
+    pub(super) fn orphans(&mut self) -> Vec<(Direction, KnownSa)> {
+        if !self.may_have_orphans {
+            return Vec::new();
+        }
+        let orphans = self.sas_that(|sa| sa.is_orphan);
+        self.may_have_orphans = !orphans.is_empty();
+        orphans
+    }
+
+    /// The SAs of a peer, with their directions.
+    pub(super) fn sas_of_peer(&self, peer: &str) -> impl Iterator<Item = (Direction, &KnownSa)> {
+        let places = self.by_peer.get(peer).into_iter().flatten();
+        places.filter_map(|place| Some((place.0, self.sas.get(place)?)))
+    }
+
     /// An SA of a peer and direction that the charon which is connected does not know.
     pub(super) fn orphan(&self, direction: Direction, peer: &str) -> Option<SaName> {
-        let of = |((at, ..), sa): &(&SaPlace, &KnownSa)| {
-            *at == direction && sa.is_orphan && *sa.peer == *peer
-        };
-        self.sas.iter().find(of).map(|(_, sa)| sa.name)
+        let mut of_peer = self.sas_of_peer(peer);
+        of_peer.find(|(of, sa)| *of == direction && sa.is_orphan).map(|(_, sa)| sa.name)
     }
 
     /// Notes that a charon has connected that has named nothing yet.
     pub(super) fn begin(&mut self) {
         self.sas.values_mut().for_each(|sa| sa.is_orphan = true);
-        self.policies.iter_mut().for_each(|known| known.is_orphan = true);
+        self.may_have_orphans = true;
+        self.policies.known.values_mut().for_each(|known| known.is_orphan = true);
     }
 
-    /// Notes that charon has named all that it has: policies beyond that are gone.
-    pub(super) fn settle(&mut self) {
-        self.policies.retain(|known| !known.is_orphan);
+    /// Notes that charon has named all that it has: policies beyond that are gone. Returns them.
+    pub(super) fn settle(&mut self) -> Vec<AddPolicy> {
+        let orphans = self.policies.known.values().filter(|known| known.is_orphan);
+        let orphans: Vec<AddPolicy> = orphans.map(|known| known.policy.clone()).collect();
+        orphans.iter().for_each(|policy| _ = self.policies.forget(policy));
+        orphans
     }
 
     /// Notes that charon knows an SA.
@@ -171,77 +265,91 @@ impl Book {
         }
     }
 
-    /// Notes a policy; returns whether there is room.
-    pub(super) fn add_policy(&mut self, policy: AddPolicy) -> bool {
-        self.policies.retain(|known| !is_same(&known.policy, &policy));
-        let has_room = self.policies.len() < MAX_POLICIES;
-        if has_room {
-            self.policies.push(KnownPolicy { policy, is_orphan: false });
-        }
-        has_room
+    /// Returns whether there is room for another policy.
+    pub(super) fn has_room(&self) -> bool {
+        self.policies.known.len() < MAX_POLICIES
     }
 
-    /// Forgets a policy; returns whether it was known.
-    pub(super) fn forget_policy(&mut self, gone: &AddPolicy) -> bool {
-        let before = self.policies.len();
-        self.policies.retain(|known| !is_same(&known.policy, gone));
-        self.policies.len() < before
+    /// Notes a policy.
+    pub(super) fn add_policy(&mut self, policy: AddPolicy) {
+        self.policies.add(policy);
+    }
+
+    /// Forgets a policy; returns it if it was known.
+    pub(super) fn forget_policy(&mut self, gone: &AddPolicy) -> Option<AddPolicy> {
+        self.policies.forget(gone)
     }
 
     /// Forgets all policies.
     pub(super) fn forget_policies(&mut self) {
-        self.policies.clear();
+        self.policies = Policies { count: self.policies.count, ..Policies::default() };
     }
 
-    /// Numbers of the policies of a direction with these selectors.
-    pub(super) fn reqids_of(
+    /// All policies, in the order in which they came.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &AddPolicy> {
+        self.policies.known.values().map(|known| &known.policy)
+    }
+
+    /// The policies of a direction with these selectors.
+    pub(super) fn policies_with(
         &self,
         direction: PolicyDirection,
         selectors: &[Selector; 2],
-    ) -> Vec<u32> {
-        let of = self.policies.iter().filter(|known| {
-            let policy = &known.policy.policy;
-            (policy.direction, &policy.selectors) == (direction, selectors)
-        });
-        of.map(|known| known.policy.reqid).collect()
+    ) -> impl Iterator<Item = &AddPolicy> {
+        let numbers = self.policies.by_selectors.get(&(direction, selectors.clone()));
+        let known = numbers.into_iter().flatten().filter_map(|of| self.policies.known.get(of));
+        known.map(|known| &known.policy)
     }
 
     /// SAs of a number.
     pub(super) fn sas_of(&self, reqid: u32) -> impl Iterator<Item = (&SaPlace, &KnownSa)> {
-        self.sas.iter().filter(move |(_, sa)| sa.reqid == reqid)
+        let places = self.by_reqid.get(&reqid).into_iter().flatten();
+        places.filter_map(|place| Some((place, self.sas.get(place)?)))
     }
 
     /// The number of charon's policy that a packet to a peer needs an SA of: one between the ends
-    /// that the peer is configured with, or else between such as it may move to. `packet` has the
-    /// packet's source and destination.
-    pub(super) fn reqid_for(&self, peer: &IkePeer, packet: &[Selector; 2]) -> Option<u32> {
-        let ends =
-            |policy: &Policy| Tunnel { local: policy.source.ip(), remote: policy.destination.ip() };
+    /// of the peer, or else between such as it may move to; `likely` if that has the packet.
+    /// `packet` has the packet's source and destination.
+    pub(super) fn reqid_for(
+        &self,
+        (ends, likely): ([IpAddr; 2], Option<u32>),
+        may_move_to: impl Fn([IpAddr; 2]) -> bool,
+        packet: &[Selector; 2],
+    ) -> Option<u32> {
+        self.reqid_between(&ends, likely, packet).or_else(|| {
+            let mut others = self.policies.by_ends.keys().filter(|ends| may_move_to(**ends));
+            others.find_map(|ends| self.reqid_between(ends, likely, packet))
+        })
+    }
+
+    fn reqid_between(
+        &self,
+        ends: &[IpAddr; 2],
+        likely: Option<u32>,
+        packet: &[Selector; 2],
+    ) -> Option<u32> {
+        let numbers = self.policies.by_ends.get(ends)?.iter();
+        let known = numbers.filter_map(|number| self.policies.known.get(number));
         let fits = |known: &&KnownPolicy| {
-            let AddPolicy { policy, action, .. } = &known.policy;
-            *action == PolicyAction::Protect
-                && policy.direction == PolicyDirection::Outbound
-                && peer.section.may_be_between(ends(policy))
-                && policy.selectors.iter().zip(packet).all(|(of, packet)| of.covers(packet))
+            let selectors = known.policy.policy.selectors.iter();
+            selectors.zip(packet).all(|(of, packet)| of.covers(packet))
         };
-        let is_here = |known: &&KnownPolicy| ends(&known.policy.policy) == peer.section.tunnel();
-        let mut fit = self.policies.iter().filter(fits);
+        let mut fit = known.filter(fits).map(|known| known.policy.reqid);
         let first = fit.next()?;
-        let here = [first].into_iter().chain(fit).find(is_here);
-        Some(here.unwrap_or(first).policy.reqid)
+        let is_likely = |reqid: &u32| Some(*reqid) == likely;
+        Some(std::iter::once(first).chain(fit).find(is_likely).unwrap_or(first))
     }
 
     /// Returns whether there is a protecting policy of this name.
     pub(super) fn has_policy(&self, name: &Policy) -> bool {
-        self.policies.iter().any(|known| {
-            known.policy.policy == *name && known.policy.action == PolicyAction::Protect
-        })
+        let mut like = self.policies_with(name.direction, &name.selectors);
+        like.any(|known| known.policy == *name && known.action == PolicyAction::Protect)
     }
 
     /// Notes that an SA has another name from now on.
     pub(super) fn rename(&mut self, direction: Direction, sa: KnownSa, before: &SaName) {
         if let Some(place) = place(direction, before) {
-            self.sas.remove(&place);
+            self.remove(&place);
         }
         self.add(direction, sa);
     }

@@ -1,6 +1,6 @@
 //! Carries out charon's requests.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use api::v1;
@@ -9,14 +9,15 @@ use charon_link::{
     SaName, Selector, Status, Use,
 };
 use config::MAX_LIMIT_SECONDS;
-use control::{KeyManager, PutRefusal, PutSa};
+use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa};
 use dataplane::Generation;
-use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi};
+use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
 
 use super::book::{Book, KnownSa, direction};
-use super::matching::{IkePeer, IkePeers, NoPeer};
+use super::matching::{IkePeer, IkePeers};
 use super::moves::ToldPlaces;
+use super::own::Own;
 use super::suites;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
@@ -31,9 +32,11 @@ const ROOT: Uid = Uid(0);
 pub(super) struct Desk {
     pub(super) daemon: Arc<Daemon>,
     pub(super) book: Book,
+    /// What charon made by itself.
+    pub(super) own: Own,
     pub(super) peers: IkePeers,
     /// Revision and generation that the peers are of.
-    peers_of: Option<(u64, Generation)>,
+    pub(super) peers_of: Option<(u64, Generation)>,
     /// The process of the charon that was connected last.
     process: Option<i32>,
     /// The charon that is connected is the one that put all SAs.
@@ -41,9 +44,15 @@ pub(super) struct Desk {
     /// Requests for SAs that no policy of charon's had when they came.
     unanswered: Vec<v1::Acquire>,
     /// Reports that follow the present answer.
-    due: Vec<Report>,
+    pub(super) due: Vec<Report>,
     /// Places where peers were seen that charon was told of.
     pub(super) told: ToldPlaces,
+}
+
+/// The peer that an SA is for, with the limits of its section.
+pub(super) struct Home {
+    pub(super) name: Arc<str>,
+    pub(super) lifetime: Lifetime,
 }
 
 /// Requests for SAs that wait for a policy of charon's.
@@ -55,6 +64,7 @@ impl Desk {
         Desk {
             daemon,
             book,
+            own: Own::default(),
             peers: IkePeers::default(),
             peers_of: None,
             process: None,
@@ -77,6 +87,9 @@ impl Desk {
         self.unanswered.clear();
         self.due.clear();
         self.knows_all = process.is_some() && process == self.process;
+        if !self.knows_all {
+            self.own.leave_to_next();
+        }
         self.process = process;
     }
 
@@ -94,7 +107,9 @@ impl Desk {
 
     /// Does what is asked.
     pub(super) async fn answer(&mut self, request: Request) -> Answer {
-        self.refresh();
+        if self.refresh() == Refreshed::OtherRevision {
+            self.follow().await;
+        }
         match request {
             Request::Hello(charon) => Desk::greet(&charon),
             Request::GetSpi { source, destination } => self.reserve([destination, source]).await,
@@ -103,13 +118,13 @@ impl Desk {
             Request::QuerySa(name) => self.query_sa(&name),
             Request::DeleteSa(name) => self.delete_sa(&name).await,
             Request::AddPolicy(policy) => {
-                let answer = self.add_policy(policy);
+                let answer = self.add_policy(policy).await;
                 self.ask_again();
                 answer
             }
             Request::QueryPolicy { direction, selectors } => {
-                let reqids = self.book.reqids_of(direction, &selectors);
-                let of = reqids.iter().flat_map(|reqid| self.book.sas_of(*reqid));
+                let policies = self.book.policies_with(direction, &selectors);
+                let of = policies.flat_map(|policy| self.book.sas_of(policy.reqid));
                 let used = of.filter_map(|((direction, ..), sa)| self.used(*direction, sa));
                 match used.min_by_key(|used| used.idle_seconds.unwrap_or(u64::MAX)) {
                     Some(used) => Answer { usage: Some(used), ..Answer::done() },
@@ -117,13 +132,13 @@ impl Desk {
                 }
             }
             Request::DeletePolicy(policy) => match self.book.forget_policy(&policy) {
-                true => Answer::done(),
-                false => Answer::plain(Status::Unknown, ""),
+                Some(gone) => self.tidy_after(&[gone]).await,
+                None => Answer::plain(Status::Unknown, ""),
             },
             Request::FlushSas => self.delete_all(|_| true).await,
             Request::FlushPolicies => {
                 self.book.forget_policies();
-                Answer::done()
+                self.tidy().await
             }
             Request::Repeated => self.settle().await,
             Request::NameSa(names) => match self.book.name(&names) {
@@ -134,21 +149,30 @@ impl Desk {
     }
 
     /// Takes the peers of the running configuration, if it is another one.
-    pub(super) fn refresh(&mut self) {
+    fn refresh(&mut self) -> Refreshed {
         let picture = self.daemon.picture();
         let now = (picture.revision, picture.snapshot.generation());
-        if self.peers_of != Some(now) {
-            self.peers = IkePeers::of(&picture.config().peers, &picture.snapshot);
-            self.peers_of = Some(now);
+        if self.peers_of == Some(now) {
+            return Refreshed::Same;
+        }
+        let before = self.peers_of.replace(now);
+        self.peers = IkePeers::of(&picture.config().peers, &picture.snapshot);
+        match before {
+            Some((revision, _)) if revision != picture.revision => Refreshed::OtherRevision,
+            _ => Refreshed::Same,
         }
     }
 
     async fn reserve(&self, [local, remote]: [SocketAddr; 2]) -> Answer {
         let (local, remote) = (local.ip(), remote.ip());
-        let Some(peer) = self.peers.between(local, remote).next() else {
-            return Answer::plain(Status::Refused, NoPeer::Ends { local, remote }.to_string());
+        let name = match self.peers.between(local, remote).next() {
+            Some(peer) => peer.name.to_string(),
+            None => match self.check_own_ends([local, remote]) {
+                Ok(()) => IKE_NAMES.to_owned(),
+                Err(answer) => return answer,
+            },
         };
-        match self.daemon.reserve_spi(peer.name.to_string(), KeyManager::Ike).await {
+        match self.daemon.reserve_spi(name, KeyManager::Ike).await {
             Ok(reserved) => Answer { spi: Some(reserved.spi.value()), ..Answer::done() },
             Err(error) => Answer::plain(Status::Refused, error.to_string()),
         }
@@ -166,8 +190,8 @@ impl Desk {
             let (spi, destination, hardness) = (sa.name.spi, sa.name.destination, Hardness::Soft);
             self.due.push(Report::Expire { spi, destination, hardness });
         }
-        self.forget_gone_orphans();
-        let put = match self.planned(&sa) {
+        self.forget_gone_orphans().await;
+        let put = match self.planned(&sa).await {
             Ok(put) => put,
             Err(answer) => return answer,
         };
@@ -179,6 +203,8 @@ impl Desk {
         let incarnation = self.daemon.picture().incarnation.to_string();
         let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
         if let Err(refusal) = done {
+            // It may have been made for this one.
+            let _ = self.tidy_peer(&peer).await;
             return refused(&refusal);
         }
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
@@ -192,10 +218,12 @@ impl Desk {
     }
 
     /// Forgets SAs of an earlier charon that went another way: deleted, or with their peer.
-    fn forget_gone_orphans(&mut self) {
-        for (way, orphan) in self.book.sas_that(|sa| sa.is_orphan) {
+    async fn forget_gone_orphans(&mut self) {
+        for (way, orphan) in self.book.orphans() {
             if self.used(way, &orphan).is_none() {
                 self.book.forget(way, &orphan.name);
+                // Refused, it is tried again with the next request that is about it.
+                let _ = self.tidy_peer(&orphan.peer).await;
             }
         }
     }
@@ -204,9 +232,13 @@ impl Desk {
     /// was not connected, if it is the charon that put it; else it stays until there are others.
     async fn settle(&mut self) -> Answer {
         self.book.settle();
-        match self.knows_all {
+        let deleted = match self.knows_all {
             true => self.delete_all(|sa| sa.is_orphan).await,
             false => Answer::done(),
+        };
+        match self.tidy().await {
+            Answer { status: Status::Done, .. } => deleted,
+            refused => refused,
         }
     }
 
@@ -222,9 +254,8 @@ impl Desk {
     /// because no charon renews those.
     fn ask_for_successors(&mut self, trap: &AddPolicy) {
         let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
-        let mut peers = self.peers.between(local, remote);
-        let has_orphan =
-            peers.any(|peer| self.book.orphan(Direction::Outbound, &peer.name).is_some());
+        let mut peers = self.names_between([local, remote]).into_iter();
+        let has_orphan = peers.any(|peer| self.book.orphan(Direction::Outbound, &peer).is_some());
         if has_orphan {
             let first = |selector: &Selector| {
                 let addresses = (selector.addresses.0, selector.addresses.0);
@@ -236,7 +267,7 @@ impl Desk {
     }
 
     /// The put that charon asks for.
-    fn planned(&self, sa: &AddSa) -> Result<PutSa, Answer> {
+    async fn planned(&mut self, sa: &AddSa) -> Result<PutSa, Answer> {
         let no = |status: Status, text: String| Err(Answer::plain(status, text));
         let Some(spi) = Spi::new(sa.name.spi) else {
             return no(Status::Refused, "SPIs 0 to 255 are reserved (RFC 4303 §2.1)".into());
@@ -248,10 +279,6 @@ impl Desk {
             ends.reverse();
             selectors.reverse();
         }
-        let peer = match self.peers.choose(ends, selectors) {
-            Ok(peer) => peer,
-            Err(why) => return no(Status::Refused, why.to_string()),
-        };
         let Some((suite, key)) = suites::suite(&sa.encryption, &sa.integrity) else {
             let (cipher, integrity) = (sa.encryption.transform, sa.integrity.transform);
             let text = format!(
@@ -260,22 +287,15 @@ impl Desk {
             );
             return no(Status::NoSuite, text);
         };
-        if suite != peer.suite {
-            let text = format!(
-                "peer {} has suite = \"{}\" and charon negotiated {suite}: propose the same at \
-                 both places",
-                peer.name, peer.suite
-            );
-            return no(Status::NoSuite, text);
-        }
-        if let Some(text) = other_form(sa, peer) {
-            return no(Status::Refused, text);
-        }
+        let home = match self.peers.has_ends(ends.map(|end| end.ip())) {
+            true => self.home_in_file(sa, suite, (ends, selectors))?,
+            false => self.own_home(sa, suite, (ends, selectors)).await?,
+        };
         // One that is repeated runs already or is not taken: it replaces nothing.
-        let orphan = self.book.orphan(way, &peer.name).filter(|_| !sa.repeat);
+        let orphan = self.book.orphan(way, &home.name).filter(|_| !sa.repeat);
         Ok(PutSa {
             manager: KeyManager::Ike,
-            peer: peer.name.to_string(),
+            peer: home.name.to_string(),
             direction: way,
             spi,
             key,
@@ -285,11 +305,37 @@ impl Desk {
                 false => SequenceNumbers::Short,
             }),
             window: None,
-            lifetime: Some(stricter(peer.lifetime, lifetime(sa.soft, sa.hard))),
+            lifetime: Some(stricter(home.lifetime, lifetime(sa.soft, sa.hard))),
             replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
             worker: None,
             offload: None,
         })
+    }
+
+    /// The peer of the file that an SA is for. Ends and selectors are in the order local, remote.
+    fn home_in_file(
+        &self,
+        sa: &AddSa,
+        suite: Suite,
+        (ends, selectors): ([SocketAddr; 2], [&[Selector]; 2]),
+    ) -> Result<Home, Answer> {
+        let no = |status: Status, text: String| Err(Answer::plain(status, text));
+        let peer = match self.peers.choose(ends, selectors) {
+            Ok(peer) => peer,
+            Err(why) => return no(Status::Refused, why.to_string()),
+        };
+        if suite != peer.suite {
+            let text = format!(
+                "peer {} has suite = \"{}\" and charon negotiated {suite}: propose the same at \
+                 both places",
+                peer.name, peer.suite
+            );
+            return no(Status::NoSuite, text);
+        }
+        match other_form(sa, peer) {
+            Some(text) => no(Status::Refused, text),
+            None => Ok(Home { name: peer.name.clone(), lifetime: peer.lifetime }),
+        }
     }
 
     fn query_sa(&self, name: &SaName) -> Answer {
@@ -332,8 +378,12 @@ impl Desk {
             Err(SaRefusal::Delete { .. }) => Answer::plain(Status::Unknown, ""),
             Err(refusal) => return refused(&refusal),
         };
+        let peer = known.peer.clone();
         self.book.forget(way, name);
-        answer
+        match self.tidy_peer(&peer).await {
+            Ok(()) => answer,
+            Err(why) => Answer::plain(Status::Refused, why.to_string()),
+        }
     }
 
     /// Deletes the SAs that pass a test.
@@ -353,22 +403,30 @@ impl Desk {
         self.daemon.delete_sas(deletion, ROOT).await.map(drop)
     }
 
-    fn add_policy(&mut self, policy: AddPolicy) -> Answer {
+    async fn add_policy(&mut self, policy: AddPolicy) -> Answer {
         if self.stands_in(&policy) {
             return Answer::done();
         }
-        if policy.action != PolicyAction::Protect {
-            let text = "policies that pass or drop packets stand in Lockgate's configuration, \
-                        which charon does not change";
+        if !self.book.has_room() {
+            let text = "charon has as many policies as it may have";
             return Answer::plain(Status::Refused, text);
+        }
+        if policy.action != PolicyAction::Protect {
+            if let Err(answer) = self.shunt(&policy).await {
+                return answer;
+            }
+            self.book.add_policy(policy);
+            return Answer::done();
         }
         let mut ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
         if policy.policy.direction != charon_link::PolicyDirection::Outbound {
             ends.reverse();
         }
         let [local, remote] = ends;
-        if self.peers.between(local, remote).next().is_none() {
-            return Answer::plain(Status::Refused, NoPeer::Ends { local, remote }.to_string());
+        if self.peers.between(local, remote).next().is_none()
+            && let Err(answer) = self.protect(&policy, ends).await
+        {
+            return answer;
         }
         if policy.repeat {
             let [source, destination] = [policy.policy.source, policy.policy.destination];
@@ -384,10 +442,8 @@ impl Desk {
         if is_trap && !self.knows_all {
             self.ask_for_successors(&policy);
         }
-        match self.book.add_policy(policy) {
-            true => Answer::done(),
-            false => Answer::plain(Status::Refused, "charon has as many policies as it may have"),
-        }
+        self.book.add_policy(policy);
+        Answer::done()
     }
 
     /// The report of an SA of charon's that is at a limit.
@@ -408,9 +464,13 @@ impl Desk {
     /// The report that packets of a peer wait for an SA.
     pub(super) fn acquire(&mut self, asked: &v1::Acquire) -> Option<Report> {
         self.refresh();
-        let peer = self.peers.named(&asked.peer)?;
+        let (ends, likely) = self.ends_of(&asked.peer)?;
         let packet = packet_of(asked)?;
-        let Some(reqid) = self.book.reqid_for(peer, &packet) else {
+        let section = self.peers.named(&asked.peer).map(|peer| &peer.section);
+        let may_move_to = |[local, remote]: [IpAddr; 2]| {
+            section.is_some_and(|peer| peer.may_be_between(Tunnel { local, remote }))
+        };
+        let Some(reqid) = self.book.reqid_for((ends, likely), may_move_to, &packet) else {
             // Its policies may be on their way.
             if self.unanswered.len() < MAX_UNANSWERED {
                 self.unanswered.push(asked.clone());
@@ -419,6 +479,14 @@ impl Desk {
         };
         Some(Report::Acquire { reqid, selectors: packet })
     }
+}
+
+/// The configuration that peers are known of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Refreshed {
+    /// Of one revision all the time, or of none before.
+    Same,
+    OtherRevision,
 }
 
 /// The packet that waits, as two selectors.

@@ -5,13 +5,15 @@
 //! these policies have sealed. If several peers fit, the SA is for the one whose policies also cover
 //! the selectors, and among these for the one that is configured with its ends. The gateway checks
 //! received packets against the policies of that peer and ignores the SA's own selectors.
+//! Between ends that no peer in the file has or may move to, `[ike]` may admit peers of charon's
+//! own (`own`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use charon_link::Selector;
-use config::validated::{KeySource, Peer};
+use config::validated::{KeySource, Peer, PeerPlace};
 use dataplane::Snapshot;
 use ipsec::{Encapsulation, Tunnel};
 use policy::selector::{AddressRange, PortRange, UpperSelector};
@@ -64,11 +66,18 @@ pub(super) enum NoPeer {
 #[derive(Clone, Default, Debug)]
 pub(super) struct IkePeers {
     peers: Vec<IkePeer>,
+    /// Places of those with the same ends.
+    by_ends: HashMap<[IpAddr; 2], Vec<usize>>,
+    /// Places of those that may move.
+    movable: Vec<usize>,
+    /// The ends of all peers, those with other keys too.
+    ends: HashSet<[IpAddr; 2]>,
 }
 
 impl IkePeers {
     /// The peers of a configuration, with the policies of a snapshot.
     pub(super) fn of(peers: &[Peer], snapshot: &Snapshot) -> IkePeers {
+        let ends = peers.iter().map(|peer| [peer.tunnel().local, peer.tunnel().remote]).collect();
         let with_ike = peers.iter().filter(|peer| peer.keys == KeySource::Ike);
         let mut known: Vec<IkePeer> = with_ike
             .map(|peer| IkePeer {
@@ -81,7 +90,7 @@ impl IkePeers {
             })
             .collect();
         if known.is_empty() {
-            return IkePeers::default();
+            return IkePeers { ends, ..IkePeers::default() };
         }
         let by_name: HashMap<Arc<str>, usize> =
             known.iter().enumerate().map(|(place, peer)| (peer.name.clone(), place)).collect();
@@ -93,17 +102,34 @@ impl IkePeers {
             let Some(place) = places.get(&set) else { continue };
             known[*place].policies.push(wanted(policy));
         }
-        IkePeers { peers: known }
+        let mut by_ends: HashMap<[IpAddr; 2], Vec<usize>> = HashMap::new();
+        for (place, peer) in known.iter().enumerate() {
+            let tunnel = peer.encapsulation.tunnel;
+            by_ends.entry([tunnel.local, tunnel.remote]).or_default().push(place);
+        }
+        let may_move = |peer: &IkePeer| {
+            !peer.section.moves.is_none() || peer.section.place == PeerPlace::BehindNat
+        };
+        let movable = (0..known.len()).filter(|place| may_move(&known[*place])).collect();
+        IkePeers { peers: known, by_ends, movable, ends }
     }
 
     /// The peers that have these ends, or may move to them; those that have them first.
     pub(super) fn between(&self, local: IpAddr, remote: IpAddr) -> impl Iterator<Item = &IkePeer> {
-        let ends = Tunnel { local, remote };
-        let has_them = move |peer: &&IkePeer| peer.encapsulation.tunnel == ends;
-        let may_have_them =
-            move |peer: &&IkePeer| !has_them(peer) && peer.section.may_be_between(ends);
-        let moved = self.peers.iter().filter(may_have_them);
-        self.peers.iter().filter(has_them).chain(moved)
+        let ends = [local, remote];
+        let have_them = self.by_ends.get(&ends).into_iter().flatten();
+        let may_have_them = self.movable.iter().filter(move |place| {
+            let peer = &self.peers[**place];
+            let tunnel = peer.encapsulation.tunnel;
+            [tunnel.local, tunnel.remote] != ends
+                && peer.section.may_be_between(Tunnel { local, remote })
+        });
+        have_them.chain(may_have_them).map(|place| &self.peers[*place])
+    }
+
+    /// Returns whether any peer of the file has these ends, or may move to them.
+    pub(super) fn has_ends(&self, ends: [IpAddr; 2]) -> bool {
+        self.ends.contains(&ends) || self.between(ends[0], ends[1]).next().is_some()
     }
 
     /// The peer of this name.

@@ -42,8 +42,12 @@ impl ToldPlaces {
     }
 }
 
-/// The ends of an SA of a direction, of which charon says source and destination.
-fn ends(direction: Direction, [source, destination]: [SocketAddr; 2], in_udp: bool) -> PeerEnds {
+/// The ends of an SA of a direction, of which charon says source and destination, and whether it
+/// is in UDP.
+fn ends(
+    direction: Direction,
+    ([source, destination], in_udp): ([SocketAddr; 2], bool),
+) -> PeerEnds {
     let (local, remote) = match direction {
         Direction::Outbound => (source, destination),
         Direction::Inbound => (destination, source),
@@ -62,6 +66,15 @@ impl Desk {
             return Answer::plain(Status::Unknown, "");
         };
         let known = known.clone();
+        if self.own.peer(&known.peer).is_some() {
+            return match (source, destination) == (name.source, name.destination) {
+                true => Answer::done(),
+                false => Answer::plain(
+                    Status::Refused,
+                    "SAs that [ike] admits stay between their ends: make new ones between the others",
+                ),
+            };
+        }
         if let Some(mut selectors) = selectors {
             if way == Direction::Inbound {
                 selectors.reverse();
@@ -72,7 +85,7 @@ impl Desk {
                 return Answer::plain(Status::Refused, why.to_string());
             }
         }
-        let to = ends(way, [source, destination], in_udp);
+        let to = ends(way, ([source, destination], in_udp));
         if let Err(refused) = self.move_peer(&known.peer, to).await {
             return refused;
         }
@@ -87,6 +100,9 @@ impl Desk {
     /// One that opens may have been negotiated from elsewhere while the one that seals still goes to
     /// the old place: that stays until there is one for the new place.
     pub(super) async fn make_room(&self, sa: &AddSa, peer: &str) -> Result<(), Answer> {
+        if self.own.peer(peer).is_some() {
+            return Ok(());
+        }
         let way = direction(sa.direction);
         let seals = || {
             let picture = self.daemon.picture();
@@ -96,7 +112,7 @@ impl Desk {
         if way == Direction::Inbound && seals() {
             return Ok(());
         }
-        let ends = ends(way, [sa.name.source, sa.name.destination], sa.in_udp);
+        let ends = ends(way, ([sa.name.source, sa.name.destination], sa.in_udp));
         self.move_peer(peer, ends).await
     }
 

@@ -17,10 +17,8 @@ use charon_link::{AddPolicy, PolicyAction, Selector};
 use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
 use config::{IkeBounds, SaOffload, ShuntAction};
 use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy};
-use ipsec::{
-    DontFragment, Dscp, Encapsulation, Mode, NAT_TRAVERSAL_PORT, SequenceNumbers, Suite, Tunnel,
-    UdpPorts,
-};
+use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
+use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
 use policy::{AddressRange, PortRange, UpperSelector};
 use wire::flow::protocol::{self, ICMP, ICMPV6};
 
@@ -39,11 +37,11 @@ pub(super) struct Own {
     peers: HashMap<Arc<str>, OwnPeer>,
     /// Peers of the charon that is connected, by its number of their policies.
     numbers: HashMap<(u32, Ends), Arc<str>>,
-    /// Peers of earlier ones.
-    of_earlier: HashMap<Ends, HashSet<Arc<str>>>,
+    /// Peers of whichever charon, by their ends.
+    by_ends: HashMap<Ends, HashSet<Arc<str>>>,
     policies: HashMap<OwnKey, Arc<str>>,
-    /// Shunts that there were so far.
-    shunts: u64,
+    /// Peers and shunts that there were so far: they give numbers.
+    count: u64,
 }
 
 /// A peer of charon's own.
@@ -104,7 +102,12 @@ impl Own {
         self.numbers.get(&(reqid, ends))
     }
 
-    /// Whether a policy runs.
+    /// Names of the peers between two ends.
+    pub(super) fn between(&self, ends: Ends) -> Vec<Arc<str>> {
+        self.by_ends.get(&ends).into_iter().flatten().cloned().collect()
+    }
+
+    /// Returns whether a policy runs.
     pub(super) fn runs(&self, key: &OwnKey) -> bool {
         self.policies.contains_key(key)
     }
@@ -120,18 +123,10 @@ impl Own {
         self.peers.keys().cloned().collect()
     }
 
-    /// Names of the peers that earlier charons left.
-    pub(super) fn left_by_earlier(&self) -> Vec<Arc<str>> {
-        self.of_earlier.values().flatten().cloned().collect()
-    }
-
     /// Notes that another charon has connected: numbers mean other things from now on.
     pub(super) fn leave_to_next(&mut self) {
         self.numbers.clear();
-        for (name, peer) in &mut self.peers {
-            peer.is_of_earlier = true;
-            self.of_earlier.entry(peer.ends).or_default().insert(name.clone());
-        }
+        self.peers.values_mut().for_each(|peer| peer.is_of_earlier = true);
     }
 
     /// The peer of an earlier charon between these ends that has a policy with one of these
@@ -142,25 +137,20 @@ impl Own {
         ends: Ends,
         mut selectors: impl Iterator<Item = [Selector; 2]> + 's,
     ) -> Option<Arc<str>> {
-        let left = self.of_earlier.get(&ends)?;
+        let between = self.by_ends.get(&ends)?;
+        let is_left = |name: &&Arc<str>| self.peers[*name].is_of_earlier;
+        let left: Vec<&Arc<str>> = between.iter().filter(is_left).collect();
+        if left.is_empty() {
+            return None;
+        }
         let name = selectors.find_map(|selectors| {
-            let has = |name: &&Arc<str>| self.peers[*name].policies.contains(&selectors);
-            left.iter().find(has).cloned()
+            let has = |name: &&&Arc<str>| self.peers[**name].policies.contains(&selectors);
+            left.iter().find(has).map(|name| (*name).clone())
         })?;
-        self.forget_left(ends, &name);
         let peer = self.peers.get_mut(&name)?;
         (peer.is_of_earlier, peer.reqid) = (false, reqid);
         self.numbers.insert((reqid, ends), name.clone());
         Some(name)
-    }
-
-    fn forget_left(&mut self, ends: Ends, name: &str) {
-        if let Some(left) = self.of_earlier.get_mut(&ends) {
-            left.remove(name);
-            if left.is_empty() {
-                self.of_earlier.remove(&ends);
-            }
-        }
     }
 
     /// Plans a peer: a change that has it, and its name. Nothing is noted yet.
@@ -177,9 +167,10 @@ impl Own {
             return Err(NotOwn::TooMany { most: bounds.max_children, what: "peers" });
         }
         let plain = format!("{IKE_NAMES}{reqid}");
-        let others = (2..).map(|count: u64| format!("{plain}.{count}"));
-        let mut names = std::iter::once(plain.clone()).chain(others);
-        let name = names.find(|name| !self.peers.contains_key(name.as_str())).unwrap_or(plain);
+        let name = match self.peers.contains_key(plain.as_str()) {
+            true => format!("{plain}.{}", self.count + 1),
+            false => plain,
+        };
         let peer = peer(&name, ends, udp, bounds);
         Ok((name.into(), peer))
     }
@@ -202,15 +193,13 @@ impl Own {
         (reqid, ends): (u32, Ends),
         udp: Option<UdpPorts>,
     ) {
-        let known = self.peers.entry(name.clone()).or_insert_with(|| OwnPeer {
-            ends,
-            reqid,
-            udp,
-            is_of_earlier: false,
-            policies: HashSet::new(),
-            count: 0,
+        let known = self.peers.entry(name.clone()).or_insert_with(|| {
+            self.count += 1;
+            let (policies, count) = (HashSet::new(), 0);
+            OwnPeer { ends, reqid, udp, is_of_earlier: false, policies, count }
         });
         known.udp = udp;
+        self.by_ends.entry(ends).or_default().insert(name.clone());
         self.numbers.insert((reqid, ends), name.clone());
     }
 
@@ -235,7 +224,7 @@ impl Own {
             }
             OwnKey::Shunt(action, selectors) => {
                 let action = shunt_action(*action);
-                let name = format!("{IKE_NAMES}{}/{}", action.name(), self.shunts + 1);
+                let name = format!("{IKE_NAMES}{}/{}", action.name(), self.count + 1);
                 (selectors, IkeAction::Shunt(action), name)
             }
         };
@@ -257,7 +246,7 @@ impl Own {
                     peer.policies.insert(selectors.clone());
                 }
             }
-            OwnKey::Shunt(..) => self.shunts += 1,
+            OwnKey::Shunt(..) => self.count += 1,
         }
         self.policies.insert(key, name.into());
     }
@@ -288,7 +277,12 @@ impl Own {
         for selectors in peer.policies {
             self.policies.remove(&OwnKey::Protect(name.clone(), selectors));
         }
-        self.forget_left(peer.ends, name);
+        if let Some(between) = self.by_ends.get_mut(&peer.ends) {
+            between.remove(name);
+            if between.is_empty() {
+                self.by_ends.remove(&peer.ends);
+            }
+        }
         let number = (peer.reqid, peer.ends);
         if self.numbers.get(&number) == Some(name) {
             self.numbers.remove(&number);
@@ -300,7 +294,8 @@ impl Own {
         let is_gone = |name: &&Arc<str>| !running.has_ike_peer(name);
         let gone: Vec<Arc<str>> = self.peers.keys().filter(is_gone).cloned().collect();
         gone.iter().for_each(|name| self.forget_peer(name));
-        let is_gone = |(_, name): &(&OwnKey, &Arc<str>)| !running.has_ike_policy(name);
+        let names = running.spd.names();
+        let is_gone = |(_, name): &(&OwnKey, &Arc<str>)| names.get(name).is_none();
         let policies: Vec<OwnKey> =
             self.policies.iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
         policies.iter().for_each(|key| self.forget_policy(key));
@@ -436,6 +431,7 @@ fn peer(name: &str, [local, remote]: Ends, udp: Option<UdpPorts>, bounds: &IkeBo
         pmtu: PathMtuUse::Learn,
         fragment_outer: false,
         place: PeerPlace::Fixed,
+        moves: config::PeerMoves::default(),
         nat_keepalive_s: None,
         lifetime: bounds.lifetime,
         offload: SaOffload::None,

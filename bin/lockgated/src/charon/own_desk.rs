@@ -1,0 +1,318 @@
+//! Carries out requests for what charon makes by itself ([`own`](super::own)).
+//!
+//! A policy or peer is published before charon is told that it is there, and it is gone from the
+//! workers before charon is told so. In between packets wait or are dropped: a policy without an SA
+//! protects, and an SA without a policy carries nothing.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use charon_link::{
+    AddPolicy, AddSa, Answer, Hardness, LinkMode, PolicyAction, PolicyDirection, Report, Selector,
+    Status,
+};
+use config::IkeBounds;
+use control::IkeChange;
+use ipsec::{Mode, Suite};
+
+use super::desk::{Desk, Home};
+use super::matching::NoPeer;
+use super::own::{Ends, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action};
+use crate::ike_changes::IkeRefusal;
+
+fn refused(why: impl std::fmt::Display) -> Answer {
+    Answer::plain(Status::Refused, why.to_string())
+}
+
+impl Desk {
+    /// The bounds of the running configuration, if nothing of the file is between two ends.
+    ///
+    /// # Errors
+    /// The answer that nothing may be there.
+    fn bounds_between(&self, [local, remote]: Ends) -> Result<IkeBounds, Answer> {
+        let picture = self.daemon.picture();
+        let bounds = picture.config().ike.as_ref();
+        match bounds.filter(|_| !self.peers.has_ends([local, remote])) {
+            Some(bounds) => Ok(bounds.clone()),
+            None => Err(refused(NoPeer::Ends { local, remote })),
+        }
+    }
+
+    /// Checks that charon may make tunnels between two ends by itself.
+    pub(super) fn check_own_ends(&self, ends: Ends) -> Result<(), Answer> {
+        let bounds = self.bounds_between(ends)?;
+        bounds.admit_tunnel(ends[0], ends[1]).map_err(refused)
+    }
+
+    /// Makes a change of what charon makes by itself. The peers of the file stay known.
+    async fn change(&mut self, change: IkeChange) -> Result<(), IkeRefusal> {
+        let made = self.daemon.change_ike(change).await?;
+        self.peers_of = self.peers_of.map(|(revision, generation)| {
+            (revision, if generation == made.before { made.after } else { generation })
+        });
+        Ok(())
+    }
+
+    /// Has a policy of charon's between ends of no peer in the file run, if it is outbound; checks
+    /// another.
+    pub(super) async fn protect(&mut self, policy: &AddPolicy, ends: Ends) -> Result<(), Answer> {
+        let bounds = self.bounds_between(ends)?;
+        bounds.admit_tunnel(ends[0], ends[1]).map_err(refused)?;
+        let selectors = local_first(policy);
+        if policy.policy.direction != PolicyDirection::Outbound {
+            let selector = selector_of(&selectors).map_err(refused)?;
+            return bounds.admit_packets(&selector).map_err(refused);
+        }
+        let number = (policy.reqid, ends);
+        let known =
+            self.own.numbered(policy.reqid, ends).cloned().or_else(|| {
+                self.own.take_over(policy.reqid, ends, std::iter::once(selectors.clone()))
+            });
+        let mut change = IkeChange::default();
+        let name = match &known {
+            Some(name) => name.clone(),
+            None => {
+                let planned = self.own.plan_peer(number, None, &bounds).map_err(refused)?;
+                change.peers.push(planned.1);
+                planned.0
+            }
+        };
+        let key = OwnKey::Protect(name.clone(), selectors);
+        if self.own.runs(&key) {
+            return Ok(());
+        }
+        let planned = self.own.plan_policy(&key, policy.priority, &bounds).map_err(refused)?;
+        let planned_name = planned.name.clone();
+        change.policies.push(planned);
+        self.change(change).await.map_err(refused)?;
+        if known.is_none() {
+            self.own.note_peer(&name, number, None);
+        }
+        self.own.note_policy(key, &planned_name);
+        Ok(())
+    }
+
+    /// Has a shunt of charon's run, if it is outbound; checks another.
+    pub(super) async fn shunt(&mut self, policy: &AddPolicy) -> Result<(), Answer> {
+        let picture = self.daemon.picture();
+        let Some(bounds) = &picture.config().ike else {
+            return Err(refused(
+                "policies that pass or drop packets stand in Lockgate's configuration, which \
+                 charon does not change: there is no [ike] that lists some",
+            ));
+        };
+        let selectors = local_first(policy);
+        if policy.policy.direction != PolicyDirection::Outbound {
+            let selector = selector_of(&selectors).map_err(refused)?;
+            let action = shunt_action(policy.action);
+            return bounds.admit_shunt(action, &selector).map_err(refused);
+        }
+        let key = OwnKey::Shunt(policy.action, selectors);
+        if self.own.runs(&key) {
+            return Ok(());
+        }
+        let planned = self.own.plan_policy(&key, policy.priority, bounds).map_err(refused)?;
+        let name = planned.name.clone();
+        let change = IkeChange { policies: vec![planned], ..IkeChange::default() };
+        self.change(change).await.map_err(refused)?;
+        self.own.note_policy(key, &name);
+        Ok(())
+    }
+
+    /// The peer of charon's own that an SA is for, made if it is not there. Selectors and ends are
+    /// in the order local, remote.
+    pub(super) async fn own_home(
+        &mut self,
+        sa: &AddSa,
+        suite: Suite,
+        (ends, selectors): ([SocketAddr; 2], [&[Selector]; 2]),
+    ) -> Result<Home, Answer> {
+        let addresses = ends.map(|end| end.ip());
+        let bounds = self.bounds_between(addresses)?;
+        let mode = match sa.mode {
+            LinkMode::Tunnel => Mode::Tunnel,
+            LinkMode::Transport => Mode::Transport,
+        };
+        let udp = check_sa(&bounds, ends, (mode, sa.in_udp, suite), selectors).map_err(|why| {
+            let is_suite = matches!(why, NotOwn::Beyond(config::BeyondBounds::Suite(_)));
+            let status = if is_suite { Status::NoSuite } else { Status::Refused };
+            Answer::plain(status, why.to_string())
+        })?;
+        let number = (sa.reqid, addresses);
+        let known = self.own.numbered(sa.reqid, addresses).cloned();
+        let known = known.or_else(|| self.own.take_over(sa.reqid, addresses, pairs(selectors)));
+        let (name, peer) = match known {
+            Some(name) => {
+                let carried = self.own.carried(&name, udp, &bounds);
+                (name, carried)
+            }
+            // One that is repeated runs already or is not taken.
+            None if sa.repeat => return Err(Answer::plain(Status::Unknown, "")),
+            None => {
+                let (name, peer) = self.own.plan_peer(number, udp, &bounds).map_err(refused)?;
+                (name, Some(peer))
+            }
+        };
+        if let Some(peer) = peer {
+            let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
+            self.change(change).await.map_err(refused)?;
+        }
+        self.own.note_peer(&name, number, udp);
+        Ok(Home { name, lifetime: bounds.lifetime })
+    }
+
+    /// Takes away what charon has no policy or SA for any more: of one peer of its own.
+    pub(super) async fn tidy_peer(&mut self, name: &Arc<str>) -> Result<(), IkeRefusal> {
+        let Some(peer) = self.own.peer(name) else { return Ok(()) };
+        let is_live = |of: &super::book::KnownSa| of.is_orphan && !of.has_ended;
+        let is_left = self.book.sas_of_peer(name).any(|(_, sa)| is_live(sa));
+        let is_wanted = |selectors: &&[Selector; 2]| {
+            is_left || self.wants(PolicyAction::Protect, selectors, Some((peer.reqid, peer.ends)))
+        };
+        let gone: Vec<OwnKey> = peer
+            .policies
+            .iter()
+            .filter(|selectors| !is_wanted(selectors))
+            .map(|selectors| OwnKey::Protect(name.clone(), selectors.clone()))
+            .collect();
+        let has_sas = self.book.sas_of_peer(name).any(|(_, sa)| !sa.is_orphan || is_live(sa));
+        let goes = gone.len() == peer.policies.len() && !has_sas;
+        self.take_away(&gone, if goes { std::slice::from_ref(name) } else { &[] }).await
+    }
+
+    /// Takes away shunts that charon has no more.
+    async fn tidy_shunts(&mut self, keys: impl Iterator<Item = OwnKey>) -> Result<(), IkeRefusal> {
+        let gone: Vec<OwnKey> = keys
+            .filter(|key| match key {
+                OwnKey::Shunt(action, selectors) => {
+                    self.own.runs(key) && !self.wants(*action, selectors, None)
+                }
+                OwnKey::Protect(..) => false,
+            })
+            .collect();
+        self.take_away(&gone, &[]).await
+    }
+
+    /// Takes away what follows from these policies of charon's, which are gone.
+    pub(super) async fn tidy_after(&mut self, gone: &[AddPolicy]) -> Answer {
+        let (mut peers, mut shunts) = (HashSet::new(), HashSet::new());
+        for policy in gone.iter().filter(|of| of.policy.direction == PolicyDirection::Outbound) {
+            let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+            match policy.action {
+                PolicyAction::Protect => {
+                    peers.extend(self.own.numbered(policy.reqid, ends).cloned())
+                }
+                action => _ = shunts.insert(OwnKey::Shunt(action, local_first(policy))),
+            }
+        }
+        let mut done = Answer::done();
+        for peer in peers {
+            if let Err(why) = self.tidy_peer(&peer).await {
+                done = refused(why);
+            }
+        }
+        if let Err(why) = self.tidy_shunts(shunts.into_iter()).await {
+            done = refused(why);
+        }
+        done
+    }
+
+    /// Takes away all that charon has no policy or SA for any more.
+    pub(super) async fn tidy(&mut self) -> Answer {
+        let mut done = Answer::done();
+        for peer in self.own.names() {
+            if let Err(why) = self.tidy_peer(&peer).await {
+                done = refused(why);
+            }
+        }
+        let shunts = self.own.shunts();
+        if let Err(why) = self.tidy_shunts(shunts.into_iter()).await {
+            done = refused(why);
+        }
+        done
+    }
+
+    /// Takes policies and peers away, in one transaction.
+    async fn take_away(&mut self, keys: &[OwnKey], peers: &[Arc<str>]) -> Result<(), IkeRefusal> {
+        if keys.is_empty() && peers.is_empty() {
+            return Ok(());
+        }
+        let change = self.own.plan_removal(keys, peers);
+        self.change(change).await?;
+        keys.iter().for_each(|key| self.own.forget_policy(key));
+        peers.iter().for_each(|peer| self.own.forget_peer(peer));
+        Ok(())
+    }
+
+    /// Whether charon has an outbound policy: of a number and ends, if it protects.
+    fn wants(
+        &self,
+        action: PolicyAction,
+        selectors: &[Selector; 2],
+        number: Option<(u32, Ends)>,
+    ) -> bool {
+        let ends = |policy: &AddPolicy| -> Ends {
+            [policy.policy.source.ip(), policy.policy.destination.ip()]
+        };
+        let mut policies = self.book.policies_with(PolicyDirection::Outbound, selectors);
+        policies.any(|policy| {
+            let is_of = |(reqid, at): (u32, Ends)| (policy.reqid, ends(policy)) == (reqid, at);
+            policy.action == action && number.is_none_or(is_of)
+        })
+    }
+
+    /// Follows another configuration: forgets what it does not have, and reports its SAs as ended,
+    /// so that charon makes others; then has what it admits anew.
+    pub(super) async fn follow(&mut self) {
+        let picture = self.daemon.picture();
+        let gone: HashSet<Arc<str>> = self.own.follow(&picture.compiled).into_iter().collect();
+        for (way, sa) in self.book.sas_that(|sa| gone.contains(&sa.peer)) {
+            let (spi, destination) = (sa.name.spi, sa.name.destination);
+            self.due.push(Report::Expire { spi, destination, hardness: Hardness::Hard });
+            self.book.forget(way, &sa.name);
+        }
+        if picture.config().ike.is_none() {
+            return;
+        }
+        let is_out = |policy: &&AddPolicy| {
+            policy.policy.direction == PolicyDirection::Outbound && !self.runs_as_own(policy)
+        };
+        let policies: Vec<AddPolicy> = self.book.policies().filter(is_out).cloned().collect();
+        for policy in policies {
+            let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+            // What is beyond the bounds stays a note.
+            let _ = match policy.action {
+                PolicyAction::Protect => self.protect(&policy, ends).await,
+                _ => self.shunt(&policy).await,
+            };
+        }
+    }
+
+    fn runs_as_own(&self, policy: &AddPolicy) -> bool {
+        let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+        let selectors = local_first(policy);
+        match policy.action {
+            PolicyAction::Protect => self
+                .own
+                .numbered(policy.reqid, ends)
+                .is_some_and(|name| self.own.runs(&OwnKey::Protect(name.clone(), selectors))),
+            action => self.own.runs(&OwnKey::Shunt(action, selectors)),
+        }
+    }
+
+    /// The ends of a peer, and charon's number of it if it is charon's own.
+    pub(super) fn ends_of(&self, peer: &str) -> Option<(Ends, Option<u32>)> {
+        if let Some(own) = self.own.peer(peer) {
+            return Some((own.ends, Some(own.reqid)));
+        }
+        let tunnel = self.peers.named(peer)?.encapsulation.tunnel;
+        Some(([tunnel.local, tunnel.remote], None))
+    }
+
+    /// The names of the peers between two ends that charon puts SAs for.
+    pub(super) fn names_between(&self, [local, remote]: [IpAddr; 2]) -> Vec<Arc<str>> {
+        let of_file = self.peers.between(local, remote).map(|peer| peer.name.clone());
+        of_file.chain(self.own.between([local, remote])).collect()
+    }
+}

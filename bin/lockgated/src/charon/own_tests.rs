@@ -1,0 +1,450 @@
+//! Peers and policies that charon makes by itself, against a daemon over a simulated machine.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use charon_link::{
+    AddPolicy, AddSa, Algorithm, Answer, LinkMode, Policy, PolicyAction, PolicyDirection, Report,
+    Request, SaDirection, SaLimits, SaName, Selector, Status,
+};
+use dataplane::Snapshot;
+use policy::{Action, Book, Decider, DomainId, PortClass};
+use wire::{Family, Flow, Upper};
+use zeroize::Zeroizing;
+
+use super::desk::Desk;
+use crate::backend::{Backend, Change, Intent, Save};
+use crate::backend_impl::Daemon;
+use crate::test_lab::{RunningLab, configuration};
+use crate::who::Uid;
+
+const LOCAL: &str = "192.0.2.1";
+const REMOTE: &str = "198.51.100.9";
+
+/// A gateway whose file protects, passes and drops some packets; charon may protect others.
+pub(super) const FILE: &str = r#"
+[port.wan]
+netdev = "eth0"
+side = "unprotected"
+[peer.a]
+local = "192.0.2.1"
+remote = "198.51.100.1"
+keys = "ike"
+suite = "aes-128-gcm"
+[[policy]]
+name = "all"
+peer = "a"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+[[policy]]
+name = "drop"
+priority = 0
+action = "discard"
+local = ["10.1.0.0/16"]
+remote = ["10.9.9.0/24"]
+"#;
+
+/// Bounds of charon's own peers and policies.
+const BOUNDS: &str = r#"
+[ike]
+ends = ["192.0.2.1"]
+peers = ["198.51.100.0/24"]
+local = ["10.1.0.0/16"]
+remote = ["10.9.0.0/16"]
+suites = ["aes-128-gcm"]
+max_children = 3
+[ike.lifetime]
+hard_seconds = 100
+[[ike.shunt]]
+action = "bypass"
+local = ["10.1.0.0/16"]
+remote = ["10.200.0.0/16"]
+"#;
+
+pub(super) struct Lab {
+    pub(super) running: RunningLab,
+    pub(super) desk: Desk,
+}
+
+impl Lab {
+    pub(super) fn new(bounds: &str) -> Lab {
+        let running = RunningLab::new(&format!("{FILE}{bounds}"));
+        let mut desk = Desk::new(running.daemon.clone());
+        desk.begin(Some(1));
+        Lab { running, desk }
+    }
+
+    fn daemon(&self) -> &Arc<Daemon> {
+        &self.running.daemon
+    }
+
+    pub(super) async fn ask(&mut self, request: Request) -> Answer {
+        self.desk.answer(request).await
+    }
+
+    /// Asks for something that is done.
+    async fn done(&mut self, request: Request) {
+        let answer = self.ask(request).await;
+        assert_eq!(answer.status, Status::Done, "{}", answer.text);
+    }
+
+    /// Asks for something that is refused with these words.
+    async fn refused(&mut self, request: Request, words: &str) {
+        let before = self.shown();
+        let answer = self.ask(request).await;
+        assert!(matches!(answer.status, Status::Refused | Status::NoSuite), "{answer:?}");
+        assert!(answer.text.contains(words), "{words} is not in {}", answer.text);
+        assert_eq!(self.shown(), before);
+    }
+
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        self.daemon().picture().snapshot.clone()
+    }
+
+    /// Names of charon's peers and policies that run, sorted.
+    fn shown(&self) -> (Vec<String>, Vec<String>) {
+        let picture = self.daemon().picture();
+        let mut peers: Vec<String> =
+            picture.compiled.ike_peers().map(|peer| peer.name.clone()).collect();
+        let policies = picture.snapshot.spd().holding_policies();
+        let own = policies.filter(|(_, policy)| policy.id.is_behind());
+        let mut policies: Vec<String> = own.map(|(_, policy)| policy.name.clone()).collect();
+        peers.sort();
+        policies.sort();
+        (peers, policies)
+    }
+
+    /// The verdict on a packet from one address to another, `policy (action)`.
+    pub(super) fn verdict(&self, source: &str, destination: &str) -> String {
+        let [source, destination] = [source, destination].map(|text| text.parse().unwrap());
+        verdict(&self.snapshot(), source, destination)
+    }
+
+    pub(super) async fn apply(&mut self, sections: &str) {
+        let text = configuration(&self.running.folder, "gw", sections);
+        let change = Change {
+            text,
+            file: "test".into(),
+            base_directory: self.running.folder.path().into(),
+            intent: Intent::Apply,
+            confirm: None,
+            save: Save::No,
+            only_after: None,
+        };
+        self.daemon().apply(change, Uid(0)).await.unwrap();
+    }
+}
+
+/// The verdict of a snapshot's SPD on an outbound UDP packet: the policy, and what it does.
+pub(super) fn verdict(snapshot: &Snapshot, source: Ipv4Addr, destination: Ipv4Addr) -> String {
+    let [source, destination] = [source, destination].map(|address| u128::from(address.to_bits()));
+    let upper = Upper::Ports { source: 1000, destination: 53 };
+    let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
+    let domain = DomainId::new(PortClass(0), Book::SpdOut, Family::V4);
+    let mut says = [Decider::None];
+    snapshot.spd().classify(domain, &[flow], &mut says);
+    let Decider::Policy(index) = says[0] else { return "none".into() };
+    let policy = snapshot.spd().policy(index);
+    let action = match policy.action {
+        Action::Protect(set) => {
+            let (_, set) = snapshot.sets().find(|(_, of)| of.id == set).expect("its set");
+            format!("protect {} with {} SAs", set.peer, set.outbound.len())
+        }
+        Action::Bypass => "bypass".into(),
+        _ => "discard".into(),
+    };
+    format!("{}: {action}", policy.name)
+}
+
+fn end(address: &str) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), 500)
+}
+
+pub(super) fn range(first: &str, last: &str) -> Selector {
+    let [first, last] = [first, last].map(|text| text.parse::<IpAddr>().unwrap());
+    Selector { protocol: 0, ports: Selector::ANY_PORT, addresses: (first, last) }
+}
+
+/// Local and remote selectors of 10.1.0.0/16 and 10.9.N.0/24.
+fn to(net: u8) -> [Selector; 2] {
+    [range("10.1.0.0", "10.1.255.255"), range(&format!("10.9.{net}.0"), &format!("10.9.{net}.255"))]
+}
+
+/// An outbound policy of charon's; a trap if its SPI is 0.
+pub(super) fn outbound(selectors: [Selector; 2], reqid: u32, spi: u32) -> AddPolicy {
+    let policy = Policy {
+        direction: PolicyDirection::Outbound,
+        source: end(LOCAL),
+        destination: end(REMOTE),
+        selectors,
+    };
+    let (action, priority, repeat) = (PolicyAction::Protect, 1 << 24, false);
+    AddPolicy { policy, action, reqid, spi, priority, repeat }
+}
+
+/// The same towards another gateway.
+fn with(policy: AddPolicy, remote: &str) -> AddPolicy {
+    let named = Policy { destination: end(remote), ..policy.policy };
+    AddPolicy { policy: named, ..policy }
+}
+
+pub(super) fn sa(direction: SaDirection, spi: u32, reqid: u32, selectors: [Selector; 2]) -> AddSa {
+    let (mut ends, mut selectors) = ([end(LOCAL), end(REMOTE)], selectors.map(|one| vec![one]));
+    if direction == SaDirection::Inbound {
+        ends.reverse();
+        selectors.reverse();
+    }
+    let mut key = vec![7; 20];
+    key[..4].copy_from_slice(&spi.to_be_bytes());
+    AddSa {
+        direction,
+        name: SaName { source: ends[0], destination: ends[1], spi },
+        reqid,
+        mode: LinkMode::Tunnel,
+        encryption: Algorithm { transform: 20, key: Zeroizing::new(key) },
+        integrity: Algorithm { transform: 0, key: Zeroizing::default() },
+        esn: true,
+        window: 32,
+        in_udp: false,
+        soft: SaLimits::default(),
+        hard: SaLimits { seconds: 3600, ..SaLimits::default() },
+        selectors,
+        initiator: true,
+        repeat: false,
+    }
+}
+
+pub(super) fn add(sa: AddSa) -> Request {
+    Request::AddSa(Box::new(sa))
+}
+
+use SaDirection::{Inbound, Outbound};
+
+#[tokio::test]
+async fn a_tunnel_out_of_charon_alone_comes_carries_its_selectors_and_goes() {
+    let mut lab = Lab::new(BOUNDS);
+    let (inside, there) = ("10.1.0.5", "10.9.1.5");
+    assert_eq!(lab.verdict(inside, there), "none");
+    // A trap: packets wait, and nothing leaves in clear.
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    assert_eq!(lab.verdict(inside, there), "ike:5/1: protect ike:5 with 0 SAs");
+    let snapshot = lab.snapshot();
+    let (_, set) = snapshot.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
+    assert!(set.acquires, "a packet asks for an SA");
+    let asked = api::v1::Acquire {
+        peer: "ike:5".into(),
+        source: inside.into(),
+        destination: there.into(),
+        protocol: 1,
+        ..api::v1::Acquire::default()
+    };
+    let report = lab.desk.acquire(&asked);
+    assert!(matches!(report, Some(Report::Acquire { reqid: 5, .. })), "{report:?}");
+    // The CHILD_SA, and its policies beside the trap.
+    let ends = Request::GetSpi { source: end(REMOTE), destination: end(LOCAL) };
+    let spi = lab.ask(ends).await.spi.unwrap();
+    lab.done(add(sa(Inbound, spi, 5, to(1)))).await;
+    lab.done(add(sa(Outbound, 0x500, 5, to(1)))).await;
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0x500))).await;
+    assert_eq!(lab.verdict(inside, there), "ike:5/1: protect ike:5 with 1 SAs");
+    let shown = lab.daemon().security_associations().await;
+    let hard = shown[0].lifetime.as_ref().and_then(|of| of.hard.as_ref()?.seconds);
+    assert_eq!(hard, Some(100), "the lower of both limits");
+    // What its selectors do not have is as before.
+    assert_eq!(lab.verdict(inside, "10.9.2.5"), "none");
+    assert_eq!(lab.verdict("10.1.0.5", "10.2.0.5"), "all: protect a with 0 SAs");
+    // Without the CHILD_SA the trap protects on.
+    lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
+    let names = [(Outbound, 0x500), (Inbound, spi)];
+    for (direction, spi) in names {
+        lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
+    }
+    assert_eq!(lab.verdict(inside, there), "ike:5/1: protect ike:5 with 0 SAs");
+    lab.done(Request::DeletePolicy(outbound(to(1), 5, 0))).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    assert_eq!(lab.verdict(inside, there), "none");
+}
+
+#[tokio::test]
+async fn what_is_beyond_the_bounds_is_refused_and_says_why() {
+    let mut lab = Lab::new(BOUNDS);
+    let policy = || outbound(to(1), 5, 0);
+    let wide = [range("10.1.0.0", "10.1.255.255"), range("10.8.0.0", "10.9.255.255")];
+    let others = [range("10.0.0.0", "10.1.255.255"), range("10.9.0.0", "10.9.0.9")];
+    let v6 = [range("::", "::9"), range("::", "::9")];
+    for selectors in [wide.clone(), others, v6] {
+        let asked = Request::AddPolicy(outbound(selectors, 5, 0));
+        lab.refused(asked, "packets that `local`, `remote`").await;
+    }
+    let opaque = to(1).map(|one| Selector { protocol: 6, ports: Selector::OPAQUE, ..one });
+    lab.refused(Request::AddPolicy(outbound(opaque, 5, 0)), "no ICMP types").await;
+    lab.refused(Request::AddPolicy(with(policy(), "203.0.113.1")), "`peers` of [ike]").await;
+    let from_elsewhere = Policy { source: end("192.0.2.2"), ..policy().policy };
+    let from_elsewhere = AddPolicy { policy: from_elsewhere, ..policy() };
+    lab.refused(Request::AddPolicy(from_elsewhere), "`ends` of [ike]").await;
+    let base = || sa(Outbound, 0x500, 5, to(1));
+    let long = Algorithm { transform: 20, key: Zeroizing::new(vec![1; 36]) };
+    lab.refused(add(AddSa { encryption: long, ..base() }), "`suites` of [ike]").await;
+    lab.refused(add(AddSa { mode: LinkMode::Transport, ..base() }), "tunnels alone").await;
+    lab.refused(add(AddSa { in_udp: true, ..base() }), "leaves by port 4500").await;
+    lab.refused(add(sa(Outbound, 0x500, 5, wide)), "packets that `local`, `remote`").await;
+    let ends = Request::GetSpi { source: end("203.0.113.1"), destination: end(LOCAL) };
+    lab.refused(ends, "`peers` of [ike]").await;
+    // A pair of ends that the file has is the file's.
+    let of_file = with(policy(), "198.51.100.1");
+    lab.done(Request::AddPolicy(of_file)).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    for net in 1..=3 {
+        lab.done(Request::AddPolicy(outbound(to(net), 5, 0))).await;
+    }
+    lab.refused(Request::AddPolicy(outbound(to(4), 5, 0)), "3 policies of its own").await;
+}
+
+#[tokio::test]
+async fn without_the_section_charon_makes_nothing() {
+    let mut lab = Lab::new("");
+    lab.refused(Request::AddPolicy(outbound(to(1), 5, 0)), "no peer with keys").await;
+    lab.refused(add(sa(Outbound, 0x500, 5, to(1))), "no peer with keys").await;
+    let shunt = AddPolicy { action: PolicyAction::Pass, ..outbound(to(1), 5, 0) };
+    lab.refused(Request::AddPolicy(shunt), "charon does not change").await;
+}
+
+#[tokio::test]
+async fn shunts_within_those_that_are_listed_run_behind_the_file() {
+    let mut lab = Lab::new(BOUNDS);
+    let lan = |last: &str| [range("10.1.0.0", "10.1.255.255"), range("10.200.0.0", last)];
+    let shunt = |selectors, action| {
+        let policy = AddPolicy { action, priority: 0, ..outbound(selectors, 7, 0) };
+        let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let named = Policy { source: any, destination: any, ..policy.policy };
+        Request::AddPolicy(AddPolicy { policy: named, ..policy })
+    };
+    let wide = lan("10.201.0.0");
+    lab.refused(shunt(wide, PolicyAction::Pass), "no [[ike.shunt]] with action = \"bypass\"").await;
+    let narrow = || lan("10.200.3.255");
+    lab.refused(shunt(narrow(), PolicyAction::Drop), "action = \"discard\"").await;
+    lab.done(shunt(narrow(), PolicyAction::Pass)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.200.3.1"), "ike:bypass/1: bypass");
+    assert_eq!(lab.verdict("10.1.0.1", "10.200.4.1"), "none");
+    // The file's DISCARD of priority 0 is before all that charon has.
+    lab.done(Request::AddPolicy(outbound(to(9), 5, 0))).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.9.1"), "drop: discard");
+    let Request::AddPolicy(policy) = shunt(narrow(), PolicyAction::Pass) else { unreachable!() };
+    lab.done(Request::DeletePolicy(policy)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.200.3.1"), "none");
+}
+
+#[tokio::test]
+async fn another_configuration_keeps_what_it_admits_and_takes_the_rest_away() {
+    let mut lab = Lab::new(BOUNDS);
+    for (net, reqid, spi) in [(1, 5, 0x500), (2, 6, 0x501)] {
+        lab.done(Request::AddPolicy(outbound(to(net), reqid, spi))).await;
+        lab.done(add(sa(Outbound, spi, reqid, to(net)))).await;
+    }
+    let before = lab.verdict("10.1.0.1", "10.9.1.1");
+    assert_eq!(before, "ike:5/1: protect ike:5 with 1 SAs");
+    // Something else of the file changes.
+    let more = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                remote = [\"9.9.9.9\"]\n";
+    lab.apply(&format!("{FILE}{more}{BOUNDS}")).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), before);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "ike:6/1: protect ike:6 with 1 SAs");
+    // Narrower bounds: at once, before charon asks for anything.
+    let narrow = BOUNDS.replace("10.9.0.0/16", "10.9.1.0/24");
+    lab.apply(&format!("{FILE}{narrow}")).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), before);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "none");
+    // Wider again: charon has the policy still.
+    lab.apply(&format!("{FILE}{BOUNDS}")).await;
+    lab.done(Request::AddPolicy(outbound(to(3), 7, 0))).await;
+    assert!(lab.verdict("10.1.0.1", "10.9.2.1").contains("protect ike:6"));
+    // A peer of the file with these ends: they are its own.
+    let peer = "[peer.c]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.9\"\nkeys = \"ike\"\n\
+                suite = \"aes-128-gcm\"\n";
+    lab.apply(&format!("{FILE}{peer}{BOUNDS}")).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    assert_eq!(lab.daemon().security_associations().await.len(), 0);
+    // charon is told, so that it makes others.
+    lab.done(Request::AddPolicy(with(outbound(to(3), 7, 0), "198.51.100.8"))).await;
+    let due = lab.desk.take_due();
+    let ended = due.iter().filter(|report| matches!(report, Report::Expire { .. })).count();
+    assert_eq!(ended, 2, "{due:?}");
+    // No section any more.
+    lab.apply(FILE).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn the_effective_configuration_and_the_policies_of_the_file_are_without_charons() {
+    let mut lab = Lab::new(BOUNDS);
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    let picture = lab.daemon().picture();
+    assert!(!picture.compiled.validated().effective().contains("ike:5"));
+    assert!(picture.compiled.policy_named("ike:5/1").is_none());
+    let remove = crate::backend::PolicyChange {
+        remove: vec!["ike:5/1".into()],
+        add: String::new(),
+        file: "test".into(),
+        intent: Intent::Apply,
+        consent: crate::backend::Consent::Given,
+        save: Save::No,
+    };
+    let refused = lab.daemon().change_policies(remove, Uid(0)).await.unwrap_err().to_string();
+    assert!(refused.contains("there is no policy \"ike:5/1\""), "{refused}");
+    // Those of the file change beside them.
+    let add = crate::backend::PolicyChange {
+        remove: Vec::new(),
+        add: "[[policy]]\nname = \"later\"\npriority = 0\naction = \"discard\"\n\
+              local = [\"10.1.0.0/16\"]\nremote = [\"10.9.1.0/24\"]\n"
+            .into(),
+        file: "test".into(),
+        intent: Intent::Apply,
+        consent: crate::backend::Consent::Given,
+        save: Save::No,
+    };
+    lab.daemon().change_policies(add, Uid(0)).await.unwrap();
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "later: discard");
+}
+
+#[tokio::test]
+async fn what_an_earlier_charon_left_stays_with_its_sas_and_the_next_one_takes_it_over() {
+    let mut lab = Lab::new(BOUNDS);
+    for (net, reqid, spi) in [(1, 1, 0x500), (2, 2, 0x501)] {
+        lab.done(Request::AddPolicy(outbound(to(net), reqid, spi))).await;
+        lab.done(add(sa(Outbound, spi, reqid, to(net)))).await;
+    }
+    lab.desk.begin(Some(2));
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:1/1: protect ike:1 with 1 SAs");
+    // Its number 1 is another CHILD_SA.
+    lab.done(Request::AddPolicy(outbound(to(2), 1, 0))).await;
+    let due = lab.desk.take_due();
+    assert!(matches!(due[..], [Report::Acquire { reqid: 1, .. }]), "{due:?}");
+    lab.done(add(sa(Outbound, 0x502, 1, to(2)))).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "ike:2/1: protect ike:2 with 1 SAs");
+    let spis: Vec<String> =
+        lab.daemon().security_associations().await.into_iter().map(|sa| sa.spi).collect();
+    assert_eq!(spis, ["0x00000500", "0x00000502"]);
+    // The one that nobody took over goes with its SA.
+    lab.done(Request::DeleteSa(sa(Outbound, 0x500, 1, to(1)).name)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
+    // The charon that is connected drops everything.
+    lab.done(Request::FlushPolicies).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "none");
+    lab.done(Request::FlushSas).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn what_charon_no_longer_names_goes_when_it_has_named_all() {
+    let mut lab = Lab::new(BOUNDS);
+    for net in 1..=2 {
+        lab.done(Request::AddPolicy(outbound(to(net), net.into(), 0))).await;
+    }
+    lab.desk.begin(Some(1));
+    let again = AddPolicy { repeat: true, ..outbound(to(2), 2, 0) };
+    lab.done(Request::AddPolicy(again)).await;
+    assert_eq!(lab.shown().0, ["ike:1", "ike:2"]);
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.shown().0, ["ike:2"]);
+}
