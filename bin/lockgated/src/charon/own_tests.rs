@@ -1,5 +1,7 @@
 //! Peers and policies that charon makes by itself, against a daemon over a simulated machine.
 
+mod hostile;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ const LOCAL: &str = "192.0.2.1";
 const REMOTE: &str = "198.51.100.9";
 
 /// A gateway whose file protects, passes and drops some packets; charon may protect others.
-pub(super) const FILE: &str = r#"
+const FILE: &str = r#"
 [port.wan]
 netdev = "eth0"
 side = "unprotected"
@@ -61,14 +63,18 @@ local = ["10.1.0.0/16"]
 remote = ["10.200.0.0/16"]
 "#;
 
-pub(super) struct Lab {
-    pub(super) running: RunningLab,
-    pub(super) desk: Desk,
+struct Lab {
+    running: RunningLab,
+    desk: Desk,
 }
 
 impl Lab {
-    pub(super) fn new(bounds: &str) -> Lab {
-        let running = RunningLab::new(&format!("{FILE}{bounds}"));
+    fn new(bounds: &str) -> Lab {
+        Lab::over(&format!("{FILE}{bounds}"))
+    }
+
+    fn over(sections: &str) -> Lab {
+        let running = RunningLab::new(sections);
         let mut desk = Desk::new(running.daemon.clone());
         desk.begin(Some(1));
         Lab { running, desk }
@@ -78,7 +84,7 @@ impl Lab {
         &self.running.daemon
     }
 
-    pub(super) async fn ask(&mut self, request: Request) -> Answer {
+    async fn ask(&mut self, request: Request) -> Answer {
         self.desk.answer(request).await
     }
 
@@ -97,7 +103,7 @@ impl Lab {
         assert_eq!(self.shown(), before);
     }
 
-    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+    fn snapshot(&self) -> Arc<Snapshot> {
         self.daemon().picture().snapshot.clone()
     }
 
@@ -115,12 +121,12 @@ impl Lab {
     }
 
     /// The verdict on a packet from one address to another, `policy (action)`.
-    pub(super) fn verdict(&self, source: &str, destination: &str) -> String {
+    fn verdict(&self, source: &str, destination: &str) -> String {
         let [source, destination] = [source, destination].map(|text| text.parse().unwrap());
         verdict(&self.snapshot(), source, destination)
     }
 
-    pub(super) async fn apply(&mut self, sections: &str) {
+    async fn apply(&mut self, sections: &str) {
         let text = configuration(&self.running.folder, "gw", sections);
         let change = Change {
             text,
@@ -136,7 +142,7 @@ impl Lab {
 }
 
 /// The verdict of a snapshot's SPD on an outbound UDP packet: the policy, and what it does.
-pub(super) fn verdict(snapshot: &Snapshot, source: Ipv4Addr, destination: Ipv4Addr) -> String {
+fn verdict(snapshot: &Snapshot, source: Ipv4Addr, destination: Ipv4Addr) -> String {
     let [source, destination] = [source, destination].map(|address| u128::from(address.to_bits()));
     let upper = Upper::Ports { source: 1000, destination: 53 };
     let flow = Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
@@ -160,7 +166,7 @@ fn end(address: &str) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), 500)
 }
 
-pub(super) fn range(first: &str, last: &str) -> Selector {
+fn range(first: &str, last: &str) -> Selector {
     let [first, last] = [first, last].map(|text| text.parse::<IpAddr>().unwrap());
     Selector { protocol: 0, ports: Selector::ANY_PORT, addresses: (first, last) }
 }
@@ -171,7 +177,7 @@ fn to(net: u8) -> [Selector; 2] {
 }
 
 /// An outbound policy of charon's; a trap if its SPI is 0.
-pub(super) fn outbound(selectors: [Selector; 2], reqid: u32, spi: u32) -> AddPolicy {
+fn outbound(selectors: [Selector; 2], reqid: u32, spi: u32) -> AddPolicy {
     let policy = Policy {
         direction: PolicyDirection::Outbound,
         source: end(LOCAL),
@@ -188,7 +194,7 @@ fn with(policy: AddPolicy, remote: &str) -> AddPolicy {
     AddPolicy { policy: named, ..policy }
 }
 
-pub(super) fn sa(direction: SaDirection, spi: u32, reqid: u32, selectors: [Selector; 2]) -> AddSa {
+fn sa(direction: SaDirection, spi: u32, reqid: u32, selectors: [Selector; 2]) -> AddSa {
     let (mut ends, mut selectors) = ([end(LOCAL), end(REMOTE)], selectors.map(|one| vec![one]));
     if direction == SaDirection::Inbound {
         ends.reverse();
@@ -214,7 +220,7 @@ pub(super) fn sa(direction: SaDirection, spi: u32, reqid: u32, selectors: [Selec
     }
 }
 
-pub(super) fn add(sa: AddSa) -> Request {
+fn add(sa: AddSa) -> Request {
     Request::AddSa(Box::new(sa))
 }
 

@@ -1,0 +1,404 @@
+//! Whatever charon asks for: a packet that the file decides is decided as if there were no charon,
+//! and one beyond the bounds is too. The twin looks through plain lists.
+
+use std::net::Ipv4Addr;
+
+use charon_link::{AddPolicy, Policy, PolicyAction, Request, SaDirection, Selector, Status};
+use policy::{Action, Book, Decider, DomainId, PortClass};
+use proptest::prelude::*;
+use wire::{Family, Flow, Upper};
+
+use super::{Lab, add, end, outbound, range, sa};
+
+/// Networks 10.1.0.0/24 … 10.1.3.0/24 inside, 10.9.0.0/24 … 10.9.5.0/24 on the far side.
+const INSIDE: u8 = 4;
+const FAR: u8 = 6;
+
+/// Networks from one to another on both sides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Nets {
+    inside: (u8, u8),
+    far: (u8, u8),
+}
+
+impl Nets {
+    fn has(&self, (inside, far): (u8, u8)) -> bool {
+        let within = |(first, last): (u8, u8), net: u8| first <= net && net <= last;
+        within(self.inside, inside) && within(self.far, far)
+    }
+
+    fn covers(&self, other: &Nets) -> bool {
+        let within = |one: (u8, u8), other: (u8, u8)| one.0 <= other.0 && other.1 <= one.1;
+        within(self.inside, other.inside) && within(self.far, other.far)
+    }
+
+    fn keys(&self) -> String {
+        let ((a, b), (c, d)) = (self.inside, self.far);
+        format!("local = [\"10.1.{a}.0-10.1.{b}.255\"]\nremote = [\"10.9.{c}.0-10.9.{d}.255\"]\n")
+    }
+
+    fn selectors(&self) -> [Selector; 2] {
+        let ((a, b), (c, d)) = (self.inside, self.far);
+        [
+            range(&format!("10.1.{a}.0"), &format!("10.1.{b}.255")),
+            range(&format!("10.9.{c}.0"), &format!("10.9.{d}.255")),
+        ]
+    }
+}
+
+/// A policy of the file.
+#[derive(Clone, Debug)]
+struct FilePolicy {
+    nets: Nets,
+    action: &'static str,
+    priority: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Bounds {
+    nets: Nets,
+    /// Other ends 198.51.100.0 to this one.
+    last_peer: u8,
+    most: u8,
+    shunts: Vec<(PolicyAction, Nets)>,
+}
+
+/// A request of charon's, or another configuration.
+#[derive(Clone, Debug)]
+enum Step {
+    Policy { nets: Nets, action: PolicyAction, reqid: u32, spi: u32, remote: u8, priority: u32 },
+    Delete(prop::sample::Index),
+    Sa { nets: Nets, reqid: u32, remote: u8, direction: SaDirection },
+    DeleteSa(prop::sample::Index),
+    FlushPolicies,
+    FlushSas,
+    Another,
+    Repeated,
+    Bounds(Option<Bounds>),
+}
+
+fn nets() -> impl Strategy<Value = Nets> {
+    let pair = |most: u8| (0..most, 0..most).prop_map(|(a, b)| (a.min(b), a.max(b)));
+    (pair(INSIDE), pair(FAR)).prop_map(|(inside, far)| Nets { inside, far })
+}
+
+fn action() -> impl Strategy<Value = PolicyAction> {
+    prop_oneof![
+        4 => Just(PolicyAction::Protect),
+        1 => Just(PolicyAction::Pass),
+        1 => Just(PolicyAction::Drop),
+    ]
+}
+
+fn bounds() -> impl Strategy<Value = Bounds> {
+    let shunt = (prop_oneof![Just(PolicyAction::Pass), Just(PolicyAction::Drop)], nets());
+    let shunts = prop::collection::vec(shunt, 0..3);
+    (nets(), 5..20u8, 1..6u8, shunts).prop_map(|(nets, last_peer, most, shunts)| Bounds {
+        nets,
+        last_peer,
+        most,
+        shunts,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let remote = || prop_oneof![1 => Just(1u8), 3 => Just(4), 2 => 5..22u8];
+    let policy = (nets(), action(), 1..4u32, 0..3u32, remote(), 0..4u32);
+    let sa = (nets(), 1..4u32, remote(), any::<bool>());
+    prop_oneof![
+        8 => policy.prop_map(|(nets, action, reqid, spi, remote, class)| {
+            Step::Policy { nets, action, reqid, spi, remote, priority: class << 24 }
+        }),
+        3 => any::<prop::sample::Index>().prop_map(Step::Delete),
+        4 => sa.prop_map(|(nets, reqid, remote, out)| {
+            let direction = if out { SaDirection::Outbound } else { SaDirection::Inbound };
+            Step::Sa { nets, reqid, remote, direction }
+        }),
+        2 => any::<prop::sample::Index>().prop_map(Step::DeleteSa),
+        1 => Just(Step::FlushPolicies),
+        1 => Just(Step::FlushSas),
+        1 => Just(Step::Another),
+        1 => Just(Step::Repeated),
+        2 => prop::option::of(bounds()).prop_map(Step::Bounds),
+    ]
+}
+
+fn file_policy() -> impl Strategy<Value = FilePolicy> {
+    let action = prop_oneof![Just("protect"), Just("bypass"), Just("discard")];
+    (nets(), action, 0..3u8).prop_map(|(nets, action, priority)| FilePolicy {
+        nets,
+        action,
+        priority,
+    })
+}
+
+fn sections(file: &[FilePolicy], bounds: Option<&Bounds>) -> String {
+    let mut text = "[port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n[peer.a]\n\
+                    local = \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"ike\"\n\
+                    suite = \"aes-128-gcm\"\n"
+        .to_owned();
+    for (place, FilePolicy { nets, action, priority }) in file.iter().enumerate() {
+        let what = match *action {
+            "protect" => "peer = \"a\"".to_owned(),
+            action => format!("action = \"{action}\""),
+        };
+        text += &format!(
+            "[[policy]]\nname = \"f{place}\"\n{what}\npriority = {priority}\n{}",
+            nets.keys()
+        );
+    }
+    if let Some(Bounds { nets, last_peer, most, shunts }) = bounds {
+        text += &format!(
+            "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"198.51.100.0-198.51.100.{last_peer}\"]\n{}\
+             suites = [\"aes-128-gcm\"]\nmax_children = {most}\n",
+            nets.keys()
+        );
+        for (action, nets) in shunts {
+            let action = if *action == PolicyAction::Pass { "bypass" } else { "discard" };
+            text += &format!("[[ike.shunt]]\naction = \"{action}\"\n{}", nets.keys());
+        }
+    }
+    text
+}
+
+/// What the file says of a packet: the name of the policy.
+fn by_file(file: &[FilePolicy], packet: (u8, u8)) -> Option<String> {
+    let matching = file.iter().enumerate().filter(|(_, policy)| policy.nets.has(packet));
+    let first = matching.max_by_key(|(place, policy)| (policy.priority, *place));
+    first.map(|(place, _)| format!("f{place}"))
+}
+
+/// A policy that charon has, as the twin knows it.
+struct Known {
+    policy: AddPolicy,
+    nets: Nets,
+    remote: u8,
+}
+
+struct World {
+    lab: Lab,
+    file: Vec<FilePolicy>,
+    bounds: Option<Bounds>,
+    known: Vec<Known>,
+    sas: Vec<charon_link::SaName>,
+    spi: u32,
+    process: i32,
+    /// The twin knows exactly which policies of charon's run.
+    is_exact: bool,
+}
+
+/// Policies of charon's own that decided, and those that were refused.
+#[derive(Default, Debug)]
+struct Seen {
+    protected: u32,
+    passed: u32,
+    dropped: u32,
+    refused: u32,
+    taken_away: u32,
+}
+
+impl World {
+    async fn take(&mut self, step: Step, seen: &mut Seen) {
+        match step {
+            Step::Policy { nets, action, reqid, spi, remote, priority } => {
+                let base = outbound(nets.selectors(), reqid, spi);
+                let there = format!("198.51.100.{remote}");
+                let named = Policy { destination: end(&there), ..base.policy };
+                let policy = AddPolicy { policy: named, action, priority, ..base };
+                let answer = self.lab.ask(Request::AddPolicy(policy.clone())).await;
+                match answer.status {
+                    Status::Done => {
+                        let is_same = |known: &Known| {
+                            (known.policy.reqid, known.policy.spi, &known.policy.policy)
+                                == (policy.reqid, policy.spi, &policy.policy)
+                        };
+                        self.known.retain(|known| !is_same(known));
+                        self.known.push(Known { policy, nets, remote });
+                    }
+                    _ => seen.refused += 1,
+                }
+            }
+            Step::Delete(which) if !self.known.is_empty() => {
+                let place = which.index(self.known.len());
+                let known = self.known.remove(place);
+                self.lab.ask(Request::DeletePolicy(known.policy)).await;
+            }
+            Step::Sa { nets, reqid, remote, direction } => {
+                self.spi += 1;
+                let mut sa = sa(direction, self.spi, reqid, nets.selectors());
+                let there = end(&format!("198.51.100.{remote}"));
+                match direction {
+                    SaDirection::Outbound => sa.name.destination = there,
+                    SaDirection::Inbound => sa.name.source = there,
+                }
+                let name = sa.name;
+                if self.lab.ask(add(sa)).await.status == Status::Done {
+                    self.sas.push(name);
+                }
+            }
+            Step::DeleteSa(which) if !self.sas.is_empty() => {
+                let name = self.sas.remove(which.index(self.sas.len()));
+                self.lab.ask(Request::DeleteSa(name)).await;
+            }
+            Step::FlushPolicies => {
+                self.known.clear();
+                self.lab.ask(Request::FlushPolicies).await;
+            }
+            Step::FlushSas => {
+                self.sas.clear();
+                self.lab.ask(Request::FlushSas).await;
+            }
+            Step::Another => {
+                self.process += 1;
+                self.lab.desk.begin(Some(self.process));
+                self.is_exact = false;
+            }
+            Step::Repeated => {
+                self.lab.ask(Request::Repeated).await;
+                self.known.clear();
+                self.is_exact = false;
+            }
+            Step::Bounds(bounds) => {
+                let before = self.own_policies();
+                self.lab.apply(&sections(&self.file, bounds.as_ref())).await;
+                self.bounds = bounds;
+                self.is_exact = false;
+                seen.taken_away += u32::from(self.own_policies() < before);
+            }
+            Step::Delete(_) | Step::DeleteSa(_) => {}
+        }
+    }
+
+    fn own_policies(&self) -> usize {
+        let snapshot = self.lab.snapshot();
+        let policies = snapshot.spd().holding_policies();
+        policies.filter(|(_, policy)| policy.id.is_behind()).count()
+    }
+
+    /// Checks the verdict on every packet, in both directions.
+    fn check(&self, seen: &mut Seen) -> Result<(), TestCaseError> {
+        let snapshot = self.lab.snapshot();
+        for (inside, far) in (0..INSIDE).flat_map(|inside| (0..FAR).map(move |far| (inside, far))) {
+            let address = |text: String| u128::from(text.parse::<Ipv4Addr>().unwrap().to_bits());
+            let there = Flow {
+                family: Family::V4,
+                source: address(format!("10.1.{inside}.9")),
+                destination: address(format!("10.9.{far}.9")),
+                protocol: 17,
+                upper: Upper::Ports { source: 1000, destination: 53 },
+                opens: false,
+            };
+            for (book, flow) in [(Book::SpdOut, there), (Book::SpdIn, there.reversed())] {
+                let domain = DomainId::new(PortClass(0), book, Family::V4);
+                let mut says = [Decider::None];
+                snapshot.spd().classify(domain, &[flow], &mut says);
+                let found = match says[0] {
+                    Decider::Policy(index) => Some(snapshot.spd().policy(index)),
+                    Decider::FragmentPorts(_) => unreachable!("it is no fragment"),
+                    Decider::None => None,
+                };
+                let packet = (inside, far);
+                if let Some(expected) = by_file(&self.file, packet) {
+                    prop_assert_eq!(found.map(|policy| &*policy.name), Some(&*expected));
+                    continue;
+                }
+                self.check_own(packet, found, seen)?;
+            }
+        }
+        self.check_peers()
+    }
+
+    /// Checks the verdict on a packet of which the file does not speak.
+    fn check_own(
+        &self,
+        packet: (u8, u8),
+        found: Option<&policy::Policy>,
+        seen: &mut Seen,
+    ) -> Result<(), TestCaseError> {
+        if let Some(policy) = found {
+            prop_assert!(policy.id.is_behind(), "{} is charon's", policy.name);
+            let Some(bounds) = &self.bounds else {
+                return Err(TestCaseError::fail(format!("{} without [ike]", policy.name)));
+            };
+            let lists =
+                |action| bounds.shunts.iter().any(|(of, nets)| *of == action && nets.has(packet));
+            match policy.action {
+                Action::Protect(_) => {
+                    prop_assert!(bounds.nets.has(packet), "{packet:?} is beyond {bounds:?}");
+                    seen.protected += 1;
+                }
+                Action::Bypass => {
+                    prop_assert!(lists(PolicyAction::Pass), "{packet:?} {bounds:?}");
+                    seen.passed += 1;
+                }
+                _ => {
+                    prop_assert!(lists(PolicyAction::Drop), "{packet:?} {bounds:?}");
+                    seen.dropped += 1;
+                }
+            }
+        }
+        if self.is_exact {
+            // The file's peer has the ends of the first.
+            let mut own = self
+                .known
+                .iter()
+                .filter(|known| known.remote != 1 || known.policy.action != PolicyAction::Protect);
+            let is_expected = own.any(|known| known.nets.has(packet));
+            prop_assert_eq!(found.is_some(), is_expected, "{:?}", packet);
+        }
+        Ok(())
+    }
+
+    /// Checks the ends of charon's own peers, and that what was accepted lies within the bounds.
+    fn check_peers(&self) -> Result<(), TestCaseError> {
+        let picture = self.lab.running.daemon.picture();
+        for peer in picture.compiled.ike_peers() {
+            let bounds = self.bounds.as_ref();
+            let std::net::IpAddr::V4(remote) = peer.tunnel().remote else { unreachable!() };
+            let last = bounds.map_or(0, |bounds| bounds.last_peer);
+            prop_assert!((2..=last).contains(&remote.octets()[3]), "{remote}");
+        }
+        let Some(bounds) = self.bounds.as_ref().filter(|_| self.is_exact) else { return Ok(()) };
+        for known in self.known.iter().filter(|known| known.remote != 1) {
+            if known.policy.action == PolicyAction::Protect {
+                prop_assert!(bounds.nets.covers(&known.nets));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn charon_changes_nothing_that_the_file_decides_and_stays_within_its_bounds() {
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(64));
+    let worlds = (
+        prop::collection::vec(file_policy(), 0..5),
+        prop_oneof![4 => bounds().prop_map(Some), 1 => Just(None)],
+        prop::collection::vec(step(), 1..24),
+    );
+    let seen = std::cell::RefCell::new(Seen::default());
+    let result = runner.run(&worlds, |(file, bounds, steps)| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let lab = Lab::over(&sections(&file, bounds.as_ref()));
+            let (known, sas, spi, process) = (Vec::new(), Vec::new(), 0x1000, 1);
+            let mut world = World { lab, file, bounds, known, sas, spi, process, is_exact: true };
+            for step in steps {
+                world.take(step, &mut seen.borrow_mut()).await;
+                world.check(&mut seen.borrow_mut())?;
+            }
+            Ok(())
+        })
+    });
+    result.unwrap();
+    let Seen { protected, passed, dropped, refused, taken_away } = seen.into_inner();
+    for (what, count) in [
+        ("protected", protected),
+        ("passed", passed),
+        ("dropped", dropped),
+        ("refused", refused),
+        ("taken away", taken_away),
+    ] {
+        assert!(count > 0, "nothing was {what}");
+    }
+}
