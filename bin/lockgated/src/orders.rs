@@ -103,15 +103,9 @@ impl State {
                 }
                 let _ = reply.send(());
             }
-            Order::Ike { prepared, reply } => {
-                let done = self.change_ike(*prepared).await;
-                self.answer(reply, done);
-            }
+            Order::Ike { prepared, reply } => self.obey_about_ike(*prepared, reply).await,
             Order::Fold { adopted, reply } => {
-                let done = match self.stopping {
-                    true => Ok(()),
-                    false => self.gateway.fold(*adopted).await?,
-                };
+                let done = self.fold(*adopted).await?;
                 self.answer(reply, done);
             }
             Order::PutUp { guard, revision, reply } => {
@@ -161,6 +155,22 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    async fn obey_about_ike(
+        &mut self,
+        prepared: PreparedIke,
+        reply: Reply<Result<MadeIke, IkeRefusal>>,
+    ) {
+        let done = self.change_ike(prepared).await;
+        self.answer(reply, done);
+    }
+
+    async fn fold(&mut self, of: AdoptedBase) -> Result<Result<(), SnapshotError>, WorkerGone> {
+        match self.stopping {
+            true => Ok(Ok(())),
+            false => self.gateway.fold(of).await,
+        }
     }
 
     async fn obey_about_sas(&mut self, order: SaOrder) -> Result<(), WorkerGone> {

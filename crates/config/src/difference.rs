@@ -36,8 +36,8 @@ pub struct Difference {
     pub change: Change,
     /// Kind of the section: `node`, `port`, `cache`, `connections`, `metrics`, `peer`, `set`,
     /// `group`, `policy`, `rule`, `overlay`, `vni`, `store`, `kernel`, `card`, `audit`, `ike`,
-    /// `route`, `neighbour`; or `order`: policies of both are in another order, which decides among equals,
-    /// or rules of a group, of which the first that matches decides.
+    /// `route`, `neighbour`; or `order`: policies of both are in another order, which decides among
+    /// equals, or rules of a group, of which the first that matches decides.
     pub what: &'static str,
     /// Name of the section, of a rule `GROUP/RULE`; of an order of rules the group's. Empty for a
     /// section that has none.

@@ -7,8 +7,7 @@ use ipsec::{Lifetime, Suite};
 use policy::{AddressRange, Selector};
 
 use crate::lifetime;
-use crate::validated::write_selector;
-use crate::written::{addresses, list};
+use crate::written::{addresses, list, write_selector};
 
 /// CHILD_SAs and shunts at most that charon may have of its own, if nothing is written.
 pub(crate) const DEFAULT_CHILDREN: u32 = 10_000;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Lifetime, Mode, SequenceNumbers, Suite, Tunnel};
-use policy::selector::protocol_text;
-use policy::{Direction, GroupSide, PolicyId, PortRange, SaSetId, Selector, UpperSelector};
+use policy::{Direction, GroupSide, PolicyId, SaSetId, Selector};
 use wire::Address;
 
 use crate::cards::{AuditSettings, CardSettings, GroupOffload, SaOffload};
@@ -21,7 +20,7 @@ use crate::interface_address::InterfaceAddress;
 use crate::lifetime;
 use crate::overlays::{KernelSettings, NetworkSettings, OverlaySettings, StoreSettings};
 use crate::peer_moves::PeerMoves;
-use crate::written::{count_text, list, mac_text, quoted, service_text};
+use crate::written::{count_text, list, mac_text, quoted, service_text, write_selector};
 
 pub use crate::written::addresses;
 
@@ -571,11 +570,7 @@ impl Validated {
         }
         for neighbour in &self.neighbours {
             let name = format!("{} on {}", neighbour.address, self.port_name(neighbour.port));
-            add("neighbour", &name, &|out| {
-                let Neighbour { port, address, mac } = neighbour;
-                writeln!(out, "[[neighbour]]\nport = {}", quoted(self.port_name(*port)))?;
-                writeln!(out, "address = \"{address}\"\nmac = \"{}\"", mac_text(*mac))
-            });
+            add("neighbour", &name, &|out| self.write_neighbour(out, neighbour));
         }
         sections
     }
@@ -644,6 +639,12 @@ impl Validated {
         Ok(())
     }
 
+    fn write_neighbour(&self, out: &mut String, neighbour: &Neighbour) -> std::fmt::Result {
+        let Neighbour { port, address, mac } = neighbour;
+        writeln!(out, "[[neighbour]]\nport = {}", quoted(self.port_name(*port)))?;
+        writeln!(out, "address = \"{address}\"\nmac = \"{}\"", mac_text(*mac))
+    }
+
     fn write_route(&self, out: &mut String, route: &Route) -> std::fmt::Result {
         let Prefix { address, length } = route.to;
         writeln!(out, "[[route]]\nto = \"{address}/{length}\"")?;
@@ -657,31 +658,6 @@ impl Validated {
             }
         }
     }
-}
-
-/// Writes the keys of a selector.
-pub(crate) fn write_selector(out: &mut String, selector: &Selector) -> std::fmt::Result {
-    writeln!(out, "local = {}", list(addresses(&selector.local)))?;
-    writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;
-    writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
-    match &selector.upper {
-        UpperSelector::Any => {}
-        // A policy asks for no kind of TCP segments.
-        UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
-            // An empty list is a mistake; any port is what is not written.
-            for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
-                if !ports.is_empty() {
-                    let texts = ports.iter().map(PortRange::to_string);
-                    writeln!(out, "{key} = {}", list(texts))?;
-                }
-            }
-        }
-        UpperSelector::Icmp(messages) if messages.is_empty() => {}
-        UpperSelector::Icmp(messages) => {
-            writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
-        }
-    }
-    Ok(())
 }
 
 fn write_node(out: &mut String, node: &Node) -> std::fmt::Result {

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use dataplane::HostService;
-use policy::AddressRange;
+use policy::selector::protocol_text;
+use policy::{AddressRange, PortRange, Selector, UpperSelector};
 use wire::Family;
 
 /// Writes a MAC address.
@@ -49,6 +50,31 @@ pub fn addresses(ranges: &[AddressRange]) -> Vec<String> {
         };
     }
     texts
+}
+
+/// Writes the keys of a selector.
+pub(crate) fn write_selector(out: &mut String, selector: &Selector) -> std::fmt::Result {
+    writeln!(out, "local = {}", list(addresses(&selector.local)))?;
+    writeln!(out, "remote = {}", list(addresses(&selector.remote)))?;
+    writeln!(out, "protocol = \"{}\"", protocol_text(selector.protocol))?;
+    match &selector.upper {
+        UpperSelector::Any => {}
+        // A policy asks for no kind of TCP segments.
+        UpperSelector::Ports { local, remote } | UpperSelector::Tcp { local, remote, .. } => {
+            // An empty list is a mistake; any port is what is not written.
+            for (key, ports) in [("local_ports", local), ("remote_ports", remote)] {
+                if !ports.is_empty() {
+                    let texts = ports.iter().map(PortRange::to_string);
+                    writeln!(out, "{key} = {}", list(texts))?;
+                }
+            }
+        }
+        UpperSelector::Icmp(messages) if messages.is_empty() => {}
+        UpperSelector::Icmp(messages) => {
+            writeln!(out, "icmp = {}", list(messages.iter().map(ToString::to_string)))?;
+        }
+    }
+    Ok(())
 }
 
 /// A TOML list of strings.

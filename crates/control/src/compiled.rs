@@ -10,13 +10,13 @@ use dataplane::{
 use ipsec::{Fingerprint, InboundSa, OutboundSa, SaId, SequenceNumbers, Spi, Suite};
 use policy::{Direction, SaSetId, Spd};
 
-use crate::ike::IkePeers;
+use crate::ike_peers::IkePeers;
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::live_parts::LiveParts;
 use crate::peer_address::MovedPeers;
 use crate::port_slots::PortSlots;
-use config::validated::{PeerId, Policy, Validated};
+use config::validated::{Peer, PeerId, Policy, Validated};
 use config::{KeyName, KeyNames};
 
 /// A key that is not used, and the reason. The configuration holds without it: its peer has one SA
@@ -207,6 +207,38 @@ impl Compiled {
             acquires: self.acquires.clone(),
             overlays: self.overlays.clone(),
         }
+    }
+}
+
+impl Compiled {
+    /// Returns the peers that charon made by itself.
+    pub fn ike_peers(&self) -> impl Iterator<Item = &Peer> {
+        self.ike.iter().map(|(_, peer)| &**peer)
+    }
+
+    /// Returns the peers of the file, then those that charon made.
+    pub fn all_peers(&self) -> impl Iterator<Item = &Peer> {
+        self.settings().peers.iter().chain(self.ike_peers())
+    }
+
+    /// Returns whether charon made a peer of this name, which is there.
+    pub fn has_ike_peer(&self, name: &str) -> bool {
+        self.ike.named(name).is_some()
+    }
+
+    /// The set of a peer of this name, of the file or of charon's own.
+    pub(crate) fn set_named(&self, name: &str) -> Option<SaSetId> {
+        let of_file = || self.kept.sets.get(name).copied();
+        self.ike.named(name).or_else(of_file)
+    }
+
+    /// The peer that has a set.
+    pub(crate) fn peer_with(&self, set: SaSetId) -> Option<&Peer> {
+        if let Some(peer) = self.ike.peer(set) {
+            return Some(peer);
+        }
+        let place = self.peers.iter().position(|known| *known == set)?;
+        self.settings().peers.get(place)
     }
 }
 

@@ -19,8 +19,8 @@
 //! and BYPASS policies pass only as far as that lets nothing else through ([`Detail`]). That is
 //! never looser than the policies, often stricter for what this machine itself sends.
 //!
-//! **Within `[ike]`** the hook drops what charon may come to protect or to drop by itself, behind all
-//! policies and whether it does or not. Its shunts that pass packets open nothing here.
+//! **Within `[ike]`** the hook drops what charon may come to protect or to drop by itself, behind
+//! all policies and whether it does or not. Its shunts that pass packets open nothing here.
 //!
 //! `allow_host` opens nothing outbound: an answer in clear that a PROTECT policy covers is dropped
 //! too. Whoever wants it writes a BYPASS policy.
@@ -53,7 +53,7 @@ pub use watch::GuardWatch;
 
 use policy::{Direction, Selector};
 
-use crate::ike::IKE_NAMES;
+use crate::ike_peers::IKE_NAMES;
 use cover::Lack;
 use text::{Netdevs, Outbound};
 

@@ -7,28 +7,15 @@
 //! Another configuration takes over what its `[ike]` still admits, and nothing else. Every set
 //! keeps its place as long as it is there: flow caches go by it.
 
-use std::collections::{HashSet, VecDeque};
-use std::net::IpAddr;
-use std::sync::Arc;
-
+use config::ShuntAction;
 use config::validated::Peer;
-use config::{IkeBounds, ShuntAction, Validated};
-use dataplane::SaSet;
-use imbl::OrdMap;
-use policy::{Action, Policy, PolicyId, SaSetId, Selector, SetIndex, Spd};
+use policy::{Action, Policy, PolicyId, SaSetId, Selector};
 
 use crate::change::{ChangeRefused, Transaction};
 use crate::compile::{CompileError, sa_set};
 use crate::compiled::Compiled;
 use crate::live::Compiler;
 use crate::put_sas::GoneReason;
-
-/// The begin of the name of every peer and policy that charon makes. No name in a file has a colon.
-pub const IKE_NAMES: &str = "ike:";
-
-/// Sets of peers that are gone, after as many of which the first is given again. By then nothing
-/// remembers it: the generations of all its policies' domains rose when these went.
-const REST: usize = 65_536;
 
 /// A change of what charon made by itself: one transaction.
 #[derive(Clone, Default, Debug)]
@@ -46,7 +33,7 @@ pub struct IkeChange {
 /// A policy that charon makes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IkePolicy {
-    /// Its name, which begins with [`IKE_NAMES`].
+    /// Its name, which begins with [`IKE_NAMES`](crate::IKE_NAMES).
     pub name: String,
     /// Its action.
     pub action: IkeAction,
@@ -75,133 +62,7 @@ pub struct ChangedIke {
     pub added: Vec<Policy>,
 }
 
-/// The peers that charon made. Cheap to copy; a changed copy shares what did not change.
-#[derive(Clone, Default)]
-pub(crate) struct IkePeers {
-    peers: OrdMap<SaSetId, Arc<Peer>>,
-    names: OrdMap<String, SaSetId>,
-}
-
-/// Numbers that charon's policies and peers get.
-#[derive(Default)]
-pub(crate) struct IkeNumbers {
-    /// Policies that there were so far.
-    policies: u32,
-    /// Sets that went, the oldest first.
-    rested: VecDeque<SaSetId>,
-}
-
-impl IkeNumbers {
-    /// Notes the sets that one configuration has and another has not.
-    pub(crate) fn rest(&mut self, before: &IkePeers, after: &IkePeers) {
-        let gone = before.peers.keys().filter(|set| !after.peers.contains_key(*set));
-        self.rested.extend(gone);
-    }
-}
-
-impl IkePeers {
-    pub(crate) fn named(&self, name: &str) -> Option<SaSetId> {
-        self.names.get(name).copied()
-    }
-
-    pub(crate) fn peer(&self, set: SaSetId) -> Option<&Arc<Peer>> {
-        self.peers.get(&set)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (SaSetId, &Arc<Peer>)> {
-        self.peers.iter().map(|(set, peer)| (*set, peer))
-    }
-
-    fn insert(&mut self, set: SaSetId, peer: Peer) {
-        self.names.insert(peer.name.clone(), set);
-        self.peers.insert(set, Arc::new(peer));
-    }
-
-    fn remove(&mut self, name: &str) -> Option<SaSetId> {
-        let set = self.names.remove(name)?;
-        self.peers.remove(&set);
-        Some(set)
-    }
-
-    /// Those that a configuration admits.
-    pub(crate) fn admitted_by(&self, config: &Validated) -> IkePeers {
-        let Some(bounds) = &config.ike else { return IkePeers::default() };
-        if self.peers.is_empty() {
-            return IkePeers::default();
-        }
-        let ends = |peer: &Peer| (peer.tunnel().local, peer.tunnel().remote);
-        let of_file: HashSet<(IpAddr, IpAddr)> = config.peers.iter().map(ends).collect();
-        let mut admitted = IkePeers::default();
-        for (set, peer) in self.iter() {
-            let (local, remote) = ends(peer);
-            let is_admitted = bounds.admit_tunnel(local, remote).is_ok();
-            if is_admitted && !of_file.contains(&(local, remote)) {
-                admitted.names.insert(peer.name.clone(), set);
-                admitted.peers.insert(set, peer.clone());
-            }
-        }
-        admitted
-    }
-
-    /// The policies of charon's in a database that a configuration admits, whose peers these are.
-    pub(crate) fn policies_admitted(&self, bounds: Option<&IkeBounds>, spd: &Spd) -> Vec<Policy> {
-        let Some(bounds) = bounds else { return Vec::new() };
-        let is_admitted = |policy: &&Policy| match policy.action {
-            Action::Protect(set) => {
-                self.peers.contains_key(&set) && bounds.admit_packets(&policy.selector).is_ok()
-            }
-            Action::Bypass => bounds.admit_shunt(ShuntAction::Bypass, &policy.selector).is_ok(),
-            _ => bounds.admit_shunt(ShuntAction::Discard, &policy.selector).is_ok(),
-        };
-        let policies = spd.holding_policies().map(|(_, policy)| policy);
-        policies.filter(|policy| policy.id.is_behind()).filter(is_admitted).cloned().collect()
-    }
-
-    /// Their sets, and the places that these have in a running configuration.
-    pub(crate) fn sets_in<'s>(
-        &'s self,
-        running: &'s Compiled,
-    ) -> impl Iterator<Item = (SetIndex, Arc<SaSet>)> + 's {
-        self.iter().filter_map(|(id, _)| {
-            let place = running.sad.places().get(id)?;
-            let set = running.sad.set(place)?;
-            // Its SAs come afterwards.
-            Some((place, SaSet { outbound: Vec::new(), ..SaSet::clone(set) }.into()))
-        })
-    }
-}
-
 impl Compiled {
-    /// Returns the peers that charon made by itself.
-    pub fn ike_peers(&self) -> impl Iterator<Item = &Peer> {
-        self.ike.iter().map(|(_, peer)| &**peer)
-    }
-
-    /// Returns the peers of the file, then those that charon made.
-    pub fn all_peers(&self) -> impl Iterator<Item = &Peer> {
-        self.settings().peers.iter().chain(self.ike_peers())
-    }
-
-    /// Returns whether charon made a peer of this name, which is there.
-    pub fn has_ike_peer(&self, name: &str) -> bool {
-        self.ike.named(name).is_some()
-    }
-
-    /// The set of a peer of this name, of the file or of charon's own.
-    pub(crate) fn set_named(&self, name: &str) -> Option<SaSetId> {
-        let of_file = || self.kept.sets.get(name).copied();
-        self.ike.named(name).or_else(of_file)
-    }
-
-    /// The peer that has a set.
-    pub(crate) fn peer_with(&self, set: SaSetId) -> Option<&Peer> {
-        if let Some(peer) = self.ike.peer(set) {
-            return Some(peer);
-        }
-        let place = self.peers.iter().position(|known| *known == set)?;
-        self.settings().peers.get(place)
-    }
-
     /// Takes a peer of charon's out, with its SAs.
     fn take_ike_peer(&mut self, name: &str) -> Option<SaSetId> {
         let set = self.ike.remove(name)?;
@@ -236,7 +97,8 @@ impl Compiler {
         let mut next = running.copied();
         for peer in peers {
             let known = next.ike.named(&peer.name);
-            let set = known.map_or_else(|| self.vacant_set(running), Ok)?;
+            let mut vacant = || self.ike.vacant_set(&running.ike, &mut self.next_set);
+            let set = known.map_or_else(|| vacant().ok_or(CompileError::OutOfNumbers), Ok)?;
             let place = next.sad.places().get(set);
             let before = place.and_then(|place| next.sad.set(place));
             let outbound = before.map_or(Vec::new(), |set| set.outbound.clone());
@@ -269,20 +131,6 @@ impl Compiler {
             self.ike.rested.extend(compiled.take_ike_peer(&name));
         }
         Ok(ChangedIke { compiled, removed: gone, added })
-    }
-
-    /// A number for the set of a peer of charon's.
-    fn vacant_set(&mut self, running: &Compiled) -> Result<SaSetId, CompileError> {
-        while self.ike.rested.len() > REST {
-            // One of a change that did not come to run is in use.
-            let id = self.ike.rested.pop_front().filter(|id| running.ike.peer(*id).is_none());
-            if let Some(id) = id {
-                return Ok(id);
-            }
-        }
-        let id = SaSetId(self.next_set);
-        self.next_set = self.next_set.checked_add(1).ok_or(CompileError::OutOfNumbers)?;
-        Ok(id)
     }
 }
 

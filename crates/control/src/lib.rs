@@ -26,6 +26,7 @@ pub mod guard;
 mod host_routes;
 mod identifications;
 mod ike;
+mod ike_peers;
 mod kept_sas;
 mod listing;
 mod live;
@@ -48,7 +49,8 @@ pub use explained::{
     RulePlace, Spis, TunnelEnds, explain, flow_text, port_named, questions, set_of,
 };
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
-pub use ike::{ChangedIke, IKE_NAMES, IkeAction, IkeChange, IkePolicy};
+pub use ike::{ChangedIke, IkeAction, IkeChange, IkePolicy};
+pub use ike_peers::IKE_NAMES;
 pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};

@@ -33,7 +33,7 @@ use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
 use crate::connections::SharedConnections;
-use crate::ike::{IkeNumbers, IkePeers};
+use crate::ike_peers::{IkeNumbers, IkePeers};
 use crate::kept_sas::PutSas;
 use crate::listing::Listing;
 use crate::overlays::SharedEndpoints;
@@ -248,7 +248,7 @@ impl Compiler {
         // A counter that gets no numbers now gets some when a later call succeeds. The daemon's own
         // calls tell why they fail.
         let _ = keys.top_up();
-        let own_sets = running.map_or_else(Vec::new, |of| ike.sets_in(of).collect());
+        let own_sets = running.map_or_else(Vec::new, |of| ike.sets_in(&of.sad).collect());
         let (sad, refused, kept) = made.finish(&own_sets)?;
         let names = config.peers.iter().map(|peer| peer.name.clone());
         let kept = Arc::new(PreviousSas {

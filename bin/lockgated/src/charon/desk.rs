@@ -32,7 +32,7 @@ const ROOT: Uid = Uid(0);
 pub(super) struct Desk {
     pub(super) daemon: Arc<Daemon>,
     pub(super) book: Book,
-    /// What charon made by itself.
+    /// Peers and policies that charon made by itself.
     pub(super) own: Own,
     pub(super) peers: IkePeers,
     /// Revision and generation that the peers are of.

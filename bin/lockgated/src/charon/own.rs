@@ -71,8 +71,8 @@ pub(super) enum NotOwn {
     Beyond(#[from] config::BeyondBounds),
     /// Selectors that a policy of ours cannot say exactly.
     #[error(
-        "Lockgate takes no policy of charon's with selectors {0} and {1}: name one protocol at both \
-         ends, ports only where it has some, and no ICMP types"
+        "Lockgate takes no policy of charon's with selectors {0} and {1}: name one protocol at \
+         both ends, ports only where it has some, and no ICMP types"
     )]
     Selectors(String, String),
     /// As many as there may be.

@@ -245,7 +245,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Whether charon has an outbound policy: of a number and ends, if it protects.
+    /// Returns whether charon has an outbound policy: of a number and ends, if it protects.
     fn wants(
         &self,
         action: PolicyAction,

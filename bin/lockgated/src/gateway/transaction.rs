@@ -184,8 +184,8 @@ impl Gateway {
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 
-    /// Prepares a switch to other policies and peers that charon made by itself, whose `remotes` are
-    /// those that come. The guard closes all that they may name from the start.
+    /// Prepares a switch to other policies and peers that charon made by itself; `remotes` are the
+    /// ends that come. The guard closes all that they may name from the start.
     ///
     /// # Errors
     /// [`TransactionError`]: nothing was touched.

@@ -13,7 +13,7 @@ use policy::{Direction, SaSetId};
 use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
-use crate::ike::IKE_NAMES;
+use crate::ike_peers::IKE_NAMES;
 use crate::kept_sas::Kept;
 use crate::owner::{KeyManager, SaOwner};
 

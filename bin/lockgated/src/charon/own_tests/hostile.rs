@@ -161,7 +161,7 @@ fn sections(file: &[FilePolicy], bounds: Option<&Bounds>) -> String {
     text
 }
 
-/// What the file says of a packet: the name of the policy.
+/// The name of the policy by which the file decides a packet.
 fn by_file(file: &[FilePolicy], packet: (u8, u8)) -> Option<String> {
     let matching = file.iter().enumerate().filter(|(_, policy)| policy.nets.has(packet));
     let first = matching.max_by_key(|(place, policy)| (policy.priority, *place));

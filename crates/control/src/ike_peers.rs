@@ -1,0 +1,129 @@
+//! Peers that charon makes by itself, as a configuration holds them.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use config::validated::Peer;
+use config::{IkeBounds, ShuntAction, Validated};
+use dataplane::{SaSet, Sad};
+use imbl::OrdMap;
+use policy::{Action, Policy, SaSetId, SetIndex, Spd};
+
+/// The begin of the name of every peer and policy that charon makes. No name in a file has a colon.
+pub const IKE_NAMES: &str = "ike:";
+
+/// Sets of peers that are gone, after as many of which the first is given again. By then nothing
+/// remembers it: the generations of all its policies' domains rose when these went.
+const REST: usize = 65_536;
+
+/// The peers that charon made. Cheap to copy; a changed copy shares what did not change.
+#[derive(Clone, Default)]
+pub(crate) struct IkePeers {
+    peers: OrdMap<SaSetId, Arc<Peer>>,
+    names: OrdMap<String, SaSetId>,
+}
+
+/// Numbers that charon's policies and peers get.
+#[derive(Default)]
+pub(crate) struct IkeNumbers {
+    /// Policies that there were so far.
+    pub(crate) policies: u32,
+    /// Sets that went, the oldest first.
+    pub(crate) rested: VecDeque<SaSetId>,
+}
+
+impl IkeNumbers {
+    /// A number for the set of another peer; `next` is the first that was never given. `None`: none
+    /// is left.
+    pub(crate) fn vacant_set(&mut self, running: &IkePeers, next: &mut u32) -> Option<SaSetId> {
+        while self.rested.len() > REST {
+            // One of a change that did not come to run is in use.
+            let id = self.rested.pop_front().filter(|id| running.peer(*id).is_none());
+            if id.is_some() {
+                return id;
+            }
+        }
+        let id = SaSetId(*next);
+        *next = next.checked_add(1)?;
+        Some(id)
+    }
+
+    /// Notes the sets that one configuration has and another has not.
+    pub(crate) fn rest(&mut self, before: &IkePeers, after: &IkePeers) {
+        let gone = before.peers.keys().filter(|set| !after.peers.contains_key(*set));
+        self.rested.extend(gone);
+    }
+}
+
+impl IkePeers {
+    pub(crate) fn named(&self, name: &str) -> Option<SaSetId> {
+        self.names.get(name).copied()
+    }
+
+    pub(crate) fn peer(&self, set: SaSetId) -> Option<&Arc<Peer>> {
+        self.peers.get(&set)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SaSetId, &Arc<Peer>)> {
+        self.peers.iter().map(|(set, peer)| (*set, peer))
+    }
+
+    pub(crate) fn insert(&mut self, set: SaSetId, peer: Peer) {
+        self.names.insert(peer.name.clone(), set);
+        self.peers.insert(set, Arc::new(peer));
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) -> Option<SaSetId> {
+        let set = self.names.remove(name)?;
+        self.peers.remove(&set);
+        Some(set)
+    }
+
+    /// Those that a configuration admits.
+    pub(crate) fn admitted_by(&self, config: &Validated) -> IkePeers {
+        let Some(bounds) = &config.ike else { return IkePeers::default() };
+        if self.peers.is_empty() {
+            return IkePeers::default();
+        }
+        let ends = |peer: &Peer| (peer.tunnel().local, peer.tunnel().remote);
+        let of_file: HashSet<(IpAddr, IpAddr)> = config.peers.iter().map(ends).collect();
+        let mut admitted = IkePeers::default();
+        for (set, peer) in self.iter() {
+            let (local, remote) = ends(peer);
+            let is_admitted = bounds.admit_tunnel(local, remote).is_ok();
+            if is_admitted && !of_file.contains(&(local, remote)) {
+                admitted.names.insert(peer.name.clone(), set);
+                admitted.peers.insert(set, peer.clone());
+            }
+        }
+        admitted
+    }
+
+    /// The policies of charon's in a database that a configuration admits, whose peers these are.
+    pub(crate) fn policies_admitted(&self, bounds: Option<&IkeBounds>, spd: &Spd) -> Vec<Policy> {
+        let Some(bounds) = bounds else { return Vec::new() };
+        let is_admitted = |policy: &&Policy| match policy.action {
+            Action::Protect(set) => {
+                self.peers.contains_key(&set) && bounds.admit_packets(&policy.selector).is_ok()
+            }
+            Action::Bypass => bounds.admit_shunt(ShuntAction::Bypass, &policy.selector).is_ok(),
+            _ => bounds.admit_shunt(ShuntAction::Discard, &policy.selector).is_ok(),
+        };
+        let policies = spd.holding_policies().map(|(_, policy)| policy);
+        policies.filter(|policy| policy.id.is_behind()).filter(is_admitted).cloned().collect()
+    }
+
+    /// Their sets, and the places that these have in a running configuration.
+    pub(crate) fn sets_in<'s>(
+        &'s self,
+        sad: &'s Sad,
+    ) -> impl Iterator<Item = (SetIndex, Arc<SaSet>)> + 's {
+        self.iter().filter_map(|(id, _)| {
+            let place = sad.places().get(id)?;
+            let set = sad.set(place)?;
+            // Its SAs come afterwards.
+            Some((place, SaSet { outbound: Vec::new(), ..SaSet::clone(set) }.into()))
+        })
+    }
+}
