@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::process::{self, Running};
 use crate::programs::Need;
+use crate::sites::WAN;
 use crate::{LabError, Namespace};
 
 /// charon's program. Debian has it outside PATH.
@@ -23,6 +24,10 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub struct ChildPlan {
     /// Addresses of IKE, ours and the peer's.
     pub ends: [String; 2],
+    /// Identities of IKE, ours and the peer's: addresses that the gateways have without a NAT.
+    pub identities: [String; 2],
+    /// Further lines of the connection's section.
+    pub connection: String,
     /// Traffic selectors, ours and the peer's, as `swanctl.conf` writes them.
     pub selectors: [String; 2],
     /// Proposal of ESP.
@@ -220,6 +225,7 @@ fn settings(directory: &Path, plan: &CharonPlan<'_>) -> String {
         "charon {{
     load_modular = yes
     {routes}
+    interfaces_use = {WAN}
     filelog {{
         log {{
             path = {at}/charon.log
@@ -249,23 +255,25 @@ fn settings(directory: &Path, plan: &CharonPlan<'_>) -> String {
     )
 }
 
-fn connection(ChildPlan { ends, selectors, esp, more }: &ChildPlan) -> String {
+fn connection(plan: &ChildPlan) -> String {
+    let ChildPlan { ends, identities, connection, selectors, esp, more } = plan;
     let ([local, remote], [ours, theirs]) = (ends, selectors);
+    let [own_id, peer_id] = identities;
     format!(
         "connections {{
     gw {{
         version = 2
         local_addrs = {local}
         remote_addrs = {remote}
-        mobike = no
         proposals = aes256-sha256-x25519
+        {connection}
         local {{
             auth = psk
-            id = {local}
+            id = {own_id}
         }}
         remote {{
             auth = psk
-            id = {remote}
+            id = {peer_id}
         }}
         children {{
             net {{
@@ -280,8 +288,8 @@ fn connection(ChildPlan { ends, selectors, esp, more }: &ChildPlan) -> String {
 }}
 secrets {{
     ike-laboratory {{
-        id-a = {local}
-        id-b = {remote}
+        id-a = {own_id}
+        id-b = {peer_id}
         secret = laboratory
     }}
 }}

@@ -8,6 +8,11 @@ use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan, LabError, PeerEntry};
 use serde_json::Value;
 
+#[path = "ike/forms.rs"]
+mod forms;
+#[path = "ike/moves.rs"]
+mod moves;
+
 const SUITE: &str = "aes-256-gcm";
 const PROPOSAL: &str = "aes256gcm16-esn";
 
@@ -18,28 +23,64 @@ struct Place {
     children: [ChildPlan; 2],
 }
 
+/// The ways in which a place is not as the others are. `None` and nothing: as they are.
+struct Wish<'w> {
+    suite: &'w str,
+    proposals: [&'w str; 2],
+    /// Further lines of a gateway's section for its peer.
+    section: &'w dyn Fn(u8) -> String,
+    /// Other ends and networks of a gateway's peer.
+    peer: &'w dyn Fn(u8, &mut PeerEntry),
+    /// Other plans of a gateway's charon.
+    child: &'w dyn Fn(u8, &mut ChildPlan),
+}
+
+impl Default for Wish<'_> {
+    fn default() -> Self {
+        Wish {
+            suite: SUITE,
+            proposals: [PROPOSAL; 2],
+            section: &|_| String::new(),
+            peer: &|_, _| (),
+            child: &|_, _| (),
+        }
+    }
+}
+
 impl Place {
     /// Builds it, with changes of site 1's CHILD_SA, and starts the daemons and then charon.
-    fn build(test: &str, change: impl FnOnce(&mut ChildPlan)) -> Option<Place> {
-        let mut lab = lab(test, Plan::default())?;
-        let mut change = Some(change);
+    fn build(test: &str, change: impl Fn(&mut ChildPlan)) -> Option<Place> {
+        let child = |number: u8, plan: &mut ChildPlan| {
+            if number == 1 {
+                change(plan);
+            }
+        };
+        Place::of(test, lab(test, Plan::default())?, &Wish { child: &child, ..Wish::default() })
+    }
+
+    /// Builds it in a laboratory whose daemons do not run yet.
+    fn of(test: &str, mut lab: Lab, wish: &Wish<'_>) -> Option<Place> {
         let children = [1, 2].map(|number| {
             let file = lab.gateways.file_mut(number);
-            let PeerEntry { name, local, remote, ours, theirs, .. } = file.peers.pop().unwrap();
+            let mut peer = file.peers.pop().unwrap();
+            let identities = [peer.local.clone(), peer.remote.clone()];
+            (wish.peer)(number, &mut peer);
+            let PeerEntry { name, local, remote, ours, theirs, .. } = peer;
+            let (suite, more) = (wish.suite, (wish.section)(number));
             file.extra += &format!(
                 "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"ike\"\n\
-                 suite = \"{SUITE}\"\n\n[[policy]]\nname = \"to-{name}\"\npeer = \"{name}\"\n\
-                 local = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
+                 suite = \"{suite}\"\n{more}\n\n[[policy]]\nname = \"to-{name}\"\n\
+                 peer = \"{name}\"\nlocal = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
             );
             let mut child = ChildPlan {
                 ends: [local, remote],
+                identities,
+                connection: "mobike = no".into(),
                 selectors: [ours.join(","), theirs.join(",")],
-                esp: PROPOSAL.into(),
+                esp: wish.proposals[usize::from(number - 1)].into(),
                 more: String::new(),
             };
-            if let Some(change) = change.take_if(|_| number == 1) {
-                change(&mut child);
-            }
+            (wish.child)(number, &mut child);
             child
         });
         let lab = lab.start(test)?;

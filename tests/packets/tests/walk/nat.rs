@@ -278,7 +278,8 @@ fn a_peer_moves_by_its_newest_packet_and_by_no_other() {
         let mut sealed = |number: u64| lab.peer(set).seal_as(number, &inner);
         let [first, ten, twenty, thirty] = [1, 10, 20, 30].map(&mut sealed);
         let home: Address = lab.peer(set).agreement.address.into();
-        let moved = |address, port| vec![shown(&lab.peer(set).agreement, address, port)];
+        let agreement = lab.peer(set).agreement;
+        let moved = |address, port| vec![shown(&agreement, address, port)];
 
         assert_eq!(lab.send(WAN, &ten).verdicts, [Forward(LAN)]);
         assert_eq!(lab.moved(), [], "where it always was");
@@ -399,7 +400,7 @@ fn alone_to(outer: &[u8], to: [u8; 4]) -> Vec<u8> {
 fn an_sa_that_ike_moves_opens_what_comes_to_any_address_of_ours_in_either_form() {
     let (set, network, _) = PEERS[0];
     let inner = datagram(V4, network, 1).ip();
-    let ours = |lab: &Laboratory| match lab.peer(set).agreement.hub {
+    let ours = |lab: &mut Laboratory| match lab.peer(set).agreement.hub {
         std::net::IpAddr::V4(hub) => hub.octets(),
         std::net::IpAddr::V6(hub) => panic!("{hub}"),
     };
@@ -410,7 +411,7 @@ fn an_sa_that_ike_moves_opens_what_comes_to_any_address_of_ours_in_either_form()
         in_udp(&mut hub);
         hub.parts.sets.iter_mut().for_each(|set| set.moves_by_ike = moves);
         let mut lab = hub.laboratory();
-        let here = ours(&lab);
+        let here = ours(&mut lab);
         let expected = |reason| if moves { Forward(LAN) } else { Drop(reason) };
         let alone = alone_to(&lab.peer(set).seal(&inner), here);
         assert_eq!(lab.send(WAN, &alone).verdicts, [expected(DropReason::Encapsulation)]);

@@ -1,0 +1,126 @@
+//! What two charons negotiate: suites, numbers, modes, and keys of IKE itself.
+
+use net::{lab, wait_for};
+use netlab::ping::Ping;
+use netlab::sites::Plan;
+use netlab::{ChildPlan, PeerEntry};
+use std::time::Duration;
+
+use super::{Place, Wish};
+
+/// Pings from both sites to the other's host.
+fn crosses(place: &Place) {
+    for (from, to) in [(1, 2), (2, 1)] {
+        let address = place.lab.gateways.site(to).host_v4();
+        let host = &place.lab.gateways.site(from).host;
+        let answers = Ping::new(&address, 3).run_until_answered(host).unwrap();
+        assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    }
+}
+
+/// The suites and numbers of a gateway's SAs, as they are shown, each once.
+fn forms(place: &Place) -> Vec<String> {
+    let form = |sa: &serde_json::Value| format!("{} {} {}", sa["suite"], sa["mode"], sa["esn"]);
+    let mut forms: Vec<String> = place.sas(1).iter().map(form).collect();
+    forms.sort();
+    forms.dedup();
+    forms
+}
+
+#[test]
+fn every_suite_of_charons_that_lockgate_has_carries_packets() {
+    let rows = [
+        ("aes-128-gcm", "aes128gcm16-esn"),
+        ("aes-192-gcm", "aes192gcm16-esn"),
+        ("aes-256-gcm", "aes256gcm16-noesn"),
+        ("chacha20-poly1305", "chacha20poly1305-esn"),
+        ("aes-128-cbc-hmac-sha-256", "aes128-sha256-esn"),
+        ("aes-128-cbc-hmac-sha-384", "aes128-sha384-esn"),
+        ("aes-128-cbc-hmac-sha-512", "aes128-sha512-noesn"),
+        ("aes-256-cbc-hmac-sha-256", "aes256-sha256-esn"),
+        ("aes-256-cbc-hmac-sha-384", "aes256-sha384-esn"),
+        ("aes-256-cbc-hmac-sha-512", "aes256-sha512-esn"),
+        ("null-hmac-sha-256", "null-sha256-esn"),
+        ("null-hmac-sha-384", "null-sha384-esn"),
+        ("null-hmac-sha-512", "null-sha512-noesn"),
+    ];
+    for (suite, proposal) in rows {
+        let test = "every_suite_of_charons";
+        let Some(lab) = lab(test, Plan::default()) else { return };
+        let wish = Wish { suite, proposals: [proposal; 2], ..Wish::default() };
+        let Some(place) = Place::of(test, lab, &wish) else { return };
+        crosses(&place);
+        let has_esn = proposal.ends_with("-esn");
+        let sas = place.sas(1);
+        assert!(sas.len() >= 2, "{suite}: {sas:?}");
+        for sa in &sas {
+            assert_eq!(sa["suite"], suite, "{sa}");
+            assert_eq!(sa["extended_sequence_numbers"], has_esn, "{sa}");
+        }
+        assert_eq!(forms(&place).len(), 1);
+        place.lab.balances();
+    }
+}
+
+/// The one that begins proposes two suites; the other gateway has the second alone.
+#[test]
+fn of_two_proposals_the_one_that_both_sections_have_is_taken() {
+    let test = "of_two_proposals";
+    let Some(lab) = lab(test, Plan::default()) else { return };
+    let proposals = ["aes128gcm16-esn,aes256gcm16-esn", "aes256gcm16-esn"];
+    let Some(place) = Place::of(test, lab, &Wish { proposals, ..Wish::default() }) else { return };
+    crosses(&place);
+    assert!(place.sas(1).iter().all(|sa| sa["suite"] == "aes-256-gcm"), "{:?}", place.sas(1));
+}
+
+#[test]
+fn transport_mode_seals_what_two_gateways_say_to_each_other() {
+    let test = "transport_mode_of_charons";
+    let Some(lab) = lab(test, Plan::default()) else { return };
+    let peer = |_: u8, peer: &mut PeerEntry| {
+        peer.ours = vec![peer.local.clone()];
+        peer.theirs = vec![peer.remote.clone()];
+    };
+    let child = |_: u8, plan: &mut ChildPlan| plan.more = "mode = transport".into();
+    let section = |_| "mode = \"transport\"".to_owned();
+    let wish = Wish { peer: &peer, child: &child, section: &section, ..Wish::default() };
+    let Some(mut place) = Place::of(test, lab, &wish) else { return };
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    for (from, to) in [(1, 2), (2, 1)] {
+        let address = place.lab.gateways.site(to).wan_v4();
+        let from = &place.lab.gateways.site(from).gateway;
+        let all = || Ping::new(&address, 5).run_until_answered(from).unwrap().all_answered();
+        wait_for(&format!("pings to {address}"), all);
+    }
+    assert!(place.sas(1).iter().all(|sa| sa["mode"] == "transport"), "{:?}", place.sas(1));
+    let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
+    assert_eq!((wire.clear, wire.repeated), (0, 0), "{wire:?}");
+    assert!(wire.esp >= 20, "{wire:?}");
+    place.lab.balances();
+}
+
+#[test]
+fn keys_of_ike_itself_change_under_a_stream_and_no_sa_with_them() {
+    let Some(mut place) = Place::build("keys_of_ike_itself", |_| ()) else { return };
+    place.lab.flows_again();
+    let spis = |place: &Place| -> Vec<serde_json::Value> {
+        place.sas(1).iter().map(|sa| sa["spi"].clone()).collect()
+    };
+    let before = spis(&place);
+    let Place { lab, charons, .. } = &mut place;
+    let charon = charons[0].as_ref().expect("it runs");
+    let quarry = lab.hunt(|gateways| {
+        for _ in 0..3 {
+            let gateway = &gateways.site(1).gateway;
+            charon.swanctl(gateway, &["--rekey", "--ike", "gw"]).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
+    }
+    assert_eq!(spis(&place), before);
+    let log = place.charon(1).log();
+    assert!(log.matches("rekeyed between").count() >= 3, "{log}");
+    place.lab.balances();
+}

@@ -1,0 +1,218 @@
+//! SAs whose ends move: MOBIKE (RFC 4555), and NATs that choose another mapping (RFC 7296 §2.23).
+
+use std::time::{Duration, Instant};
+
+use net::router::{self, HIDDEN, OUTSIDE};
+use net::{AGAIN, lab, wait_for};
+use netlab::ping::Ping;
+use netlab::sites::{Plan, WAN};
+use netlab::stream::Delivery;
+use netlab::{ChildPlan, Namespace, PeerEntry, Tally};
+use serde_json::Value;
+
+use super::{Place, Wish};
+
+/// Gateway B's second address.
+const SECOND: &str = "192.0.2.12";
+
+/// The only peer of a gateway, as it is shown.
+fn peer(place: &Place, number: u8) -> Value {
+    let shown = place.lab.gateways.daemon(number).unwrap().ask(&["show", "peer"]).unwrap();
+    let list = shown.as_object().and_then(|answer| answer.values().find(|list| list.is_array()));
+    list.unwrap_or(&shown)[0].clone()
+}
+
+/// The ends of a gateway's SAs, each once.
+fn ends(place: &Place, number: u8) -> Vec<[Value; 2]> {
+    let mut ends: Vec<[Value; 2]> = Vec::new();
+    for sa in place.sas(number) {
+        let of = ["local", "remote"].map(|end| sa[end].clone());
+        if !ends.contains(&of) {
+            ends.push(of);
+        }
+    }
+    ends
+}
+
+fn waits_until(place: &Place, what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + AGAIN;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}: never\n{}", place.story());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Prints what a move cost. A busy machine makes any limit of time a lie; that packets arrive again
+/// afterwards is what the tests assert.
+fn report(what: &str, streams: &[Delivery; 2]) {
+    let [out, back] = streams.each_ref().map(|stream| (stream.lost(), stream.sent.len()));
+    println!(
+        "{what}: of {} packets to the gateway that moves {} were lost, of {} from it {}",
+        out.1, out.0, back.1, back.0
+    );
+}
+
+/// Two gateways with MOBIKE; the second has another address and may move there.
+fn mobile(test: &str, more: &str) -> Option<Place> {
+    let lab = lab(test, Plan::default())?;
+    let gateway = &lab.gateways.site(2).gateway;
+    // Of another prefix, so that it stays when the first is taken away.
+    gateway.ip(&format!("addr add {SECOND}/32 dev {WAN}")).unwrap();
+    let section = |number| match number {
+        1 => format!("moves_to = [\"{SECOND}\"]"),
+        _ => format!("local_moves_to = [\"{SECOND}\"]"),
+    };
+    let child = |_: u8, plan: &mut ChildPlan| plan.connection = format!("mobike = yes\n{more}");
+    let wish = Wish { section: &section, child: &child, ..Wish::default() };
+    Place::of(test, lab, &wish)
+}
+
+#[test]
+fn sas_follow_a_gateway_whose_address_is_taken_away() {
+    let Some(mut place) = mobile("sas_follow_a_gateway", "") else { return };
+    place.lab.flows_again();
+    let before: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
+    let (first, hub) = {
+        let gateways = &place.lab.gateways;
+        (gateways.site(2).wan_v4(), gateways.site(1).wan_v4())
+    };
+    let moved = [Value::from(hub.as_str()), Value::from(SECOND)];
+    let lab = &mut place.lab;
+    let quarry = lab.hunt(|gateways| {
+        let gateway = &gateways.site(2).gateway;
+        gateway
+            .ip(&format!(
+                "route add 192.0.2.0/24 dev {WAN} src {SECOND} metric 5
+             addr del {first}/24 dev {WAN}"
+            ))
+            .unwrap();
+        let daemon = gateways.daemon(1).unwrap();
+        let end = Instant::now() + net::BY_ITSELF;
+        let has_moved = || daemon.ask(&["show", "sa"]).unwrap().to_string().contains(SECOND);
+        while !has_moved() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    });
+    report("an address that is taken away", &quarry.streams);
+    assert_eq!(ends(&place, 1), [moved.clone()], "{}", place.story());
+    let [hub, second] = moved;
+    assert_eq!(ends(&place, 2), [[second, hub]], "{}", place.story());
+    // The same SAs, with numbers that go on: the hunt has looked for one that came twice.
+    let after: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
+    assert_eq!(after, before);
+    let shown = peer(&place, 1);
+    assert_eq!((&shown["current_remote"], &shown["moves"]), (&SECOND.into(), &1.into()));
+    assert_eq!(place.events(1, "charon_refused"), [Value::Null; 0]);
+    assert_eq!(place.events(2, "charon_refused"), [Value::Null; 0]);
+    let to = place.lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    // Keys change there as they did before.
+    place.swanctl(1, &["--rekey", "--child", "net"]);
+    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    wait_for("old SAs go", || place.sas(1).len() == 2);
+    assert_eq!(ends(&place, 1).len(), 1);
+    place.lab.balances();
+}
+
+/// The mapping that the NAT gives to gateway B's UDP ports 500 and 4500.
+#[derive(Clone, Copy)]
+struct Mapping {
+    address: &'static str,
+    ports: [u16; 2],
+}
+
+const FROM: Mapping = Mapping { address: "192.0.2.102", ports: [31_500, 31_001] };
+const TO: Mapping = Mapping { address: "192.0.2.103", ports: [47_500, 47_002] };
+
+/// Makes the NAT's mapping this one. It remembers nothing: what is mapped ends with the rules.
+fn rewrite(place: &std::path::Path, nat: &Namespace, Mapping { address, ports }: Mapping) {
+    let (mut inwards, mut outwards) = (String::new(), String::new());
+    for (inside, outside) in [500, 4500].into_iter().zip(ports) {
+        inwards += &format!(
+            "iifname {OUTSIDE} ip daddr {address} udp dport {outside} ip daddr set {HIDDEN} \
+             udp dport set {inside} udp checksum set 0 accept\n"
+        );
+        outwards += &format!(
+            "oifname {OUTSIDE} ip saddr {HIDDEN} udp sport {inside} ip saddr set {address} \
+             udp sport set {outside} udp checksum set 0 accept\n"
+        );
+    }
+    let rules = format!(
+        "table ip nat {{}}
+         delete table ip nat
+         table ip nat {{
+             chain inwards {{
+                 type filter hook prerouting priority raw
+                 {inwards}
+                 iifname {OUTSIDE} meta l4proto udp drop
+             }}
+             chain outwards {{
+                 type filter hook postrouting priority srcnat
+                 {outwards}
+                 oifname {OUTSIDE} meta l4proto udp drop
+             }}
+         }}\n"
+    );
+    let file = place.join("nat.nft");
+    std::fs::write(&file, rules).unwrap();
+    nat.run(&["nft", "-f", file.to_str().unwrap()], AGAIN).unwrap().success().unwrap();
+}
+
+#[test]
+fn charon_hears_of_a_nat_that_maps_a_gateway_elsewhere_and_moves_its_sas() {
+    let test = "charon_hears_of_a_nat";
+    let Some(lab) = lab(test, Plan::default()) else { return };
+    let nat = router::put_between(&lab, &[FROM.address, TO.address]);
+    let directory = lab.gateways.directory().to_owned();
+    rewrite(&directory, &nat, FROM);
+    let peer_entry = |number: u8, peer: &mut PeerEntry| match number {
+        1 => peer.remote = FROM.address.to_owned(),
+        _ => peer.local = HIDDEN.to_owned(),
+    };
+    let section = |number| match number {
+        // ESP is in UDP because charon finds a NAT.
+        1 => format!("moves_to = [\"{}\"]", TO.address),
+        _ => "encapsulation = \"udp\"\nnat_keepalive = 1".to_owned(),
+    };
+    let wish = Wish { peer: &peer_entry, section: &section, ..Wish::default() };
+    let Some(mut place) = Place::of(test, lab, &wish) else { return };
+    let crosses = |place: &Place, from: u8, to: u8| {
+        let host = &place.lab.gateways.site(from).host;
+        let to = place.lab.gateways.site(to).host_v4();
+        let all = || Ping::new(&to, 5).run_until_answered(host).unwrap().all_answered();
+        waits_until(place, &format!("pings from site {from}"), all);
+    };
+    // Only the gateway behind the NAT can begin.
+    crosses(&place, 2, 1);
+    crosses(&place, 1, 2);
+    let is_at = |place: &Place, Mapping { address, ports }: Mapping| {
+        let shown = peer(place, 1);
+        (&shown["current_remote"], &shown["current_remote_port"])
+            == (&Value::from(address), &Value::from(ports[1]))
+    };
+    assert!(is_at(&place, FROM), "{}\n{}", peer(&place, 1), place.story());
+    let spis =
+        |place: &Place| -> Vec<Value> { place.sas(1).iter().map(|sa| sa["spi"].clone()).collect() };
+    let before = spis(&place);
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    let streams =
+        [(1, 2), (2, 1)].map(|(from, to)| place.lab.gateways.stream(from, to, net::STEP).unwrap());
+    rewrite(&directory, &nat, TO);
+    waits_until(&place, "the move", || is_at(&place, TO));
+    std::thread::sleep(Duration::from_secs(1));
+    let streams = streams.map(netlab::stream::Stream::finish);
+    report("another mapping of a NAT", &streams);
+    assert_eq!(streams[1].lost(), 0, "what comes from elsewhere is opened: it is authentic");
+    let wire = Tally::of(&capture.stop().unwrap()).unwrap();
+    assert_eq!((wire.clear, wire.repeated, wire.esp), (0, 0, 0), "{wire:?}");
+    assert_eq!(spis(&place), before);
+    crosses(&place, 1, 2);
+    crosses(&place, 2, 1);
+    let log = place.charon(1).log();
+    assert!(log.contains("NAT mappings of"), "{log}");
+    assert_eq!(place.events(1, "charon_refused"), [Value::Null; 0]);
+    place.lab.balances();
+}
