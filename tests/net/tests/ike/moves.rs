@@ -52,69 +52,97 @@ fn report(what: &str, streams: &[Delivery; 2]) {
     );
 }
 
-/// Two gateways with MOBIKE; the second has another address and may move there.
-fn mobile(test: &str, more: &str) -> Option<Place> {
-    let lab = lab(test, Plan::default())?;
-    let gateway = &lab.gateways.site(2).gateway;
-    // Of another prefix, so that it stays when the first is taken away.
-    gateway.ip(&format!("addr add {SECOND}/32 dev {WAN}")).unwrap();
-    let section = |number| match number {
-        1 => format!("moves_to = [\"{SECOND}\"]"),
-        _ => format!("local_moves_to = [\"{SECOND}\"]"),
-    };
-    let child = |_: u8, plan: &mut ChildPlan| plan.connection = format!("mobike = yes\n{more}");
-    let wish = Wish { section: &section, child: &child, ..Wish::default() };
-    Place::of(test, lab, &wish)
+/// A gateway that moves: the second one, whose first address is taken away.
+struct Move {
+    /// What makes its other address the only one that is left.
+    prepare: String,
+    take_away: String,
+    /// The ends of its SAs afterwards, the other gateway's first.
+    ends: [&'static str; 2],
 }
 
-#[test]
-fn sas_follow_a_gateway_whose_address_is_taken_away() {
-    let Some(mut place) = mobile("sas_follow_a_gateway", "") else { return };
-    place.lab.flows_again();
-    let before: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
-    let (first, hub) = {
-        let gateways = &place.lab.gateways;
-        (gateways.site(2).wan_v4(), gateways.site(1).wan_v4())
+/// Builds it, with MOBIKE, and lets the SAs move to these ends and no others.
+fn mobile(test: &str, way: &Move) -> Option<Place> {
+    let lab = lab(test, Plan::default())?;
+    lab.gateways.site(2).gateway.ip(&way.prepare).unwrap();
+    let [hub, mobile] = way.ends;
+    let section = |number| {
+        let (theirs, ours) = if number == 1 { (mobile, hub) } else { (hub, mobile) };
+        format!("moves_to = [\"{theirs}\"]\nlocal_moves_to = [\"{ours}\"]")
     };
-    let moved = [Value::from(hub.as_str()), Value::from(SECOND)];
-    let lab = &mut place.lab;
-    let quarry = lab.hunt(|gateways| {
-        let gateway = &gateways.site(2).gateway;
-        gateway
-            .ip(&format!(
-                "route add 192.0.2.0/24 dev {WAN} src {SECOND} metric 5
-             addr del {first}/24 dev {WAN}"
-            ))
-            .unwrap();
+    let child = |_: u8, plan: &mut ChildPlan| plan.connection = "mobike = yes".into();
+    Place::of(test, lab, &Wish { section: &section, child: &child, ..Wish::default() })
+}
+
+/// Takes the address away under streams.
+fn moves(test: &str, way: &Move) {
+    let Some(mut place) = mobile(test, way) else { return };
+    place.lab.flows_again();
+    let spis =
+        |place: &Place| -> Vec<Value> { place.sas(1).iter().map(|sa| sa["spi"].clone()).collect() };
+    let before = spis(&place);
+    let [hub, mobile] = way.ends.map(Value::from);
+    let quarry = place.lab.hunt(|gateways| {
+        gateways.site(2).gateway.ip(&way.take_away).unwrap();
         let daemon = gateways.daemon(1).unwrap();
         let end = Instant::now() + net::BY_ITSELF;
-        let has_moved = || daemon.ask(&["show", "sa"]).unwrap().to_string().contains(SECOND);
+        let has_moved = || daemon.ask(&["show", "sa"]).unwrap().to_string().contains(way.ends[1]);
         while !has_moved() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
         }
         std::thread::sleep(Duration::from_secs(1));
     });
-    report("an address that is taken away", &quarry.streams);
-    assert_eq!(ends(&place, 1), [moved.clone()], "{}", place.story());
-    let [hub, second] = moved;
-    assert_eq!(ends(&place, 2), [[second, hub]], "{}", place.story());
+    report(test, &quarry.streams);
+    assert_eq!(ends(&place, 1), [[hub.clone(), mobile.clone()]], "{}", place.story());
+    assert_eq!(ends(&place, 2), [[mobile.clone(), hub]], "{}", place.story());
     // The same SAs, with numbers that go on: the hunt has looked for one that came twice.
-    let after: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
-    assert_eq!(after, before);
+    assert_eq!(spis(&place), before);
     let shown = peer(&place, 1);
-    assert_eq!((&shown["current_remote"], &shown["moves"]), (&SECOND.into(), &1.into()));
-    assert_eq!(place.events(1, "charon_refused"), [Value::Null; 0]);
-    assert_eq!(place.events(2, "charon_refused"), [Value::Null; 0]);
-    let to = place.lab.gateways.site(2).host_v4();
-    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
-    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    assert_eq!((&shown["current_remote"], &shown["moves"]), (&mobile, &1.into()));
+    for number in [1, 2] {
+        assert_eq!(place.events(number, "charon_refused"), [Value::Null; 0]);
+    }
+    place.lab.flows_again();
     // Keys change there as they did before.
     place.swanctl(1, &["--rekey", "--child", "net"]);
-    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
-    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    place.lab.flows_again();
     wait_for("old SAs go", || place.sas(1).len() == 2);
     assert_eq!(ends(&place, 1).len(), 1);
+    assert!(spis(&place).iter().all(|spi| !before.contains(spi)));
     place.lab.balances();
+}
+
+#[test]
+fn sas_follow_a_gateway_whose_address_is_taken_away() {
+    let prefix = "192.0.2.0/24";
+    moves(
+        "sas_follow_a_gateway",
+        &Move {
+            // Of another prefix, so that it stays when the first is taken away; and charon would
+            // try IPv6 too.
+            prepare: format!(
+                "addr add {SECOND}/32 dev {WAN}
+                 addr del 2001:db8:ffff::2/64 dev {WAN}"
+            ),
+            take_away: format!(
+                "route add {prefix} dev {WAN} src {SECOND} metric 5
+                 addr del 192.0.2.2/24 dev {WAN}"
+            ),
+            ends: ["192.0.2.1", SECOND],
+        },
+    );
+}
+
+#[test]
+fn sas_follow_a_gateway_from_ipv4_to_ipv6() {
+    moves(
+        "sas_follow_a_gateway_to_ipv6",
+        &Move {
+            prepare: String::new(),
+            take_away: format!("addr del 192.0.2.2/24 dev {WAN}"),
+            ends: ["2001:db8:ffff::1", "2001:db8:ffff::2"],
+        },
+    );
 }
 
 /// The mapping that the NAT gives to gateway B's UDP ports 500 and 4500.
