@@ -139,7 +139,11 @@ fn sas_follow_a_gateway_from_ipv4_to_ipv6() {
         "sas_follow_a_gateway_to_ipv6",
         &Move {
             prepare: String::new(),
-            take_away: format!("addr del 192.0.2.2/24 dev {WAN}"),
+            // With the address goes the route to the other site, which led by its network.
+            take_away: format!(
+                "addr del 192.0.2.2/24 dev {WAN}
+                 route add 10.1.0.0/16 dev {WAN}"
+            ),
             ends: ["2001:db8:ffff::1", "2001:db8:ffff::2"],
         },
     );
