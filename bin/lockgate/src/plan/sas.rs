@@ -104,7 +104,7 @@ fn found(
         SaOffload::Crypto => &[Service::Crypto],
         SaOffload::Auto => &[Service::Packet, Service::Crypto],
     };
-    if peer.place == PeerPlace::BehindNat {
+    if peer.place == PeerPlace::BehindNat || !peer.moves.is_none() {
         return Err(("peer_moves", "it may move, which a card could not follow".into()));
     }
     if matches!(card.kind, CardKind::Xfrm(_)) {

@@ -11,7 +11,7 @@ use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
-use ipsec::{Encapsulation, InboundSa, SequenceNumbers};
+use ipsec::{Encapsulation, InboundSa, SequenceNumbers, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId};
 use wire::{Address, Flow, Upper, Vni};
@@ -121,8 +121,8 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
         let opening = set.and_then(|(_, set)| opening.get(&set.id));
         let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
         let ends = (set.map(|(_, set)| *set), opening.map(|(_, sa)| *sa));
-        let current = current_end(snapshot, ends, peer);
-        let route = route_to(snapshot, current.0);
+        let (now_between, port) = current_ends(snapshot, ends, peer);
+        let route = route_to(snapshot, now_between.remote);
         let PeerLiveness { last_received, silent_since, sent_since } =
             running.liveness.get(&peer.name).copied().unwrap_or_default();
         let sizes = set.map(|(place, _)| snapshot.set_sizes(*place, now_ns));
@@ -146,8 +146,11 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
             mode: mode.name().into(),
             encapsulation: in_front(&peer.encapsulation).into(),
             remote_port: udp.map(|ports| ports.remote.into()),
-            current_remote: current.0.to_string(),
-            current_remote_port: current.1.map(u32::from),
+            current_remote: now_between.remote.to_string(),
+            current_remote_port: port.map(u32::from),
+            current_local: now_between.local.to_string(),
+            moves_to: validated::addresses(&peer.moves.remote),
+            local_moves_to: validated::addresses(&peer.moves.local),
             behind_nat: peer.place == PeerPlace::BehindNat,
             moves: running.moves.get(&peer.name).copied().unwrap_or(0),
             nat_keepalive_s: peer.nat_keepalive_s,
@@ -200,17 +203,17 @@ fn volumes(running: &Running) -> HashMap<&str, [Volume; 2]> {
     volumes
 }
 
-/// Returns a peer's current address and, with ESP in UDP, its port.
-fn current_end(
+/// Returns the current ends of a peer's SAs and, with ESP in UDP, the peer's port.
+fn current_ends(
     snapshot: &Snapshot,
     (set, opening): (Option<&SaSet>, Option<&InboundSa>),
     peer: &Peer,
-) -> (IpAddr, Option<u16>) {
+) -> (Tunnel, Option<u16>) {
     let sealing = set.and_then(|set| set.outbound.first());
     let sealing = sealing.map(|sa| snapshot.outbound_sa(*sa).encapsulation);
     let opening = opening.map(|sa| sa.encapsulation);
-    let Encapsulation { tunnel, udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);
-    (tunnel.remote, udp.map(|ports| ports.remote))
+    let Encapsulation { udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);
+    (set.map_or(peer.tunnel(), |set| set.tunnel), udp.map(|ports| ports.remote))
 }
 
 /// A moment as RFC 3339, to a second.

@@ -3,6 +3,7 @@
 
 mod card;
 mod gateway;
+mod moves;
 mod twin;
 
 use std::collections::HashMap;

@@ -99,6 +99,7 @@ fn moves(test: &str, way: &Move) {
     assert_eq!(spis(&place), before);
     let shown = peer(&place, 1);
     assert_eq!((&shown["current_remote"], &shown["moves"]), (&mobile, &1.into()));
+    assert_eq!(peer(&place, 2)["current_local"], mobile);
     for number in [1, 2] {
         assert_eq!(place.events(number, "charon_refused"), [Value::Null; 0]);
     }

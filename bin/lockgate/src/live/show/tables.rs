@@ -198,7 +198,7 @@ pub(super) fn peers(answer: &v1::Peers, columns: Columns) -> String {
         let [sealed, opened] = [&peer.sealed, &peer.opened].map(|v| v.unwrap_or_default());
         vec![
             peer.name.clone(),
-            peer.local.clone(),
+            local(peer),
             end(&peer.remote, peer.remote_port),
             address(peer),
             carried(&peer.mode, &peer.encapsulation),
@@ -279,11 +279,20 @@ fn child(ike: &v1::IkeChild) -> Vec<String> {
     ]
 }
 
+/// The gateway's end, and where it is now, if that is elsewhere.
+fn local(peer: &v1::Peer) -> String {
+    let v1::Peer { local, current_local: now, .. } = peer;
+    match now.is_empty() || now == local {
+        true => local.clone(),
+        false => format!("{local} (now {now})"),
+    }
+}
+
 /// A peer's present address, if it is not the configured one, and how often the peer has moved.
 fn address(peer: &v1::Peer) -> String {
     let current = end(&peer.current_remote, peer.current_remote_port);
     match current == end(&peer.remote, peer.remote_port) || peer.current_remote.is_empty() {
-        true if peer.behind_nat => "as configured, may move".into(),
+        true if peer.behind_nat || !peer.moves_to.is_empty() => "as configured, may move".into(),
         true => "as configured".into(),
         false => format!("{current} (moves: {})", peer.moves),
     }
@@ -916,6 +925,12 @@ mod tests {
         let text = shown(peer("203.0.113.9", 61000, 2));
         assert!(text.contains("198.51.100.7:4500"), "{text}");
         assert!(text.contains("203.0.113.9:61000 (moves: 2)"), "{text}");
+        let moved = v1::Peer {
+            local: "192.0.2.1".into(),
+            current_local: "192.0.2.2".into(),
+            ..peer("203.0.113.9", 61000, 2)
+        };
+        assert!(shown(moved).contains("192.0.2.1 (now 192.0.2.2)"));
     }
 
     #[test]
