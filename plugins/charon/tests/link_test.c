@@ -535,7 +535,7 @@ static void calls_reach_the_peer_and_the_ledger(void)
 	assert(add_policy(rig, 0xabc, 1) == LG_RESULT_DONE);
 	assert(lg_session_query_sa(rig->session, &in, &use) == LG_RESULT_DONE);
 	assert(use.packets == 3 && use.bytes == 300 && use.idle == 7);
-	assert(lg_session_name_sa(rig->session, &in, 7, "gw\x01\xffb", "") == LG_RESULT_DONE);
+	assert(lg_session_name_sa(rig->session, &in, 7, "gw\x01\xff" "b", "") == LG_RESULT_DONE);
 	assert(rig->peer.seen[peer_count(&rig->peer) - 1].kind == LG_NAME_SA);
 	assert(strcmp(rig->peer.name, "gw??b") == 0);
 	assert(lg_session_update_sa(rig->session, &in, &move) == LG_RESULT_DONE);

@@ -108,7 +108,7 @@ def an_install_says_what_charon_negotiated(lab):
     assert {dict(policy)["SPI"] for policy in a.daemon.policies} == {
         out.get("SPI"), a.daemon.of(INBOUND)[0].get("SPI")}
     # The child has its names as soon as it is up.
-    wait(lambda: list(a.daemon.names.values()) == [(b"peer", b"net")], 2, "names")
+    wait(lambda: list(a.daemon.names.values()) == [(b"c", b"net")], 2, "names")
     # What lockgated chose is what the peer was told.
     assert b.daemon.of(OUTBOUND)[0].get("SPI") == a.daemon.of(INBOUND)[0].get("SPI")
     keys_once(a, b)
@@ -252,7 +252,7 @@ def a_successor_has_its_names_too(lab):
     a.swanctl("--rekey", "--child", "net")
     for gateway in (a, b):
         wait(lambda: len(gateway.daemon.names) == 2, 5, "names of the new child")
-        assert set(gateway.daemon.names.values()) == {(b"peer", b"net")}, gateway.daemon.names
+        assert set(gateway.daemon.names.values()) == {(b"c", b"net")}, gateway.daemon.names
         assert not gateway.daemon.wrong, gateway.daemon.wrong
 
 

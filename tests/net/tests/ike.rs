@@ -132,6 +132,39 @@ impl Place {
         shown["sas"].as_array().cloned().unwrap_or_default()
     }
 
+    /// The answer of a gateway's daemon.
+    fn ask(&self, number: u8, words: &[&str]) -> Value {
+        self.lab.gateways.daemon(number).unwrap().ask(words).unwrap()
+    }
+
+    /// Checks that SAs, peers and explanations have the names of charon's configuration.
+    fn shows_names(&self) {
+        for number in [1, 2] {
+            // The plugin tells them a moment after the SAs.
+            wait_for("the names", || {
+                let sas = self.sas(number);
+                sas.len() == 2 && sas.iter().all(|sa| sa["ike"]["child"] == "net")
+            });
+            let listed = self.swanctl(number, &["--list-sas"]);
+            for sa in self.sas(number) {
+                let ike = &sa["ike"];
+                let connection = ike["connection"].as_str().unwrap();
+                assert!(listed.contains(&format!("{connection}: #")), "{connection}: {listed}");
+                assert!(listed.contains(&format!("reqid {},", ike["reqid"])), "{ike} {listed}");
+                assert!(ike["established_s"].as_u64().unwrap() < 600, "{ike}");
+                let due = ike["rekey_due_s"].as_u64().unwrap();
+                assert!((1..=3600).contains(&due), "charon's default is an hour: {ike}");
+            }
+            let peers = self.ask(number, &["show", "peer"]);
+            assert_eq!(peers["peers"][0]["ike"]["child"], "net", "{peers}");
+        }
+        let [from, to] = [1, 2].map(|number| self.lab.gateways.site(number).host_v4());
+        let (from, to) = (format!("{from}:1"), format!("{to}:2"));
+        let explained = self.ask(1, &["explain", "--in", "lan", "udp", &from, &to]);
+        let child = explained["child"].as_str().unwrap_or_default();
+        assert!(child.starts_with("net of connection "), "{explained:#}");
+    }
+
     /// Everything that a failure is explained by.
     fn story(&self) -> String {
         let charons = self.charons.iter().flatten().map(Charon::log).collect::<Vec<_>>();
@@ -149,6 +182,7 @@ fn the_first_packet_waits_for_its_keys_and_none_is_lost_when_they_change() {
     assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
     let owners: Vec<Value> = place.sas(1).iter().map(|sa| sa["owner"].clone()).collect();
     assert_eq!(owners, ["ike", "ike"]);
+    place.shows_names();
     assert_eq!(place.events(1, "acquire").len(), 1);
     let Place { lab, charons, .. } = &mut place;
     let charon = charons[0].as_ref().expect("it runs");
@@ -235,4 +269,18 @@ fn a_child_that_leaves_out_packets_of_the_policy_is_refused_and_nothing_goes_in_
     assert!(place.sas(1).is_empty() && place.sas(2).is_empty());
     let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
     assert_eq!((wire.esp, wire.clear), (0, 0), "{wire:?}");
+}
+
+#[test]
+fn a_child_whose_sa_was_deleted_ends_at_both_gateways_and_comes_again() {
+    let Some(mut place) = Place::build("a_child_whose_sa_was_deleted", |_| ()) else { return };
+    place.lab.flows_again();
+    let before: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
+    let outbound = place.sas(1).into_iter().find(|sa| sa["direction"] == "outbound").unwrap();
+    place.ask(1, &["sa", "del", outbound["spi"].as_str().unwrap()]);
+    // charon tells the other one, too.
+    let is_old = |sas: &[Value]| sas.iter().any(|sa| before.contains(&sa["spi"]));
+    wait_for("the child ends", || !is_old(&place.sas(1)) && !is_old(&place.sas(2)));
+    place.lab.flows_again();
+    place.lab.balances();
 }
