@@ -1,4 +1,4 @@
-//! `lockgate import`: configurations of strongSwan, VPP and Linux's xfrm, as configurations of ours.
+//! `lockgate import`: configurations of strongSwan, VPP and Linux's xfrm, as ours.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Names that charon's configuration has for SAs: connection, child, and the number of its policies.
+//! Names that SAs have in charon's configuration: connection, child, and number of policies.
 //!
 //! charon's plugin tells them once a child is up, by one of its SAs. The other SA of the pair has
 //! the same names, and so have those that follow: they have the same number and the same peer.
@@ -10,7 +10,6 @@ use api::v1;
 use config::escaped_line;
 use ipsec::{Allowance, Used};
 
-use crate::sa_limits::boot_clock_ns;
 use crate::totals::SaKey;
 
 /// The names of all SAs of charon's. Copies show the same ones.
@@ -19,6 +18,7 @@ pub(crate) struct IkeNames {
     known: Arc<Mutex<Known>>,
 }
 
+/// SAs and children.
 #[derive(Default)]
 struct Known {
     /// The number of each SA's policies.
@@ -92,8 +92,14 @@ impl IkeNames {
         self.known().sas.contains_key(key)
     }
 
-    /// Describes an SA in the API's message; `None`: charon did not put it.
-    pub(crate) fn shown(&self, key: &SaKey, allowance: Option<&Allowance>) -> Option<v1::IkeChild> {
+    /// Describes an SA in the API's message; `None`: charon did not put it. `now_ns` is of the boot
+    /// clock.
+    pub(crate) fn shown(
+        &self,
+        key: &SaKey,
+        allowance: Option<&Allowance>,
+        now_ns: u64,
+    ) -> Option<v1::IkeChild> {
         let known = self.known();
         let reqid = known.sas.get(key)?;
         let child = known.children.get(&(key.2.clone(), *reqid));
@@ -101,7 +107,7 @@ impl IkeNames {
         let text = |of: fn(&ChildNames) -> &String| names.map(of).cloned().unwrap_or_default();
         let established_s = allowance.and_then(|allowance| {
             // Its time counts from the put.
-            let Used { seconds, .. } = allowance.account.used(boot_clock_ns());
+            let Used { seconds, .. } = allowance.account.used(now_ns);
             seconds
         });
         let soft = allowance.and_then(|allowance| allowance.lifetime.soft.seconds);
@@ -128,7 +134,7 @@ mod tests {
     }
 
     fn child(names: &IkeNames, key: &SaKey) -> String {
-        names.shown(key, None).map_or("-".into(), |shown| shown.connection + "/" + &shown.child)
+        names.shown(key, None, 0).map_or("-".into(), |shown| shown.connection + "/" + &shown.child)
     }
 
     #[test]

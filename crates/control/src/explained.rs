@@ -16,7 +16,7 @@ use dataplane::{
 };
 pub use inside::InsideText;
 use ipsec::{Mode, OutboundSa, SequenceNumbers};
-pub use parts::{RulePlace, TunnelEnds};
+pub use parts::{DeadPort, RulePlace, TunnelEnds};
 use policy::{AddressRange, Consultation, Decider, Exit, PortClass, SaSetId};
 use serde::Serialize;
 use wire::flow::protocol;
@@ -56,17 +56,6 @@ impl Routing {
             false => Routing::Unknown,
         }
     }
-}
-
-/// A port that no packet passes now.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct DeadPort {
-    /// Name of the port.
-    pub name: String,
-    /// State of the port: `down`, `absent`, `refused`, `detached`.
-    pub state: String,
-    /// The reason.
-    pub reason: String,
 }
 
 /// The data that an explanation is drawn from.

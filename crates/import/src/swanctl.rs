@@ -95,6 +95,15 @@ struct Drafts {
     ike_ports: BTreeSet<u16>,
 }
 
+/// The reason why children are not taken: place, word, reason, advice.
+#[derive(Clone, Debug)]
+struct Untaken {
+    at: Place,
+    word: &'static str,
+    reason: String,
+    advice: String,
+}
+
 /// Names that are allowed here, each given once.
 #[derive(Default)]
 struct Names {

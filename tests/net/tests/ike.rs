@@ -273,7 +273,7 @@ fn a_child_that_leaves_out_packets_of_the_policy_is_refused_and_nothing_goes_in_
 
 #[test]
 fn a_child_whose_sa_was_deleted_ends_at_both_gateways_and_comes_again() {
-    let Some(mut place) = Place::build("a_child_whose_sa_was_deleted", |_| ()) else { return };
+    let Some(place) = Place::build("a_child_whose_sa_was_deleted", |_| ()) else { return };
     place.lab.flows_again();
     let before: Vec<Value> = place.sas(1).iter().map(|sa| sa["spi"].clone()).collect();
     let outbound = place.sas(1).into_iter().find(|sa| sa["direction"] == "outbound").unwrap();

@@ -175,7 +175,7 @@ pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
 fn ike_child(running: &Running, set: &SaSet, peer: &Peer) -> Option<v1::IkeChild> {
     let sa = running.snapshot.outbound_sa(*set.outbound.first()?);
     let key = (Direction::Outbound, sa.spi, peer.name.clone());
-    running.ike_names.shown(&key, sa.allowance.as_ref())
+    running.ike_names.shown(&key, sa.allowance.as_ref(), crate::sa_limits::boot_clock_ns())
 }
 
 /// Returns the number of policies that name each set.
@@ -385,7 +385,7 @@ pub(super) fn name_child(told: &mut Explained, running: &Running) {
     let digits = spi.trim_start_matches("0x");
     let spi = u32::from_str_radix(digits, 16).ok().and_then(ipsec::Spi::new);
     let key = spi.map(|spi| (Direction::Outbound, spi, peer.clone()));
-    let child = key.and_then(|key| running.ike_names.shown(&key, None));
+    let child = key.and_then(|key| running.ike_names.shown(&key, None, 0));
     let Some(child) = child.filter(|child| !child.child.is_empty()) else { return };
     let text = format!("{} of connection {}", child.child, child.connection);
     let behind_sa = told.lines.iter().position(|(heading, _)| *heading == "SA");

@@ -185,7 +185,8 @@ fn ike(
     (direction, spi, peer): (Direction, Spi, &str),
     allowance: Option<&Allowance>,
 ) -> Option<v1::IkeChild> {
-    picture.ike_names.shown(&(direction, spi, peer.to_owned()), allowance)
+    let key = (direction, spi, peer.to_owned());
+    picture.ike_names.shown(&key, allowance, sa_limits::boot_clock_ns())
 }
 
 fn is_spent(allowance: Option<&Allowance>) -> bool {

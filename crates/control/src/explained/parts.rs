@@ -19,3 +19,14 @@ pub struct TunnelEnds {
     /// The peer's.
     pub remote: std::net::IpAddr,
 }
+
+/// A port that no packet passes now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeadPort {
+    /// Name of the port.
+    pub name: String,
+    /// State of the port: `down`, `absent`, `refused`, `detached`.
+    pub state: String,
+    /// The reason.
+    pub reason: String,
+}

@@ -5,20 +5,19 @@ use ipsec::{Lifetime, Limits, Mode, ReplayWindow, Suite};
 use policy::AddressRange;
 use wire::Family;
 
-use super::connection::Untaken;
 use super::keys::{NARROWING, NOTED, is_zero};
 use super::selectors::{Kind, joined};
 use super::syntax::{Place, View};
 use super::values::{
     NoSelector, TrafficSelector, bytes, entries, number, proposals, seconds, selector,
 };
-use super::{Action, End, PeerDraft, PolicyDraft, Reader};
+use super::{Action, End, PeerDraft, PolicyDraft, Reader, Untaken};
 use crate::problem::{Fate, Mistake, shown};
 
 /// Selectors that an SA has at each end at most (`LG_MAX_SELECTORS` of the plugin).
 const MAX_SELECTORS: usize = 64;
 
-/// What a child has from its connection.
+/// Settings of a connection that its children share.
 pub(super) struct Parent<'c> {
     pub(super) name: &'c str,
     /// No other child of the connection has SAs.

@@ -8,17 +8,8 @@ use super::child::Parent;
 use super::keys::{CHILD, CONNECTION, MEDIATED};
 use super::syntax::{Place, View};
 use super::values::{Host, entries, host, number, yes_or_no};
-use super::{End, Reader};
+use super::{End, Reader, Untaken};
 use crate::problem::{Fate, Mistake, Parsed, shown};
-
-/// The reason why children are not taken: place, word, reason, advice.
-#[derive(Clone, Debug)]
-pub(super) struct Untaken {
-    pub(super) at: Place,
-    pub(super) word: &'static str,
-    pub(super) reason: String,
-    pub(super) advice: String,
-}
 
 /// Addresses of documentation (RFC 5737, RFC 3849), in the place of unknown ones.
 const UNKNOWN: [[&str; 2]; 2] = [["192.0.2.1", "198.51.100.1"], ["2001:db8::1", "2001:db8::2"]];

@@ -24,11 +24,12 @@ struct Class {
     addresses: Vec<AddressRange>,
 }
 
-/// Whether selectors of different prefixes may be one policy.
+/// The way in which selectors with prefixes of different lengths become policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Prefixes {
-    /// The file has no other policy.
+    /// As one policy: the file has no other.
     Together,
+    /// As a policy of each length: others may come between.
     Apart,
 }
 

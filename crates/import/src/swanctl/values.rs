@@ -196,7 +196,7 @@ fn ports(text: &str) -> Result<PortRange, NoSelector> {
     PortRange::new(lo, hi).map_err(|_| NoSelector::Wrong)
 }
 
-/// What `esp_proposals` comes to here.
+/// Proposals, as far as they are suites of ours.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Proposed {
     /// The first suite that Lockgate has, and the words that it is of.
