@@ -100,7 +100,7 @@ fn all_that_has_no_place_is_told_with_its_line() {
         "swanctl.conf:44:13: differs: esp_proposals: a peer has one suite: aes-128-gcm",
         "differs: esp_proposals: a peer has one suite: chacha20-poly1305, from chacha20poly1305",
         "not taken: pools: addresses that IKE assigns",
-        "not taken: remote_addrs: child phones is left out: the peer may have any address",
+        "not taken: remote_addrs: child phones of roadwarrior is left out: the peer may have any address",
         "not taken: secrets: identities, certificates, secrets and IKE's own settings stay",
     ] {
         assert!(told.contains(line), "no {line:?} in:\n{told}");
@@ -155,7 +155,7 @@ fn a_child_that_would_hold_for_other_packets_here_is_left_out() {
         ("mark_out = 5", "it is for a part of the packets"),
         ("if_id_in = %unique", "it is for a part of the packets"),
         ("ah_proposals = sha256", "Lockgate has no AH"),
-        ("mode = beet", "Lockgate has no such mode"),
+        ("mode = BEET", "Lockgate has no such mode"),
         ("mode = transport", "in transport mode both selectors are the ends"),
         ("remote_ts = 10.2.0.0/16[tcp/opaque]", "Lockgate has no OPAQUE ports"),
         ("remote_ts = 10.2.0.0/16[tcp/nfs]", "nothing here knows the names"),
@@ -165,7 +165,10 @@ fn a_child_that_would_hold_for_other_packets_here_is_left_out() {
         let imported = good(&child(lines));
         assert_eq!((imported.peers, imported.policies), (0, 0), "{lines}");
         let told = omissions(&imported);
-        assert!(told.contains(&format!("child net is left out: {reason}")), "{lines}: {told}");
+        assert!(
+            told.contains(&format!("child net of gw-b is left out: {reason}")),
+            "{lines}: {told}"
+        );
         parsed(&imported);
     }
     for (lines, reason) in [
@@ -176,7 +179,10 @@ fn a_child_that_would_hold_for_other_packets_here_is_left_out() {
         ("if_id_out = 7", "it is for a part of the packets"),
     ] {
         let told = omissions(&good(&connection(lines, "")));
-        assert!(told.contains(&format!("child net is left out: {reason}")), "{lines}: {told}");
+        assert!(
+            told.contains(&format!("child net of gw-b is left out: {reason}")),
+            "{lines}: {told}"
+        );
     }
     let twice =
         child("").replace("children {", "children { first : connections.gw-b.children.net {}");

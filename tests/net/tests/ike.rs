@@ -284,3 +284,27 @@ fn a_child_whose_sa_was_deleted_ends_at_both_gateways_and_comes_again() {
     place.lab.flows_again();
     place.lab.balances();
 }
+
+#[test]
+fn what_import_writes_for_charons_own_file_carries_the_traffic() {
+    let Some(mut place) = Place::build("what_import_writes", |_| ()) else { return };
+    let directory = place.lab.gateways.directory().to_owned();
+    let theirs = directory.join("charon-1/swanctl.conf").display().to_string();
+    let lockgate = place.lab.gateways.daemon(1).unwrap().command(&[]);
+    let mut import = std::process::Command::new(lockgate.get_program());
+    let imported = import.args(["import", "swanctl", &theirs]).output().unwrap();
+    assert!(imported.status.success(), "{imported:?}");
+    let text = String::from_utf8(imported.stdout).unwrap();
+    let sections = &text[text.find("\n[peer.").expect(&text)..];
+    let ours = std::fs::read_to_string(place.lab.gateways.file(1).path()).unwrap();
+    let rest = &ours[..ours.find("\n[peer.").expect(&ours)];
+    let file = directory.join("imported.toml");
+    std::fs::write(&file, format!("{rest}{sections}")).unwrap();
+    place.lab.gateways.daemon(1).unwrap().apply(&file).unwrap_or_else(|error| panic!("{error}"));
+    let to = place.lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    let sas = place.sas(1);
+    assert!(sas.iter().all(|sa| sa["peer"] == "gw" && sa["owner"] == "ike"), "{sas:?}");
+    place.lab.balances();
+}

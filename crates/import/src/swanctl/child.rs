@@ -17,6 +17,9 @@ use crate::problem::{Fate, Mistake, shown};
 /// Selectors that an SA has at each end at most (`LG_MAX_SELECTORS` of the plugin).
 const MAX_SELECTORS: usize = 64;
 
+/// Policies of all children at most.
+const MAX_POLICIES: usize = 1 << 17;
+
 /// Settings of a connection that its children share.
 pub(super) struct Parent<'c> {
     pub(super) name: &'c str,
@@ -114,7 +117,7 @@ impl Reader<'_, '_> {
             let advice = "use tunnel".to_owned();
             Err(Untaken { at, word: "mode", reason: reason.into(), advice })
         };
-        match text {
+        match &*text.to_ascii_lowercase() {
             "tunnel" => Ok(ChildMode::Sas(Mode::Tunnel)),
             "transport" => Ok(ChildMode::Sas(Mode::Transport)),
             "pass" => Ok(ChildMode::Pass),
@@ -122,9 +125,9 @@ impl Reader<'_, '_> {
             "beet" | "transport_proxy" => untaken("Lockgate has no such mode"),
             other => {
                 let known = ["tunnel", "transport", "pass", "drop"];
-                let nearest = nearest(other, known.into_iter());
+                let (text, nearest) = (shown(other), nearest(other, known.into_iter()));
                 let expected = "tunnel, transport, transport_proxy, beet, pass or drop";
-                self.mistake(at, Mistake::BadValue { text: shown(other), expected, nearest });
+                self.mistake(at, Mistake::BadValue { text, expected, nearest });
                 untaken("its mode is wrong")
             }
         }
@@ -134,6 +137,7 @@ impl Reader<'_, '_> {
     fn traps(&mut self, view: &View) -> bool {
         let Some((at, text)) = self.tree.value(view, "start_action") else { return false };
         let words = ["none", "trap", "start", "route", "restart", "clear"];
+        let text = text.to_ascii_lowercase();
         let all = text.split(['|', ',']).map(str::trim);
         for word in all.clone().filter(|word| !words.contains(word)) {
             let (text, nearest) = (shown(word), nearest(word, words.into_iter()));
@@ -270,6 +274,10 @@ impl Reader<'_, '_> {
         };
         let all = joined(kind, selectors, self.prefixes).map_err(untaken)?;
         let count = all.len();
+        if self.drafts.policies.len() + count > MAX_POLICIES {
+            let advice = "import a part of the file";
+            return Err(untaken(("there are more than 131072 policies", advice)));
+        }
         for (place, (selector, rank)) in all.into_iter().enumerate() {
             let wanted = if count > 1 { format!("{name}-{}", place + 1) } else { name.to_owned() };
             let name = self.policy_names.give(&wanted);
@@ -363,6 +371,7 @@ impl Reader<'_, '_> {
     fn dscp(&mut self, view: &View) -> Option<u8> {
         let (at, text) = self.tree.value(view, "copy_dscp")?;
         let known = ["out", "in", "yes", "no"];
+        let text = &*text.to_ascii_lowercase();
         match text {
             "in" | "yes" => {
                 let reason = "the DSCP of an outer header never goes into the inner one";

@@ -44,7 +44,8 @@ impl Reader<'_, '_> {
             views.extend(tree.section(&children, child)?.map(|view| (child, view)));
         }
         let is_shunt = |view: &View| {
-            tree.value(view, "mode").is_some_and(|(_, mode)| matches!(mode, "pass" | "drop"))
+            let is = |mode: &str| ["pass", "drop"].iter().any(|of| mode.eq_ignore_ascii_case(of));
+            tree.value(view, "mode").is_some_and(|(_, mode)| is(mode))
         };
         let with_sas = views.iter().filter(|(_, view)| !is_shunt(view)).count();
         let parent = Parent {
@@ -64,7 +65,8 @@ impl Reader<'_, '_> {
                 self.mistake(at, Mistake::UnknownWord { word, context, nearest: None });
             }
             if let Err(Untaken { at, word, reason, advice }) = self.child(name, view, &parent) {
-                let reason = format!("child {} is left out: {reason}", shown(name));
+                let of = shown(parent.name);
+                let reason = format!("child {} of {of} is left out: {reason}", shown(name));
                 self.note(Fate::Left, at, word, (&reason, &advice));
             }
         }

@@ -1,11 +1,18 @@
 //! Selectors of policies out of the traffic selectors of a child, and the order in which charon has
 //! Linux ask them.
 
+use std::collections::HashSet;
+
 use policy::{AddressRange, PortRange, Selector, UpperSelector};
 use wire::Family;
 use wire::flow::protocol;
 
 use super::values::TrafficSelector;
+
+/// Addresses of an end at most: as many as a list of a policy has.
+const MAX_ADDRESSES: usize = 4096;
+/// Groups of selectors of an end at most.
+const MAX_CLASSES: usize = 64;
 
 /// The kind of a child, as far as it decides on the order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +51,7 @@ pub(super) fn joined(
     prefixes: Prefixes,
 ) -> Result<Vec<(Selector, u32)>, Untaken> {
     let [local, remote] = ends.each_ref().map(|end| classes(end, prefixes));
+    let (local, remote) = (local?, remote?);
     let mut found = Vec::new();
     for one in &local {
         for other in &remote {
@@ -64,22 +72,35 @@ pub(super) fn joined(
     }
 }
 
-fn classes(end: &[(AddressRange, TrafficSelector)], prefixes: Prefixes) -> Vec<Class> {
+/// The selectors of an end in groups that become one policy each.
+fn classes(
+    end: &[(AddressRange, TrafficSelector)],
+    prefixes: Prefixes,
+) -> Result<Vec<Class>, Untaken> {
+    const TOO_MANY: Untaken =
+        ("it has very many different selectors", "make several children of it");
     let mut classes: Vec<Class> = Vec::new();
+    let mut seen = HashSet::new();
     for (range, selector) in end {
         let bits = (prefixes == Prefixes::Apart).then(|| prefix_bits(range));
         let key = (selector.protocol, selector.ports, bits);
-        let same = |class: &&mut Class| (class.protocol, class.ports, class.bits) == key;
-        match classes.iter_mut().find(same) {
-            Some(class) if class.addresses.contains(range) => {}
-            Some(class) => class.addresses.push(*range),
+        if !seen.insert((*range, selector.protocol, selector.ports)) {
+            continue;
+        }
+        let same = |class: &Class| (class.protocol, class.ports, class.bits) == key;
+        match classes.iter().position(same) {
+            Some(class) => classes[class].addresses.push(*range),
+            None if classes.len() >= MAX_CLASSES => return Err(TOO_MANY),
             None => {
                 let (protocol, ports, bits) = key;
                 classes.push(Class { protocol, ports, bits, addresses: vec![*range] });
             }
         }
+        if seen.len() > MAX_ADDRESSES {
+            return Err(TOO_MANY);
+        }
     }
-    classes
+    Ok(classes)
 }
 
 fn upper(protocol: Option<u8>, ports: [Option<PortRange>; 2]) -> Result<UpperSelector, Untaken> {
@@ -195,5 +216,9 @@ mod tests {
         assert!(count(&four[..1], &six, Prefixes::Together).is_err());
         assert!(count(&["10.0.0.1[icmp/8]"], &["10.0.0.2"], Prefixes::Together).is_err());
         assert!(count(&["10.0.0.1[gre/8]"], &["10.0.0.2"], Prefixes::Together).is_err());
+        let ports: Vec<String> = (1..100).map(|port| format!("10.0.0.1[tcp/{port}]")).collect();
+        let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+        assert_eq!(count(&ports[..64], &["10.0.0.2"], Prefixes::Apart), Ok(64));
+        assert!(count(&ports, &["10.0.0.2"], Prefixes::Together).is_err());
     }
 }

@@ -293,7 +293,7 @@ fn algorithm(word: &str) -> Option<Algorithm> {
         "camelliaxcbc",
         "aescmac",
     ];
-    const EXCHANGES: [&str; 12] = [
+    const EXCHANGES: [&str; 13] = [
         "modp",
         "ecp",
         "curve25519",
@@ -306,6 +306,7 @@ fn algorithm(word: &str) -> Option<Algorithm> {
         "ke1_",
         "ke2_",
         "ke3_",
+        "prf",
     ];
     let found = match word {
         "null" => Encryption(Some(Cipher::Null), 0),

@@ -934,6 +934,36 @@ mod tests {
     }
 
     #[test]
+    fn children_of_ike_have_their_names_and_times_where_there_are_any() {
+        let ike = v1::IkeChild {
+            connection: "gw-b".into(),
+            child: "net".into(),
+            reqid: 7,
+            established_s: 307,
+            rekey_due_s: Some(0),
+        };
+        let sa = v1::SecurityAssociation { spi: "0x00001001".into(), ..Default::default() };
+        let show = |sas: Vec<v1::SecurityAssociation>| {
+            let answer = v1::SecurityAssociations { sas };
+            security_associations(&answer, Columns::All)
+        };
+        assert!(!show(vec![sa.clone()]).contains("Children of IKE"));
+        let shown =
+            show(vec![v1::SecurityAssociation { ike: Some(ike.clone()), ..sa.clone() }, sa]);
+        let (_, children) = shown.split_once("Children of IKE").expect(&shown);
+        for word in ["0x00001001", "gw-b", "net", "7", "5 min 7 s ago", "now"] {
+            assert!(children.contains(word), "no {word} in:\n{shown}");
+        }
+        assert_eq!(children.matches("0x00001001").count(), 1, "{children}");
+        // Without names and without a limit.
+        let ike = v1::IkeChild { reqid: 8, ..v1::IkeChild::default() };
+        assert_eq!(child(&ike), ["-", "-", "8", "0.0 s ago", "-"]);
+        let peer = v1::Peer { name: "b".into(), ike: Some(ike), ..v1::Peer::default() };
+        let shown = peers(&v1::Peers { peers: vec![peer] }, Columns::All);
+        assert!(shown.contains("Children of IKE"), "{shown}");
+    }
+
+    #[test]
     fn durations_read_like_those_of_people() {
         let texts = [4_200, 307_000, 11_000_000, 200_000_000].map(duration);
         assert_eq!(texts, ["4.2 s", "5 min 7 s", "3 h 3 min", "2 d 7 h"]);
