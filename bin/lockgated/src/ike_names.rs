@@ -153,7 +153,7 @@ mod tests {
         // Put once more, as after a break of the connection.
         names.add(one.clone(), 1);
         for named in [&one, &other, &next] {
-            assert_eq!(child(&names, named), "gw/net\\u{202E}", "{named:?}");
+            assert_eq!(child(&names, named), "gw/net\\u{202e}", "{named:?}");
         }
         assert_eq!([&of_other_peer, &of_other_child].map(|sa| child(&names, sa)), ["/", "/"]);
         names.forget(&one);
