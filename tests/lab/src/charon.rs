@@ -73,11 +73,11 @@ pub struct Charon {
     directory: PathBuf,
 }
 
-/// The plugin that was built.
+/// Returns the plugin that was built, or is installed.
 ///
 /// # Errors
 /// [`LabError::Missing`], [`LabError::NotBuilt`].
-fn plugin() -> Result<PathBuf, LabError> {
+pub fn plugin() -> Result<PathBuf, LabError> {
     if !Path::new(CHARON).is_file() || crate::programs::find("swanctl").is_none() {
         let charon = Need {
             program: "charon",

@@ -46,6 +46,11 @@ impl Machine {
         Ok(Machine { holder })
     }
 
+    /// A process inside.
+    pub fn pid(&self) -> u32 {
+        self.holder.pid()
+    }
+
     /// A program that will run inside, in the root directory.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
