@@ -69,11 +69,21 @@ struct Block {
     commands: Vec<String>,
 }
 
-/// The blocks of shell of a text.
+/// Sections whose blocks run.
+const SECTIONS: [&str; 2] = ["## Set up", "## From nothing to a tunnel with certificates"];
+
+/// The blocks of shell of these sections of a text.
 fn blocks(text: &str) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut lines = text.lines().enumerate();
+    let mut runs = false;
     while let Some((at, line)) = lines.next() {
+        if line.starts_with("## ") {
+            runs = SECTIONS.contains(&line);
+        }
+        if !runs {
+            continue;
+        }
         let Some(mark) = line.strip_prefix("```sh") else { continue };
         let (mut commands, mut open) = (Vec::<String>::new(), None);
         for (_, line) in lines.by_ref().take_while(|(_, line)| *line != "```") {
@@ -323,9 +333,9 @@ fn every_substitute_is_needed() {
 
 #[test]
 fn commands_with_a_document_a_loop_or_a_second_line_are_one() {
-    let text = "```sh gw-a\na\ncat > f <<'END'\nx\nEND\nb \\\n c\nfor n in 1; do\n d\ndone\n```\n\
-                ```toml\nno\n```\n";
+    let text = "```sh\nno\n```\n## Set up\n```sh gw-a\na\ncat > f <<'END'\nx\nEND\nb \\\n c\nfor n in 1; do\n d\ndone\n```\n\
+                ```toml\nno\n```\n## Other\n```sh\nno\n```\n";
     let commands = ["a", "cat > f <<'END'\nx\nEND", "b \\\n c", "for n in 1; do\n d\ndone"];
     let commands = commands.map(str::to_owned).to_vec();
-    assert_eq!(blocks(text), [Block { line: 2, at: "gw-a".into(), commands }]);
+    assert_eq!(blocks(text), [Block { line: 6, at: "gw-a".into(), commands }]);
 }

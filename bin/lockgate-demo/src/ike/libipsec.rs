@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use io::CaptureReader;
 use netlab::capture::{Scope, Tally};
-use netlab::charon::{Charon, CharonPlan, Esp, KeysInLog};
 use netlab::ping::Ping;
 use netlab::stream::{Delivery, Stream};
 use netlab::{LabError, interrupt};
 
-use super::plan::Proof;
-use super::stage::{A, B, LIMIT, Stage, build_sites, events, secret};
+use super::elsewhere::{Elsewhere, Other};
+use super::stage::{A, B, LIMIT, Stage, events};
 use crate::report::Check;
 
 /// The plugin that has it.
@@ -35,22 +34,10 @@ pub(super) fn peer(stage: &mut Stage) -> Result<(), LabError> {
         }
     }
     stage.say("a second laboratory: gateway b is strongSwan alone, with ESP in UDP");
-    let (mut gateways, mut ends) = build_sites("encapsulation = \"udp\"\n")?;
-    gateways.start(A)?;
-    let (proof, run_dir) = (Proof::Secret(secret()?), gateways.file(A).run_dir());
-    let mut charons = Vec::new();
-    for (number, esp) in [(B, Esp::Libipsec), (A, Esp::Lockgate(&run_dir))] {
-        let end = &mut ends[usize::from(number - A)];
-        end.proposal = PROPOSAL;
-        let folder = gateways.directory().join(format!("charon-{number}"));
-        std::fs::create_dir_all(&folder).map_err(LabError::file(&folder))?;
-        let connections = end.swanctl(&proof, &[]);
-        let plan = CharonPlan { esp, connections, keys_in_log: KeysInLog::No };
-        charons.push(Charon::launch(&gateways.site(number).gateway, &folder, &plan)?);
-    }
-    stage.wait("charon's plugin is connected", |_| {
-        Ok(!events(&gateways, A, "charon_connected")?.is_empty())
-    })?;
+    let more = |_| "encapsulation = \"udp\"\n".to_owned();
+    let mut place = Elsewhere::build(more, |end| end.proposal = PROPOSAL)?;
+    place.start(stage, Other::Libipsec)?;
+    let gateways = &mut place.gateways;
     let capture = gateways.capture(Scope::Heads)?;
     let [to_b, to_a] = [B, A].map(|number| gateways.site(number).host_v4());
     let there = Ping::new(&to_b, 10).run_until_answered(&gateways.site(A).host)?;
@@ -63,7 +50,7 @@ pub(super) fn peer(stage: &mut Stage) -> Result<(), LabError> {
     let imbalance = gateways.daemon(A)?.settled(LIMIT)?.ledger_imbalance;
     stage.report.wire.udp_esp += in_udp;
     stage.report.wire.clear += wire.clear;
-    stage.report.ike.acquires += events(&gateways, A, "acquire")?.len() as u64;
+    stage.report.ike.acquires += events(gateways, A, "acquire")?.len() as u64;
     let (lost, sent) = stage.note_lost(&deliveries);
     let repeated: usize = deliveries.iter().map(Delivery::repeated).sum();
     let ok = there.all_answered() && back.all_answered() && lost == 0 && repeated == 0;

@@ -7,14 +7,17 @@
 //! host-a ── gw-a ── wire (ESP alone) ── gw-b ── host-b
 //! ```
 //! First with a pre-shared key, then with certificates; under changes of keys and kills of either
-//! side; with 300 CHILD_SAs. Two others judge it: tshark, which decrypts a capture with the keys of
-//! charon's log, and strongSwan's own ESP in user space as the peer. Needs root and strongSwan.
+//! side; with 300 CHILD_SAs; with a gateway that moves. Two others judge it: tshark, which decrypts
+//! a capture with the keys of charon's log, and strongSwan's own ESP in user space as the peer.
+//! Needs root and strongSwan.
 
 mod certificates;
 mod children;
 mod crashes;
 mod decrypted;
+mod elsewhere;
 mod libipsec;
+mod moves;
 mod plan;
 mod report;
 mod scenes;
@@ -31,7 +34,7 @@ use stage::Stage;
 type Scene = fn(&mut Stage) -> Result<(), LabError>;
 
 /// The scenes in their order.
-const SCENES: [Scene; 7] = [
+const SCENES: [Scene; 8] = [
     scenes::first_packet,
     scenes::new_keys,
     crashes::kills,
@@ -39,6 +42,7 @@ const SCENES: [Scene; 7] = [
     children::many,
     decrypted::by_tshark,
     libipsec::peer,
+    moves::mobike,
 ];
 /// The number of scenes.
 pub(crate) const LAST_SCENE: u32 = SCENES.len() as u32;

@@ -23,6 +23,8 @@ pub(super) struct End {
     pub(super) networks: [Vec<String>; 2],
     /// Proposal of ESP.
     pub(super) proposal: &'static str,
+    /// Further lines of charon's connection.
+    pub(super) connection: &'static str,
 }
 
 /// A way in which gateways prove who they are.
@@ -51,6 +53,7 @@ impl End {
             addresses: [peer.local.clone(), peer.remote.clone()],
             networks: [peer.ours.clone(), peer.theirs.clone()],
             proposal: PROPOSAL,
+            connection: "mobike = no",
         }
     }
 
@@ -93,6 +96,7 @@ impl End {
                 String::new(),
             ),
         };
+        let more = self.connection;
         let [ours, theirs] = self.networks.each_ref().map(|networks| networks.join(","));
         let mut children = self.child(CHILD, [&ours, &theirs], "start_action = trap");
         for Further { name, networks: [ours, theirs] } in further {
@@ -104,7 +108,7 @@ impl End {
         version = 2
         local_addrs = {local}
         remote_addrs = {remote}
-        mobike = no
+        {more}
         proposals = aes256-sha256-x25519
         local {{
             {local_auth}
@@ -149,6 +153,7 @@ mod tests {
             addresses: ["192.0.2.1", "192.0.2.2"].map(text),
             networks: [vec![text("10.1.0.0/16")], vec![text("10.2.0.0/16")]],
             proposal: PROPOSAL,
+            connection: "",
         };
         let further =
             Further { name: text("c1"), networks: ["10.3.0.0/28", "10.4.0.0/28"].map(text) };
