@@ -333,8 +333,8 @@ fn every_substitute_is_needed() {
 
 #[test]
 fn commands_with_a_document_a_loop_or_a_second_line_are_one() {
-    let text = "```sh\nno\n```\n## Set up\n```sh gw-a\na\ncat > f <<'END'\nx\nEND\nb \\\n c\nfor n in 1; do\n d\ndone\n```\n\
-                ```toml\nno\n```\n## Other\n```sh\nno\n```\n";
+    let text = "```sh\nno\n```\n## Set up\n```sh gw-a\na\ncat > f <<'END'\nx\nEND\nb \\\n c\n\
+                for n in 1; do\n d\ndone\n```\n```toml\nno\n```\n## Other\n```sh\nno\n```\n";
     let commands = ["a", "cat > f <<'END'\nx\nEND", "b \\\n c", "for n in 1; do\n d\ndone"];
     let commands = commands.map(str::to_owned).to_vec();
     assert_eq!(blocks(text), [Block { line: 6, at: "gw-a".into(), commands }]);
