@@ -1,4 +1,4 @@
-//! 300 CHILD_SAs, one after another, each with a peer and a policy of its own.
+//! 300 CHILD_SAs, one after another and beside streams, each with a peer and a policy of its own.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netlab::capture::Scope;
+use netlab::stream::Stream;
 use netlab::vici::Vici;
 use netlab::{LabError, interrupt};
 
@@ -39,6 +40,8 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
     // The tunnel is there already, or comes with the first: not counted.
     let pid = stage.gateways.daemon(A)?.pid();
     let (memory_before_kib, before) = (resident_kib(pid)?, Used::of(pid)?);
+    let step = Duration::from_millis(2);
+    let streams = [stage.gateways.stream(A, B, step)?, stage.gateways.stream(B, A, step)?];
     let began = Instant::now();
     for child in 1..=CHILDREN {
         interrupt::check()?;
@@ -55,6 +58,7 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
         worker_us: each(before.workers, used.workers),
         others_us: each(before.others, used.others),
     });
+    let (lost, sent) = stage.note_lost(&streams.map(Stream::finish));
     let installed = [stage.sas(A)?.len() - present, stage.sas(B)?.len() - present];
     let arrived = packet_by_each(stage)?;
     let wire = stage.add_capture(capture)?;
@@ -66,14 +70,16 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
     // Two SPIs of each, besides what else is there.
     let spis = wire.spis().len();
     stage.note(Check {
-        name: "300 CHILD_SAs one after another, and a packet each way by each",
+        name: "300 CHILD_SAs one after another beside streams, and a packet each way by each",
         ok: installed == [expected; 2]
             && arrived == expected
             && spis >= expected
-            && wire.clear == 0,
+            && wire.clear == 0
+            && lost == 0
+            && sent > 0,
         detail: format!(
-            "{} ms, {rate:.0} a second; {installed:?} SAs more; {arrived} of {expected} packets \
-             arrived, by {spis} SAs",
+            "{} ms, {rate:.0} a second; {lost} of {sent} packets of the streams lost; {installed:?} \
+             SAs more; {arrived} of {expected} packets arrived, by {spis} SAs",
             took.as_millis()
         ),
     });
