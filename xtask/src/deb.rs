@@ -61,7 +61,9 @@ const TOOLS: Package = Package {
     ],
     // Those of a laboratory in network namespaces.
     runs: &["nftables", "iproute2", "ethtool", "tcpdump", "iputils-ping", "iperf3"],
-    recommends: "",
+    // Of the demonstration of keys from IKE.
+    recommends: "Suggests: strongswan-charon, strongswan-swanctl, strongswan-pki, \
+                 libstrongswan-standard-plugins, libcharon-extra-plugins, tshark\n",
     description: "\
 Description: benches and demonstrations of the gateway Lockgate
  Lockgate is an IPsec gateway in user space.
