@@ -287,7 +287,7 @@ fn a_child_whose_sa_was_deleted_ends_at_both_gateways_and_comes_again() {
 
 #[test]
 fn what_import_writes_for_charons_own_file_carries_the_traffic() {
-    let Some(mut place) = Place::build("what_import_writes", |_| ()) else { return };
+    let Some(place) = Place::build("what_import_writes", |_| ()) else { return };
     let directory = place.lab.gateways.directory().to_owned();
     let theirs = directory.join("charon-1/swanctl.conf").display().to_string();
     let lockgate = place.lab.gateways.daemon(1).unwrap().command(&[]);
