@@ -69,12 +69,12 @@ fn daemon(stage: &mut Stage) -> Result<(), LabError> {
 /// Kills gateway a's charon. Its SAs stay; one that begins anew replaces them.
 fn charon(stage: &mut Stage) -> Result<(), LabError> {
     let before = stage.outbound(A)?;
-    let gone = stage.events(A, "charon_gone")?.len();
+    let gone = stage.newest(A, "charon_gone")?;
     let capture = stage.capture(Scope::Heads)?;
     let streams = stage.both_ways()?;
     interrupt::sleep(Duration::from_millis(300))?;
     stage.kill_charon(A);
-    stage.wait("charon is gone", |stage| Ok(stage.events(A, "charon_gone")?.len() > gone))?;
+    stage.wait("charon is gone", |stage| Ok(stage.newest(A, "charon_gone")? > gone))?;
     interrupt::sleep(DEAD)?;
     let deliveries = streams.map(Stream::finish);
     let (lost, sent) = stage.note_lost(&deliveries);

@@ -67,6 +67,7 @@ fn play(stage: &mut Stage, scenes: u32) -> Result<(), LabError> {
     scenes::start(stage)?;
     for scene in SCENES.iter().take(scenes as usize) {
         scene(stage)?;
+        stage.count_acquires()?;
         stage.report.scenes += 1;
     }
     stage.settle()

@@ -38,6 +38,8 @@ pub(super) struct Stage {
     pub(super) report: IkeReport,
     /// Packets of the captures since the daemons were started.
     tally: Tally,
+    /// Number of the last acquire of each gateway that is in the report.
+    counted: [u64; 2],
     progress: Progress,
 }
 
@@ -73,7 +75,7 @@ impl Stage {
         let (charons, tally) = ([None, None], Tally::default());
         let (proof, report) = (Proof::Secret(secret()?), IkeReport::new());
         progress.say("", "host-a, gw-a, wire, gw-b, host-b: five namespaces");
-        Ok(Stage { charons, gateways, ends, proof, report, tally, progress })
+        Ok(Stage { charons, gateways, ends, proof, report, tally, counted: [0; 2], progress })
     }
 
     /// Prints a line of progress.
@@ -134,14 +136,14 @@ impl Stage {
     ) -> Result<(), LabError> {
         let folder = self.charon_folder(number);
         std::fs::create_dir_all(&folder).map_err(LabError::file(&folder))?;
-        let before = self.events(number, "charon_connected")?.len();
+        let before = self.newest(number, "charon_connected")?;
         let run_dir = self.gateways.file(number).run_dir();
         let connections = self.end(number).swanctl(proof, &[]);
         let plan = CharonPlan { esp: Esp::Lockgate(&run_dir), connections, keys_in_log };
         let charon = Charon::launch(&self.gateways.site(number).gateway, &folder, &plan)?;
         self.charons[place(number)] = Some(charon);
         self.wait("charon's plugin is connected", |stage| {
-            Ok(stage.events(number, "charon_connected")?.len() > before)
+            Ok(stage.newest(number, "charon_connected")? > before)
         })
     }
 
@@ -186,9 +188,31 @@ impl Stage {
 
     /// Kills a daemon as a crash would; what its events counted is kept.
     pub(super) fn kill_daemon(&mut self, number: u8) -> Result<(), LabError> {
-        self.report.ike.acquires += self.events(number, "acquire")?.len() as u64;
+        self.count_acquires()?;
         self.gateways.kill(number);
+        // The next one counts from the beginning.
+        self.counted[place(number)] = 0;
         Ok(())
+    }
+
+    /// Adds the acquires that are not counted yet. A daemon forgets old events.
+    pub(super) fn count_acquires(&mut self) -> Result<(), LabError> {
+        for number in [A, B] {
+            let counted = &mut self.counted[place(number)];
+            for event in events(&self.gateways, number, "acquire")? {
+                if is_newer(&event, *counted) {
+                    *counted = event["number"].as_u64().unwrap_or(*counted);
+                    self.report.ike.acquires += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of the newest event of a kind; 0 if there is none.
+    pub(super) fn newest(&self, number: u8, kind: &str) -> Result<u64, LabError> {
+        let events = self.events(number, kind)?;
+        Ok(events.last().and_then(|event| event["number"].as_u64()).unwrap_or(0))
     }
 
     /// Events of one kind of a gateway, oldest first.
@@ -255,12 +279,10 @@ impl Stage {
 
     /// Waits until no packet is under way, and notes sums and what all captures saw.
     pub(super) fn settle(&mut self) -> Result<(), LabError> {
-        let (mut total, mut acquires) = (Counters::default(), 0);
+        let mut total = Counters::default();
         for number in [A, B] {
             total.add(&self.gateways.daemon(number)?.settled(Duration::from_secs(3))?);
-            acquires += self.events(number, "acquire")?.len() as u64;
         }
-        self.report.ike.acquires += acquires;
         self.report.ledger_imbalance = Some(total.ledger_imbalance);
         self.report.drops = total.drops.into_iter().filter(|&(_, count)| count > 0).collect();
         let imbalance = total.ledger_imbalance;
@@ -308,6 +330,10 @@ impl Stage {
         self.report.wire.clear += clear;
         Ok(std::mem::take(&mut self.report))
     }
+}
+
+fn is_newer(event: &Value, than: u64) -> bool {
+    event["number"].as_u64().is_some_and(|number| number > than)
 }
 
 fn place(number: u8) -> usize {
