@@ -202,6 +202,8 @@ fn the_first_packet_waits_for_its_keys_and_none_is_lost_when_they_change() {
     let listed = place.swanctl(1, &["--list-sas"]);
     assert!(listed.contains("AES_GCM_16-256/ESN") && listed.contains(" packets"), "{listed}");
     wait_for("old SAs go", || place.sas(1).len() == 2);
+    // The successors have them too.
+    place.shows_names();
     place.lab.balances();
 }
 

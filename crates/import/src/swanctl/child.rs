@@ -347,7 +347,8 @@ impl Reader<'_, '_> {
                 shown(&words)
             );
             let only = if words == "default" { "aes128gcm16" } else { words.as_str() };
-            let advice = format!("propose it alone: esp_proposals = {only}");
+            let advice =
+                format!("propose no other algorithms than {only}; key exchange and esn stay");
             self.note(Fate::Differs, at, word, (&reason, &advice));
         }
         (suite, false)
