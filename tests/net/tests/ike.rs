@@ -31,6 +31,8 @@ struct Wish<'w> {
     section: &'w dyn Fn(u8) -> String,
     /// Other ends and networks of a gateway's peer.
     peer: &'w dyn Fn(u8, &mut PeerEntry),
+    /// All sections for a gateway's peer, in place of the usual ones.
+    instead: Option<&'w dyn Fn(&PeerEntry) -> String>,
     /// Other plans of a gateway's charon.
     child: &'w dyn Fn(u8, &mut ChildPlan),
 }
@@ -42,9 +44,20 @@ impl Default for Wish<'_> {
             proposals: [PROPOSAL; 2],
             section: &|_| String::new(),
             peer: &|_, _| (),
+            instead: None,
             child: &|_, _| (),
         }
     }
+}
+
+/// The sections of a peer with one policy.
+fn sections(peer: &PeerEntry, (suite, more): (&str, String)) -> String {
+    let PeerEntry { name, local, remote, ours, theirs, .. } = peer;
+    format!(
+        "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"ike\"\n\
+         suite = \"{suite}\"\n{more}\n\n[[policy]]\nname = \"to-{name}\"\n\
+         peer = \"{name}\"\nlocal = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
+    )
 }
 
 impl Place {
@@ -65,13 +78,11 @@ impl Place {
             let mut peer = file.peers.pop().unwrap();
             let identities = [peer.local.clone(), peer.remote.clone()];
             (wish.peer)(number, &mut peer);
-            let PeerEntry { name, local, remote, ours, theirs, .. } = peer;
-            let (suite, more) = (wish.suite, (wish.section)(number));
-            file.extra += &format!(
-                "\n[peer.{name}]\nlocal = \"{local}\"\nremote = \"{remote}\"\nkeys = \"ike\"\n\
-                 suite = \"{suite}\"\n{more}\n\n[[policy]]\nname = \"to-{name}\"\n\
-                 peer = \"{name}\"\nlocal = {ours:?}\nremote = {theirs:?}\npriority = 100\n"
-            );
+            file.extra += &match wish.instead {
+                Some(sections) => sections(&peer),
+                None => sections(&peer, (wish.suite, (wish.section)(number))),
+            };
+            let PeerEntry { local, remote, ours, theirs, .. } = peer;
             let mut child = ChildPlan {
                 ends: [local, remote],
                 identities,
@@ -308,5 +319,54 @@ fn what_import_writes_for_charons_own_file_carries_the_traffic() {
     assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
     let sas = place.sas(1);
     assert!(sas.iter().all(|sa| sa["peer"] == "gw" && sa["owner"] == "ike"), "{sas:?}");
+    place.lab.balances();
+}
+
+#[test]
+fn a_tunnel_that_charon_alone_describes_waits_for_its_keys_and_ends_with_its_policy() {
+    let bounds = |PeerEntry { local, remote, ours, theirs, .. }: &PeerEntry| {
+        format!(
+            "\n[ike]\nends = [\"{local}\"]\npeers = [\"{remote}\"]\nlocal = {ours:?}\n\
+             remote = {theirs:?}\nsuites = [\"{SUITE}\"]\n"
+        )
+    };
+    let test = "a_tunnel_that_charon_alone";
+    let wish = Wish { instead: Some(&bounds), ..Wish::default() };
+    let Some(lab) = lab(test, Plan::default()) else { return };
+    let Some(mut place) = Place::of(test, lab, &wish) else { return };
+    let peers = |place: &Place| -> Vec<Value> {
+        let shown = place.lab.gateways.daemon(1).unwrap().ask(&["show", "peer"]).unwrap();
+        let peers = shown["peers"].as_array().cloned().unwrap_or_default();
+        peers.iter().map(|peer| peer["name"].clone()).collect()
+    };
+    assert_eq!(peers(&place), ["ike:1"], "{}", place.story());
+    assert!(place.sas(1).is_empty(), "a trap makes no SA");
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    let to = place.lab.gateways.site(2).host_v4();
+    let ping = |place: &Place| Ping::new(&to, 5).run(&place.lab.gateways.site(1).host).unwrap();
+    let answers = ping(&place);
+    assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
+    let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
+    assert!(wire.esp >= 10 && wire.clear == 0, "{wire:?}");
+    // Keys change under a stream.
+    let Place { lab, charons, .. } = &mut place;
+    let charon = charons[0].as_ref().expect("it runs");
+    let quarry = lab.hunt(|gateways| {
+        let gateway = &gateways.site(1).gateway;
+        charon.swanctl(gateway, &["--rekey", "--child", "net"]).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
+    }
+    // Without SAs the trap keeps packets back; without it there is no policy at all.
+    place.swanctl(1, &["--uninstall", "--child", "net"]);
+    place.swanctl(1, &["--terminate", "--child", "net"]);
+    wait_for("charon's peer goes", || peers(&place).is_empty());
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    let answers = ping(&place);
+    assert_eq!(answers.received, 0, "{}", answers.text);
+    let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
+    assert_eq!((wire.esp, wire.clear), (0, 0), "{wire:?}");
     place.lab.balances();
 }
