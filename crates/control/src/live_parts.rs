@@ -409,7 +409,10 @@ impl LiveParts {
     fn judge_tunnels(&mut self, config: &Validated, view: &View) {
         for peer in &config.peers {
             let address = Address::from(peer.tunnel().local);
-            if !view.addresses.iter().any(|(_, own, _)| *own == address) {
+            let may_end_at = |own: Address| {
+                own == address || peer.moves.local.iter().any(|range| range.contains(own))
+            };
+            if !view.addresses.iter().any(|(_, own, _)| may_end_at(*own)) {
                 let peer = peer.name.clone();
                 self.problems.push(LiveProblem::TunnelAddressAbsent { peer, address });
             }

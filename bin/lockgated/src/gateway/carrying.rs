@@ -74,15 +74,11 @@ impl Carrying {
 }
 
 impl Gateway {
-    /// Addresses at which tunnels of this gateway end, here and there.
+    /// Addresses at which tunnels of this gateway end, here and there, as configured and now.
     pub(crate) fn tunnel_ends(&self) -> Vec<IpAddr> {
-        let peers = self.compiled.all_peers();
-        peers
-            .flat_map(|peer| {
-                let ends = peer.encapsulation.tunnel;
-                [ends.local, ends.remote]
-            })
-            .collect()
+        let configured = self.compiled.all_peers().map(|peer| peer.encapsulation.tunnel);
+        let all = configured.chain(self.compiled.sets().map(|set| set.tunnel));
+        all.flat_map(|ends| [ends.local, ends.remote]).collect()
     }
 
     /// Closes what Linux may not carry any more when workers go over to a snapshot. Packets of
