@@ -22,6 +22,7 @@
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
 //! | `own` | peers and policies that charon makes by itself |
 //! | `own_desk` | requests for these |
+//! | `told_places` | places of peers that charon was told of |
 //! | `suites` | algorithms of IKEv2 |
 
 mod book;
@@ -39,6 +40,7 @@ mod socket;
 mod suites;
 #[cfg(test)]
 mod tests;
+mod told_places;
 
 pub(crate) use serve::{Heard, serve};
 pub(crate) use socket::{CHARON_SOCKET, CharonSocket};

@@ -126,10 +126,7 @@ pub(crate) async fn run(
         tokio::select! {
             end = signals.next() => return Ok(end),
             Some(order) = orders.recv(), if !state.waits_for_cards() => {
-                state.obey(order).await?;
-                if std::mem::take(&mut state.ends_moved) {
-                    let _ = mirror.keep_fresh(&state.gateway.live.fresh);
-                }
+                obey(state, mirror, order).await?;
             }
             changes = mirror.changed() => {
                 for note in &changes.notes {
@@ -172,6 +169,15 @@ pub(crate) async fn run(
             () = host.made() => host.set(state, mirror),
         }
     }
+}
+
+/// Carries an order out. Neighbours on the way to where IKE has moved a peer are kept fresh.
+async fn obey(state: &mut State, mirror: &mut Mirror, order: Order) -> Result<(), WorkerGone> {
+    state.obey(order).await?;
+    if std::mem::take(&mut state.ends_moved) {
+        let _ = mirror.keep_fresh(&state.gateway.live.fresh);
+    }
+    Ok(())
 }
 
 /// Inspects what no notification reports, and attends to what is due.

@@ -2,13 +2,13 @@
 //! filled in. Holds no keys, only where they are.
 
 use std::fmt::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Lifetime, Mode, SequenceNumbers, Suite, Tunnel};
-use policy::{Direction, GroupSide, PolicyId, SaSetId, Selector};
+use policy::{AddressRange, Direction, GroupSide, PolicyId, SaSetId, Selector};
 use wire::Address;
 
 use crate::cards::{AuditSettings, CardSettings, GroupOffload, SaOffload};
@@ -297,6 +297,20 @@ impl Peer {
     /// The two ends, as configured.
     pub const fn tunnel(&self) -> Tunnel {
         self.encapsulation.tunnel
+    }
+
+    /// Returns whether the peer's SAs may be between these ends when IKE says so: the configured
+    /// ones, or such as `moves_to` and `local_moves_to` have. A peer behind a NAT may be anywhere.
+    pub fn may_be_between(&self, ends: Tunnel) -> bool {
+        let Tunnel { local, remote } = self.tunnel();
+        let has = |ranges: &[AddressRange], end: IpAddr| {
+            ranges.iter().any(|range| range.contains(end.into()))
+        };
+        let is_tunnel = self.encapsulation.mode == Mode::Tunnel;
+        let is_roaming = is_tunnel && self.place == PeerPlace::BehindNat;
+        ends.local.is_ipv4() == ends.remote.is_ipv4()
+            && (ends.local == local || has(&self.moves.local, ends.local))
+            && (ends.remote == remote || is_roaming || has(&self.moves.remote, ends.remote))
     }
 }
 

@@ -16,9 +16,9 @@ use policy::Direction;
 
 use super::book::{Book, KnownSa, direction};
 use super::matching::{IkePeer, IkePeers};
-use super::moves::ToldPlaces;
 use super::own::Own;
 use super::suites;
+use super::told_places::ToldPlaces;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
 use crate::sa_changes::{SaDeletion, SaPut, SaRefusal};

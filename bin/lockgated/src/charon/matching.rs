@@ -2,9 +2,9 @@
 //!
 //! An SA is for a peer with `keys = "ike"` and the SA's ends, or that may move to these, if its
 //! selectors have all packets of all of the peer's policies: then the other gateway takes whatever
-//! these policies have sealed. If several peers fit, the SA is for the one whose policies also cover
-//! the selectors, and among these for the one that is configured with its ends. The gateway checks
-//! received packets against the policies of that peer and ignores the SA's own selectors.
+//! these policies have sealed. If several peers fit, the SA is for the one whose policies also
+//! cover the selectors, and of these for the one that is configured with its ends. The gateway
+//! checks received packets against the policies of that peer and ignores the SA's own selectors.
 //! Between ends that no peer in the file has or may move to, `[ike]` may admit peers of charon's
 //! own (`own`).
 

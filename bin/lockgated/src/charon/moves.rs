@@ -1,13 +1,11 @@
 //! SAs whose ends move, and peers that were seen elsewhere.
 //!
-//! All SAs of a peer have the same ends: those that charon said last of one of them, or of the newest
-//! that seals. They move at once, in one snapshot, with keys, numbers, windows, limits and use. Where
-//! they may go stands in the peer's section.
+//! All SAs of a peer have the same ends: those that charon said last of one of them, or of the
+//! newest that seals. They move at once, in one snapshot, with keys, numbers, windows, limits and
+//! use. The peer's section says how far they may go.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use charon_link::{
     AddPolicy, AddSa, Answer, PolicyAction, PolicyDirection, Report, SaName, Status, UpdateSa,
@@ -22,40 +20,25 @@ use super::desk::Desk;
 use crate::gateway::{MoveRefusal, SeenElsewhere};
 use crate::orders::{Order, SaOrder};
 
-/// Time after which charon is told again of a place that it has not moved a peer to.
-const TOLD_AGAIN: Duration = Duration::from_secs(10);
-
-/// Places where peers were seen that charon was told of last. At most one a peer.
-#[derive(Default)]
-pub(super) struct ToldPlaces(HashMap<Arc<str>, (SocketAddr, Instant)>);
-
-impl ToldPlaces {
-    /// Returns whether charon is to be told of a peer's place, and notes that it was.
-    fn tell(&mut self, peer: &Arc<str>, place: SocketAddr, now: Instant) -> bool {
-        let is_known = self.0.get(peer).is_some_and(|(known, since)| {
-            *known == place && now.saturating_duration_since(*since) < TOLD_AGAIN
-        });
-        if !is_known {
-            self.0.insert(peer.clone(), (place, now));
-        }
-        !is_known
-    }
+/// Ends of an SA as charon says them.
+struct Said {
+    direction: Direction,
+    source: SocketAddr,
+    destination: SocketAddr,
+    in_udp: bool,
 }
 
-/// The ends of an SA of a direction, of which charon says source and destination, and whether it
-/// is in UDP.
-fn ends(
-    direction: Direction,
-    ([source, destination], in_udp): ([SocketAddr; 2], bool),
-) -> PeerEnds {
-    let (local, remote) = match direction {
-        Direction::Outbound => (source, destination),
-        Direction::Inbound => (destination, source),
-    };
-    // Lockgate receives ESP in UDP at this port alone, as charon does.
-    let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: remote.port() };
-    let tunnel = Tunnel { local: local.ip(), remote: remote.ip() };
-    PeerEnds { tunnel, udp: in_udp.then_some(ports) }
+impl Said {
+    fn ends(&self) -> PeerEnds {
+        let (local, remote) = match self.direction {
+            Direction::Outbound => (self.source, self.destination),
+            Direction::Inbound => (self.destination, self.source),
+        };
+        // Lockgate receives ESP in UDP at this port alone, as charon does.
+        let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: remote.port() };
+        let tunnel = Tunnel { local: local.ip(), remote: remote.ip() };
+        PeerEnds { tunnel, udp: self.in_udp.then_some(ports) }
+    }
 }
 
 impl Desk {
@@ -85,7 +68,7 @@ impl Desk {
                 return Answer::plain(Status::Refused, why.to_string());
             }
         }
-        let to = ends(way, ([source, destination], in_udp));
+        let to = Said { direction: way, source, destination, in_udp }.ends();
         if let Err(refused) = self.move_peer(&known.peer, to).await {
             return refused;
         }
@@ -97,8 +80,8 @@ impl Desk {
 
     /// Moves a peer to the ends of an SA that is about to be put, if it is the first or seals.
     ///
-    /// One that opens may have been negotiated from elsewhere while the one that seals still goes to
-    /// the old place: that stays until there is one for the new place.
+    /// One that opens may have been negotiated from elsewhere while the one that seals still goes
+    /// to the old place: that stays until there is one for the new place.
     pub(super) async fn make_room(&self, sa: &AddSa, peer: &str) -> Result<(), Answer> {
         if self.own.peer(peer).is_some() {
             return Ok(());
@@ -112,8 +95,9 @@ impl Desk {
         if way == Direction::Inbound && seals() {
             return Ok(());
         }
-        let ends = ends(way, ([sa.name.source, sa.name.destination], sa.in_udp));
-        self.move_peer(peer, ends).await
+        let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
+        let said = Said { direction: way, source, destination, in_udp };
+        self.move_peer(peer, said.ends()).await
     }
 
     async fn move_peer(&self, peer: &str, to: PeerEnds) -> Result<(), Answer> {
@@ -134,8 +118,8 @@ impl Desk {
             && self.book.has_policy(&policy.policy)
     }
 
-    /// The report that a peer was seen elsewhere than charon has it (RFC 7296 §2.23); `None`: charon
-    /// knows, or was told a moment ago.
+    /// The report that a peer was seen elsewhere than charon has it (RFC 7296 §2.23); `None`:
+    /// charon knows, or was told a moment ago.
     pub(super) fn elsewhere(&mut self, seen: &SeenElsewhere) -> Option<Report> {
         let SeenElsewhere { peer, spi, at } = seen;
         let known = self.book.at(Direction::Inbound, *spi, peer)?;

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two tries to take a connection, if the operating system refuses one.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What is heard of SAs.
+/// Channels by which the rest of the daemon tells of SAs.
 pub(crate) struct Heard {
     /// SAs at their limits.
     pub(crate) expiries: broadcast::Receiver<Expiry>,

@@ -1,7 +1,7 @@
 //! Peers that have moved. Of a peer behind a NAT workers see authentic packets from elsewhere, and
 //! from then on everything for it goes there. A peer whose SAs IKE negotiates is moved by IKE: such
-//! packets are told to it (RFC 7296 §2.23), and it answers with the ends that the SAs have from then
-//! on.
+//! packets are told to it (RFC 7296 §2.23), and it answers with the ends that the SAs have from
+//! then on.
 //!
 //! Outer headers are not authentic: who is on the way can make a peer seem to be anywhere. So a
 //! place is taken only if packets to it leave by an unprotected port, each move is told, and the
@@ -61,16 +61,16 @@ pub(crate) struct SeenElsewhere {
     pub(crate) peer: String,
     /// SPI of the SA that opened the packet.
     pub(crate) spi: Spi,
-    /// Where the packet came from.
+    /// Address and port that the packet came from.
     pub(crate) at: PeerAddress,
 }
 
-/// What is told of peers that were seen elsewhere at most, until somebody reads it.
+/// Peers seen elsewhere that are told at most, until somebody reads of them.
 pub(crate) const MAX_SEEN_ELSEWHERE: usize = 1024;
 
 impl Gateway {
-    /// Moves the SAs of a peer to other ends, as IKE says, in one snapshot; returns when every worker
-    /// walks by it. `None` inside: they have these ends already.
+    /// Moves the SAs of a peer to other ends, as IKE says, in one snapshot; returns when every
+    /// worker walks by it. `None` inside: they have these ends already.
     ///
     /// # Errors
     /// [`WorkerGone`]; inside, [`MoveRefusal`]: what ran before runs on.
@@ -105,8 +105,8 @@ impl Gateway {
         Ok(Ok(Some(moved)))
     }
 
-    /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer that
-    /// its section has behind a NAT is followed at once all the same.
+    /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer
+    /// that its section has behind a NAT is followed at once all the same.
     pub(crate) fn tell_ike(
         &self,
         seen: &mut Vec<AddressUpdate>,

@@ -1,5 +1,5 @@
-//! Validates `moves_to` and `local_moves_to` of `[peer.NAME]`: the addresses that the ends of its SAs
-//! may move to when IKE says so.
+//! Validates `moves_to` and `local_moves_to` of `[peer.NAME]`: the addresses that the ends of its
+//! SAs may move to when IKE says so.
 
 use std::net::IpAddr;
 

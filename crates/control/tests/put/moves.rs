@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::gateway::{Gateway, instead_of, name, peer, sa, spi};
 
-/// Where both ends may be.
+/// Addresses that each end may have.
 const LOCAL: [&str; 3] = ["192.0.2.1", "192.0.2.2", "2001:db8::1"];
 const REMOTE: [&str; 4] = ["198.51.100.1", "203.0.113.7", "203.0.113.8", "2001:db8:1::7"];
 

@@ -1,4 +1,4 @@
-//! What two charons negotiate: suites, numbers, modes, and keys of IKE itself.
+//! Suites, numbers, modes and keys that two charons negotiate, and those of IKE itself.
 
 use net::{lab, wait_for};
 use netlab::ping::Ping;

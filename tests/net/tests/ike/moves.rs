@@ -54,7 +54,7 @@ fn report(what: &str, streams: &[Delivery; 2]) {
 
 /// A gateway that moves: the second one, whose first address is taken away.
 struct Move {
-    /// What makes its other address the only one that is left.
+    /// Commands that make its other address the only one that is left.
     prepare: String,
     take_away: String,
     /// The ends of its SAs afterwards, the other gateway's first.

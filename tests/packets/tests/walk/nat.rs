@@ -255,7 +255,7 @@ fn elsewhere(outer: Family) -> Address {
     }
 }
 
-/// What is told of a peer that has shown itself at a place.
+/// The report of a peer that has shown itself at a place.
 fn shown(agreement: &Agreement, address: Address, port: u16) -> AddressUpdate {
     let spi = Spi::new(agreement.spi_to_hub).unwrap();
     AddressUpdate { set: agreement.set, spi, address, port }
