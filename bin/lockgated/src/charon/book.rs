@@ -140,23 +140,29 @@ impl Book {
         place.is_some_and(|place| self.names.name(&key(place, &known.peer), [ike, child]))
     }
 
-    /// Notes an SA. One of the same peer, direction and SPI that was known by another name is that
-    /// one.
+    /// Notes an SA.
     pub(super) fn add(&mut self, direction: Direction, sa: KnownSa) {
         let Some(place) = place(direction, &sa.name) else { return };
-        let is_it = |other: &&SaPlace| (other.0, other.1) == (place.0, place.1);
-        let before = self.by_peer.get(&sa.peer).and_then(|places| places.iter().find(is_it));
-        for old in [Some(place), before.copied()].into_iter().flatten() {
-            if let Some(gone) = self.remove(&old)
-                && gone.peer != sa.peer
-            {
-                self.names.forget(&key(old, &gone.peer));
-            }
+        if let Some(gone) = self.remove(&place)
+            && gone.peer != sa.peer
+        {
+            self.names.forget(&key(place, &gone.peer));
         }
         self.by_peer.entry(sa.peer.clone()).or_default().insert(place);
         self.by_reqid.entry(sa.reqid).or_default().insert(place);
         self.names.add(key(place, &sa.peer), sa.reqid);
         self.sas.insert(place, sa);
+    }
+
+    /// Notes an SA that charon repeats. It may have moved since, and is no other one for that: the
+    /// name that it had is forgotten.
+    pub(super) fn add_again(&mut self, direction: Direction, sa: KnownSa) {
+        let is_it = |(of, spi, _): &&SaPlace| *of == direction && spi.value() == sa.name.spi;
+        let before = self.by_peer.get(&sa.peer).and_then(|places| places.iter().find(is_it));
+        if let Some(before) = before.copied() {
+            self.remove(&before);
+        }
+        self.add(direction, sa);
     }
 
     /// The SA of a name, in whichever direction it has one.

@@ -196,6 +196,11 @@ impl Desk {
             Err(answer) => return answer,
         };
         let peer: Arc<str> = put.peer.as_str().into();
+        // Nor one that has another name since.
+        let running = self.book.at(way, put.spi, &peer).filter(|_| sa.repeat);
+        if running.is_some_and(|known| known.has_ended) {
+            return Answer::plain(Status::Unknown, "it has reached its hard limit");
+        }
         if let Err(refused) = self.make_room(&sa, &peer).await {
             return refused;
         }
@@ -210,10 +215,13 @@ impl Desk {
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
             self.book.forget(way, &old);
         }
-        let AddSa { name, reqid, .. } = sa;
+        let AddSa { name, reqid, repeat, .. } = sa;
         let (has_ended, is_orphan) = (false, false);
         let known = KnownSa { peer, name, reqid, is_due, has_ended, is_orphan };
-        self.book.add(way, known);
+        match repeat {
+            true => self.book.add_again(way, known),
+            false => self.book.add(way, known),
+        }
         Answer::done()
     }
 

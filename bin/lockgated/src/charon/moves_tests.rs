@@ -200,3 +200,23 @@ async fn charon_is_told_once_of_a_peer_that_was_seen_elsewhere() {
     let (destination, peer) = (address(HOME[0]), address("203.0.113.9:8"));
     assert_eq!(plugin.report().await, Report::Mapping { spi: 0x602, destination, peer });
 }
+
+/// The connection broke while charon moved them: what it repeats is the SA that runs.
+#[tokio::test]
+async fn an_sa_that_moved_while_charon_was_not_connected_is_no_other_one() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let pair = put_pair(&mut plugin).await;
+    drop(plugin);
+    let mut plugin = lab.plugin().await;
+    let there = [HOME[0], "203.0.113.77:4500"];
+    for sa in pair {
+        let name = named(&sa, there);
+        let again = add(AddSa { repeat: true, name, ..sa });
+        assert_eq!(plugin.status(&again).await, Status::Done);
+    }
+    assert_eq!(plugin.status(&Request::Repeated).await, Status::Done);
+    let shown = shown(&lab).await;
+    assert_eq!(shown.len(), 2);
+    assert!(shown.iter().all(|sa| sa.1 == "192.0.2.1 203.0.113.77"), "{shown:?}");
+}
