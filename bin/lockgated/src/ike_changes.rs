@@ -15,8 +15,8 @@ pub(crate) struct PreparedIke {
     changed: ChangedIke,
     /// Names of peers that go.
     peers_gone: Vec<String>,
-    /// Their ends that come.
-    remotes: Vec<IpAddr>,
+    /// Ends of tunnels that come, and those that may go.
+    ends: [Vec<IpAddr>; 2],
 }
 
 /// Generations before and after a change.
@@ -50,10 +50,13 @@ impl PreparedIke {
         compiler: &mut Compiler,
         change: IkeChange,
     ) -> Result<PreparedIke, ChangeRefused> {
-        let remotes = change.peers.iter().map(|peer| peer.tunnel().remote).collect();
+        let running = &picture.compiled;
+        let come = change.peers.iter().map(|peer| peer.tunnel().remote).collect();
         let peers_gone = change.peers_gone.clone();
-        let changed = compiler.change_ike(&picture.compiled, change)?;
-        Ok(PreparedIke { changed, peers_gone, remotes })
+        let gone = peers_gone.iter().filter_map(|name| running.ike_peer(name));
+        let gone = gone.map(|peer| peer.tunnel().remote).collect();
+        let changed = compiler.change_ike(running, change)?;
+        Ok(PreparedIke { changed, peers_gone, ends: [come, gone] })
     }
 }
 
@@ -69,15 +72,16 @@ impl State {
         if self.stopping {
             return Err(IkeRefusal::Stopping);
         }
-        let PreparedIke { changed, peers_gone, remotes } = prepared;
+        let PreparedIke { changed, peers_gone, ends: [come, mut gone] } = prepared;
         let ChangedIke { mut compiled, removed, added } = changed;
         let before = self.gateway.compiled.copied();
         // SAs may have come and gone since it was compiled, and peers moved.
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
         compiled.keep_moved_peers(&before);
         let made = MadeIke { before: before.generation, after: compiled.generation };
+        gone.retain(|end| !compiled.remotes().any(|other| other == *end));
         let puts = (before.put_count(), compiled.put_count());
-        let transaction = self.gateway.prepare_ike(compiled, &remotes, (&removed, &added))?;
+        let transaction = self.gateway.prepare_ike(compiled, [&come, &gone], (&removed, &added))?;
         self.make(transaction).await?;
         if puts.1 < puts.0 {
             self.let_go_of_put_sas(&before);

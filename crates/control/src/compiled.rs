@@ -221,9 +221,9 @@ impl Compiled {
         self.settings().peers.iter().chain(self.ike_peers())
     }
 
-    /// Returns whether charon made a peer of this name, which is there.
-    pub fn has_ike_peer(&self, name: &str) -> bool {
-        self.ike.named(name).is_some()
+    /// Returns the peer of this name that charon made.
+    pub fn ike_peer(&self, name: &str) -> Option<&Peer> {
+        self.ike.peer(self.ike.named(name)?).map(|peer| &**peer)
     }
 
     /// The set of a peer of this name, of the file or of charon's own.

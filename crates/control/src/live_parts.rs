@@ -304,6 +304,15 @@ impl LiveParts {
         live
     }
 
+    /// Returns these parts without an end of tunnels. Cheap.
+    pub fn away_from(&self, remote: IpAddr) -> LiveParts {
+        let (mut live, remote) = (self.clone(), remote.into());
+        if let Some(Some(port)) = live.remotes.remove(&remote) {
+            live.look_after((port, remote));
+        }
+        live
+    }
+
     /// Looks up whether a peer is on a link.
     fn find_remote(&mut self, remote: Address) {
         let hop = self.hop_to(remote).filter(|hop| hop.gateway.is_none());

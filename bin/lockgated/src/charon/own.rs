@@ -48,12 +48,20 @@ pub(super) struct Own {
 pub(super) struct OwnPeer {
     pub(super) ends: Ends,
     pub(super) reqid: u32,
-    udp: Option<UdpPorts>,
+    form: Form,
     is_of_earlier: bool,
     /// Selectors of its policies that run.
     pub(super) policies: HashSet<[Selector; 2]>,
     /// Policies that it had so far: they give numbers.
     count: u64,
+}
+
+/// The form of a peer's SAs, as the last of them has it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Form {
+    udp: Option<UdpPorts>,
+    /// `None`: there was none yet.
+    suite: Option<Suite>,
 }
 
 /// A policy of charon's own: what it does, and its selectors, local and remote.
@@ -160,7 +168,7 @@ impl Own {
     pub(super) fn plan_peer(
         &self,
         (reqid, ends): (u32, Ends),
-        udp: Option<UdpPorts>,
+        form: Form,
         bounds: &IkeBounds,
     ) -> Result<(Arc<str>, Peer), NotOwn> {
         if self.peers.len() >= bounds.max_children as usize {
@@ -171,34 +179,24 @@ impl Own {
             true => format!("{plain}.{}", self.count + 1),
             false => plain,
         };
-        let peer = peer(&name, ends, udp, bounds);
+        let peer = peer(&name, ends, form, bounds);
         Ok((name.into(), peer))
     }
 
     /// A peer as it is carried from now on, if that is another way than so far.
-    pub(super) fn carried(
-        &self,
-        name: &str,
-        udp: Option<UdpPorts>,
-        bounds: &IkeBounds,
-    ) -> Option<Peer> {
-        let known = self.peers.get(name).filter(|known| known.udp != udp)?;
-        Some(peer(name, known.ends, udp, bounds))
+    pub(super) fn carried(&self, name: &str, form: Form, bounds: &IkeBounds) -> Option<Peer> {
+        let known = self.peers.get(name).filter(|known| known.form != form)?;
+        Some(peer(name, known.ends, form, bounds))
     }
 
     /// Notes that a peer runs, carried this way.
-    pub(super) fn note_peer(
-        &mut self,
-        name: &Arc<str>,
-        (reqid, ends): (u32, Ends),
-        udp: Option<UdpPorts>,
-    ) {
+    pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, ends): (u32, Ends), form: Form) {
         let known = self.peers.entry(name.clone()).or_insert_with(|| {
             self.count += 1;
             let (policies, count) = (HashSet::new(), 0);
-            OwnPeer { ends, reqid, udp, is_of_earlier: false, policies, count }
+            OwnPeer { ends, reqid, form, is_of_earlier: false, policies, count }
         });
-        known.udp = udp;
+        known.form = form;
         self.by_ends.entry(ends).or_default().insert(name.clone());
         self.numbers.insert((reqid, ends), name.clone());
     }
@@ -291,7 +289,7 @@ impl Own {
 
     /// Forgets what runs no more because another configuration runs. Returns the peers.
     pub(super) fn follow(&mut self, running: &control::Compiled) -> Vec<Arc<str>> {
-        let is_gone = |name: &&Arc<str>| !running.has_ike_peer(name);
+        let is_gone = |name: &&Arc<str>| running.ike_peer(name).is_none();
         let gone: Vec<Arc<str>> = self.peers.keys().filter(is_gone).cloned().collect();
         gone.iter().for_each(|name| self.forget_peer(name));
         let names = running.spd.names();
@@ -303,8 +301,7 @@ impl Own {
     }
 }
 
-/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns the ports of ESP in
-/// UDP. Each end's selectors are in the order local, remote.
+/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns its form. Each end's selectors are in the order local, remote.
 ///
 /// # Errors
 /// [`NotOwn`].
@@ -313,7 +310,7 @@ pub(super) fn check_sa(
     [local, remote]: [std::net::SocketAddr; 2],
     (mode, is_in_udp, suite): (Mode, bool, Suite),
     selectors: [&[Selector]; 2],
-) -> Result<Option<UdpPorts>, NotOwn> {
+) -> Result<Form, NotOwn> {
     bounds.admit_tunnel(local.ip(), remote.ip())?;
     bounds.admit_suite(suite)?;
     if mode != Mode::Tunnel {
@@ -325,7 +322,8 @@ pub(super) fn check_sa(
     for pair in pairs(selectors) {
         bounds.admit_packets(&selector_of(&pair)?)?;
     }
-    Ok(is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() }))
+    let udp = is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() });
+    Ok(Form { udp, suite: Some(suite) })
 }
 
 /// All pairs of a local selector and a remote one that have packets in common.
@@ -413,7 +411,9 @@ fn rank(priority: u32, selector: &policy::Selector) -> u32 {
     class << LOW_BITS | within
 }
 
-fn peer(name: &str, [local, remote]: Ends, udp: Option<UdpPorts>, bounds: &IkeBounds) -> Peer {
+fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Peer {
+    let Form { udp, suite } = form;
+    let suite = suite.or(bounds.suites.first().copied());
     Peer {
         name: name.to_owned(),
         encapsulation: Encapsulation {
@@ -424,7 +424,7 @@ fn peer(name: &str, [local, remote]: Ends, udp: Option<UdpPorts>, bounds: &IkeBo
             dont_fragment: DontFragment::Set,
         },
         keys: KeySource::Ike,
-        suite: bounds.suites.first().copied().unwrap_or(Suite::Aes256Gcm),
+        suite: suite.unwrap_or(Suite::Aes256Gcm),
         numbers: SequenceNumbers::Extended,
         replay_window: REPLAY_WINDOW,
         mss_clamp: true,

@@ -18,7 +18,9 @@ use ipsec::{Mode, Suite};
 
 use super::desk::{Desk, Home};
 use super::matching::NoPeer;
-use super::own::{Ends, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action};
+use super::own::{
+    Ends, Form, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action,
+};
 use crate::ike_changes::IkeRefusal;
 
 fn refused(why: impl std::fmt::Display) -> Answer {
@@ -73,7 +75,8 @@ impl Desk {
         let name = match &known {
             Some(name) => name.clone(),
             None => {
-                let planned = self.own.plan_peer(number, None, &bounds).map_err(refused)?;
+                let planned =
+                    self.own.plan_peer(number, Form::default(), &bounds).map_err(refused)?;
                 change.peers.push(planned.1);
                 planned.0
             }
@@ -87,7 +90,7 @@ impl Desk {
         change.policies.push(planned);
         self.change(change).await.map_err(refused)?;
         if known.is_none() {
-            self.own.note_peer(&name, number, None);
+            self.own.note_peer(&name, number, Form::default());
         }
         self.own.note_policy(key, &planned_name);
         Ok(())
@@ -134,7 +137,7 @@ impl Desk {
             LinkMode::Tunnel => Mode::Tunnel,
             LinkMode::Transport => Mode::Transport,
         };
-        let udp = check_sa(&bounds, ends, (mode, sa.in_udp, suite), selectors).map_err(|why| {
+        let form = check_sa(&bounds, ends, (mode, sa.in_udp, suite), selectors).map_err(|why| {
             let is_suite = matches!(why, NotOwn::Beyond(config::BeyondBounds::Suite(_)));
             let status = if is_suite { Status::NoSuite } else { Status::Refused };
             Answer::plain(status, why.to_string())
@@ -144,13 +147,13 @@ impl Desk {
         let known = known.or_else(|| self.own.take_over(sa.reqid, addresses, pairs(selectors)));
         let (name, peer) = match known {
             Some(name) => {
-                let carried = self.own.carried(&name, udp, &bounds);
+                let carried = self.own.carried(&name, form, &bounds);
                 (name, carried)
             }
             // One that is repeated runs already or is not taken.
             None if sa.repeat => return Err(Answer::plain(Status::Unknown, "")),
             None => {
-                let (name, peer) = self.own.plan_peer(number, udp, &bounds).map_err(refused)?;
+                let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
                 (name, Some(peer))
             }
         };
@@ -158,7 +161,7 @@ impl Desk {
             let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
             self.change(change).await.map_err(refused)?;
         }
-        self.own.note_peer(&name, number, udp);
+        self.own.note_peer(&name, number, form);
         Ok(Home { name, lifetime: bounds.lifetime })
     }
 

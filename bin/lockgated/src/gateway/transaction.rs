@@ -184,22 +184,23 @@ impl Gateway {
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 
-    /// Prepares a switch to other policies and peers that charon made by itself; `remotes` are the
-    /// ends that come. The guard closes all that they may name from the start.
+    /// Prepares a switch to other policies and peers that charon made by itself; ends of tunnels
+    /// `come` and are `gone`. The guard closes all that they may name from the start.
     ///
     /// # Errors
     /// [`TransactionError`]: nothing was touched.
     pub(crate) fn prepare_ike(
         &self,
         compiled: Compiled,
-        remotes: &[IpAddr],
+        [come, gone]: [&[IpAddr]; 2],
         (removed, added): (&[policy::Policy], &[policy::Policy]),
     ) -> Result<Transaction, TransactionError> {
-        let live = match remotes {
-            [] => self.live.clone(),
-            remotes => {
+        let live = match come.len() + gone.len() {
+            0 => self.live.clone(),
+            _ => {
                 let live = LiveParts::clone(&self.live);
-                remotes.iter().fold(live, |live, remote| live.towards(*remote)).into()
+                let live = come.iter().fold(live, |live, end| live.towards(*end));
+                gone.iter().fold(live, |live, end| live.away_from(*end)).into()
             }
         };
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
