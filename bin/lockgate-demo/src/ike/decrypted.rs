@@ -45,6 +45,8 @@ pub(super) fn by_tshark(stage: &mut Stage) -> Result<(), LabError> {
     stage.start_charon(A, &proof, KeysInLog::Yes)?;
     let capture = stage.capture(Scope::Whole)?;
     let to = stage.gateways.site(B).host_v4();
+    // The first waits for its keys; behind it so many would not find room.
+    Ping::new(&to, 1).run_until_answered(&stage.gateways.site(A).host)?;
     let answers = Ping::new(&to, PINGS).run_until_answered(&stage.gateways.site(A).host)?;
     let streams = stage.both_ways()?;
     interrupt::sleep(SENT_FOR)?;
@@ -82,9 +84,10 @@ pub(super) fn by_tshark(stage: &mut Stage) -> Result<(), LabError> {
             && lost == 0
             && by_others == 0,
         detail: format!(
-            "{sealed} sealed by both gateways, {all} on the wire, {} decrypted ({PINGS} pings with \
-             their answers, {streamed} of the streams' {sent}); {by_others} with other keys",
-            pings + streamed
+            "{sealed} sealed by both gateways, {all} on the wire, {} decrypted ({pings} of pings and \
+             their answers, {streamed} of the streams' {sent}); {by_others} with other keys; {}",
+            pings + streamed,
+            answers.summary()
         ),
     });
     Ok(())

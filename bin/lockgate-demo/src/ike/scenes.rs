@@ -23,6 +23,9 @@ const BETWEEN: Duration = Duration::from_millis(300);
 /// Pings in a row, of which the first has to wait for its keys.
 const PINGS: u32 = 5;
 
+/// Drops that a change of keys could cause.
+const OF_KEYS: [&str; 5] = ["unknown_spi", "integrity", "replayed", "replay_too_old", "no_sa"];
+
 /// Sends pings without Lockgate: they must cross and be seen in clear, or the later checks would
 /// prove nothing.
 pub(super) fn control_run(stage: &mut Stage) -> Result<(), LabError> {
@@ -88,6 +91,7 @@ pub(super) fn first_packet(stage: &mut Stage) -> Result<(), LabError> {
 
 /// Changes the keys of the CHILD_SA and of the IKE_SA under streams and iperf3.
 pub(super) fn new_keys(stage: &mut Stage) -> Result<(), LabError> {
+    let dropped = dropped_for_keys(stage)?;
     let capture = stage.capture(Scope::Heads)?;
     let streams = stage.both_ways()?;
     let to = stage.gateways.site(B);
@@ -103,6 +107,7 @@ pub(super) fn new_keys(stage: &mut Stage) -> Result<(), LabError> {
     let deliveries = streams.map(Stream::finish);
     let wire = stage.add_capture(capture)?;
     let (lost, sent) = stage.note_lost(&deliveries);
+    let dropped = dropped_for_keys(stage)? - dropped;
     let repeated: usize = deliveries.iter().map(Delivery::repeated).sum();
     let rekeys: usize = changed.iter().sum();
     stage.report.ike.rekeys += rekeys as u64;
@@ -112,16 +117,27 @@ pub(super) fn new_keys(stage: &mut Stage) -> Result<(), LabError> {
         name: "new keys of CHILD_SA and IKE_SA under traffic lose nothing",
         ok: lost == 0
             && sent > 0
+            && dropped == 0
             && repeated == 0
             && changed == REKEYS
             && spis == 2 + 2 * REKEYS[0],
         detail: format!(
-            "{} and {} changes, {spis} SAs on the wire; {lost} of {sent} packets lost, beside \
-             iperf3 UDP at {:.0} packets/s ({} lost)",
+            "{} and {} changes, {spis} SAs on the wire; {lost} of {sent} packets lost, {dropped} \
+             dropped for their SA, beside iperf3 UDP at {:.0} packets/s ({} lost)",
             changed[0], changed[1], udp.sent_pps, udp.lost
         ),
     });
     stage.wait("old SAs go", |stage| Ok(stage.sas(A)?.len() == 2))
+}
+
+/// Packets that both gateways have dropped for their SA.
+fn dropped_for_keys(stage: &Stage) -> Result<u64, LabError> {
+    let mut sum = 0;
+    for number in [A, B] {
+        let counters = stage.gateways.daemon(number)?.counters()?;
+        sum += OF_KEYS.iter().map(|reason| counters.dropped(reason)).sum::<u64>();
+    }
+    Ok(sum)
 }
 
 /// Changes keys; returns how often those of the CHILD_SA and of the IKE_SA are others than before.
