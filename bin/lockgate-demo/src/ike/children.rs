@@ -78,8 +78,8 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
             && lost == 0
             && sent > 0,
         detail: format!(
-            "{} ms, {rate:.0} a second; {lost} of {sent} packets of the streams lost; {installed:?} \
-             SAs more; {arrived} of {expected} packets arrived, by {spis} SAs",
+            "{} ms, {rate:.0} a second; {lost} of {sent} packets of the streams lost; \
+             {installed:?} SAs more; {arrived} of {expected} packets arrived, by {spis} SAs",
             took.as_millis()
         ),
     });

@@ -54,7 +54,7 @@ impl Desk {
                 true => Answer::done(),
                 false => Answer::plain(
                     Status::Refused,
-                    "SAs that [ike] admits stay between their ends: make new ones between the others",
+                    "SAs that [ike] admits do not move: make new ones between the new ends",
                 ),
             };
         }

@@ -301,7 +301,8 @@ impl Own {
     }
 }
 
-/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns its form. Each end's selectors are in the order local, remote.
+/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns its form. Ends and
+/// selectors are in the order local, remote.
 ///
 /// # Errors
 /// [`NotOwn`].

@@ -95,7 +95,7 @@ impl Ends {
     }
 }
 
-/// What is heard of SAs while charon is served.
+/// News of SAs while charon is served.
 struct Ears {
     ends: Ends,
     elsewhere: broadcast::Receiver<SeenElsewhere>,

@@ -88,8 +88,8 @@ fn another_key_does_not_open() {
                     .unwrap();
             let (mut frames, esp) = sealed(&outbound, 40, 1);
             let result = open(&other, &mut frames, esp);
-            // A wrong encryption key beside the right integrity key: authentic, but noise. The IV is
-            // unpredictable, so once in some 32,000 packets the noise ends like a packet's padding.
+            // A wrong encryption key beside the right integrity key: authentic, but noise. The IV
+            // is unpredictable: once in some 32,000 packets the noise ends like a packet's padding.
             let in_key = suite.encryption() == Encryption::Cbc && changed < suite.key_bytes();
             if in_key {
                 let opened = result
