@@ -85,7 +85,7 @@ pub(super) fn by_tshark(stage: &mut Stage) -> Result<(), LabError> {
             && by_others == 0,
         detail: format!(
             "{sealed} sealed by both gateways, {all} on the wire, {} decrypted ({pings} of pings \
-             and their answers, {streamed} of the streams' {sent}); {by_others} with other keys; {}",
+             and answers, {streamed} of the streams' {sent}); {by_others} with other keys; {}",
             pings + streamed,
             answers.summary()
         ),
