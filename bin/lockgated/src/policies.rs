@@ -280,12 +280,19 @@ impl State {
     ) -> Result<(), TransactionError> {
         let Some(last) = changes.last() else { return Ok(()) };
         let mut compiled = last.made.compiled.copied();
-        compiled.keep_put_sas(&self.gateway.compiled)?;
-        compiled.keep_moved_peers(&self.gateway.compiled);
+        let before = self.gateway.compiled.copied();
+        compiled.keep_put_sas(&before)?;
+        compiled.keep_moved_peers(&before);
+        // Where charon's own policies leave no room they go, with their SAs.
+        let loses_sas = compiled.put_count() < before.put_count();
         let removed = changes.iter().flat_map(|of| &of.made.removed);
         let added = changes.iter().flat_map(|of| &of.made.added);
         let transaction = self.gateway.prepare_policies(compiled, guard?, (removed, added))?;
-        self.make(transaction).await
+        self.make(transaction).await?;
+        if loses_sas {
+            self.let_go_of_put_sas(&before);
+        }
+        Ok(())
     }
 
     /// The services of `allow_host` that some of these policies want packets of. Looks at all

@@ -90,6 +90,7 @@ pub enum NotAdopted {
 }
 
 /// Policies that are to go, and policies that are to come: one transaction.
+#[derive(Clone)]
 pub(crate) struct Transaction {
     pub(crate) removed: Vec<PolicyIndex>,
     /// Added policies, with their ids.
@@ -195,7 +196,8 @@ impl Compiler {
     /// ([`Spd::MAX_CHANGES`] at most); where it does not fit in front of the base, by the whole.
     ///
     /// # Errors
-    /// [`ChangeRefused`]: nothing was changed.
+    /// [`ChangeRefused`]: nothing was changed. Where policies that charon made by itself leave no
+    /// room, they go, with their peers.
     pub fn change_policies(
         &mut self,
         running: &Compiled,
@@ -203,7 +205,16 @@ impl Compiler {
         add: Vec<Policy>,
     ) -> Result<Compiled, ChangeRefused> {
         let transaction = Transaction::new(running, remove, add, self.next_policy)?;
-        Ok(self.carry_out(running, transaction)?)
+        match self.carry_out(running, transaction.clone()) {
+            // Policies of charon's own never keep those of the configuration out.
+            Err(CompileError::Spd(_)) if running.has_own_of_ike() => {
+                let (without, gone) = running.without_own_of_ike();
+                let mut transaction = transaction;
+                transaction.removed.extend(gone);
+                Ok(self.carry_out(&without, transaction)?)
+            }
+            made => Ok(made?),
+        }
     }
 
     /// Makes a transaction upon what runs.

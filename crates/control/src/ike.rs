@@ -9,7 +9,7 @@
 
 use config::ShuntAction;
 use config::validated::Peer;
-use policy::{Action, Policy, PolicyId, SaSetId, Selector};
+use policy::{Action, Policy, PolicyId, PolicyIndex, SaSetId, Selector};
 
 use crate::change::{ChangeRefused, Transaction};
 use crate::compile::{CompileError, sa_set};
@@ -63,6 +63,23 @@ pub struct ChangedIke {
 }
 
 impl Compiled {
+    /// Returns whether charon made a policy or peer by itself.
+    pub(crate) fn has_own_of_ike(&self) -> bool {
+        let mut policies = self.spd.holding_policies();
+        self.ike.iter().next().is_some() || policies.any(|(_, policy)| policy.id.is_behind())
+    }
+
+    /// Returns a copy without the peers that charon made by itself, and the policies that have to go
+    /// with them.
+    pub(crate) fn without_own_of_ike(&self) -> (Compiled, Vec<PolicyIndex>) {
+        let mut without = self.copied();
+        let names: Vec<String> = self.ike_peers().map(|peer| peer.name.clone()).collect();
+        names.iter().for_each(|name| _ = without.take_ike_peer(name));
+        let policies = self.spd.holding_policies();
+        let own = policies.filter(|(_, policy)| policy.id.is_behind());
+        (without, own.map(|(index, _)| index).collect())
+    }
+
     /// Takes a peer of charon's out, with its SAs.
     fn take_ike_peer(&mut self, name: &str) -> Option<SaSetId> {
         let set = self.ike.remove(name)?;

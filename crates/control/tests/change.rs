@@ -458,19 +458,60 @@ fn changes_without_end_are_made_and_counters_begin_anew_once_slots_are_used_up()
     gateway.check(&running);
 }
 
+/// Two ranges that lie within those of lower numbers on one side, and around them on the other.
+fn nested(number: u32, of: u32) -> [String; 2] {
+    let inset = |by: u32| {
+        let (lo, hi) = (std::net::Ipv4Addr::from(by), std::net::Ipv4Addr::from(u32::MAX - by));
+        format!("{lo}-{hi}")
+    };
+    [inset(number), inset(of - number)]
+}
+
+#[test]
+fn policies_that_charon_made_never_keep_those_of_the_configuration_out() {
+    let mut gateway = Gateway::new();
+    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let own = |number: u32| {
+        let ends = nested(number, 10_000).map(|text| vec![text.parse().unwrap()]);
+        let [local, remote] = ends;
+        let upper = policy::UpperSelector::Any;
+        control::IkePolicy {
+            name: format!("ike:discard/{number}"),
+            action: control::IkeAction::Shunt(config::ShuntAction::Discard),
+            priority: number,
+            selector: policy::Selector { local, remote, protocol: None, upper },
+        }
+    };
+    let half: u32 = 3_000;
+    let change = control::IkeChange {
+        policies: (0..half).map(own).collect(),
+        ..control::IkeChange::default()
+    };
+    let with_own = gateway.compiler.change_ike(&first, change).unwrap().compiled;
+    assert_eq!(with_own.spd.len(), half as usize + 1);
+    let file = |number: u32| {
+        let [local, remote] = nested(number, 10_000);
+        section(&format!("h{number}"), number, &remote, "action = \"bypass\"")
+            .replace("10.0.0.0/8", &local)
+    };
+    let all: String = (half..2 * half).map(file).collect();
+    let changed = gateway.change(&with_own, &[], &all).unwrap();
+    // They did not fit beside each other.
+    assert_eq!(changed.spd.len(), half as usize + 1);
+    assert!(changed.spd.holding_policies().all(|(_, policy)| !policy.id.is_behind()));
+    // A few more fit beside charon's.
+    let few = gateway.change(&with_own, &[], &bypass("b", 6, "10.3.0.0/16"));
+    assert!(few.is_ok_and(|few| few.spd.len() == half as usize + 2));
+}
+
 // A set over the cost bound: refused by name, and what runs goes on.
 #[test]
 fn what_would_cost_too_much_is_refused_by_name() {
     let mut gateway = Gateway::new();
     let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
     let hostile = |n: u32| {
-        let (local, remote) = (n, 10_000 - n);
-        let inset = |by: u32| {
-            let (lo, hi) = (std::net::Ipv4Addr::from(by), std::net::Ipv4Addr::from(u32::MAX - by));
-            format!("{lo}-{hi}")
-        };
-        section(&format!("h{n}"), n, &inset(remote), "action = \"bypass\"")
-            .replace("10.0.0.0/8", &inset(local))
+        let [local, remote] = nested(n, 10_000);
+        section(&format!("h{n}"), n, &remote, "action = \"bypass\"").replace("10.0.0.0/8", &local)
     };
     let all: String = (0..10_000).map(hostile).collect();
     let refused = gateway.change(&first, &[], &all).err().unwrap();
