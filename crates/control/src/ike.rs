@@ -69,8 +69,8 @@ impl Compiled {
         self.ike.iter().next().is_some() || policies.any(|(_, policy)| policy.id.is_behind())
     }
 
-    /// Returns a copy without the peers that charon made by itself, and the policies that have to go
-    /// with them.
+    /// Returns a copy without the peers that charon made by itself, and the policies that have to
+    /// go with them.
     pub(crate) fn without_own_of_ike(&self) -> (Compiled, Vec<PolicyIndex>) {
         let mut without = self.copied();
         let names: Vec<String> = self.ike_peers().map(|peer| peer.name.clone()).collect();

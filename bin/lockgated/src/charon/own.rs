@@ -301,8 +301,8 @@ impl Own {
     }
 }
 
-/// Checks an SA of charon's own: its ends, form, suite and selectors. Returns its form. Ends and
-/// selectors are in the order local, remote.
+/// Checks an SA of charon's own: its ends, form, suite and selectors, local and remote. Returns its
+/// form.
 ///
 /// # Errors
 /// [`NotOwn`].
