@@ -29,12 +29,15 @@ pub(crate) fn build() -> Result<bool, Failure> {
     Ok(modified(&plugin) != before)
 }
 
-/// Tests the plugin by itself, with the sanitizer of memory.
+/// Tests the plugin by itself, with the sanitizer of memory, and builds it against the next
+/// Debian's strongSwan.
 ///
 /// # Errors
 /// [`Failure`]: `make` cannot be run.
 pub(crate) fn check(said: &mut impl Write) -> Result<Outcome, Failure> {
-    runs::watch_into(make().arg("check-short"), said)
+    let by_itself = runs::watch_into(make().arg("check-short"), said)?;
+    let mut next = program(root().join(SOURCES).join("tests/next.sh"));
+    Ok(by_itself.and(runs::watch_into(next.arg(folder()), said)?))
 }
 
 /// Tests the plugin by itself with every sanitizer, and in two charons against scripted daemons.

@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// The outcome of two halves: both must pass.
-    fn and(self, other: Outcome) -> Outcome {
+    pub(crate) fn and(self, other: Outcome) -> Outcome {
         use Outcome::{Failed, Passed, Skipped};
         match (self, other) {
             (Passed(mut counts), Passed(more)) => {
