@@ -106,7 +106,10 @@ impl Reader<'_, '_> {
         };
         let Some((text, found)) = hosts.iter().find(is_end) else {
             let reason = "the peer may have any address, and a peer has one here".to_owned();
-            return Err(untaken(reason, "write remote_addrs = ADDRESS, one connection each"));
+            return Err(untaken(
+                reason,
+                "write remote_addrs = ADDRESS, one connection each; or [ike] with peers",
+            ));
         };
         if hosts.len() > 1 {
             let reason = format!("a peer has one address: {} was taken", shown(text));
