@@ -26,7 +26,7 @@ use crate::backend::{Change, ChangeError, ChangeReport, ConfirmError, Intent, To
 use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of, machine};
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
-use crate::orders::{Order, Reply, Runs};
+use crate::orders::{Order, OverdueOrder, Reply, Runs};
 use crate::picture::Picture;
 use crate::policies::{self, QueuedChange};
 use crate::revisions::{Body, Cause};
@@ -388,7 +388,17 @@ impl Changer {
 
     async fn roll_back_overdue(&mut self) {
         let waited = self.picture().pending.is_some();
-        self.order(|reply| Order::RollBackOverdue { reply }).await;
+        let found = self.order(|reply| Order::Overdue(OverdueOrder::Look { reply })).await;
+        let earlier = match found.flatten() {
+            None => Ok(None),
+            Some([earlier, running]) => {
+                let compile =
+                    move |compiler: &mut Compiler| compiler.without_gone_of_ike(&earlier, &running);
+                self.beside(compile).await.and_then(|made| made.map_err(machine))
+            }
+        };
+        let earlier = earlier.map(|earlier| earlier.map(Box::new));
+        self.order(|reply| Order::Overdue(OverdueOrder::RollBack { earlier, reply })).await;
         if waited && self.picture().pending.is_none() {
             self.policies_changed();
         }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use control::Compiled;
 use control::guard::Guard;
 use dataplane::carve_out::Reserved;
 
@@ -186,8 +187,19 @@ impl State {
         Ok(revision)
     }
 
+    /// What ran before a change that was not confirmed in time, and what runs.
+    pub(crate) fn overdue(&self) -> Option<[Compiled; 2]> {
+        let pending = self.pending.as_ref().filter(|pending| pending.until <= Instant::now())?;
+        Some([pending.before.compiled.copied(), self.gateway.compiled.copied()])
+    }
+
     /// Rolls back a change that was not confirmed in time. Returns the time of the next check.
-    pub(crate) async fn roll_back_overdue(&mut self) -> Option<Instant> {
+    /// `earlier` is what is to run again, if it is not what ran before: charon may have taken away
+    /// since what it had made by itself.
+    pub(crate) async fn roll_back_overdue(
+        &mut self,
+        earlier: Result<Option<Box<Compiled>>, ChangeError>,
+    ) -> Option<Instant> {
         let now = Instant::now();
         let mut pending = match self.pending.take() {
             Some(pending) if pending.until <= now && !self.stopping => pending,
@@ -198,7 +210,15 @@ impl State {
         };
         let (revision, previous) = (pending.revision, pending.before.revision);
         let within = pending.confirm.within.as_secs();
-        match self.bring_back(&pending).await {
+        let done = match earlier {
+            Err(error) => Err(error),
+            Ok(earlier) => {
+                pending.before.compiled =
+                    earlier.map_or_else(|| pending.before.compiled.copied(), |earlier| *earlier);
+                self.bring_back(&pending).await
+            }
+        };
+        match done {
             Ok(number) => {
                 self.last_wait = Some(LastWait::RolledBack { revision, at: Instant::now() });
                 let message = format!(

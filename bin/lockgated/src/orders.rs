@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{AdoptedBase, Compiler, KeyManager, MovedEnds, PeerEnds};
+use control::{AdoptedBase, Compiled, Compiler, KeyManager, MovedEnds, PeerEnds};
 use dataplane::SnapshotError;
 use tokio::sync::oneshot;
 
@@ -46,8 +46,8 @@ pub(crate) enum Order {
     RestoreGuard { asked: Result<(), GuardError>, reply: Reply<()> },
     /// Keeps the change that waits.
     Confirm { asked: Option<u64>, over: ConnectionNumber, reply: Reply<Result<u64, ConfirmError>> },
-    /// Rolls back what nobody confirmed in time. Says when to look again.
-    RollBackOverdue { reply: Reply<Option<Instant>> },
+    /// Is about a change that nobody confirmed in time.
+    Overdue(OverdueOrder),
     /// Forgets that a text was never confirmed: it is in the daemon's file now.
     Accept { text: String, reply: Reply<()> },
     /// Notes whether a revision is on disk. Says why it is not.
@@ -74,6 +74,15 @@ pub(crate) enum SaOrder {
     Move { peer: String, to: PeerEnds, reply: Reply<Result<Option<MovedEnds>, MoveRefusal>> },
     /// Reserves an SPI for a peer.
     Reserve { peer: String, manager: KeyManager, reply: Reply<Result<Reserved, ReserveError>> },
+}
+
+/// An order about a change that nobody confirmed in time.
+pub(crate) enum OverdueOrder {
+    /// Asks what is to run again, and what runs.
+    Look { reply: Reply<Option<[Compiled; 2]>> },
+    /// Rolls the change back. Says when to look again. `earlier`: what is to run again, if it is not
+    /// what ran before.
+    RollBack { earlier: Result<Option<Box<Compiled>>, ChangeError>, reply: Reply<Option<Instant>> },
 }
 
 /// State of a revision: it still runs, or no more.
@@ -127,10 +136,7 @@ impl State {
                 let done = self.confirm(asked, over).await;
                 self.answer(reply, done);
             }
-            Order::RollBackOverdue { reply } => {
-                let next = self.roll_back_overdue().await;
-                self.answer(reply, next);
-            }
+            Order::Overdue(order) => self.obey_about_overdue(order).await,
             Order::Accept { text, reply } => {
                 self.accept(&text).await;
                 self.answer(reply, ());
@@ -155,6 +161,19 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    async fn obey_about_overdue(&mut self, order: OverdueOrder) {
+        match order {
+            OverdueOrder::Look { reply } => {
+                let overdue = self.overdue();
+                self.answer(reply, overdue);
+            }
+            OverdueOrder::RollBack { earlier, reply } => {
+                let next = self.roll_back_overdue(earlier).await;
+                self.answer(reply, next);
+            }
+        }
     }
 
     async fn obey_about_ike(

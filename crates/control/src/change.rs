@@ -67,6 +67,9 @@ pub enum ChangeRefused {
         /// The policy's name.
         name: String,
     },
+    /// It is beyond `[ike]` of what runs, or what runs has other policies or peers of its names.
+    #[error("the configuration that runs now does not admit it within [ike]")]
+    BeyondIke,
     /// The set as a whole cannot be compiled: too many rules, or too costly to search.
     #[error(transparent)]
     Compile(#[from] CompileError),

@@ -80,6 +80,35 @@ impl Compiled {
         (without, own.map(|(index, _)| index).collect())
     }
 
+    /// Returns whether `[ike]` admits a peer, which comes or is carried in another way.
+    fn admits_peer(&self, peer: &Peer) -> bool {
+        let ends = peer.tunnel();
+        let Some(bounds) = &self.settings().ike else { return false };
+        let running = self.ike.named(&peer.name).and_then(|set| self.ike.peer(set));
+        bounds.admit_tunnel(ends.local, ends.remote).is_ok()
+            && self.settings().peers.iter().all(|of_file| of_file.tunnel() != ends)
+            && running.is_none_or(|running| running.tunnel() == ends)
+    }
+
+    /// Returns whether `[ike]` admits a policy, and no other one has its name.
+    fn admits_policy(&self, policy: &IkePolicy, gone: &[String]) -> bool {
+        let Some(bounds) = &self.settings().ike else { return false };
+        let admitted = match &policy.action {
+            IkeAction::Protect(_) => bounds.admit_packets(&policy.selector),
+            IkeAction::Shunt(action) => bounds.admit_shunt(*action, &policy.selector),
+        };
+        admitted.is_ok() && (self.spd.named(&policy.name).is_none() || gone.contains(&policy.name))
+    }
+
+    /// Returns whether a policy of charon's runs here too.
+    fn has_policy_of_ike(&self, policy: &Policy) -> bool {
+        let same = self.spd.named(&policy.name).map(|slot| self.spd.policy(slot));
+        same.is_some_and(|same| {
+            (&same.action, &same.selector, same.priority)
+                == (&policy.action, &policy.selector, policy.priority)
+        })
+    }
+
     /// Takes a peer of charon's out, with its SAs.
     fn take_ike_peer(&mut self, name: &str) -> Option<SaSetId> {
         let set = self.ike.remove(name)?;
@@ -111,6 +140,12 @@ impl Compiler {
         change: IkeChange,
     ) -> Result<ChangedIke, ChangeRefused> {
         let IkeChange { policies_gone, peers_gone, peers, policies } = change;
+        // Another configuration may run than the one that it was planned for.
+        let is_admitted = peers.iter().all(|peer| running.admits_peer(peer))
+            && policies.iter().all(|policy| running.admits_policy(policy, &policies_gone));
+        if !is_admitted {
+            return Err(ChangeRefused::BeyondIke);
+        }
         let mut next = running.copied();
         for peer in peers {
             let known = next.ike.named(&peer.name);
@@ -148,6 +183,50 @@ impl Compiler {
             self.ike.rested.extend(compiled.take_ike_peer(&name));
         }
         Ok(ChangedIke { compiled, removed: gone, added })
+    }
+}
+
+impl Compiler {
+    /// Takes out of an earlier configuration, which is to run again, what charon has taken away or
+    /// changed since. `None`: nothing.
+    ///
+    /// Cost: by the policies of charon's.
+    ///
+    /// # Errors
+    /// [`CompileError`]: nothing was changed.
+    pub fn without_gone_of_ike(
+        &mut self,
+        earlier: &Compiled,
+        running: &Compiled,
+    ) -> Result<Option<Compiled>, CompileError> {
+        let is_gone = |(set, peer): &(SaSetId, &std::sync::Arc<Peer>)| {
+            running.ike.peer(*set).is_none_or(|now| now != *peer)
+        };
+        let gone: Vec<(SaSetId, String)> = earlier
+            .ike
+            .iter()
+            .filter(is_gone)
+            .map(|(set, peer)| (set, peer.name.clone()))
+            .collect();
+        let goes = |policy: &Policy| {
+            let is_of_gone = |set: SaSetId| gone.iter().any(|(gone, _)| *gone == set);
+            matches!(policy.action, Action::Protect(set) if is_of_gone(set))
+                || !running.has_policy_of_ike(policy)
+        };
+        let policies = earlier.spd.holding_policies();
+        let removed: Vec<PolicyIndex> = policies
+            .filter(|(_, policy)| policy.id.is_behind() && goes(policy))
+            .map(|(slot, _)| slot)
+            .collect();
+        if gone.is_empty() && removed.is_empty() {
+            return Ok(None);
+        }
+        let transaction = Transaction::of_ike(removed, Vec::new(), self.next_policy);
+        let mut compiled = self.carry_out(earlier, transaction)?;
+        for (_, name) in gone {
+            compiled.take_ike_peer(&name);
+        }
+        Ok(Some(compiled))
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Book {
 #[derive(Default)]
 struct Policies {
     known: BTreeMap<u64, KnownPolicy>,
-    by_name: HashMap<(u32, u32, Policy), u64>,
+    by_name: HashMap<(u32, u32, PolicyAction, Policy), u64>,
     by_selectors: HashMap<(PolicyDirection, [Selector; 2]), BTreeSet<u64>>,
     /// Outbound ones that protect, by the tunnel's ends.
     by_ends: HashMap<[IpAddr; 2], BTreeSet<u64>>,
@@ -82,9 +82,9 @@ impl Policies {
         self.forget(&policy);
         let number = self.count;
         self.count += 1;
-        let AddPolicy { reqid, spi, .. } = policy;
+        let AddPolicy { reqid, spi, action, .. } = policy;
         let of = &policy.policy;
-        self.by_name.insert((reqid, spi, of.clone()), number);
+        self.by_name.insert((reqid, spi, action, of.clone()), number);
         let selectors = (of.direction, of.selectors.clone());
         self.by_selectors.entry(selectors).or_default().insert(number);
         if let Some(ends) = ends_of_protect(&policy) {
@@ -94,7 +94,8 @@ impl Policies {
     }
 
     fn forget(&mut self, gone: &AddPolicy) -> Option<AddPolicy> {
-        let name = (gone.reqid, gone.spi, gone.policy.clone());
+        // While charon moves an SA it has two of one name, one that protects and one that drops.
+        let name = (gone.reqid, gone.spi, gone.action, gone.policy.clone());
         let number = self.by_name.remove(&name)?;
         let known = self.known.remove(&number)?.policy;
         let selectors = (known.policy.direction, known.policy.selectors.clone());
@@ -336,6 +337,8 @@ impl Book {
     ) -> Option<u32> {
         let numbers = self.policies.by_ends.get(ends)?.iter();
         let known = numbers.filter_map(|number| self.policies.known.get(number));
+        // The numbers of an earlier charon say nothing to this one.
+        let known = known.filter(|known| !known.is_orphan);
         let fits = |known: &&KnownPolicy| {
             let selectors = known.policy.policy.selectors.iter();
             selectors.zip(packet).all(|(of, packet)| of.covers(packet))

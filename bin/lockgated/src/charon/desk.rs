@@ -37,6 +37,10 @@ pub(super) struct Desk {
     pub(super) peers: IkePeers,
     /// Revision and generation that the peers are of.
     pub(super) peers_of: Option<(u64, Generation)>,
+    /// Another revision runs, and what charon made by itself was not compared with it.
+    must_follow: bool,
+    /// SAs of an earlier charon that have reached their hard limit: nobody else deletes them.
+    ended: Vec<SaName>,
     /// The process of the charon that was connected last.
     process: Option<i32>,
     /// The charon that is connected is the one that put all SAs.
@@ -67,6 +71,8 @@ impl Desk {
             own: Own::default(),
             peers: IkePeers::default(),
             peers_of: None,
+            must_follow: false,
+            ended: Vec::new(),
             process: None,
             knows_all: false,
             unanswered: Vec::new(),
@@ -107,8 +113,13 @@ impl Desk {
 
     /// Does what is asked.
     pub(super) async fn answer(&mut self, request: Request) -> Answer {
-        if self.refresh() == Refreshed::OtherRevision {
+        self.refresh();
+        if std::mem::take(&mut self.must_follow) {
             self.follow().await;
+        }
+        for ended in std::mem::take(&mut self.ended) {
+            // Refused, its peer is tidied with the next request that is about it.
+            let _ = self.delete_sa(&ended).await;
         }
         match request {
             Request::Hello(charon) => Desk::greet(&charon),
@@ -140,7 +151,11 @@ impl Desk {
                 self.book.forget_policies();
                 self.tidy().await
             }
-            Request::Repeated => self.settle().await,
+            Request::Repeated => {
+                let answer = self.settle().await;
+                self.ask_again();
+                answer
+            }
             Request::NameSa(names) => match self.book.name(&names) {
                 true => Answer::done(),
                 false => Answer::plain(Status::Unknown, ""),
@@ -149,18 +164,15 @@ impl Desk {
     }
 
     /// Takes the peers of the running configuration, if it is another one.
-    fn refresh(&mut self) -> Refreshed {
+    pub(super) fn refresh(&mut self) {
         let picture = self.daemon.picture();
         let now = (picture.revision, picture.snapshot.generation());
         if self.peers_of == Some(now) {
-            return Refreshed::Same;
+            return;
         }
         let before = self.peers_of.replace(now);
         self.peers = IkePeers::of(&picture.config().peers, &picture.snapshot);
-        match before {
-            Some((revision, _)) if revision != picture.revision => Refreshed::OtherRevision,
-            _ => Refreshed::Same,
-        }
+        self.must_follow |= before.is_some_and(|(revision, _)| revision != picture.revision);
     }
 
     async fn reserve(&self, [local, remote]: [SocketAddr; 2]) -> Answer {
@@ -190,7 +202,10 @@ impl Desk {
             let (spi, destination, hardness) = (sa.name.spi, sa.name.destination, Hardness::Soft);
             self.due.push(Report::Expire { spi, destination, hardness });
         }
-        self.forget_gone_orphans().await;
+        // One that is repeated replaces none of them.
+        if !sa.repeat {
+            self.forget_gone_orphans().await;
+        }
         let put = match self.planned(&sa).await {
             Ok(put) => put,
             Err(answer) => return answer,
@@ -201,13 +216,17 @@ impl Desk {
         if running.is_some_and(|known| known.has_ended) {
             return Answer::plain(Status::Unknown, "it has reached its hard limit");
         }
-        if let Err(refused) = self.make_room(&sa, &peer).await {
-            return refused;
-        }
+        let moved_from = match self.make_room(&sa, &peer).await {
+            Ok(moved_from) => moved_from,
+            Err(refused) => return refused,
+        };
         let replaced = put.replaces.is_some();
         let incarnation = self.daemon.picture().incarnation.to_string();
         let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
         if let Err(refusal) = done {
+            if let Some(before) = moved_from {
+                let _ = self.move_peer(&peer, before).await;
+            }
             // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;
             return refused(&refusal);
@@ -458,7 +477,13 @@ impl Desk {
     pub(super) fn expired(&mut self, expiry: &Expiry) -> Option<Report> {
         let Expiry { direction, spi, peer, hardness } = expiry;
         let known = match hardness {
-            Hardness::Hard => self.book.end(*direction, *spi, peer)?,
+            Hardness::Hard => {
+                let known = self.book.end(*direction, *spi, peer)?;
+                if known.is_orphan {
+                    self.ended.push(known.name);
+                }
+                known
+            }
             Hardness::Soft => {
                 let known = self.book.at(*direction, *spi, peer)?;
                 known.is_due = true;
@@ -487,14 +512,6 @@ impl Desk {
         };
         Some(Report::Acquire { reqid, selectors: packet })
     }
-}
-
-/// The configuration that peers are known of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refreshed {
-    /// Of one revision all the time, or of none before.
-    Same,
-    OtherRevision,
 }
 
 /// The packet that waits, as two selectors.

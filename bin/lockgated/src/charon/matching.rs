@@ -149,7 +149,11 @@ impl IkePeers {
         let (local, remote) = (local.ip(), remote.ip());
         let mut why = NoPeer::Ends { local, remote };
         let mut fit: Vec<(&IkePeer, bool)> = Vec::new();
-        for peer in self.between(local, remote) {
+        // Where a section has these ends, none that may only move to them takes part.
+        let are_here = self.by_ends.contains_key(&[local, remote]);
+        let here = Tunnel { local, remote };
+        let takes_part = |peer: &&IkePeer| !are_here || peer.encapsulation.tunnel == here;
+        for peer in self.between(local, remote).filter(takes_part) {
             match peer.is_served_by(selectors) {
                 Ok(()) => fit.push((peer, peer.has_all_of(selectors))),
                 Err(error) => why = error,

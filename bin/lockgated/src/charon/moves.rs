@@ -49,15 +49,6 @@ impl Desk {
             return Answer::plain(Status::Unknown, "");
         };
         let known = known.clone();
-        if self.own.peer(&known.peer).is_some() {
-            return match (source, destination) == (name.source, name.destination) {
-                true => Answer::done(),
-                false => Answer::plain(
-                    Status::Refused,
-                    "SAs that [ike] admits do not move: make new ones between the new ends",
-                ),
-            };
-        }
         if let Some(mut selectors) = selectors {
             if way == Direction::Inbound {
                 selectors.reverse();
@@ -69,7 +60,12 @@ impl Desk {
             }
         }
         let to = Said { direction: way, source, destination, in_udp }.ends();
-        if let Err(refused) = self.move_peer(&known.peer, to).await {
+        if let Some(own) = self.own.peer(&known.peer) {
+            if !own.is_at(to.tunnel, to.udp) {
+                let text = "SAs that [ike] admits do not move: make new ones between the new ends";
+                return Answer::plain(Status::Refused, text);
+            }
+        } else if let Err(refused) = self.move_peer(&known.peer, to).await {
             return refused;
         }
         let reqid = reqid.unwrap_or(known.reqid);
@@ -82,9 +78,14 @@ impl Desk {
     ///
     /// One that opens may have been negotiated from elsewhere while the one that seals still goes
     /// to the old place: that stays until there is one for the new place.
-    pub(super) async fn make_room(&self, sa: &AddSa, peer: &str) -> Result<(), Answer> {
+    /// Returns the ends from which it has moved.
+    pub(super) async fn make_room(
+        &self,
+        sa: &AddSa,
+        peer: &str,
+    ) -> Result<Option<PeerEnds>, Answer> {
         if self.own.peer(peer).is_some() {
-            return Ok(());
+            return Ok(None);
         }
         let way = direction(sa.direction);
         let seals = || {
@@ -93,18 +94,23 @@ impl Desk {
             sets.any(|(_, set)| set.peer == *peer && !set.outbound.is_empty())
         };
         if way == Direction::Inbound && seals() {
-            return Ok(());
+            return Ok(None);
         }
         let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
         let said = Said { direction: way, source, destination, in_udp };
         self.move_peer(peer, said.ends()).await
     }
 
-    async fn move_peer(&self, peer: &str, to: PeerEnds) -> Result<(), Answer> {
+    /// Moves a peer. Returns the ends from which it has moved; `None`: it has these already.
+    pub(super) async fn move_peer(
+        &self,
+        peer: &str,
+        to: PeerEnds,
+    ) -> Result<Option<PeerEnds>, Answer> {
         let peer = peer.to_owned();
         let done = self.daemon.order(|reply| Order::Sas(SaOrder::Move { peer, to, reply })).await;
         match done.unwrap_or(Err(MoveRefusal::Stopping)) {
-            Ok(_) => Ok(()),
+            Ok(moved) => Ok(moved.map(|moved| moved.from)),
             Err(why) => Err(Answer::plain(Status::Refused, why.to_string())),
         }
     }

@@ -99,6 +99,14 @@ pub(super) enum NotOwn {
     Port(u16),
 }
 
+impl OwnPeer {
+    /// Returns whether its SAs have these ends, in this form.
+    pub(super) fn is_at(&self, tunnel: Tunnel, udp: Option<UdpPorts>) -> bool {
+        let [local, remote] = self.ends;
+        (Tunnel { local, remote }, self.form.udp) == (tunnel, udp)
+    }
+}
+
 impl Own {
     /// The peer of a name.
     pub(super) fn peer(&self, name: &str) -> Option<&OwnPeer> {

@@ -213,8 +213,9 @@ impl World {
                 match answer.status {
                     Status::Done => {
                         let is_same = |known: &Known| {
-                            (known.policy.reqid, known.policy.spi, &known.policy.policy)
-                                == (policy.reqid, policy.spi, &policy.policy)
+                            let AddPolicy { reqid, spi, action, policy: name, .. } = &known.policy;
+                            (*reqid, *spi, *action, name)
+                                == (policy.reqid, policy.spi, policy.action, &policy.policy)
                         };
                         self.known.retain(|known| !is_same(known));
                         self.known.push(Known { policy, nets, remote });
