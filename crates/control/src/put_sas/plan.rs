@@ -54,6 +54,9 @@ pub enum PutRefusal {
         /// Bytes that were given.
         got: usize,
     },
+    /// The configuration does not admit the suite for peers that charon made.
+    #[error(transparent)]
+    BeyondIke(#[from] config::BeyondBounds),
     /// The suite authenticates nothing.
     #[error("suite {suite} has no integrity: it is for benchmarks with a key file alone")]
     NoIntegrity {
@@ -174,7 +177,7 @@ impl PutRefusal {
             PutRefusal::FileKeys { .. } => "file_keys",
             PutRefusal::OtherManager { .. } => "other_manager",
             PutRefusal::KeyLength { .. } => "bad_key",
-            PutRefusal::NoIntegrity { .. } => "bad_suite",
+            PutRefusal::BeyondIke(_) | PutRefusal::NoIntegrity { .. } => "bad_suite",
             PutRefusal::Offload { .. } => "bad_offload",
             PutRefusal::Window(_) => "bad_window",
             PutRefusal::Limits(_) => "bad_limit",
@@ -263,6 +266,11 @@ impl Compiled {
         let suite = asked.suite.unwrap_or(peer.suite);
         if !suite.is_authenticated() {
             return Err(PutRefusal::NoIntegrity { suite });
+        }
+        if let Some(bounds) = &self.settings().ike
+            && peer.name.starts_with(IKE_NAMES)
+        {
+            bounds.admit_suite(suite)?;
         }
         let wrong = |_| PutRefusal::KeyLength {
             suite,
