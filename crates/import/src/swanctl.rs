@@ -37,6 +37,9 @@ use syntax::{Include, Place, Tree, View};
 
 /// Children of all connections at most.
 const MAX_CHILDREN: usize = 1 << 16;
+/// Prefixes, ranges and addresses at most: in the selectors that are read, and in all policies.
+/// Sections inherit, so that a short text can stand for very many.
+const MAX_ADDRESSES: usize = 1 << 20;
 
 /// One end of a peer.
 #[derive(Clone, Debug)]
@@ -93,6 +96,26 @@ struct Drafts {
     policies: Vec<PolicyDraft>,
     /// UDP ports of IKE.
     ike_ports: BTreeSet<u16>,
+}
+
+/// The number of prefixes, ranges and addresses so far.
+#[derive(Default)]
+struct Addresses {
+    read: usize,
+    in_policies: usize,
+}
+
+impl Addresses {
+    /// The mistake of a text that has more than [`MAX_ADDRESSES`].
+    fn beyond(&self) -> Option<Mistake> {
+        let limit = MAX_ADDRESSES;
+        let what = match (self.read > limit, self.in_policies > limit) {
+            (true, _) => "prefixes, ranges and addresses in `local_ts` and `remote_ts`",
+            (_, true) => "prefixes, ranges and addresses in the policies of all children",
+            _ => return None,
+        };
+        Some(Mistake::TooMany { what, limit })
+    }
 }
 
 /// The reason why children are not taken: place, word, reason, advice.
@@ -166,6 +189,7 @@ pub(crate) fn import(texts: &[Foreign], options: &Options<'_>) -> Result<Importe
         policy_names: Names::default(),
         seen: HashSet::new(),
         prefixes: Prefixes::Together,
+        addresses: Addresses::default(),
     };
     if let Err(problem) = reader.all() {
         reader.errors.add(*problem);
@@ -198,6 +222,7 @@ struct Reader<'t, 'n> {
     /// Ends, modes and selectors of the peers so far.
     seen: HashSet<String>,
     prefixes: Prefixes,
+    addresses: Addresses,
 }
 
 impl Reader<'_, '_> {

@@ -214,6 +214,44 @@ fn a_peer_without_keys_does_not_share_the_file_of_one_that_has_them() {
     assert_eq!(imported.text.matches("keys = \"file:").count(), 2, "{}", imported.text);
 }
 
+/// A section of few bytes can inherit from one with very many addresses.
+#[test]
+fn children_that_inherit_more_addresses_than_a_file_may_stand_for_are_refused() {
+    let list: Vec<String> = (0..4096).map(|n| format!("10.{}.{}.1", n / 256, n % 256)).collect();
+    let list = list.join(",");
+    let text = |settings: &str, ends: [&str; 2], count: usize| {
+        let children: String = (0..count).map(|n| format!("c{n} : base {{}}\n")).collect();
+        format!(
+            "base {{\n{settings}\nlocal_ts = {}\nremote_ts = {}\n}}\n\
+             connections {{ c {{ children {{\n{children}}} }} }}\n",
+            ends[0], ends[1]
+        )
+    };
+    let imported = |text: &str| swanctl(&[Foreign::new("x", text)], &options());
+    let told = |text: &str| imported(text).err().expect("more than the limit").to_string();
+    // 128 children have 1,048,576 addresses, in their selectors and in their policies.
+    let all = [&*list; 2];
+    assert_eq!(imported(&text("mode = pass", all, 128)).unwrap().policies, 128);
+    for (text, what) in [
+        (text("mode = pass", all, 65_000), "in `local_ts` and `remote_ts`"),
+        // None of these is taken, and all are read.
+        (text("mode = drop", [&list, "10.0.0.1[icmp/8]"], 65_000), "in `local_ts` and"),
+        // Each protocol with each port is a policy with all addresses of both.
+        (text("mode = pass", [&ports(), &ports()], 65_000), "in the policies of all children"),
+    ] {
+        let told = told(&text);
+        let wanted = format!("more than 1048576 prefixes, ranges and addresses {what}");
+        assert!(told.starts_with("x:") && told.contains(&wanted), "{told}");
+        assert!(told.ends_with("1 error; nothing was imported"), "{told}");
+    }
+}
+
+/// 64 addresses, each with a port of its own.
+fn ports() -> String {
+    let all: Vec<String> = (1..=64).map(|port| format!("10.0.0.{port}[tcp/{port}]")).collect();
+    all.join(",")
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 

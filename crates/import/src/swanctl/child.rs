@@ -2,7 +2,7 @@
 
 use config::{MAX_LIMIT_SECONDS, nearest};
 use ipsec::{Lifetime, Limits, Mode, ReplayWindow, Suite};
-use policy::AddressRange;
+use policy::{AddressRange, Selector};
 use wire::Family;
 
 use super::keys::{NARROWING, NOTED, is_zero};
@@ -234,7 +234,11 @@ impl Reader<'_, '_> {
                     let own = one.addresses;
                     let ranges = own.as_ref().map_or(end, std::slice::from_ref);
                     found.extend(ranges.iter().map(|range| (*range, one.clone())));
-                    continue;
+                    self.addresses.read += ranges.len();
+                    if self.addresses.beyond().is_none() {
+                        continue;
+                    }
+                    ("there are too many addresses".into(), "import a part of the file")
                 }
                 Err(NoSelector::Name) => (
                     format!("nothing here knows the names in {}", shown(entry)),
@@ -274,6 +278,12 @@ impl Reader<'_, '_> {
         };
         let all = joined(kind, selectors, self.prefixes).map_err(untaken)?;
         let count = all.len();
+        let addresses =
+            |(selector, _): &(Selector, u32)| selector.local.len() + selector.remote.len();
+        self.addresses.in_policies += all.iter().map(addresses).sum::<usize>();
+        if self.addresses.beyond().is_some() {
+            return Err(untaken(("there are too many addresses", "import a part of the file")));
+        }
         if self.drafts.policies.len() + count > MAX_POLICIES {
             let advice = "import a part of the file";
             return Err(untaken(("there are more than 131072 policies", advice)));

@@ -9,7 +9,7 @@ use super::keys::{CHILD, CONNECTION, MEDIATED};
 use super::syntax::{Place, View};
 use super::values::{Host, entries, host, number, yes_or_no};
 use super::{End, Reader, Untaken};
-use crate::problem::{Fate, Mistake, Parsed, shown};
+use crate::problem::{Fate, Mistake, Parsed, Problem, shown};
 
 /// Addresses of documentation (RFC 5737, RFC 3849), in the place of unknown ones.
 const UNKNOWN: [[&str; 2]; 2] = [["192.0.2.1", "198.51.100.1"], ["2001:db8::1", "2001:db8::2"]];
@@ -64,7 +64,12 @@ impl Reader<'_, '_> {
                 let (word, context) = (shown(section), "a child, which has no sections");
                 self.mistake(at, Mistake::UnknownWord { word, context, nearest: None });
             }
-            if let Err(Untaken { at, word, reason, advice }) = self.child(name, view, &parent) {
+            let taken = self.child(name, view, &parent);
+            if let Some(mistake) = self.addresses.beyond() {
+                let place = tree.location(tree.place(view));
+                return Err(Box::new(Problem { place, mistake }));
+            }
+            if let Err(Untaken { at, word, reason, advice }) = taken {
                 let of = shown(parent.name);
                 let reason = format!("child {} of {of} is left out: {reason}", shown(name));
                 self.note(Fate::Left, at, word, (&reason, &advice));
