@@ -11,11 +11,13 @@
 //! | values | `values` | times, selectors, proposals |
 //! | select | `selectors` | policies of a child, and their order |
 //! | judge | `connection`, `child`, `keys` | drafts of peers and policies, and what has no place |
+//! | | `left_out` | children that are not taken, and which policies have their packets |
 //! | write | `write` | the configuration |
 
 mod child;
 mod connection;
 mod keys;
+mod left_out;
 mod selectors;
 mod syntax;
 mod values;
@@ -32,6 +34,7 @@ use crate::problem::{Fate, ImportErrors, Mistake, Omissions, Parsed, Problem, sh
 use crate::source::Foreign;
 use crate::{Imported, Options};
 use keys::TOP;
+use left_out::LeftOut;
 use selectors::Prefixes;
 use syntax::{Include, Place, Tree, View};
 
@@ -190,6 +193,8 @@ pub(crate) fn import(texts: &[Foreign], options: &Options<'_>) -> Result<Importe
         seen: HashSet::new(),
         prefixes: Prefixes::Together,
         addresses: Addresses::default(),
+        left_out: Vec::new(),
+        told_of_moves: false,
     };
     if let Err(problem) = reader.all() {
         reader.errors.add(*problem);
@@ -223,6 +228,9 @@ struct Reader<'t, 'n> {
     seen: HashSet<String>,
     prefixes: Prefixes,
     addresses: Addresses,
+    left_out: Vec<LeftOut>,
+    /// It was told of connections that do not say whether SAs may move.
+    told_of_moves: bool,
 }
 
 impl Reader<'_, '_> {
@@ -268,6 +276,7 @@ impl Reader<'_, '_> {
         for (name, view) in &views {
             self.connection(name, view)?;
         }
+        self.note_left_out();
         Ok(())
     }
 

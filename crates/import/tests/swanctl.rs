@@ -95,6 +95,7 @@ fn all_that_has_no_place_is_told_with_its_line() {
     let told = omissions(&good(CONF));
     for line in [
         "swanctl.conf:2:1: not taken: include: other files are not opened",
+        "swanctl.conf:24:5: differs: mobike: charon moves running SAs to other addresses",
         "swanctl.conf:36:17: not taken: hw_offload: Lockgate's configuration says it",
         "swanctl.conf:47:17: differs: start_action: a packet without an SA",
         "swanctl.conf:44:13: differs: esp_proposals: a peer has one suite: aes-128-gcm",
@@ -200,7 +201,7 @@ fn settings_of_a_child_become_those_of_its_peer() {
         (peer(&config).clone(), omissions(&imported))
     };
     let (plain, told) = of("");
-    assert_eq!(told.lines().count(), 1, "charon's part alone: {told}");
+    assert_eq!(told.lines().count(), 2, "charon's part, and its default of mobike: {told}");
     assert_eq!((plain.replay_window, plain.lifetime), (1024, ipsec::Lifetime::NONE));
     assert_eq!(of("replay_window = 100").0.replay_window, 128);
     assert!(of("replay_window = 0").1.contains("32 was taken"));
@@ -248,6 +249,56 @@ fn policies_that_pass_or_drop_need_no_peer_and_priorities_hold() {
     let differs = |one: &&import::Omission| one.fate == Fate::Differs;
     let told: Vec<&str> = imported.omissions.iter().filter(differs).map(|one| &*one.word).collect();
     assert_eq!(told, ["start_action"]);
+}
+
+#[test]
+fn moves_of_charons_are_told_where_it_may_make_them() {
+    let notes = |lines: &str| {
+        let told = omissions(&good(&connection(lines, "")));
+        told.matches("differs: mobike: charon moves running SAs").count()
+    };
+    assert_eq!(["", "mobike = yes", "version = 2"].map(notes), [1; 3]);
+    assert_eq!(["mobike = no", "version = 1"].map(notes), [0; 2]);
+    // Once for all connections that do not speak of it, and for each line that does.
+    let told = omissions(&good(CONF));
+    assert_eq!(told.matches("differs: mobike").count(), 1, "{told}");
+    assert!(errors(&connection("mobike = nein", "")).contains("`nein` is not yes or no"));
+}
+
+#[test]
+fn a_child_left_out_is_told_with_the_policy_that_would_pass_its_packets_in_cleartext() {
+    let told = |left_out: &str, pass: &str| {
+        let more =
+            format!("start_action = trap\n}}\nall {{ mode = pass\nremote_ts = 10.0.0.0/8\n{pass}");
+        omissions(&good(&child(&format!("mark_out = 5\n{left_out}\n{more}"))))
+    };
+    let wanted = "its selectors match. Without it policy all may pass its packets in cleartext";
+    for (left_out, pass) in [
+        ("priority = 10", ""),
+        ("priority = 10", "priority = 20"),
+        ("", "priority = 500000"),
+        ("priority = 10\nremote_ts = x.example", "priority = 20"),
+        ("priority = 10\nmode = drop", "priority = 20"),
+    ] {
+        let told = told(left_out, pass);
+        assert!(told.contains(wanted), "{left_out}, {pass}: {told}");
+    }
+    for (left_out, pass) in [
+        // In Linux too the policy that passes comes first.
+        ("", ""),
+        ("priority = 20", "priority = 10"),
+        ("priority = 10\nmode = pass", "priority = 20"),
+        // It has other packets.
+        ("priority = 10", "remote_ts = 10.3.0.0/16"),
+        ("priority = 10", "remote_ts = fd00::/8"),
+        ("priority = 10\nlocal_ts = 10.1.0.0/16", "local_ts = 10.9.0.0/16"),
+        // It passes nothing.
+        ("priority = 10", "mode = drop"),
+    ] {
+        let told = told(left_out, pass);
+        assert!(told.contains("child net of gw-b is left out"), "{left_out}, {pass}: {told}");
+        assert!(!told.contains("cleartext"), "{left_out}, {pass}: {told}");
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use config::{nearest, unusable};
 
 use super::child::Parent;
 use super::keys::{CHILD, CONNECTION, MEDIATED};
+use super::left_out::LeftOut;
 use super::syntax::{Place, View};
 use super::values::{Host, entries, host, number, yes_or_no};
 use super::{End, Reader, Untaken};
@@ -57,6 +58,7 @@ impl Reader<'_, '_> {
             udp: self.encapsulation(view),
             is_version_1: tree.value(view, "version").is_some_and(|(_, version)| version == "1"),
         };
+        let peers = self.drafts.peers.len();
         for (name, view) in &views {
             self.known_keys(view, "a child", &[&CHILD]);
             for section in tree.names(view) {
@@ -69,13 +71,34 @@ impl Reader<'_, '_> {
                 let place = tree.location(tree.place(view));
                 return Err(Box::new(Problem { place, mistake }));
             }
-            if let Err(Untaken { at, word, reason, advice }) = taken {
-                let of = shown(parent.name);
-                let reason = format!("child {} of {of} is left out: {reason}", shown(name));
-                self.note(Fate::Left, at, word, (&reason, &advice));
+            if let Err(why) = taken {
+                let names = [(*name).to_owned(), parent.name.to_owned()];
+                self.left_out.push(LeftOut { names, view: view.clone(), why });
             }
         }
+        if self.drafts.peers.len() > peers && !parent.is_version_1 {
+            self.moves(view);
+        }
         Ok(())
+    }
+
+    /// Notes that charon may move SAs, and Lockgate only to where a peer's section says.
+    fn moves(&mut self, view: &View) {
+        if self.flag(view, "mobike") == Some(false) {
+            return;
+        }
+        let reason = "charon moves running SAs to other addresses (MOBIKE), and Lockgate follows \
+                      only to those of `moves_to` and `local_moves_to`, which the imported peers \
+                      lack";
+        let advice = "write mobike = no in swanctl.conf or, in tunnel mode, these keys in \
+                      [peer.NAME]: docs/CONFIGURATION.md";
+        // The default is yes. It is told once, in the first connection that has it.
+        let written = self.tree.value(view, "mobike").map(|(at, _)| at);
+        if written.is_none() && std::mem::replace(&mut self.told_of_moves, true) {
+            return;
+        }
+        let at = written.unwrap_or(self.tree.place(view));
+        self.note(Fate::Differs, at, "mobike", (reason, advice));
     }
 
     /// Notes keys that are none.

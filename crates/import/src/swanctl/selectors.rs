@@ -144,19 +144,28 @@ fn meeting(protocol: Option<u8>, ends: [&[AddressRange]; 2]) -> Option<[Vec<Addr
     (!ends[0].is_empty()).then_some(ends)
 }
 
-/// The number by which charon's kernel-netlink sorts policies, the lower one first.
-fn rank(kind: Kind, protocol: Option<u8>, classes: [&Class; 2]) -> u32 {
+/// The rank of a policy for any packet.
+const fn last_rank(kind: Kind) -> u32 {
     const STEP: u32 = 200_000;
-    let base = match kind {
+    match kind {
         Kind::Pass => STEP,
         Kind::Protect => 2 * STEP,
         Kind::Drop => 3 * STEP,
-    };
+    }
+}
+
+/// The rank of the narrowest policy: two addresses of IPv6, a protocol, two ports.
+pub(super) const fn first_rank(kind: Kind) -> u32 {
+    last_rank(kind) - 2 * (512 * 128 + 4 * 16) - 256
+}
+
+/// The number by which charon's kernel-netlink sorts policies, the lower one first.
+fn rank(kind: Kind, protocol: Option<u8>, classes: [&Class; 2]) -> u32 {
     let of = |class: &Class| {
         let bits = class.addresses.iter().map(prefix_bits).min().unwrap_or(0);
         512 * u32::from(bits) + 4 * class.ports.map_or(0, port_bits)
     };
-    base - of(classes[0]) - of(classes[1]) - if protocol.is_some() { 256 } else { 0 }
+    last_rank(kind) - of(classes[0]) - of(classes[1]) - if protocol.is_some() { 256 } else { 0 }
 }
 
 /// Bits of the longest prefix with all of a range.
@@ -197,6 +206,8 @@ mod tests {
         assert!(rank(Kind::Pass, "0.0.0.0/0", "0.0.0.0/0") < wide);
         assert!(rank(Kind::Drop, "10.1.1.1", "10.2.2.2") > wide);
         assert_eq!(wide, 400_000 - 16 * 512);
+        let narrowest = rank(Kind::Drop, "fd00::1[tcp/9]", "fd00::2[tcp/80]");
+        assert_eq!(narrowest, first_rank(Kind::Drop));
         assert_eq!(rank(Kind::Pass, "fd00::1", "fd00::2[tcp/80]"), 200_000 - 256 * 512 - 256 - 64);
     }
 
