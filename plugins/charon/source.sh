@@ -11,7 +11,8 @@ if [ -z "$other" ]; then
 	version=$(dpkg-query -W -f '${Version}' libstrongswan | sed 's/-[^-]*$//; s/^[0-9]*://')
 else
 	folder=$folder/$other
-	version=$(ls -d "$folder"/strongswan-*/src 2>/dev/null | sed "s|.*/strongswan-||; s|/src$||" || true)
+	version=$(ls -d "$folder"/strongswan-*/src 2>/dev/null |
+		sed "s|.*/strongswan-||; s|/src$||" || true)
 fi
 if [ -d "$folder/strongswan-$version/src" ]; then
 	echo "$folder/strongswan-$version"
