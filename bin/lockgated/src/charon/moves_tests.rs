@@ -78,8 +78,9 @@ async fn sas_move_where_the_section_says_with_their_numbers_windows_and_use() {
     // Charon's own way: a policy that drops stands in meanwhile.
     let policy = AddPolicy { spi: 0x500, ..trap(all(), 4) };
     assert_eq!(plugin.status(&Request::AddPolicy(policy.clone())).await, Status::Done);
-    let shunt = AddPolicy { action: PolicyAction::Drop, spi: 0, ..policy.clone() };
-    assert_eq!(plugin.status(&Request::AddPolicy(shunt)).await, Status::Done);
+    let shunt = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
+    assert_eq!(plugin.status(&Request::AddPolicy(shunt.clone())).await, Status::Done);
+    assert_eq!(plugin.status(&Request::DeletePolicy(shunt)).await, Status::Unknown);
     let there = ["192.0.2.2:4500", "203.0.113.77:4500"];
     for sa in &pair {
         let asked = Request::UpdateSa(update(sa, there));
@@ -122,6 +123,8 @@ async fn sas_move_where_the_section_says_with_their_numbers_windows_and_use() {
         assert_eq!(plugin.status(&gone).await, Status::Unknown);
     }
     assert_eq!(lab.shown().await.len(), 2);
+    // The policy that stood in took it not along.
+    assert_eq!(plugin.status(&Request::DeletePolicy(policy)).await, Status::Done);
     assert!(lab.told("charon_refused").is_empty(), "{:?}", lab.told("charon_refused"));
 }
 

@@ -4,21 +4,26 @@ mod hostile;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, LinkMode, Policy, PolicyAction, PolicyDirection, Report,
     Request, SaDirection, SaLimits, SaName, Selector, Status,
 };
+use config::ShuntAction;
+use control::{IkeAction, IkeChange, IkePolicy};
 use dataplane::Snapshot;
 use policy::{Action, Book, Decider, DomainId, PortClass};
 use wire::{Family, Flow, Upper};
 use zeroize::Zeroizing;
 
 use super::desk::Desk;
-use crate::backend::{Backend, Change, Intent, Save};
+use super::own::selector_of;
+use crate::backend::{Backend, Change, Intent, Save, ToConfirm};
 use crate::backend_impl::Daemon;
 use crate::test_lab::{RunningLab, configuration};
-use crate::who::Uid;
+use crate::who::{ConnectionNumber, Uid};
 
 const LOCAL: &str = "192.0.2.1";
 const REMOTE: &str = "198.51.100.9";
@@ -127,13 +132,18 @@ impl Lab {
     }
 
     async fn apply(&mut self, sections: &str) {
+        self.apply_for(sections, None).await;
+    }
+
+    /// Applies a configuration, for a time only or for good.
+    async fn apply_for(&mut self, sections: &str, within: Option<Duration>) {
         let text = configuration(&self.running.folder, "gw", sections);
         let change = Change {
             text,
             file: "test".into(),
             base_directory: self.running.folder.path().into(),
             intent: Intent::Apply,
-            confirm: None,
+            confirm: within.map(|within| ToConfirm { within, asked_over: ConnectionNumber(1) }),
             save: Save::No,
             only_after: None,
         };
@@ -453,6 +463,95 @@ async fn what_charon_no_longer_names_goes_when_it_has_named_all() {
     assert_eq!(lab.shown().0, ["ike:1", "ike:2"]);
     lab.done(Request::Repeated).await;
     assert_eq!(lab.shown().0, ["ike:2"]);
+}
+
+#[tokio::test]
+async fn a_packet_that_asks_first_does_not_hide_another_configuration() {
+    let mut lab = Lab::new(BOUNDS);
+    let policy = outbound(to(2), 6, 0x501);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    lab.done(add(sa(Outbound, 0x501, 6, to(2)))).await;
+    lab.apply(FILE).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    let asked = v1::Acquire { peer: "a".into(), ..v1::Acquire::default() };
+    assert!(lab.desk.acquire(&asked).is_none());
+    // charon hears that its SA has ended, and can take back what it had.
+    lab.done(Request::DeletePolicy(policy)).await;
+    let due = lab.desk.take_due();
+    assert!(matches!(due[..], [Report::Expire { spi: 0x501, .. }]), "{due:?}");
+}
+
+#[tokio::test]
+async fn a_change_is_checked_against_the_configuration_that_runs_when_it_is_made() {
+    let lab = Lab::new(BOUNDS);
+    let shunt = |net: &str| IkePolicy {
+        name: "ike:bypass/1".into(),
+        action: IkeAction::Shunt(ShuntAction::Bypass),
+        priority: 1,
+        selector: selector_of(&[range("10.1.0.0", "10.1.0.9"), range(net, net)]).unwrap(),
+    };
+    let change = |policies| IkeChange { policies, ..IkeChange::default() };
+    let beyond = lab.daemon().change_ike(change(vec![shunt("10.201.0.1")])).await.unwrap_err();
+    assert!(beyond.to_string().contains("does not admit"), "{beyond}");
+    lab.daemon().change_ike(change(vec![shunt("10.200.0.1")])).await.unwrap();
+    // A name that runs is given to no other one.
+    assert!(lab.daemon().change_ike(change(vec![shunt("10.200.0.2")])).await.is_err());
+    // Ends of a peer of the file, and ends that no bound has.
+    let of_file = lab.daemon().picture().config().peers[0].clone();
+    for remote in ["198.51.100.1", "203.0.113.1"] {
+        let mut peer = config::validated::Peer { name: "ike:1".into(), ..of_file.clone() };
+        peer.encapsulation.tunnel.remote = remote.parse().unwrap();
+        let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
+        assert!(lab.daemon().change_ike(change).await.is_err(), "{remote}");
+    }
+    assert_eq!(lab.shown(), (vec![], vec!["ike:bypass/1".to_owned()]));
+}
+
+#[tokio::test]
+async fn what_charon_takes_away_while_a_change_waits_does_not_come_back() {
+    let mut lab = Lab::new(BOUNDS);
+    for (net, reqid, spi) in [(1, 5, 0x500), (2, 6, 0x501)] {
+        lab.done(Request::AddPolicy(outbound(to(net), reqid, spi))).await;
+        lab.done(add(sa(Outbound, spi, reqid, to(net)))).await;
+    }
+    let more = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                remote = [\"9.9.9.9\"]\n";
+    lab.apply_for(&format!("{FILE}{more}{BOUNDS}"), Some(Duration::from_secs(2))).await;
+    lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
+    lab.done(Request::DeleteSa(sa(Outbound, 0x500, 5, to(1)).name)).await;
+    assert_eq!(lab.shown().0, ["ike:6"]);
+    let end = Instant::now() + Duration::from_secs(60);
+    while lab.daemon().picture().config().policies.iter().any(|policy| policy.name == "more") {
+        assert!(Instant::now() < end, "it is not rolled back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(lab.shown(), (vec!["ike:6".to_owned()], vec!["ike:6/1".to_owned()]));
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "ike:6/1: protect ike:6 with 1 SAs");
+}
+
+#[tokio::test]
+async fn a_policy_that_stands_in_takes_nothing_along_when_it_goes() {
+    let mut lab = Lab::new(BOUNDS);
+    let policy = outbound(to(1), 5, 0x500);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    lab.done(add(sa(Outbound, 0x500, 5, to(1)))).await;
+    let stands_in = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
+    lab.done(Request::AddPolicy(stands_in.clone())).await;
+    assert_eq!(lab.ask(Request::DeletePolicy(stands_in)).await.status, Status::Unknown);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    // Nor does the one that protects leave a shunt of its name behind.
+    let passes = AddPolicy { action: PolicyAction::Pass, ..policy };
+    let shunted = [range("10.1.0.0", "10.1.0.9"), range("10.200.0.0", "10.200.0.9")];
+    let of = |policy: &AddPolicy| {
+        let named = Policy { selectors: shunted.clone(), ..policy.policy.clone() };
+        Request::DeletePolicy(AddPolicy { policy: named, ..policy.clone() })
+    };
+    let Request::DeletePolicy(shunt) = of(&passes) else { unreachable!() };
+    lab.done(Request::AddPolicy(shunt.clone())).await;
+    assert!(lab.verdict("10.1.0.1", "10.200.0.1").ends_with(": bypass"));
+    lab.done(Request::DeletePolicy(shunt)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.200.0.1"), "none");
 }
 
 /// The time that many CHILD_SAs take, one after the other, as charon asks for them.
