@@ -187,7 +187,7 @@ impl State {
         Ok(revision)
     }
 
-    /// What ran before a change that was not confirmed in time, and what runs.
+    /// The configuration before a change that was not confirmed in time, and the one that runs.
     pub(crate) fn overdue(&self) -> Option<[Compiled; 2]> {
         let pending = self.pending.as_ref().filter(|pending| pending.until <= Instant::now())?;
         Some([pending.before.compiled.copied(), self.gateway.compiled.copied()])

@@ -80,8 +80,8 @@ pub(crate) enum SaOrder {
 pub(crate) enum OverdueOrder {
     /// Asks what is to run again, and what runs.
     Look { reply: Reply<Option<[Compiled; 2]>> },
-    /// Rolls the change back. Says when to look again. `earlier`: what is to run again, if it is not
-    /// what ran before.
+    /// Rolls the change back. Says when to look again. `earlier`: what is to run again, if it is
+    /// not what ran before.
     RollBack { earlier: Result<Option<Box<Compiled>>, ChangeError>, reply: Reply<Option<Instant>> },
 }
 

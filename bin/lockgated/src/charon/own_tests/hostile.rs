@@ -172,6 +172,11 @@ fn by_file(file: &[FilePolicy], packet: (u8, u8)) -> Option<String> {
     first.map(|(place, _)| format!("f{place}"))
 }
 
+/// The name by which charon deletes a policy.
+fn name_of(policy: &AddPolicy) -> (u32, u32, PolicyAction, &Policy) {
+    (policy.reqid, policy.spi, policy.action, &policy.policy)
+}
+
 /// A policy that charon has, as the twin knows it.
 struct Known {
     policy: AddPolicy,
@@ -212,12 +217,7 @@ impl World {
                 let answer = self.lab.ask(Request::AddPolicy(policy.clone())).await;
                 match answer.status {
                     Status::Done => {
-                        let is_same = |known: &Known| {
-                            let AddPolicy { reqid, spi, action, policy: name, .. } = &known.policy;
-                            (*reqid, *spi, *action, name)
-                                == (policy.reqid, policy.spi, policy.action, &policy.policy)
-                        };
-                        self.known.retain(|known| !is_same(known));
+                        self.known.retain(|known| name_of(&known.policy) != name_of(&policy));
                         self.known.push(Known { policy, nets, remote });
                     }
                     _ => seen.refused += 1,
