@@ -7,6 +7,7 @@ use ipsec::{Lifetime, Suite};
 use policy::{AddressRange, Selector};
 
 use crate::lifetime;
+use crate::values::unusable;
 use crate::written::{addresses, list, write_selector};
 
 /// CHILD_SAs and shunts at most that charon may have of its own, if nothing is written.
@@ -75,6 +76,9 @@ pub enum BeyondBounds {
     /// The tunnel is with somebody else.
     #[error("`peers` of [ike] does not list {0}, the other end of the tunnel")]
     Peer(IpAddr),
+    /// Nobody can be there.
+    #[error("no tunnel can end at {0}, which is {1}")]
+    Unusable(IpAddr, &'static str),
     /// One end is IPv4 and the other IPv6.
     #[error("one end of the tunnel is IPv4, the other IPv6")]
     Families,
@@ -104,7 +108,12 @@ impl IkeBounds {
             () if !lists(&self.ends, local) => Err(BeyondBounds::End(local)),
             () if !lists(&self.peers, remote) => Err(BeyondBounds::Peer(remote)),
             () if local.is_ipv4() != remote.is_ipv4() => Err(BeyondBounds::Families),
-            () => Ok(()),
+            // `peers` and `ends` may be wide.
+            () if local == remote => Err(BeyondBounds::Unusable(remote, "this gateway's own end")),
+            () => match unusable(remote) {
+                Some(why) => Err(BeyondBounds::Unusable(remote, why)),
+                None => Ok(()),
+            },
         }
     }
 

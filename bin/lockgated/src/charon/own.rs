@@ -94,6 +94,9 @@ pub(super) enum NotOwn {
     /// Transport mode.
     #[error("between these ends charon may make tunnels alone: transport mode needs a [peer.NAME]")]
     Transport,
+    /// ESP in UDP to no port.
+    #[error("ESP in UDP goes to a port, and charon names port 0")]
+    NoPort,
     /// ESP in UDP from another port than ours.
     #[error("ESP in UDP leaves by port {NAT_TRAVERSAL_PORT}, not by {0}")]
     Port(u16),
@@ -327,6 +330,9 @@ pub(super) fn check_sa(
     }
     if is_in_udp && local.port() != NAT_TRAVERSAL_PORT {
         return Err(NotOwn::Port(local.port()));
+    }
+    if is_in_udp && remote.port() == 0 {
+        return Err(NotOwn::NoPort);
     }
     for pair in pairs(selectors) {
         bounds.admit_packets(&selector_of(&pair)?)?;

@@ -317,6 +317,19 @@ async fn what_is_beyond_the_bounds_is_refused_and_says_why() {
 }
 
 #[tokio::test]
+async fn no_tunnel_ends_where_nobody_can_be() {
+    let mut lab = Lab::new(&BOUNDS.replace("[\"198.51.100.0/24\"]", "[\"any\"]"));
+    for remote in ["0.0.0.0", "224.0.0.9", "127.0.0.1", "255.255.255.255", LOCAL] {
+        let policy = with(outbound(to(1), 5, 0), remote);
+        lab.refused(Request::AddPolicy(policy), "no tunnel can end at").await;
+    }
+    let mut behind_nat = AddSa { in_udp: true, ..sa(Outbound, 0x500, 5, to(1)) };
+    behind_nat.name.source.set_port(4500);
+    behind_nat.name.destination.set_port(0);
+    lab.refused(add(behind_nat), "port 0").await;
+}
+
+#[tokio::test]
 async fn without_the_section_charon_makes_nothing() {
     let mut lab = Lab::new("");
     lab.refused(Request::AddPolicy(outbound(to(1), 5, 0)), "no peer with keys").await;
