@@ -17,6 +17,8 @@ use crate::report::Check;
 
 /// CHILD_SAs.
 const CHILDREN: u16 = 300;
+/// The time for which the streams are alone.
+const ALONE: Duration = Duration::from_secs(1);
 /// Port that their packets are sent to.
 const PORT: u16 = 7008;
 
@@ -38,26 +40,16 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
     let capture = stage.capture(Scope::Heads)?;
     let mut vici = Vici::connect(&stage.charon(A)?.socket())?;
     // The tunnel is there already, or comes with the first: not counted.
-    let pid = stage.gateways.daemon(A)?.pid();
-    let (memory_before_kib, before) = (resident_kib(pid)?, Used::of(pid)?);
     let step = Duration::from_millis(2);
     let streams = [stage.gateways.stream(A, B, step)?, stage.gateways.stream(B, A, step)?];
+    let before = Before::look(stage.gateways.daemon(A)?.pid())?;
     let began = Instant::now();
     for child in 1..=CHILDREN {
         interrupt::check()?;
         vici.initiate(&name(child))?;
     }
     let took = began.elapsed();
-    let used = Used::of(pid)?;
-    let each = |from: Duration, to: Duration| {
-        to.saturating_sub(from).as_secs_f64() * 1e6 / f64::from(CHILDREN)
-    };
-    stage.report.cost = Some(Cost {
-        memory_before_kib,
-        memory_after_kib: resident_kib(pid)?,
-        worker_us: each(before.workers, used.workers),
-        others_us: each(before.others, used.others),
-    });
+    stage.report.cost = Some(before.cost(took)?);
     let (lost, sent) = stage.note_lost(&streams.map(Stream::finish));
     let installed = [stage.sas(A)?.len() - present, stage.sas(B)?.len() - present];
     let arrived = packet_by_each(stage)?;
@@ -158,6 +150,40 @@ fn packet_by_each(stage: &Stage) -> Result<usize, LabError> {
     Ok(arrived)
 }
 
+/// A daemon before the CHILD_SAs, with streams alone.
+struct Before {
+    pid: u32,
+    memory_kib: u64,
+    used: Used,
+    /// Shares of a processor that its threads use for the streams.
+    alone: [f64; 2],
+}
+
+impl Before {
+    /// Looks at it for [`ALONE`].
+    fn look(pid: u32) -> Result<Before, LabError> {
+        let first = Used::of(pid)?;
+        interrupt::sleep(ALONE)?;
+        let used = Used::of(pid)?;
+        let alone = used.since(first).map(|time| time.as_secs_f64() / ALONE.as_secs_f64());
+        Ok(Before { pid, memory_kib: resident_kib(pid)?, used, alone })
+    }
+
+    /// The cost of a CHILD_SA, beyond that of the streams in this time.
+    fn cost(self, took: Duration) -> Result<Cost, LabError> {
+        let used = Used::of(self.pid)?.since(self.used);
+        let each = |time: Duration, alone: f64| {
+            (time.as_secs_f64() - alone * took.as_secs_f64()) * 1e6 / f64::from(CHILDREN)
+        };
+        Ok(Cost {
+            memory_before_kib: self.memory_kib,
+            memory_after_kib: resident_kib(self.pid)?,
+            worker_us: each(used[0], self.alone[0]),
+            others_us: each(used[1], self.alone[1]),
+        })
+    }
+}
+
 /// Processor time of a daemon's threads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
@@ -166,6 +192,12 @@ struct Used {
 }
 
 impl Used {
+    /// Time of workers, and of the others, since then.
+    fn since(self, then: Used) -> [Duration; 2] {
+        [(self.workers, then.workers), (self.others, then.others)]
+            .map(|(now, then)| now.saturating_sub(then))
+    }
+
     /// Reads it of all threads that there are.
     fn of(pid: u32) -> Result<Used, LabError> {
         let folder = format!("/proc/{pid}/task");

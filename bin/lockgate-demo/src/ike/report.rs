@@ -26,7 +26,8 @@ pub(super) struct Cost {
     /// Memory of the daemon before and after, in KiB.
     pub(super) memory_before_kib: u64,
     pub(super) memory_after_kib: u64,
-    /// CPU time of the workers, and of the daemon's other threads, for each CHILD_SA.
+    /// CPU time of the workers, and of the daemon's other threads, for each CHILD_SA, beyond
+    /// the time that the streams beside take.
     pub(super) worker_us: f64,
     pub(super) others_us: f64,
 }
@@ -86,8 +87,8 @@ impl IkeReport {
             let Cost { memory_before_kib, memory_after_kib, worker_us, others_us } = cost;
             text += &format!(
                 "Gateway a with these CHILD_SAs: {memory_before_kib} KiB before, \
-                 {memory_after_kib} KiB after; for each, workers {worker_us:.0} µs, other threads \
-                 {others_us:.0} µs\n\n"
+                 {memory_after_kib} KiB after; for each, beyond the streams, workers {worker_us:.0} µs, \
+                 other threads {others_us:.0} µs\n\n"
             );
         }
         text += &drops_by_reason(|reason| self.drops.get(reason).copied());
