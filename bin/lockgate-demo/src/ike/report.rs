@@ -87,8 +87,8 @@ impl IkeReport {
             let Cost { memory_before_kib, memory_after_kib, worker_us, others_us } = cost;
             text += &format!(
                 "Gateway a with these CHILD_SAs: {memory_before_kib} KiB before, \
-                 {memory_after_kib} KiB after; for each, beyond the streams, workers {worker_us:.0} µs, \
-                 other threads {others_us:.0} µs\n\n"
+                 {memory_after_kib} KiB after; for each, beyond the streams, workers \
+                 {worker_us:.0} µs, other threads {others_us:.0} µs\n\n"
             );
         }
         text += &drops_by_reason(|reason| self.drops.get(reason).copied());
