@@ -1,7 +1,7 @@
 //! Two workers: packets of two SAs that arrive on one queue, and tunnels that are kept awake.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netlab::sites::Plan;
 use netlab::{Capture, Daemon, Gateways, Scope};
@@ -12,8 +12,8 @@ const FLOWS: usize = 32;
 const ROUNDS: usize = 125;
 /// Time between two packets of one flow: 2000 packets a second in all.
 const ROUND: Duration = Duration::from_millis(16);
-/// Longest time that the last packet may be on its way.
-const LAST: Duration = Duration::from_millis(500);
+/// Longest time that a packet may be on its way, on a busy machine.
+const LAST: Duration = Duration::from_secs(3);
 
 fn two_workers(test: &str) -> Option<net::Lab> {
     let mut lab = net::lab(test, Plan { queues: 2, ..Plan::default() })?;
@@ -60,13 +60,12 @@ fn flood(gateways: &Gateways) -> (usize, usize) {
             }
             arrived
         });
-        let start = Instant::now();
-        for round in 0..ROUNDS {
+        for _ in 0..ROUNDS {
             for sender in &senders {
                 sender.send_to(b"one of many flows", target).unwrap();
             }
-            let next = start + ROUND * (round as u32 + 1);
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            // A machine that was late sends the rest later, not faster: rings hold only so many.
+            std::thread::sleep(ROUND);
         }
         (FLOWS * ROUNDS, arrived.join().unwrap())
     })

@@ -92,7 +92,7 @@ fn no_number_is_on_the_wire_twice_and_no_packet_in_clear_however_sas_end() {
         }
         let stream = place.stream().unwrap();
         sleep(SENT_FOR);
-        there += u32::from(place.pings_with_losses(2) == 2);
+        there += u32::from(place.pings(2) == 2);
         // The stream goes on over the end of the life.
         let death = DEATHS[number as usize % DEATHS.len()];
         die(&mut place, death, number);
