@@ -470,7 +470,12 @@ fn nested(number: u32, of: u32) -> [String; 2] {
 #[test]
 fn policies_that_charon_made_never_keep_those_of_the_configuration_out() {
     let mut gateway = Gateway::new();
-    let first = gateway.compile(&bypass("a", 5, "10.1.0.0/16"));
+    let any = "local = [\"any\"]\nremote = [\"any\"]\n";
+    let ike = format!(
+        "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"198.51.100.9\"]\n{any}[[ike.shunt]]\n\
+         action = \"discard\"\n{any}"
+    );
+    let first = gateway.compile(&(bypass("a", 5, "10.1.0.0/16") + &ike));
     let own = |number: u32| {
         let ends = nested(number, 10_000).map(|text| vec![text.parse().unwrap()]);
         let [local, remote] = ends;
