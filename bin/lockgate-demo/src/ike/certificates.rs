@@ -35,7 +35,7 @@ pub(super) fn certificates(stage: &mut Stage) -> Result<(), LabError> {
     std::fs::create_dir_all(&folder).map_err(LabError::file(&folder))?;
     authority(&folder)?;
     let capture = stage.capture(Scope::Heads)?;
-    // Without SAs neither charon is asked for others before both run.
+    // A gateway without SAs asks its charon for them once both run.
     stage.terminate()?;
     for number in [A, B] {
         stage.kill_charon(number);

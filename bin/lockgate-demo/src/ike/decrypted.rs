@@ -45,7 +45,7 @@ pub(super) fn by_tshark(stage: &mut Stage) -> Result<(), LabError> {
     stage.start_charon(A, &proof, KeysInLog::Yes)?;
     let capture = stage.capture(Scope::Whole)?;
     let to = stage.gateways.site(B).host_v4();
-    // The first waits for its keys; behind it so many would not find room.
+    // The first packet waits for its keys; the queue behind it has no room for so many.
     Ping::new(&to, 1).run_until_answered(&stage.gateways.site(A).host)?;
     let answers = Ping::new(&to, PINGS).run_until_answered(&stage.gateways.site(A).host)?;
     let streams = stage.both_ways()?;

@@ -40,7 +40,7 @@ pub(super) fn peer(stage: &mut Stage) -> Result<(), LabError> {
     let gateways = &mut place.gateways;
     let capture = gateways.capture(Scope::Heads)?;
     let [to_b, to_a] = [B, A].map(|number| gateways.site(number).host_v4());
-    // The first waits for its keys; behind it so many would not find room.
+    // The first packet waits for its keys; the queue behind it has no room for so many.
     Ping::new(&to_b, 1).run_until_answered(&gateways.site(A).host)?;
     let there = Ping::new(&to_b, 10).run_until_answered(&gateways.site(A).host)?;
     let back = Ping::new(&to_a, 10).run_until_answered(&gateways.site(B).host)?;

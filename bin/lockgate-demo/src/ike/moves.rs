@@ -100,5 +100,7 @@ fn spis(gateways: &Gateways) -> Result<Vec<String>, LabError> {
 /// Returns whether all SAs of a gateway have gateway b's second address as an end.
 fn is_there(gateways: &Gateways, number: u8) -> Result<bool, LabError> {
     let end = if number == A { "remote" } else { "local" };
-    Ok(sas(gateways, number)?.iter().all(|sa| sa[end] == SECOND))
+    let sas = sas(gateways, number)?;
+    // SAs that ended have not moved.
+    Ok(!sas.is_empty() && sas.iter().all(|sa| sa[end] == SECOND))
 }

@@ -14,7 +14,7 @@ pub(super) struct Ike {
     pub(super) children: u64,
     /// Changes of keys under streams: of CHILD_SAs and of IKE_SAs.
     pub(super) rekeys: u64,
-    /// Packets for which charon was asked for an SA.
+    /// Packets for which the gateways asked charon for an SA.
     pub(super) acquires: u64,
     /// Packets that were lost where none may be.
     pub(super) lost: u64,
