@@ -4,7 +4,7 @@ use netlab::charon::{Charon, CharonPlan, Esp, KeysInLog};
 use netlab::{Gateways, LabError};
 
 use super::plan::{End, Proof};
-use super::stage::{A, B, Stage, build_sites, events, secret};
+use super::stage::{A, B, build_sites, events, secret, wait};
 
 /// The gateway at the other end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +36,7 @@ impl Elsewhere {
     }
 
     /// Starts daemons and charons, and waits until these are connected to those.
-    pub(super) fn start(&mut self, stage: &Stage, other: Other) -> Result<(), LabError> {
+    pub(super) fn start(&mut self, other: Other) -> Result<(), LabError> {
         let proof = Proof::Secret(secret()?);
         for number in [B, A] {
             let run_dir = self.gateways.file(number).run_dir();
@@ -54,11 +54,20 @@ impl Elsewhere {
             let gateway = &self.gateways.site(number).gateway;
             self.charons.push(Charon::launch(gateway, &folder, &plan)?);
             if esp != Esp::Libipsec {
-                stage.wait("charon's plugin is connected", |_| {
-                    Ok(!events(&self.gateways, number, "charon_connected")?.is_empty())
+                self.wait("charon's plugin is connected", |gateways| {
+                    Ok(!events(gateways, number, "charon_connected")?.is_empty())
                 })?;
             }
         }
         Ok(())
+    }
+
+    /// Waits until something is so; in vain, the logs of its charons say why.
+    pub(super) fn wait(
+        &self,
+        what: &str,
+        is_so: impl Fn(&Gateways) -> Result<bool, LabError>,
+    ) -> Result<(), LabError> {
+        wait(what, self.charons.iter(), || is_so(&self.gateways))
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn peer(stage: &mut Stage) -> Result<(), LabError> {
     stage.say("a second laboratory: gateway b is strongSwan alone, with ESP in UDP");
     let more = |_| "encapsulation = \"udp\"\n".to_owned();
     let mut place = Elsewhere::build(more, |end| end.proposal = PROPOSAL)?;
-    place.start(stage, Other::Libipsec)?;
+    place.start(Other::Libipsec)?;
     let gateways = &mut place.gateways;
     let capture = gateways.capture(Scope::Heads)?;
     let [to_b, to_a] = [B, A].map(|number| gateways.site(number).host_v4());

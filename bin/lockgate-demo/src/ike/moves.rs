@@ -28,14 +28,20 @@ pub(super) fn mobike(stage: &mut Stage) -> Result<(), LabError> {
         _ => format!("local_moves_to = [\"{SECOND}\"]\n"),
     };
     let mut place = Elsewhere::build(more, |end| end.connection = "mobike = yes")?;
-    // Of another prefix, so that it stays when the first goes.
-    place.gateways.site(B).gateway.ip(&format!("addr add {SECOND}/32 dev {WAN}"))?;
-    place.start(stage, Other::Lockgate)?;
-    let gateways = &mut place.gateways;
+    // The second is of another prefix, so that it stays when the first goes. Without the address of
+    // IPv6, which charon could choose as well, there is one way only.
+    let gateway = &place.gateways.site(B).gateway;
+    gateway.ip(&format!(
+        "addr add {SECOND}/32 dev {WAN}
+         addr del {}/64 dev {WAN}",
+        place.gateways.site(B).wan_v6()
+    ))?;
+    place.start(Other::Lockgate)?;
+    let capture = place.gateways.capture(Scope::Heads)?;
+    let gateways = &place.gateways;
     let to = gateways.site(B).host_v4();
     Ping::new(&to, 5).run_until_answered(&gateways.site(A).host)?;
     let before = spis(gateways)?;
-    let capture = gateways.capture(Scope::Heads)?;
     let streams = [gateways.stream(A, B, STEP)?, gateways.stream(B, A, STEP)?];
     interrupt::sleep(AROUND)?;
     let moved = Instant::now();
@@ -44,7 +50,7 @@ pub(super) fn mobike(stage: &mut Stage) -> Result<(), LabError> {
          addr del {}/24 dev {WAN}",
         gateways.site(B).wan_v4()
     ))?;
-    stage.wait("the SAs are at the other address", |_| {
+    place.wait("the SAs are at the other address", |gateways| {
         Ok([A, B].into_iter().all(|number| is_there(gateways, number).unwrap_or(false)))
     })?;
     let is_moved = Instant::now();

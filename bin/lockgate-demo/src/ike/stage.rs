@@ -240,17 +240,9 @@ impl Stage {
     pub(super) fn wait(
         &self,
         what: &str,
-        mut is_so: impl FnMut(&Stage) -> Result<bool, LabError>,
+        is_so: impl Fn(&Stage) -> Result<bool, LabError>,
     ) -> Result<(), LabError> {
-        let end = Instant::now() + LIMIT;
-        while !is_so(self)? {
-            if Instant::now() > end {
-                let output = self.charons.iter().flatten().map(without_keys).collect();
-                return Err(LabError::TimedOut { what: what.to_owned(), limit: LIMIT, output });
-            }
-            interrupt::sleep(Duration::from_millis(30))?;
-        }
-        Ok(())
+        wait(what, self.charons.iter().flatten(), || is_so(self))
     }
 
     /// Steady streams from host a to host b and back.
@@ -345,6 +337,23 @@ pub(super) fn events(gateways: &Gateways, number: u8, kind: &str) -> Result<Vec<
     let printed = gateways.daemon(number)?.run(&["events", "--kind", kind, "--json"])?;
     let lines = printed.stdout.lines();
     Ok(lines.filter_map(|line| serde_json::from_str(line).ok()).collect())
+}
+
+/// Waits until something is so; in vain, the charons' logs say why.
+pub(super) fn wait<'a>(
+    what: &str,
+    charons: impl Iterator<Item = &'a Charon>,
+    mut is_so: impl FnMut() -> Result<bool, LabError>,
+) -> Result<(), LabError> {
+    let end = Instant::now() + LIMIT;
+    while !is_so()? {
+        if Instant::now() > end {
+            let output = charons.map(without_keys).collect();
+            return Err(LabError::TimedOut { what: what.to_owned(), limit: LIMIT, output });
+        }
+        interrupt::sleep(Duration::from_millis(30))?;
+    }
+    Ok(())
 }
 
 /// A charon's log without what may be keys: CHILD_SAs are left out.
