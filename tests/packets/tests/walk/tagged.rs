@@ -313,6 +313,39 @@ fn udp(port: u16) -> Vec<u8> {
     PacketLine { from, to, ports, protocol: UDP }.frame()
 }
 
+// HA-08
+#[test]
+fn tagged_and_untagged_packets_of_one_burst_leave_in_the_order_they_came() {
+    let plain = hub(&RULES).snapshot();
+    let carded = &mut Carded::of(&plain, Capabilities::emulated(RuleAbilities::default()));
+    let believing = carded.snapshot(hub(&RULES));
+    // The place of a packet in the burst is its source port.
+    let numbered = |number: u16| {
+        let (from, to) = ("10.1.0.5", "10.12.0.5");
+        PacketLine { from, to, ports: (number, 80), protocol: UDP }.frame()
+    };
+    // One rule has them all, so all have one tag.
+    let mark = tag(carded.card.receive(LAN.0, &numbered(0)).mark);
+    let config = ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(have_tags in any::<u64>(), length in select(&[1, 2, 63, 64][..]))| {
+        let burst: Vec<_> = (0..length).map(|number| {
+            (numbered(number), (have_tags >> number & 1 == 1).then_some(mark))
+        }).collect();
+        let count = burst.iter().filter(|(_, mark)| mark.is_some()).count() as u64;
+        for way in WAYS {
+            let (outcome, counters) = walk(&believing, &burst, way);
+            let order = outcome.sent.iter().map(|sent| {
+                // Behind Ethernet's header, which may have a VLAN tag, and IPv4's.
+                let ports = sent.len() - (numbered(0).len() - 34);
+                u16::from_be_bytes([sent[ports], sent[ports + 1]])
+            });
+            prop_assert!(order.eq(0..length), "{:?} {:#x}", way, have_tags);
+            // The burst was walked twice. What has a tag is decided by it, all else is judged.
+            prop_assert_eq!(counters.tagged, 2 * count);
+        }
+    });
+}
+
 /// The disagreements of one kind of tier, each with what it said and the tables say.
 fn found(walk: &mut Walk) -> Vec<(FastTier, FlowAction, FlowAction)> {
     let found: Vec<_> = walk.auditor().disagreements().collect();
