@@ -319,27 +319,32 @@ fn tagged_and_untagged_packets_of_one_burst_leave_in_the_order_they_came() {
     let plain = hub(&RULES).snapshot();
     let carded = &mut Carded::of(&plain, Capabilities::emulated(RuleAbilities::default()));
     let believing = carded.snapshot(hub(&RULES));
-    // The place of a packet in the burst is its source port.
-    let numbered = |number: u16| {
-        let (from, to) = ("10.1.0.5", "10.12.0.5");
-        PacketLine { from, to, ports: (number, 80), protocol: UDP }.frame()
+    // The place of a packet in the burst is its source port. The fast path takes none with options.
+    let numbered = |number: u16, options: &[u8]| {
+        let packet = PacketBuilder::between("10.1.0.5", "10.12.0.5").udp(number, 80);
+        frame(LAN_MAC, HOST_MAC, None, ethertype::IPV4, &packet.options(options).ip())
     };
     // One rule has them all, so all have one tag.
-    let mark = tag(carded.card.receive(LAN.0, &numbered(0)).mark);
+    let mark = tag(carded.card.receive(LAN.0, &numbered(0, &[])).mark);
     let config = ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() };
-    proptest!(config, |(have_tags in any::<u64>(), length in select(&[1, 2, 63, 64][..]))| {
+    let masks = (any::<u64>(), any::<u64>(), any::<u64>());
+    proptest!(config, |((tags, ones, others) in masks, length in select(&[1, 2, 63, 64][..]))| {
+        let is_in = |mask: u64, number: u16| mask >> number & 1 == 1;
+        // A quarter has options and no tag.
+        let (odd, tags) = (ones & others, tags & !(ones & others));
         let burst: Vec<_> = (0..length).map(|number| {
-            (numbered(number), (have_tags >> number & 1 == 1).then_some(mark))
+            let options: &[u8] = if is_in(odd, number) { &[1; 4] } else { &[] };
+            (numbered(number, options), is_in(tags, number).then_some(mark))
         }).collect();
         let count = burst.iter().filter(|(_, mark)| mark.is_some()).count() as u64;
         for way in WAYS {
             let (outcome, counters) = walk(&believing, &burst, way);
             let order = outcome.sent.iter().map(|sent| {
-                // Behind Ethernet's header, which may have a VLAN tag, and IPv4's.
-                let ports = sent.len() - (numbered(0).len() - 34);
+                // Behind the headers of Ethernet and IPv4, whose lengths differ.
+                let ports = sent.len() - (numbered(0, &[]).len() - 34);
                 u16::from_be_bytes([sent[ports], sent[ports + 1]])
             });
-            prop_assert!(order.eq(0..length), "{:?} {:#x}", way, have_tags);
+            prop_assert!(order.eq(0..length), "{:?} {:#x} {:#x}", way, tags, odd);
             // The burst was walked twice. What has a tag is decided by it, all else is judged.
             prop_assert_eq!(counters.tagged, 2 * count);
         }
