@@ -381,7 +381,10 @@ impl State {
         let number = revision.number;
         let peers = &self.config().peers.clone();
         let moves = Arc::make_mut(&mut self.moves);
-        moves.retain(|name, _| peers.iter().any(|peer| peer.name == *name));
+        let running = &self.gateway.compiled;
+        moves.retain(|name, _| {
+            peers.iter().any(|peer| peer.name == *name) || running.ike_peer(name).is_some()
+        });
         self.base = revision.base.as_path().into();
         self.revision = number;
         self.restored = revision.restored;

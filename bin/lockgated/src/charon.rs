@@ -22,6 +22,7 @@
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
 //! | `own` | peers and policies that charon makes by itself |
 //! | `own_desk` | requests for these |
+//! | `own_moves` | moves of their SAs |
 //! | `told_places` | places of peers that charon was told of |
 //! | `suites` | algorithms of IKEv2 |
 
@@ -33,6 +34,7 @@ mod moves;
 mod moves_tests;
 mod own;
 mod own_desk;
+mod own_moves;
 #[cfg(test)]
 mod own_tests;
 mod serve;

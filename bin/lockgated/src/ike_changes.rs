@@ -2,8 +2,9 @@
 //! made in turn with all other changes, and no revision comes of them: the file stays as it is.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use control::{ChangeRefused, ChangedIke, Compiler, IkeChange};
+use control::{ChangeRefused, ChangedIke, Compiler, IkeChange, MovedEnds};
 use dataplane::Generation;
 
 use crate::gateway::TransactionError;
@@ -51,9 +52,11 @@ impl PreparedIke {
         change: IkeChange,
     ) -> Result<PreparedIke, ChangeRefused> {
         let running = &picture.compiled;
-        let come = change.peers.iter().map(|peer| peer.tunnel().remote).collect();
+        let come = change.peers.iter().chain(&change.moved);
+        let come = come.map(|peer| peer.tunnel().remote).collect();
         let peers_gone = change.peers_gone.clone();
-        let gone = peers_gone.iter().filter_map(|name| running.ike_peer(name));
+        let left = change.moved.iter().map(|peer| &peer.name);
+        let gone = peers_gone.iter().chain(left).filter_map(|name| running.ike_peer(name));
         let gone = gone.map(|peer| peer.tunnel().remote).collect();
         let changed = compiler.change_ike(running, change)?;
         Ok(PreparedIke { changed, peers_gone, ends: [come, gone] })
@@ -73,7 +76,7 @@ impl State {
             return Err(IkeRefusal::Stopping);
         }
         let PreparedIke { changed, peers_gone, ends: [come, mut gone] } = prepared;
-        let ChangedIke { mut compiled, removed, added } = changed;
+        let ChangedIke { mut compiled, removed, added, moved } = changed;
         let before = self.gateway.compiled.copied();
         // SAs may have come and gone since it was compiled, and peers moved.
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
@@ -88,7 +91,23 @@ impl State {
         }
         let policies = removed.iter().map(|policy| policy.name.as_str());
         let peers = peers_gone.iter().map(String::as_str);
-        std::sync::Arc::make_mut(&mut self.gateway.totals).forget_of_ike(policies, peers);
+        self.note_moved(&moved, &peers_gone);
+        Arc::make_mut(&mut self.gateway.totals).forget_of_ike(policies, peers);
         Ok(made)
+    }
+
+    /// Tells of peers that moved, and forgets how often those did that are gone.
+    fn note_moved(&mut self, moved: &[MovedEnds], gone: &[String]) {
+        if moved.is_empty() && gone.iter().all(|peer| !self.moves.contains_key(peer)) {
+            return;
+        }
+        let moves = Arc::make_mut(&mut self.moves);
+        gone.iter().for_each(|peer| _ = moves.remove(peer));
+        for moved in moved {
+            *moves.entry(moved.peer.clone()).or_default() += 1;
+            self.gateway.report_moved(moved);
+        }
+        // Neighbours on the way there are kept fresh.
+        self.ends_moved = true;
     }
 }

@@ -4,10 +4,11 @@ use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use config::validated::Peer;
+use config::validated::{KeySource, Peer, PeerPlace};
 use config::{IkeBounds, ShuntAction, Validated};
 use dataplane::{SaSet, Sad};
 use imbl::OrdMap;
+use ipsec::Tunnel;
 use policy::{Action, Policy, SaSetId, SetIndex, Spd};
 
 /// The begin of the name of every peer and policy that charon makes. No name in a file has a colon.
@@ -22,6 +23,18 @@ const REST: usize = 65_536;
 pub(crate) struct IkePeers {
     peers: OrdMap<SaSetId, Arc<Peer>>,
     names: OrdMap<String, SaSetId>,
+}
+
+/// Returns whether charon may move SAs of a peer in the file.
+fn is_movable(peer: &Peer) -> bool {
+    let is_roaming = !peer.moves.is_none() || peer.place == PeerPlace::BehindNat;
+    is_roaming && peer.keys == KeySource::Ike
+}
+
+/// Returns whether a peer of the file has these ends, or may move to them: between such charon has
+/// no peers of its own.
+pub(crate) fn may_have(peer: &Peer, ends: Tunnel) -> bool {
+    peer.tunnel() == ends || (is_movable(peer) && peer.may_be_between(ends))
 }
 
 /// Numbers that charon's policies and peers get.
@@ -88,11 +101,14 @@ impl IkePeers {
         }
         let ends = |peer: &Peer| (peer.tunnel().local, peer.tunnel().remote);
         let of_file: HashSet<(IpAddr, IpAddr)> = config.peers.iter().map(ends).collect();
+        let movable: Vec<&Peer> = config.peers.iter().filter(|peer| is_movable(peer)).collect();
         let mut admitted = IkePeers::default();
         for (set, peer) in self.iter() {
             let (local, remote) = ends(peer);
             let is_admitted = bounds.admit_tunnel(local, remote).is_ok();
-            if is_admitted && !of_file.contains(&(local, remote)) {
+            let is_of_file = of_file.contains(&(local, remote))
+                || movable.iter().any(|of_file| may_have(of_file, peer.tunnel()));
+            if is_admitted && !is_of_file {
                 admitted.names.insert(peer.name.clone(), set);
                 admitted.peers.insert(set, peer.clone());
             }

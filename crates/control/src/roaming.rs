@@ -105,6 +105,16 @@ pub enum MoveError {
         /// The form of its section.
         configured: &'static str,
     },
+    /// `[ike]` does not admit it.
+    #[error("[ike] does not admit tunnels of peer {peer} between {local} and {remote}")]
+    BeyondIke {
+        /// The peer's name.
+        peer: String,
+        /// This gateway's end.
+        local: IpAddr,
+        /// The other end.
+        remote: IpAddr,
+    },
     /// A card has one of its SAs, whose headers stay.
     #[error("an SA of peer {peer} is in a card, which cannot move it: new ones can go there")]
     InCard {
@@ -148,6 +158,12 @@ impl Compiled {
     /// # Errors
     /// [`MoveError`].
     pub fn may_have_moved(&self, set: SaSetId, to: PeerAddress) -> Result<(), MoveError> {
+        if let Some(own) = self.ike.peer(set) {
+            let ends = PeerEnds::of(&own.encapsulation).towards(to).ok_or(MoveError::Stays)?.tunnel;
+            let (peer, local, remote) = (own.name.clone(), ends.local, ends.remote);
+            let beyond = MoveError::BeyondIke { peer, local, remote };
+            return self.admits_ends(ends).then_some(()).ok_or(beyond);
+        }
         let (place, peer) = self.peer_of_set(set).ok_or(MoveError::Stays)?;
         let ends = self.present_ends(place).towards(to).ok_or(MoveError::Stays)?;
         may_have(peer, ends)?;
@@ -179,9 +195,9 @@ impl Compiled {
         self.moved_peers.0.get(&self.peers[place]).copied().unwrap_or(configured)
     }
 
-    /// The peer of a set, as configured.
+    /// The peer of a set, as configured, or as charon made it.
     pub fn peer_named_by(&self, set: SaSetId) -> Option<&Peer> {
-        self.peer_of_set(set).map(|(_, peer)| peer)
+        self.peer_with(set)
     }
 
     /// The peer of a set, and its place in the file.

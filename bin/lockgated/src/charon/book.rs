@@ -355,6 +355,12 @@ impl Book {
         like.any(|known| known.policy == *name && known.action == PolicyAction::Protect)
     }
 
+    /// Returns whether an outbound policy that protects has a number and ends.
+    pub(super) fn has_policy_of(&self, (reqid, ends): (u32, [IpAddr; 2])) -> bool {
+        let mut numbers = self.policies.by_ends.get(&ends).into_iter().flatten();
+        numbers.any(|at| self.policies.known.get(at).is_some_and(|of| of.policy.reqid == reqid))
+    }
+
     /// Notes that an SA has another name from now on.
     pub(super) fn rename(&mut self, direction: Direction, sa: KnownSa, before: &SaName) {
         if let Some(place) = place(direction, before) {

@@ -44,7 +44,7 @@ pub(super) struct Desk {
     /// The process of the charon that was connected last.
     process: Option<i32>,
     /// The charon that is connected is the one that put all SAs.
-    knows_all: bool,
+    pub(super) knows_all: bool,
     /// Requests for SAs that no policy of charon's had when they came.
     unanswered: Vec<v1::Acquire>,
     /// Reports that follow the present answer.
@@ -90,6 +90,7 @@ impl Desk {
     /// Takes note of the process of a charon that has connected.
     pub(super) fn begin(&mut self, process: Option<i32>) {
         self.book.begin();
+        self.own.stand_down_all();
         self.unanswered.clear();
         self.due.clear();
         self.knows_all = process.is_some() && process == self.process;
@@ -144,11 +145,12 @@ impl Desk {
             }
             Request::DeletePolicy(policy) => match self.book.forget_policy(&policy) {
                 Some(gone) => self.tidy_after(&[gone]).await,
-                None => Answer::plain(Status::Unknown, ""),
+                None => self.stand_down(&policy).await,
             },
             Request::FlushSas => self.delete_all(|_| true).await,
             Request::FlushPolicies => {
                 self.book.forget_policies();
+                self.own.stand_down_all();
                 self.tidy().await
             }
             Request::Repeated => {
@@ -225,7 +227,7 @@ impl Desk {
         let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
         if let Err(refusal) = done {
             if let Some(before) = moved_from {
-                let _ = self.move_peer(&peer, before).await;
+                self.move_back(&peer, sa.reqid, before).await;
             }
             // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;
@@ -432,6 +434,7 @@ impl Desk {
 
     async fn add_policy(&mut self, policy: AddPolicy) -> Answer {
         if self.stands_in(&policy) {
+            self.own.stand_in(&policy);
             return Answer::done();
         }
         if !self.book.has_room() {
@@ -500,8 +503,10 @@ impl Desk {
         let (ends, likely) = self.ends_of(&asked.peer)?;
         let packet = packet_of(asked)?;
         let section = self.peers.named(&asked.peer).map(|peer| &peer.section);
+        let own = self.own.peer(&asked.peer);
         let may_move_to = |[local, remote]: [IpAddr; 2]| {
             section.is_some_and(|peer| peer.may_be_between(Tunnel { local, remote }))
+                || own.is_some_and(|own| own.numbers.iter().any(|of| of.1 == [local, remote]))
         };
         let Some(reqid) = self.book.reqid_for((ends, likely), may_move_to, &packet) else {
             // Its policies may be on their way.

@@ -5,6 +5,7 @@
 //! use. The peer's section says how far they may go.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use charon_link::{
@@ -17,6 +18,7 @@ use policy::Direction;
 
 use super::book::{KnownSa, direction};
 use super::desk::Desk;
+use super::own::{NotOwn, OwnPeer};
 use crate::gateway::{MoveRefusal, SeenElsewhere};
 use crate::orders::{Order, SaOrder};
 
@@ -29,11 +31,16 @@ struct Said {
 }
 
 impl Said {
-    fn ends(&self) -> PeerEnds {
-        let (local, remote) = match self.direction {
+    /// This gateway's end and the other.
+    fn both(&self) -> (SocketAddr, SocketAddr) {
+        match self.direction {
             Direction::Outbound => (self.source, self.destination),
             Direction::Inbound => (self.destination, self.source),
-        };
+        }
+    }
+
+    fn ends(&self) -> PeerEnds {
+        let (local, remote) = self.both();
         // Lockgate receives ESP in UDP at this port alone, as charon does.
         let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: remote.port() };
         let tunnel = Tunnel { local: local.ip(), remote: remote.ip() };
@@ -53,22 +60,28 @@ impl Desk {
             if way == Direction::Inbound {
                 selectors.reverse();
             }
-            let peer = self.peers.named(&known.peer);
-            let served = peer.map(|peer| peer.is_served_by([&selectors[0], &selectors[1]]));
-            if let Some(Err(why)) = served {
-                return Answer::plain(Status::Refused, why.to_string());
+            let selectors = [selectors[0].as_slice(), selectors[1].as_slice()];
+            let refused = match self.peers.named(&known.peer) {
+                Some(peer) => peer.is_served_by(selectors).err().map(|why| why.to_string()),
+                None => self.check_own_selectors(selectors).err().map(|why| why.to_string()),
+            };
+            if let Some(why) = refused {
+                return Answer::plain(Status::Refused, why);
             }
         }
-        let to = Said { direction: way, source, destination, in_udp }.ends();
-        if let Some(own) = self.own.peer(&known.peer) {
-            if !own.is_at(to.tunnel, to.udp) {
-                let text = "SAs that [ike] admits do not move: make new ones between the new ends";
-                return Answer::plain(Status::Refused, text);
+        let said = Said { direction: way, source, destination, in_udp };
+        let (to, port) = (said.ends(), said.both().0.port());
+        let reqid = reqid.unwrap_or(known.reqid);
+        let moved = match self.own.peer(&known.peer).is_some() {
+            true if in_udp && port != NAT_TRAVERSAL_PORT => {
+                Err(Answer::plain(Status::Refused, NotOwn::Port(port).to_string()))
             }
-        } else if let Err(refused) = self.move_peer(&known.peer, to).await {
+            true => self.move_own(&known.peer, (reqid, to)).await,
+            false => self.move_peer(&known.peer, to).await.map(drop),
+        };
+        if let Err(refused) = moved {
             return refused;
         }
-        let reqid = reqid.unwrap_or(known.reqid);
         let moved = SaName { source, destination, spi: name.spi };
         self.book.rename(way, KnownSa { name: moved, reqid, ..known }, &name);
         Answer::done()
@@ -80,33 +93,39 @@ impl Desk {
     /// to the old place: that stays until there is one for the new place.
     /// Returns the ends from which it has moved.
     pub(super) async fn make_room(
-        &self,
+        &mut self,
         sa: &AddSa,
-        peer: &str,
+        peer: &Arc<str>,
     ) -> Result<Option<PeerEnds>, Answer> {
-        if self.own.peer(peer).is_some() {
-            return Ok(None);
-        }
         let way = direction(sa.direction);
         let seals = || {
             let picture = self.daemon.picture();
             let mut sets = picture.snapshot.sets();
-            sets.any(|(_, set)| set.peer == *peer && !set.outbound.is_empty())
+            sets.any(|(_, set)| *set.peer == **peer && !set.outbound.is_empty())
         };
-        if way == Direction::Inbound && seals() {
+        let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
+        let to = Said { direction: way, source, destination, in_udp }.ends();
+        let own = self.own.peer(peer).map(OwnPeer::present);
+        if own == Some(to) || (way == Direction::Inbound && seals()) {
             return Ok(None);
         }
-        let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
-        let said = Said { direction: way, source, destination, in_udp };
-        self.move_peer(peer, said.ends()).await
+        match own {
+            Some(before) => self.move_own(peer, (sa.reqid, to)).await.map(|()| Some(before)),
+            None => self.move_peer(peer, to).await,
+        }
+    }
+
+    /// Moves a peer back to where it was, because the SA that it made room for does not come.
+    pub(super) async fn move_back(&mut self, peer: &Arc<str>, reqid: u32, before: PeerEnds) {
+        // Refused, it stays where charon said last.
+        let _ = match self.own.peer(peer).is_some() {
+            true => self.move_own(peer, (reqid, before)).await,
+            false => self.move_peer(peer, before).await.map(drop),
+        };
     }
 
     /// Moves a peer. Returns the ends from which it has moved; `None`: it has these already.
-    pub(super) async fn move_peer(
-        &self,
-        peer: &str,
-        to: PeerEnds,
-    ) -> Result<Option<PeerEnds>, Answer> {
+    async fn move_peer(&self, peer: &str, to: PeerEnds) -> Result<Option<PeerEnds>, Answer> {
         let peer = peer.to_owned();
         let done = self.daemon.order(|reply| Order::Sas(SaOrder::Move { peer, to, reply })).await;
         match done.unwrap_or(Err(MoveRefusal::Stopping)) {

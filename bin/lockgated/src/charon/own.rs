@@ -5,6 +5,8 @@
 //! * An outbound policy of charon's becomes a policy for both directions, behind all policies of
 //!   the file. It comes with the first of charon's that has its selectors, a trap or not, and goes
 //!   with the last.
+//! * The SAs of a peer move together, within the bounds. A policy that names ends which they had, a
+//!   trap, means the peer still.
 //! * A peer comes with its first policy or SA, and goes with its last.
 //! * What an earlier charon left stays as long as it has SAs. A later one takes it over by naming
 //!   one of its policies.
@@ -13,10 +15,10 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use charon_link::{AddPolicy, PolicyAction, Selector};
+use charon_link::{AddPolicy, Policy, PolicyAction, Selector};
 use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
 use config::{IkeBounds, SaOffload, ShuntAction};
-use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy};
+use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy, PeerEnds};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
 use policy::{AddressRange, PortRange, UpperSelector};
@@ -27,6 +29,9 @@ pub(super) type Ends = [IpAddr; 2];
 
 /// Packets that a replay window remembers: as many as those of peers in the file by default.
 const REPLAY_WINDOW: u32 = 1024;
+
+/// Policies that stand in at a time at most: more than charon moves SAs at a time.
+const MAX_STAND_INS: usize = 1024;
 
 /// Bits of a number that are its low part.
 const LOW_BITS: u32 = 24;
@@ -40,14 +45,20 @@ pub(super) struct Own {
     /// Peers of whichever charon, by their ends.
     by_ends: HashMap<Ends, HashSet<Arc<str>>>,
     policies: HashMap<OwnKey, Arc<str>>,
+    /// Policies of charon's that stand in for a protecting one while it moves SAs.
+    stand_ins: HashMap<Policy, (Arc<str>, [Selector; 2])>,
     /// Peers and shunts that there were so far: they give numbers.
     count: u64,
 }
 
 /// A peer of charon's own.
 pub(super) struct OwnPeer {
+    /// The ends that its SAs have now.
     pub(super) ends: Ends,
     pub(super) reqid: u32,
+    /// Numbers by which charon's policies mean it: its own, and those of policies that name ends
+    /// which it had, a trap's say.
+    pub(super) numbers: HashSet<(u32, Ends)>,
     form: Form,
     is_of_earlier: bool,
     /// Selectors of its policies that run.
@@ -91,6 +102,12 @@ pub(super) enum NotOwn {
         /// Policies or peers.
         what: &'static str,
     },
+    /// A peer of the file has the ends, or may move to them.
+    #[error("{0} and {1} are ends that a [peer.NAME] has or may move to: that one's alone")]
+    OfFile(IpAddr, IpAddr),
+    /// Another peer of charon's has the ends and the number.
+    #[error("charon has another CHILD_SA of reqid {0} between {1} and {2}: make new SAs there")]
+    Occupied(u32, IpAddr, IpAddr),
     /// Transport mode.
     #[error("between these ends charon may make tunnels alone: transport mode needs a [peer.NAME]")]
     Transport,
@@ -103,10 +120,10 @@ pub(super) enum NotOwn {
 }
 
 impl OwnPeer {
-    /// Returns whether its SAs have these ends, in this form.
-    pub(super) fn is_at(&self, tunnel: Tunnel, udp: Option<UdpPorts>) -> bool {
+    /// The ends of its SAs.
+    pub(super) fn present(&self) -> PeerEnds {
         let [local, remote] = self.ends;
-        (Tunnel { local, remote }, self.form.udp) == (tunnel, udp)
+        PeerEnds { tunnel: Tunnel { local, remote }, udp: self.form.udp }
     }
 }
 
@@ -145,7 +162,10 @@ impl Own {
     /// Notes that another charon has connected: numbers mean other things from now on.
     pub(super) fn leave_to_next(&mut self) {
         self.numbers.clear();
-        self.peers.values_mut().for_each(|peer| peer.is_of_earlier = true);
+        for peer in self.peers.values_mut() {
+            peer.is_of_earlier = true;
+            peer.numbers.clear();
+        }
     }
 
     /// The peer of an earlier charon between these ends that has a policy with one of these
@@ -168,6 +188,7 @@ impl Own {
         })?;
         let peer = self.peers.get_mut(&name)?;
         (peer.is_of_earlier, peer.reqid) = (false, reqid);
+        peer.numbers.insert((reqid, ends));
         self.numbers.insert((reqid, ends), name.clone());
         Some(name)
     }
@@ -200,15 +221,109 @@ impl Own {
         Some(peer(name, known.ends, form, bounds))
     }
 
+    /// The form of a peer's SAs, of which one of another form is to come. They all have the same
+    /// ends and ports, so those that there are have to move first.
+    pub(super) fn form_beside(&self, name: &str, form: Form) -> Form {
+        self.peers.get(name).map_or(form, |known| Form { udp: known.form.udp, ..form })
+    }
+
+    /// Plans a move of a peer's SAs.
+    ///
+    /// # Errors
+    /// [`NotOwn`].
+    pub(super) fn plan_move(
+        &self,
+        name: &Arc<str>,
+        (reqid, to): (u32, PeerEnds),
+        bounds: &IkeBounds,
+    ) -> Result<IkeChange, NotOwn> {
+        let Tunnel { local, remote } = to.tunnel;
+        bounds.admit_tunnel(local, remote)?;
+        if to.udp.is_some_and(|ports| ports.remote == 0) {
+            return Err(NotOwn::NoPort);
+        }
+        let is_other = |known: &&Arc<str>| *known != name;
+        if self.numbered(reqid, [local, remote]).is_some_and(|known| is_other(&known)) {
+            return Err(NotOwn::Occupied(reqid, local, remote));
+        }
+        let suite = self.peers.get(name).and_then(|peer| peer.form.suite);
+        let moved = peer(name, [local, remote], Form { udp: to.udp, suite }, bounds);
+        Ok(IkeChange { moved: vec![moved], ..IkeChange::default() })
+    }
+
+    /// Notes that the SAs of a peer have moved, under a number.
+    pub(super) fn note_move(&mut self, name: &Arc<str>, (reqid, to): (u32, PeerEnds)) {
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let ends = [to.tunnel.local, to.tunnel.remote];
+        let before = std::mem::replace(&mut peer.ends, ends);
+        (peer.reqid, peer.form.udp) = (reqid, to.udp);
+        peer.numbers.insert((reqid, ends));
+        self.numbers.insert((reqid, ends), name.clone());
+        self.leave(before, name);
+        self.by_ends.entry(ends).or_default().insert(name.clone());
+    }
+
+    /// Notes that a peer is not between two ends any more.
+    fn leave(&mut self, ends: Ends, name: &Arc<str>) {
+        if let Some(between) = self.by_ends.get_mut(&ends) {
+            between.remove(name);
+            if between.is_empty() {
+                self.by_ends.remove(&ends);
+            }
+        }
+    }
+
+    /// Forgets numbers of a peer that it does not have now and no policy of charon's names.
+    pub(super) fn forget_numbers(
+        &mut self,
+        name: &Arc<str>,
+        is_named: impl Fn((u32, Ends)) -> bool,
+    ) {
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let present = (peer.reqid, peer.ends);
+        let goes = |number: &(u32, Ends)| *number != present && !is_named(*number);
+        for number in peer.numbers.extract_if(goes) {
+            self.numbers.remove(&number);
+        }
+    }
+
+    /// Notes that a policy which drops packets stands in for one that protects them and runs: that
+    /// runs on meanwhile, whether charon has it or not.
+    pub(super) fn stand_in(&mut self, policy: &AddPolicy) {
+        let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+        let Some(name) = self.numbered(policy.reqid, ends).cloned() else { return };
+        let key = OwnKey::Protect(name.clone(), local_first(policy));
+        if self.runs(&key) && self.stand_ins.len() < MAX_STAND_INS {
+            self.stand_ins.insert(policy.policy.clone(), (name, local_first(policy)));
+        }
+    }
+
+    /// Forgets a policy that stood in; returns the peer whose policy it stood in for.
+    pub(super) fn stand_down(&mut self, policy: &Policy) -> Option<Arc<str>> {
+        self.stand_ins.remove(policy).map(|(name, _)| name)
+    }
+
+    /// Forgets all policies that stood in.
+    pub(super) fn stand_down_all(&mut self) {
+        self.stand_ins.clear();
+    }
+
+    /// Returns whether something stands in for a policy of a peer.
+    pub(super) fn is_stood_in_for(&self, name: &Arc<str>, selectors: &[Selector; 2]) -> bool {
+        self.stand_ins.values().any(|(of, same)| of == name && same == selectors)
+    }
+
     /// Notes that a peer runs, carried this way.
     pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, ends): (u32, Ends), form: Form) {
         let known = self.peers.entry(name.clone()).or_insert_with(|| {
             self.count += 1;
             let (policies, count) = (HashSet::new(), 0);
-            OwnPeer { ends, reqid, form, is_of_earlier: false, policies, count }
+            let numbers = HashSet::new();
+            OwnPeer { ends, reqid, numbers, form, is_of_earlier: false, policies, count }
         });
         known.form = form;
-        self.by_ends.entry(ends).or_default().insert(name.clone());
+        known.numbers.insert((reqid, ends));
+        self.by_ends.entry(known.ends).or_default().insert(name.clone());
         self.numbers.insert((reqid, ends), name.clone());
     }
 
@@ -286,16 +401,13 @@ impl Own {
         for selectors in peer.policies {
             self.policies.remove(&OwnKey::Protect(name.clone(), selectors));
         }
-        if let Some(between) = self.by_ends.get_mut(&peer.ends) {
-            between.remove(name);
-            if between.is_empty() {
-                self.by_ends.remove(&peer.ends);
+        self.leave(peer.ends, name);
+        for number in &peer.numbers {
+            if self.numbers.get(number) == Some(name) {
+                self.numbers.remove(number);
             }
         }
-        let number = (peer.reqid, peer.ends);
-        if self.numbers.get(&number) == Some(name) {
-            self.numbers.remove(&number);
-        }
+        self.stand_ins.retain(|_, (of, _)| of != name);
     }
 
     /// Forgets what runs no more because another configuration runs. Returns the peers.
@@ -446,7 +558,7 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
         pmtu: PathMtuUse::Learn,
         fragment_outer: false,
         place: PeerPlace::Fixed,
-        moves: config::PeerMoves::default(),
+        moves: config::PeerMoves { local: bounds.ends.clone(), remote: bounds.peers.clone() },
         nat_keepalive_s: None,
         lifetime: bounds.lifetime,
         offload: SaOffload::None,

@@ -48,7 +48,7 @@ impl Desk {
     }
 
     /// Makes a change of what charon makes by itself. The peers of the file stay known.
-    async fn change(&mut self, change: IkeChange) -> Result<(), IkeRefusal> {
+    pub(super) async fn change(&mut self, change: IkeChange) -> Result<(), IkeRefusal> {
         let made = self.daemon.change_ike(change).await?;
         self.peers_of = self.peers_of.map(|(revision, generation)| {
             (revision, if generation == made.before { made.after } else { generation })
@@ -145,8 +145,14 @@ impl Desk {
         let number = (sa.reqid, addresses);
         let known = self.own.numbered(sa.reqid, addresses).cloned();
         let known = known.or_else(|| self.own.take_over(sa.reqid, addresses, pairs(selectors)));
+        // It may have moved while charon was not connected.
+        let known = known.or_else(|| self.running_own(sa));
+        let mut form = form;
         let (name, peer) = match known {
             Some(name) => {
+                if self.book.sas_of_peer(&name).next().is_some() {
+                    form = self.own.form_beside(&name, form);
+                }
                 let carried = self.own.carried(&name, form, &bounds);
                 (name, carried)
             }
@@ -167,11 +173,15 @@ impl Desk {
 
     /// Takes away what charon has no policy or SA for any more: of one peer of its own.
     pub(super) async fn tidy_peer(&mut self, name: &Arc<str>) -> Result<(), IkeRefusal> {
+        let named = |number: (u32, Ends)| self.book.has_policy_of(number);
+        self.own.forget_numbers(name, named);
         let Some(peer) = self.own.peer(name) else { return Ok(()) };
         let is_live = |of: &super::book::KnownSa| of.is_orphan && !of.has_ended;
         let is_left = self.book.sas_of_peer(name).any(|(_, sa)| is_live(sa));
         let is_wanted = |selectors: &&[Selector; 2]| {
-            is_left || self.wants(PolicyAction::Protect, selectors, Some((peer.reqid, peer.ends)))
+            is_left
+                || self.own.is_stood_in_for(name, selectors)
+                || self.wants(PolicyAction::Protect, selectors, Some(&peer.numbers))
         };
         let gone: Vec<OwnKey> = peer
             .policies
@@ -248,20 +258,20 @@ impl Desk {
         Ok(())
     }
 
-    /// Returns whether charon has an outbound policy: of a number and ends, if it protects.
+    /// Returns whether charon has an outbound policy: of one of these numbers, if it protects.
     fn wants(
         &self,
         action: PolicyAction,
         selectors: &[Selector; 2],
-        number: Option<(u32, Ends)>,
+        numbers: Option<&HashSet<(u32, Ends)>>,
     ) -> bool {
         let ends = |policy: &AddPolicy| -> Ends {
             [policy.policy.source.ip(), policy.policy.destination.ip()]
         };
         let mut policies = self.book.policies_with(PolicyDirection::Outbound, selectors);
         policies.any(|policy| {
-            let is_of = |(reqid, at): (u32, Ends)| (policy.reqid, ends(policy)) == (reqid, at);
-            policy.action == action && number.is_none_or(is_of)
+            let is_of = |numbers: &HashSet<_>| numbers.contains(&(policy.reqid, ends(policy)));
+            policy.action == action && numbers.is_none_or(is_of)
         })
     }
 

@@ -1,6 +1,7 @@
 //! Peers and policies that charon makes by itself, against a daemon over a simulated machine.
 
 mod hostile;
+mod moves;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -99,10 +99,14 @@ impl Gateway {
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
         aside(move || drop(old));
-        let MovedEnds { from, to, .. } = &moved;
+        self.report_moved(&moved);
+        Ok(Ok(Some(moved)))
+    }
+
+    /// Tells that IKE has moved SAs.
+    pub(crate) fn report_moved(&self, MovedEnds { peer, from, to }: &MovedEnds) {
         let message = format!("IKE has moved the SAs of peer {peer} from {from} to {to}");
         self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
-        Ok(Ok(Some(moved)))
     }
 
     /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer
@@ -173,8 +177,8 @@ impl Gateway {
 
     fn report_not_there(&self, set: SaSetId, why: &AddressRefusal) {
         // One that is gone meanwhile stays nowhere.
-        let Some(set) = self.compiled.sets().find(|known| known.id == set) else { return };
-        let peer = set.peer.as_str();
+        let Some(peer) = self.compiled.peer_named_by(set) else { return };
+        let peer = peer.name.as_str();
         let message = format!("peer {peer} stays where it was: {why}");
         self.events.record(Kind::PeerMoveRefused, peer, message, &[]);
     }

@@ -1,0 +1,347 @@
+//! Moves of SAs that `[ike]` admits.
+
+use std::time::{Duration, Instant};
+
+use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Status, UpdateSa};
+use control::PeerAddress;
+use ipsec::Spi;
+
+use super::*;
+use crate::gateway::SeenElsewhere;
+
+const HOME: [&str; 2] = ["192.0.2.1:4500", "198.51.100.9:4500"];
+const THERE: [&str; 2] = ["192.0.2.2:4500", "198.51.100.77:61000"];
+
+/// The bounds, with a second address of this gateway.
+fn bounds() -> String {
+    BOUNDS.replace("ends = [\"192.0.2.1\"]", "ends = [\"192.0.2.1\", \"192.0.2.2\"]")
+}
+
+fn sides(direction: SaDirection, [local, remote]: [&str; 2]) -> [SocketAddr; 2] {
+    let [local, remote] = [local, remote].map(|text| text.parse().unwrap());
+    match direction {
+        Outbound => [local, remote],
+        Inbound => [remote, local],
+    }
+}
+
+/// The SA between other ends.
+fn between(of: &AddSa, ends: [&str; 2]) -> AddSa {
+    let [source, destination] = sides(of.direction, ends);
+    AddSa { name: SaName { source, destination, ..of.name }, ..of.clone() }
+}
+
+fn update(of: &AddSa, ends: [&str; 2]) -> UpdateSa {
+    let SaName { source, destination, .. } = between(of, ends).name;
+    let (reqid, selectors) = (None, None);
+    UpdateSa { name: of.name, source, destination, in_udp: of.in_udp, reqid, selectors }
+}
+
+/// A policy with other ends.
+fn policy_between(policy: &AddPolicy, ends: [&str; 2]) -> AddPolicy {
+    let [source, destination] = sides(Outbound, ends);
+    let named = Policy { source, destination, ..policy.policy.clone() };
+    AddPolicy { policy: named, ..policy.clone() }
+}
+
+/// The ends of all SAs that run, each once.
+fn ends(lab: &Lab) -> Vec<String> {
+    let snapshot = lab.snapshot();
+    let of = |way: &ipsec::Encapsulation| control::PeerEnds::of(way).to_string();
+    let mut all: Vec<String> = snapshot.outbound().map(|sa| of(&sa.encapsulation)).collect();
+    all.extend(snapshot.inbound().map(|sa| of(&sa.encapsulation)));
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// A CHILD_SA of number 5, and its outbound policy.
+async fn child(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
+    let pair = [sa(Inbound, 0x600, 5, to(1)), sa(Outbound, 0x500, 5, to(1))];
+    let pair = pair.map(|sa| between(&sa, HOME));
+    for sa in &pair {
+        lab.done(add(sa.clone())).await;
+    }
+    let policy = policy_between(&outbound(to(1), 5, 0x500), HOME);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    (pair, policy)
+}
+
+#[tokio::test]
+async fn sas_move_within_the_bounds_with_their_numbers_windows_and_use() {
+    let mut lab = Lab::new(&bounds());
+    let trap = outbound(to(1), 5, 0);
+    lab.done(Request::AddPolicy(trap.clone())).await;
+    let (pair, policy) = child(&mut lab).await;
+    let before = lab.snapshot();
+    let (out, inbound) = (before.outbound().next().unwrap(), before.inbound().next().unwrap());
+    out.sequence.draw(5).whole().unwrap();
+    inbound.window.commit(77).unwrap();
+    out.allowance.as_ref().unwrap().take(3, 300, || std::iter::repeat_n(100, 3));
+    let protects = "ike:5/1: protect ike:5 with 1 SAs";
+    // As charon does it: another policy drops meanwhile, and the one that protects goes first.
+    let drops = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
+    lab.done(Request::DeletePolicy(trap)).await;
+    lab.done(Request::AddPolicy(drops.clone())).await;
+    lab.done(Request::DeletePolicy(policy.clone())).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
+    for sa in &pair {
+        let there = UpdateSa { in_udp: true, ..update(sa, THERE) };
+        lab.done(Request::UpdateSa(there)).await;
+        assert_eq!(ends(&lab), ["192.0.2.2:4500 - 198.51.100.77:61000"], "both at once");
+        assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
+    }
+    let policy = policy_between(&policy, THERE);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    assert_eq!(lab.ask(Request::DeletePolicy(drops)).await.status, Status::Unknown);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
+    let after = lab.snapshot();
+    let (out, inbound) = (after.outbound().next().unwrap(), after.inbound().next().unwrap());
+    assert_eq!(out.sequence.draw(1).whole(), Ok(6));
+    assert!(inbound.window.check(77).is_err() && inbound.window.check(78).is_ok());
+    let (_, set) = after.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
+    assert_eq!(set.tunnel, out.encapsulation.tunnel);
+    assert!(set.moves_by_ike, "what comes to the old ends is opened");
+    let picture = lab.daemon().picture();
+    assert_eq!(picture.moves.get("ike:5"), Some(&1));
+    assert_eq!(picture.compiled.ike_peer("ike:5").unwrap().tunnel(), set.tunnel);
+    let named = between(&pair[1], THERE).name;
+    let used = lab.ask(Request::QuerySa(named)).await.usage.unwrap();
+    assert_eq!((used.packets, used.bytes), (3, 300));
+    assert_eq!(lab.ask(Request::QuerySa(pair[1].name)).await.status, Status::Unknown);
+    // All of it goes with the CHILD_SA.
+    lab.done(Request::DeletePolicy(policy)).await;
+    for sa in &pair {
+        lab.done(Request::DeleteSa(between(sa, THERE).name)).await;
+    }
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    assert!(lab.daemon().picture().moves.is_empty());
+}
+
+#[tokio::test]
+async fn a_trap_with_the_ends_of_before_protects_on_and_asks_for_its_number() {
+    let mut lab = Lab::new(&bounds());
+    let trap = outbound(to(1), 5, 0);
+    lab.done(Request::AddPolicy(trap.clone())).await;
+    let (pair, policy) = child(&mut lab).await;
+    for sa in &pair {
+        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+    }
+    lab.done(Request::DeletePolicy(policy)).await;
+    for sa in &pair {
+        lab.done(Request::DeleteSa(between(sa, THERE).name)).await;
+    }
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+    let asked = v1::Acquire {
+        peer: "ike:5".into(),
+        source: "10.1.0.1".into(),
+        destination: "10.9.1.1".into(),
+        protocol: 1,
+        ..v1::Acquire::default()
+    };
+    let report = lab.desk.acquire(&asked);
+    assert!(matches!(report, Some(Report::Acquire { reqid: 5, .. })), "{report:?}");
+    // The next CHILD_SA is between the ends of the trap again.
+    let again = sa(Outbound, 0x501, 5, to(1));
+    lab.done(add(again.clone())).await;
+    assert_eq!(lab.shown().0, ["ike:5"]);
+    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    lab.done(Request::DeleteSa(again.name)).await;
+    lab.done(Request::DeletePolicy(trap)).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
+    let mut lab = Lab::new(&bounds());
+    let ([_, out], _) = child(&mut lab).await;
+    // Another CHILD_SA of its number, elsewhere.
+    let elsewhere = with(outbound(to(2), 5, 0), "198.51.100.20");
+    lab.done(Request::AddPolicy(elsewhere)).await;
+    let before = ends(&lab);
+    let far = ["192.0.2.1:4500", "203.0.113.1:4500"];
+    let ours = ["192.0.2.3:4500", HOME[1]];
+    let of_file = ["192.0.2.1:4500", "198.51.100.1:4500"];
+    let occupied = ["192.0.2.1:4500", "198.51.100.20:4500"];
+    let in_udp = |ends| UpdateSa { in_udp: true, ..update(&out, ends) };
+    let wide = [range("10.1.0.0", "10.1.255.255"), range("10.8.0.0", "10.9.255.255")];
+    let rows = [
+        (update(&out, far), "`peers` of [ike] does not list 203.0.113.1"),
+        (update(&out, ours), "`ends` of [ike] does not list 192.0.2.3"),
+        (update(&out, ["192.0.2.1:4500", "192.0.2.1:4500"]), "`peers` of [ike]"),
+        (update(&out, of_file), "ends that a [peer.NAME] has"),
+        (update(&out, occupied), "another CHILD_SA of reqid 5"),
+        (in_udp([HOME[0], "198.51.100.77:0"]), "port 0"),
+        (in_udp(["192.0.2.1:7", "198.51.100.77:9"]), "leaves by port 4500, not by 7"),
+        (
+            UpdateSa { selectors: Some(wide.map(|one| vec![one])), ..update(&out, THERE) },
+            "packets that `local`, `remote`",
+        ),
+    ];
+    for (asked, words) in rows {
+        lab.refused(Request::UpdateSa(asked), words).await;
+        assert_eq!(ends(&lab), before);
+    }
+    assert!(lab.daemon().picture().moves.is_empty());
+    // Where it is: nothing to do.
+    lab.done(Request::UpdateSa(update(&out, HOME))).await;
+    assert_eq!(lab.daemon().picture().moves.get("ike:5"), None);
+}
+
+#[tokio::test]
+async fn new_sas_elsewhere_take_the_others_along_once_one_seals() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    for sa in &pair {
+        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+    }
+    let trap = outbound(to(1), 5, 0);
+    lab.done(Request::AddPolicy(trap)).await;
+    let next = [sa(Inbound, 0x601, 5, to(1)), sa(Outbound, 0x501, 5, to(1))];
+    lab.done(add(next[0].clone())).await;
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"], "what seals stays");
+    // One that is refused moves nothing for good.
+    let same_key = AddSa { encryption: pair[1].encryption.clone(), ..next[1].clone() };
+    assert_ne!(lab.ask(add(same_key)).await.status, Status::Done);
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+    lab.done(add(next[1].clone())).await;
+    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
+    // Another port of the NAT: the same.
+    let mut mapped = between(&sa(Outbound, 0x502, 5, to(1)), [HOME[0], "198.51.100.9:7"]);
+    mapped.in_udp = true;
+    lab.done(add(mapped)).await;
+    assert_eq!(ends(&lab), ["192.0.2.1:4500 - 198.51.100.9:7"]);
+    assert_eq!(lab.shown().0, ["ike:5"]);
+}
+
+#[tokio::test]
+async fn sas_that_moved_while_charon_was_not_connected_are_no_other_ones() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, policy) = child(&mut lab).await;
+    lab.desk.begin(Some(1));
+    for sa in &pair {
+        lab.done(add(AddSa { repeat: true, ..between(sa, THERE) })).await;
+    }
+    let policy = AddPolicy { repeat: true, ..policy_between(&policy, THERE) };
+    lab.done(Request::AddPolicy(policy)).await;
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    // Another charon knows none of them, whatever it says.
+    lab.desk.begin(Some(2));
+    let claimed = add(AddSa { repeat: true, ..between(&pair[1], HOME) });
+    assert_eq!(lab.ask(claimed).await.status, Status::Unknown);
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+}
+
+#[tokio::test]
+async fn another_configuration_goes_by_the_ends_that_a_peer_has_now() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    for sa in &pair {
+        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+    }
+    let more = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                remote = [\"9.9.9.9\"]\n";
+    lab.apply(&format!("{FILE}{more}{}", bounds())).await;
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+    assert_eq!(lab.daemon().picture().moves.get("ike:5"), Some(&1));
+    let narrow = bounds().replace("198.51.100.0/24", "198.51.100.0-198.51.100.9");
+    lab.apply(&format!("{FILE}{narrow}")).await;
+    assert_eq!(lab.daemon().security_associations().await.len(), 0);
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    // charon is told, and its policy is at the first ends: it runs again.
+    assert_eq!(lab.ask(Request::QuerySa(pair[0].name)).await.status, Status::Unknown);
+    let due = lab.desk.take_due();
+    let ended = due.iter().filter(|report| matches!(report, Report::Expire { .. })).count();
+    assert_eq!(ended, 2, "{due:?}");
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+}
+
+#[tokio::test]
+async fn sas_that_move_while_a_change_waits_stay_there_when_it_is_rolled_back() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    let more = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                remote = [\"9.9.9.9\"]\n";
+    lab.apply_for(&format!("{FILE}{more}{}", bounds()), Some(Duration::from_secs(2))).await;
+    for sa in &pair {
+        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    while lab.daemon().picture().config().policies.iter().any(|policy| policy.name == "more") {
+        assert!(Instant::now() < end, "it is not rolled back");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    assert_eq!(lab.daemon().security_associations().await.len(), 2);
+}
+
+#[tokio::test]
+async fn charon_is_told_of_a_nat_that_maps_a_peer_of_its_own_elsewhere() {
+    let mut lab = Lab::new(&bounds());
+    let in_udp = |sa: &AddSa| AddSa { in_udp: true, ..between(sa, HOME) };
+    let inbound = in_udp(&sa(Inbound, 0x600, 5, to(1)));
+    lab.done(add(inbound.clone())).await;
+    let picture = lab.daemon().picture();
+    let (_, set) = picture.snapshot.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
+    assert!(set.may_move);
+    let at = |address: &str| PeerAddress { address: address.parse().unwrap(), port: 7 };
+    assert_eq!(picture.compiled.may_have_moved(set.id, at("198.51.100.10")), Ok(()));
+    let beyond = picture.compiled.may_have_moved(set.id, at("203.0.113.1")).unwrap_err();
+    assert!(beyond.to_string().contains("[ike] does not admit"), "{beyond}");
+    assert!(picture.compiled.may_have_moved(set.id, at("198.51.100.1")).is_err(), "the file's");
+    let seen = SeenElsewhere {
+        peer: "ike:5".into(),
+        spi: Spi::new(0x600).unwrap(),
+        at: at("198.51.100.10"),
+    };
+    let peer = "198.51.100.10:7".parse().unwrap();
+    let destination = HOME[0].parse().unwrap();
+    let told = lab.desk.elsewhere(&seen);
+    assert_eq!(told, Some(Report::Mapping { spi: 0x600, destination, peer }));
+}
+
+#[tokio::test]
+async fn a_peer_of_the_file_that_may_move_takes_over_the_ends_of_charons_own() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    let wide = |key: &str| {
+        format!(
+            "[peer.c]\nlocal = \"192.0.2.1\"\nremote = \"203.0.113.5\"\nkeys = \"ike\"\n\
+             suite = \"aes-128-gcm\"\n{key}\n[[policy]]\nname = \"c\"\npeer = \"c\"\n\
+             local = [\"10.1.0.0/16\"]\nremote = [\"10.3.0.0/16\"]\n"
+        )
+    };
+    let roaming = "encapsulation = \"udp\"\nbehind_nat = true";
+    for (key, own) in [("moves_to = [\"203.0.113.0/24\"]", 1), ("moves_to = [\"any\"]", 0)] {
+        lab.apply(&format!("{FILE}{}{}", wide(key), bounds())).await;
+        assert_eq!(lab.shown().0.len(), own, "{key}");
+    }
+    assert_eq!(lab.ask(Request::DeleteSa(pair[0].name)).await.status, Status::Unknown);
+    lab.apply(&format!("{FILE}{}", bounds())).await;
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    lab.done(add(sa(Outbound, 0x501, 5, to(1)))).await;
+    assert_eq!(lab.shown().0, ["ike:5"]);
+    lab.apply(&format!("{FILE}{}{}", wide(roaming), bounds())).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+    assert_eq!(lab.daemon().security_associations().await.len(), 0);
+    // From this address charon puts SAs for that peer alone, from the other its own.
+    let refused = add(sa(Outbound, 0x502, 5, to(1)));
+    lab.refused(refused, "leave out packets of policy \"c\"").await;
+    let mut elsewhere = sa(Outbound, 0x503, 5, to(1));
+    elsewhere.name.source = end("192.0.2.2");
+    lab.done(add(elsewhere)).await;
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.9"]);
+    // Nothing moves to where the roaming peer may be.
+    let source = end("192.0.2.2");
+    let name = SaName { source, destination: end(REMOTE), spi: 0x503 };
+    let (destination, in_udp, reqid, selectors) = (end("198.51.100.77"), false, None, None);
+    let to_it = UpdateSa { name, source: end(LOCAL), destination, in_udp, reqid, selectors };
+    lab.refused(Request::UpdateSa(to_it.clone()), "ends that a [peer.NAME] has").await;
+    lab.done(Request::UpdateSa(UpdateSa { source, ..to_it })).await;
+    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+}
