@@ -28,7 +28,7 @@ pub struct IkeBounds {
     pub selector: Selector,
     /// Suites that it may negotiate, in the order of the file, all of them with integrity.
     pub suites: Vec<Suite>,
-    /// Policies and tunnels of its own that it may have.
+    /// CHILD_SAs and shunts of its own that it may have.
     pub max_children: u32,
     /// Limits of each of its SAs; the lower of these and charon's hold.
     pub lifetime: Lifetime,

@@ -376,7 +376,7 @@ impl Desk {
     }
 
     /// The use of an SA; `None`: it is gone.
-    fn used(&self, way: Direction, known: &KnownSa) -> Option<Use> {
+    pub(super) fn used(&self, way: Direction, known: &KnownSa) -> Option<Use> {
         let (picture, spi) = (self.daemon.picture(), Spi::new(known.name.spi)?);
         let sad = picture.snapshot.sad();
         let allowance = match way {

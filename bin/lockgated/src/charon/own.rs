@@ -24,11 +24,16 @@ use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tun
 use policy::{AddressRange, PortRange, UpperSelector};
 use wire::flow::protocol::{self, ICMP, ICMPV6};
 
+use super::book::MAX_POLICIES;
+
 /// This gateway's end of a tunnel, and the other.
 pub(super) type Ends = [IpAddr; 2];
 
 /// Packets that a replay window remembers: as many as those of peers in the file by default.
 const REPLAY_WINDOW: u32 = 1024;
+
+/// Policies of its own that charon may have, shunts too.
+const MAX_OWN_POLICIES: usize = MAX_POLICIES / 3;
 
 /// Policies that stand in at a time at most: more than charon moves SAs at a time.
 const MAX_STAND_INS: usize = 1024;
@@ -45,6 +50,8 @@ pub(super) struct Own {
     /// Peers of whichever charon, by their ends.
     by_ends: HashMap<Ends, HashSet<Arc<str>>>,
     policies: HashMap<OwnKey, Arc<str>>,
+    /// Shunts among them.
+    shunts: usize,
     /// Policies of charon's that stand in for a protecting one while it moves SAs.
     stand_ins: HashMap<Policy, (Arc<str>, [Selector; 2])>,
     /// Peers and shunts that there were so far: they give numbers.
@@ -95,13 +102,13 @@ pub(super) enum NotOwn {
     )]
     Selectors(String, String),
     /// As many as there may be.
-    #[error("charon has {most} {what} of its own, as many as `max_children` of [ike] allows")]
-    TooMany {
-        /// The number that there may be.
-        most: u32,
-        /// Policies or peers.
-        what: &'static str,
-    },
+    #[error(
+        "charon has {0} CHILD_SAs and shunts of its own, as many as `max_children` of [ike] allows"
+    )]
+    TooManyChildren(u32),
+    /// As many policies as there may be.
+    #[error("charon has {MAX_OWN_POLICIES} policies of its own, as many as Lockgate takes")]
+    TooManyPolicies,
     /// A peer of the file has the ends, or may move to them.
     #[error("{0} and {1} are ends that a [peer.NAME] has or may move to: that one's alone")]
     OfFile(IpAddr, IpAddr),
@@ -193,19 +200,25 @@ impl Own {
         Some(name)
     }
 
+    /// Checks that there is room for another CHILD_SA or shunt. All CHILD_SAs of a peer, which follow
+    /// each other, count as one, however many policies they have.
+    fn has_room_for_child(&self, bounds: &IkeBounds) -> Result<(), NotOwn> {
+        let most = bounds.max_children;
+        let has_room = self.peers.len() + self.shunts < most as usize;
+        has_room.then_some(()).ok_or(NotOwn::TooManyChildren(most))
+    }
+
     /// Plans a peer: a change that has it, and its name. Nothing is noted yet.
     ///
     /// # Errors
-    /// [`NotOwn::TooMany`].
+    /// [`NotOwn::TooManyChildren`].
     pub(super) fn plan_peer(
         &self,
         (reqid, ends): (u32, Ends),
         form: Form,
         bounds: &IkeBounds,
     ) -> Result<(Arc<str>, Peer), NotOwn> {
-        if self.peers.len() >= bounds.max_children as usize {
-            return Err(NotOwn::TooMany { most: bounds.max_children, what: "peers" });
-        }
+        self.has_room_for_child(bounds)?;
         let plain = format!("{IKE_NAMES}{reqid}");
         let name = match self.peers.contains_key(plain.as_str()) {
             true => format!("{plain}.{}", self.count + 1),
@@ -337,8 +350,11 @@ impl Own {
         priority: u32,
         bounds: &IkeBounds,
     ) -> Result<IkePolicy, NotOwn> {
-        if self.policies.len() >= bounds.max_children as usize {
-            return Err(NotOwn::TooMany { most: bounds.max_children, what: "policies" });
+        if self.policies.len() >= MAX_OWN_POLICIES {
+            return Err(NotOwn::TooManyPolicies);
+        }
+        if let OwnKey::Shunt(..) = key {
+            self.has_room_for_child(bounds)?;
         }
         let (selectors, action, name) = match key {
             OwnKey::Protect(peer, selectors) => {
@@ -370,7 +386,10 @@ impl Own {
                     peer.policies.insert(selectors.clone());
                 }
             }
-            OwnKey::Shunt(..) => self.count += 1,
+            OwnKey::Shunt(..) => {
+                self.count += 1;
+                self.shunts += 1;
+            }
         }
         self.policies.insert(key, name.into());
     }
@@ -387,11 +406,14 @@ impl Own {
 
     /// Notes that a policy is gone.
     pub(super) fn forget_policy(&mut self, key: &OwnKey) {
-        self.policies.remove(key);
-        if let OwnKey::Protect(peer, selectors) = key
-            && let Some(peer) = self.peers.get_mut(peer)
-        {
-            peer.policies.remove(selectors);
+        let was_there = self.policies.remove(key).is_some();
+        match key {
+            OwnKey::Protect(peer, selectors) => {
+                if let Some(peer) = self.peers.get_mut(peer) {
+                    peer.policies.remove(selectors);
+                }
+            }
+            OwnKey::Shunt(..) => self.shunts -= usize::from(was_there),
         }
     }
 

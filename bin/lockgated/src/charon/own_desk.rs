@@ -275,12 +275,16 @@ impl Desk {
         })
     }
 
-    /// Follows another configuration: forgets what it does not have, and reports its SAs as ended,
-    /// so that charon makes others; then has what it admits anew.
+    /// Follows another configuration: forgets what it does not have, and reports SAs that went with
+    /// it as ended, so that charon makes others; then has what it admits anew.
     pub(super) async fn follow(&mut self) {
         let picture = self.daemon.picture();
         let gone: HashSet<Arc<str>> = self.own.follow(&picture.compiled).into_iter().collect();
-        for (way, sa) in self.book.sas_that(|sa| gone.contains(&sa.peer)) {
+        // Others went alone: `keys` or `suites` changed. One that ended before was reported then.
+        let mut lost = self.book.sas_that(|sa| !sa.has_ended && !sa.is_orphan);
+        lost.retain(|(way, sa)| !gone.contains(&sa.peer) && self.used(*way, sa).is_none());
+        lost.extend(self.book.sas_that(|sa| gone.contains(&sa.peer)));
+        for (way, sa) in lost {
             let (spi, destination) = (sa.name.spi, sa.name.destination);
             self.due.push(Report::Expire { spi, destination, hardness: Hardness::Hard });
             self.book.forget(way, &sa.name);

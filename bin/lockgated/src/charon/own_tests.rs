@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use api::v1;
 use charon_link::{
-    AddPolicy, AddSa, Algorithm, Answer, LinkMode, Policy, PolicyAction, PolicyDirection, Report,
-    Request, SaDirection, SaLimits, SaName, Selector, Status,
+    AddPolicy, AddSa, Algorithm, Answer, Hardness, LinkMode, Policy, PolicyAction, PolicyDirection,
+    Report, Request, SaDirection, SaLimits, SaName, Selector, Status,
 };
 use config::ShuntAction;
 use control::{IkeAction, IkeChange, IkePolicy};
@@ -311,10 +311,96 @@ async fn what_is_beyond_the_bounds_is_refused_and_says_why() {
     let of_file = with(policy(), "198.51.100.1");
     lab.done(Request::AddPolicy(of_file)).await;
     assert_eq!(lab.shown(), (vec![], vec![]));
-    for net in 1..=3 {
+}
+
+#[tokio::test]
+async fn children_and_shunts_count_towards_the_most_and_policies_do_not() {
+    let mut lab = Lab::new(BOUNDS);
+    // One CHILD_SA with four policies, whose SAs follow each other.
+    for net in 1..=4 {
         lab.done(Request::AddPolicy(outbound(to(net), 5, 0))).await;
     }
-    lab.refused(Request::AddPolicy(outbound(to(4), 5, 0)), "3 policies of its own").await;
+    for spi in 0x500..0x504 {
+        lab.done(add(sa(Outbound, spi, 5, to(1)))).await;
+    }
+    lab.done(Request::AddPolicy(outbound(to(5), 6, 0))).await;
+    let shunted = |last: &str| [range("10.1.0.0", "10.1.0.9"), range("10.200.0.0", last)];
+    let shunt = |last: &str| {
+        let policy = outbound(shunted(last), 7, 0);
+        Request::AddPolicy(AddPolicy { action: PolicyAction::Pass, ..policy })
+    };
+    lab.done(shunt("10.200.0.9")).await;
+    let words = "3 CHILD_SAs and shunts of its own, as many as `max_children`";
+    lab.refused(shunt("10.200.0.8"), words).await;
+    lab.refused(Request::AddPolicy(outbound(to(6), 8, 0)), words).await;
+    lab.refused(add(sa(Outbound, 0x600, 8, to(6))), words).await;
+    // Those that are there may have more policies and SAs.
+    lab.done(Request::AddPolicy(outbound(to(7), 5, 0))).await;
+    lab.done(add(sa(Outbound, 0x601, 6, to(5)))).await;
+    assert_eq!(lab.shown().0, ["ike:5", "ike:6"]);
+    // Each that goes leaves room for one, of whichever kind.
+    let Request::AddPolicy(gone) = shunt("10.200.0.9") else { unreachable!() };
+    lab.done(Request::DeletePolicy(gone)).await;
+    lab.done(Request::AddPolicy(outbound(to(6), 8, 0))).await;
+    lab.refused(shunt("10.200.0.9"), words).await;
+    lab.done(Request::DeletePolicy(outbound(to(6), 8, 0))).await;
+    lab.done(shunt("10.200.0.9")).await;
+    lab.refused(Request::AddPolicy(outbound(to(6), 8, 0)), words).await;
+}
+
+#[tokio::test]
+async fn an_sa_whose_suite_is_listed_no_more_ends_and_charon_is_told() {
+    let mut lab = Lab::new(BOUNDS);
+    let policy = outbound(to(1), 5, 0x500);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    let pair = [sa(Inbound, 0x600, 5, to(1)), sa(Outbound, 0x500, 5, to(1))];
+    for sa in &pair {
+        lab.done(add(sa.clone())).await;
+    }
+    lab.apply(&format!("{FILE}{}", BOUNDS.replace("aes-128-gcm", "aes-256-gcm"))).await;
+    assert_eq!(lab.daemon().security_associations().await.len(), 0, "at once");
+    // The policy protects on, and packets wait.
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+    let asked = Request::QuerySa(pair[0].name);
+    assert_eq!(lab.ask(asked).await.status, Status::Unknown);
+    let mut told: Vec<u32> = lab
+        .desk
+        .take_due()
+        .iter()
+        .filter_map(|report| match report {
+            Report::Expire { spi, hardness: Hardness::Hard, .. } => Some(*spi),
+            _ => None,
+        })
+        .collect();
+    told.sort_unstable();
+    assert_eq!(told, [0x500, 0x600]);
+    lab.refused(add(sa(Outbound, 0x501, 5, to(1))), "`suites` of [ike]").await;
+    let long = Algorithm { transform: 20, key: Zeroizing::new(vec![1; 36]) };
+    lab.done(add(AddSa { encryption: long, ..sa(Outbound, 0x501, 5, to(1)) })).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    // The next configuration finds nothing gone.
+    lab.apply(&format!(
+        "{FILE}{}",
+        BOUNDS.replace("aes-128-gcm\"", "aes-256-gcm\", \"aes-128-gcm\"")
+    ))
+    .await;
+    lab.done(Request::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
+    assert_eq!(lab.desk.take_due(), []);
+}
+
+#[tokio::test]
+async fn sas_of_a_peer_of_the_file_that_goes_are_ended_for_charon_too() {
+    let mut lab = Lab::new(BOUNDS);
+    let wide = [range("10.1.0.0", "10.1.255.255"), range("10.2.0.0", "10.2.255.255")];
+    let mut of_file = sa(Outbound, 0x700, 9, wide);
+    of_file.name.destination = end("198.51.100.1");
+    lab.done(add(of_file.clone())).await;
+    let by_hand = FILE.replace("keys = \"ike\"", "keys = \"api\"");
+    lab.apply(&format!("{by_hand}{BOUNDS}")).await;
+    assert_eq!(lab.daemon().security_associations().await.len(), 0);
+    assert_eq!(lab.ask(Request::QuerySa(of_file.name)).await.status, Status::Unknown);
+    let due = lab.desk.take_due();
+    assert!(matches!(due[..], [Report::Expire { spi: 0x700, .. }]), "{due:?}");
 }
 
 #[tokio::test]

@@ -10,8 +10,10 @@ use netlab::stream::Delivery;
 use netlab::{ChildPlan, Namespace, PeerEntry, Tally};
 use serde_json::Value;
 
-use super::{Place, Wish};
+use super::{Place, SUITE, Wish};
 
+/// Gateway A's address.
+const HUB: &str = "192.0.2.1";
 /// Gateway B's second address.
 const SECOND: &str = "192.0.2.12";
 
@@ -52,6 +54,23 @@ fn report(what: &str, streams: &[Delivery; 2]) {
     );
 }
 
+/// The sections of a gateway whose peers charon alone makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sections {
+    /// Peers of the file.
+    Peers,
+    /// `[ike]` alone.
+    Bounds,
+}
+
+/// `[ike]` for tunnels between these addresses.
+fn bounds(ends: &[&str], peers: &[&str], PeerEntry { ours, theirs, .. }: &PeerEntry) -> String {
+    format!(
+        "\n[ike]\nends = {ends:?}\npeers = {peers:?}\nlocal = {ours:?}\nremote = {theirs:?}\n\
+         suites = [\"{SUITE}\"]\n"
+    )
+}
+
 /// A gateway that moves: the second one, whose first address is taken away.
 struct Move {
     /// Commands that make its other address the only one that is left.
@@ -62,7 +81,7 @@ struct Move {
 }
 
 /// Builds it, with MOBIKE, and lets the SAs move to these ends and no others.
-fn mobile(test: &str, way: &Move) -> Option<Place> {
+fn mobile(test: &str, way: &Move, sections: Sections) -> Option<Place> {
     let lab = lab(test, Plan::default())?;
     lab.gateways.site(2).gateway.ip(&way.prepare).unwrap();
     let [hub, mobile] = way.ends;
@@ -71,12 +90,24 @@ fn mobile(test: &str, way: &Move) -> Option<Place> {
         format!("moves_to = [\"{theirs}\"]\nlocal_moves_to = [\"{ours}\"]")
     };
     let child = |_: u8, plan: &mut ChildPlan| plan.connection = "mobike = yes".into();
-    Place::of(test, lab, &Wish { section: &section, child: &child, ..Wish::default() })
+    let of_ike = |peer: &PeerEntry| {
+        let (local, remote) = (&*peer.local, &*peer.remote);
+        match local == HUB {
+            true => bounds(&[local, hub], &[remote, mobile], peer),
+            false => bounds(&[local, mobile], &[remote, hub], peer),
+        }
+    };
+    let instead: Option<&dyn Fn(&PeerEntry) -> String> = match sections {
+        Sections::Peers => None,
+        Sections::Bounds => Some(&of_ike),
+    };
+    let wish = Wish { section: &section, child: &child, instead, ..Wish::default() };
+    Place::of(test, lab, &wish)
 }
 
 /// Takes the address away under streams.
-fn moves(test: &str, way: &Move) {
-    let Some(mut place) = mobile(test, way) else { return };
+fn moves(test: &str, way: &Move, sections: Sections) {
+    let Some(mut place) = mobile(test, way, sections) else { return };
     place.lab.flows_again();
     let spis =
         |place: &Place| -> Vec<Value> { place.sas(1).iter().map(|sa| sa["spi"].clone()).collect() };
@@ -113,25 +144,32 @@ fn moves(test: &str, way: &Move) {
     place.lab.balances();
 }
 
+/// Gateway B's address is taken away, and its second one stays.
+fn to_the_second_address() -> Move {
+    let prefix = "192.0.2.0/24";
+    Move {
+        // Of another prefix, so that it stays when the first is taken away; and charon would
+        // try IPv6 too.
+        prepare: format!(
+            "addr add {SECOND}/32 dev {WAN}
+             addr del 2001:db8:ffff::2/64 dev {WAN}"
+        ),
+        take_away: format!(
+            "route add {prefix} dev {WAN} src {SECOND} metric 5
+             addr del 192.0.2.2/24 dev {WAN}"
+        ),
+        ends: [HUB, SECOND],
+    }
+}
+
 #[test]
 fn sas_follow_a_gateway_whose_address_is_taken_away() {
-    let prefix = "192.0.2.0/24";
-    moves(
-        "sas_follow_a_gateway",
-        &Move {
-            // Of another prefix, so that it stays when the first is taken away; and charon would
-            // try IPv6 too.
-            prepare: format!(
-                "addr add {SECOND}/32 dev {WAN}
-                 addr del 2001:db8:ffff::2/64 dev {WAN}"
-            ),
-            take_away: format!(
-                "route add {prefix} dev {WAN} src {SECOND} metric 5
-                 addr del 192.0.2.2/24 dev {WAN}"
-            ),
-            ends: ["192.0.2.1", SECOND],
-        },
-    );
+    moves("sas_follow_a_gateway", &to_the_second_address(), Sections::Peers);
+}
+
+#[test]
+fn sas_that_ike_admits_follow_a_gateway_whose_address_is_taken_away() {
+    moves("sas_that_ike_admits_follow", &to_the_second_address(), Sections::Bounds);
 }
 
 #[test]
@@ -147,6 +185,7 @@ fn sas_follow_a_gateway_from_ipv4_to_ipv6() {
             ),
             ends: ["2001:db8:ffff::1", "2001:db8:ffff::2"],
         },
+        Sections::Peers,
     );
 }
 
@@ -196,7 +235,24 @@ fn rewrite(place: &std::path::Path, nat: &Namespace, Mapping { address, ports }:
 
 #[test]
 fn charon_hears_of_a_nat_that_maps_a_gateway_elsewhere_and_moves_its_sas() {
-    let test = "charon_hears_of_a_nat";
+    // ESP is in UDP because charon finds a NAT.
+    let moves_to = format!("moves_to = [\"{}\"]", TO.address);
+    maps_elsewhere("charon_hears_of_a_nat", &moves_to, Sections::Peers);
+}
+
+#[test]
+fn a_peer_that_ike_admits_is_followed_to_another_mapping_of_its_nat() {
+    maps_elsewhere("a_peer_that_ike_admits_nat", "", Sections::Bounds);
+}
+
+#[test]
+fn a_peer_behind_a_nat_is_followed_by_its_packets_and_charon_is_told() {
+    let behind = "encapsulation = \"udp\"\nbehind_nat = true";
+    maps_elsewhere("a_peer_behind_a_nat_of_charons", behind, Sections::Peers);
+}
+
+/// Has the NAT of gateway B map it elsewhere; `of_hub` are further lines of gateway A's section.
+fn maps_elsewhere(test: &str, of_hub: &str, sections: Sections) {
     let Some(lab) = lab(test, Plan::default()) else { return };
     let nat = router::put_between(&lab, &[FROM.address, TO.address]);
     let directory = lab.gateways.directory().to_owned();
@@ -206,11 +262,18 @@ fn charon_hears_of_a_nat_that_maps_a_gateway_elsewhere_and_moves_its_sas() {
         _ => peer.local = HIDDEN.to_owned(),
     };
     let section = |number| match number {
-        // ESP is in UDP because charon finds a NAT.
-        1 => format!("moves_to = [\"{}\"]", TO.address),
+        1 => of_hub.to_owned(),
         _ => "encapsulation = \"udp\"\nnat_keepalive = 1".to_owned(),
     };
-    let wish = Wish { peer: &peer_entry, section: &section, ..Wish::default() };
+    let of_ike = |peer: &PeerEntry| match &*peer.local == HUB {
+        true => bounds(&[HUB], &[FROM.address, TO.address], peer),
+        false => super::sections(peer, (SUITE, section(2))),
+    };
+    let instead: Option<&dyn Fn(&PeerEntry) -> String> = match sections {
+        Sections::Peers => None,
+        Sections::Bounds => Some(&of_ike),
+    };
+    let wish = Wish { peer: &peer_entry, section: &section, instead, ..Wish::default() };
     let Some(mut place) = Place::of(test, lab, &wish) else { return };
     let crosses = |place: &Place, from: u8, to: u8| {
         let host = &place.lab.gateways.site(from).host;

@@ -3,7 +3,10 @@
 
 use std::net::Ipv4Addr;
 
-use charon_link::{AddPolicy, Policy, PolicyAction, Request, SaDirection, Selector, Status};
+use charon_link::{
+    AddPolicy, Policy, PolicyAction, Request, SaDirection, SaName, Selector, Status, UpdateSa,
+};
+use ipsec::Tunnel;
 use policy::{Action, Book, Decider, DomainId, PortClass};
 use proptest::prelude::*;
 use wire::{Family, Flow, Upper};
@@ -66,10 +69,31 @@ struct Bounds {
 /// A request of charon's, or another configuration.
 #[derive(Clone, Debug)]
 enum Step {
-    Policy { nets: Nets, action: PolicyAction, reqid: u32, spi: u32, remote: u8, priority: u32 },
+    Policy {
+        nets: Nets,
+        action: PolicyAction,
+        reqid: u32,
+        spi: u32,
+        remote: u8,
+        priority: u32,
+    },
     Delete(prop::sample::Index),
-    Sa { nets: Nets, reqid: u32, remote: u8, direction: SaDirection },
+    Sa {
+        nets: Nets,
+        reqid: u32,
+        remote: u8,
+        direction: SaDirection,
+    },
     DeleteSa(prop::sample::Index),
+    /// An SA moves to another end of the peer's or of ours, into UDP or not.
+    Move {
+        which: prop::sample::Index,
+        local: u8,
+        remote: u8,
+        port: Option<u16>,
+    },
+    /// A policy that drops comes for one that protects, as charon does around a move.
+    StandIn(prop::sample::Index),
     FlushPolicies,
     FlushSas,
     Another,
@@ -111,17 +135,24 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 fn step() -> impl Strategy<Value = Step> {
     let remote = || prop_oneof![1 => Just(1u8), 3 => Just(4), 2 => 5..22u8];
     let policy = (prop_oneof![nets(), narrow()], action(), 1..4u32, 0..3u32, remote(), 0..4u32);
-    let sa = (nets(), 1..4u32, remote(), any::<bool>());
+    let sa = (prop_oneof![nets(), narrow()], 1..4u32, remote(), any::<bool>());
+    let port = prop::option::weighted(0.3, 0..3u16);
+    let local = prop_oneof![4 => 1..3u8, 1 => Just(3)];
+    let moved = (any::<prop::sample::Index>(), local, remote(), port);
     prop_oneof![
         8 => policy.prop_map(|(nets, action, reqid, spi, remote, class)| {
             Step::Policy { nets, action, reqid, spi, remote, priority: class << 24 }
         }),
         3 => any::<prop::sample::Index>().prop_map(Step::Delete),
-        4 => sa.prop_map(|(nets, reqid, remote, out)| {
+        6 => sa.prop_map(|(nets, reqid, remote, out)| {
             let direction = if out { SaDirection::Outbound } else { SaDirection::Inbound };
             Step::Sa { nets, reqid, remote, direction }
         }),
         2 => any::<prop::sample::Index>().prop_map(Step::DeleteSa),
+        6 => moved.prop_map(|(which, local, remote, port)| {
+            Step::Move { which, local, remote, port }
+        }),
+        2 => any::<prop::sample::Index>().prop_map(Step::StandIn),
         1 => Just(Step::FlushPolicies),
         1 => Just(Step::FlushSas),
         1 => Just(Step::Another),
@@ -153,7 +184,7 @@ fn sections(file: &[FilePolicy], bounds: Option<&Bounds>) -> String {
     }
     if let Some(Bounds { nets, last_peer, most, shunts }) = bounds {
         text += &format!(
-            "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"198.51.100.0-198.51.100.{last_peer}\"]\n{}\
+            "[ike]\nends = [\"192.0.2.1\", \"192.0.2.2\"]\npeers = [\"198.51.100.0-198.51.100.{last_peer}\"]\n{}\
              suites = [\"aes-128-gcm\"]\nmax_children = {most}\n",
             nets.keys()
         );
@@ -189,7 +220,7 @@ struct World {
     file: Vec<FilePolicy>,
     bounds: Option<Bounds>,
     known: Vec<Known>,
-    sas: Vec<charon_link::SaName>,
+    sas: Vec<(SaDirection, SaName)>,
     spi: u32,
     process: i32,
     /// The twin knows exactly which policies of charon's run.
@@ -204,6 +235,7 @@ struct Seen {
     dropped: u32,
     refused: u32,
     taken_away: u32,
+    moved: u32,
 }
 
 impl World {
@@ -238,12 +270,28 @@ impl World {
                 }
                 let name = sa.name;
                 if self.lab.ask(add(sa)).await.status == Status::Done {
-                    self.sas.push(name);
+                    self.sas.push((direction, name));
                 }
             }
             Step::DeleteSa(which) if !self.sas.is_empty() => {
-                let name = self.sas.remove(which.index(self.sas.len()));
+                let (_, name) = self.sas.remove(which.index(self.sas.len()));
                 self.lab.ask(Request::DeleteSa(name)).await;
+            }
+            Step::Move { which, local, remote, port } if !self.sas.is_empty() => {
+                let place = which.index(self.sas.len());
+                let ends = [format!("192.0.2.{local}"), format!("198.51.100.{remote}")];
+                self.shift(place, ends, port, seen).await;
+            }
+            Step::StandIn(which) if !self.known.is_empty() => {
+                let Known { policy, nets, remote } = &self.known[which.index(self.known.len())];
+                let (nets, remote) = (*nets, *remote);
+                let policy = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
+                let is_mine = remote != 1;
+                if self.lab.ask(Request::AddPolicy(policy.clone())).await.status == Status::Done {
+                    self.known.retain(|known| name_of(&known.policy) != name_of(&policy));
+                    // What drops for a peer of the file changes nothing.
+                    self.known.extend(is_mine.then_some(Known { policy, nets, remote }));
+                }
             }
             Step::FlushPolicies => {
                 self.known.clear();
@@ -270,7 +318,27 @@ impl World {
                 self.is_exact = false;
                 seen.taken_away += u32::from(self.own_policies() < before);
             }
-            Step::Delete(_) | Step::DeleteSa(_) => {}
+            Step::Delete(_) | Step::DeleteSa(_) | Step::Move { .. } | Step::StandIn(_) => {}
+        }
+    }
+
+    /// Asks for a move of an SA to these ends.
+    async fn shift(&mut self, place: usize, ends: [String; 2], port: Option<u16>, seen: &mut Seen) {
+        let (direction, name) = self.sas[place];
+        let mut ends = ends.map(|address| end(&address));
+        if let Some(port) = port {
+            ends[0].set_port(4500);
+            ends[1].set_port(port);
+        }
+        if direction == SaDirection::Inbound {
+            ends.reverse();
+        }
+        let ([source, destination], in_udp) = (ends, port.is_some());
+        let (reqid, selectors) = (None, None);
+        let asked = UpdateSa { name, source, destination, in_udp, reqid, selectors };
+        if self.lab.ask(Request::UpdateSa(asked)).await.status == Status::Done {
+            self.sas[place].1 = SaName { source, destination, spi: name.spi };
+            seen.moved += 1;
         }
     }
 
@@ -354,6 +422,20 @@ impl World {
         Ok(())
     }
 
+    /// Checks that all SAs of a peer have its ends, and its set too.
+    fn check_sas(&self, peer: &str, ends: Tunnel) -> Result<(), TestCaseError> {
+        let snapshot = self.lab.snapshot();
+        let (_, set) = snapshot.sets().find(|(_, set)| set.peer == peer).expect("its set");
+        prop_assert_eq!(set.tunnel, ends);
+        for sa in snapshot.outbound().filter(|sa| sa.set == set.id) {
+            prop_assert_eq!(sa.encapsulation.tunnel, ends, "{}", peer);
+        }
+        for sa in snapshot.inbound().filter(|sa| sa.set == set.id) {
+            prop_assert_eq!(sa.encapsulation.tunnel, ends, "{}", peer);
+        }
+        Ok(())
+    }
+
     /// Checks the ends of charon's own peers, and that what was accepted lies within the bounds.
     fn check_peers(&self) -> Result<(), TestCaseError> {
         let picture = self.lab.running.daemon.picture();
@@ -361,7 +443,14 @@ impl World {
             let bounds = self.bounds.as_ref();
             let std::net::IpAddr::V4(remote) = peer.tunnel().remote else { unreachable!() };
             let last = bounds.map_or(0, |bounds| bounds.last_peer);
-            prop_assert!((2..=last).contains(&remote.octets()[3]), "{remote}");
+            let ours = ["192.0.2.1", "192.0.2.2"].map(str::parse::<std::net::IpAddr>);
+            let [first, second] = ours.map(Result::unwrap);
+            let local = peer.tunnel().local;
+            // Those of the first with 198.51.100.1 are the file's peer's.
+            let is_within = (1..=last).contains(&remote.octets()[3])
+                && (local == second || (local == first && remote.octets()[3] != 1));
+            prop_assert!(is_within, "{} - {}", local, remote);
+            self.check_sas(&peer.name, peer.encapsulation.tunnel)?;
         }
         let Some(bounds) = self.bounds.as_ref().filter(|_| self.is_exact) else { return Ok(()) };
         for known in self.known.iter().filter(|known| known.remote != 1) {
@@ -399,13 +488,14 @@ fn charon_changes_nothing_that_the_file_decides_and_stays_within_its_bounds() {
     });
     result.unwrap();
     println!("{:?}", seen.get());
-    let Seen { protected, passed, dropped, refused, taken_away } = seen.get();
+    let Seen { protected, passed, dropped, refused, taken_away, moved } = seen.get();
     for (what, count) in [
         ("protected", protected),
         ("passed", passed),
         ("dropped", dropped),
         ("refused", refused),
         ("taken away", taken_away),
+        ("moved", moved),
     ] {
         assert!(count > 0, "nothing was {what}");
     }
