@@ -120,6 +120,18 @@ void lg_ledger_wipe_keys(struct lg_ledger *ledger, struct lg_entry *entry)
 	entry->keys_length = 0;
 }
 
+bool lg_ledger_name(struct lg_entry *entry, const uint8_t *names, size_t length)
+{
+	uint8_t *copied = copy(names, length);
+
+	if (!copied)
+		return false;
+	free(entry->names);
+	entry->names = copied;
+	entry->names_length = length;
+	return true;
+}
+
 static void chain(struct lg_ledger *ledger, struct lg_entry *entry)
 {
 	struct lg_entry **head;
@@ -165,6 +177,7 @@ void lg_ledger_drop(struct lg_ledger *ledger, struct lg_entry *entry)
 	}
 	lg_ledger_wipe_keys(ledger, entry);
 	free(entry->fields);
+	free(entry->names);
 	free(entry);
 }
 

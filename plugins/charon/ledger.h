@@ -34,6 +34,9 @@ struct lg_entry {
 	/* A slot with the encoded key fields; NULL: wiped, or not an SA. */
 	uint8_t *keys;
 	size_t keys_length;
+	/* Encoded names of an inbound SA in charon's configuration; NULL: not told yet. */
+	uint8_t *names;
+	size_t names_length;
 	/* Of an SA that is no more: when charon is told next that it expired, in milliseconds. */
 	int64_t tell_at;
 	bool lost;
@@ -55,6 +58,8 @@ struct lg_entry *lg_ledger_new(struct lg_ledger *ledger, enum lg_entry_kind kind
 bool lg_ledger_set_keys(struct lg_ledger *ledger, struct lg_entry *entry, const uint8_t *key,
 			size_t key_length, const uint8_t *integrity, size_t integrity_length);
 void lg_ledger_wipe_keys(struct lg_ledger *ledger, struct lg_entry *entry);
+/* Has an SA have these names, in place of those before; false if memory is short. */
+bool lg_ledger_name(struct lg_entry *entry, const uint8_t *names, size_t length);
 void lg_ledger_keep(struct lg_ledger *ledger, struct lg_entry *entry);
 void lg_ledger_drop(struct lg_ledger *ledger, struct lg_entry *entry);
 /* Replaces the fields of a kept SA or policy. */

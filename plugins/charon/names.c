@@ -13,7 +13,6 @@ struct lg_names {
 struct naming {
 	struct lg_session *session;
 	struct lg_sa_id id;
-	uint32_t reqid;
 	char ike[LG_MAX_NAME + 1];
 	char child[LG_MAX_NAME + 1];
 };
@@ -30,8 +29,7 @@ static void to_address(host_t *host, struct lg_address *address)
 
 static job_requeue_t tell(struct naming *naming)
 {
-	lg_session_name_sa(naming->session, &naming->id, naming->reqid, naming->ike,
-			   naming->child);
+	lg_session_name_sa(naming->session, &naming->id, naming->ike, naming->child);
 	return JOB_REQUEUE_NONE;
 }
 
@@ -48,7 +46,6 @@ static void tell_later(struct lg_names *names, ike_sa_t *ike_sa, child_sa_t *chi
 	to_address(ike_sa->get_other_host(ike_sa), &naming->id.source);
 	to_address(ike_sa->get_my_host(ike_sa), &naming->id.destination);
 	naming->id.spi = ntohl(child_sa->get_spi(child_sa, TRUE));
-	naming->reqid = child_sa->get_reqid(child_sa);
 	strncpy(naming->ike, ike_sa->get_name(ike_sa) ?: "", LG_MAX_NAME);
 	strncpy(naming->child, child_sa->get_name(child_sa) ?: "", LG_MAX_NAME);
 	naming->ike[LG_MAX_NAME] = naming->child[LG_MAX_NAME] = '\0';

@@ -202,7 +202,32 @@ static void give_up_others(struct lg_session *session, uint64_t incarnation)
 			    lost);
 }
 
-/* 1. SAs of others are lost, 2. SAs of this one and policies are repeated, 3. that was all. */
+/* Asks lockgated to note the names of an SA, which the ledger has by its present ends. */
+static enum lg_result ask_to_name(struct lg_session *session, const struct lg_entry *entry)
+{
+	const struct lg_view view = { .fields = entry->fields, .length = entry->length };
+	struct lg_builder request;
+	struct lg_answer answer;
+	const uint8_t *value;
+	uint16_t field;
+	size_t at = 0, length;
+
+	lg_link_begin(session->link, &request, LG_NAME_SA);
+	while (lg_next(&view, &at, &field, &value, &length))
+		if (field == LG_SOURCE || field == LG_DESTINATION || field == LG_SPI ||
+		    field == LG_REQID)
+			lg_put(&request, field, value, length);
+	lg_put_encoded(&request, entry->names, entry->names_length);
+	return ask(session, &request, &answer, "naming an SA");
+}
+
+/* Names that were told while there was no answer are told again; false: the link broke. */
+static bool repeat_names(struct lg_session *session, const struct lg_entry *entry)
+{
+	return !entry->names || entry->lost || ask_to_name(session, entry) != LG_RESULT_DOWN;
+}
+
+/* 1. SAs of others are lost, 2. SAs of this one, their names and policies are repeated, 3. that was all. */
 static bool on_connected(void *owner, uint64_t incarnation)
 {
 	struct lg_session *session = owner;
@@ -218,7 +243,7 @@ static bool on_connected(void *owner, uint64_t incarnation)
 		if (entry->kind == LG_ENTRY_POLICY)
 			still_up = repeat_policy(session, entry, incarnation);
 		else if (entry->kind == LG_ENTRY_SA && is_live(session, entry))
-			still_up = repeat_sa(session, entry);
+			still_up = repeat_sa(session, entry) && repeat_names(session, entry);
 	}
 	if (!still_up)
 		return false;
@@ -551,23 +576,28 @@ static void put_name(struct lg_builder *request, enum lg_field field, const char
 	lg_put(request, field, bytes, length);
 }
 
+/* The ledger has the names before lockgated is asked: a connection that breaks repeats them. */
 enum lg_result lg_session_name_sa(struct lg_session *session, const struct lg_sa_id *id,
-				  uint32_t reqid, const char *ike, const char *child)
+				  const char *ike, const char *child)
 {
-	enum lg_result result = LG_RESULT_DOWN;
-	struct lg_builder request;
-	struct lg_answer answer;
+	enum lg_result result = LG_RESULT_UNKNOWN;
+	uint8_t bytes[LG_HEADER_BYTES + 2 * (4 + LG_MAX_NAME)];
+	struct lg_builder names;
+	struct lg_entry *entry;
 
+	lg_begin(&names, bytes, sizeof(bytes), LG_NAME_SA);
+	put_name(&names, LG_IKE, ike);
+	put_name(&names, LG_CHILD, child);
 	lg_link_lock(session->link);
+	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
 	/* One that is gone by now needs no name. */
-	if (!live_sa(session, id))
-		result = LG_RESULT_UNKNOWN;
-	else if (begin(session, &request, LG_NAME_SA)) {
-		put_id(&request, id);
-		lg_put_u32(&request, LG_REQID, reqid);
-		put_name(&request, LG_IKE, ike);
-		put_name(&request, LG_CHILD, child);
-		result = ask(session, &request, &answer, "naming an SA");
+	if (entry && entry->kind == LG_ENTRY_SA && !entry->lost && !names.failed &&
+	    lg_ledger_name(entry, names.bytes + LG_HEADER_BYTES, names.used - LG_HEADER_BYTES)) {
+		/* Connecting repeats the SA with its names, or loses it. */
+		if (!lg_link_up(session->link))
+			result = LG_RESULT_DOWN;
+		else if (is_live(session, entry))
+			result = ask_to_name(session, entry);
 	}
 	lg_link_unlock(session->link);
 	return result;

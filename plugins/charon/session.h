@@ -84,9 +84,12 @@ enum lg_result lg_session_query_sa(struct lg_session *session, const struct lg_s
 				   struct lg_use *use);
 enum lg_result lg_session_delete_sa(struct lg_session *session, const struct lg_sa_id *id);
 enum lg_result lg_session_flush_sas(struct lg_session *session);
-/* Tells the names that an inbound SA has in charon's configuration. They may hold any bytes. */
+/*
+ * Tells the names that an inbound SA has in charon's configuration. They may hold any bytes. Names
+ * that do not arrive are told with the next connection.
+ */
 enum lg_result lg_session_name_sa(struct lg_session *session, const struct lg_sa_id *id,
-				  uint32_t reqid, const char *ike, const char *child);
+				  const char *ike, const char *child);
 
 /*
  * `fields` is a message begun as LG_ADD_POLICY with everything but REPEAT. A policy without an SPI

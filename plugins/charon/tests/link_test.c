@@ -535,11 +535,11 @@ static void calls_reach_the_peer_and_the_ledger(void)
 	assert(add_policy(rig, 0xabc, 1) == LG_RESULT_DONE);
 	assert(lg_session_query_sa(rig->session, &in, &use) == LG_RESULT_DONE);
 	assert(use.packets == 3 && use.bytes == 300 && use.idle == 7);
-	assert(lg_session_name_sa(rig->session, &in, 7, "gw\x01\xff" "b", "") == LG_RESULT_DONE);
+	assert(lg_session_name_sa(rig->session, &in, "gw\x01\xff" "b", "") == LG_RESULT_DONE);
 	assert(rig->peer.seen[peer_count(&rig->peer) - 1].kind == LG_NAME_SA);
 	assert(strcmp(rig->peer.name, "gw??b") == 0);
 	assert(lg_session_update_sa(rig->session, &in, &move) == LG_RESULT_DONE);
-	assert(lg_session_name_sa(rig->session, &in, 7, "a", "b") == LG_RESULT_UNKNOWN);
+	assert(lg_session_name_sa(rig->session, &in, "a", "b") == LG_RESULT_UNKNOWN);
 	/* It is known by its new address alone. */
 	assert(lg_session_query_sa(rig->session, &in, &use) == LG_RESULT_UNKNOWN);
 	in.destination = move.destination;
@@ -591,6 +591,49 @@ static void the_same_incarnation_gets_everything_again(void)
 		assert(seen->has_key == (seen->kind == LG_ADD_SA));
 	}
 	assert(rig_soft(rig) == 0 && rig_hard(rig) == 0);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* A name that did not arrive is told after its SA, one that did again; none without an SA. */
+static void names_that_were_lost_come_with_the_next_connection(void)
+{
+	static const uint16_t kinds[] = { LG_HELLO,	 LG_ADD_SA,	LG_NAME_SA,  LG_ADD_SA,
+					  LG_ADD_POLICY, LG_ADD_POLICY, LG_REPEATED };
+	const struct lg_sa_id in = { THERE, HERE, 1 }, none = { THERE, HERE, 0xdef };
+	struct rig *rig = rig_with_sas();
+	unsigned before;
+
+	peer_manner(&rig->peer, CLOSES, 1);
+	assert(lg_session_name_sa(rig->session, &in, "gw", "net") == LG_RESULT_DOWN);
+	assert(lg_session_name_sa(rig->session, &none, "gw", "net") == LG_RESULT_UNKNOWN);
+	peer_manner(&rig->peer, ANSWERS, 0);
+	for (int round = 0; round < 2; round++) {
+		peer_stop(&rig->peer);
+		before = peer_count(&rig->peer);
+		rig->peer.name[0] = '\0';
+		peer_start(&rig->peer, 7);
+		WAIT(peer_count(&rig->peer) == before + 7, 2500);
+		for (int i = 0; i < 7; i++)
+			assert(rig->peer.seen[before + i].kind == kinds[i]);
+		assert(rig->peer.seen[before + 2].spi == in.spi);
+		assert(strcmp(rig->peer.name, "gw") == 0);
+	}
+	/* One that is told while nobody is there comes too. */
+	peer_stop(&rig->peer);
+	assert(lg_session_name_sa(rig->session, &in, "other", "net") == LG_RESULT_DOWN);
+	before = peer_count(&rig->peer);
+	peer_start(&rig->peer, 7);
+	WAIT(peer_count(&rig->peer) == before + 7, 2500);
+	assert(strcmp(rig->peer.name, "other") == 0);
+	/* Another incarnation has no SA, and hears no name. */
+	peer_stop(&rig->peer);
+	before = peer_count(&rig->peer);
+	peer_start(&rig->peer, 8);
+	WAIT(peer_count(&rig->peer) == before + 4, 2500);
+	assert(lg_session_name_sa(rig->session, &in, "gw", "net") == LG_RESULT_UNKNOWN);
+	for (unsigned i = before; i < peer_count(&rig->peer); i++)
+		assert(rig->peer.seen[i].kind != LG_NAME_SA);
 	peer_stop(&rig->peer);
 	rig_destroy(rig);
 }
@@ -877,6 +920,7 @@ int main(void)
 	RUN(a_slot_comes_back_empty);
 	RUN(calls_reach_the_peer_and_the_ledger);
 	RUN(the_same_incarnation_gets_everything_again);
+	RUN(names_that_were_lost_come_with_the_next_connection);
 	RUN(a_new_incarnation_gets_no_key);
 	RUN(a_refused_repetition_ends_the_sa);
 	RUN(what_cannot_move_ends_and_keeps_its_new_name);

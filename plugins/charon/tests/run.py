@@ -257,6 +257,27 @@ def a_successor_has_its_names_too(lab):
 
 
 @test
+def names_that_were_lost_come_with_the_next_connection(lab):
+    a, b = lab.start()
+    for gateway in (a, b):
+        gateway.load()
+    lost = []
+
+    def lose(request):
+        if request.kind != "NAME_SA" or lost:
+            return None
+        lost.append(request)
+        a.daemon.hang_up()
+        return "silence"
+
+    a.daemon.before = lose
+    a.initiate()
+    wait(lambda: lost, 5, "names")
+    wait(lambda: list(a.daemon.names.values()) == [(b"c", b"net")], 5, "names again")
+    assert two_sas(a) and not a.daemon.wrong, a.daemon.wrong
+
+
+@test
 def a_hard_expire_makes_a_new_one(lab):
     a, b = lab.up()
     old = a.daemon.of(OUTBOUND)[0]
