@@ -23,6 +23,7 @@
 //! | `own` | peers and policies that charon makes by itself |
 //! | `own_desk` | requests for these |
 //! | `own_moves` | moves of their SAs |
+//! | `own_return` | policies that come, one or many in one change |
 //! | `told_places` | places of peers that charon was told of |
 //! | `suites` | algorithms of IKEv2 |
 
@@ -35,6 +36,7 @@ mod moves_tests;
 mod own;
 mod own_desk;
 mod own_moves;
+mod own_return;
 #[cfg(test)]
 mod own_tests;
 mod serve;

@@ -18,9 +18,8 @@ use ipsec::{Mode, Suite};
 
 use super::desk::{Desk, Home};
 use super::matching::NoPeer;
-use super::own::{
-    Ends, Form, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action,
-};
+use super::own::{Ends, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action};
+use super::own_return::Coming;
 use crate::ike_changes::IkeRefusal;
 
 fn refused(why: impl std::fmt::Display) -> Answer {
@@ -66,34 +65,9 @@ impl Desk {
             let selector = selector_of(&selectors).map_err(refused)?;
             return bounds.admit_packets(&selector).map_err(refused);
         }
-        let number = (policy.reqid, ends);
-        let known =
-            self.own.numbered(policy.reqid, ends).cloned().or_else(|| {
-                self.own.take_over(policy.reqid, ends, std::iter::once(selectors.clone()))
-            });
-        let mut change = IkeChange::default();
-        let name = match &known {
-            Some(name) => name.clone(),
-            None => {
-                let planned =
-                    self.own.plan_peer(number, Form::default(), &bounds).map_err(refused)?;
-                change.peers.push(planned.1);
-                planned.0
-            }
-        };
-        let key = OwnKey::Protect(name.clone(), selectors);
-        if self.own.runs(&key) {
-            return Ok(());
-        }
-        let planned = self.own.plan_policy(&key, policy.priority, &bounds).map_err(refused)?;
-        let planned_name = planned.name.clone();
-        change.policies.push(planned);
-        self.change(change).await.map_err(refused)?;
-        if known.is_none() {
-            self.own.note_peer(&name, number, Form::default());
-        }
-        self.own.note_policy(key, &planned_name);
-        Ok(())
+        let mut coming = Coming::default();
+        self.plan_protect(policy, (ends, &bounds), &mut coming).map_err(refused)?;
+        self.make(coming).await.map_err(refused)
     }
 
     /// Has a shunt of charon's run, if it is outbound; checks another.
@@ -111,16 +85,9 @@ impl Desk {
             let action = shunt_action(policy.action);
             return bounds.admit_shunt(action, &selector).map_err(refused);
         }
-        let key = OwnKey::Shunt(policy.action, selectors);
-        if self.own.runs(&key) {
-            return Ok(());
-        }
-        let planned = self.own.plan_policy(&key, policy.priority, bounds).map_err(refused)?;
-        let name = planned.name.clone();
-        let change = IkeChange { policies: vec![planned], ..IkeChange::default() };
-        self.change(change).await.map_err(refused)?;
-        self.own.note_policy(key, &name);
-        Ok(())
+        let mut coming = Coming::default();
+        self.plan_shunt(policy, bounds, &mut coming).map_err(refused)?;
+        self.make(coming).await.map_err(refused)
     }
 
     /// The peer of charon's own that an SA is for, made if it is not there. Selectors and ends are
@@ -296,14 +263,7 @@ impl Desk {
             policy.policy.direction == PolicyDirection::Outbound && !self.runs_as_own(policy)
         };
         let policies: Vec<AddPolicy> = self.book.policies().filter(is_out).cloned().collect();
-        for policy in policies {
-            let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
-            // What is beyond the bounds stays a note.
-            let _ = match policy.action {
-                PolicyAction::Protect => self.protect(&policy, ends).await,
-                _ => self.shunt(&policy).await,
-            };
-        }
+        self.bring_back(&policies).await;
     }
 
     fn runs_as_own(&self, policy: &AddPolicy) -> bool {

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod moves;
+mod room;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use zeroize::Zeroizing;
 
 use super::desk::Desk;
 use super::own::selector_of;
+use super::tests::gateway_of_peer_a;
 use crate::backend::{Backend, Change, Intent, Save, ToConfirm};
 use crate::backend_impl::Daemon;
 use crate::test_lab::{RunningLab, configuration};
@@ -30,27 +32,17 @@ const LOCAL: &str = "192.0.2.1";
 const REMOTE: &str = "198.51.100.9";
 
 /// A gateway whose file protects, passes and drops some packets; charon may protect others.
-const FILE: &str = r#"
-[port.wan]
-netdev = "eth0"
-side = "unprotected"
-[peer.a]
-local = "192.0.2.1"
-remote = "198.51.100.1"
-keys = "ike"
-suite = "aes-128-gcm"
-[[policy]]
-name = "all"
-peer = "a"
-local = ["10.1.0.0/16"]
-remote = ["10.2.0.0/16"]
+const FILE: &str = concat!(
+    gateway_of_peer_a!(),
+    r#"
 [[policy]]
 name = "drop"
 priority = 0
 action = "discard"
 local = ["10.1.0.0/16"]
 remote = ["10.9.9.0/24"]
-"#;
+"#
+);
 
 /// Bounds of charon's own peers and policies.
 const BOUNDS: &str = r#"

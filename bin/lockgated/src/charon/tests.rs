@@ -33,8 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOCAL: &str = "192.0.2.1:500";
 pub(super) const REMOTE: &str = "198.51.100.1:500";
 
-/// A gateway with one policy of peer a; peer web, between the same ends, has a narrower one.
-const SECTIONS: &str = r#"
+/// Sections of a gateway with one policy of peer a, whose SAs charon puts.
+macro_rules! gateway_of_peer_a {
+    () => {
+        r#"
 [port.wan]
 netdev = "eth0"
 side = "unprotected"
@@ -43,6 +45,20 @@ local = "192.0.2.1"
 remote = "198.51.100.1"
 keys = "ike"
 suite = "aes-128-gcm"
+[[policy]]
+name = "all"
+peer = "a"
+local = ["10.1.0.0/16"]
+remote = ["10.2.0.0/16"]
+"#
+    };
+}
+pub(super) use gateway_of_peer_a;
+
+/// That gateway; peer web, between the same ends, has a narrower policy.
+const SECTIONS: &str = concat!(
+    gateway_of_peer_a!(),
+    r#"
 [peer.web]
 local = "192.0.2.1"
 remote = "198.51.100.1"
@@ -66,11 +82,6 @@ peer = "mobile"
 local = ["10.1.0.0/16"]
 remote = ["10.7.0.0/16"]
 [[policy]]
-name = "all"
-peer = "a"
-local = ["10.1.0.0/16"]
-remote = ["10.2.0.0/16"]
-[[policy]]
 name = "web"
 priority = 200
 peer = "web"
@@ -78,7 +89,8 @@ local = ["10.1.0.0/16"]
 remote = ["10.2.0.0/24"]
 protocol = "tcp"
 remote_ports = ["443"]
-"#;
+"#
+);
 
 pub(super) struct Lab {
     folder: tempfile::TempDir,
