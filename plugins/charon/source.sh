@@ -7,6 +7,11 @@
 set -euo pipefail
 folder=${1:?usage: source.sh FOLDER [RELEASE]}
 other=${2:-}
+# This machine's own release is no other one, if there is a strongSwan.
+if grep -qx "VERSION_CODENAME=${other:-none}" /etc/os-release &&
+	dpkg-query -W libstrongswan > /dev/null 2>&1; then
+	other=
+fi
 if [ -z "$other" ]; then
 	version=$(dpkg-query -W -f '${Version}' libstrongswan | sed 's/-[^-]*$//; s/^[0-9]*://')
 else

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::clean::Release;
 use crate::runs::{self, Outcome};
 use crate::{Failure, program, root, succeed, target_directory};
 
@@ -59,7 +60,33 @@ pub(crate) fn check_long() -> Result<Outcome, Failure> {
 /// Says where strongSwan's source is, as the Makefile takes it. Fetches it if it is not there.
 fn source() -> Result<String, Failure> {
     let fetched = crate::output(program(root().join(SOURCES).join("source.sh")).arg(folder()))?;
-    Ok(format!("STRONGSWAN={}", fetched.lines().last().unwrap_or_default().trim()))
+    Ok(format!("STRONGSWAN={}", last_line(&fetched)))
+}
+
+/// Makes the package of the plugin for a release's strongSwan in folder `out`. `None`: the source
+/// of that strongSwan cannot be had, for a reason that was printed.
+///
+/// # Errors
+/// [`Failure`]: the plugin does not compile, or `dpkg-deb` fails.
+pub(crate) fn pack(release: Release, out: &Path, epoch: &str) -> Result<Option<PathBuf>, Failure> {
+    let folder = folder();
+    std::fs::create_dir_all(&folder).map_err(Failure::write(&folder))?;
+    let mut fetch = program(root().join(SOURCES).join("source.sh"));
+    let source = match crate::output(fetch.arg(&folder).arg(release.name())) {
+        Ok(fetched) => last_line(&fetched).to_owned(),
+        Err(error) => {
+            println!("{error}");
+            return Ok(None);
+        }
+    };
+    let mut command = program(root().join(SOURCES).join("package.sh"));
+    command.arg(source).arg(out).arg(release.number());
+    let packed = crate::output(command.env("SOURCE_DATE_EPOCH", epoch))?;
+    Ok(Some(last_line(&packed).into()))
+}
+
+fn last_line(text: &str) -> &str {
+    text.lines().last().unwrap_or_default().trim()
 }
 
 /// A call of the plugin's Makefile.

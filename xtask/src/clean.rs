@@ -18,7 +18,7 @@ const NOT_FETCHED: [&str; 4] =
     ["Failed getting release", "Invalid Release file", "Couldn't download", "Failed getting"];
 
 /// A release of Debian.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Release {
     /// 12.
     Bookworm,
@@ -34,10 +34,26 @@ impl Release {
         if is_trixie { Release::Trixie } else { Release::Bookworm }
     }
 
-    const fn name(self) -> &'static str {
+    /// The releases that packages made on this machine can be for: its own and later ones. Earlier
+    /// ones have an older C library.
+    pub(crate) fn to_build_for() -> Vec<Release> {
+        let all = [Release::Bookworm, Release::Trixie];
+        all.into_iter().filter(|release| *release >= Release::of_this_machine()).collect()
+    }
+
+    /// Returns its name.
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Release::Bookworm => "bookworm",
             Release::Trixie => "trixie",
+        }
+    }
+
+    /// Returns its number.
+    pub(crate) const fn number(self) -> &'static str {
+        match self {
+            Release::Bookworm => "12",
+            Release::Trixie => "13",
         }
     }
 }
@@ -53,6 +69,12 @@ impl Script {
         Script(concat!(include_str!("../clean/common.sh"), include_str!("../clean/install.sh")));
     pub(crate) const IMAGE: Script =
         Script(concat!(include_str!("../clean/common.sh"), include_str!("../clean/image.sh")));
+    /// Tries the package of charon's plugin in a copy of this machine's files.
+    pub(crate) const PLUGIN_HERE: Script = Script(concat!(
+        include_str!("../clean/common.sh"),
+        include_str!("../clean/plugin.sh"),
+        include_str!("../clean/here.sh")
+    ));
 }
 
 /// A folder with a clean root, `clean`. Dropping it removes the folder.
@@ -112,7 +134,7 @@ impl CleanRoot {
         if !setup::is_there("debootstrap") {
             return Ok(Made::None(Lack::Debootstrap));
         }
-        let root = CleanRoot { folder: target_directory().join("roots").join(name) };
+        let root = CleanRoot { folder: folder_of(name) };
         // Of a run that was killed.
         root.remove();
         let clean = root.folder.join("clean");
@@ -140,10 +162,7 @@ impl CleanRoot {
 
     /// Runs a script; its lines that begin with `ok` or `SKIPPED` are its tests.
     pub(crate) fn run(&self, script: Script, words: &[&Path]) -> Result<Outcome, Failure> {
-        let mut command = in_namespace();
-        command.args(["sh", "-c", &counted(script), "xtask"]).arg(&self.folder).args(words);
-        // Not with the command first: it is the whole script.
-        watch_into(&mut command, &mut std::io::stdout())
+        run_in(&self.folder, script, words)
     }
 
     /// The folder.
@@ -163,6 +182,25 @@ impl Drop for CleanRoot {
     fn drop(&mut self) {
         self.remove();
     }
+}
+
+fn folder_of(name: &str) -> PathBuf {
+    target_directory().join("roots").join(name)
+}
+
+/// Runs a script in a folder, as [`CleanRoot::run`] does.
+pub(crate) fn run_in(folder: &Path, script: Script, words: &[&Path]) -> Result<Outcome, Failure> {
+    let mut command = in_namespace();
+    command.args(["sh", "-c", &counted(script), "xtask"]).arg(folder).args(words);
+    // Not with the command first: it is the whole script.
+    watch_into(&mut command, &mut std::io::stdout())
+}
+
+/// Returns whether scripts can run here: they mount.
+pub(crate) fn can_mount() -> bool {
+    let mut command = in_namespace();
+    command.arg("true").stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// A command in a mount namespace of its own.
@@ -230,7 +268,7 @@ mod tests {
 
     #[test]
     fn every_script_is_shell() {
-        for script in [Script::BUILD, Script::INSTALL, Script::IMAGE] {
+        for script in [Script::BUILD, Script::INSTALL, Script::IMAGE, Script::PLUGIN_HERE] {
             let checked = program("sh").args(["-n", "-c", &counted(script)]).status().unwrap();
             assert!(checked.success());
         }

@@ -1,4 +1,5 @@
-//! Builds the Debian packages, `lockgate` and `lockgate-tools`: `cargo xtask deb`.
+//! Builds the Debian packages, `lockgate` and `lockgate-tools`, and `lockgate-charon` for the
+//! strongSwan of each release of Debian: `cargo xtask deb`.
 //!
 //! Stages every file of a package in a folder of its own and gives it to `dpkg-deb`, which is on
 //! every Debian. The same sources make the same packages: no file is younger than
@@ -10,9 +11,11 @@
 mod check;
 mod elsewhere;
 mod man;
+mod plugin;
 
 pub(crate) use check::check;
 pub(crate) use elsewhere::same_from_elsewhere;
+pub(crate) use plugin::make as plugins;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -137,7 +140,11 @@ impl Packed {
 /// which then find it built.
 pub(crate) fn build(build: Build) -> Result<Packed, Failure> {
     if build == Build::Release {
-        return build_programs(build);
+        let packed = build_programs(build)?;
+        for plugin in plugins(&target().join("debian").join(build.name()))? {
+            println!("deb: {}", plugin.package.display());
+        }
+        return Ok(packed);
     }
     let everything = ["build", "--workspace", "--all-targets"];
     succeed(built::with_clippy(cargo().args(everything)))?;

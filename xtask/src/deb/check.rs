@@ -40,18 +40,18 @@ const EXPECTED: &[&str] = &[
 ];
 
 /// Counts of the trial's checks, each of which prints one line.
-struct Trial {
+pub(super) struct Trial {
     passed: u32,
     skipped: u32,
 }
 
 impl Trial {
-    fn pass(&mut self, what: &str) {
+    pub(super) fn pass(&mut self, what: &str) {
         println!("ok {what}");
         self.passed += 1;
     }
 
-    fn skip(&mut self, what: &str, reason: &str) {
+    pub(super) fn skip(&mut self, what: &str, reason: &str) {
         println!("SKIPPED: {what}: {reason}");
         self.skipped += 1;
     }
@@ -69,17 +69,18 @@ pub(crate) fn check() -> Result<(), Failure> {
     completions(&mut trial, &unpacked)?;
     units(&mut trial, &unpacked)?;
     install(&mut trial, &packed)?;
+    super::plugin::check(&mut trial)?;
     // As the table of `cargo xtask test` reads it.
     println!("{} passed, 0 failed, {} skipped", trial.passed, trial.skipped);
     Ok(())
 }
 
-fn broken(what: impl Into<String>) -> Failure {
+pub(super) fn broken(what: impl Into<String>) -> Failure {
     Failure::Package { what: what.into() }
 }
 
 /// Takes a package apart in a folder of its own, which it returns.
-fn unpacked(package: &Path, name: &str) -> Result<PathBuf, Failure> {
+pub(super) fn unpacked(package: &Path, name: &str) -> Result<PathBuf, Failure> {
     let folder = target().join("debian").join(name);
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(Failure::write(&folder))?;
@@ -89,7 +90,7 @@ fn unpacked(package: &Path, name: &str) -> Result<PathBuf, Failure> {
 }
 
 /// Fails unless a package holds these files, and every file is root's.
-fn holds(package: &Path, unpacked: &Path, expected: &[&str]) -> Result<(), Failure> {
+pub(super) fn holds(package: &Path, unpacked: &Path, expected: &[&str]) -> Result<(), Failure> {
     let list = output(program("dpkg-deb").arg("-c").arg(package))?;
     if let Some(line) = list.lines().find(|line| !line.contains(" root/root ")) {
         return Err(broken(format!("not root's: {line}")));
