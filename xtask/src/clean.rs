@@ -69,7 +69,13 @@ impl Script {
         Script(concat!(include_str!("../clean/common.sh"), include_str!("../clean/install.sh")));
     pub(crate) const IMAGE: Script =
         Script(concat!(include_str!("../clean/common.sh"), include_str!("../clean/image.sh")));
-    /// Tries the package of charon's plugin in a copy of this machine's files.
+    /// Tries the package of charon's plugin, and leaves it installed in `clean`.
+    pub(crate) const CHARON: Script = Script(concat!(
+        include_str!("../clean/common.sh"),
+        include_str!("../clean/plugin.sh"),
+        include_str!("../clean/charon.sh")
+    ));
+    /// Tries it in a copy of this machine's files.
     pub(crate) const PLUGIN_HERE: Script = Script(concat!(
         include_str!("../clean/common.sh"),
         include_str!("../clean/plugin.sh"),
@@ -158,6 +164,11 @@ impl CleanRoot {
             return Ok(Made::None(Lack::Archive));
         }
         Err(Failure::Program { program: "debootstrap".into(), status: made.status })
+    }
+
+    /// Returns where [`CleanRoot::make`] makes the root of a release, `clean` itself.
+    pub(crate) fn of(release: Release) -> PathBuf {
+        folder_of(release.name()).join("clean")
     }
 
     /// Runs a script; its lines that begin with `ok` or `SKIPPED` are its tests.
@@ -268,7 +279,8 @@ mod tests {
 
     #[test]
     fn every_script_is_shell() {
-        for script in [Script::BUILD, Script::INSTALL, Script::IMAGE, Script::PLUGIN_HERE] {
+        let here = [Script::CHARON, Script::PLUGIN_HERE];
+        for script in [Script::BUILD, Script::INSTALL, Script::IMAGE].into_iter().chain(here) {
             let checked = program("sh").args(["-n", "-c", &counted(script)]).status().unwrap();
             assert!(checked.success());
         }

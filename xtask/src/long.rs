@@ -119,6 +119,11 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "charon6",
+        what: "charon 6 in a clean root of Debian 13, with the package of the plugin",
+        run: crate::charon6::run,
+    },
+    Part {
         name: "xfrm",
         what: "packets that Linux carries, in a guest whose kernel has ESP",
         run: |built| crate::guest::run(built.of("net", &["carried"])),

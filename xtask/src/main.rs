@@ -23,6 +23,7 @@
 
 mod built;
 mod charon;
+mod charon6;
 mod clean;
 mod copy;
 mod deb;

@@ -12,6 +12,8 @@ use crate::{LabError, Namespace};
 
 /// charon's program. Debian has it outside PATH.
 const CHARON: &str = "/usr/lib/ipsec/charon";
+/// Environment variable that names the root of another Debian, for tests that run its charon.
+pub const ROOT_VARIABLE: &str = "LOCKGATE_CHARON_ROOT";
 /// The only folder in which charon looks for plugins.
 const PLUGINS: &str = "/usr/lib/ipsec/plugins";
 /// The plugin, below the folder of what was built.
@@ -71,6 +73,8 @@ pub struct Charon {
     running: Running,
     namespace: String,
     directory: PathBuf,
+    /// Words that put a program into its system, if that is not this machine's.
+    within: Vec<String>,
 }
 
 /// Returns the plugin that was built, or is installed.
@@ -101,6 +105,41 @@ pub fn plugin() -> Result<PathBuf, LabError> {
     found.ok_or(LabError::NotBuilt { program: "libstrongswan-lockgate.so", variable })
 }
 
+/// Gives a root what its programs expect of a kernel, and the folders behind it, at their places;
+/// runs the rest there. `$0` is the root, `$1` and `$2` the folders.
+const WITHIN: &str = r#"
+root=$0 &&
+mount -t tmpfs none "$root/run" && mount -t tmpfs none "$root/tmp" &&
+mount -t proc none "$root/proc" && mount -t sysfs none "$root/sys" &&
+mount --rbind /dev "$root/dev" &&
+for folder in "$1" "$2"; do
+    mkdir -p "$root$folder" && mount --bind "$folder" "$root$folder" || exit
+done &&
+shift 2 && exec chroot "$root" "$@""#;
+
+/// Returns the words that run what follows in a root, which sees these folders alone besides.
+fn within(root: &Path, folders: [&Path; 2]) -> Vec<String> {
+    let words = ["--mount", "sh", "-c", WITHIN].map(str::to_owned);
+    let paths = [root, folders[0], folders[1]].map(|path| path.display().to_string());
+    words.into_iter().chain(paths).collect()
+}
+
+/// Fails unless a root has charon and the plugin.
+fn check_root(root: &Path) -> Result<(), LabError> {
+    let inside = |file: &str| root.join(file.trim_start_matches('/'));
+    if !inside(CHARON).is_file() {
+        let charon = Need { program: "charon", package: "strongswan-charon strongswan-swanctl" };
+        return Err(LabError::Missing(vec![charon]));
+    }
+    match inside(PLUGINS).join("libstrongswan-lockgate.so").is_file() {
+        true => Ok(()),
+        false => Err(LabError::NotBuilt {
+            program: "libstrongswan-lockgate.so",
+            variable: ROOT_VARIABLE,
+        }),
+    }
+}
+
 impl Charon {
     /// Starts a charon whose plugin connects to the daemon of a run directory, and waits until it
     /// answers. Its files are in `directory`.
@@ -117,6 +156,28 @@ impl Charon {
         Charon::launch(namespace, directory, &plan)
     }
 
+    /// Starts a charon as [`Charon::start`] does, of another Debian, whose root is a folder: with
+    /// its programs, libraries and settings, and the plugin that is installed there.
+    ///
+    /// # Errors
+    /// As [`Charon::start`].
+    pub fn start_in(
+        root: &Path,
+        namespace: &Namespace,
+        directory: &Path,
+        (run_dir, child): (&Path, &ChildPlan),
+    ) -> Result<Charon, LabError> {
+        check_root(root)?;
+        let (esp, connections) = (Esp::Lockgate(run_dir), connection(child));
+        let plan = CharonPlan { esp, connections, keys_in_log: KeysInLog::No };
+        prepare(directory, &plan)?;
+        let within = within(root, [directory, run_dir]);
+        let settings = format!("STRONGSWAN_CONF={}/strongswan.conf", directory.display());
+        let mut command = namespace.command("unshare");
+        command.args(&within).args(["env", &settings, CHARON]);
+        Charon::run(command, (namespace, directory), within)
+    }
+
     /// Starts a charon of a plan, as [`Charon::start`]. Certificates and keys that the plan names
     /// are in folders of `directory`, as in `/etc/swanctl`.
     ///
@@ -127,34 +188,21 @@ impl Charon {
         directory: &Path,
         plan: &CharonPlan<'_>,
     ) -> Result<Charon, LabError> {
-        let plugin = plugin()?;
-        let plugins = directory.join("plugins");
-        std::fs::create_dir_all(&plugins).map_err(LabError::file(&plugins))?;
-        let copy = ["cp", "-a", "-t"];
-        let mut command = Command::new(copy[0]);
-        command.args(&copy[1..]).arg(&plugins).arg(&plugin).arg(format!("{PLUGINS}/."));
-        process::succeed(command, LIMIT)?;
-        // What is there is of an earlier run.
-        for name in ["vici", "charon.log"] {
-            let _ = std::fs::remove_file(directory.join(name));
-        }
-        let write = |name: &str, text: &str| {
-            let path = directory.join(name);
-            std::fs::write(&path, text).map_err(LabError::file(&path))
-        };
-        write("strongswan.conf", &settings(directory, plan))?;
-        write("swanctl.conf", &plan.connections)?;
-        let at = directory.display();
-        // A mount namespace of its own: plugins and /run are charon's alone.
-        let script = format!(
-            "mount --bind {at}/plugins {PLUGINS} && mount -t tmpfs none /run && \
-             STRONGSWAN_CONF={at}/strongswan.conf exec {CHARON}"
-        );
+        prepare(directory, plan)?;
         let mut command = namespace.command("unshare");
-        command.args(["--mount", "sh", "-c", &script]);
+        command.args(here(directory)?);
+        Charon::run(command, (namespace, directory), Vec::new())
+    }
+
+    /// Runs what starts it, and loads its connections.
+    fn run(
+        command: Command,
+        (namespace, directory): (&Namespace, &Path),
+        within: Vec<String>,
+    ) -> Result<Charon, LabError> {
         let running = Running::start(command)?;
         let directory = directory.to_owned();
-        let charon = Charon { running, namespace: namespace.name().to_owned(), directory };
+        let charon = Charon { running, namespace: namespace.name().to_owned(), directory, within };
         charon.load(namespace)?;
         Ok(charon)
     }
@@ -181,7 +229,15 @@ impl Charon {
     /// # Errors
     /// [`LabError::Failed`].
     pub fn swanctl(&self, namespace: &Namespace, words: &[&str]) -> Result<String, LabError> {
-        let mut command = namespace.command("swanctl");
+        let mut command = match self.within.as_slice() {
+            [] => namespace.command("swanctl"),
+            // That of its own system.
+            within => {
+                let mut command = namespace.command("unshare");
+                command.args(within).arg("swanctl");
+                command
+            }
+        };
         // No credentials of this machine's own.
         command.env("SWANCTL_DIR", &self.directory).args(words).arg("--uri");
         command.arg(format!("unix://{}", self.directory.join("vici").display()));
@@ -202,6 +258,39 @@ impl Charon {
     pub fn kill(&mut self) {
         self.running.kill();
     }
+}
+
+/// Writes the files of a plan.
+fn prepare(directory: &Path, plan: &CharonPlan<'_>) -> Result<(), LabError> {
+    // What is there is of an earlier run.
+    for name in ["vici", "charon.log"] {
+        let _ = std::fs::remove_file(directory.join(name));
+    }
+    let write = |name: &str, text: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).map_err(LabError::file(&path))
+    };
+    write("strongswan.conf", &settings(directory, plan))?;
+    write("swanctl.conf", &plan.connections)
+}
+
+/// Copies the plugins of this machine beside ours, and returns the words that start its charon with
+/// them.
+fn here(directory: &Path) -> Result<Vec<String>, LabError> {
+    let plugin = plugin()?;
+    let plugins = directory.join("plugins");
+    std::fs::create_dir_all(&plugins).map_err(LabError::file(&plugins))?;
+    let copy = ["cp", "-a", "-t"];
+    let mut command = Command::new(copy[0]);
+    command.args(&copy[1..]).arg(&plugins).arg(&plugin).arg(format!("{PLUGINS}/."));
+    process::succeed(command, LIMIT)?;
+    let at = directory.display();
+    // A mount namespace of its own: plugins and /run are charon's alone.
+    let script = format!(
+        "mount --bind {at}/plugins {PLUGINS} && mount -t tmpfs none /run && \
+         STRONGSWAN_CONF={at}/strongswan.conf exec {CHARON}"
+    );
+    Ok(["--mount", "sh", "-c", &script].map(str::to_owned).to_vec())
 }
 
 fn settings(directory: &Path, plan: &CharonPlan<'_>) -> String {

@@ -1,5 +1,6 @@
 //! strongSwan's charon on both gateways, whose plugin gives its SAs to the daemon.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use net::{AGAIN, Lab, lab, wait_for};
@@ -8,6 +9,8 @@ use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan, LabError, PeerEntry};
 use serde_json::Value;
 
+#[path = "ike/debian_13.rs"]
+mod debian_13;
 #[path = "ike/forms.rs"]
 mod forms;
 #[path = "ike/moves.rs"]
@@ -21,6 +24,8 @@ struct Place {
     lab: Lab,
     charons: [Option<Charon>; 2],
     children: [ChildPlan; 2],
+    /// Roots of another Debian, with the gateways' charons.
+    roots: [Option<PathBuf>; 2],
 }
 
 /// The ways in which a place is not as the others are. `None` and nothing: as they are.
@@ -35,6 +40,8 @@ struct Wish<'w> {
     instead: Option<&'w dyn Fn(&PeerEntry) -> String>,
     /// Other plans of a gateway's charon.
     child: &'w dyn Fn(u8, &mut ChildPlan),
+    /// Roots of another Debian, with the gateways' charons.
+    roots: [Option<PathBuf>; 2],
 }
 
 impl Default for Wish<'_> {
@@ -46,6 +53,7 @@ impl Default for Wish<'_> {
             peer: &|_, _| (),
             instead: None,
             child: &|_, _| (),
+            roots: [None, None],
         }
     }
 }
@@ -95,7 +103,8 @@ impl Place {
             child
         });
         let lab = lab.start(test)?;
-        let mut place = Place { lab, charons: [None, None], children };
+        let roots = wish.roots.clone();
+        let mut place = Place { lab, charons: [None, None], children, roots };
         for number in [1, 2] {
             match place.start_charon(number) {
                 Ok(()) => {}
@@ -116,7 +125,11 @@ impl Place {
         std::fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
         let place = usize::from(number - 1);
         let plan = (&*gateways.file(number).run_dir(), &self.children[place]);
-        let charon = Charon::start(&gateways.site(number).gateway, &directory, plan)?;
+        let gateway = &gateways.site(number).gateway;
+        let charon = match &self.roots[place] {
+            None => Charon::start(gateway, &directory, plan)?,
+            Some(root) => Charon::start_in(root, gateway, &directory, plan)?,
+        };
         self.charons[place] = Some(charon);
         wait_for("charon's plugin connects", || {
             !self.events(number, "charon_connected").is_empty()
