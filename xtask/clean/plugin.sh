@@ -1,5 +1,5 @@
-# try_plugin FITS OTHER: installs and removes the package FITS of charon's plugin in the root, where
-# the strongSwan is that it fits, and has OTHER refused, which fits another. Without OTHER: not that.
+# try_plugin FITS OTHER: installs and removes the package FITS of charon's plugin in the root, whose
+# strongSwan it fits, and has OTHER refused, which fits another one. Without OTHER: not that.
 try_plugin() {
     SO=$ROOT/usr/lib/ipsec/plugins/libstrongswan-lockgate.so
     CONF=$ROOT/etc/strongswan.d/charon/lockgate.conf
@@ -15,8 +15,8 @@ try_plugin() {
     [ -s "$SO" ] && [ -s "$CONF" ] || die "installed without its files"
     [ -z "$(inside ldd -r "/${SO#"$ROOT"/}" 2>&1 | grep 'not found')" ] ||
         die "a library is missing: $(inside ldd -r "/${SO#"$ROOT"/}" 2>&1)"
-    ok "lockgate-charon was installed with dpkg: $(inside dpkg-query -W lockgate-charon libstrongswan |
-        sort | tr '\t\n' '  ')"
+    versions=$(inside dpkg-query -W lockgate-charon libstrongswan | tr '\t\n' '  ')
+    ok "lockgate-charon was installed with dpkg: $versions"
     if [ -n "$2" ]; then
         before=$(md5sum "$SO")
         refused "over the one that fits"

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::clean::Release;
+use crate::release::Release;
 use crate::runs::{self, Outcome};
 use crate::{Failure, program, root, succeed, target_directory};
 

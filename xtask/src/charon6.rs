@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::built::Built;
-use crate::clean::{CleanRoot, Made, Release, Script};
+use crate::clean::{CleanRoot, Made, Script};
+use crate::release::Release;
 use crate::runs::{self, Outcome};
 use crate::{Failure, deb, target_directory};
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::release::Release;
 use crate::runs::{Outcome, watch_into};
 use crate::{Failure, copy, output, program, setup, target_directory};
 
@@ -16,47 +17,6 @@ const ARCHIVE_VARIABLE: &str = "LOCKGATE_DEBIAN_ARCHIVE";
 /// Words of debootstrap when it could not fetch something.
 const NOT_FETCHED: [&str; 4] =
     ["Failed getting release", "Invalid Release file", "Couldn't download", "Failed getting"];
-
-/// A release of Debian.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Release {
-    /// 12.
-    Bookworm,
-    /// 13.
-    Trixie,
-}
-
-impl Release {
-    /// Returns the one that this machine runs; 12 where it is neither.
-    pub(crate) fn of_this_machine() -> Release {
-        let about = fs::read_to_string("/etc/os-release").unwrap_or_default();
-        let is_trixie = about.lines().any(|line| line == "VERSION_CODENAME=trixie");
-        if is_trixie { Release::Trixie } else { Release::Bookworm }
-    }
-
-    /// The releases that packages made on this machine can be for: its own and later ones. Earlier
-    /// ones have an older C library.
-    pub(crate) fn to_build_for() -> Vec<Release> {
-        let all = [Release::Bookworm, Release::Trixie];
-        all.into_iter().filter(|release| *release >= Release::of_this_machine()).collect()
-    }
-
-    /// Returns its name.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Release::Bookworm => "bookworm",
-            Release::Trixie => "trixie",
-        }
-    }
-
-    /// Returns its number.
-    pub(crate) const fn number(self) -> &'static str {
-        match self {
-            Release::Bookworm => "12",
-            Release::Trixie => "13",
-        }
-    }
-}
 
 /// Script that does something with a clean root: `$1` is its folder.
 #[derive(Clone, Copy)]

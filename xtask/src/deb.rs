@@ -12,6 +12,7 @@ mod check;
 mod elsewhere;
 mod man;
 mod plugin;
+mod trial;
 
 pub(crate) use check::check;
 pub(crate) use elsewhere::same_from_elsewhere;

@@ -8,8 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::clean::{CleanRoot, Made, Release, Script};
+use crate::clean::{CleanRoot, Made, Script};
 use crate::deb::{self, Build};
+use crate::release::Release;
 use crate::runs::{Counts, Outcome};
 use crate::{Failure, program, root, succeed, target_directory};
 

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::built::Built;
-use crate::clean::{self, Release};
+use crate::clean;
+use crate::release::Release;
 use crate::runs::{self, LONG_REASON, Outcome, Prepare, Threads};
 use crate::{Failure, cargo};
 

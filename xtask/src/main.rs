@@ -35,6 +35,7 @@ mod instructions;
 mod long;
 mod mutations;
 mod prose;
+mod release;
 mod rows;
 mod runs;
 mod setup;

@@ -2,9 +2,10 @@
 //! purged in a copy of this machine's files that nothing else sees.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
+use super::trial::{Trial, broken, holds, unpacked};
 use super::{Build, CONFIGURATION, GATEWAY, Packed, TOOLS, build, files, pack, target, text};
 use crate::setup::is_there;
 use crate::{Failure, output, program, root, succeed};
@@ -39,28 +40,10 @@ const EXPECTED: &[&str] = &[
     "usr/share/doc/lockgate/examples/two-gateways.sh",
 ];
 
-/// Counts of the trial's checks, each of which prints one line.
-pub(super) struct Trial {
-    passed: u32,
-    skipped: u32,
-}
-
-impl Trial {
-    pub(super) fn pass(&mut self, what: &str) {
-        println!("ok {what}");
-        self.passed += 1;
-    }
-
-    pub(super) fn skip(&mut self, what: &str, reason: &str) {
-        println!("SKIPPED: {what}: {reason}");
-        self.skipped += 1;
-    }
-}
-
 /// Builds the package with debug programs and tries it.
 pub(crate) fn check() -> Result<(), Failure> {
     let packed = build(Build::Debug)?;
-    let mut trial = Trial { passed: 0, skipped: 0 };
+    let mut trial = Trial::default();
     let unpacked = unpacked(&packed.gateway, "unpacked")?;
     contents(&mut trial, &packed.gateway, &unpacked)?;
     tools(&mut trial, &packed.tools)?;
@@ -71,34 +54,8 @@ pub(crate) fn check() -> Result<(), Failure> {
     install(&mut trial, &packed)?;
     super::plugin::check(&mut trial)?;
     // As the table of `cargo xtask test` reads it.
-    println!("{} passed, 0 failed, {} skipped", trial.passed, trial.skipped);
+    println!("{} passed, 0 failed, {} skipped", trial.passed(), trial.skipped());
     Ok(())
-}
-
-pub(super) fn broken(what: impl Into<String>) -> Failure {
-    Failure::Package { what: what.into() }
-}
-
-/// Takes a package apart in a folder of its own, which it returns.
-pub(super) fn unpacked(package: &Path, name: &str) -> Result<PathBuf, Failure> {
-    let folder = target().join("debian").join(name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(Failure::write(&folder))?;
-    }
-    succeed(program("dpkg-deb").arg("-x").arg(package).arg(&folder))?;
-    Ok(folder)
-}
-
-/// Fails unless a package holds these files, and every file is root's.
-pub(super) fn holds(package: &Path, unpacked: &Path, expected: &[&str]) -> Result<(), Failure> {
-    let list = output(program("dpkg-deb").arg("-c").arg(package))?;
-    if let Some(line) = list.lines().find(|line| !line.contains(" root/root ")) {
-        return Err(broken(format!("not root's: {line}")));
-    }
-    match expected.iter().find(|expected| !unpacked.join(expected).is_file()) {
-        Some(missing) => Err(broken(format!("{missing} is not in {}", package.display()))),
-        None => Ok(()),
-    }
 }
 
 /// Fails unless a program says its version.

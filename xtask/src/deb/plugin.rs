@@ -6,9 +6,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::check::{Trial, broken, holds, unpacked};
+use super::trial::{Trial, broken, holds, unpacked};
 use super::{epoch, read, target};
-use crate::clean::{self, Release, Script};
+use crate::clean::{self, Script};
+use crate::release::Release;
 use crate::runs::Outcome;
 use crate::{Failure, charon, output, program};
 
