@@ -11,6 +11,7 @@ use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan};
 use serde_json::Value;
 
+use super::moves::{Sections, moves_of, to_the_second_address};
 use super::{Place, Wish};
 
 /// The root that the part has made. Says loudly if there is none.
@@ -108,6 +109,53 @@ fn after_kills_of_the_daemon_and_of_charon_6_no_key_comes_again_and_traffic_goes
     };
     wait_for("the SAs that the first charon left are replaced", is_replaced);
     place.lab.flows_again();
+}
+
+/// RFC 4555, from each of the two versions.
+#[test]
+#[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
+fn sas_of_charon_6_and_charon_5_follow_a_gateway_that_moves() {
+    let test = "sas_of_charon_6_and_charon_5";
+    let Some(root) = root(test) else { return };
+    // The second gateway moves.
+    for roots in [[None, Some(root.clone())], [Some(root), None]] {
+        moves_of(test, &to_the_second_address(), Sections::Peers, roots);
+    }
+}
+
+/// RFC 9370: charon 6 makes the keys of both from two exchanges, which charon 5 does not have.
+#[test]
+#[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
+fn keys_of_two_exchanges_change_under_streams_without_a_loss() {
+    let test = "keys_of_two_exchanges";
+    let Some(root) = root(test) else { return };
+    let Some(lab) = lab(test, Plan::default()) else { return };
+    let child = |_: u8, plan: &mut ChildPlan| {
+        plan.connection = "mobike = no\nproposals = aes256-sha256-x25519-ke1_ecp384".into();
+        plan.esp = "aes256gcm16-x25519-ke1_ecp384-esn".into();
+    };
+    let roots = [Some(root.clone()), Some(root)];
+    let Some(mut place) = Place::of(test, lab, &Wish { child: &child, roots, ..Wish::default() })
+    else {
+        return;
+    };
+    place.lab.flows_again();
+    let Place { lab, charons, .. } = &mut place;
+    let charon = charons[0].as_ref().expect("it runs");
+    let quarry = lab.hunt(|gateways| {
+        for what in [["--child", "net"], ["--ike", "gw"]] {
+            let gateway = &gateways.site(1).gateway;
+            charon.swanctl(gateway, &["--rekey", what[0], what[1]]).unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    });
+    for stream in &quarry.streams {
+        assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());
+    }
+    let listed = place.swanctl(1, &["--list-sas"]);
+    // Of IKE and of the child.
+    assert_eq!(listed.matches("KE1_ECP_384").count(), 2, "{listed}");
+    place.lab.balances();
 }
 
 #[test]

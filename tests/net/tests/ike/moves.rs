@@ -1,5 +1,6 @@
 //! SAs whose ends move: MOBIKE (RFC 4555), and NATs that choose another mapping (RFC 7296 §2.23).
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use net::router::{self, HIDDEN, OUTSIDE};
@@ -56,7 +57,7 @@ fn report(what: &str, streams: &[Delivery; 2]) {
 
 /// The sections of a gateway whose peers charon alone makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sections {
+pub(super) enum Sections {
     /// Peers of the file.
     Peers,
     /// `[ike]` alone.
@@ -72,7 +73,7 @@ fn bounds(ends: &[&str], peers: &[&str], PeerEntry { ours, theirs, .. }: &PeerEn
 }
 
 /// A gateway that moves: the second one, whose first address is taken away.
-struct Move {
+pub(super) struct Move {
     /// Commands that make its other address the only one that is left.
     prepare: String,
     take_away: String,
@@ -81,7 +82,12 @@ struct Move {
 }
 
 /// Builds it, with MOBIKE, and lets the SAs move to these ends and no others.
-fn mobile(test: &str, way: &Move, sections: Sections) -> Option<Place> {
+fn mobile(
+    test: &str,
+    way: &Move,
+    sections: Sections,
+    roots: [Option<PathBuf>; 2],
+) -> Option<Place> {
     let lab = lab(test, Plan::default())?;
     lab.gateways.site(2).gateway.ip(&way.prepare).unwrap();
     let [hub, mobile] = way.ends;
@@ -101,13 +107,23 @@ fn mobile(test: &str, way: &Move, sections: Sections) -> Option<Place> {
         Sections::Peers => None,
         Sections::Bounds => Some(&of_ike),
     };
-    let wish = Wish { section: &section, child: &child, instead, ..Wish::default() };
+    let wish = Wish { section: &section, child: &child, instead, roots, ..Wish::default() };
     Place::of(test, lab, &wish)
 }
 
 /// Takes the address away under streams.
 fn moves(test: &str, way: &Move, sections: Sections) {
-    let Some(mut place) = mobile(test, way, sections) else { return };
+    moves_of(test, way, sections, [None, None]);
+}
+
+/// Takes the address away under streams; the charons are those of the roots.
+pub(super) fn moves_of(
+    test: &str,
+    way: &Move,
+    sections: Sections,
+    roots: [Option<PathBuf>; 2],
+) {
+    let Some(mut place) = mobile(test, way, sections, roots) else { return };
     place.lab.flows_again();
     let spis =
         |place: &Place| -> Vec<Value> { place.sas(1).iter().map(|sa| sa["spi"].clone()).collect() };
@@ -145,7 +161,7 @@ fn moves(test: &str, way: &Move, sections: Sections) {
 }
 
 /// Gateway B's address is taken away, and its second one stays.
-fn to_the_second_address() -> Move {
+pub(super) fn to_the_second_address() -> Move {
     let prefix = "192.0.2.0/24";
     Move {
         // Of another prefix, so that it stays when the first is taken away; and charon would
