@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use toml::de::DeTable;
 
+use crate::cards::SaOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
 use crate::overlays::{KernelSettings, StoreSettings};
@@ -126,6 +127,11 @@ fn without_groups(port: &Port) -> Port {
     Port { groups_in: Vec::new(), groups_out: Vec::new(), ..port.clone() }
 }
 
+/// A peer without what refers to other sections: cards, other peers and the policies that it wants.
+fn by_itself(peer: &Peer) -> Peer {
+    Peer { offload: SaOffload::None, outer: None, ..peer.clone() }
+}
+
 fn judge(
     text: &str,
     name: &str,
@@ -139,7 +145,7 @@ fn judge(
         metrics: running.metrics,
         // Policies name no groups.
         ports: running.ports.iter().map(without_groups).collect(),
-        peers: peers.iter().map(|peer| (*peer).clone()).collect(),
+        peers: peers.iter().map(|peer| by_itself(peer)).collect(),
         sets: Vec::new(),
         groups: Vec::new(),
         policies: Vec::new(),
@@ -258,6 +264,33 @@ remote = ["9.9.9.9/32"]
         let expected = crate::parse(&format!("{head}{other}{PARIS}"), "a.toml").unwrap();
         assert_eq!(crate::parse(&text, "again").unwrap().validated, expected.validated);
         assert!(edited(RUNNING, [(&none[..], "[[policy]]")], "revision").is_err());
+    }
+
+    /// The text has none of what a peer's section refers to.
+    #[test]
+    fn policies_may_be_of_peers_with_cards_and_behind_others() {
+        let file = RUNNING.replacen(
+            "[peer.paris]",
+            "[card.nic0]\nkind = \"xfrm\"\nports = [\"wan\"]\n[peer.far]\nlocal = \"192.0.2.1\"\n\
+             remote = \"203.0.113.9\"\nkeys = \"api\"\nsuite = \"aes-128-gcm\"\nouter = \"near\"\n\
+             [peer.near]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.9\"\nkeys = \"api\"\n\
+             suite = \"aes-128-gcm\"\noffload = \"packet\"\n[[policy]]\nname = \"esp\"\n\
+             peer = \"near\"\nlocal = [\"192.0.2.1\"]\nremote = [\"203.0.113.9\"]\n\
+             protocol = \"esp\"\n[peer.paris]",
+            1,
+        );
+        let parsed = crate::parse(&file, "a.toml");
+        let running = parsed.unwrap_or_else(|errors| panic!("{errors}")).validated;
+        for (place, peer) in running.peers.iter().enumerate() {
+            let text = PARIS.replace("paris", &peer.name);
+            let parsed = parse_policies(&text, "p.toml", &running);
+            let parsed = parsed.unwrap_or_else(|errors| panic!("{}: {errors}", peer.name));
+            assert_eq!(parsed.policies[0].action, Action::Protect(PeerId(place as u32)));
+        }
+        // Nor is it told of beside a mistake of the text.
+        let told = parse_policies(&PARIS.replace("paris", "pariss"), "p.toml", &running);
+        let told = told.unwrap_err();
+        assert_eq!(told.errors(), 1, "{told}");
     }
 
     #[test]

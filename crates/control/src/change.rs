@@ -25,6 +25,7 @@ use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables}
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::live::{Compiler, Last, room_for};
+use crate::two_layers::{self, OuterWithoutPolicy};
 use config::nearest;
 use config::validated::{Action, Policy};
 
@@ -67,6 +68,9 @@ pub enum ChangeRefused {
         /// The policy's name.
         name: String,
     },
+    /// ESP of a peer that is behind another would not be sealed again.
+    #[error(transparent)]
+    Outer(#[from] OuterWithoutPolicy),
     /// It is beyond `[ike]` of what runs, or what runs has other policies or peers of its names.
     #[error("the configuration that runs now does not admit it within [ike]")]
     BeyondIke,
@@ -150,6 +154,7 @@ impl Transaction {
         drop(coming);
         let next_policy = u32::try_from(add.len()).ok().and_then(|n| next_policy.checked_add(n));
         let next_policy = next_policy.ok_or(CompileError::OutOfNumbers)?;
+        two_layers::check(running, &removed, &added)?;
         Ok(Transaction { removed, added, next_policy })
     }
 

@@ -39,6 +39,7 @@ mod port_slots;
 mod put_sas;
 mod roaming;
 mod takeover;
+mod two_layers;
 
 pub use carried::{CarriedFlow, Inexact, MAX_CARRIED, NotCarried, carried_flows};
 pub use change::{AdoptedBase, ChangeRefused, NotAdopted, RebuildJob, RebuiltBase};
@@ -66,3 +67,4 @@ pub use put_sas::{
 };
 pub use roaming::{MoveError, MovedEnds, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
+pub use two_layers::OuterWithoutPolicy;
