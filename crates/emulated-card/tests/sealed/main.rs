@@ -5,5 +5,6 @@ mod agreement;
 mod limits;
 mod losses;
 mod other;
+mod policies;
 mod scene;
 mod window;

@@ -4,6 +4,7 @@
 
 mod cipher;
 mod emulated;
+mod lookup;
 mod random;
 mod rows;
 mod sending;

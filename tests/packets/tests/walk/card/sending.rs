@@ -26,8 +26,8 @@ use super::{carded, serving};
 use crate::{FAMILIES, between, datagram};
 
 /// A second port to the world, of another device.
-const WAN2: PortId = PortId(4);
-const WAN2_NETDEV: NetdevId = NetdevId(3);
+pub(super) const WAN2: PortId = PortId(4);
+pub(super) const WAN2_NETDEV: NetdevId = NetdevId(3);
 
 #[test]
 fn by_a_port_with_a_vlan_the_card_seals_and_opens_too() {
@@ -63,7 +63,7 @@ fn by_a_port_with_a_vlan_the_card_seals_and_opens_too() {
 }
 
 /// A hub with another way to the world.
-fn with_another_device() -> Hub {
+pub(super) fn with_another_device() -> Hub {
     let mut hub = Hub::default();
     let wan = &hub.parts.ports[usize::from(WAN.0)];
     let other =
