@@ -51,9 +51,58 @@ pub enum TablesError {
 pub struct Tables {
     spd: Arc<Spd>,
     sets: SetPlaces,
+    uses: Uses,
     scopes: ScopeBits,
     /// The action of the policy of each slot.
     actions: BySlot<FlowAction>,
+}
+
+/// Policies that hold, by the set that they name. A changed copy shares what did not change.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Uses(imbl::HashMap<SaSetId, u32>);
+
+impl Uses {
+    /// Counts the policies of a database, and lists the sets that must be looked for: where it was
+    /// made by changes of that of `earlier`, those that policies which came name; else all.
+    fn of(spd: &Spd, earlier: Option<&Tables>) -> (Uses, Vec<SaSetId>) {
+        let since = earlier.and_then(|earlier| Some((earlier, spd.since(&earlier.spd)?)));
+        let (mut uses, [came, went]) = match since {
+            Some((earlier, since)) => (earlier.uses.clone(), since),
+            None => {
+                let holding = spd.holding().map(|(_, policy)| policy).collect();
+                (Uses::default(), [holding, Vec::new()])
+            }
+        };
+        let named: Vec<SaSetId> = came.into_iter().filter_map(set_of).collect();
+        named.iter().for_each(|set| *uses.0.entry(*set).or_default() += 1);
+        for set in went.into_iter().filter_map(set_of) {
+            let left = uses.0.get(&set).map_or(0, |count| count - 1);
+            match left {
+                0 => uses.0.remove(&set),
+                left => uses.0.insert(set, left),
+            };
+        }
+        (uses, named)
+    }
+
+    /// Checks that a set is there if a policy names it.
+    ///
+    /// # Errors
+    /// [`TablesError::UnknownSet`].
+    fn check(&self, set: SaSetId, sets: &SetPlaces) -> Result<(), TablesError> {
+        match sets.get(set) {
+            None if self.0.contains_key(&set) => Err(TablesError::UnknownSet(set)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The set that a policy names.
+fn set_of(policy: &Policy) -> Option<SaSetId> {
+    match policy.action {
+        Action::Protect(set) => Some(set),
+        _ => None,
+    }
 }
 
 /// A lookup in a book, for `explain`.
@@ -85,7 +134,8 @@ struct Asked {
 
 impl Tables {
     /// Puts a database together with SA sets. Takes from `earlier` what is the same; without that,
-    /// or where the base is another or a set went, it takes as long as there are slots.
+    /// or where the base is another or a set has another place, it takes as long as there are
+    /// slots.
     ///
     /// # Errors
     /// [`TablesError`].
@@ -104,29 +154,30 @@ impl Tables {
         if let Some(set) = came.find(|set| *set > highest) {
             return Err(TablesError::TooManySets { set, highest });
         }
+        let (uses, named) = Uses::of(&spd, earlier);
+        named.into_iter().try_for_each(|set| uses.check(set, sets))?;
+        if let Some(earlier) = earlier {
+            let mut gone = sets.changes(&earlier.sets).filter_map(|(before, _)| before);
+            gone.try_for_each(|set| uses.check(set, sets))?;
+        }
+        // A set that has another place is another to those that were resolved before.
         let stays = |earlier: &&Tables| {
-            let mut changes = sets.changes(&earlier.sets);
-            changes.all(|(before, _)| before.is_none())
+            let mut gone = sets.changes(&earlier.sets).filter_map(|(before, _)| before);
+            earlier.spd.has_base_of(&spd) && gone.all(|set| sets.get(set).is_none())
         };
         let (sets, earlier) = (sets.clone(), earlier.filter(stays));
-        // A policy that holds no more may name a set that went with it. It decides nothing.
+        // A policy that holds no more may name a set that went with it. It decides nothing: what it
+        // did before may stand.
         let at = |slot: usize| {
             let action = resolve(&sets, spd.policy(PolicyIndex(slot as u32)).action);
             action.unwrap_or(FlowAction::Refuse(Refusal::Discard))
         };
-        let earlier = earlier.filter(|earlier| earlier.spd.has_base_of(&spd));
         let base = match earlier {
             Some(earlier) => earlier.actions.base().clone(),
             None => (0..spd.base_slots()).map(at).collect(),
         };
-        let check = |policy: &Policy| resolve(&sets, policy.action).map(|_| ());
-        // One that came and went again may name a set that went with it: then all are looked at.
-        let is_whole = earlier.is_some() && spd.added().all(|(_, policy)| check(policy).is_ok());
-        if !is_whole {
-            spd.holding().try_for_each(|(_, policy)| check(policy))?;
-        }
         let added = (spd.base_slots()..spd.slots()).map(at).collect();
-        Ok(Tables { spd, sets, scopes, actions: BySlot::new(base, added) })
+        Ok(Tables { spd, sets, uses, scopes, actions: BySlot::new(base, added) })
     }
 
     /// The policies.

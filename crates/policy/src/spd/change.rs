@@ -178,6 +178,18 @@ impl Spd {
             && added.iter().zip(added_before).all(same_policy)
     }
 
+    /// The policies that came since an earlier database and those that went, in the order of the
+    /// changes; `None`: this one was not made of it by changes alone. Cost: by the changes since
+    /// the base was made.
+    pub(crate) fn since<'s>(&'s self, earlier: &Spd) -> Option<[Vec<&'s Policy>; 2]> {
+        let [mut came, mut went] = [Vec::new(), Vec::new()];
+        for change in self.continues(earlier).then(|| &self.log[earlier.log.len()..])? {
+            let list = if change.added().is_some() { &mut came } else { &mut went };
+            list.push(self.policy(change.slot()));
+        }
+        Some([came, went])
+    }
+
     /// The rules of groups that went and came since an earlier database with the same arrangement
     /// of slots, each once. Cost: the changes since, or all rules if the base is another.
     pub fn rules_since(&self, earlier: &Spd) -> RuleChanges {

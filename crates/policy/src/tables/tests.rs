@@ -151,6 +151,43 @@ fn what_is_the_same_is_taken_from_the_tables_before() {
     assert!(alone.actions.iter().eq(next.actions.iter()));
 }
 
+/// The tables that come of changes, of policies and of sets, are those that are made of all.
+#[test]
+fn tables_after_changes_count_the_policies_of_each_set_as_tables_made_of_all_do() {
+    let (mut spd, mut sets) = (Arc::new(Spd::with_room(policies(), 64).unwrap()), sets());
+    let mut tables = Tables::new(spd.clone(), &sets, None).unwrap();
+    for number in 0..24u32 {
+        let set = SaSetId(20 + number % 5);
+        let name = format!("p{}", 10 + number % 5);
+        let (removed, added) = match spd.named(&name) {
+            Some(slot) => (vec![slot], vec![]),
+            None => (vec![], vec![policy(10 + number % 5, Action::Protect(set))]),
+        };
+        if added.is_empty() {
+            let mut still_named = sets.clone();
+            still_named.remove(set);
+            let refused = Tables::new(spd.clone(), &still_named, Some(&tables)).err();
+            assert_eq!(refused, Some(TablesError::UnknownSet(set)), "a policy names it");
+            sets.remove(set);
+        } else {
+            let refused = spd.changed(&removed, added.clone()).unwrap();
+            let refused = Tables::new(refused.into(), &sets, Some(&tables)).err();
+            assert_eq!(refused, Some(TablesError::UnknownSet(set)), "it is not there yet");
+            sets.add(set);
+        }
+        spd = Arc::new(spd.changed(&removed, added).unwrap());
+        let base = tables.actions.base().clone();
+        tables = Tables::new(spd.clone(), &sets, Some(&tables)).unwrap();
+        assert!(Arc::ptr_eq(tables.actions.base(), &base), "nothing of the base is made anew");
+        let alone = Tables::new(spd.clone(), &sets, None).unwrap();
+        assert_eq!(tables.uses, alone.uses);
+        for (slot, _) in spd.holding() {
+            let of = |tables: &Tables| *tables.actions.at(slot.0 as usize);
+            assert_eq!(of(&tables), of(&alone));
+        }
+    }
+}
+
 #[test]
 fn a_policy_must_not_name_a_set_that_is_not_there() {
     let tables = tables();
