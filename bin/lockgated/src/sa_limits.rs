@@ -3,12 +3,12 @@
 //! longer than the time by which an SA has to end.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use charon_link::Hardness;
-use dataplane::{DropReason, Snapshot};
-use ipsec::{Account, Lifetime, Limit, Limits, Spi, Used};
+use dataplane::{DropReason, Sad};
+use ipsec::{Account, Allowance, InboundSa, Lifetime, Limit, Limits, OutboundSa, Spi, Used};
 use policy::Direction;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{broadcast, watch};
@@ -39,6 +39,9 @@ pub(crate) struct Told {
     pub(crate) expiries: broadcast::Sender<Expiry>,
 }
 
+/// SAs that are judged before others of this thread have their turn: some tenths of a millisecond.
+const AT_A_TIME: usize = 2048;
+
 /// Judges limits, until the control thread ends.
 pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Told) {
     let mut clock = interval(JUDGE);
@@ -46,10 +49,12 @@ pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Tol
     let mut limited = LimitedSas::default();
     loop {
         clock.tick().await;
-        let snapshot = pictures.borrow_and_update().snapshot.clone();
-        limited.follow(&snapshot, &told);
-        drop(snapshot);
-        limited.judge(boot_clock_ns(), &told);
+        let sad = pictures.borrow_and_update().snapshot.sad().clone();
+        limited.follow(sad, &told);
+        limited.begin(boot_clock_ns());
+        while limited.judge(AT_A_TIME, &told) {
+            tokio::task::yield_now().await;
+        }
     }
 }
 
@@ -61,15 +66,21 @@ pub(crate) fn boot_clock_ns() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// The SAs of a snapshot that have limits.
+/// The SAs that have limits.
 #[derive(Default)]
 struct LimitedSas {
-    of: Weak<Snapshot>,
-    list: Vec<LimitedSa>,
+    /// All SAs as they were last seen. What is compared with it shares what did not change. An SA
+    /// that is gone lives here until the next tick.
+    seen: Sad,
+    /// Those that have limits, by direction and slot.
+    lists: [Vec<Option<LimitedSa>>; 2],
     /// Time of the last judgement, in nanoseconds of the boot clock.
     judged_ns: u64,
+    /// Slots of each direction that this judgement has come to.
+    judged: [usize; 2],
 }
 
+#[derive(Clone)]
 struct LimitedSa {
     direction: Direction,
     spi: Spi,
@@ -79,39 +90,61 @@ struct LimitedSa {
 }
 
 impl LimitedSas {
-    /// Takes the SAs of a snapshot, if it is another one. SAs that have gone may have reached a
-    /// limit after the last judgement: they are judged once more, as of that time, so that no limit
-    /// by time ends them afterwards. A snapshot is shown when every worker uses it, so nothing uses
-    /// these SAs any more; the second of two judgements sees that.
-    fn follow(&mut self, snapshot: &Arc<Snapshot>, told: &Told) {
-        let of = Arc::downgrade(snapshot);
-        if self.of.ptr_eq(&of) {
-            return;
-        }
-        self.of = of;
-        let before = std::mem::take(&mut self.list);
-        let outbound = snapshot
-            .outbound()
-            .filter_map(|sa| Some((Direction::Outbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
-        let inbound = snapshot
-            .inbound()
-            .filter_map(|sa| Some((Direction::Inbound, sa.spi, sa.set, sa.allowance.as_ref()?)));
-        self.list.extend(outbound.chain(inbound).map(|(direction, spi, set, allowance)| {
-            let place = snapshot.sad().places().get(set);
-            let set = place.map(|place| snapshot.set(place));
+    /// Takes the SAs of a later snapshot. SAs that have gone may have reached a limit after the
+    /// last judgement: they are judged once more, as of that time, so that no limit by time ends
+    /// them afterwards. A snapshot is shown when every worker uses it, so nothing uses these SAs
+    /// any more; the second of two judgements sees that.
+    ///
+    /// Cost: by the SAs that differ.
+    fn follow(&mut self, sad: Sad, told: &Told) {
+        let limited = |direction, spi, set, allowance: Option<&Allowance>| {
+            let Allowance { lifetime, account } = allowance?.clone();
+            let set = sad.places().get(set).and_then(|place| sad.set(place));
             let peer = set.map_or_else(String::new, |set| set.peer.clone());
-            let (lifetime, account) = (allowance.lifetime, allowance.account.clone());
-            LimitedSa { direction, spi, peer, lifetime, account }
-        }));
-        let running: HashSet<_> = self.list.iter().map(|sa| Arc::as_ptr(&sa.account)).collect();
+            Some(LimitedSa { direction, spi, peer, lifetime, account })
+        };
+        let outbound = sad.changed_outbound(&self.seen).map(|(id, [_, now])| {
+            let of = |sa: &Arc<OutboundSa>| {
+                limited(Direction::Outbound, sa.spi, sa.set, sa.allowance.as_ref())
+            };
+            (0, id, now.and_then(of))
+        });
+        let inbound = sad.changed_inbound(&self.seen).map(|(id, [_, now])| {
+            let of = |sa: &Arc<InboundSa>| {
+                limited(Direction::Inbound, sa.spi, sa.set, sa.allowance.as_ref())
+            };
+            (1, id, now.and_then(of))
+        });
+        let (mut before, mut running) = (Vec::new(), HashSet::new());
+        for (list, id, now) in outbound.chain(inbound) {
+            let (list, slot) = (&mut self.lists[list], id.0 as usize);
+            list.resize(list.len().max(slot + 1), None);
+            // One that has another slot now, or another form, has its account still.
+            running.extend(now.as_ref().map(|sa| Arc::as_ptr(&sa.account)));
+            before.extend(std::mem::replace(&mut list[slot], now));
+        }
         for sa in before.iter().filter(|sa| !running.contains(&Arc::as_ptr(&sa.account))) {
             (0..2).for_each(|_| sa.judge(self.judged_ns, told));
         }
+        self.seen = sad;
     }
 
-    fn judge(&mut self, now_ns: u64, told: &Told) {
-        self.judged_ns = now_ns;
-        self.list.iter().for_each(|sa| sa.judge(now_ns, told));
+    /// Begins a judgement of all, as of a time.
+    fn begin(&mut self, now_ns: u64) {
+        (self.judged_ns, self.judged) = (now_ns, [0; 2]);
+    }
+
+    /// Goes on with the judgement, by so many SAs of each direction. Returns whether some are left.
+    fn judge(&mut self, most: usize, told: &Told) -> bool {
+        let mut is_left = false;
+        for (list, judged) in self.lists.iter().zip(&mut self.judged) {
+            let end = list.len().min(*judged + most);
+            let now = list[*judged..end].iter().flatten();
+            now.for_each(|sa| sa.judge(self.judged_ns, told));
+            *judged = end;
+            is_left |= end < list.len();
+        }
+        is_left
     }
 }
 
@@ -185,6 +218,23 @@ mod tests {
         TestLab::new(&format!("{PEER}[peer.a.lifetime]\n{lifetime}\n"))
     }
 
+    impl LimitedSas {
+        /// Follows a laboratory and judges all of its SAs at once.
+        fn judge_at(&mut self, lab: &TestLab, now_ns: u64) {
+            self.follow(lab.state.gateway.snapshot.sad().clone(), &reached(lab));
+            self.judge_all(now_ns, &reached(lab));
+        }
+
+        fn judge_all(&mut self, now_ns: u64, told: &Told) {
+            self.begin(now_ns);
+            while self.judge(1, told) {}
+        }
+
+        fn len(&self) -> usize {
+            self.lists.iter().flatten().flatten().count()
+        }
+    }
+
     /// Those who are told, of a laboratory.
     fn reached(lab: &TestLab) -> Told {
         Told { events: lab.events.clone(), expiries: broadcast::channel(1).0 }
@@ -217,8 +267,7 @@ mod tests {
             let lab = lab(lifetime);
             let mut limited = LimitedSas::default();
             let mut judge = |second: u64| {
-                limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
-                limited.judge(second * SECOND, &reached(&lab));
+                limited.judge_at(&lab, second * SECOND);
             };
             let soft = ("sa_soft_expire".to_owned(), limit.to_owned(), 3);
             let hard = ("sa_hard_expire".to_owned(), limit.to_owned(), 5);
@@ -250,14 +299,14 @@ mod tests {
         };
         let (seals, opens) = (account(0), account(1));
         let mut limited = LimitedSas::default();
-        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
+        limited.follow(lab.state.gateway.snapshot.sad().clone(), &reached(&lab));
         // A false alarm: whoever raises it, nothing is there to be decided.
-        (1..9).for_each(|second| limited.judge(second * SECOND, &reached(&lab)));
+        (1..9).for_each(|second| limited.judge_all(second * SECOND, &reached(&lab)));
         assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
         // A worker at the limit, which asks again and again.
         assert_eq!([seal(&lab, 9), seal(&lab, 9), seal(&lab, 1)], [5, 0, 0]);
         assert_eq!((told(&lab.events), seals.ended()), (vec![], None));
-        (9..12).for_each(|second| limited.judge(second * SECOND, &reached(&lab)));
+        (9..12).for_each(|second| limited.judge_all(second * SECOND, &reached(&lab)));
         let kinds: Vec<_> = told(&lab.events).into_iter().map(|(kind, ..)| kind).collect();
         assert_eq!(kinds, ["sa_soft_expire", "sa_hard_expire"]);
         assert_eq!((seals.ended(), opens.ended()), (Some(Limit::Packets), None));
@@ -267,12 +316,12 @@ mod tests {
     fn a_limit_by_time_ends_the_sa_and_says_what_to_do() {
         let lab = lab("hard_seconds = 9");
         let mut limited = LimitedSas::default();
-        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
+        limited.follow(lab.state.gateway.snapshot.sad().clone(), &reached(&lab));
         assert_eq!(seal(&lab, 1), 1);
-        limited.judge(100 * SECOND, &reached(&lab));
-        limited.judge(108 * SECOND, &reached(&lab));
+        limited.judge_all(100 * SECOND, &reached(&lab));
+        limited.judge_all(108 * SECOND, &reached(&lab));
         assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (0, 1));
-        limited.judge(109 * SECOND, &reached(&lab));
+        limited.judge_all(109 * SECOND, &reached(&lab));
         assert_eq!((told(&lab.events).len(), seal(&lab, 1)), (1, 0));
         let (kept, _) = lab.events.subscribe();
         let message = &kept.last().unwrap().message;
@@ -284,10 +333,10 @@ mod tests {
     #[test]
     fn the_list_follows_the_snapshot() {
         let (mut limited, lab) = (LimitedSas::default(), lab("hard_seconds = 9"));
-        limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
-        assert_eq!(limited.list.len(), 2);
-        limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &reached(&lab));
-        assert!(limited.list.is_empty());
+        limited.follow(lab.state.gateway.snapshot.sad().clone(), &reached(&lab));
+        assert_eq!(limited.len(), 2);
+        limited.follow(TestLab::new(PEER).state.gateway.snapshot.sad().clone(), &reached(&lab));
+        assert_eq!(limited.len(), 0);
     }
 
     #[test]
@@ -295,13 +344,13 @@ mod tests {
         for (lifetime, limit) in [("hard_packets = 5", Some("packets")), ("hard_seconds = 9", None)]
         {
             let (mut limited, lab) = (LimitedSas::default(), lab(lifetime));
-            limited.follow(&lab.state.gateway.snapshot, &reached(&lab));
+            limited.follow(lab.state.gateway.snapshot.sad().clone(), &reached(&lab));
             assert_eq!(seal(&lab, 4), 4);
-            limited.judge(SECOND, &reached(&lab));
+            limited.judge_all(SECOND, &reached(&lab));
             assert_eq!(told(&lab.events), []);
             seal(&lab, 1);
-            limited.follow(&TestLab::new(PEER).state.gateway.snapshot, &reached(&lab));
-            limited.judge(100 * SECOND, &reached(&lab));
+            limited.follow(TestLab::new(PEER).state.gateway.snapshot.sad().clone(), &reached(&lab));
+            limited.judge_all(100 * SECOND, &reached(&lab));
             let limits: Vec<_> = told(&lab.events).into_iter().map(|(_, limit, _)| limit).collect();
             assert_eq!(limits, Vec::from_iter(limit), "{lifetime}");
         }

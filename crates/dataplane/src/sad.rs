@@ -274,16 +274,35 @@ impl Sad {
         };
         let sets = self.sets.changes(&before.sets, same_set);
         let mut changed: Vec<SetIndex> = sets.map(|(place, ..)| SetIndex(place as u32)).collect();
-        let outbound = self.outbound.changes(&before.outbound, Arc::ptr_eq);
-        let of_outbound = outbound.flat_map(|(_, before, now)| [before, now]).flatten();
+        let of_outbound = self.changed_outbound(before).flat_map(|(_, both)| both).flatten();
         changed.extend(of_outbound.filter_map(|sa| self.places.get(sa.set)));
-        let same_sa = |one: &Opener, other: &Opener| Arc::ptr_eq(&one.sa, &other.sa);
-        let inbound = self.inbound.changes(&before.inbound, same_sa);
-        let of_inbound = inbound.flat_map(|(_, before, now)| [before, now]).flatten();
-        changed.extend(of_inbound.filter_map(|opener| self.places.get(opener.sa.set)));
+        let of_inbound = self.changed_inbound(before).flat_map(|(_, both)| both).flatten();
+        changed.extend(of_inbound.filter_map(|sa| self.places.get(sa.set)));
         changed.sort_unstable();
         changed.dedup();
         changed
+    }
+
+    /// Slots in which SAs that seal are others than in an earlier state, or in another form: each
+    /// with the SA before, and the SA now. Cost: by pages, and by what differs.
+    pub fn changed_outbound<'s>(
+        &'s self,
+        before: &'s Sad,
+    ) -> impl Iterator<Item = (SaId, [Option<&'s Arc<OutboundSa>>; 2])> {
+        let changes = self.outbound.changes(&before.outbound, Arc::ptr_eq);
+        changes.map(|(slot, before, now)| (SaId(slot as u32), [before, now]))
+    }
+
+    /// Slots in which SAs that open are others, as [`changed_outbound`](Self::changed_outbound) has
+    /// those that seal.
+    pub fn changed_inbound<'s>(
+        &'s self,
+        before: &'s Sad,
+    ) -> impl Iterator<Item = (SaId, [Option<&'s Arc<InboundSa>>; 2])> {
+        let is_same = |one: &Opener, other: &Opener| Arc::ptr_eq(&one.sa, &other.sa);
+        let changes = self.inbound.changes(&before.inbound, is_same);
+        let sa = |opener: Option<&'s Opener>| opener.map(|opener| &opener.sa);
+        changes.map(move |(slot, before, now)| (SaId(slot as u32), [sa(before), sa(now)]))
     }
 
     /// SAs that are gone from their slots since an earlier state, those that seal and those that
