@@ -1,7 +1,7 @@
 //! The daemon's interface to the API. The server is written against this trait and nothing else, so
 //! that its tests need no daemon.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(crate) struct Running {
     /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     /// Packets and bytes of SAs that are gone, as sums by peer.
-    pub(crate) retired: BTreeMap<String, [Volume; 2]>,
+    pub(crate) retired: imbl::OrdMap<Arc<str>, [Volume; 2]>,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.

@@ -23,7 +23,7 @@ use crate::events::Kind;
 use crate::failure::Failure;
 use crate::kernel_tier::Pulse;
 use crate::orders::Order;
-use crate::sequence_usage;
+use crate::sampling::looked;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
@@ -158,6 +158,7 @@ pub(crate) async fn run(
                 }
             }
             _ = tier.tick() => state.renew_lease(&mut pulse),
+            Some(looked) = looked(&mut state.look) => state.take_looked(looked),
             report = state.gateway.cards.told() => state.card_told(report).await?,
             _ = cards.tick(), if state.gateway.cards.need_care() => state.tend_cards().await?,
             _ = inspect.tick() => {
@@ -190,7 +191,6 @@ async fn inspect_all(state: &mut State, mirror: &mut Mirror) -> Result<(), Worke
     state.keep_connections_if_due().await;
     let links = state.gateway.live.links.iter().flatten().copied().collect();
     mirror.probe_stale(&links);
-    sequence_usage::report(&mut state.usage_reported, &state.gateway, &state.events);
     if !state.gateway.is_alive() {
         // Its queues would be closed for ever.
         return Err(WorkerGone);

@@ -1,5 +1,7 @@
 //! The last minute: samples of the counters, one a second, so that one question is enough to get
-//! rates.
+//! rates. Samples of an earlier time than [`EACH_SECOND`] ago are kept [`APART`], and a sample
+//! shares with the one before what it counted alike: with thousands of SAs they would be the
+//! largest part of the daemon.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,12 +9,17 @@ use std::time::{Duration, Instant};
 
 use dataplane::DropReason;
 use dataplane::counters::Volume;
+use imbl::OrdMap;
 use ipsec::Spi;
 
 /// Samples reach back this far.
 const REACH: Duration = Duration::from_secs(60);
 /// Rates are means over about this time.
 const RATE_TIME: Duration = Duration::from_secs(5);
+/// Every sample is kept for this long.
+const EACH_SECOND: Duration = Duration::from_secs(10);
+/// Least time between two samples that are older than that.
+const APART: Duration = Duration::from_secs(5);
 /// Samples that are kept; a clock that ticks too often drops the oldest.
 const MAX_SAMPLES: usize = 128;
 
@@ -23,10 +30,10 @@ pub(crate) struct Sample {
     /// Received and transmitted packets, by port.
     pub(crate) ports: BTreeMap<String, PortVolume>,
     /// Sealed and opened, by peer.
-    pub(crate) peers: BTreeMap<String, [Volume; 2]>,
+    pub(crate) peers: OrdMap<Arc<str>, [Volume; 2]>,
     pub(crate) drops: BTreeMap<DropReason, u64>,
     /// Inbound SAs by peer and SPI.
-    pub(crate) inbound: BTreeMap<(String, Spi), SaNumbers>,
+    pub(crate) inbound: OrdMap<(Arc<str>, Spi), SaNumbers>,
     /// Frames that the kernel dropped because a worker's receive ring was full.
     pub(crate) ring_full: u64,
 }
@@ -63,7 +70,7 @@ pub(crate) struct Span<'a> {
 
 impl History {
     /// Keeps a sample. Drops samples that are older than a minute, except the youngest of them, so
-    /// that a full minute is covered.
+    /// that a full minute is covered, and others that lie close together.
     pub(crate) fn keep(&mut self, sample: Sample) {
         let now = sample.at;
         self.samples.push_back(sample.into());
@@ -72,6 +79,19 @@ impl History {
         {
             self.samples.pop_front();
         }
+        let mut last: Option<Instant> = None;
+        self.samples.retain(|sample| {
+            let at = sample.at;
+            let is_close = |last| at - last < APART;
+            let stays = now - at <= EACH_SECOND || !last.is_some_and(is_close);
+            last = if stays { Some(at) } else { last };
+            stays
+        });
+    }
+
+    /// The last sample.
+    pub(crate) fn last(&self) -> Option<&Arc<Sample>> {
+        self.samples.back()
     }
 
     /// Returns the last minute, or the time since the start if that is shorter; `None`: the daemon
@@ -127,8 +147,8 @@ impl Span<'_> {
     /// difference was lost. SAs that came or went in between are left out.
     pub(crate) fn numbers(&self, peer: &str) -> SaNumbers {
         let mut sum = SaNumbers::default();
-        let first = (peer.to_owned(), Spi::LOWEST);
-        let of_peer = self.to.inbound.range(first..).take_while(|((name, _), _)| name == peer);
+        let first = (Arc::from(peer), Spi::LOWEST);
+        let of_peer = self.to.inbound.range(first..).take_while(|((name, _), _)| **name == *peer);
         for (key, to) in of_peer {
             let Some(from) = self.from.inbound.get(key) else { continue };
             let edge = to.edge.saturating_sub(from.edge);
@@ -161,15 +181,16 @@ mod tests {
         Sample {
             at: start + Duration::from_secs(second),
             ports: [("wan".to_owned(), port)].into(),
-            peers: [("b".to_owned(), [transmitted, Volume::default()])].into(),
+            peers: OrdMap::unit("b".into(), [transmitted, Volume::default()]),
             drops: [(DropReason::NoMatch, second)].into(),
             inbound: [("a", 1, 5), ("b", 1, 10), ("b", 2, 1), ("c", 1, 0)]
                 .map(|(peer, spi, edges)| {
                     let spi = Spi::new(Spi::LOWEST.value() + spi).unwrap();
                     let numbers = SaNumbers { edge: edges * second, opened: 8 * second };
-                    ((peer.to_owned(), spi), numbers)
+                    ((peer.into(), spi), numbers)
                 })
-                .into(),
+                .into_iter()
+                .collect(),
             ring_full: 2 * second,
         }
     }
@@ -183,20 +204,27 @@ mod tests {
             assert_eq!(history.lately().is_none(), second == 0);
         }
         let (lately, minute) = (history.lately().unwrap(), history.minute().unwrap());
-        assert_eq!((lately.time(), minute.time()), (RATE_TIME, REACH));
+        assert_eq!((lately.time(), minute.time()), (RATE_TIME, REACH + Duration::from_secs(4)));
         let [from, to] = lately.port("wan");
         assert_eq!(lately.per_second(from.received_packets, to.received_packets), 10);
         let rate = lately.rate(from.transmitted, to.transmitted);
         assert_eq!(rate, Volume { packets: 100, bytes: 1000 });
         let [from, to] = lately.peer("b");
         assert_eq!(lately.rate(from[0], to[0]).bytes, 1000);
-        assert_eq!(minute.dropped(DropReason::NoMatch), 60);
+        assert_eq!(minute.dropped(DropReason::NoMatch), 64);
         assert_eq!(minute.dropped(DropReason::NoRoute), 0);
         // Of one SA 10 numbers a second and 8 packets; of the other no more packets than numbers.
-        assert_eq!(minute.numbers("b"), SaNumbers { edge: 660, opened: 540 });
+        assert_eq!(minute.numbers("b"), SaNumbers { edge: 704, opened: 576 });
         assert_eq!(minute.numbers("nobody"), SaNumbers::default());
-        assert_eq!(minute.ring_full(), 120);
-        assert!(history.samples.len() <= 62, "{}", history.samples.len());
+        assert_eq!(minute.ring_full(), 128);
+        assert!(history.samples.len() <= 22, "{}", history.samples.len());
+        // At whichever second somebody asks, the minute is one, to five seconds.
+        for second in 200..300 {
+            history.keep(sample(start, second));
+            let (lately, minute) = (history.lately().unwrap(), history.minute().unwrap());
+            assert_eq!(lately.time(), RATE_TIME);
+            assert!((REACH..REACH + APART).contains(&minute.time()), "{:?}", minute.time());
+        }
     }
 
     #[test]

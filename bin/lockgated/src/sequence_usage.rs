@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use dataplane::DropReason;
+use control::Compiled;
+use dataplane::{DropReason, Snapshot};
 use ipsec::{Fingerprint, SequenceNumbers};
 
 use crate::events::{Events, Kind};
-use crate::gateway::Gateway;
 
 /// Parts of the numbers, in hundredths, from which on an SA is said to be low.
 const MARKS_PERCENT: [u64; 3] = [75, 90, 99];
@@ -59,19 +59,19 @@ pub(crate) fn part(last: u64, numbers: SequenceNumbers) -> f64 {
 /// a mark is reported once, the end repeatedly.
 pub(crate) fn report(
     told: &mut HashMap<Fingerprint, SequenceUsage>,
-    gateway: &Gateway,
+    (snapshot, compiled): (&Snapshot, &Compiled),
     events: &Events,
 ) {
     let mut known = std::mem::take(told);
     // The numbers of an SA whose packets a card writes are its lease, which ends by an event of its
     // own.
-    for sa in gateway.snapshot.outbound().filter(|sa| sa.packet_card().is_none()) {
+    for sa in snapshot.outbound().filter(|sa| sa.packet_card().is_none()) {
         let (last, numbers) = (sa.sequence.last(), sa.sequence.numbers());
         let used = SequenceUsage::of(last, numbers);
         if used == SequenceUsage::Little {
             continue;
         }
-        let key = gateway.compiled.outbound_fingerprint(sa.id);
+        let key = compiled.outbound_fingerprint(sa.id);
         let before = known.remove(&key);
         told.insert(key, used);
         let (subject, limit) = (sa.spi.to_string(), numbers.limit());

@@ -13,6 +13,7 @@ use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
 use tokio::sync::{Mutex, broadcast, watch};
+use tokio::task::JoinHandle;
 
 use crate::acquires::{self, AcquireDesk};
 use crate::cache_memory;
@@ -34,6 +35,7 @@ use crate::reservations::Keys;
 use crate::revisions::Revisions;
 use crate::sa_activity::SaActivity;
 use crate::sa_changes::new_incarnation;
+use crate::sampling::Looked;
 use crate::sequence_usage::SequenceUsage;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::waiting_put::WaitingPut;
@@ -97,6 +99,8 @@ pub(crate) struct State {
     pub(crate) checksum_events: ChecksumEvents,
     /// Path MTUs that events have told of.
     pub(crate) path_mtu_events: PathMtuEvents,
+    /// A look at all SAs that is under way.
+    pub(crate) look: Option<JoinHandle<Looked>>,
     /// The file of connections that a restart goes by.
     pub(crate) kept_connections: KeptConnections,
     /// Connections that were refused, as far as events say so.
@@ -169,6 +173,7 @@ impl State {
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
             path_mtu_events: PathMtuEvents::default(),
+            look: None,
             kept_connections,
             refused_connections: refused_connections.unwrap_or_default(),
             netlink_resyncs: 0,

@@ -10,6 +10,7 @@ use dataplane::{
     AuditCounts, CacheCounters, DirectCounts, DropReason, L4ChecksumCounts, Ledger, Snapshot,
     VacatedSlots,
 };
+use imbl::OrdMap;
 use ipsec::{SaId, Spi};
 use placement::CountedRule;
 use policy::{Action, Direction};
@@ -38,7 +39,7 @@ pub(crate) struct Totals {
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
     /// Sums over SAs that were put and are gone, outbound and inbound, by peer: such SAs come and
     /// go as long as the daemon runs.
-    pub(crate) retired: BTreeMap<String, [Volume; 2]>,
+    pub(crate) retired: OrdMap<Arc<str>, [Volume; 2]>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
     pub(crate) path_mtu_lowered: u64,
@@ -54,12 +55,13 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Packets sealed and opened with each peer, over all of its SAs, those of earlier keys too.
-    pub(crate) fn peers(&self) -> BTreeMap<String, [Volume; 2]> {
-        let mut peers = self.retired.clone();
+    pub(crate) fn peers(&self) -> BTreeMap<Arc<str>, [Volume; 2]> {
+        let mut peers: BTreeMap<Arc<str>, [Volume; 2]> =
+            self.retired.iter().map(|(peer, volumes)| (peer.clone(), *volumes)).collect();
         for ((direction, _, peer), volume) in &self.sas {
-            let [sealed, opened] = match peers.get_mut(peer) {
+            let [sealed, opened] = match peers.get_mut(peer.as_str()) {
                 Some(volumes) => volumes,
-                None => peers.entry(peer.clone()).or_default(),
+                None => peers.entry(peer.as_str().into()).or_default(),
             };
             add(if *direction == Direction::Outbound { sealed } else { opened }, volume);
         }
@@ -171,7 +173,7 @@ impl Totals {
     pub(crate) fn retire(&mut self, gone: &[GoneSa]) {
         for GoneSa { direction, spi, peer, .. } in gone {
             let Some(volume) = self.sas.remove(&(*direction, *spi, peer.clone())) else { continue };
-            let [sealed, opened] = self.retired.entry(peer.clone()).or_default();
+            let [sealed, opened] = self.retired.entry(peer.as_str().into()).or_default();
             add(if *direction == Direction::Outbound { sealed } else { opened }, &volume);
         }
     }

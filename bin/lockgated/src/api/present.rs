@@ -193,7 +193,7 @@ fn users(snapshot: &Snapshot) -> HashMap<SaSetId, u32> {
 fn volumes(running: &Running) -> HashMap<&str, [Volume; 2]> {
     let retired = running.retired.iter();
     let mut volumes: HashMap<&str, [Volume; 2]> =
-        retired.map(|(peer, volumes)| (peer.as_str(), *volumes)).collect();
+        retired.map(|(peer, volumes)| (&**peer, *volumes)).collect();
     for ((direction, _, peer), volume) in &running.sas {
         let [sealed, opened] = volumes.entry(peer).or_default();
         let sum = if *direction == Direction::Outbound { sealed } else { opened };

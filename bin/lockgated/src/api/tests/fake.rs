@@ -106,7 +106,7 @@ impl Fake {
                 (Direction::Outbound, ipsec::Spi::LOWEST, "berlin".into()),
                 volume,
             ),
-            retired: [("berlin".to_owned(), [Volume { packets: 2, bytes: 200 }; 2])].into(),
+            retired: imbl::OrdMap::unit("berlin".into(), [Volume { packets: 2, bytes: 200 }; 2]),
             moves: Arc::new([("berlin".into(), 3)].into()),
             liveness: [("berlin".into(), heard())].into(),
             ike_names: crate::ike_names::IkeNames::default(),
