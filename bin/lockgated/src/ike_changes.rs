@@ -82,7 +82,14 @@ impl State {
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
         compiled.keep_moved_peers(&before);
         let made = MadeIke { before: before.generation, after: compiled.generation };
-        gone.retain(|end| !compiled.remotes().any(|other| other == *end));
+        // Other tunnels may end there.
+        let running = self.gateway.snapshot.clone();
+        let stays = |end: IpAddr| {
+            let mut others = running.sets_towards(end.into());
+            come.contains(&end) || others.any(|set| !peers_gone.contains(&set.peer))
+        };
+        gone.retain(|end| !stays(*end));
+        debug_assert!(gone.iter().all(|end| compiled.remotes().all(|other| other != *end)));
         let puts = (before.put_count(), compiled.put_count());
         let transaction = self.gateway.prepare_ike(compiled, [&come, &gone], (&removed, &added))?;
         self.make(transaction).await?;

@@ -286,6 +286,9 @@ impl Compiled {
     /// Keeps what `earlier` has learned of peers whose configuration says the same of where they
     /// are, and still lets them be where they have moved to.
     pub fn keep_moved_peers(&mut self, earlier: &Compiled) {
+        if earlier.moved_peers.0.is_empty() {
+            return;
+        }
         let known = earlier.peers.iter().zip(&earlier.settings().peers);
         let known: HashMap<SaSetId, (&Peer, PeerEnds)> = known
             .filter_map(|(set, peer)| Some((*set, (peer, *earlier.moved_peers.0.get(set)?))))

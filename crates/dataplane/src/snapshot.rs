@@ -698,7 +698,7 @@ impl Snapshot {
     }
 
     /// The sets whose peer's end of the tunnel has this address.
-    pub(crate) fn sets_towards(&self, peer: Address) -> impl Iterator<Item = &SaSet> {
+    pub fn sets_towards(&self, peer: Address) -> impl Iterator<Item = &SaSet> {
         let sets = self.remotes.range((peer, SetIndex(0))..=(peer, SetIndex(u32::MAX)));
         sets.map(|(_, set)| self.set(*set))
     }
