@@ -1,6 +1,8 @@
 //! SAs and policies that charon has here.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -43,20 +45,80 @@ pub(super) struct Book {
     may_have_orphans: bool,
 }
 
-/// Policies in the order in which they came, with ways to find them.
+/// Policies in the order in which they came, with ways to find them. A policy is stored once.
 #[derive(Default)]
 struct Policies {
     known: BTreeMap<u64, KnownPolicy>,
-    by_name: HashMap<(u32, u32, PolicyAction, Policy), u64>,
-    by_selectors: HashMap<(PolicyDirection, [Selector; 2]), BTreeSet<u64>>,
+    by_name: HashMap<ByName, u64>,
+    by_selectors: HashMap<BySelectors, Numbers>,
     /// Outbound ones that protect, by the tunnel's ends.
-    by_ends: HashMap<[IpAddr; 2], BTreeSet<u64>>,
+    by_ends: HashMap<[IpAddr; 2], Numbers>,
     count: u64,
 }
 
 struct KnownPolicy {
-    policy: AddPolicy,
+    policy: Arc<AddPolicy>,
     is_orphan: bool,
+}
+
+/// A policy as a key: by its name and the SA that it was for. While charon moves an SA it has two
+/// of one name, one that protects and one that drops.
+struct ByName(Arc<AddPolicy>);
+
+impl ByName {
+    fn key(&self) -> (u32, u32, PolicyAction, &Policy) {
+        let AddPolicy { reqid, spi, action, ref policy, .. } = *self.0;
+        (reqid, spi, action, policy)
+    }
+}
+
+/// A direction and selectors as a key: those of a policy, or those that are asked for.
+enum BySelectors {
+    Of(Arc<AddPolicy>),
+    Asked(Box<(PolicyDirection, [Selector; 2])>),
+}
+
+impl BySelectors {
+    fn key(&self) -> (PolicyDirection, &[Selector; 2]) {
+        match self {
+            BySelectors::Of(policy) => (policy.policy.direction, &policy.policy.selectors),
+            BySelectors::Asked(asked) => (asked.0, &asked.1),
+        }
+    }
+}
+
+/// Numbers of policies. Most are alone.
+enum Numbers {
+    One(u64),
+    Several(BTreeSet<u64>),
+}
+
+impl Numbers {
+    fn iter(&self) -> impl Iterator<Item = &u64> {
+        let (one, several) = match self {
+            Numbers::One(number) => (Some(number), None),
+            Numbers::Several(numbers) => (None, Some(numbers)),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
+    }
+
+    fn add(&mut self, number: u64) {
+        match self {
+            Numbers::One(one) => *self = Numbers::Several([*one, number].into()),
+            Numbers::Several(numbers) => _ = numbers.insert(number),
+        }
+    }
+
+    /// Takes a number out; returns whether none is left.
+    fn remove(&mut self, number: u64) -> bool {
+        match self {
+            Numbers::One(one) => *one == number,
+            Numbers::Several(numbers) => {
+                numbers.remove(&number);
+                numbers.is_empty()
+            }
+        }
+    }
 }
 
 /// Policies that charon may have: three for each CHILD_SA.
@@ -79,33 +141,56 @@ pub(super) fn place(direction: Direction, name: &SaName) -> Option<SaPlace> {
 
 impl Policies {
     fn add(&mut self, policy: AddPolicy) {
-        self.forget(&policy);
+        let policy = Arc::new(policy);
+        self.forget(policy.clone());
         let number = self.count;
         self.count += 1;
-        let AddPolicy { reqid, spi, action, .. } = policy;
-        let of = &policy.policy;
-        self.by_name.insert((reqid, spi, action, of.clone()), number);
-        let selectors = (of.direction, of.selectors.clone());
-        self.by_selectors.entry(selectors).or_default().insert(number);
+        self.by_name.insert(ByName(policy.clone()), number);
+        add_to(&mut self.by_selectors, BySelectors::Of(policy.clone()), number);
         if let Some(ends) = ends_of_protect(&policy) {
-            self.by_ends.entry(ends).or_default().insert(number);
+            add_to(&mut self.by_ends, ends, number);
         }
         self.known.insert(number, KnownPolicy { policy, is_orphan: false });
     }
 
-    fn forget(&mut self, gone: &AddPolicy) -> Option<AddPolicy> {
-        // While charon moves an SA it has two of one name, one that protects and one that drops.
-        let name = (gone.reqid, gone.spi, gone.action, gone.policy.clone());
-        let number = self.by_name.remove(&name)?;
+    fn forget(&mut self, gone: Arc<AddPolicy>) -> Option<Arc<AddPolicy>> {
+        let number = self.by_name.remove(&ByName(gone))?;
         let known = self.known.remove(&number)?.policy;
-        let selectors = (known.policy.direction, known.policy.selectors.clone());
-        drop_from(&mut self.by_selectors, &selectors, number);
+        drop_from(&mut self.by_selectors, &BySelectors::Of(known.clone()), number);
         if let Some(ends) = ends_of_protect(&known) {
             drop_from(&mut self.by_ends, &ends, number);
         }
         Some(known)
     }
 }
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &ByName) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for ByName {}
+
+impl Hash for BySelectors {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl PartialEq for BySelectors {
+    fn eq(&self, other: &BySelectors) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for BySelectors {}
 
 /// The ends of an outbound policy that protects.
 fn ends_of_protect(policy: &AddPolicy) -> Option<[IpAddr; 2]> {
@@ -114,12 +199,16 @@ fn ends_of_protect(policy: &AddPolicy) -> Option<[IpAddr; 2]> {
     is_it.then(|| [policy.source.ip(), policy.destination.ip()])
 }
 
-fn drop_from<K: std::hash::Hash + Eq>(index: &mut HashMap<K, BTreeSet<u64>>, key: &K, number: u64) {
-    if let Some(numbers) = index.get_mut(key) {
-        numbers.remove(&number);
-        if numbers.is_empty() {
-            index.remove(key);
-        }
+fn add_to<K: Hash + Eq>(index: &mut HashMap<K, Numbers>, key: K, number: u64) {
+    match index.entry(key) {
+        Entry::Occupied(mut known) => known.get_mut().add(number),
+        Entry::Vacant(vacant) => _ = vacant.insert(Numbers::One(number)),
+    }
+}
+
+fn drop_from<K: Hash + Eq>(index: &mut HashMap<K, Numbers>, key: &K, number: u64) {
+    if index.get_mut(key).is_some_and(|numbers| numbers.remove(number)) {
+        index.remove(key);
     }
 }
 
@@ -258,10 +347,10 @@ impl Book {
     }
 
     /// Notes that charon has named all that it has: policies beyond that are gone. Returns them.
-    pub(super) fn settle(&mut self) -> Vec<AddPolicy> {
+    pub(super) fn settle(&mut self) -> Vec<Arc<AddPolicy>> {
         let orphans = self.policies.known.values().filter(|known| known.is_orphan);
-        let orphans: Vec<AddPolicy> = orphans.map(|known| known.policy.clone()).collect();
-        orphans.iter().for_each(|policy| _ = self.policies.forget(policy));
+        let orphans: Vec<Arc<AddPolicy>> = orphans.map(|known| known.policy.clone()).collect();
+        orphans.iter().for_each(|policy| _ = self.policies.forget(policy.clone()));
         orphans
     }
 
@@ -283,8 +372,8 @@ impl Book {
     }
 
     /// Forgets a policy; returns it if it was known.
-    pub(super) fn forget_policy(&mut self, gone: &AddPolicy) -> Option<AddPolicy> {
-        self.policies.forget(gone)
+    pub(super) fn forget_policy(&mut self, gone: &Arc<AddPolicy>) -> Option<Arc<AddPolicy>> {
+        self.policies.forget(gone.clone())
     }
 
     /// Forgets all policies.
@@ -294,7 +383,7 @@ impl Book {
 
     /// All policies, in the order in which they came.
     pub(super) fn policies(&self) -> impl Iterator<Item = &AddPolicy> {
-        self.policies.known.values().map(|known| &known.policy)
+        self.policies.known.values().map(|known| &*known.policy)
     }
 
     /// The policies of a direction with these selectors.
@@ -303,9 +392,10 @@ impl Book {
         direction: PolicyDirection,
         selectors: &[Selector; 2],
     ) -> impl Iterator<Item = &AddPolicy> {
-        let numbers = self.policies.by_selectors.get(&(direction, selectors.clone()));
-        let known = numbers.into_iter().flatten().filter_map(|of| self.policies.known.get(of));
-        known.map(|known| &known.policy)
+        let asked = BySelectors::Asked(Box::new((direction, selectors.clone())));
+        let numbers = self.policies.by_selectors.get(&asked);
+        let numbers = numbers.into_iter().flat_map(Numbers::iter);
+        numbers.filter_map(|of| self.policies.known.get(of)).map(|known| &*known.policy)
     }
 
     /// SAs of a number.

@@ -143,10 +143,13 @@ impl Desk {
                     None => Answer::plain(Status::Unknown, ""),
                 }
             }
-            Request::DeletePolicy(policy) => match self.book.forget_policy(&policy) {
-                Some(gone) => self.tidy_after(&[gone]).await,
-                None => self.stand_down(&policy).await,
-            },
+            Request::DeletePolicy(policy) => {
+                let policy = Arc::new(policy);
+                match self.book.forget_policy(&policy) {
+                    Some(gone) => self.tidy_after(std::slice::from_ref(&*gone)).await,
+                    None => self.stand_down(&policy).await,
+                }
+            }
             Request::FlushSas => self.delete_all(|_| true).await,
             Request::FlushPolicies => {
                 self.book.forget_policies();
