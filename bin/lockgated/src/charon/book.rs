@@ -447,7 +447,7 @@ impl Book {
 
     /// Returns whether an outbound policy that protects has a number and ends.
     pub(super) fn has_policy_of(&self, (reqid, ends): (u32, [IpAddr; 2])) -> bool {
-        let mut numbers = self.policies.by_ends.get(&ends).into_iter().flatten();
+        let mut numbers = self.policies.by_ends.get(&ends).into_iter().flat_map(Numbers::iter);
         numbers.any(|at| self.policies.known.get(at).is_some_and(|of| of.policy.reqid == reqid))
     }
 

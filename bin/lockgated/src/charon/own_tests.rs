@@ -2,6 +2,7 @@
 
 mod hostile;
 mod moves;
+mod rekey;
 mod room;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -644,43 +645,4 @@ async fn a_policy_that_stands_in_takes_nothing_along_when_it_goes() {
     assert!(lab.verdict("10.1.0.1", "10.200.0.1").ends_with(": bypass"));
     lab.done(Request::DeletePolicy(shunt)).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.200.0.1"), "none");
-}
-
-/// The time that many CHILD_SAs take, one after the other, as charon asks for them.
-#[tokio::test]
-#[ignore = "a measurement"]
-async fn many_children() {
-    let count: u32 =
-        std::env::var("CHILDREN").map_or(300, |text| text.parse().expect("a number of CHILD_SAs"));
-    let bounds = BOUNDS.replace("max_children = 3", &format!("max_children = {count}"));
-    let bounds = bounds.replace("[\"198.51.100.0/24\"]", "[\"any\"]");
-    let mut lab = Lab::new(&bounds.replace("10.9.0.0/16", "10.128.0.0/9"));
-    let begun = std::time::Instant::now();
-    for number in 0..count {
-        let far = Ipv4Addr::from_bits(0x0a80_0000 + number).to_string();
-        let there = Ipv4Addr::from_bits(0x6440_0001 + number).to_string();
-        let selectors = || [range("10.1.0.0", "10.1.255.255"), range(&far, &far)];
-        let spi = 0x1000 + 2 * number;
-        for (direction, spi) in [(Inbound, spi), (Outbound, spi + 1)] {
-            let mut sa = sa(direction, spi, number + 1, selectors());
-            match direction {
-                Outbound => sa.name.destination = end(&there),
-                Inbound => sa.name.source = end(&there),
-            }
-            lab.done(add(sa)).await;
-        }
-        let policy = with(outbound(selectors(), number + 1, spi + 1), &there);
-        lab.done(Request::AddPolicy(policy.clone())).await;
-        for direction in [PolicyDirection::Inbound, PolicyDirection::Forward] {
-            let mut named = Policy { direction, ..policy.policy.clone() };
-            std::mem::swap(&mut named.source, &mut named.destination);
-            named.selectors.reverse();
-            lab.done(Request::AddPolicy(AddPolicy { policy: named, ..policy.clone() })).await;
-        }
-    }
-    let time = begun.elapsed();
-    assert_eq!(lab.shown().0.len(), count as usize);
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let memory = status.lines().find(|line| line.starts_with("VmRSS")).unwrap().to_owned();
-    println!("{count} CHILD_SAs in {time:?}; {memory}");
 }
