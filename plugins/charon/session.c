@@ -227,7 +227,10 @@ static bool repeat_names(struct lg_session *session, const struct lg_entry *entr
 	return !entry->names || entry->lost || ask_to_name(session, entry) != LG_RESULT_DOWN;
 }
 
-/* 1. SAs of others are lost, 2. SAs of this one, their names and policies are repeated, 3. that was all. */
+/*
+ * 1. SAs of others are lost, 2. SAs of this one, their names and policies are repeated, 3. that was
+ * all.
+ */
 static bool on_connected(void *owner, uint64_t incarnation)
 {
 	struct lg_session *session = owner;

@@ -200,8 +200,8 @@ impl Own {
         Some(name)
     }
 
-    /// Checks that there is room for another CHILD_SA or shunt. All CHILD_SAs of a peer, which follow
-    /// each other, count as one, however many policies they have.
+    /// Checks that there is room for another CHILD_SA or shunt. All CHILD_SAs of a peer, which
+    /// follow each other, count as one, however many policies they have.
     fn has_room_for_child(&self, bounds: &IkeBounds) -> Result<(), NotOwn> {
         let most = bounds.max_children;
         let has_room = self.peers.len() + self.shunts < most as usize;

@@ -1,5 +1,5 @@
-//! Policies of charon's own that come, with their peers, in one change: one that charon adds, or all
-//! that another configuration admits again.
+//! Policies of charon's own that come, with their peers, in one change: one that charon adds, or
+//! all that another configuration admits again.
 
 use std::net::IpAddr;
 use std::sync::Arc;

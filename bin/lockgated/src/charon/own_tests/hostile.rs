@@ -184,7 +184,8 @@ fn sections(file: &[FilePolicy], bounds: Option<&Bounds>) -> String {
     }
     if let Some(Bounds { nets, last_peer, most, shunts }) = bounds {
         text += &format!(
-            "[ike]\nends = [\"192.0.2.1\", \"192.0.2.2\"]\npeers = [\"198.51.100.0-198.51.100.{last_peer}\"]\n{}\
+            "[ike]\nends = [\"192.0.2.1\", \"192.0.2.2\"]\n\
+             peers = [\"198.51.100.0-198.51.100.{last_peer}\"]\n{}\
              suites = [\"aes-128-gcm\"]\nmax_children = {most}\n",
             nets.keys()
         );
@@ -246,14 +247,7 @@ impl World {
                 let there = format!("198.51.100.{remote}");
                 let named = Policy { destination: end(&there), ..base.policy };
                 let policy = AddPolicy { policy: named, action, priority, ..base };
-                let answer = self.lab.ask(Request::AddPolicy(policy.clone())).await;
-                match answer.status {
-                    Status::Done => {
-                        self.known.retain(|known| name_of(&known.policy) != name_of(&policy));
-                        self.known.push(Known { policy, nets, remote });
-                    }
-                    _ => seen.refused += 1,
-                }
+                self.add_policy(Known { policy, nets, remote }, seen).await;
             }
             Step::Delete(which) if !self.known.is_empty() => {
                 let place = which.index(self.known.len());
@@ -283,15 +277,7 @@ impl World {
                 self.shift(place, ends, port, seen).await;
             }
             Step::StandIn(which) if !self.known.is_empty() => {
-                let Known { policy, nets, remote } = &self.known[which.index(self.known.len())];
-                let (nets, remote) = (*nets, *remote);
-                let policy = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
-                let is_mine = remote != 1;
-                if self.lab.ask(Request::AddPolicy(policy.clone())).await.status == Status::Done {
-                    self.known.retain(|known| name_of(&known.policy) != name_of(&policy));
-                    // What drops for a peer of the file changes nothing.
-                    self.known.extend(is_mine.then_some(Known { policy, nets, remote }));
-                }
+                self.stand_in(which.index(self.known.len())).await;
             }
             Step::FlushPolicies => {
                 self.known.clear();
@@ -319,6 +305,33 @@ impl World {
                 seen.taken_away += u32::from(self.own_policies() < before);
             }
             Step::Delete(_) | Step::DeleteSa(_) | Step::Move { .. } | Step::StandIn(_) => {}
+        }
+    }
+
+    async fn add_policy(&mut self, asked: Known, seen: &mut Seen) {
+        let answer = self.lab.ask(Request::AddPolicy(asked.policy.clone())).await;
+        match answer.status {
+            Status::Done => {
+                self.known.retain(|known| name_of(&known.policy) != name_of(&asked.policy));
+                self.known.push(asked);
+            }
+            _ => seen.refused += 1,
+        }
+    }
+
+    /// Adds what drops packets in place of a policy that protects them.
+    async fn stand_in(&mut self, place: usize) {
+        let Known { policy, nets, remote } = &self.known[place];
+        let (nets, remote) = (*nets, *remote);
+        if policy.action != PolicyAction::Protect {
+            return;
+        }
+        let policy = AddPolicy { action: PolicyAction::Drop, ..policy.clone() };
+        let answer = self.lab.ask(Request::AddPolicy(policy.clone())).await;
+        // What drops for a peer of the file changes nothing.
+        if answer.status == Status::Done && remote != 1 {
+            self.known.retain(|known| name_of(&known.policy) != name_of(&policy));
+            self.known.push(Known { policy, nets, remote });
         }
     }
 
