@@ -40,7 +40,8 @@ struct Wish<'w> {
     instead: Option<&'w dyn Fn(&PeerEntry) -> String>,
     /// Other plans of a gateway's charon.
     child: &'w dyn Fn(u8, &mut ChildPlan),
-    /// Roots of another Debian, with the gateways' charons.
+    /// Roots of another Debian, with the gateways' charons. As the others are: one for the first
+    /// gateway, where `make test-long PART=charon6` has made it.
     roots: [Option<PathBuf>; 2],
 }
 
@@ -53,7 +54,7 @@ impl Default for Wish<'_> {
             peer: &|_, _| (),
             instead: None,
             child: &|_, _| (),
-            roots: [None, None],
+            roots: [debian_13::root(), None],
         }
     }
 }

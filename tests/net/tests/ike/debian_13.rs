@@ -14,9 +14,14 @@ use serde_json::Value;
 use super::moves::{Sections, moves_of, to_the_second_address};
 use super::{Place, Wish};
 
-/// The root that the part has made. Says loudly if there is none.
-fn root(test: &str) -> Option<PathBuf> {
-    let root = std::env::var_os(ROOT_VARIABLE).map(PathBuf::from);
+/// The root that the part has made.
+pub(super) fn root() -> Option<PathBuf> {
+    std::env::var_os(ROOT_VARIABLE).map(PathBuf::from)
+}
+
+/// The root. Says loudly if there is none.
+fn root_for(test: &str) -> Option<PathBuf> {
+    let root = root();
     if root.is_none() {
         println!("SKIPPED: {test}: {ROOT_VARIABLE} names no root: make test-long PART=charon6");
     }
@@ -28,7 +33,7 @@ const NEW: u8 = 1;
 
 /// Two gateways, whose first has a charon of Debian 13.
 fn mixed(test: &str) -> Option<Place> {
-    let wish = Wish { roots: [Some(root(test)?), None], ..Wish::default() };
+    let wish = Wish { roots: [Some(root_for(test)?), None], ..Wish::default() };
     let place = Place::of(test, lab(test, Plan::default())?, &wish)?;
     let [new, old] = [1, 2].map(|number| place.swanctl(number, &["--version", "--daemon"]));
     assert!(new.contains(" 6.") && old.contains(" 5."), "{new} {old}");
@@ -116,7 +121,7 @@ fn after_kills_of_the_daemon_and_of_charon_6_no_key_comes_again_and_traffic_goes
 #[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
 fn sas_of_charon_6_and_charon_5_follow_a_gateway_that_moves() {
     let test = "sas_of_charon_6_and_charon_5";
-    let Some(root) = root(test) else { return };
+    let Some(root) = root_for(test) else { return };
     // The second gateway moves.
     for roots in [[None, Some(root.clone())], [Some(root), None]] {
         moves_of(test, &to_the_second_address(), Sections::Peers, roots);
@@ -128,7 +133,7 @@ fn sas_of_charon_6_and_charon_5_follow_a_gateway_that_moves() {
 #[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
 fn keys_of_two_exchanges_change_under_streams_without_a_loss() {
     let test = "keys_of_two_exchanges";
-    let Some(root) = root(test) else { return };
+    let Some(root) = root_for(test) else { return };
     let Some(lab) = lab(test, Plan::default()) else { return };
     let child = |_: u8, plan: &mut ChildPlan| {
         plan.connection = "mobike = no\nproposals = aes256-sha256-x25519-ke1_ecp384".into();
@@ -162,7 +167,7 @@ fn keys_of_two_exchanges_change_under_streams_without_a_loss() {
 #[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
 fn two_charons_of_debian_13_carry_both_modes() {
     let test = "two_charons_of_debian_13";
-    let Some(root) = root(test) else { return };
+    let Some(root) = root_for(test) else { return };
     for mode in ["tunnel", "transport"] {
         let Some(lab) = lab(test, Plan::default()) else { return };
         let transport = mode == "transport";

@@ -121,7 +121,9 @@ fn charon_asks_whether_the_peer_lives_only_if_nothing_comes_from_it() {
         let (arrived, sent) = (stream.received(), stream.sent.len());
         assert!(sent > 0 && 2 * arrived >= sent, "{arrived} of {sent}");
     }
-    assert_eq!(while_busy, 0, "{}", place.charon(1).log());
+    // charon 6 asks all the same, unless ESP is in UDP (its NEWS of 6.0.1).
+    let is_charon_6 = place.roots[0].is_some();
+    assert_eq!(while_busy > 0, is_charon_6, "{}", place.charon(1).log());
     wait_for("charon asks", || asked(&place) > 0);
 }
 
