@@ -20,6 +20,9 @@ const RELEASE: Release = Release::Trixie;
 
 /// Tries the package in the root, and then charon.
 pub(crate) fn run(built: &Built) -> Result<Outcome, Failure> {
+    if Release::of_this_machine() == RELEASE {
+        return Ok(Outcome::Skipped("this machine's own charon is that one: make test runs it"));
+    }
     let folder = target_directory().join("debian/charon-13");
     let plugins = deb::plugins(&folder)?;
     let Some(fits) = plugins.iter().find(|plugin| plugin.release == RELEASE) else {

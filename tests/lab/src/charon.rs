@@ -105,8 +105,17 @@ pub fn plugin() -> Result<PathBuf, LabError> {
     found.ok_or(LabError::NotBuilt { program: "libstrongswan-lockgate.so", variable })
 }
 
+/// Root of another Debian, whose charon runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Root<'a> {
+    /// Its folder.
+    pub folder: &'a Path,
+    /// Plugin in place of the one that is installed there, which `None` means.
+    pub plugin: Option<&'a Path>,
+}
+
 /// Gives a root what its programs expect of a kernel, and the folders behind it, at their places;
-/// runs the rest there. `$0` is the root, `$1` and `$2` the folders.
+/// runs the rest there. `$0` is the root, `$1` and `$2` the folders, `$3` a plugin or nothing.
 const WITHIN: &str = r#"
 root=$0 &&
 mount -t tmpfs none "$root/run" && mount -t tmpfs none "$root/tmp" &&
@@ -115,12 +124,17 @@ mount --rbind /dev "$root/dev" &&
 for folder in "$1" "$2"; do
     mkdir -p "$root$folder" && mount --bind "$folder" "$root$folder" || exit
 done &&
-shift 2 && exec chroot "$root" "$@""#;
+if [ -n "$3" ]; then
+    mount --bind "$3" "$root/usr/lib/ipsec/plugins/libstrongswan-lockgate.so" || exit
+fi &&
+shift 3 && exec chroot "$root" "$@""#;
 
 /// Returns the words that run what follows in a root, which sees these folders alone besides.
-fn within(root: &Path, folders: [&Path; 2]) -> Vec<String> {
+fn within(root: Root<'_>, folders: [&Path; 2]) -> Vec<String> {
     let words = ["--mount", "sh", "-c", WITHIN].map(str::to_owned);
-    let paths = [root, folders[0], folders[1]].map(|path| path.display().to_string());
+    let plugin = root.plugin.unwrap_or(Path::new(""));
+    let paths = [root.folder, folders[0], folders[1], plugin];
+    let paths = paths.map(|path| path.display().to_string());
     words.into_iter().chain(paths).collect()
 }
 
@@ -156,18 +170,18 @@ impl Charon {
         Charon::launch(namespace, directory, &plan)
     }
 
-    /// Starts a charon as [`Charon::start`] does, of another Debian, whose root is a folder: with
-    /// its programs, libraries and settings, and the plugin that is installed there.
+    /// Starts a charon as [`Charon::start`] does, of another Debian: with its programs, libraries,
+    /// settings and plugin.
     ///
     /// # Errors
     /// As [`Charon::start`].
     pub fn start_in(
-        root: &Path,
+        root: Root<'_>,
         namespace: &Namespace,
         directory: &Path,
         (run_dir, child): (&Path, &ChildPlan),
     ) -> Result<Charon, LabError> {
-        check_root(root)?;
+        check_root(root.folder)?;
         let (esp, connections) = (Esp::Lockgate(run_dir), connection(child));
         let plan = CharonPlan { esp, connections, keys_in_log: KeysInLog::No };
         prepare(directory, &plan)?;

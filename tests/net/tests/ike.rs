@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use net::{AGAIN, Lab, lab, wait_for};
+use netlab::charon::Root;
 use netlab::ping::Ping;
 use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan, LabError, PeerEntry};
@@ -129,7 +130,10 @@ impl Place {
         let gateway = &gateways.site(number).gateway;
         let charon = match &self.roots[place] {
             None => Charon::start(gateway, &directory, plan)?,
-            Some(root) => Charon::start_in(root, gateway, &directory, plan)?,
+            Some(folder) => {
+                let root = Root { folder, plugin: None };
+                Charon::start_in(root, gateway, &directory, plan)?
+            }
         };
         self.charons[place] = Some(charon);
         wait_for("charon's plugin connects", || {

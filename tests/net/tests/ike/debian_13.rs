@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use net::{lab, wait_for};
-use netlab::charon::ROOT_VARIABLE;
+use netlab::charon::{self, ROOT_VARIABLE, Root};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan};
@@ -114,6 +114,33 @@ fn after_kills_of_the_daemon_and_of_charon_6_no_key_comes_again_and_traffic_goes
     };
     wait_for("the SAs that the first charon left are replaced", is_replaced);
     place.lab.flows_again();
+}
+
+/// Somebody has copied the plugin of Debian 12 into Debian 13; dpkg would have refused it.
+#[test]
+#[ignore = "make test-long PART=charon6: needs a root of Debian 13"]
+fn the_plugin_for_another_charon_refuses_all_sas_and_leaves_none_to_linux() {
+    let Some(mut place) = mixed("the_plugin_for_another_charon") else { return };
+    place.charons[0].as_mut().expect("it runs").kill();
+    wait_for("charon is gone", || !place.events(NEW, "charon_gone").is_empty());
+    let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
+    let directory = place.lab.gateways.directory().join("charon-1");
+    let gateway = &place.lab.gateways.site(NEW).gateway;
+    let run_dir = place.lab.gateways.file(NEW).run_dir();
+    let plan = (&*run_dir, &place.children[0]);
+    let (folder, plugin) = (root().expect("it is there"), charon::plugin().unwrap());
+    let root = Root { folder: &folder, plugin: Some(&plugin) };
+    let wrong = Charon::start_in(root, gateway, &directory, plan).unwrap();
+    wrong.swanctl(gateway, &["--initiate", "--child", "net"]).unwrap_err();
+    let log = wrong.log();
+    assert!(log.contains("built for strongSwan 5.9.8, which this charon is not"), "{log}");
+    assert!(log.contains("IT REFUSES ALL IPSEC"), "{log}");
+    let to = place.lab.gateways.site(2).host_v4();
+    let answers = Ping::new(&to, 3).run(&place.lab.gateways.site(1).host).unwrap();
+    assert_eq!(answers.received, 0, "{}", answers.text);
+    assert!(place.sas(1).is_empty() && place.sas(2).is_empty());
+    let wire = netlab::Tally::of(&capture.stop().unwrap()).unwrap();
+    assert_eq!((wire.esp, wire.clear), (0, 0), "{wire:?}");
 }
 
 /// RFC 4555, from each of the two versions.
