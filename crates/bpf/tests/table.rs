@@ -126,293 +126,324 @@ fn check(steering: &Steering, cases: Vec<Case>) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+// AX-27
 #[test]
 fn protected_ports_leave_to_linux_what_is_for_the_box_or_not_for_us() {
-    // AX-27
+    let Some((steering, _socket)) = steering("protected ports") else { return };
+    check(&steering, [from_inside(), odd_from_inside(), frames_from_inside()].concat());
+}
+
+/// By protected ports: what is forwarded, and what is for us.
+fn from_inside() -> Vec<Case> {
     use By::{Dmz, Lan};
     use Counter::*;
-    let Some((steering, _socket)) = steering("protected ports") else { return };
     let host = |what, packet| to_us(Lan, what, packet, PassedToHost);
     let worker = |what, packet| to_us(Lan, what, packet, ToWorker);
-    check(
-        &steering,
-        vec![
-            worker("forwarded UDP", v4("10.1.0.5", "10.2.0.1").udp(1, 2)),
-            worker("forwarded v6", v6("2001:db8:1::5", "2001:db8:2::1").tcp(1, 2)),
-            to_us(Dmz, "forwarded, tagged", v4("10.9.0.5", "10.2.0.1").udp(1, 2), ToWorker),
-            to_us(Dmz, "to us, tagged", v4("10.9.0.5", "10.9.0.1").udp(1, 2), PassedToHost),
-            to_us(Dmz, "no overlay here", v4("10.9.0.5", "10.9.0.1").udp(1, OVERLAY), PassedToHost),
-            host("to us", v4("10.1.0.5", "10.1.0.1").tcp(1, 22)),
-            host("to us, another port's address", v4("10.1.0.5", "10.9.0.1").tcp(1, 22)),
-            host("to us, the outer address", v4("10.1.0.5", "192.0.2.1").udp(1, 4500)),
-            host("to us, v6", v6("2001:db8:1::5", "2001:db8:1::1").tcp(1, 22)),
-            host("to us, link-local", v6("fe80::5", "fe80::1").icmp(135, 0, [0; 4])),
-            host("to us, ESP", v4("10.1.0.5", "10.1.0.1").protocol(ESP)),
-            host(
-                "to us, first fragment",
-                v4("10.1.0.5", "10.1.0.1").udp(1, 2).payload_of(24).fragment(0, true),
-            ),
-            host("to us, later fragment", v4("10.1.0.5", "10.1.0.1").udp(1, 2).fragment(4, false)),
-            host(
-                "to us, v6 fragment",
-                v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).fragment(4, false),
-            ),
-            host(
-                "to us, extension headers",
-                v6("2001:db8:1::5", "2001:db8:1::1")
-                    .udp(1, 2)
-                    .extension(0, &[])
-                    .extension(60, &[1, 4]),
-            ),
-            worker("from our own address", v4("10.1.0.1", "10.9.0.1").udp(1, 2)),
-            worker("to us, with options", v4("10.1.0.5", "10.1.0.1").udp(1, 2).options(&[1])),
-            worker("to a mapped address", v6("2001:db8:1::5", "::ffff:10.1.0.1").udp(1, 2)),
-            worker("from a mapped address", v6("::ffff:10.1.0.5", "2001:db8:1::1").udp(1, 2)),
-            worker("from loopback", v4("127.0.0.1", "10.1.0.1").udp(1, 2)),
-            worker("from a group", v4("224.0.0.1", "10.1.0.1").udp(1, 2)),
-            worker("from nobody, v6", v6("::", "2001:db8:1::1").udp(1, 2)),
-            worker("multicast to our station", v6("fe80::5", "ff02::1").icmp(135, 0, [0; 4])),
-            worker("TTL 0", v4("10.1.0.5", "10.1.0.1").udp(1, 2).hop_limit(0)),
-            worker("hop limit 0", v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).hop_limit(0)),
-            worker(
-                "misplaced hop-by-hop options",
-                v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).extension(60, &[]).extension(0, &[]),
-            ),
-            worker(
-                "source route",
-                v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).extension(43, &[0, 1]),
-            ),
-            worker(
-                "ICMP cut short",
-                PacketBuilder::v4("10.1.0.5", "10.1.0.1").protocol(ICMP).payload_of(7),
-            ),
-            worker(
-                "TCP cut short",
-                PacketBuilder::v4("10.1.0.5", "10.1.0.1").protocol(TCP).payload_of(19),
-            ),
-            to(
-                Lan,
-                OTHER_MAC,
-                "another station",
-                v4("10.1.0.5", "10.2.0.1").udp(1, 2),
-                PassedNotToUs,
-            ),
-            to(
-                Lan,
-                BROADCAST,
-                "broadcast",
-                v4("10.1.0.5", "255.255.255.255").udp(68, 67),
-                PassedNotToUs,
-            ),
-            to(
-                Lan,
-                MULTICAST_V4,
-                "multicast",
-                v4("10.1.0.5", "224.0.0.18").protocol(112),
-                PassedNotToUs,
-            ),
-            to(
-                Lan,
-                ALL_NODES,
-                "multicast v6",
-                v6("fe80::5", "ff02::1").icmp(134, 0, [0; 4]),
-                PassedNotToUs,
-            ),
-            raw(Lan, LAN_MAC, 0x0806, "ARP to us", PassedArpNd),
-            raw(Lan, BROADCAST, 0x0806, "ARP to all", PassedArpNd),
-            raw(Lan, LAN_MAC, 0x88cc, "LLDP to us", PassedNotIp),
-            raw(Lan, LAN_MAC, 0x0800, "IPv4 that is none", ToWorker),
-            raw(Lan, LAN_MAC, 0x86dd, "IPv6 that is none", ToWorker),
-        ],
-    );
+    vec![
+        worker("forwarded UDP", v4("10.1.0.5", "10.2.0.1").udp(1, 2)),
+        worker("forwarded v6", v6("2001:db8:1::5", "2001:db8:2::1").tcp(1, 2)),
+        to_us(Dmz, "forwarded, tagged", v4("10.9.0.5", "10.2.0.1").udp(1, 2), ToWorker),
+        to_us(Dmz, "to us, tagged", v4("10.9.0.5", "10.9.0.1").udp(1, 2), PassedToHost),
+        to_us(Dmz, "no overlay here", v4("10.9.0.5", "10.9.0.1").udp(1, OVERLAY), PassedToHost),
+        host("to us", v4("10.1.0.5", "10.1.0.1").tcp(1, 22)),
+        host("to us, another port's address", v4("10.1.0.5", "10.9.0.1").tcp(1, 22)),
+        host("to us, the outer address", v4("10.1.0.5", "192.0.2.1").udp(1, 4500)),
+        host("to us, v6", v6("2001:db8:1::5", "2001:db8:1::1").tcp(1, 22)),
+        host("to us, link-local", v6("fe80::5", "fe80::1").icmp(135, 0, [0; 4])),
+        host("to us, ESP", v4("10.1.0.5", "10.1.0.1").protocol(ESP)),
+        host(
+            "to us, first fragment",
+            v4("10.1.0.5", "10.1.0.1").udp(1, 2).payload_of(24).fragment(0, true),
+        ),
+        host("to us, later fragment", v4("10.1.0.5", "10.1.0.1").udp(1, 2).fragment(4, false)),
+        host(
+            "to us, v6 fragment",
+            v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).fragment(4, false),
+        ),
+        host(
+            "to us, extension headers",
+            v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).extension(0, &[]).extension(60, &[1, 4]),
+        ),
+    ]
+}
+
+/// By a protected port: to us, and nothing for Linux all the same.
+fn odd_from_inside() -> Vec<Case> {
+    let worker = |what, packet| to_us(By::Lan, what, packet, Counter::ToWorker);
+    vec![
+        worker("from our own address", v4("10.1.0.1", "10.9.0.1").udp(1, 2)),
+        worker("to us, with options", v4("10.1.0.5", "10.1.0.1").udp(1, 2).options(&[1])),
+        worker("to a mapped address", v6("2001:db8:1::5", "::ffff:10.1.0.1").udp(1, 2)),
+        worker("from a mapped address", v6("::ffff:10.1.0.5", "2001:db8:1::1").udp(1, 2)),
+        worker("from loopback", v4("127.0.0.1", "10.1.0.1").udp(1, 2)),
+        worker("from a group", v4("224.0.0.1", "10.1.0.1").udp(1, 2)),
+        worker("from nobody, v6", v6("::", "2001:db8:1::1").udp(1, 2)),
+        worker("multicast to our station", v6("fe80::5", "ff02::1").icmp(135, 0, [0; 4])),
+        worker("TTL 0", v4("10.1.0.5", "10.1.0.1").udp(1, 2).hop_limit(0)),
+        worker("hop limit 0", v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).hop_limit(0)),
+        worker(
+            "misplaced hop-by-hop options",
+            v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).extension(60, &[]).extension(0, &[]),
+        ),
+        worker(
+            "source route",
+            v6("2001:db8:1::5", "2001:db8:1::1").udp(1, 2).extension(43, &[0, 1]),
+        ),
+        worker(
+            "ICMP cut short",
+            PacketBuilder::v4("10.1.0.5", "10.1.0.1").protocol(ICMP).payload_of(7),
+        ),
+        worker(
+            "TCP cut short",
+            PacketBuilder::v4("10.1.0.5", "10.1.0.1").protocol(TCP).payload_of(19),
+        ),
+    ]
+}
+
+/// By a protected port: to other link addresses, and of other protocols.
+fn frames_from_inside() -> Vec<Case> {
+    use By::Lan;
+    use Counter::*;
+    vec![
+        to(Lan, OTHER_MAC, "another station", v4("10.1.0.5", "10.2.0.1").udp(1, 2), PassedNotToUs),
+        to(
+            Lan,
+            BROADCAST,
+            "broadcast",
+            v4("10.1.0.5", "255.255.255.255").udp(68, 67),
+            PassedNotToUs,
+        ),
+        to(
+            Lan,
+            MULTICAST_V4,
+            "multicast",
+            v4("10.1.0.5", "224.0.0.18").protocol(112),
+            PassedNotToUs,
+        ),
+        to(
+            Lan,
+            ALL_NODES,
+            "multicast v6",
+            v6("fe80::5", "ff02::1").icmp(134, 0, [0; 4]),
+            PassedNotToUs,
+        ),
+        raw(Lan, LAN_MAC, 0x0806, "ARP to us", PassedArpNd),
+        raw(Lan, BROADCAST, 0x0806, "ARP to all", PassedArpNd),
+        raw(Lan, LAN_MAC, 0x88cc, "LLDP to us", PassedNotIp),
+        raw(Lan, LAN_MAC, 0x0800, "IPv4 that is none", ToWorker),
+        raw(Lan, LAN_MAC, 0x86dd, "IPv6 that is none", ToWorker),
+    ]
 }
 
 #[test]
 fn unprotected_ports_leave_to_linux_only_what_is_carved_out() {
-    use Counter::*;
     let Some((steering, _socket)) = steering("unprotected ports") else { return };
-    let pass = |what, packet| to_us(By::Wan, what, packet, PassedAllowHost);
-    let found = |what, packet| to_us(By::Wan, what, packet, PassedArpNd);
-    let worker = |what, packet| to_us(By::Wan, what, packet, ToWorker);
-    let ike = |source, destination| v4(source, destination).udp(500, 500);
+    check(&steering, [listed_or_not(), in_udp_or_in_fragments(), of_neighbours()].concat());
+}
+
+fn ike(source: &str, destination: &str) -> PacketBuilder {
+    v4(source, destination).udp(500, 500)
+}
+
+fn allowed(what: &'static str, packet: PacketBuilder) -> Case {
+    to_us(By::Wan, what, packet, Counter::PassedAllowHost)
+}
+
+fn by_worker(what: &'static str, packet: PacketBuilder) -> Case {
+    to_us(By::Wan, what, packet, Counter::ToWorker)
+}
+
+/// By the unprotected port: packets of protocols and ports that are listed, and of others.
+fn listed_or_not() -> Vec<Case> {
+    let (pass, worker) = (allowed, by_worker);
+    vec![
+        worker("ESP to us", v4("198.51.100.7", "192.0.2.1").protocol(ESP)),
+        worker("ESP v6 to us", v6("2001:db8:fd::9", "2001:db8:ff::1").protocol(ESP)),
+        worker("clear, forwarded", v4("198.51.100.7", "10.1.0.5").tcp(1, 80)),
+        worker("clear, to an address inside", ike("198.51.100.7", "10.1.0.1")),
+        worker("clear, not listed", v4("198.51.100.7", "192.0.2.1").tcp(1, 22)),
+        pass("IKE", ike("198.51.100.7", "192.0.2.1")),
+        pass("IKE v6", v6("2001:db8:fd::9", "2001:db8:ff::1").udp(500, 500)),
+        pass("IKE to link-local", v6("fe80::9", "fe80::2").udp(500, 500)),
+        pass("IKE to any link-local of ours", v6("fe80::9", "fe80::1").udp(500, 500)),
+        pass("IKE to v4 link-local", ike("198.51.100.7", "169.254.3.4")),
+        pass("first port of a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8000)),
+        pass("last port of a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8010)),
+        worker("before a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 7999)),
+        worker("behind a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8011)),
+        worker("a listed port as source", v4("198.51.100.7", "192.0.2.1").udp(500, 1)),
+        pass("whole protocol", v4("198.51.100.7", "192.0.2.1").icmp(8, 0, [0; 4])),
+        worker(
+            "fragmentation needed",
+            v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(28),
+        ),
+        pass(
+            "unreachable for another reason",
+            v4("198.51.100.7", "192.0.2.1").icmp(3, 3, [0; 4]).payload_of(28),
+        ),
+        pass(
+            "fragmentation needed, in fragments",
+            v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(56).fragment(0, true),
+        ),
+        worker("ICMPv6 is not ICMP", v6("2001:db8:fd::9", "2001:db8:ff::1").icmp(128, 0, [0; 4])),
+    ]
+}
+
+/// By the unprotected port: by the marker of ESP in UDP, and in fragments.
+fn in_udp_or_in_fragments() -> Vec<Case> {
+    let (pass, worker) = (allowed, by_worker);
     let natt = |payload: &[u8]| {
         PacketBuilder::v4("198.51.100.7", "192.0.2.1").udp(4500, 4500).payload(payload)
     };
-    check(
-        &steering,
-        vec![
-            worker("ESP to us", v4("198.51.100.7", "192.0.2.1").protocol(ESP)),
-            worker("ESP v6 to us", v6("2001:db8:fd::9", "2001:db8:ff::1").protocol(ESP)),
-            worker("clear, forwarded", v4("198.51.100.7", "10.1.0.5").tcp(1, 80)),
-            worker("clear, to an address inside", ike("198.51.100.7", "10.1.0.1")),
-            worker("clear, not listed", v4("198.51.100.7", "192.0.2.1").tcp(1, 22)),
-            pass("IKE", ike("198.51.100.7", "192.0.2.1")),
-            pass("IKE v6", v6("2001:db8:fd::9", "2001:db8:ff::1").udp(500, 500)),
-            pass("IKE to link-local", v6("fe80::9", "fe80::2").udp(500, 500)),
-            pass("IKE to any link-local of ours", v6("fe80::9", "fe80::1").udp(500, 500)),
-            pass("IKE to v4 link-local", ike("198.51.100.7", "169.254.3.4")),
-            pass("first port of a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8000)),
-            pass("last port of a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8010)),
-            worker("before a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 7999)),
-            worker("behind a range", v4("198.51.100.7", "192.0.2.1").tcp(1, 8011)),
-            worker("a listed port as source", v4("198.51.100.7", "192.0.2.1").udp(500, 1)),
-            pass("whole protocol", v4("198.51.100.7", "192.0.2.1").icmp(8, 0, [0; 4])),
-            worker(
-                "fragmentation needed",
-                v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(28),
-            ),
-            pass(
-                "unreachable for another reason",
-                v4("198.51.100.7", "192.0.2.1").icmp(3, 3, [0; 4]).payload_of(28),
-            ),
-            pass(
-                "fragmentation needed, in fragments",
-                v4("198.51.100.7", "192.0.2.1").icmp(3, 4, [0; 4]).payload_of(56).fragment(0, true),
-            ),
-            worker(
-                "ICMPv6 is not ICMP",
-                v6("2001:db8:fd::9", "2001:db8:ff::1").icmp(128, 0, [0; 4]),
-            ),
-            pass("IKE behind the zero marker", natt(&[0, 0, 0, 0, 9, 9])),
-            pass("the zero marker alone", natt(&[0; 4])),
-            worker("ESP in UDP", natt(&[0, 0, 1, 0, 0, 0, 0, 1])),
-            worker("keepalive", natt(&[0xff])),
-            worker("not a keepalive", natt(&[0xfe])),
-            worker("two bytes", natt(&[0xff, 0xff])),
-            worker("half a marker", natt(&[0, 0, 0])),
-            worker("no data on 4500", natt(&[])),
-            pass(
-                "later UDP fragment",
-                v4("198.51.100.7", "192.0.2.1").udp(1, 2).fragment(4, false),
-            ),
-            worker(
-                "later fragment, not listed",
-                v4("198.51.100.7", "192.0.2.1").protocol(47).fragment(4, false),
-            ),
-            pass(
-                "first fragment of IKE",
-                ike("198.51.100.7", "192.0.2.1").payload_of(24).fragment(0, true),
-            ),
-            worker(
-                "first fragment, not listed",
-                v4("198.51.100.7", "192.0.2.1").udp(1, 2).payload_of(24).fragment(0, true),
-            ),
-            worker("IKE from inside", ike("10.1.0.5", "192.0.2.1")),
-            pass("IKE from a hole in what is inside", ike("10.2.0.5", "192.0.2.1")),
-            worker("IKE from inside the hole", ike("10.2.129.5", "192.0.2.1")),
-            pass("IKE from one host inside the hole", ike("10.2.200.1", "192.0.2.1")),
-            worker("IKE v6 from inside", v6("2001:db8:1::5", "2001:db8:ff::1").udp(500, 500)),
-            worker("IKE from our own address", ike("192.0.2.1", "192.0.2.1")),
-            worker("IKE from our address inside", ike("10.1.0.1", "192.0.2.1")),
-            found(
-                "solicitation",
-                v6("2001:db8:ff::9", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(255),
-            ),
-            worker(
-                "solicitation from far",
-                v6("2001:db8:ff::9", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(254),
-            ),
-            worker(
-                "solicitation for one inside",
-                v6("2001:db8:ff::9", "2001:db8:1::1").icmp(135, 0, [0; 4]).hop_limit(255),
-            ),
-            worker(
-                "solicitation in fragments",
-                v6("2001:db8:ff::9", "2001:db8:ff::1")
-                    .icmp(135, 0, [0; 4])
-                    .payload_of(24)
-                    .hop_limit(255)
-                    .fragment(0, true),
-            ),
-            worker(
-                "multicast listener report",
-                v6("fe80::9", "fe80::2").icmp(143, 0, [0; 4]).hop_limit(255),
-            ),
-        ],
-    );
+    vec![
+        pass("IKE behind the zero marker", natt(&[0, 0, 0, 0, 9, 9])),
+        pass("the zero marker alone", natt(&[0; 4])),
+        worker("ESP in UDP", natt(&[0, 0, 1, 0, 0, 0, 0, 1])),
+        worker("keepalive", natt(&[0xff])),
+        worker("not a keepalive", natt(&[0xfe])),
+        worker("two bytes", natt(&[0xff, 0xff])),
+        worker("half a marker", natt(&[0, 0, 0])),
+        worker("no data on 4500", natt(&[])),
+        pass("later UDP fragment", v4("198.51.100.7", "192.0.2.1").udp(1, 2).fragment(4, false)),
+        worker(
+            "later fragment, not listed",
+            v4("198.51.100.7", "192.0.2.1").protocol(47).fragment(4, false),
+        ),
+        pass(
+            "first fragment of IKE",
+            ike("198.51.100.7", "192.0.2.1").payload_of(24).fragment(0, true),
+        ),
+        worker(
+            "first fragment, not listed",
+            v4("198.51.100.7", "192.0.2.1").udp(1, 2).payload_of(24).fragment(0, true),
+        ),
+    ]
+}
+
+/// By the unprotected port: from addresses inside, and of neighbour discovery.
+fn of_neighbours() -> Vec<Case> {
+    let (pass, worker) = (allowed, by_worker);
+    let found = |what, packet| to_us(By::Wan, what, packet, Counter::PassedArpNd);
+    vec![
+        worker("IKE from inside", ike("10.1.0.5", "192.0.2.1")),
+        pass("IKE from a hole in what is inside", ike("10.2.0.5", "192.0.2.1")),
+        worker("IKE from inside the hole", ike("10.2.129.5", "192.0.2.1")),
+        pass("IKE from one host inside the hole", ike("10.2.200.1", "192.0.2.1")),
+        worker("IKE v6 from inside", v6("2001:db8:1::5", "2001:db8:ff::1").udp(500, 500)),
+        worker("IKE from our own address", ike("192.0.2.1", "192.0.2.1")),
+        worker("IKE from our address inside", ike("10.1.0.1", "192.0.2.1")),
+        found(
+            "solicitation",
+            v6("2001:db8:ff::9", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(255),
+        ),
+        worker(
+            "solicitation from far",
+            v6("2001:db8:ff::9", "2001:db8:ff::1").icmp(135, 0, [0; 4]).hop_limit(254),
+        ),
+        worker(
+            "solicitation for one inside",
+            v6("2001:db8:ff::9", "2001:db8:1::1").icmp(135, 0, [0; 4]).hop_limit(255),
+        ),
+        worker(
+            "solicitation in fragments",
+            v6("2001:db8:ff::9", "2001:db8:ff::1")
+                .icmp(135, 0, [0; 4])
+                .payload_of(24)
+                .hop_limit(255)
+                .fragment(0, true),
+        ),
+        worker(
+            "multicast listener report",
+            v6("fe80::9", "fe80::2").icmp(143, 0, [0; 4]).hop_limit(255),
+        ),
+    ]
 }
 
 #[test]
 fn of_groups_on_unprotected_ports_only_what_is_listed_passes() {
-    use Counter::*;
     let Some((steering, _socket)) = steering("groups") else { return };
-    let group = |mac, what, packet, ends| to(By::Wan, mac, what, packet, ends);
-    let ike = |destination| v4("198.51.100.7", destination).udp(500, 500);
-    check(
-        &steering,
-        vec![
-            group(
-                OTHER_MAC,
-                "another station",
-                v4("10.1.0.5", "10.1.0.1").udp(1, 2),
-                PassedNotToUs,
-            ),
-            raw(By::Wan, BROADCAST, 0x0806, "ARP to all", PassedArpNd),
-            raw(By::Wan, WAN_MAC, 0x0806, "ARP to us", PassedArpNd),
-            raw(By::Wan, WAN_MAC, 0x88cc, "LLDP to us", ToWorker),
-            raw(By::Wan, BROADCAST, 0x88cc, "LLDP to a group", ToWorker),
-            group(BROADCAST, "listed broadcast", ike("255.255.255.255"), PassedAllowHost),
-            group(MULTICAST_V4, "listed multicast", ike("224.0.0.18"), PassedAllowHost),
-            group(
-                MULTICAST_V4,
-                "listed, with options",
-                ike("224.0.0.18").options(&[0x94, 4, 0, 0]),
-                PassedAllowHost,
-            ),
-            group(BROADCAST, "DHCP", v4("0.0.0.0", "255.255.255.255").udp(67, 68), ToWorker),
-            group(BROADCAST, "to our address, listed", ike("192.0.2.1"), PassedAllowHost),
-            group(BROADCAST, "to our address inside, listed", ike("10.1.0.1"), ToWorker),
-            group(
-                BROADCAST,
-                "to our address from an address inside",
-                v4("10.1.0.5", "192.0.2.1").udp(500, 500),
-                ToWorker,
-            ),
-            group(
-                BROADCAST,
-                "to all from an address of ours",
-                v4("192.0.2.1", "255.255.255.255").udp(500, 500),
-                ToWorker,
-            ),
-            group(
-                ALL_NODES,
-                "advertisement from an address inside",
-                v6("2001:db8:1::5", "ff02::1").icmp(136, 0, [0; 4]).hop_limit(255),
-                ToWorker,
-            ),
-            group(
-                BROADCAST,
-                "listed, from no address",
-                v4("0.0.0.0", "255.255.255.255").udp(500, 500),
-                PassedAllowHost,
-            ),
-            group(MULTICAST_V4, "ESP", v4("198.51.100.7", "224.0.0.1").protocol(ESP), ToWorker),
-            group(
-                ALL_NODES,
-                "advertisement",
-                v6("fe80::9", "ff02::1").icmp(134, 0, [0; 4]).hop_limit(255),
-                PassedArpNd,
-            ),
-            group(
-                ALL_NODES,
-                "is the address free?",
-                v6("::", "ff02::1").icmp(135, 0, [0; 4]).hop_limit(255),
-                PassedArpNd,
-            ),
-            group(
-                ALL_NODES,
-                "advertisement from far",
-                v6("fe80::9", "ff02::1").icmp(134, 0, [0; 4]),
-                ToWorker,
-            ),
-            group(
-                ALL_NODES,
-                "ping to all",
-                v6("fe80::9", "ff02::1").icmp(128, 0, [0; 4]),
-                ToWorker,
-            ),
-        ],
-    );
+    check(&steering, [to_groups_v4(), to_groups_and_discovery()].concat());
+}
+
+fn to_group(mac: [u8; 6], what: &'static str, packet: PacketBuilder, ends: Counter) -> Case {
+    to(By::Wan, mac, what, packet, ends)
+}
+
+/// By the unprotected port, over IPv4: broadcast, multicast, and frames that are not IP.
+fn to_groups_v4() -> Vec<Case> {
+    use Counter::*;
+    let group = to_group;
+    let ike = |destination| ike("198.51.100.7", destination);
+    vec![
+        group(OTHER_MAC, "another station", v4("10.1.0.5", "10.1.0.1").udp(1, 2), PassedNotToUs),
+        raw(By::Wan, BROADCAST, 0x0806, "ARP to all", PassedArpNd),
+        raw(By::Wan, WAN_MAC, 0x0806, "ARP to us", PassedArpNd),
+        raw(By::Wan, WAN_MAC, 0x88cc, "LLDP to us", ToWorker),
+        raw(By::Wan, BROADCAST, 0x88cc, "LLDP to a group", ToWorker),
+        group(BROADCAST, "listed broadcast", ike("255.255.255.255"), PassedAllowHost),
+        group(MULTICAST_V4, "listed multicast", ike("224.0.0.18"), PassedAllowHost),
+        group(
+            MULTICAST_V4,
+            "listed, with options",
+            ike("224.0.0.18").options(&[0x94, 4, 0, 0]),
+            PassedAllowHost,
+        ),
+        group(BROADCAST, "DHCP", v4("0.0.0.0", "255.255.255.255").udp(67, 68), ToWorker),
+        group(BROADCAST, "to our address, listed", ike("192.0.2.1"), PassedAllowHost),
+        group(BROADCAST, "to our address inside, listed", ike("10.1.0.1"), ToWorker),
+        group(
+            BROADCAST,
+            "to our address from an address inside",
+            v4("10.1.0.5", "192.0.2.1").udp(500, 500),
+            ToWorker,
+        ),
+        group(
+            BROADCAST,
+            "to all from an address of ours",
+            v4("192.0.2.1", "255.255.255.255").udp(500, 500),
+            ToWorker,
+        ),
+    ]
+}
+
+/// By the unprotected port: groups of IPv6, and what has no address.
+fn to_groups_and_discovery() -> Vec<Case> {
+    use Counter::*;
+    let group = to_group;
+    vec![
+        group(
+            ALL_NODES,
+            "advertisement from an address inside",
+            v6("2001:db8:1::5", "ff02::1").icmp(136, 0, [0; 4]).hop_limit(255),
+            ToWorker,
+        ),
+        group(
+            BROADCAST,
+            "listed, from no address",
+            v4("0.0.0.0", "255.255.255.255").udp(500, 500),
+            PassedAllowHost,
+        ),
+        group(MULTICAST_V4, "ESP", v4("198.51.100.7", "224.0.0.1").protocol(ESP), ToWorker),
+        group(
+            ALL_NODES,
+            "advertisement",
+            v6("fe80::9", "ff02::1").icmp(134, 0, [0; 4]).hop_limit(255),
+            PassedArpNd,
+        ),
+        group(
+            ALL_NODES,
+            "is the address free?",
+            v6("::", "ff02::1").icmp(135, 0, [0; 4]).hop_limit(255),
+            PassedArpNd,
+        ),
+        group(
+            ALL_NODES,
+            "advertisement from far",
+            v6("fe80::9", "ff02::1").icmp(134, 0, [0; 4]),
+            ToWorker,
+        ),
+        group(ALL_NODES, "ping to all", v6("fe80::9", "ff02::1").icmp(128, 0, [0; 4]), ToWorker),
+    ]
 }
 
 #[test]

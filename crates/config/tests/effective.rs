@@ -304,8 +304,9 @@ fn ike() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), section]
 }
 
-fn configuration() -> impl Strategy<Value = String> {
-    let node = (
+/// Keys of the node, its cache, metrics and directories.
+fn node() -> impl Strategy<Value = [String; 8]> {
+    let keys = (
         maybe(&["workers = \"auto\"", "workers = 1", "workers = 256"]),
         maybe(&["reserve_cores = 0", "reserve_cores = 1023"]),
         maybe(&["on_exit = \"open\"", "on_exit = \"closed\""]),
@@ -327,7 +328,12 @@ fn configuration() -> impl Strategy<Value = String> {
         maybe(&["run_dir = \"/r\\u0007\\\"\"", "state_dir = \"/s\"\nrun_dir = \"/tmp/x\""]),
         maybe(&["poll = \"busy\"", "poll = \"sleep\""]),
     );
-    let port = (
+    keys.prop_map(<[String; 8]>::from)
+}
+
+/// Keys of ports.
+fn port() -> impl Strategy<Value = [String; 4]> {
+    let keys = (
         maybe(&["vlan = 1", "vlan = 4094"]),
         maybe(&["mtu = 1280", "mtu = 65535"]),
         maybe(&["mac = \"fe:FF:ff:ff:ff:ff\""]),
@@ -336,6 +342,11 @@ fn configuration() -> impl Strategy<Value = String> {
             "allow_host = []",
         ]),
     );
+    keys.prop_map(<[String; 4]>::from)
+}
+
+/// Keys of peers.
+fn peer() -> impl Strategy<Value = [String; 6]> {
     let lifetime = maybe(&[
         "[peer.six.lifetime]",
         "[peer.six.lifetime]\nhard_packets = 1\nsoft_bytes = \"16777215T\"",
@@ -344,15 +355,20 @@ fn configuration() -> impl Strategy<Value = String> {
         "[peer.six.lifetime]\nsoft_seconds = 315360000\nsoft_idle_seconds = 1\n\
          hard_idle_seconds = 0x10",
     ]);
-    let peer = (
+    let keys = (
         maybe(&["mode = \"tunnel\"", "esn = true", "esn = false"]),
         carried(),
         maybe(&["replay_window = 32", "replay_window = 4096"]),
         maybe(&["mss_clamp = false", "mss_clamp = true"]),
         lifetime,
-        prop::sample::select(&["keys = \"file:2\"\nmanual = \"laboratory\"", "keys = \"api\""][..]),
+        prop::sample::select(&["keys = \"file:2\"\nmanual = \"laboratory\"", "keys = \"api\""][..])
+            .prop_map(String::from),
     );
-    let route = prop::sample::select(
+    keys.prop_map(<[String; 6]>::from)
+}
+
+fn route() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(
         &[
             "to = \"default\"\nvia = \"192.0.2.254\"",
             "to = \"0.0.0.0/1\"\nport = \"lan\"",
@@ -360,7 +376,10 @@ fn configuration() -> impl Strategy<Value = String> {
             "to = \"255.255.255.255/32\"\ntype = \"blackhole\"",
             "to = \"2001:db8:ffff::/48\"\nvia = \"2001:db8::2\"",
         ][..],
-    );
+    )
+}
+
+fn configuration() -> impl Strategy<Value = String> {
     let policies = prop::collection::vec(policy(), 0..4);
     let groups = (
         groups(),
@@ -372,12 +391,12 @@ fn configuration() -> impl Strategy<Value = String> {
         maybe(&["groups_out = [\"a\"]", "groups_out = [\"b\", \"b\"]"]),
     );
     let below = (overlays(), ike());
-    let parts = (node, port, peer, route, policies, groups, below);
+    let parts = (node(), port(), peer(), route(), policies, groups, below);
     parts.prop_map(|(node, port, peer, route, policies, groups, (overlays, ike))| {
         let (sections, groups_in, groups_out) = groups;
-        let (workers, cores, exit, keys, cache, metrics, directories, poll) = node;
-        let (vlan, mtu, mac, allow) = port;
-        let (mode, carried, window, clamp, lifetime, source) = peer;
+        let [workers, cores, exit, keys, cache, metrics, directories, poll] = node;
+        let [vlan, mtu, mac, allow] = port;
+        let [mode, carried, window, clamp, lifetime, source] = peer;
         let mut text = format!(
             "[node]\nname = \"n\"\n{workers}{cores}{exit}{keys}{directories}{poll}\
              [port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n{vlan}{mtu}{groups_in}\
