@@ -9,9 +9,12 @@
 //! ```
 //! The same with IPv6: 2001:db8:1::/48, 2001:db8:12::/48, 2001:db8:2::/48 and so on.
 
+mod cards;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use cards::{CARD, Wire, deciphered_mark, opened_mark, tags};
 use dataplane::{
     AcquireRequest, AddressUpdate, CacheUse, CapturedPacket, CounterRoom, Counters, FastPathUse,
     FlowCache, HostService, L4Checksum, Medium, Neighbour, NetdevId, NextHop, NextHopId, PathMtu,
@@ -20,15 +23,14 @@ use dataplane::{
 };
 use io::{MemoryFrames, MemoryPort};
 use ipsec::{
-    CardSeat, CardWork, InboundSa, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter,
-    SequenceNumbers, Spi, Suite, Tunnel,
+    InboundSa, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi, Suite,
+    Tunnel,
 };
 use policy::{
     Action, Direction, Policy, PolicyId, PortRange, SaSetId, Selector, Spd, UpperSelector,
 };
 use wire::link::{Link, Tag, ethertype};
-use wire::mark::MarkVlan;
-use wire::{Address, BATCH, CardHeader, Deciphered, Family, Mark};
+use wire::{Address, BATCH, CardHeader, Family, Mark};
 
 use crate::peer::{Agreement, Peer};
 
@@ -68,9 +70,6 @@ pub const WITHOUT_ROUTE: SetIndex = SetIndex(4);
 pub const REPLAY_WINDOW: u32 = 64;
 
 const DEVICES: usize = 3;
-
-/// The netdev whose card can have SAs: that of [`WAN`].
-pub const CARD: NetdevId = NetdevId(1);
 
 /// The three spokes.
 pub fn agreements() -> [Agreement; 3] {
@@ -150,39 +149,6 @@ impl Hub {
         self.parts.sets[place].tunnel = agreement.encapsulation().tunnel;
     }
 
-    /// Puts the SAs of a set, as they are agreed on now, into the card of [`WAN`], by their
-    /// [`tags`].
-    ///
-    /// # Panics
-    /// For a set without an agreement.
-    pub fn seat(&mut self, set: SetIndex) {
-        self.seat_on(set, CARD);
-    }
-
-    /// Puts the SAs of a set into the card of a netdev, as [`Hub::seat`] does.
-    ///
-    /// # Panics
-    /// As [`Hub::seat`].
-    pub fn seat_on(&mut self, set: SetIndex, netdev: NetdevId) {
-        let place = set.0 as usize;
-        let (outbound, inbound) = seated(&self.agreements[place], netdev);
-        (self.parts.outbound[place], self.parts.inbound[place]) = (outbound, inbound);
-    }
-
-    /// Has the card of [`CARD`] do the cipher of a set's SAs, which are as they are otherwise.
-    ///
-    /// # Panics
-    /// If there is no such set.
-    pub fn seat_ciphers(&mut self, set: SetIndex) {
-        let SnapshotParts { outbound, inbound, .. } = &mut self.parts;
-        let [seals, opens] =
-            tags(set).map(|tag| Some(CardSeat::of_worker(CARD.0, tag, CardWork::Cipher)));
-        let place = set.0 as usize;
-        let (out, back) = (&mut outbound[place], &mut inbound[place]);
-        *out = Arc::new(out.at(out.id, out.set).seated(seals));
-        *back = Arc::new(back.at(back.id, back.set).seated(opens));
-    }
-
     /// The snapshot alone, for whoever drives the walk himself.
     ///
     /// # Panics
@@ -216,31 +182,6 @@ impl Hub {
     }
 }
 
-/// Tags of a set's SAs in the card of [`WAN`]: of the one that seals, and of the one that opens.
-pub fn tags(set: SetIndex) -> [u64; 2] {
-    let first = u64::from(set.0) * 2 + 1;
-    [first, first + 1]
-}
-
-/// The mark of a packet that a card opened by the SA of this tag.
-pub fn opened_mark(netdev: NetdevId, tag: u64) -> Mark {
-    let mark = Mark {
-        netdev: netdev.0,
-        vlan: MarkVlan::Untagged,
-        incarnation: 1,
-        generation: 0,
-        zone: 0,
-        verdict: 0,
-        domain: 0,
-    };
-    mark.with_card_sa(tag)
-}
-
-/// The mark of ESP that a card was to decipher by the SA of this tag.
-pub fn deciphered_mark(netdev: NetdevId, tag: u64, outcome: Deciphered) -> Mark {
-    opened_mark(netdev, tag).with_card_cipher(tag, outcome)
-}
-
 /// A packet that left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
@@ -261,15 +202,6 @@ pub struct Outcome {
     pub verdicts: Vec<Verdict>,
     /// The packets that left, netdev by netdev, in its order.
     pub sent: Vec<Sent>,
-}
-
-/// A card, or what else is between [`WAN`] and its wire.
-pub trait Wire {
-    /// A frame that came by the wire, as the gateway gets it, with its mark; `None`: the gateway
-    /// gets nothing.
-    fn came(&mut self, frame: &[u8]) -> Option<(Vec<u8>, Option<Mark>)>;
-    /// The frame on the wire for one with this header in front; `None`: there is none.
-    fn leaves(&mut self, header: CardHeader, frame: &[u8]) -> Option<Vec<u8>>;
 }
 
 /// A running gateway, the peers, and a clock that stands still unless it is moved.
@@ -889,23 +821,6 @@ fn sas(a: &Agreement) -> (Arc<OutboundSa>, Arc<InboundSa>) {
     (
         Arc::new(outbound.expect("ends of one family")),
         Arc::new(inbound.expect("ends of one family")),
-    )
-}
-
-/// The gateway's SAs of an agreement in the card of a netdev.
-fn seated(a: &Agreement, netdev: NetdevId) -> (Arc<OutboundSa>, Arc<InboundSa>) {
-    let (id, carried) = (SaId(a.index.0), a.encapsulation());
-    let [seals, opens] =
-        tags(a.index).map(|tag| Some(CardSeat::of_worker(netdev.0, tag, CardWork::Packets)));
-    let counter = Arc::new(SequenceCounter::spent(a.numbers));
-    let (key, number) = (a.material_from_hub(), spi(a.spi_from_hub));
-    let outbound = OutboundSa::new(id, number, a.set, &key, carried, counter);
-    let window = Arc::new(ReplayWindow::new(REPLAY_WINDOW, a.numbers).expect("a good size"));
-    let (key, number) = (a.material_to_hub(), spi(a.spi_to_hub));
-    let inbound = InboundSa::new(id, number, a.set, &key, carried, window);
-    (
-        Arc::new(outbound.expect("ends of one family").seated(seals)),
-        Arc::new(inbound.expect("ends of one family").seated(opens)),
     )
 }
 
