@@ -88,6 +88,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
             "policy",
             "offload",
             "emulated-card",
+            "charon-link",
             "ipsec",
             "dataplane",
             "endpoints",

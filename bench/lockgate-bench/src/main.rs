@@ -39,6 +39,10 @@
 //! | `classify/sets` | sets of rules, read and generated |
 //! | `classify/trace` | flows that they are asked about |
 //! | `classify/rows` | what laps come to: table, JSON, curves |
+//! | `ike` | `bench ike`: CHILD_SAs of an IKE daemon: install, requests, memory |
+//! | `ike/plugin` | the other end of the daemon's socket for charon |
+//! | `ike/children` | CHILD_SAs as charon installs and removes them |
+//! | `ike/rows` | what they come to: the tables |
 //! | `io` | `bench io`: its rounds, the tables, the JSON |
 //! | `io/lane` | a source, a forwarder and a sink in their namespaces |
 //! | `io/forwarder` | the three forwarders |
@@ -82,6 +86,7 @@ mod counted;
 mod draw;
 mod esp;
 mod failure;
+mod ike;
 mod io;
 mod kits;
 mod lap;
@@ -121,6 +126,7 @@ pub(crate) use churn::ChurnArguments;
 pub(crate) use classify::ClassifyArguments;
 pub(crate) use conn::ConnArguments;
 pub(crate) use esp::EspArguments;
+pub(crate) use ike::IkeArguments;
 pub(crate) use io::IoArguments;
 pub(crate) use offload::OffloadArguments;
 pub(crate) use overlay::OverlayArguments;
@@ -157,6 +163,8 @@ enum Bench {
     Cache(CacheArguments),
     /// Policies that change while a worker walks: rate kept, stalls, time to effect.
     Churn(ChurnArguments),
+    /// CHILD_SAs of an IKE daemon: time to install, time of an answer, memory. Needs root.
+    Ike(IkeArguments),
     /// Forwarding on real ports: the daemon, a bare AF_XDP forwarder, the kernel. Needs root.
     Io(IoArguments),
     /// Packets of virtual networks: in the kernel, in workers, beside forwarders that know one
@@ -357,6 +365,7 @@ fn run(
         Bench::Plan(arguments) => placing::run(arguments),
         Bench::Cache(arguments) => cache::run(arguments),
         Bench::Churn(arguments) => churn::run(arguments),
+        Bench::Ike(arguments) => ike::run(arguments),
         Bench::Io(arguments) => io::run(arguments),
         Bench::Overlay(arguments) => overlay::run(arguments),
         Bench::Offload(arguments) => offload::run(arguments),
