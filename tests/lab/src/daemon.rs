@@ -57,7 +57,8 @@ impl Daemon {
         socket: PathBuf,
     ) -> Result<Daemon, LabError> {
         let mut command = gateway.command(&programs.lockgated);
-        command.arg("--config").arg(configuration);
+        // As the unit has it.
+        command.arg("--config").arg(configuration).env("MALLOC_ARENA_MAX", "1");
         let started = Instant::now();
         let running = Running::start(command)?;
         Ok(Daemon { running, programs: programs.clone(), socket, started })
