@@ -22,8 +22,8 @@ use crate::cards;
 use crate::events::Kind;
 use crate::failure::Failure;
 use crate::kernel_tier::Pulse;
+use crate::look::looked;
 use crate::orders::Order;
-use crate::sampling::looked;
 use crate::state::State;
 use crate::worker::WorkerGone;
 
@@ -158,7 +158,10 @@ pub(crate) async fn run(
                 }
             }
             _ = tier.tick() => state.renew_lease(&mut pulse),
-            Some(looked) = looked(&mut state.look) => state.take_looked(looked),
+            Some(looked) = looked(&mut state.look) => {
+                state.take_looked(looked);
+                state.show();
+            }
             report = state.gateway.cards.told() => state.card_told(report).await?,
             _ = cards.tick(), if state.gateway.cards.need_care() => state.tend_cards().await?,
             _ = inspect.tick() => {

@@ -39,8 +39,9 @@ pub(crate) struct Told {
     pub(crate) expiries: broadcast::Sender<Expiry>,
 }
 
-/// SAs that are judged before others of this thread have their turn: some tenths of a millisecond.
-const AT_A_TIME: usize = 2048;
+/// SAs of each direction that are judged before others of this thread have their turn: less than a
+/// tenth of a millisecond.
+const AT_A_TIME: usize = 512;
 
 /// Judges limits, until the control thread ends.
 pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Told) {

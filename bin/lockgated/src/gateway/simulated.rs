@@ -139,6 +139,11 @@ pub(crate) struct World {
 pub(crate) struct Simulated(Arc<Mutex<World>>);
 
 impl Simulated {
+    /// Snapshots that workers were given so far.
+    pub(crate) fn published(&self) -> usize {
+        self.world().steps.iter().filter(|step| **step == Step::Publish).count()
+    }
+
     pub(super) fn new(walked: Arc<Snapshot>, names: Vec<String>, guard: &Guard) -> Simulated {
         let world = World {
             steps: Vec::new(),

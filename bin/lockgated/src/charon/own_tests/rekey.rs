@@ -137,3 +137,31 @@ async fn a_rekey_costs_no_entry_of_a_flow_cache() {
     assert_eq!(walked.walk().0, [0, flows]);
     assert_eq!(walked.walk().0, [flows, 0]);
 }
+
+// Each snapshot costs every worker a wake-up: a change of how many there are is a change of speed.
+#[tokio::test]
+async fn a_child_takes_four_snapshots_its_rekey_four_and_what_is_only_noted_none() {
+    let mut lab = Lab::new(BOUNDS);
+    let taken = |lab: &Lab, before: usize| lab.running.machine.published() - before;
+    let mut before = lab.running.machine.published();
+    let of = |number: u32| {
+        [add(sa(Inbound, 0x900 + number, 5, to(1))), add(sa(Outbound, 0x500 + number, 5, to(1)))]
+    };
+    for request in of(0) {
+        lab.done(request).await;
+    }
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0x500))).await;
+    assert_eq!(taken(&lab, before), 4, "the peer, two SAs, the policy");
+    before = lab.running.machine.published();
+    for request in of(1) {
+        lab.done(request).await;
+    }
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0x501))).await;
+    lab.done(Request::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
+    lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
+    assert_eq!(taken(&lab, before), 2, "two SAs; the policy runs already");
+    for (direction, spi) in [(Outbound, 0x500), (Inbound, 0x900)] {
+        lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
+    }
+    assert_eq!(taken(&lab, before), 4, "the SAs that were replaced go");
+}
