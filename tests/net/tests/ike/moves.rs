@@ -117,12 +117,7 @@ fn moves(test: &str, way: &Move, sections: Sections) {
 }
 
 /// Takes the address away under streams; the charons are those of the roots.
-pub(super) fn moves_of(
-    test: &str,
-    way: &Move,
-    sections: Sections,
-    roots: [Option<PathBuf>; 2],
-) {
+pub(super) fn moves_of(test: &str, way: &Move, sections: Sections, roots: [Option<PathBuf>; 2]) {
     let Some(mut place) = mobile(test, way, sections, roots) else { return };
     place.lab.flows_again();
     let spis =
