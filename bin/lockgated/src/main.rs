@@ -16,7 +16,7 @@
 //! | `revisions`, `stored_keys` | what ran before, and with which keys |
 //! | `durable_file` | small files that survive a power cut |
 //! | `save`, `config_file` | the configuration file, written and compared |
-//! | `sampling`, `look`, `liveness`, `sequence_usage`, `checksums` | what is looked after every second |
+//! | `sampling`, `look`, `liveness`, `sequence_usage`, `checksums` | what is done every second |
 //! | `sa_activity`, `sa_limits` | last packets of SAs; their limits |
 //! | `backend`, `backend_impl`, `shown`, `cached`, `api` | answers to the API |
 //! | `metrics`, `events`, `notify` | reports to Prometheus, to readers of events, to systemd |

@@ -51,7 +51,7 @@ impl State {
         self.grow_caches(caches).await
     }
 
-    /// Takes the result of a look.
+    /// Takes the result of a look, and shows it.
     pub(crate) fn take_looked(&mut self, looked: Looked) {
         let Looked { sample, l4_checksums, changes, liveness, .. } = looked;
         let Looked { sa_activity, path_mtu_events, usage_reported, .. } = looked;
@@ -61,6 +61,7 @@ impl State {
         (self.path_mtu_events, self.usage_reported) = (path_mtu_events, usage_reported);
         Arc::make_mut(&mut self.history).keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
+        self.show();
     }
 
     /// Gives larger flow caches to the workers that need them. They are made beside the workers, so

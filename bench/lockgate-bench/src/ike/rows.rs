@@ -117,8 +117,8 @@ pub(super) fn text(rows: &[Row]) -> String {
     }
     format!(
         "{table}\n\n{requests}\ninstall: one after the other, six requests each. worker: CPU time \
-         of the daemon's worker thread. memory: resident, frames of the workers among it. requests: \
-         with all children there, while others come and go"
+         of the daemon's worker thread. memory: resident, frames of the workers among it. \
+         requests: with all children there, while others come and go"
     )
 }
 
