@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, Usage};
 
-/// Lines of the table of what was not taken that are shown at most.
+/// Largest number of entries that the table of omissions shows.
 const MOST_SHOWN: usize = 200;
 
 /// Import a configuration of strongSwan, VPP or Linux's xfrm
@@ -92,7 +92,7 @@ struct XfrmArgs {
     common: Common,
 }
 
-/// The option of those whose texts hold keys.
+/// The option of formats whose texts hold keys.
 #[derive(clap::Args)]
 struct Keys {
     /// Write the keys to this new key file; for several peers NAME.keys becomes NAME-PEER.keys
@@ -120,7 +120,7 @@ struct Common {
     json: bool,
 }
 
-/// Imports, writes the files, and tells what was not taken.
+/// Imports, writes the files, and reports the omissions.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (common, keys, imported) = match &args.source {
         Source::Swanctl(SwanctlArgs { files, common }) => {
@@ -135,14 +135,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Source::Xfrm(XfrmArgs { state, policy, keys: Keys { keys }, common }) => {
             let keys = keys.as_deref();
             let mut files: Vec<&PathBuf> = state.iter().chain(policy).collect();
-            // A script that has both is read once.
+            // One script may hold both: read it once.
             files.dedup();
             let texts: Vec<Foreign> =
                 files.into_iter().map(|file| read(file)).collect::<Result<_, _>>()?;
             (common, keys, ::import::xfrm(&texts, &common.options(keys)?)?)
         }
     };
-    // A name or an interface of the command line may be none.
+    // A name or an interface from the command line may be invalid.
     config::parse(&imported.text, "<imported>")?;
     let written = write_all(common, keys, &imported)?;
     match (common.json, &args.source) {
@@ -222,7 +222,7 @@ fn write_all(
     }
     if let Err(failure) = result {
         for path in written {
-            // Half an import is of no use and would be in the way of the next try.
+            // Half an import is of no use, and its files would make the next try fail.
             let _ = std::fs::remove_file(path);
         }
         return Err(failure);
@@ -295,7 +295,7 @@ fn tell(
     Ok(())
 }
 
-/// Lists what did not come into the configuration as it was: two lines each.
+/// Lists the omissions, two lines each.
 fn table(omissions: &[Omission]) -> String {
     let mut text = String::new();
     for Omission { place, word, fate, reason, advice } in omissions.iter().take(MOST_SHOWN) {

@@ -1,4 +1,4 @@
-//! One card: its connection, its ledger, and the planning of what it should have.
+//! One card: its connection, its ledger, and the plan of the rules that it gets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,24 +24,26 @@ use super::linux::{self, LinuxCard};
 use super::own;
 use crate::events::{Events, Kind};
 
-/// Time between two looks while an answer is awaited, and else.
+/// Time between two polls of a card while the daemon awaits an answer.
 const LOOK_SOON: Duration = Duration::from_millis(50);
+/// Time between two polls of a card otherwise.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time that a card may take to say what it has.
+/// Time that a card may take to list what it has.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Least time between two plans where only counts are others.
+/// Least time between two plans if nothing but packet counts has changed.
 const PLAN: Duration = Duration::from_secs(1);
-/// The same as a multiple of the time that planning took: it takes 1 % of a core at most.
+/// Least time between two plans, as a multiple of the time that the last plan took: planning uses
+/// 1 % of a core at most.
 const PLAN_SHARE: u32 = 100;
-/// Rules that are placed by one plan at most.
+/// Largest number of rules that one plan places.
 const MOST_MOVES: usize = 10_000;
-/// Time for which a card is not used after its tag was found wrong.
+/// Time for which the daemon does not use a card after an audit found one of its tags wrong.
 const DISTRUST: Duration = Duration::from_secs(60);
 
-/// The reason why an SA is lost of which nothing else was told.
+/// The reason for a lost SA if the card named none.
 const FORGOTTEN: &str = "it has forgotten the SA";
 
-/// Packets that rules decided in a period, by slot.
+/// Number of packets that each rule decided in a period, by slot.
 pub(super) type PacketsBySlot = Arc<HashMap<PolicyIndex, u64>>;
 
 /// A card that is configured.
@@ -54,18 +56,19 @@ pub(super) struct Desk {
     /// Names of its ports in the order of the settings, each with its use for rules.
     ports: Vec<(String, GroupOffload)>,
     link: Link,
-    /// Reason why the card does not serve; `None`: it does.
+    /// The reason why the card does not serve; `None`: it serves.
     absent: Option<String>,
-    /// `None` before the card first served.
+    /// `None` until the card serves for the first time.
     pub(super) held: Option<Held>,
     seasons: Seasons,
-    /// The last plan that was adopted, with its rules.
+    /// The plan that the daemon adopted last, with its rules.
     pub(super) plan: Option<Arc<(Plan, Arc<Spd>)>>,
     planning: Option<oneshot::Receiver<Planned>>,
     plan_at: Instant,
     looks: Looks,
     distrusted_until: Option<Instant>,
-    /// Set by each look at the card; cleared when the control thread has noted the use of its SAs.
+    /// Each poll of the card sets it; the control thread clears it when it has noted the use of the
+    /// card's SAs.
     pub(super) was_read: bool,
     /// News of SAs, each with its reason.
     sa_news: Vec<(SaNews, &'static str)>,
@@ -73,7 +76,7 @@ pub(super) struct Desk {
     own: Arc<[Selector]>,
     /// Packets that the card dropped by rules, since the last period and since the last reading.
     dropped: Dropped,
-    /// A card that was run otherwise may still drop by rules of that time, until this begins.
+    /// A card that ran with other settings may still drop by their rules, until this one begins.
     heritage: Heritage,
     events: Events,
 }
@@ -81,9 +84,9 @@ pub(super) struct Desk {
 /// The state in which a desk finds its card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Heritage {
-    /// Nobody had it drop packets.
+    /// No desk has let it drop packets.
     None,
-    /// A desk before had it drop packets, and it has not begun anew since.
+    /// An earlier desk let it drop packets, and the card has not begun anew since.
     Drops,
 }
 
@@ -92,7 +95,7 @@ pub(super) enum Heritage {
 struct Dropped {
     /// By slot, for the next plan.
     by_slot: HashMap<PolicyIndex, u64>,
-    /// By rule, not added to its counters yet.
+    /// By rule: what the daemon has not added to the rule's counters yet.
     by_rule: Vec<DroppedByRule>,
 }
 
@@ -102,11 +105,11 @@ pub(crate) struct DroppedByRule {
     pub(crate) name: String,
     /// Its [`policy::Action::kind`].
     pub(crate) kind: usize,
-    /// Packets and bytes that left by a port, as it were, and those that came.
+    /// Packets and bytes that a port would have sent, and those that it received.
     pub(crate) volumes: [Volume; 2],
 }
 
-/// The task that carries requests and reports. It ends with this.
+/// The task that carries requests and reports. It ends when this is dropped.
 struct Link {
     requests: Requests,
     task: AbortHandle,
@@ -147,7 +150,7 @@ impl Link {
     }
 }
 
-/// The task may hold the card for a while yet.
+/// The task may still hold the card for a while.
 impl Drop for Link {
     fn drop(&mut self) {
         self.task.abort();
@@ -155,21 +158,21 @@ impl Drop for Link {
     }
 }
 
-/// The card's books, from when it first served.
+/// The card's ledger and SAs, from the time when it first served.
 pub(super) struct Held {
     pub(super) card: LinkedCard,
     pub(super) ledger: Ledger,
     pub(super) sas: SaBook,
-    /// Time of the last look.
+    /// Time of the last reading.
     pub(super) read_at: Option<Instant>,
-    /// The tags that workers were told to believe.
+    /// The tags that workers accept.
     marks: Arc<Placements>,
     /// Slots of the card's ports, in its order.
     slots: Arc<[u16]>,
 }
 
 impl Held {
-    /// Asks the card to forget SAs that are lost here, whatever it has of them.
+    /// Asks the card to forget SAs that this desk has lost, whether or not the card still has them.
     fn forget(&mut self, news: &[SaNews]) {
         for one in news {
             if let SaNews::Lost(tag) = one {
@@ -179,23 +182,23 @@ impl Held {
     }
 }
 
-/// A plan that was made, with what it was made of.
+/// A finished plan, with its input.
 struct Planned {
     plan: Plan,
     rules: Arc<Spd>,
     took: Duration,
 }
 
-/// Looks at the card.
+/// The readings of the card.
 struct Looks {
     number: u64,
     last: Instant,
-    /// One is awaited.
+    /// The daemon awaits one.
     is_awaited: bool,
 }
 
 impl Desk {
-    /// A card whose connection is being made.
+    /// A card to which the task is still connecting.
     pub(super) fn open(
         number: u64,
         (settings, netdev): (CardSettings, String),
@@ -227,12 +230,12 @@ impl Desk {
         }
     }
 
-    /// Tells in which state it finds its card.
+    /// Says in which state the desk finds its card.
     pub(super) fn with(self, heritage: Heritage) -> Desk {
         Desk { heritage, ..self }
     }
 
-    /// The card's action on what rules deny.
+    /// The card's action on packets that rules deny.
     fn effect(&self) -> Effect {
         match self.ports.iter().any(|(_, usage)| *usage == GroupOffload::Drop) {
             true => Effect::Drop,
@@ -273,7 +276,7 @@ impl Desk {
         std::mem::take(&mut self.dropped.by_slot)
     }
 
-    /// Notes what rules that drop have counted, which no worker counts. The card counts frames.
+    /// Notes the counts of rules that drop: no worker sees these packets. The card counts frames.
     fn note_dropped(&mut self, readings: &[(RuleKey, Reading)], snapshot: &Snapshot) {
         let Some(held) = self.held.as_ref().filter(|_| self.effect() == Effect::Drop) else {
             return;
@@ -296,7 +299,8 @@ impl Desk {
         }
     }
 
-    /// Finds the packets that the card may not drop. Where they are others, what drops goes.
+    /// Finds the packets that the card may not drop. If they have changed, withdraws all rules that
+    /// drop.
     fn find_own(&mut self, snapshot: &Snapshot) {
         if self.effect() == Effect::Mark {
             return;
@@ -316,7 +320,7 @@ impl Desk {
         self.link.end();
     }
 
-    /// Returns whether it is the card of these settings and ports.
+    /// Returns whether the desk is for the card with these settings and ports.
     pub(super) fn is_of(&self, settings: &CardSettings, ports: &[(String, GroupOffload)]) -> bool {
         let CardSettings { name, kind, socket, .. } = &self.settings;
         (name, kind, socket) == (&settings.name, &settings.kind, &settings.socket)
@@ -333,7 +337,7 @@ impl Desk {
         self.held.as_ref().is_some_and(|held| held.slots.contains(&port.0))
     }
 
-    /// Reason why the card's tags are not used now.
+    /// The reason why workers do not use the card's tags now.
     pub(super) fn trouble(&self) -> Option<&str> {
         match (&self.absent, self.distrusted_until) {
             (Some(why), _) => Some(why),
@@ -342,7 +346,7 @@ impl Desk {
         }
     }
 
-    /// Takes news of the connection in.
+    /// Takes in a report of the connection.
     pub(super) fn take(&mut self, news: LinkNews, snapshot: &Snapshot) {
         match news {
             LinkNews::Begun(capabilities) => self.begin(*capabilities, snapshot),
@@ -359,7 +363,7 @@ impl Desk {
                 let Held { card, sas, .. } = held;
                 let lost = match is_other {
                     false => sas.look(|handle| card.use_of(handle)),
-                    // As another card it may do other things with them.
+                    // The card is another one now: it may treat the rules in another way.
                     true => sas.lose(),
                 };
                 held.read_at = Some(Instant::now());
@@ -380,7 +384,7 @@ impl Desk {
         let text = capabilities.spec();
         let held = match self.held.take() {
             Some(mut held) => {
-                // What is lost here is nowhere else either.
+                // Linux forgets what this desk has lost.
                 self.end();
                 held.card.begins(capabilities);
                 held.ledger.event(&CardEvent::Reset);
@@ -414,12 +418,12 @@ impl Desk {
         let was_there = self.absent.is_none();
         self.end();
         if let Some(held) = &mut self.held {
-            // Lost is the way to it: what it drops it may go on dropping.
+            // Only the connection is lost: the card may go on dropping packets.
             held.ledger.event(&CardEvent::Reset);
             let lost = held.sas.lose();
             self.sa_news.extend(lost.into_iter().map(|news| (news, "it is lost")));
         }
-        // Said once, and again when it is another reason.
+        // One event for each reason, however often it repeats.
         if self.absent.as_ref() != Some(&why) {
             let name = &self.settings.name;
             let kind = if was_there { Kind::CardLost } else { Kind::CardAbsent };
@@ -465,7 +469,7 @@ impl Desk {
         }
     }
 
-    /// Tells of rules that the card lost without a word.
+    /// Records an event about rules that the card lost without telling.
     fn report_missing(&self, missing: &[RuleKey], lost: usize, snapshot: &Snapshot) {
         let name = &self.settings.name;
         let count = missing.len() + lost;
@@ -475,7 +479,7 @@ impl Desk {
         self.events.record(Kind::CardChanged, name, message, &[("lost", &count)]);
     }
 
-    /// Follows a snapshot that workers are about to go over to.
+    /// Follows a snapshot that workers are about to use.
     pub(super) fn follow(&mut self, before: &Snapshot, next: &Snapshot) {
         let Some(held) = &mut self.held else { return };
         if before.policy_slots() != next.policy_slots() {
@@ -494,11 +498,12 @@ impl Desk {
         }
     }
 
-    /// Finds the slots of the card's ports. Where they are others, what was placed is of no use.
+    /// Finds the slots of the card's ports. If they have changed, withdraws all
+    /// rules and plans anew.
     fn find_ports(&mut self, snapshot: &Snapshot) {
         let Some(held) = &mut self.held else { return };
         let slot = |(name, _): &(String, GroupOffload)| slot_of(snapshot, name).map(|port| port.0);
-        // A port that is not there has a number that no rule names.
+        // A missing port gets a number that no rule names.
         let slots: Arc<[u16]> =
             self.ports.iter().map(|port| slot(port).unwrap_or(u16::MAX)).collect();
         if slots != held.slots {
@@ -509,7 +514,7 @@ impl Desk {
         }
     }
 
-    /// The tags that count, by port; none, if none do.
+    /// The tags that count, by port; empty if none counts.
     pub(super) fn marks(&mut self) -> impl Iterator<Item = (PortId, Arc<Placements>)> {
         let held = self.held.as_mut().map(|held| {
             let now = held.ledger.placements();
@@ -525,14 +530,14 @@ impl Desk {
         })
     }
 
-    /// Asks the card for what is due. Workers must have the tags that count first.
+    /// Sends the card the requests that are due. Workers must have the tags that count before.
     pub(super) fn order(&mut self) {
         if let Some(held) = self.held.as_mut().filter(|_| self.absent.is_none()) {
             held.ledger.orders().give(&mut held.card);
         }
     }
 
-    /// Does what is due by the clock: looks, and plans that were made.
+    /// Does what is due by the clock: polls the card, and adopts a finished plan.
     pub(super) fn tick(&mut self, now: Instant) {
         self.distrusted_until = self.distrusted_until.filter(|until| now < *until);
         let Some(held) = self.held.as_mut().filter(|_| self.absent.is_none()) else { return };
@@ -553,7 +558,7 @@ impl Desk {
         self.adopt();
     }
 
-    /// Takes a card that does not answer for lost, until it answers again.
+    /// Treats a card that does not answer as lost, until it answers again.
     fn hang_up(&mut self) {
         self.lose("it does not answer".into());
         self.link =
@@ -563,12 +568,12 @@ impl Desk {
         }
     }
 
-    /// Returns whether the packets of a period are wanted, for a plan.
+    /// Returns whether the next plan needs the packet counts of a period.
     pub(super) fn wants_packets(&self, now: Instant) -> bool {
         self.trouble().is_none() && self.planning.is_none() && now >= self.plan_at
     }
 
-    /// Ends a period and begins to plan for the packets that rules decided in it.
+    /// Ends a period and starts a plan for the packets that rules decided in it.
     pub(super) fn plan(&mut self, snapshot: &Snapshot, packets: &PacketsBySlot) {
         let Some(held) = &mut self.held else { return };
         held.ledger.end_period();
@@ -602,12 +607,12 @@ impl Desk {
                 most_moves: MOST_MOVES,
             });
             drop(holding);
-            // Nobody waits any more if the card is gone.
+            // If the card is gone, no one receives the plan.
             let _ = made.send(Planned { plan, rules, took: begin.elapsed() });
         });
     }
 
-    /// Does as a plan says that was made meanwhile.
+    /// Carries out a plan that has finished.
     fn adopt(&mut self) {
         let Some(planning) = &mut self.planning else { return };
         let made = match planning.try_recv() {
@@ -626,7 +631,7 @@ impl Desk {
         }
     }
 
-    /// Has the card looked at with the next tick.
+    /// Polls the card with the next tick.
     pub(super) fn look_soon(&mut self) {
         if let Some(long_ago) = Instant::now().checked_sub(LOOK) {
             self.looks.last = long_ago;
@@ -638,7 +643,7 @@ impl Desk {
         std::mem::take(&mut self.sa_news)
     }
 
-    /// Takes the card out of use for a while: an audit found one of its tags wrong.
+    /// Stops using the card for a while: an audit found one of its tags wrong.
     pub(super) fn distrust(&mut self) {
         if let Some(held) = &mut self.held {
             held.ledger.event(&CardEvent::Reset);
@@ -648,7 +653,7 @@ impl Desk {
     }
 }
 
-/// Something that happened to the whole card, in words.
+/// An event that concerns the whole card, in words.
 const fn happening(event: &CardEvent) -> Option<&'static str> {
     match event {
         CardEvent::Down => Some("its link is down"),
@@ -660,7 +665,7 @@ const fn happening(event: &CardEvent) -> Option<&'static str> {
     }
 }
 
-/// Tells a ledger which rules went and came.
+/// Tells a ledger which rules are gone and which are new.
 fn tell(ledger: &mut Ledger, changes: &RuleChanges, spd: &Spd) {
     let families = |slot: &PolicyIndex| {
         let slot = *slot;

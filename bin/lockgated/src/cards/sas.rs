@@ -30,15 +30,16 @@ pub(super) struct Seats {
     desks: HashMap<CardSeat, u64>,
     /// The seat of each name in a card.
     by_tag: HashMap<(u64, u64), CardSeat>,
-    /// Seats whose SAs are lost, each with the reason, until the SAs are taken out of use.
+    /// Seats whose SAs are lost, each with the reason, until the daemon stops using the SAs.
     lost: HashMap<CardSeat, String>,
-    /// Answers that a put waits for.
+    /// Answers of cards that no put has taken yet.
     answers: Vec<(CardSeat, SeatAnswer)>,
     /// SAs whose packets Linux carries.
     carried: HashMap<CardSeat, CarriedSeat>,
-    /// Hard limits that cards said were reached, and when: the next look says whether they were.
+    /// SAs that reached a hard limit, as their cards say, and the time: the next reading of the
+    /// card confirms it or not.
     ended: Vec<(CardSeat, Instant)>,
-    /// The hard limit of packets that a card was given with each SA whose packets workers carry.
+    /// The hard limit of packets of each SA whose packets workers carry, as the card has it.
     hard: HashMap<CardSeat, Option<u64>>,
 }
 
@@ -61,7 +62,7 @@ impl Seats {
         self.by_tag.get(&(desk, tag.to_bits())).copied()
     }
 
-    /// Notes what a card told of an SA.
+    /// Notes a card's news of an SA.
     fn hear(&mut self, desk: u64, news: SaNews, card: &str, why: &str) {
         match news {
             SaNews::Live(tag) => {
@@ -83,22 +84,22 @@ impl Seats {
                 let seat = self.of(desk, tag);
                 self.ended.extend(seat.map(|seat| (seat, Instant::now())));
             }
-            // The next look at the card shows a soft limit. The caller withdraws a stray SA.
+            // The next reading of the card shows a soft limit. The caller withdraws a stray SA.
             SaNews::Limit(_, Limit::Soft) | SaNews::Stray(_) => {}
         }
     }
 }
 
-/// A card's answer to the question for an SA.
+/// A card's answer to the request to hold an SA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum SeatAnswer {
-    /// It has the SA.
+    /// It holds the SA.
     Taken,
-    /// It has not, and why: in the words of its driver.
+    /// It refuses the SA, with the reason in the words of its driver.
     Refused(String),
 }
 
-/// The reason why no card is asked for an SA.
+/// The reason why the daemon asks no card for an SA.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum NoSeat {
     /// Nothing leads to the peer.
@@ -155,7 +156,7 @@ pub(crate) enum NoSeat {
         /// The reason.
         why: NotCarried,
     },
-    /// All names were given.
+    /// No name is left.
     #[error("card {card} was asked for more SAs than have names: restart lockgated")]
     NoName {
         /// Name of the card.
@@ -179,7 +180,7 @@ impl NoSeat {
     }
 }
 
-/// An SA that can be asked for. No `Debug`: it holds key bytes.
+/// An SA that the daemon can ask a card for. No `Debug`: it holds key bytes.
 pub(crate) struct Seatable {
     desk: u64,
     netdev: NetdevId,
@@ -223,7 +224,7 @@ pub(super) struct CarriedSa {
     pub(super) reqid: u32,
 }
 
-/// An SA for which a card is sought.
+/// An SA that needs a card.
 pub(crate) struct SeatRequest<'s> {
     pub(crate) port: PortId,
     pub(crate) snapshot: &'s Snapshot,
@@ -242,7 +243,7 @@ pub(crate) struct SeatRequest<'s> {
 }
 
 impl Cards {
-    /// Finds the card for an SA whose packets leave by a port; asks nothing yet.
+    /// Finds the card for an SA whose packets leave by a port. Does not ask the card yet.
     ///
     /// # Errors
     /// [`NoSeat`].
@@ -265,7 +266,7 @@ impl Cards {
         };
         let mut sa = request.sa;
         if carried.is_some() {
-            // Who configures such a card has Linux write the headers outside.
+            // On such a card Linux writes the outer headers.
             sa = carried_by_linux(sa, request.limits);
         }
         // A packet that is longer than the port allows may be cut after it was sealed.
@@ -308,13 +309,14 @@ impl Cards {
         Ok(seat)
     }
 
-    /// Takes the answers to what was asked, since the last call.
+    /// Takes the answers of cards since the last call.
     pub(crate) fn seat_answers(&mut self) -> Vec<(CardSeat, SeatAnswer)> {
         std::mem::take(&mut self.seats.answers)
     }
 
-    /// Takes the SAs that cards ended at a hard limit and have been looked at since. A card's word
-    /// asks for the look and no more: an SA that has counted less than its limit has not ended.
+    /// Takes the SAs that cards ended at a hard limit and that a reading has confirmed since. The
+    /// card's message only causes the reading: an SA that has counted less than its limit has not
+    /// ended.
     pub(crate) fn ended_seats(&mut self) -> HashSet<CardSeat> {
         let Cards { desks, seats, .. } = self;
         let is_read = |seat: &CardSeat, since: Instant| {
@@ -345,7 +347,7 @@ impl Cards {
         !self.seats.desks.contains_key(&seat)
     }
 
-    /// Returns whether a card was looked at since the last call.
+    /// Returns whether the daemon has read a card since the last call.
     pub(crate) fn were_read(&mut self) -> bool {
         let read = |desk: &mut Desk| std::mem::take(&mut desk.was_read);
         self.desks.iter_mut().fold(false, |any, desk| any | read(desk))
@@ -373,7 +375,7 @@ impl Cards {
         self.carried(snapshot).into_iter().filter(is_its).filter_map(one).collect()
     }
 
-    /// Has Linux forget the SAs of peers whose packets it would not carry alike under these
+    /// Makes Linux forget the SAs of peers whose packets it would carry otherwise under these
     /// policies.
     pub(crate) fn lose_carried(&mut self, spd: &Spd, ends: &[IpAddr]) {
         let mut judged: HashMap<SaSetId, Result<Vec<CarriedFlow>, NotCarried>> = HashMap::new();
@@ -403,17 +405,18 @@ impl Cards {
         !self.seats.desks.is_empty()
     }
 
-    /// Returns whether seats were lost of which nobody was told.
+    /// Returns whether there are lost seats that [`lost_seats`](Self::lost_seats) has not given
+    /// yet.
     pub(crate) fn has_lost_seats(&self) -> bool {
         !self.seats.lost.is_empty()
     }
 
-    /// Takes the reasons why seats were lost, since the last call.
+    /// Takes the seats that were lost since the last call, with the reasons.
     pub(crate) fn lost_seats(&mut self) -> HashMap<CardSeat, String> {
         std::mem::take(&mut self.seats.lost)
     }
 
-    /// Has a card forget an SA.
+    /// Makes a card forget an SA.
     pub(crate) fn unseat(&mut self, seat: CardSeat) {
         let Some(number) = self.seats.remove(seat) else { return };
         let desk = self.desks.iter_mut().find(|desk| desk.number == number);
@@ -422,8 +425,8 @@ impl Cards {
         }
     }
 
-    /// Has cards forget the SAs that a snapshot does not have any more. No worker may use the one
-    /// before.
+    /// Makes cards forget the SAs that a snapshot no longer has. No worker may still use the
+    /// snapshot before it.
     pub(crate) fn release(&mut self, before: &Snapshot, now: &Snapshot) {
         if self.seats.desks.is_empty() {
             return;
@@ -445,7 +448,7 @@ impl Cards {
         gone.into_iter().for_each(|seat| self.unseat(seat));
     }
 
-    /// Has cards forget all SAs whose packets would leave by netdevs that are down.
+    /// Makes cards forget all SAs whose packets would leave by netdevs that are down.
     pub(crate) fn flush_netdevs(&mut self, is_down: impl Fn(NetdevId) -> bool) {
         let seats = self.seats.desks.keys();
         let down: Vec<CardSeat> =
@@ -480,7 +483,7 @@ impl Cards {
         cards
     }
 
-    /// Sorts out what a card told of SAs.
+    /// Takes in the cards' news of SAs.
     pub(super) fn take_sa_news(&mut self) {
         let Cards { desks, seats, .. } = self;
         for desk in desks {
@@ -496,7 +499,7 @@ impl Cards {
         }
     }
 
-    /// Notes the SAs of cards that are configured no more.
+    /// Notes the SAs of cards that the configuration no longer has as lost.
     pub(super) fn lose_seats_without_desks(&mut self) {
         let numbers: Vec<u64> = self.desks.iter().map(|desk| desk.number).collect();
         let seats = self.seats.desks.iter();
@@ -551,12 +554,12 @@ fn carriage(
 pub(crate) struct NetdevCard {
     /// Name of the card.
     pub(crate) name: Arc<str>,
-    /// Time of the last look at it.
+    /// Time of the last reading.
     pub(crate) read_at: Option<Instant>,
 }
 
 impl NetdevCard {
-    /// Time since the last look, milliseconds.
+    /// Time since the last reading, milliseconds.
     pub(crate) fn read_age_ms(&self) -> Option<u64> {
         u64::try_from(self.read_at?.elapsed().as_millis()).ok()
     }
@@ -574,7 +577,7 @@ impl Desk {
         self.held.as_ref().map(|held| held.ledger.card())
     }
 
-    /// Asks the card for an SA; returns its name there. `None`: all names were given.
+    /// Asks the card for an SA; returns its name there. `None`: no name is left.
     fn place_sa(&mut self, sa: CardSa, carriage: Option<&Carriage>) -> Option<Tag> {
         use offload::Card as _;
         let held = self.held.as_mut()?;
@@ -612,8 +615,8 @@ impl Desk {
     }
 }
 
-/// The policy beside an SA: all packets that workers hand over for it, or that it opens. They ask
-/// the classifier which these are, and give each the name of its SA.
+/// The policy beside an SA: it matches all packets. The classifier decides which packets are for
+/// the SA, and the worker names the SA with each.
 fn policy_beside(sa: &CardSa, tag: Tag) -> CardPolicy {
     let any = |first: IpAddr, last: IpAddr| {
         let span = Span { first, last };
