@@ -103,15 +103,7 @@ fn an_mtu_that_outgrows_the_frames_is_told_and_a_port_that_does_is_refused() {
          bytes at most: restart lockgated"
     );
     lab.gateways.daemon_mut(1).unwrap().wait_for(&told, AGAIN).unwrap();
-    let end = Instant::now() + AGAIN;
-    loop {
-        let status = lab.gateways.daemon(1).unwrap().ask(&["show", "status"]).unwrap();
-        if status["warnings"].to_string().contains(&told) {
-            break;
-        }
-        assert!(Instant::now() < end, "{status}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until_warned(&lab, &told);
 
     // What fits goes on; what does not is counted, not lost in silence.
     let before = dropped_before(&lab);
@@ -134,17 +126,7 @@ fn an_mtu_that_outgrows_the_frames_is_told_and_a_port_that_does_is_refused() {
     let port = "\n[port.lan2]\nnetdev = \"lan2\"\nside = \"protected\"\n";
     std::fs::write(&changed, file.text() + port).unwrap();
     let words = ["apply", "-f", &changed.display().to_string()];
-    let end = Instant::now() + AGAIN;
-    // Until the daemon knows of the netdev it is refused for another reason.
-    let refused = loop {
-        let finished = lab.gateways.daemon(1).unwrap().run(&words).unwrap();
-        assert!(!finished.status.success(), "{}", finished.stdout);
-        let said = finished.stdout + &finished.stderr;
-        if said.contains("port lan2: lan2 has an MTU of 3000") || Instant::now() > end {
-            break said;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let refused = refused(&lab, &words, "port lan2: lan2 has an MTU of 3000");
     assert!(refused.contains("restart lockgated, which then chooses larger frames"), "{refused}");
     lab.flows_again();
 
@@ -167,6 +149,34 @@ fn an_mtu_that_outgrows_the_frames_is_told_and_a_port_that_does_is_refused() {
     let answers = long_answers(from, &to);
     assert_eq!((answers, dropped_before(&lab)), (Some(tunnel_mtu(1500)), before));
     lab.balances();
+}
+
+/// Waits until the first gateway's status warns of this.
+fn until_warned(lab: &Lab, told: &str) {
+    let end = Instant::now() + AGAIN;
+    loop {
+        let status = lab.gateways.daemon(1).unwrap().ask(&["show", "status"]).unwrap();
+        if status["warnings"].to_string().contains(told) {
+            break;
+        }
+        assert!(Instant::now() < end, "{status}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Gives the first gateway a command that it refuses, until it says this text.
+fn refused(lab: &Lab, words: &[&str], text: &str) -> String {
+    let end = Instant::now() + AGAIN;
+    // Until the daemon knows of the netdev it is refused for another reason.
+    loop {
+        let finished = lab.gateways.daemon(1).unwrap().run(words).unwrap();
+        assert!(!finished.status.success(), "{}", finished.stdout);
+        let said = finished.stdout + &finished.stderr;
+        if said.contains(text) || Instant::now() > end {
+            return said;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Sends long packets; returns the MTU that the gateway answers with.

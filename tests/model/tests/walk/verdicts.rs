@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use dataplane::{DropReason, HoldKind, NetdevId, Verdict};
 use ipsec::{SequenceNumbers, Suite};
 use model::headers::{self, Ip, Part};
-use model::oracle::Oracle;
+use model::oracle::{Course, Oracle};
 use model::world::World;
 use proptest::prelude::*;
 use proptest::sample::select;
 use wire::build::PacketBuilder;
 
 use crate::agreement::agrees;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Observed};
 use crate::packets::{Arrival, Builder};
 use crate::seeds::a_seed;
 use crate::worlds::{DMZ, HOST, LAN, a_plain_world, a_world, own_mac};
@@ -121,39 +121,7 @@ fn the_walk_does_what_the_oracle_allows() {
                 format!("{came}\nbut should {should}\nby {seed:?}\nin {world:?}")
             };
             prop_assert!(agrees(&courses, &observed), "{}", told());
-            let mut seen = seen.borrow_mut();
-            for (place, verdict) in observed.verdicts.iter().enumerate() {
-                let made = if place == 0 { "" } else { "made: " };
-                *seen.entry(format!("{made}{}", name(verdict))).or_default() += 1;
-            }
-            if is_later_fragment_of_udp(&world, &arrival, &observed.verdicts) {
-                *seen.entry("a later fragment of ESP in UDP".into()).or_default() += 1;
-            }
-            if completes_esp(&world, &arrival, &observed.verdicts) {
-                *seen.entry("ESP in fragments".into()).or_default() += 1;
-            }
-            if observed.verdicts[0] == Verdict::Hold(HoldKind::Fragment) {
-                *seen.entry("a fragment waits".into()).or_default() += 1;
-            }
-            if courses.iter().any(|course| !course.followers.is_empty()) {
-                *seen.entry("a fragment waited".into()).or_default() += 1;
-            }
-            if !observed.moved.is_empty() {
-                *seen.entry("a peer moved".into()).or_default() += 1;
-            }
-            for sealed in observed.emissions.iter().filter(|e| e.sealed.is_some()) {
-                let from = match sealed.ingress {
-                    HOST => "this machine",
-                    LAN | DMZ => "inside",
-                    _ => "outside",
-                };
-                let carriage = world.peers[sealed.sealed.unwrap_or_default() as usize].carriage;
-                let udp = if carriage.udp.is_some() { " in UDP" } else { "" };
-                let family = if carriage.tunnel.local.is_ipv4() { "IPv4" } else { "IPv6" };
-                let how = format!("sealed in {} mode over {family}{udp}", carriage.mode.name());
-                *seen.entry(how).or_default() += 1;
-                *seen.entry(format!("sealed from {from}")).or_default() += 1;
-            }
+            note(&mut seen.borrow_mut(), &world, &arrival, (&courses, &observed));
         }
         Ok(())
     });
@@ -170,6 +138,47 @@ fn the_walk_does_what_the_oracle_allows() {
         wanted.extend(KINDS.map(String::from));
         let never: Vec<_> = wanted.iter().filter(|kind| !seen.contains_key(*kind)).collect();
         assert!(never.is_empty(), "the generator never brought about {never:?}");
+    }
+}
+
+/// Counts what became of an arrival, by kind.
+fn note(
+    seen: &mut BTreeMap<String, u64>,
+    world: &World,
+    arrival: &Arrival,
+    (courses, observed): (&[Course], &Observed),
+) {
+    for (place, verdict) in observed.verdicts.iter().enumerate() {
+        let made = if place == 0 { "" } else { "made: " };
+        *seen.entry(format!("{made}{}", name(verdict))).or_default() += 1;
+    }
+    if is_later_fragment_of_udp(world, arrival, &observed.verdicts) {
+        *seen.entry("a later fragment of ESP in UDP".into()).or_default() += 1;
+    }
+    if completes_esp(world, arrival, &observed.verdicts) {
+        *seen.entry("ESP in fragments".into()).or_default() += 1;
+    }
+    if observed.verdicts[0] == Verdict::Hold(HoldKind::Fragment) {
+        *seen.entry("a fragment waits".into()).or_default() += 1;
+    }
+    if courses.iter().any(|course| !course.followers.is_empty()) {
+        *seen.entry("a fragment waited".into()).or_default() += 1;
+    }
+    if !observed.moved.is_empty() {
+        *seen.entry("a peer moved".into()).or_default() += 1;
+    }
+    for sealed in observed.emissions.iter().filter(|e| e.sealed.is_some()) {
+        let from = match sealed.ingress {
+            HOST => "this machine",
+            LAN | DMZ => "inside",
+            _ => "outside",
+        };
+        let carriage = world.peers[sealed.sealed.unwrap_or_default() as usize].carriage;
+        let udp = if carriage.udp.is_some() { " in UDP" } else { "" };
+        let family = if carriage.tunnel.local.is_ipv4() { "IPv4" } else { "IPv6" };
+        let how = format!("sealed in {} mode over {family}{udp}", carriage.mode.name());
+        *seen.entry(how).or_default() += 1;
+        *seen.entry(format!("sealed from {from}")).or_default() += 1;
     }
 }
 
