@@ -251,10 +251,8 @@ fn esp_open() -> Seeds {
     seeds
 }
 
-/// The example of the repository, and small files that use what it does not.
-fn configuration() -> Seeds {
-    const EXAMPLE: &str = include_str!("../../../etc/lockgate.toml");
-    const REST: &str = r#"
+/// A configuration of keys that the example does not have.
+const REST: &str = r#"
 [node]
 name = "b"
 workers = 2
@@ -312,6 +310,10 @@ port = "lan"
 address = "10.1.0.5"
 mac = "02:00:00:00:01:05"
 "#;
+
+/// The example of the repository, and small files that use what it does not.
+fn configuration() -> Seeds {
+    const EXAMPLE: &str = include_str!("../../../etc/lockgate.toml");
     let mut seeds = vec![("example".into(), EXAMPLE.into()), ("rest".into(), REST.into())];
     // Each section alone, and the whole without it.
     for (name, text) in [("example", EXAMPLE), ("rest", REST)] {
@@ -326,31 +328,71 @@ mac = "02:00:00:00:01:05"
     seeds
 }
 
-/// Inputs as `walk` reads them: the gateway's shape, then batches.
-fn walk() -> Seeds {
-    const SHAPE: [u8; 3] = [0, 0, 0];
-    const MORE: u8 = 4;
-    let [lan, wan, lan2, host] = [0u8, 1, 2, 3];
-    // Shape, source, destination, payload, upper layer: `address` and `upper` say what is what.
-    let udp = |from: u8, to: u8| vec![0, from, to, 20, 0, 0, 1];
-    let tcp = |from: u8, to: u8| vec![0, from, to, 20, 1, 0, 2];
-    let syn = |from: u8, to: u8| vec![0, from, to, 0, 2, 0, 2, 5, 0xb4];
-    let echo = |from: u8, to: u8| vec![0, from, to, 8, 3, 8, 0];
-    let error = |from: u8, to: u8| vec![0, from, to, 0, 4, 0, to, from, 1, 0, 0, 4];
-    let v6 = |mut packet: Vec<u8>| {
+/// Bit of an arrival that says that another follows in its batch.
+const MORE: u8 = 4;
+
+/// Packets as `walk` reads them: shape, source, destination, payload, upper layer; `address` and
+/// `upper` of the fuzz target say what is what.
+mod packet {
+    use super::MORE;
+
+    pub(super) fn udp(from: u8, to: u8) -> Vec<u8> {
+        vec![0, from, to, 20, 0, 0, 1]
+    }
+
+    pub(super) fn tcp(from: u8, to: u8) -> Vec<u8> {
+        vec![0, from, to, 20, 1, 0, 2]
+    }
+
+    pub(super) fn syn(from: u8, to: u8) -> Vec<u8> {
+        vec![0, from, to, 0, 2, 0, 2, 5, 0xb4]
+    }
+
+    pub(super) fn echo(from: u8, to: u8) -> Vec<u8> {
+        vec![0, from, to, 8, 3, 8, 0]
+    }
+
+    pub(super) fn error(from: u8, to: u8) -> Vec<u8> {
+        vec![0, from, to, 0, 4, 0, to, from, 1, 0, 0, 4]
+    }
+
+    pub(super) fn v6(mut packet: Vec<u8>) -> Vec<u8> {
         packet[0] |= 1;
         packet
-    };
-    let large = |mut packet: Vec<u8>, more: &[u8]| {
+    }
+
+    pub(super) fn large(mut packet: Vec<u8>, more: &[u8]) -> Vec<u8> {
         packet[0] |= 32;
         packet.extend(more);
         packet
-    };
-    let clear = |more: u8, packet: Vec<u8>| [vec![more], packet].concat();
-    let sealed =
-        |more: u8, peer: u8, packet: Vec<u8>| [vec![1 | more, peer], packet, vec![0, 0]].concat();
-    let batch = |port: u8, arrivals: Vec<Vec<u8>>| [vec![port, 1], arrivals.concat()].concat();
+    }
 
+    /// An arrival in clear.
+    pub(super) fn clear(more: u8, packet: Vec<u8>) -> Vec<u8> {
+        [vec![more], packet].concat()
+    }
+
+    /// An arrival that a peer has sealed.
+    pub(super) fn sealed(more: u8, peer: u8, packet: Vec<u8>) -> Vec<u8> {
+        [vec![1 | more, peer], packet, vec![0, 0]].concat()
+    }
+
+    /// Arrivals by a port.
+    pub(super) fn batch(port: u8, arrivals: Vec<Vec<u8>>) -> Vec<u8> {
+        [vec![port, 1], arrivals.concat()].concat()
+    }
+
+    /// An arrival of peer 0 with a number of its own: choice 8 takes it from the input.
+    pub(super) fn numbered() -> Vec<u8> {
+        [vec![1 | MORE, 0], udp(1, 0), vec![8, 5, 0]].concat()
+    }
+}
+
+/// Inputs as `walk` reads them: the gateway's shape, then batches.
+fn walk() -> Seeds {
+    use packet::{batch, clear, echo, error, large, numbered, sealed, syn, tcp, udp, v6};
+    const SHAPE: [u8; 3] = [0, 0, 0];
+    let [lan, wan, lan2, host] = [0u8, 1, 2, 3];
     let mut inputs: Vec<(String, Vec<Vec<u8>>)> = vec![];
     for to in 0..27 {
         let all = |more| vec![clear(MORE, udp(0, to)), clear(more, v6(tcp(0, to)))];
@@ -382,9 +424,7 @@ fn walk() -> Seeds {
     let there = batch(lan, vec![clear(MORE, tcp(0, 1)), clear(0, v6(udp(0, 2)))]);
     let back = batch(wan, vec![sealed(MORE, 0, tcp(1, 0)), sealed(0, 1, v6(udp(2, 0)))]);
     inputs.push(("there-and-back".into(), vec![there, back]));
-    // The same number twice: peer 0, choice 8 takes the number from the input.
-    let numbered = [vec![1 | MORE, 0], udp(1, 0), vec![8, 5, 0]].concat();
-    inputs.push(("replayed".into(), vec![batch(wan, vec![numbered.clone(), numbered])]));
+    inputs.push(("replayed".into(), vec![batch(wan, vec![numbered(), numbered()])]));
     // Hop limit 1, and a frame for nobody.
     let last = [vec![2, 0, 1, 20, 0, 0, 1, 1, 0]].concat();
     inputs.push(("last-hop".into(), vec![batch(lan, vec![clear(0, last)])]));
