@@ -65,7 +65,7 @@ find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 chmod -R u=rwX,go=rX "$root"
 (cd "$root" && find usr -type f | LC_ALL=C sort | xargs md5sum) \
 	> "$work/md5sums"
-mv "$work/md5sums" "$root/DEBIAN/md5sums"
+install -m 644 "$work/md5sums" "$root/DEBIAN/md5sums"
 touch -d "@$SOURCE_DATE_EPOCH" "$root/DEBIAN" "$root/DEBIAN/md5sums"
 package=$out/lockgate-charon_${full}_$architecture.deb
 dpkg-deb --root-owner-group -Zxz -b "$root" "$package" > /dev/null

@@ -158,7 +158,7 @@ pub(crate) async fn run(
                 }
             }
             _ = tier.tick() => state.renew_lease(&mut pulse),
-            Some(looked) = looked(&mut state.look) => state.take_looked(looked),
+            looked = looked(&mut state.look) => state.take_looked(looked),
             report = state.gateway.cards.told() => state.card_told(report).await?,
             _ = cards.tick(), if state.gateway.cards.need_care() => state.tend_cards().await?,
             _ = inspect.tick() => {

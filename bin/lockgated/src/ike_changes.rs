@@ -85,8 +85,12 @@ impl State {
         // Other tunnels may end there.
         let running = self.gateway.snapshot.clone();
         let stays = |end: IpAddr| {
+            // This snapshot has peers that move where they were.
+            let leaves = |peer: &String| {
+                peers_gone.contains(peer) || moved.iter().any(|ends| ends.peer == *peer)
+            };
             let mut others = running.sets_towards(end.into());
-            come.contains(&end) || others.any(|set| !peers_gone.contains(&set.peer))
+            come.contains(&end) || others.any(|set| !leaves(&set.peer))
         };
         gone.retain(|end| !stays(*end));
         debug_assert!(gone.iter().all(|end| compiled.remotes().all(|other| other != *end)));

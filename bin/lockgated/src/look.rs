@@ -2,6 +2,7 @@
 //! goes by the number of SAs, so it is done on another thread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,10 +50,10 @@ pub(crate) struct Looked {
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
 }
 
-/// Waits for the result of a look; for ever, if there is none. `None` inside: it panicked.
-pub(crate) async fn looked(look: &mut Option<JoinHandle<Looked>>) -> Option<Looked> {
+/// Waits for the result of a look; for ever, if there is none. A panic of it goes on here.
+pub(crate) async fn looked(look: &mut Option<JoinHandle<Looked>>) -> Looked {
     let Some(job) = look else { return std::future::pending().await };
-    let looked = job.await.ok();
+    let looked = job.await.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()));
     *look = None;
     looked
 }

@@ -1,10 +1,10 @@
 //! Judges the limits of SAs and reports those that are reached: each SA at most one soft and one
-//! hard expiry in its life. A task of its own, because an order of the control thread can take
+//! hard expiry in its life. A task of its own on the control thread: an order waits for workers
 //! longer than the time by which an SA has to end.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use charon_link::Hardness;
 use dataplane::{DropReason, Sad};
@@ -43,6 +43,9 @@ pub(crate) struct Told {
 /// tenth of a millisecond.
 const AT_A_TIME: usize = 512;
 
+/// Time within which others of this thread have their turns during one judgement.
+const MOST_OF_OTHERS: Duration = Duration::from_millis(50);
+
 /// Judges limits, until the control thread ends.
 pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Told) {
     let mut clock = interval(JUDGE);
@@ -53,8 +56,12 @@ pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Tol
         let sad = pictures.borrow_and_update().snapshot.sad().clone();
         limited.follow(sad, &told);
         limited.begin(boot_clock_ns());
+        let begun = Instant::now();
         while limited.judge(AT_A_TIME, &told) {
-            tokio::task::yield_now().await;
+            // Others wait then: no limit may.
+            if begun.elapsed() < MOST_OF_OTHERS {
+                tokio::task::yield_now().await;
+            }
         }
     }
 }

@@ -196,7 +196,7 @@ impl Compiler {
         let mut next = running.copied();
         for peer in peers {
             let known = next.ike.named(&peer.name);
-            let mut vacant = || self.ike.vacant_set(&running.ike, &mut self.next_set);
+            let mut vacant = || self.ike.vacant_set(&next.ike, &mut self.next_set);
             let set = known.map_or_else(|| vacant().ok_or(CompileError::OutOfNumbers), Ok)?;
             let place = next.sad.places().get(set);
             let before = place.and_then(|place| next.sad.set(place));

@@ -229,6 +229,11 @@ pub fn live_parts_towards(
 }
 
 impl LiveParts {
+    /// Returns whether the tunnel of some peer has an address as its other end.
+    pub fn has_remote(&self, end: Address) -> bool {
+        self.remotes.contains_key(&end)
+    }
+
     /// Makes the live parts of a later view, for the same configuration and the same ends of
     /// tunnels. The cost grows with the number of changes. `None`: links, addresses or shadows
     /// changed, and all must be made anew.

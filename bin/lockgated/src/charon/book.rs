@@ -230,6 +230,13 @@ impl Book {
         place.is_some_and(|place| self.names.name(&key(place, &known.peer), [ike, child]))
     }
 
+    /// Returns whether an SA of another peer has a name, and is in use. Two gateways choose their
+    /// SPIs without each other, and an SA is found by SPI and destination.
+    pub(super) fn is_of_another(&self, direction: Direction, name: &SaName, peer: &str) -> bool {
+        let known = self.get(direction, name);
+        known.is_some_and(|known| *known.peer != *peer && !known.is_orphan && !known.has_ended)
+    }
+
     /// Notes an SA.
     pub(super) fn add(&mut self, direction: Direction, sa: KnownSa) {
         let Some(place) = place(direction, &sa.name) else { return };

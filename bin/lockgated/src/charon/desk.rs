@@ -16,6 +16,7 @@ use policy::Direction;
 
 use super::book::{Book, KnownSa, direction};
 use super::matching::{IkePeer, IkePeers};
+use super::moves::OCCUPIED;
 use super::own::Own;
 use super::suites;
 use super::told_places::ToldPlaces;
@@ -216,6 +217,11 @@ impl Desk {
             Err(answer) => return answer,
         };
         let peer: Arc<str> = put.peer.as_str().into();
+        if self.book.is_of_another(way, &sa.name, &peer) {
+            // It may have been made for this one.
+            let _ = self.tidy_peer(&peer).await;
+            return Answer::plain(Status::Refused, OCCUPIED);
+        }
         // Nor one that has another name since.
         let running = self.book.at(way, put.spi, &peer).filter(|_| sa.repeat);
         if running.is_some_and(|known| known.has_ended) {

@@ -22,6 +22,9 @@ use super::own::{NotOwn, OwnPeer};
 use crate::gateway::{MoveRefusal, SeenElsewhere};
 use crate::orders::{Order, SaOrder};
 
+/// The reason why an SA is refused whose name another peer's has.
+pub(super) const OCCUPIED: &str = "another peer's SA has this SPI at this address";
+
 /// Ends of an SA as charon says them.
 struct Said {
     direction: Direction,
@@ -69,20 +72,23 @@ impl Desk {
                 return Answer::plain(Status::Refused, why);
             }
         }
+        let moved = SaName { source, destination, spi: name.spi };
+        if self.book.is_of_another(way, &moved, &known.peer) {
+            return Answer::plain(Status::Refused, OCCUPIED);
+        }
         let said = Said { direction: way, source, destination, in_udp };
         let (to, port) = (said.ends(), said.both().0.port());
         let reqid = reqid.unwrap_or(known.reqid);
-        let moved = match self.own.peer(&known.peer).is_some() {
+        let done = match self.own.peer(&known.peer).is_some() {
             true if in_udp && port != NAT_TRAVERSAL_PORT => {
                 Err(Answer::plain(Status::Refused, NotOwn::Port(port).to_string()))
             }
             true => self.move_own(&known.peer, (reqid, to)).await,
             false => self.move_peer(&known.peer, to).await.map(drop),
         };
-        if let Err(refused) = moved {
+        if let Err(refused) = done {
             return refused;
         }
-        let moved = SaName { source, destination, spi: name.spi };
         self.book.rename(way, KnownSa { name: moved, reqid, ..known }, &name);
         Answer::done()
     }

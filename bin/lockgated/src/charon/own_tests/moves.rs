@@ -6,6 +6,7 @@ use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Statu
 use control::PeerAddress;
 use ipsec::Spi;
 
+use super::super::moves::OCCUPIED;
 use super::*;
 use crate::gateway::SeenElsewhere;
 
@@ -65,6 +66,33 @@ async fn child(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
     let policy = policy_between(&outbound(to(1), 5, 0x500), HOME);
     lab.done(Request::AddPolicy(policy.clone())).await;
     (pair, policy)
+}
+
+// Two gateways choose SPIs without each other, and one of them goes to where the other is.
+#[tokio::test]
+async fn no_sa_takes_the_name_of_one_of_another_peer() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    let place = [HOME[0], "198.51.100.77:4500"];
+    let numbered = |key: u32, reqid, net| {
+        let mut sa = between(&sa(Outbound, key, reqid, to(net)), place);
+        sa.name.spi = 0x500;
+        sa
+    };
+    let other = numbered(0x501, 6, 2);
+    lab.done(add(other.clone())).await;
+    let before = ends(&lab);
+    lab.refused(Request::UpdateSa(update(&pair[1], place)), OCCUPIED).await;
+    lab.refused(add(numbered(0x502, 7, 3)), OCCUPIED).await;
+    assert_eq!(ends(&lab), before);
+    // Each is deleted by its own name.
+    lab.done(Request::DeleteSa(other.name)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
+    lab.done(Request::UpdateSa(update(&pair[1], place))).await;
+    // Nobody asks for neighbours at the ends that no peer has any more.
+    let live = lab.daemon().picture().live.clone();
+    let is_known = |end: &str| live.has_remote(end.parse::<IpAddr>().unwrap().into());
+    assert_eq!(["198.51.100.9", "198.51.100.77"].map(is_known), [false, true]);
 }
 
 #[tokio::test]
