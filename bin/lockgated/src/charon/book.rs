@@ -121,6 +121,9 @@ impl Numbers {
     }
 }
 
+/// The reason why an SA is refused whose name another peer's has.
+pub(super) const OCCUPIED: &str = "another peer's SA has this SPI at this address";
+
 /// Policies that charon may have: three for each CHILD_SA.
 pub(super) const MAX_POLICIES: usize = 3 * 65_536;
 

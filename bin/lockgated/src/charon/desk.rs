@@ -14,9 +14,8 @@ use dataplane::Generation;
 use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
 
-use super::book::{Book, KnownSa, direction};
+use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::matching::{IkePeer, IkePeers};
-use super::moves::OCCUPIED;
 use super::own::Own;
 use super::suites;
 use super::told_places::ToldPlaces;

@@ -16,14 +16,11 @@ use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{Tunnel, UdpPorts};
 use policy::Direction;
 
-use super::book::{KnownSa, direction};
+use super::book::{KnownSa, OCCUPIED, direction};
 use super::desk::Desk;
 use super::own::{NotOwn, OwnPeer};
 use crate::gateway::{MoveRefusal, SeenElsewhere};
 use crate::orders::{Order, SaOrder};
-
-/// The reason why an SA is refused whose name another peer's has.
-pub(super) const OCCUPIED: &str = "another peer's SA has this SPI at this address";
 
 /// Ends of an SA as charon says them.
 struct Said {

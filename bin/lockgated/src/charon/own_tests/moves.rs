@@ -6,7 +6,7 @@ use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Statu
 use control::PeerAddress;
 use ipsec::Spi;
 
-use super::super::moves::OCCUPIED;
+use super::super::book::OCCUPIED;
 use super::*;
 use crate::gateway::SeenElsewhere;
 
