@@ -111,6 +111,7 @@ fn script(dockerfile: &str) -> Result<String, Failure> {
             "ADD" => script.push_str(&format!("add {}\n", words())),
             "COPY" => script.push_str(&format!("copy {}\n", words())),
             "RUN" => script.push_str(&format!("run {}\n", quoted(rest))),
+            "ENV" => script.push_str(&format!("export {}\n", words())),
             "ENTRYPOINT" | "CMD" => {
                 let list: Vec<String> = serde_json::from_str(rest).map_err(|_| unknown())?;
                 let list: Vec<String> = list.iter().map(|word| quoted(word)).collect();

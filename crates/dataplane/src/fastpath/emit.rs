@@ -41,8 +41,11 @@ impl FastPath {
         run: Range<usize>,
         clock: &mut impl StageClock,
     ) {
+        let of_run = |packets: u64| (packets & mask_of(&run)).count_ones() as usize;
+        if self.tagged != 0 {
+            context.counters.tagged += of_run(self.tagged) as u64;
+        }
         if self.counts_lookups {
-            let of_run = |packets: u64| (packets & mask_of(&run)).count_ones() as usize;
             let looked_up = run.len() - of_run(self.tagged);
             context.counters.cache.count(looked_up, of_run(self.misses));
         }

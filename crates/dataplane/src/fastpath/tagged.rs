@@ -71,7 +71,6 @@ impl FastPath {
             let of = (Family::V6, scope(Family::V6), common.v6);
             tags.decide::<6, 8, F>(context, (of, way), v6, (rows, paths), &mut by_tag);
         }
-        context.counters.tagged += u64::from(by_tag.fit.count_ones());
         self.tagged = by_tag.all;
         by_tag
     }
