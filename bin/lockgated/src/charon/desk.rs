@@ -291,7 +291,10 @@ impl Desk {
     /// because no charon renews those.
     fn ask_for_successors(&mut self, trap: &AddPolicy) {
         let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
-        let mut peers = self.names_between([local, remote]).into_iter();
+        // One that was taken over may have moved elsewhere.
+        let taken_over = self.own.numbered(trap.reqid, [local, remote]).cloned();
+        let between = self.names_between([local, remote]);
+        let mut peers = taken_over.into_iter().chain(between);
         let has_orphan = peers.any(|peer| self.book.orphan(Direction::Outbound, &peer).is_some());
         if has_orphan {
             let first = |selector: &Selector| {

@@ -6,10 +6,10 @@
 //!   the file. It comes with the first of charon's that has its selectors, a trap or not, and goes
 //!   with the last.
 //! * The SAs of a peer move together, within the bounds. A policy that names ends which they had, a
-//!   trap, means the peer still.
+//!   trap, means the peer still, even if it comes after the move.
 //! * A peer comes with its first policy or SA, and goes with its last.
 //! * What an earlier charon left stays as long as it has SAs. A later one takes it over by naming
-//!   one of its policies.
+//!   one of its policies, with ends that its SAs have or had.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -38,6 +38,9 @@ const MAX_OWN_POLICIES: usize = MAX_POLICIES / 3;
 /// Policies that stand in at a time at most: more than charon moves SAs at a time.
 const MAX_STAND_INS: usize = 1024;
 
+/// Ends of before that a peer is known by: those that its SAs had last.
+const MAX_ENDS_HAD: usize = 8;
+
 /// Bits of a number that are its low part.
 const LOW_BITS: u32 = 24;
 
@@ -50,6 +53,8 @@ pub(super) struct Own {
     /// Peers of whichever charon, by their ends.
     by_ends: HashMap<Ends, HashSet<Arc<str>>>,
     policies: HashMap<OwnKey, Arc<str>>,
+    /// Peers that have a policy, by its selectors.
+    by_selectors: HashMap<[Selector; 2], Vec<Arc<str>>>,
     /// Shunts among them.
     shunts: usize,
     /// Policies of charon's that stand in for a protecting one while it moves SAs.
@@ -62,6 +67,8 @@ pub(super) struct Own {
 pub(super) struct OwnPeer {
     /// The ends that its SAs have now.
     pub(super) ends: Ends,
+    /// Ends that they had before, the last ones at the end.
+    had: Vec<Ends>,
     pub(super) reqid: u32,
     /// Numbers by which charon's policies mean it: its own, and those of policies that name ends
     /// which it had, a trap's say.
@@ -177,27 +184,68 @@ impl Own {
 
     /// The peer of an earlier charon between these ends that has a policy with one of these
     /// selectors becomes that of a number of this charon. Returns its name.
-    pub(super) fn take_over<'s>(
+    pub(super) fn take_over(
         &mut self,
-        reqid: u32,
-        ends: Ends,
-        mut selectors: impl Iterator<Item = [Selector; 2]> + 's,
+        number: (u32, Ends),
+        selectors: impl Iterator<Item = [Selector; 2]>,
     ) -> Option<Arc<str>> {
-        let between = self.by_ends.get(&ends)?;
-        let is_left = |name: &&Arc<str>| self.peers[*name].is_of_earlier;
-        let left: Vec<&Arc<str>> = between.iter().filter(is_left).collect();
-        if left.is_empty() {
-            return None;
-        }
+        self.take_over_if(number, selectors, |peer| peer.ends == number.1)
+    }
+
+    /// Takes a peer over as [`Own::take_over`] does, by ends that its SAs had before they moved.
+    pub(super) fn take_over_moved(
+        &mut self,
+        number: (u32, Ends),
+        selectors: impl Iterator<Item = [Selector; 2]>,
+    ) -> Option<Arc<str>> {
+        self.take_over_if(number, selectors, |peer| peer.had.contains(&number.1))
+    }
+
+    fn take_over_if(
+        &mut self,
+        number: (u32, Ends),
+        mut selectors: impl Iterator<Item = [Selector; 2]>,
+        is_it: impl Fn(&OwnPeer) -> bool,
+    ) -> Option<Arc<str>> {
         let name = selectors.find_map(|selectors| {
-            let has = |name: &&&Arc<str>| self.peers[**name].policies.contains(&selectors);
-            left.iter().find(has).map(|name| (*name).clone())
+            let mut left = self.with_policy(&selectors).filter(|(_, peer)| peer.is_of_earlier);
+            left.find(|(_, peer)| is_it(peer)).map(|(name, _)| name.clone())
         })?;
         let peer = self.peers.get_mut(&name)?;
-        (peer.is_of_earlier, peer.reqid) = (false, reqid);
-        peer.numbers.insert((reqid, ends));
-        self.numbers.insert((reqid, ends), name.clone());
+        (peer.is_of_earlier, peer.reqid) = (false, number.0);
+        self.note_number(&name, number);
         Some(name)
+    }
+
+    /// The peer of this charon that has a policy with these selectors, and whose SAs had these ends
+    /// before they moved, becomes that of a number too. Returns its name.
+    pub(super) fn find_moved(
+        &mut self,
+        (reqid, ends): (u32, Ends),
+        selectors: &[Selector; 2],
+    ) -> Option<Arc<str>> {
+        let is_it =
+            |peer: &OwnPeer| !peer.is_of_earlier && peer.reqid == reqid && peer.had.contains(&ends);
+        let (name, _) = self.with_policy(selectors).find(|(_, peer)| is_it(peer))?;
+        let name = name.clone();
+        self.note_number(&name, (reqid, ends));
+        Some(name)
+    }
+
+    /// Peers that have a policy with these selectors.
+    fn with_policy(
+        &self,
+        selectors: &[Selector; 2],
+    ) -> impl Iterator<Item = (&Arc<str>, &OwnPeer)> {
+        let names = self.by_selectors.get(selectors).into_iter().flatten();
+        names.filter_map(|name| Some((name, self.peers.get(name)?)))
+    }
+
+    fn note_number(&mut self, name: &Arc<str>, number: (u32, Ends)) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.numbers.insert(number);
+            self.numbers.insert(number, name.clone());
+        }
     }
 
     /// Checks that there is room for another CHILD_SA or shunt. All CHILD_SAs of a peer, which
@@ -270,8 +318,13 @@ impl Own {
         let ends = [to.tunnel.local, to.tunnel.remote];
         let before = std::mem::replace(&mut peer.ends, ends);
         (peer.reqid, peer.form.udp) = (reqid, to.udp);
-        peer.numbers.insert((reqid, ends));
-        self.numbers.insert((reqid, ends), name.clone());
+        if before != ends {
+            peer.had.retain(|had| *had != before && *had != ends);
+            peer.had.push(before);
+            let most = peer.had.len().saturating_sub(MAX_ENDS_HAD);
+            peer.had.drain(..most);
+        }
+        self.note_number(name, (reqid, ends));
         self.leave(before, name);
         self.by_ends.entry(ends).or_default().insert(name.clone());
     }
@@ -331,13 +384,12 @@ impl Own {
         let known = self.peers.entry(name.clone()).or_insert_with(|| {
             self.count += 1;
             let (policies, count) = (HashSet::new(), 0);
-            let numbers = HashSet::new();
-            OwnPeer { ends, reqid, numbers, form, is_of_earlier: false, policies, count }
+            let (numbers, had) = (HashSet::new(), Vec::new());
+            OwnPeer { ends, had, reqid, numbers, form, is_of_earlier: false, policies, count }
         });
         known.form = form;
-        known.numbers.insert((reqid, ends));
         self.by_ends.entry(known.ends).or_default().insert(name.clone());
-        self.numbers.insert((reqid, ends), name.clone());
+        self.note_number(name, (reqid, ends));
     }
 
     /// Plans a policy: its name and all else of it.
@@ -380,10 +432,12 @@ impl Own {
     /// Notes that a policy runs under a name.
     pub(super) fn note_policy(&mut self, key: OwnKey, name: &str) {
         match &key {
-            OwnKey::Protect(peer, selectors) => {
-                if let Some(peer) = self.peers.get_mut(peer) {
+            OwnKey::Protect(name, selectors) => {
+                if let Some(peer) = self.peers.get_mut(name) {
                     peer.count += 1;
                     peer.policies.insert(selectors.clone());
+                    let names = self.by_selectors.entry(selectors.clone()).or_default();
+                    names.push(name.clone());
                 }
             }
             OwnKey::Shunt(..) => {
@@ -408,12 +462,23 @@ impl Own {
     pub(super) fn forget_policy(&mut self, key: &OwnKey) {
         let was_there = self.policies.remove(key).is_some();
         match key {
-            OwnKey::Protect(peer, selectors) => {
-                if let Some(peer) = self.peers.get_mut(peer) {
+            OwnKey::Protect(name, selectors) => {
+                if let Some(peer) = self.peers.get_mut(name) {
                     peer.policies.remove(selectors);
                 }
+                self.forget_selectors(selectors, name);
             }
             OwnKey::Shunt(..) => self.shunts -= usize::from(was_there),
+        }
+    }
+
+    /// Notes that a peer has no policy with these selectors any more.
+    fn forget_selectors(&mut self, selectors: &[Selector; 2], name: &Arc<str>) {
+        if let Some(names) = self.by_selectors.get_mut(selectors) {
+            names.retain(|of| of != name);
+            if names.is_empty() {
+                self.by_selectors.remove(selectors);
+            }
         }
     }
 
@@ -421,6 +486,7 @@ impl Own {
     pub(super) fn forget_peer(&mut self, name: &Arc<str>) {
         let Some(peer) = self.peers.remove(name) else { return };
         for selectors in peer.policies {
+            self.forget_selectors(&selectors, name);
             self.policies.remove(&OwnKey::Protect(name.clone(), selectors));
         }
         self.leave(peer.ends, name);

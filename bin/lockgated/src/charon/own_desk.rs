@@ -111,7 +111,12 @@ impl Desk {
         })?;
         let number = (sa.reqid, addresses);
         let known = self.own.numbered(sa.reqid, addresses).cloned();
-        let known = known.or_else(|| self.own.take_over(sa.reqid, addresses, pairs(selectors)));
+        let known = known.or_else(|| self.own.take_over(number, pairs(selectors)));
+        // One that is repeated is a claim alone.
+        let known = known.or_else(|| match sa.repeat {
+            true => None,
+            false => self.own.take_over_moved(number, pairs(selectors)),
+        });
         // It may have moved while charon was not connected.
         let known = known.or_else(|| self.running_own(sa));
         let mut form = form;

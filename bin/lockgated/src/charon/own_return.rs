@@ -32,10 +32,11 @@ impl Desk {
         coming: &mut Coming,
     ) -> Result<(), NotOwn> {
         let (number, selectors) = ((policy.reqid, ends), local_first(policy));
-        let known =
-            self.own.numbered(policy.reqid, ends).cloned().or_else(|| {
-                self.own.take_over(policy.reqid, ends, std::iter::once(selectors.clone()))
-            });
+        let known = self.own.numbered(policy.reqid, ends).cloned();
+        let once = || std::iter::once(selectors.clone());
+        let known = known.or_else(|| self.own.take_over(number, once()));
+        let known = known.or_else(|| self.own.take_over_moved(number, once()));
+        let known = known.or_else(|| self.own.find_moved(number, &selectors));
         let (name, peer) = match known {
             Some(name) => (name, None),
             None => {

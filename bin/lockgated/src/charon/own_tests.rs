@@ -4,6 +4,7 @@ mod hostile;
 mod moves;
 mod rekey;
 mod room;
+mod traps;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, Hardness, LinkMode, Policy, PolicyAction, PolicyDirection,
-    Report, Request, SaDirection, SaLimits, SaName, Selector, Status,
+    Report, Request, SaDirection, SaLimits, SaName, Selector, Status, UpdateSa,
 };
 use config::ShuntAction;
 use control::{IkeAction, IkeChange, IkePolicy};

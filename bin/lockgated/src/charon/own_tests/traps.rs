@@ -1,0 +1,84 @@
+//! Traps that name ends which SAs have moved away from.
+
+use super::moves::{THERE, between, bounds, child, ends, policy_between, update};
+use super::*;
+
+const PROTECTS: &str = "ike:5/1: protect ike:5 with 1 SAs";
+
+/// A CHILD_SA of number 5 that moves, before there is a trap.
+async fn moved(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
+    let (pair, policy) = child(lab).await;
+    for sa in &pair {
+        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+    }
+    lab.done(Request::AddPolicy(policy_between(&policy, THERE))).await;
+    lab.done(Request::DeletePolicy(policy.clone())).await;
+    (pair.map(|sa| between(&sa, THERE)), policy_between(&policy, THERE))
+}
+
+// Review of 4168bd9c, 1.
+#[tokio::test]
+async fn a_trap_that_comes_after_a_move_hides_nothing() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, policy) = moved(&mut lab).await;
+    let trap = outbound(to(1), 5, 0);
+    // It comes, goes with another swanctl.conf, and comes again.
+    lab.done(Request::AddPolicy(trap.clone())).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    lab.done(Request::DeletePolicy(trap.clone())).await;
+    lab.done(Request::AddPolicy(trap.clone())).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
+    // The SAs can go back.
+    for sa in &pair {
+        let name = sa.name;
+        let home = UpdateSa { name, ..update(sa, ["192.0.2.1:500", "198.51.100.9:500"]) };
+        lab.done(Request::UpdateSa(home)).await;
+    }
+    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
+    // The trap protects as long as it is there.
+    lab.done(Request::DeletePolicy(policy)).await;
+    lab.done(Request::FlushSas).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+    lab.done(Request::DeletePolicy(trap)).await;
+    assert_eq!(lab.shown(), (vec![], vec![]));
+}
+
+// A trap that has not to do with the move is a peer of its own.
+#[tokio::test]
+async fn a_trap_between_ends_that_a_peer_never_had_moves_nothing() {
+    let mut lab = Lab::new(&bounds());
+    moved(&mut lab).await;
+    let elsewhere = with(outbound(to(1), 5, 0), "198.51.100.20");
+    lab.done(Request::AddPolicy(elsewhere.clone())).await;
+    assert_eq!(lab.shown().0.len(), 2);
+    lab.done(Request::DeletePolicy(elsewhere)).await;
+    lab.done(Request::AddPolicy(outbound(to(2), 5, 0))).await;
+    assert_eq!(lab.shown().0.len(), 2, "other selectors");
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+}
+
+// Review of 4168bd9c, 2.
+#[tokio::test]
+async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
+    let mut lab = Lab::new(&bounds());
+    moved(&mut lab).await;
+    lab.desk.begin(Some(2));
+    lab.done(Request::AddPolicy(outbound(to(1), 9, 0))).await;
+    let due = lab.desk.take_due();
+    assert!(matches!(due[..], [Report::Acquire { reqid: 9, .. }]), "{due:?}");
+    lab.done(Request::Repeated).await;
+    // What comes by the SAs that are left is of the policy that decides.
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
+    assert_eq!(lab.daemon().security_associations().await.len(), 2);
+    // The SAs that it makes replace them, where the trap is.
+    for (direction, spi) in [(Inbound, 0x601), (Outbound, 0x501)] {
+        lab.done(add(sa(direction, spi, 9, to(1)))).await;
+    }
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
+    let snapshot = lab.snapshot();
+    let sealing: Vec<u32> = snapshot.outbound().map(|sa| sa.spi.value()).collect();
+    assert_eq!(sealing, [0x501], "the one of before is replaced");
+}
