@@ -13,6 +13,7 @@ use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa};
 use dataplane::Generation;
 use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
+use tokio::time::Instant;
 
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::matching::{IkePeer, IkePeers};
@@ -39,6 +40,12 @@ pub(super) struct Desk {
     pub(super) peers_of: Option<(u64, Generation)>,
     /// Another revision runs, and what charon made by itself was not compared with it.
     must_follow: bool,
+    /// Policies of charon's that the configuration admits may not run.
+    pub(super) must_bring_back: bool,
+    /// They are not tried again before this: the machine refused them.
+    pub(super) retry_at: Option<Instant>,
+    /// The charon that is connected has named all that it has: no policy is an earlier one's.
+    pub(super) has_repeated: bool,
     /// SAs of an earlier charon that have reached their hard limit: nobody else deletes them.
     ended: Vec<SaName>,
     /// The process of the charon that was connected last.
@@ -72,6 +79,9 @@ impl Desk {
             peers: IkePeers::default(),
             peers_of: None,
             must_follow: false,
+            must_bring_back: false,
+            retry_at: None,
+            has_repeated: true,
             ended: Vec::new(),
             process: None,
             knows_all: false,
@@ -96,6 +106,7 @@ impl Desk {
         self.knows_all = process.is_some() && process == self.process;
         if !self.knows_all {
             self.own.leave_to_next();
+            self.has_repeated = self.book.policies().next().is_none();
         }
         self.process = process;
     }
@@ -118,6 +129,7 @@ impl Desk {
         if std::mem::take(&mut self.must_follow) {
             self.follow().await;
         }
+        self.bring_back_missing().await;
         for ended in std::mem::take(&mut self.ended) {
             // Refused, its peer is tidied with the next request that is about it.
             let _ = self.delete_sa(&ended).await;
@@ -269,6 +281,8 @@ impl Desk {
     /// was not connected, if it is the charon that put it; else it stays until there are others.
     async fn settle(&mut self) -> Answer {
         self.book.settle();
+        self.has_repeated = true;
+        self.bring_back_missing().await;
         let deleted = match self.knows_all {
             true => self.delete_all(|sa| sa.is_orphan).await,
             false => Answer::done(),

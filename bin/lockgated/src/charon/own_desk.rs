@@ -248,7 +248,7 @@ impl Desk {
     }
 
     /// Follows another configuration: forgets what it does not have, and reports SAs that went with
-    /// it as ended, so that charon makes others; then has what it admits anew.
+    /// it as ended, so that charon makes others. What it admits anew is to be brought back.
     pub(super) async fn follow(&mut self) {
         let picture = self.daemon.picture();
         let gone: HashSet<Arc<str>> = self.own.follow(&picture.compiled).into_iter().collect();
@@ -261,17 +261,10 @@ impl Desk {
             self.due.push(Report::Expire { spi, destination, hardness: Hardness::Hard });
             self.book.forget(way, &sa.name);
         }
-        if picture.config().ike.is_none() {
-            return;
-        }
-        let is_out = |policy: &&AddPolicy| {
-            policy.policy.direction == PolicyDirection::Outbound && !self.runs_as_own(policy)
-        };
-        let policies: Vec<AddPolicy> = self.book.policies().filter(is_out).cloned().collect();
-        self.bring_back(&policies).await;
+        (self.must_bring_back, self.retry_at) = (true, None);
     }
 
-    fn runs_as_own(&self, policy: &AddPolicy) -> bool {
+    pub(super) fn runs_as_own(&self, policy: &AddPolicy) -> bool {
         let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
         let selectors = local_first(policy);
         match policy.action {

@@ -3,14 +3,20 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use charon_link::{AddPolicy, PolicyAction};
+use charon_link::{AddPolicy, PolicyAction, PolicyDirection};
 use config::IkeBounds;
 use control::IkeChange;
+use tokio::time::Instant;
 
 use super::desk::Desk;
 use super::own::{Ends, Form, NotOwn, OwnKey, local_first};
+use crate::events::Kind;
 use crate::ike_changes::IkeRefusal;
+
+/// Time after which policies are tried again that the machine refused.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Policies and peers that are to come, and are noted as if they had.
 #[derive(Default)]
@@ -98,11 +104,45 @@ impl Desk {
         made
     }
 
+    /// Has policies of charon's run that the configuration admits and that do not run.
+    ///
+    /// Not before charon has named all that it has: until then some may be those of an earlier one,
+    /// whose numbers mean nothing to this one. A refusal by the machine is tried again.
+    pub(super) async fn bring_back_missing(&mut self) {
+        let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
+        if !(self.must_bring_back && self.has_repeated && is_due) {
+            return;
+        }
+        (self.must_bring_back, self.retry_at) = (false, None);
+        let is_out = |policy: &&AddPolicy| {
+            policy.policy.direction == PolicyDirection::Outbound && !self.runs_as_own(policy)
+        };
+        let policies: Vec<AddPolicy> = self.book.policies().filter(is_out).cloned().collect();
+        let Err(why) = self.bring_back(&policies).await else { return };
+        let next = match why {
+            IkeRefusal::Transaction(_) => {
+                (self.must_bring_back, self.retry_at) = (true, Some(Instant::now() + RETRY));
+                "Lockgate tries again in a second"
+            }
+            _ => "they come back with a configuration that has room for them",
+        };
+        let message = format!("policies that charon has do not run: {why}; {next}");
+        self.daemon.events.record(Kind::CharonRefused, "charon", message, &[]);
+    }
+
+    /// Returns when policies that the machine refused are tried again.
+    pub(super) fn next_try(&self) -> Option<Instant> {
+        self.retry_at.filter(|_| self.must_bring_back && self.has_repeated)
+    }
+
     /// Has outbound policies run again as far as `[ike]` admits them, all in one change: where the
     /// file leaves no room for them, none comes. What does not come stays a note.
-    pub(super) async fn bring_back(&mut self, policies: &[AddPolicy]) {
+    ///
+    /// # Errors
+    /// [`IkeRefusal`]: none of them runs.
+    async fn bring_back(&mut self, policies: &[AddPolicy]) -> Result<(), IkeRefusal> {
         let picture = self.daemon.picture();
-        let Some(bounds) = &picture.config().ike else { return };
+        let Some(bounds) = &picture.config().ike else { return Ok(()) };
         let mut coming = Coming::default();
         for policy in policies {
             let ends: [IpAddr; 2] = [policy.policy.source.ip(), policy.policy.destination.ip()];
@@ -113,6 +153,6 @@ impl Desk {
                 _ => self.plan_shunt(policy, bounds, &mut coming),
             };
         }
-        let _ = self.make(coming).await;
+        self.make(coming).await
     }
 }

@@ -3,6 +3,7 @@
 mod hostile;
 mod moves;
 mod rekey;
+mod returns;
 mod room;
 mod traps;
 

@@ -116,6 +116,7 @@ impl Session {
         let begun = Instant::now();
         loop {
             let is_mute = self.greeted.is_none();
+            let retry = desk.next_try();
             let done = tokio::select! {
                 // The end of this connection is seen before the next one is turned away.
                 biased;
@@ -126,6 +127,11 @@ impl Session {
                 },
                 () = sleep_until(begun + PATIENCE), if is_mute => {
                     return "it does not say what it is".into();
+                }
+                () = sleep_until(retry.unwrap_or(begun)), if retry.is_some() => {
+                    desk.refresh();
+                    desk.bring_back_missing().await;
+                    Ok(())
                 }
                 other = socket.accept() => {
                     if let Ok(other) = other {

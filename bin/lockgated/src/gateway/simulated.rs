@@ -161,6 +161,11 @@ impl Simulated {
         Simulated(Arc::new(Mutex::new(world)))
     }
 
+    /// Has the next step refused.
+    pub(crate) fn refuse_next(&self) {
+        self.world().refuse = Some(0);
+    }
+
     /// The snapshot that the workers run on.
     pub(crate) fn walked(&self) -> Arc<Snapshot> {
         self.world().walked.clone()

@@ -10,7 +10,7 @@ use super::super::book::OCCUPIED;
 use super::*;
 use crate::gateway::SeenElsewhere;
 
-const HOME: [&str; 2] = ["192.0.2.1:4500", "198.51.100.9:4500"];
+pub(super) const HOME: [&str; 2] = ["192.0.2.1:4500", "198.51.100.9:4500"];
 pub(super) const THERE: [&str; 2] = ["192.0.2.2:4500", "198.51.100.77:61000"];
 
 /// The bounds, with a second address of this gateway.

@@ -1,0 +1,103 @@
+//! Policies that another configuration admits again.
+
+use super::*;
+
+const PROTECTS: &str = "ike:5/1: protect ike:5 with 1 SAs";
+
+/// Another section of the file, which changes nothing that the tests look at.
+const MORE: &str = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                    remote = [\"9.9.9.9\"]\n";
+
+/// A request that changes nothing.
+fn question() -> Request {
+    Request::QuerySa(sa(Outbound, 0x9999, 5, to(1)).name)
+}
+
+/// A shunt of charon's that passes packets.
+fn shunt() -> AddPolicy {
+    let selectors = [range("10.1.0.0", "10.1.0.9"), range("10.200.0.0", "10.200.0.9")];
+    AddPolicy { action: PolicyAction::Pass, ..outbound(selectors, 7, 0) }
+}
+
+// Review of 4168bd9c, 3: the numbers of an earlier charon mean nothing to the next one.
+#[tokio::test]
+async fn no_policy_of_an_earlier_charon_is_brought_back_for_the_next_one() {
+    let mut lab = Lab::new(BOUNDS);
+    lab.done(add(sa(Outbound, 0x500, 5, to(1)))).await;
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0x500))).await;
+    lab.done(Request::AddPolicy(shunt())).await;
+    // Without its shunts, and then with them: the next one has asked for none.
+    let (_, listed) = BOUNDS.split_once("[[ike.shunt]]").unwrap();
+    let without = BOUNDS.replace(&format!("[[ike.shunt]]{listed}"), "");
+    lab.apply(&format!("{FILE}{without}")).await;
+    lab.ask(question()).await;
+    assert_eq!(lab.verdict("10.1.0.5", "10.200.0.1"), "none");
+    lab.apply(&format!("{FILE}{MORE}{BOUNDS}")).await;
+    lab.desk.begin(Some(2));
+    lab.ask(question()).await;
+    assert_eq!(lab.verdict("10.1.0.5", "10.200.0.1"), "none");
+    // Its number 5 is another CHILD_SA, and the one of before has another number.
+    lab.done(add(sa(Outbound, 0x501, 5, to(2)))).await;
+    lab.done(Request::AddPolicy(outbound(to(2), 5, 0x501))).await;
+    lab.done(Request::AddPolicy(outbound(to(1), 7, 0))).await;
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    let other = lab.verdict("10.1.0.1", "10.9.2.1");
+    assert!(other.ends_with("with 1 SAs") && !other.contains("ike:5 "), "{other}");
+    assert_eq!(lab.shown().0.len(), 2);
+    let sets = lab.snapshot();
+    let (_, set) = sets.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
+    let spis: Vec<u32> =
+        sets.outbound().filter(|sa| sa.set == set.id).map(|sa| sa.spi.value()).collect();
+    assert_eq!(spis, [0x500], "each packet by an SA that was negotiated for it");
+    assert_eq!(lab.verdict("10.1.0.5", "10.200.0.1"), "none");
+}
+
+#[tokio::test]
+async fn a_policy_that_is_admitted_again_comes_once_charon_has_named_all() {
+    let mut lab = Lab::new(BOUNDS);
+    lab.done(Request::AddPolicy(outbound(to(3), 8, 0))).await;
+    lab.desk.begin(Some(2));
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    lab.apply(FILE).await;
+    lab.ask(question()).await;
+    lab.apply(&format!("{FILE}{BOUNDS}")).await;
+    lab.ask(question()).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.3.1"), "none");
+}
+
+// Review of 4168bd9c, 7.
+#[tokio::test]
+async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told() {
+    // charon's policy wants packets that came to the host's own SSH: the machine withholds these.
+    let unprotected = "side = \"unprotected\"";
+    let file = FILE.replacen(unprotected, &format!("{unprotected}\nallow_host = [\"tcp/22\"]"), 1);
+    let bounds = BOUNDS.replace("local = [\"10.1.0.0/16\"]", "local = [\"any\"]");
+    assert!(file != FILE && bounds != BOUNDS);
+    let mut lab = Lab::over(&format!("{file}{bounds}"));
+    let [_, remote] = to(1);
+    let policy = outbound([range("0.0.0.0", "255.255.255.255"), remote], 5, 0);
+    lab.done(Request::AddPolicy(policy)).await;
+    lab.apply(&file).await;
+    lab.ask(question()).await;
+    lab.apply(&format!("{file}{bounds}")).await;
+    lab.running.machine.refuse_next();
+    lab.ask(question()).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
+    lab.running.events.flush();
+    let (kept, _) = lab.running.events.subscribe();
+    let told = kept.iter().filter(|event| event.kind == "charon_refused");
+    let told: Vec<&str> = told.map(|event| event.message.as_str()).collect();
+    assert!(told.len() == 1 && told[0].contains("tries again in a second"), "{told:?}");
+    let at = lab.desk.next_try().expect("it is tried again");
+    // Not at once: what the machine refuses now it refuses the next moment too.
+    lab.ask(question()).await;
+    assert!(lab.verdict("10.1.0.1", "10.9.1.1") == "none" || at <= tokio::time::Instant::now());
+    tokio::time::sleep_until(at).await;
+    lab.desk.bring_back_missing().await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
+    assert_eq!(lab.desk.next_try(), None);
+}
