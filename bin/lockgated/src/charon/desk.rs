@@ -238,6 +238,7 @@ impl Desk {
         if running.is_some_and(|known| known.has_ended) {
             return Answer::plain(Status::Unknown, "it has reached its hard limit");
         }
+        let number = self.own.peer(&peer).map_or(sa.reqid, |own| own.reqid);
         let moved_from = match self.make_room(&sa, &peer).await {
             Ok(moved_from) => moved_from,
             Err(refused) => return refused,
@@ -247,7 +248,7 @@ impl Desk {
         let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
         if let Err(refusal) = done {
             if let Some(before) = moved_from {
-                self.move_back(&peer, sa.reqid, before).await;
+                self.move_back(&peer, number, before).await;
             }
             // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;

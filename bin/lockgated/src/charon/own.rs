@@ -41,6 +41,9 @@ const MAX_STAND_INS: usize = 1024;
 /// Ends of before that a peer is known by: those that its SAs had last.
 const MAX_ENDS_HAD: usize = 8;
 
+/// Numbers that a peer may have beyond which those go that no policy names.
+const MAX_NUMBERS: usize = 8;
+
 /// Bits of a number that are its low part.
 const LOW_BITS: u32 = 24;
 
@@ -57,8 +60,9 @@ pub(super) struct Own {
     by_selectors: HashMap<[Selector; 2], Vec<Arc<str>>>,
     /// Shunts among them.
     shunts: usize,
-    /// Policies of charon's that stand in for a protecting one while it moves SAs.
-    stand_ins: HashMap<Policy, (Arc<str>, [Selector; 2])>,
+    /// Policies of charon's that stand in for a protecting one while it moves SAs, by the number
+    /// and the SPI that they have: one name may be that of several.
+    stand_ins: HashMap<(u32, u32, Policy), (Arc<str>, [Selector; 2])>,
     /// Peers and shunts that there were so far: they give numbers.
     count: u64,
 }
@@ -138,6 +142,11 @@ impl OwnPeer {
     pub(super) fn present(&self) -> PeerEnds {
         let [local, remote] = self.ends;
         PeerEnds { tunnel: Tunnel { local, remote }, udp: self.form.udp }
+    }
+
+    /// Returns whether it has more numbers than it needs.
+    pub(super) fn has_many_numbers(&self) -> bool {
+        self.numbers.len() > MAX_NUMBERS
     }
 }
 
@@ -360,13 +369,13 @@ impl Own {
         let Some(name) = self.numbered(policy.reqid, ends).cloned() else { return };
         let key = OwnKey::Protect(name.clone(), local_first(policy));
         if self.runs(&key) && self.stand_ins.len() < MAX_STAND_INS {
-            self.stand_ins.insert(policy.policy.clone(), (name, local_first(policy)));
+            self.stand_ins.insert(stand_in_key(policy), (name, local_first(policy)));
         }
     }
 
     /// Forgets a policy that stood in; returns the peer whose policy it stood in for.
-    pub(super) fn stand_down(&mut self, policy: &Policy) -> Option<Arc<str>> {
-        self.stand_ins.remove(policy).map(|(name, _)| name)
+    pub(super) fn stand_down(&mut self, policy: &AddPolicy) -> Option<Arc<str>> {
+        self.stand_ins.remove(&stand_in_key(policy)).map(|(name, _)| name)
     }
 
     /// Forgets all policies that stood in.
@@ -652,6 +661,10 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
         offload: SaOffload::None,
         outer: None,
     }
+}
+
+fn stand_in_key(policy: &AddPolicy) -> (u32, u32, Policy) {
+    (policy.reqid, policy.spi, policy.policy.clone())
 }
 
 /// Selectors of a policy of charon's, local and remote.

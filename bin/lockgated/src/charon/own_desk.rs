@@ -18,7 +18,9 @@ use ipsec::{Mode, Suite};
 
 use super::desk::{Desk, Home};
 use super::matching::NoPeer;
-use super::own::{Ends, NotOwn, OwnKey, check_sa, local_first, pairs, selector_of, shunt_action};
+use super::own::{
+    Ends, NotOwn, OwnKey, OwnPeer, check_sa, local_first, pairs, selector_of, shunt_action,
+};
 use super::own_return::Coming;
 use crate::ike_changes::IkeRefusal;
 
@@ -139,8 +141,17 @@ impl Desk {
             let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
             self.change(change).await.map_err(refused)?;
         }
+        self.forget_spare_numbers(&name);
         self.own.note_peer(&name, number, form);
         Ok(Home { name, lifetime: bounds.lifetime })
+    }
+
+    /// Forgets numbers of a peer that no policy of charon's names, once there are many.
+    pub(super) fn forget_spare_numbers(&mut self, name: &Arc<str>) {
+        if self.own.peer(name).is_some_and(OwnPeer::has_many_numbers) {
+            let named = |number: (u32, Ends)| self.book.has_policy_of(number);
+            self.own.forget_numbers(name, named);
+        }
     }
 
     /// Takes away what charon has no policy or SA for any more: of one peer of its own.

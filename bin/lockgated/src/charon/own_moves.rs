@@ -42,6 +42,7 @@ impl Desk {
             self.change(change).await.map_err(refused)?;
         }
         self.own.note_move(name, (reqid, to));
+        self.forget_spare_numbers(name);
         Ok(())
     }
 
@@ -67,7 +68,7 @@ impl Desk {
     /// for one that protects, which goes if charon has not added it again.
     pub(super) async fn stand_down(&mut self, policy: &AddPolicy) -> Answer {
         let stood = policy.action == PolicyAction::Drop;
-        let peer = stood.then(|| self.own.stand_down(&policy.policy)).flatten();
+        let peer = stood.then(|| self.own.stand_down(policy)).flatten();
         match peer {
             Some(peer) => match self.tidy_peer(&peer).await {
                 Ok(()) => Answer::plain(Status::Unknown, ""),

@@ -1,5 +1,6 @@
-//! Policies that another configuration admits again.
+//! Policies that another configuration admits again, and notes that are kept of charon's own peers.
 
+use super::moves::{HOME, THERE, between, bounds, child, ends, policy_between, update};
 use super::*;
 
 const PROTECTS: &str = "ike:5/1: protect ike:5 with 1 SAs";
@@ -100,4 +101,84 @@ async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told(
     lab.desk.bring_back_missing().await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
     assert_eq!(lab.desk.next_try(), None);
+}
+
+// Review of 4168bd9c, 5.
+#[tokio::test]
+async fn numbers_that_no_policy_names_do_not_pile_up() {
+    const MOST: usize = 10;
+    let mut lab = Lab::new(&bounds());
+    let ([inbound, out], policy) = child(&mut lab).await;
+    let numbers = |lab: &Lab| lab.desk.own.peer("ike:5").unwrap().numbers.len();
+    // The ends that it has, and one number after another.
+    for reqid in 100..200 {
+        let asked = UpdateSa { reqid: Some(reqid), ..update(&out, HOME) };
+        lab.done(Request::UpdateSa(asked)).await;
+    }
+    assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
+    assert!(lab.desk.own.numbered(150, [LOCAL, REMOTE].map(|of| of.parse().unwrap())).is_none());
+    // To and fro.
+    let mut at = out.clone();
+    for reqid in 200..240 {
+        let there = if reqid % 2 == 0 { THERE } else { HOME };
+        let asked = UpdateSa { reqid: Some(reqid), ..update(&at, there) };
+        lab.done(Request::UpdateSa(asked)).await;
+        at = between(&at, there);
+    }
+    assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
+    // An inbound SA that is repeated from one place after another.
+    lab.desk.begin(Some(1));
+    for remote in 20..60 {
+        let ends = [HOME[0].to_owned(), format!("198.51.100.{remote}:4500")];
+        let moved = between(&inbound, [&ends[0], &ends[1]]);
+        lab.done(add(AddSa { repeat: true, ..moved })).await;
+    }
+    assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
+    // What a policy names means the peer still.
+    let home = [LOCAL, REMOTE].map(|of| of.parse().unwrap());
+    assert_eq!(lab.desk.own.numbered(policy.reqid, home).map(|name| &**name), Some("ike:5"));
+}
+
+// Review of 4168bd9c, 10.
+#[tokio::test]
+async fn policies_of_one_name_are_each_stood_in_for() {
+    let mut lab = Lab::new(&bounds());
+    let (_, old) = child(&mut lab).await;
+    let new = AddPolicy { spi: 0x501, ..old.clone() };
+    lab.done(Request::AddPolicy(new.clone())).await;
+    let drops = [&old, &new].map(|of| AddPolicy { action: PolicyAction::Drop, ..of.clone() });
+    for policy in &drops {
+        lab.done(Request::AddPolicy(policy.clone())).await;
+    }
+    for policy in [old, new] {
+        lab.done(Request::DeletePolicy(policy)).await;
+    }
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    let [first, second] = drops;
+    lab.ask(Request::DeletePolicy(first)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    lab.ask(Request::DeletePolicy(second)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
+}
+
+// Review of 4168bd9c, 12.
+#[tokio::test]
+async fn a_peer_goes_back_by_the_number_that_it_had() {
+    let mut lab = Lab::new(&bounds());
+    let ([_, out], policy) = child(&mut lab).await;
+    // It has the number 6 at the other place, and 5 here.
+    let there = UpdateSa { reqid: Some(6), ..update(&out, THERE) };
+    lab.done(Request::UpdateSa(there)).await;
+    let of_there = AddPolicy { reqid: 6, ..policy_between(&policy, THERE) };
+    lab.done(Request::AddPolicy(of_there)).await;
+    let home = UpdateSa { reqid: Some(5), ..update(&between(&out, THERE), HOME) };
+    lab.done(Request::UpdateSa(home)).await;
+    // Here 6 is another one.
+    lab.done(Request::AddPolicy(outbound(to(2), 6, 0))).await;
+    assert_eq!(lab.shown().0.len(), 2);
+    let before = ends(&lab);
+    let same_key = AddSa { encryption: out.encryption.clone(), ..sa(Outbound, 0x501, 6, to(1)) };
+    let answer = lab.ask(add(between(&same_key, THERE))).await;
+    assert_eq!(answer.status, Status::KeyUsed, "{}", answer.text);
+    assert_eq!(ends(&lab), before);
 }
