@@ -250,7 +250,8 @@ impl Own {
         names.filter_map(|name| Some((name, self.peers.get(name)?)))
     }
 
-    fn note_number(&mut self, name: &Arc<str>, number: (u32, Ends)) {
+    /// Notes that a number means a peer too.
+    pub(super) fn note_number(&mut self, name: &Arc<str>, number: (u32, Ends)) {
         if let Some(peer) = self.peers.get_mut(name) {
             peer.numbers.insert(number);
             self.numbers.insert(number, name.clone());

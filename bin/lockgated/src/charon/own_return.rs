@@ -43,6 +43,7 @@ impl Desk {
         let known = known.or_else(|| self.own.take_over(number, once()));
         let known = known.or_else(|| self.own.take_over_moved(number, once()));
         let known = known.or_else(|| self.own.find_moved(number, &selectors));
+        let known = known.or_else(|| self.find_repeated(policy, number));
         let (name, peer) = match known {
             Some(name) => (name, None),
             None => {
@@ -64,6 +65,26 @@ impl Desk {
         coming.policies.push(key);
         coming.change.policies.push(planned);
         Ok(())
+    }
+
+    /// The peer that a policy means which charon repeats after a new start of lockgated, and that
+    /// has no SAs yet: one of the two is a trap, and the other is of SAs that had moved from the
+    /// trap's ends, of which charon alone knows.
+    fn find_repeated(&mut self, policy: &AddPolicy, number: (u32, Ends)) -> Option<Arc<str>> {
+        let ends_of = |of: &AddPolicy| [of.policy.source.ip(), of.policy.destination.ip()];
+        let is_other = |of: &&AddPolicy| {
+            of.repeat && of.reqid == policy.reqid && (of.spi == 0) != (policy.spi == 0)
+        };
+        let selectors = &policy.policy.selectors;
+        let others = self.book.policies_with(PolicyDirection::Outbound, selectors);
+        let mut others = others.filter(is_other).filter(|of| of.action == PolicyAction::Protect);
+        let other = others.find(|_| policy.repeat)?;
+        let name = self.own.numbered(other.reqid, ends_of(other))?.clone();
+        if self.book.sas_of_peer(&name).next().is_some() {
+            return None;
+        }
+        self.own.note_number(&name, number);
+        Some(name)
     }
 
     /// Plans an outbound shunt.

@@ -91,6 +91,7 @@ enum Step {
         local: u8,
         remote: u8,
         port: Option<u16>,
+        reqid: Option<u32>,
     },
     /// A policy that drops comes for one that protects, as charon does around a move.
     StandIn(prop::sample::Index),
@@ -138,7 +139,8 @@ fn step() -> impl Strategy<Value = Step> {
     let sa = (prop_oneof![nets(), narrow()], 1..4u32, remote(), any::<bool>());
     let port = prop::option::weighted(0.3, 0..3u16);
     let local = prop_oneof![4 => 1..3u8, 1 => Just(3)];
-    let moved = (any::<prop::sample::Index>(), local, remote(), port);
+    let number = prop::option::weighted(0.3, 1..4u32);
+    let moved = (any::<prop::sample::Index>(), local, remote(), port, number);
     prop_oneof![
         8 => policy.prop_map(|(nets, action, reqid, spi, remote, class)| {
             Step::Policy { nets, action, reqid, spi, remote, priority: class << 24 }
@@ -149,8 +151,8 @@ fn step() -> impl Strategy<Value = Step> {
             Step::Sa { nets, reqid, remote, direction }
         }),
         2 => any::<prop::sample::Index>().prop_map(Step::DeleteSa),
-        6 => moved.prop_map(|(which, local, remote, port)| {
-            Step::Move { which, local, remote, port }
+        6 => moved.prop_map(|(which, local, remote, port, reqid)| {
+            Step::Move { which, local, remote, port, reqid }
         }),
         2 => any::<prop::sample::Index>().prop_map(Step::StandIn),
         1 => Just(Step::FlushPolicies),
@@ -271,10 +273,10 @@ impl World {
                 let (_, name) = self.sas.remove(which.index(self.sas.len()));
                 self.lab.ask(Request::DeleteSa(name)).await;
             }
-            Step::Move { which, local, remote, port } if !self.sas.is_empty() => {
+            Step::Move { which, local, remote, port, reqid } if !self.sas.is_empty() => {
                 let place = which.index(self.sas.len());
                 let ends = [format!("192.0.2.{local}"), format!("198.51.100.{remote}")];
-                self.shift(place, ends, port, seen).await;
+                self.shift((place, reqid), ends, port, seen).await;
             }
             Step::StandIn(which) if !self.known.is_empty() => {
                 self.stand_in(which.index(self.known.len())).await;
@@ -336,7 +338,13 @@ impl World {
     }
 
     /// Asks for a move of an SA to these ends.
-    async fn shift(&mut self, place: usize, ends: [String; 2], port: Option<u16>, seen: &mut Seen) {
+    async fn shift(
+        &mut self,
+        (place, reqid): (usize, Option<u32>),
+        ends: [String; 2],
+        port: Option<u16>,
+        seen: &mut Seen,
+    ) {
         let (direction, name) = self.sas[place];
         let mut ends = ends.map(|address| end(&address));
         if let Some(port) = port {
@@ -347,7 +355,7 @@ impl World {
             ends.reverse();
         }
         let ([source, destination], in_udp) = (ends, port.is_some());
-        let (reqid, selectors) = (None, None);
+        let selectors = None;
         let asked = UpdateSa { name, source, destination, in_udp, reqid, selectors };
         if self.lab.ask(Request::UpdateSa(asked)).await.status == Status::Done {
             self.sas[place].1 = SaName { source, destination, spi: name.spi };
@@ -475,9 +483,14 @@ impl World {
     }
 }
 
+/// Cases that are tried: as many as `PROPTEST_CASES` says, or a few.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(96)
+}
+
 #[test]
 fn charon_changes_nothing_that_the_file_decides_and_stays_within_its_bounds() {
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(96));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(cases()));
     let worlds = (
         prop::collection::vec(file_policy(), 0..5),
         prop_oneof![4 => bounds().prop_map(Some), 1 => Just(None)],

@@ -82,3 +82,36 @@ async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
     let sealing: Vec<u32> = snapshot.outbound().map(|sa| sa.spi.value()).collect();
     assert_eq!(sealing, [0x501], "the one of before is replaced");
 }
+
+// Review of 4168bd9c, 1: nobody repeats the ends that SAs moved away from.
+#[tokio::test]
+async fn a_trap_and_a_policy_of_sas_that_moved_are_one_peer_after_a_new_start() {
+    let there = policy_between(&outbound(to(1), 5, 0x500), THERE);
+    let trap = outbound(to(1), 5, 0);
+    for both in [[&trap, &there], [&there, &trap]] {
+        let mut lab = Lab::new(&bounds());
+        for policy in both {
+            lab.done(Request::AddPolicy(AddPolicy { repeat: true, ..policy.clone() })).await;
+        }
+        lab.done(Request::Repeated).await;
+        // charon makes other SAs where it has its IKE_SA.
+        let pair = [sa(Inbound, 0x601, 5, to(1)), sa(Outbound, 0x501, 5, to(1))];
+        for sa in &pair {
+            lab.done(add(between(sa, THERE))).await;
+        }
+        assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+        assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
+        assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
+        for sa in &pair {
+            let home = update(sa, ["192.0.2.1:500", "198.51.100.9:500"]);
+            lab.done(Request::UpdateSa(UpdateSa { name: between(sa, THERE).name, ..home })).await;
+        }
+        assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
+    }
+    // Policies that name SAs both, or traps both, are those of two peers.
+    let mut lab = Lab::new(&bounds());
+    for policy in [&trap, &with(trap.clone(), "198.51.100.20")] {
+        lab.done(Request::AddPolicy(AddPolicy { repeat: true, ..policy.clone() })).await;
+    }
+    assert_eq!(lab.shown().0.len(), 2);
+}
