@@ -125,11 +125,7 @@ impl Desk {
 
     /// Does what is asked.
     pub(super) async fn answer(&mut self, request: Request) -> Answer {
-        self.refresh();
-        if std::mem::take(&mut self.must_follow) {
-            self.follow().await;
-        }
-        self.bring_back_missing().await;
+        self.catch_up().await;
         for ended in std::mem::take(&mut self.ended) {
             // Refused, its peer is tidied with the next request that is about it.
             let _ = self.delete_sa(&ended).await;
@@ -178,6 +174,15 @@ impl Desk {
                 false => Answer::plain(Status::Unknown, ""),
             },
         }
+    }
+
+    /// Follows the running configuration, if it is another one, and has what it admits run.
+    pub(super) async fn catch_up(&mut self) {
+        self.refresh();
+        if std::mem::take(&mut self.must_follow) {
+            self.follow().await;
+        }
+        self.bring_back_missing().await;
     }
 
     /// Takes the peers of the running configuration, if it is another one.

@@ -29,6 +29,9 @@ use super::book::MAX_POLICIES;
 /// This gateway's end of a tunnel, and the other.
 pub(super) type Ends = [IpAddr; 2];
 
+/// Number, SPI and name of a policy that stands in for another.
+type StandIn = (u32, u32, Policy);
+
 /// Packets that a replay window remembers: as many as those of peers in the file by default.
 const REPLAY_WINDOW: u32 = 1024;
 
@@ -62,7 +65,7 @@ pub(super) struct Own {
     shunts: usize,
     /// Policies of charon's that stand in for a protecting one while it moves SAs, by the number
     /// and the SPI that they have: one name may be that of several.
-    stand_ins: HashMap<(u32, u32, Policy), (Arc<str>, [Selector; 2])>,
+    stand_ins: HashMap<StandIn, (Arc<str>, [Selector; 2])>,
     /// Peers and shunts that there were so far: they give numbers.
     count: u64,
 }
@@ -664,7 +667,7 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
     }
 }
 
-fn stand_in_key(policy: &AddPolicy) -> (u32, u32, Policy) {
+fn stand_in_key(policy: &AddPolicy) -> StandIn {
     (policy.reqid, policy.spi, policy.policy.clone())
 }
 

@@ -80,7 +80,8 @@ impl Desk {
         let mut others = others.filter(is_other).filter(|of| of.action == PolicyAction::Protect);
         let other = others.find(|_| policy.repeat)?;
         let name = self.own.numbered(other.reqid, ends_of(other))?.clone();
-        if self.book.sas_of_peer(&name).next().is_some() {
+        let runs = self.own.runs(&OwnKey::Protect(name.clone(), selectors.clone()));
+        if !runs || self.book.sas_of_peer(&name).next().is_some() {
             return None;
         }
         self.own.note_number(&name, number);

@@ -128,10 +128,9 @@ impl Session {
                 () = sleep_until(begun + PATIENCE), if is_mute => {
                     return "it does not say what it is".into();
                 }
-                () = sleep_until(retry.unwrap_or(begun)), if retry.is_some() => {
-                    desk.refresh();
-                    desk.bring_back_missing().await;
-                    Ok(())
+                () = sleep_until(retry.unwrap_or(begun)), if retry.is_some() && !is_mute => {
+                    desk.catch_up().await;
+                    self.report_due(desk).await
                 }
                 other = socket.accept() => {
                     if let Ok(other) = other {
@@ -215,6 +214,10 @@ impl Session {
             self.note_refusal(answer.text.clone());
         }
         self.send(&encode_answer(number, ours, &answer)).await?;
+        self.report_due(desk).await
+    }
+
+    async fn report_due(&self, desk: &mut Desk) -> Result<(), String> {
         for report in desk.take_due() {
             self.report(Some(report), desk).await?;
         }

@@ -98,7 +98,7 @@ async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told(
     lab.ask(question()).await;
     assert!(lab.verdict("10.1.0.1", "10.9.1.1") == "none" || at <= tokio::time::Instant::now());
     tokio::time::sleep_until(at).await;
-    lab.desk.bring_back_missing().await;
+    lab.desk.catch_up().await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
     assert_eq!(lab.desk.next_try(), None);
 }
