@@ -71,6 +71,9 @@ impl Desk {
     /// has no SAs yet: one of the two is a trap, and the other is of SAs that had moved from the
     /// trap's ends, of which charon alone knows.
     fn find_repeated(&mut self, policy: &AddPolicy, number: (u32, Ends)) -> Option<Arc<str>> {
+        if !policy.repeat {
+            return None;
+        }
         let ends_of = |of: &AddPolicy| [of.policy.source.ip(), of.policy.destination.ip()];
         let is_other = |of: &&AddPolicy| {
             of.repeat && of.reqid == policy.reqid && (of.spi == 0) != (policy.spi == 0)
@@ -78,7 +81,7 @@ impl Desk {
         let selectors = &policy.policy.selectors;
         let others = self.book.policies_with(PolicyDirection::Outbound, selectors);
         let mut others = others.filter(is_other).filter(|of| of.action == PolicyAction::Protect);
-        let other = others.find(|_| policy.repeat)?;
+        let other = others.next()?;
         let name = self.own.numbered(other.reqid, ends_of(other))?.clone();
         let runs = self.own.runs(&OwnKey::Protect(name.clone(), selectors.clone()));
         if !runs || self.book.sas_of_peer(&name).next().is_some() {

@@ -20,7 +20,7 @@ fn shunt() -> AddPolicy {
     AddPolicy { action: PolicyAction::Pass, ..outbound(selectors, 7, 0) }
 }
 
-// Review of 4168bd9c, 3: the numbers of an earlier charon mean nothing to the next one.
+// The numbers of an earlier charon mean nothing to the next one.
 #[tokio::test]
 async fn no_policy_of_an_earlier_charon_is_brought_back_for_the_next_one() {
     let mut lab = Lab::new(BOUNDS);
@@ -70,7 +70,6 @@ async fn a_policy_that_is_admitted_again_comes_once_charon_has_named_all() {
     assert_eq!(lab.verdict("10.1.0.1", "10.9.3.1"), "none");
 }
 
-// Review of 4168bd9c, 7.
 #[tokio::test]
 async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told() {
     // charon's policy wants packets that came to the host's own SSH: the machine withholds these.
@@ -103,7 +102,6 @@ async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told(
     assert_eq!(lab.desk.next_try(), None);
 }
 
-// Review of 4168bd9c, 5.
 #[tokio::test]
 async fn numbers_that_no_policy_names_do_not_pile_up() {
     const MOST: usize = 10;
@@ -139,7 +137,6 @@ async fn numbers_that_no_policy_names_do_not_pile_up() {
     assert_eq!(lab.desk.own.numbered(policy.reqid, home).map(|name| &**name), Some("ike:5"));
 }
 
-// Review of 4168bd9c, 10.
 #[tokio::test]
 async fn policies_of_one_name_are_each_stood_in_for() {
     let mut lab = Lab::new(&bounds());
@@ -161,7 +158,6 @@ async fn policies_of_one_name_are_each_stood_in_for() {
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
 }
 
-// Review of 4168bd9c, 12.
 #[tokio::test]
 async fn a_peer_goes_back_by_the_number_that_it_had() {
     let mut lab = Lab::new(&bounds());

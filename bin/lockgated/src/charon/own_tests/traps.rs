@@ -16,7 +16,6 @@ async fn moved(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
     (pair.map(|sa| between(&sa, THERE)), policy_between(&policy, THERE))
 }
 
-// Review of 4168bd9c, 1.
 #[tokio::test]
 async fn a_trap_that_comes_after_a_move_hides_nothing() {
     let mut lab = Lab::new(&bounds());
@@ -44,7 +43,7 @@ async fn a_trap_that_comes_after_a_move_hides_nothing() {
     assert_eq!(lab.shown(), (vec![], vec![]));
 }
 
-// A trap that has not to do with the move is a peer of its own.
+// Number and selectors alone make no two gateways one peer.
 #[tokio::test]
 async fn a_trap_between_ends_that_a_peer_never_had_moves_nothing() {
     let mut lab = Lab::new(&bounds());
@@ -58,7 +57,6 @@ async fn a_trap_between_ends_that_a_peer_never_had_moves_nothing() {
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
 }
 
-// Review of 4168bd9c, 2.
 #[tokio::test]
 async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
     let mut lab = Lab::new(&bounds());
@@ -83,7 +81,7 @@ async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
     assert_eq!(sealing, [0x501], "the one of before is replaced");
 }
 
-// Review of 4168bd9c, 1: nobody repeats the ends that SAs moved away from.
+// Nobody repeats the ends that SAs moved away from.
 #[tokio::test]
 async fn a_trap_and_a_policy_of_sas_that_moved_are_one_peer_after_a_new_start() {
     let there = policy_between(&outbound(to(1), 5, 0x500), THERE);
