@@ -147,11 +147,11 @@ mod tests {
     fn a_dockerfile_becomes_steps_of_a_script() {
         let text = "# docker run -d --cap-add NET_ADMIN \\\n#   --cap-add BPF x\n# docker exec\n\
                     FROM scratch\nADD a.tar /\nRUN one \\\n    && say 'two'\nSTOPSIGNAL SIGTERM\n\
-                    CMD [\"--config\", \"/a b\"]\n";
+                    ENV A=1\nCMD [\"--config\", \"/a b\"]\n";
         assert_eq!(
             script(text).unwrap(),
             "capabilities net_admin bpf\nadd 'a.tar' '/'\n\
-             run 'one      && say '\\''two'\\'''\ncmd '--config' '/a b'\n"
+             run 'one      && say '\\''two'\\'''\nexport 'A=1'\ncmd '--config' '/a b'\n"
         );
         for bad in ["FROM debian:12\n", "SHELL [\"x\"]\n", "CMD daemon\n"] {
             let refused = script(bad).unwrap_err().to_string();
