@@ -372,6 +372,21 @@ fn neighbours_are_resolved_kept_fresh_and_asked_again() {
     });
 }
 
+/// Asks for a neighbour until it answers. The other end's IPv6 may begin seconds after its cable:
+/// by then the kernel may have given up asking.
+async fn is_found(mirror: &mut Mirror, there: (u32, Address)) {
+    let is_known =
+        |view: &View| view.neighbours.get(&there).is_some_and(|entry| entry.usable_mac().is_some());
+    let asking = async {
+        while !is_known(mirror.view()) {
+            mirror.resolve(there.0, there.1).expect("a question");
+            let _ = tokio::time::timeout(Duration::from_secs(1), mirror.changed()).await;
+        }
+    };
+    let waited = tokio::time::timeout(PATIENCE, asking).await;
+    assert!(waited.is_ok(), "no neighbour {} within {PATIENCE:?}: {:#?}", there.1, mirror.view());
+}
+
 async fn neighbours() {
     // Long, so that entries that nobody keeps stay stale.
     let mut mirror = Mirror::start().await.expect("a mirror");
@@ -379,12 +394,7 @@ async fn neighbours() {
     until(mirror, "a cable", |view| view.link_named("veth0").unwrap().is_up()).await;
     let veth = index(mirror.view(), "veth0");
     for there in ["10.1.0.2", "2001:db8:1::2"] {
-        let there = (veth, address(there));
-        mirror.resolve(there.0, there.1).expect("a question");
-        until(mirror, "a neighbour", |view| {
-            view.neighbours.get(&there).is_some_and(|entry| entry.usable_mac().is_some())
-        })
-        .await;
+        is_found(mirror, (veth, address(there))).await;
     }
     let nobody = (veth, address("10.1.0.99"));
     mirror.resolve(nobody.0, nobody.1).expect("a question");
