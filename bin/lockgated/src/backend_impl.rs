@@ -131,8 +131,29 @@ impl Daemon {
     /// # Errors
     /// [`IkeRefusal`].
     pub(crate) async fn change_ike(&self, change: IkeChange) -> Result<MadeIke, IkeRefusal> {
-        let done = self.ask(|reply| Ask::Ike { change, reply }).await;
+        let done = self.ask(|reply| Ask::Ike { change, put: None, reply }).await;
         done.unwrap_or(Err(IkeRefusal::Stopping))
+    }
+
+    /// Puts SAs for peers of charon's own that come with them: all or nothing.
+    ///
+    /// # Errors
+    /// [`IkeRefusal`].
+    pub(crate) async fn put_first_sas(
+        &self,
+        change: IkeChange,
+        put: SaPut,
+        by: Uid,
+    ) -> Result<MadeIke, IkeRefusal> {
+        let done = self.ask(|reply| Ask::Ike { change, put: Some(put), reply }).await;
+        let done = done.unwrap_or(Err(IkeRefusal::Stopping));
+        match &done {
+            Ok(made) => put_sas::audit_put(&self.events, by, Ok(&made.sas)),
+            Err(IkeRefusal::Sas(refusal)) => put_sas::audit_put(&self.events, by, Err(refusal)),
+            // charon is told, and the answer is an event.
+            Err(_) => {}
+        }
+        done
     }
 
     /// Returns the workers' reports of now, and the totals since the start. A worker that has ended
@@ -517,7 +538,7 @@ impl Backend for Daemon {
     async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal> {
         let done = self.order(|reply| Order::Sas(SaOrder::Put { put, reply })).await;
         let done = done.unwrap_or(Err(SaRefusal::Stopping));
-        put_sas::audit_put(&self.events, by, &done);
+        put_sas::audit_put(&self.events, by, done.as_ref());
         done
     }
 

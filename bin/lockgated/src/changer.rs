@@ -30,6 +30,7 @@ use crate::orders::{Order, OverdueOrder, Reply, Runs};
 use crate::picture::Picture;
 use crate::policies::{self, QueuedChange};
 use crate::revisions::{Body, Cause};
+use crate::sa_changes::SaPut;
 use crate::save;
 use crate::who::{ConnectionNumber, Uid};
 
@@ -43,7 +44,7 @@ pub(crate) enum Ask {
     /// Other policies.
     Policies(QueuedChange),
     /// Other peers and policies that charon makes by itself.
-    Ike { change: IkeChange, reply: Reply<Result<MadeIke, IkeRefusal>> },
+    Ike { change: IkeChange, put: Option<SaPut>, reply: Reply<Result<MadeIke, IkeRefusal>> },
     /// An earlier revision, by default one step back.
     RollBack { revision: Option<u64>, by: Uid, reply: Reply<Result<ChangeReport, ChangeError>> },
     /// Keeps the change that waits.
@@ -197,8 +198,8 @@ impl Changer {
                 let _ = reply.send(done);
             }
             Ask::Policies(first) => self.change_policies(first).await,
-            Ask::Ike { change, reply } => {
-                let done = self.change_ike(change).await;
+            Ask::Ike { change, put, reply } => {
+                let done = self.change_ike(change, put).await;
                 let _ = reply.send(done);
             }
             Ask::RollBack { revision, by, reply } => {
@@ -352,14 +353,18 @@ impl Changer {
         }
     }
 
-    /// Makes a change of what charon makes by itself. It waits for no confirmation: no revision
-    /// has it.
-    async fn change_ike(&mut self, change: IkeChange) -> Result<MadeIke, IkeRefusal> {
+    /// Makes a change of what charon makes by itself, with SAs for its peers. It waits for no
+    /// confirmation: no revision has it.
+    async fn change_ike(
+        &mut self,
+        change: IkeChange,
+        put: Option<SaPut>,
+    ) -> Result<MadeIke, IkeRefusal> {
         let picture = self.picture();
         let compile = move |compiler: &mut Compiler| PreparedIke::of(&picture, compiler, change);
         let prepared = self.beside(compile).await.map_err(|_| IkeRefusal::Stopping)??;
         let prepared = Box::new(prepared);
-        let done = self.order(|reply| Order::Ike { prepared, reply }).await;
+        let done = self.order(|reply| Order::Ike { prepared, put, reply }).await;
         self.policies_changed();
         done.unwrap_or(Err(IkeRefusal::Stopping))
     }

@@ -35,8 +35,12 @@ pub(crate) enum Order {
     },
     /// Makes changes of policies, all or none. Each is answered by itself.
     Policies { batch: Batch, reply: Reply<()> },
-    /// Makes a change of what charon makes by itself.
-    Ike { prepared: Box<PreparedIke>, reply: Reply<Result<MadeIke, IkeRefusal>> },
+    /// Makes a change of what charon makes by itself, with SAs for its peers.
+    Ike {
+        prepared: Box<PreparedIke>,
+        put: Option<SaPut>,
+        reply: Reply<Result<MadeIke, IkeRefusal>>,
+    },
     /// Switches to a search structure into which changes were compacted.
     Fold { adopted: Box<AdoptedBase>, reply: Reply<Result<(), SnapshotError>> },
     /// Puts up the guard that was made of a revision's policies, if that still runs. Says whether
@@ -112,7 +116,11 @@ impl State {
                 }
                 let _ = reply.send(());
             }
-            Order::Ike { prepared, reply } => self.obey_about_ike(*prepared, reply).await,
+            Order::Ike { prepared, put, reply } => {
+                let done = self.change_ike(*prepared, put).await;
+                self.settle_acquires();
+                self.answer(reply, done);
+            }
             Order::Fold { adopted, reply } => {
                 let done = self.fold(*adopted).await?;
                 self.answer(reply, done);
@@ -174,15 +182,6 @@ impl State {
                 self.answer(reply, next);
             }
         }
-    }
-
-    async fn obey_about_ike(
-        &mut self,
-        prepared: PreparedIke,
-        reply: Reply<Result<MadeIke, IkeRefusal>>,
-    ) {
-        let done = self.change_ike(prepared).await;
-        self.answer(reply, done);
     }
 
     async fn fold(&mut self, of: AdoptedBase) -> Result<Result<(), SnapshotError>, WorkerGone> {

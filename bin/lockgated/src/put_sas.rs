@@ -59,7 +59,7 @@ impl State {
         &mut self,
         put: SaPut,
     ) -> Result<(Option<PreparedPut>, SaChange), SaRefusal> {
-        let (plan, names) = self.plan_put(put, boot_clock_ns())?;
+        let (plan, names) = self.plan_put(&self.gateway.compiled, put, boot_clock_ns())?;
         let wanted = self.find_seats(&plan)?;
         let fresh = plan.fingerprints().len() as u32;
         let unchanged = plan.unchanged() as u32;
@@ -71,12 +71,21 @@ impl State {
         Ok((Some(PreparedPut { plan, proofs, wanted }), done))
     }
 
-    fn plan_put(&self, put: SaPut, now_ns: u64) -> Result<(PutPlan, SaNames), SaRefusal> {
+    /// Plans a put into a configuration.
+    ///
+    /// # Errors
+    /// [`SaRefusal`].
+    pub(crate) fn plan_put(
+        &self,
+        into: &Compiled,
+        put: SaPut,
+        now_ns: u64,
+    ) -> Result<(PutPlan, SaNames), SaRefusal> {
         let SaPut { incarnation, mut sas } = put;
         self.check_incarnation(&incarnation)?;
         let names = names_of(sas.iter().map(|sa| (&*sa.peer, text_of(sa))));
         self.reserved_spis.assign(&mut sas, now_ns)?;
-        Ok((self.gateway.compiled.plan_put(sas)?, names))
+        Ok((into.plan_put(sas)?, names))
     }
 
     /// Deletes SAs that were put, all or none.
@@ -179,7 +188,10 @@ impl State {
 }
 
 /// Records the keys of a plan as used: none of them is taken again before the machine boots.
-async fn use_keys(keys: &Keys, plan: &PutPlan) -> Result<Vec<Once>, SaRefusal> {
+///
+/// # Errors
+/// [`SaRefusal::Key`].
+pub(crate) async fn use_keys(keys: &Keys, plan: &PutPlan) -> Result<Vec<Once>, SaRefusal> {
     let used = keys.lock().await.use_all_once(&plan.fingerprints());
     used.map_err(|why| {
         let place = match &why {
@@ -208,7 +220,7 @@ fn report_gone(gone: &GoneSa, events: &Events) {
 }
 
 /// Records what became of SAs that a user wanted put.
-pub(crate) fn audit_put(events: &Events, by: Uid, done: &Result<SaChange, SaRefusal>) {
+pub(crate) fn audit_put(events: &Events, by: Uid, done: Result<&SaChange, &SaRefusal>) {
     match done {
         // What runs already is no change.
         Ok(SaChange { put: 0, .. }) => {}

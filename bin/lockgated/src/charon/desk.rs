@@ -9,6 +9,7 @@ use charon_link::{
     SaName, Selector, Status, Use,
 };
 use config::MAX_LIMIT_SECONDS;
+use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa};
 use dataplane::Generation;
 use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
@@ -17,17 +18,18 @@ use tokio::time::Instant;
 
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::matching::{IkePeer, IkePeers};
-use super::own::Own;
+use super::own::{Ends, Form, Own};
 use super::suites;
 use super::told_places::ToldPlaces;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
+use crate::ike_changes::IkeRefusal;
 use crate::sa_changes::{SaDeletion, SaPut, SaRefusal};
 use crate::sa_limits::{Expiry, boot_clock_ns};
 use crate::who::Uid;
 
 /// The user that charon runs as. The socket refuses every other user.
-const ROOT: Uid = Uid(0);
+pub(super) const ROOT: Uid = Uid(0);
 
 /// Knows what charon has here, and carries out its requests. One task owns it.
 pub(super) struct Desk {
@@ -64,6 +66,16 @@ pub(super) struct Desk {
 pub(super) struct Home {
     pub(super) name: Arc<str>,
     pub(super) lifetime: Lifetime,
+    /// It is not there yet, and comes with the SA.
+    pub(super) new: Option<NewPeer>,
+}
+
+/// A peer of charon's own that is to come with its first SA.
+pub(super) struct NewPeer {
+    pub(super) name: Arc<str>,
+    pub(super) peer: Peer,
+    pub(super) number: (u32, Ends),
+    pub(super) form: Form,
 }
 
 /// Requests for SAs that wait for a policy of charon's.
@@ -228,8 +240,8 @@ impl Desk {
         if !sa.repeat {
             self.forget_gone_orphans().await;
         }
-        let put = match self.planned(&sa).await {
-            Ok(put) => put,
+        let (put, new) = match self.planned(&sa).await {
+            Ok(planned) => planned,
             Err(answer) => return answer,
         };
         let peer: Arc<str> = put.peer.as_str().into();
@@ -244,20 +256,28 @@ impl Desk {
             return Answer::plain(Status::Unknown, "it has reached its hard limit");
         }
         let number = self.own.peer(&peer).map_or(sa.reqid, |own| own.reqid);
-        let moved_from = match self.make_room(&sa, &peer).await {
-            Ok(moved_from) => moved_from,
-            Err(refused) => return refused,
+        let moved_from = match new {
+            // It comes between the ends of its SA.
+            Some(_) => None,
+            None => match self.make_room(&sa, &peer).await {
+                Ok(moved_from) => moved_from,
+                Err(refused) => return refused,
+            },
         };
         let replaced = put.replaces.is_some();
         let incarnation = self.daemon.picture().incarnation.to_string();
-        let done = self.daemon.put_sas(SaPut { incarnation, sas: vec![put] }, ROOT).await;
+        let put = SaPut { incarnation, sas: vec![put] };
+        let done = match new {
+            Some(new) => self.put_first(new, put).await.map_err(|why| refused_change(&why)),
+            None => self.daemon.put_sas(put, ROOT).await.map(drop).map_err(|why| refused(&why)),
+        };
         if let Err(refusal) = done {
             if let Some(before) = moved_from {
                 self.move_back(&peer, number, before).await;
             }
             // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;
-            return refused(&refusal);
+            return refusal;
         }
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
             self.book.forget(way, &old);
@@ -327,7 +347,7 @@ impl Desk {
     }
 
     /// The put that charon asks for.
-    async fn planned(&mut self, sa: &AddSa) -> Result<PutSa, Answer> {
+    async fn planned(&mut self, sa: &AddSa) -> Result<(PutSa, Option<NewPeer>), Answer> {
         let no = |status: Status, text: String| Err(Answer::plain(status, text));
         let Some(spi) = Spi::new(sa.name.spi) else {
             return no(Status::Refused, "SPIs 0 to 255 are reserved (RFC 4303 §2.1)".into());
@@ -353,7 +373,7 @@ impl Desk {
         };
         // One that is repeated runs already or is not taken: it replaces nothing.
         let orphan = self.book.orphan(way, &home.name).filter(|_| !sa.repeat);
-        Ok(PutSa {
+        let put = PutSa {
             manager: KeyManager::Ike,
             peer: home.name.to_string(),
             direction: way,
@@ -369,7 +389,8 @@ impl Desk {
             replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
             worker: None,
             offload: None,
-        })
+        };
+        Ok((put, home.new))
     }
 
     /// The peer of the file that an SA is for. Ends and selectors are in the order local, remote.
@@ -394,7 +415,7 @@ impl Desk {
         }
         match other_form(sa, peer) {
             Some(text) => no(Status::Refused, text),
-            None => Ok(Home { name: peer.name.clone(), lifetime: peer.lifetime }),
+            None => Ok(Home { name: peer.name.clone(), lifetime: peer.lifetime, new: None }),
         }
     }
 
@@ -636,6 +657,14 @@ fn stricter(one: Lifetime, other: Lifetime) -> Lifetime {
         idle_seconds: before(soft.idle_seconds, hard.idle_seconds),
     };
     Lifetime { soft, hard }
+}
+
+/// The answer to a request for an SA that was to come with its peer.
+fn refused_change(refusal: &IkeRefusal) -> Answer {
+    match refusal {
+        IkeRefusal::Sas(refusal) => refused(refusal),
+        other => Answer::plain(Status::Refused, other.to_string()),
+    }
 }
 
 /// The answer to a request that the daemon refuses.

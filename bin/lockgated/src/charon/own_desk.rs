@@ -16,13 +16,14 @@ use config::IkeBounds;
 use control::IkeChange;
 use ipsec::{Mode, Suite};
 
-use super::desk::{Desk, Home};
+use super::desk::{Desk, Home, NewPeer, ROOT};
 use super::matching::NoPeer;
 use super::own::{
     Ends, NotOwn, OwnKey, OwnPeer, check_sa, local_first, pairs, selector_of, shunt_action,
 };
 use super::own_return::Coming;
-use crate::ike_changes::IkeRefusal;
+use crate::ike_changes::{IkeRefusal, MadeIke};
+use crate::sa_changes::SaPut;
 
 fn refused(why: impl std::fmt::Display) -> Answer {
     Answer::plain(Status::Refused, why.to_string())
@@ -51,10 +52,14 @@ impl Desk {
     /// Makes a change of what charon makes by itself. The peers of the file stay known.
     pub(super) async fn change(&mut self, change: IkeChange) -> Result<(), IkeRefusal> {
         let made = self.daemon.change_ike(change).await?;
+        self.follow_change(&made);
+        Ok(())
+    }
+
+    fn follow_change(&mut self, made: &MadeIke) {
         self.peers_of = self.peers_of.map(|(revision, generation)| {
             (revision, if generation == made.before { made.after } else { generation })
         });
-        Ok(())
     }
 
     /// Has a policy of charon's between ends of no peer in the file run, if it is outbound; checks
@@ -92,8 +97,8 @@ impl Desk {
         self.make(coming).await.map_err(refused)
     }
 
-    /// The peer of charon's own that an SA is for, made if it is not there. Selectors and ends are
-    /// in the order local, remote.
+    /// The peer of charon's own that an SA is for; one that is not there is to come with the SA.
+    /// Selectors and ends are in the order local, remote.
     pub(super) async fn own_home(
         &mut self,
         sa: &AddSa,
@@ -121,29 +126,37 @@ impl Desk {
         });
         // It may have moved while charon was not connected.
         let known = known.or_else(|| self.running_own(sa));
-        let mut form = form;
-        let (name, peer) = match known {
-            Some(name) => {
-                if self.book.sas_of_peer(&name).next().is_some() {
-                    form = self.own.form_beside(&name, form);
-                }
-                let carried = self.own.carried(&name, form, &bounds);
-                (name, carried)
-            }
+        let lifetime = bounds.lifetime;
+        let Some(name) = known else {
             // One that is repeated runs already or is not taken.
-            None if sa.repeat => return Err(Answer::plain(Status::Unknown, "")),
-            None => {
-                let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
-                (name, Some(peer))
+            if sa.repeat {
+                return Err(Answer::plain(Status::Unknown, ""));
             }
+            let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
+            let new = NewPeer { name: name.clone(), peer, number, form };
+            return Ok(Home { name, lifetime, new: Some(new) });
         };
-        if let Some(peer) = peer {
+        let form = match self.book.sas_of_peer(&name).next() {
+            Some(_) => self.own.form_beside(&name, form),
+            None => form,
+        };
+        if let Some(peer) = self.own.carried(&name, form, &bounds) {
             let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
             self.change(change).await.map_err(refused)?;
         }
         self.forget_spare_numbers(&name);
         self.own.note_peer(&name, number, form);
-        Ok(Home { name, lifetime: bounds.lifetime })
+        Ok(Home { name, lifetime, new: None })
+    }
+
+    /// Puts the first SA of a peer that comes with it: neither is there without the other.
+    pub(super) async fn put_first(&mut self, new: NewPeer, put: SaPut) -> Result<(), IkeRefusal> {
+        let NewPeer { name, peer, number, form } = new;
+        let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
+        let made = self.daemon.put_first_sas(change, put, ROOT).await?;
+        self.follow_change(&made);
+        self.own.note_peer(&name, number, form);
+        Ok(())
     }
 
     /// Forgets numbers of a peer that no policy of charon's names, once there are many.

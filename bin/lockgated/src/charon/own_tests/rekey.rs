@@ -140,7 +140,7 @@ async fn a_rekey_costs_no_entry_of_a_flow_cache() {
 
 // Each snapshot costs every worker a wake-up: a change of how many there are is a change of speed.
 #[tokio::test]
-async fn a_child_takes_four_snapshots_its_rekey_four_and_what_is_only_noted_none() {
+async fn a_child_takes_three_snapshots_its_rekey_four_and_what_is_only_noted_none() {
     let mut lab = Lab::new(BOUNDS);
     let taken = |lab: &Lab, before: usize| lab.running.machine.published() - before;
     let mut before = lab.running.machine.published();
@@ -151,7 +151,7 @@ async fn a_child_takes_four_snapshots_its_rekey_four_and_what_is_only_noted_none
         lab.done(request).await;
     }
     lab.done(Request::AddPolicy(outbound(to(1), 5, 0x500))).await;
-    assert_eq!(taken(&lab, before), 4, "the peer, two SAs, the policy");
+    assert_eq!(taken(&lab, before), 3, "the peer with its first SA, the other SA, the policy");
     before = lab.running.machine.published();
     for request in of(1) {
         lab.done(request).await;
@@ -164,4 +164,29 @@ async fn a_child_takes_four_snapshots_its_rekey_four_and_what_is_only_noted_none
         lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
     }
     assert_eq!(taken(&lab, before), 4, "the SAs that were replaced go");
+}
+
+#[tokio::test]
+async fn a_peer_whose_first_sa_is_refused_never_was_there() {
+    let mut lab = Lab::new(BOUNDS);
+    lab.done(add(sa(Inbound, 0x900, 5, to(1)))).await;
+    let (before, shown) = (lab.running.machine.published(), lab.shown());
+    // A key that was used before, by whichever SA.
+    let mut again = sa(Inbound, 0x901, 6, to(2));
+    again.encryption = sa(Inbound, 0x900, 5, to(1)).encryption;
+    let answer = lab.ask(add(again)).await;
+    assert_eq!(answer.status, Status::KeyUsed, "{}", answer.text);
+    // An SPI that another peer's SA has.
+    let mut taken = sa(Inbound, 0x900, 6, to(2));
+    taken.encryption.key[19] ^= 1;
+    let answer = lab.ask(add(taken)).await;
+    assert_eq!(answer.status, Status::Refused, "{}", answer.text);
+    assert_eq!(lab.running.machine.published(), before, "no worker saw another snapshot");
+    assert_eq!(lab.shown(), shown);
+    assert_eq!(lab.desk.own.names().len(), 1);
+    assert!(lab.daemon().picture().compiled.ike_peer("ike:6").is_none());
+    // The same number makes a peer once its SA has a key of its own.
+    lab.done(add(sa(Inbound, 0x901, 6, to(2)))).await;
+    assert_eq!(lab.running.machine.published(), before + 1);
+    assert!(lab.daemon().picture().compiled.ike_peer("ike:6").is_some());
 }
