@@ -77,6 +77,8 @@ pub(crate) struct Changer {
     aside: BackgroundWork,
     /// Policies changed since what follows from it was begun.
     is_behind: bool,
+    /// The guard was not made of the file's policies as they are.
+    has_old_guard: bool,
     refused: Option<RefusedFolding>,
 }
 
@@ -152,6 +154,7 @@ impl Changer {
             events,
             aside: BackgroundWork::Nothing,
             is_behind: false,
+            has_old_guard: false,
             refused: None,
         }
     }
@@ -282,14 +285,17 @@ impl Changer {
         &mut self,
         work: impl FnOnce(&mut Compiler) -> T + Send + 'static,
     ) -> Result<T, ChangeError> {
-        let mut compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
-        let work = move || {
-            // What it was doing when it panicked it had not finished: it is not used again.
-            let done = catch_unwind(AssertUnwindSafe(|| work(&mut compiler)));
-            done.map(|done| (compiler, done))
-        };
-        let done = tokio::task::spawn_blocking(work).await.ok().and_then(Result::ok);
+        let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
+        let done = tokio::task::spawn_blocking(move || caught(compiler, work)).await.ok().flatten();
         let (compiler, done) = done.ok_or(NoCompiler).map_err(machine)?;
+        self.compiler = Some(compiler);
+        Ok(done)
+    }
+
+    /// Has the compiler do something short.
+    fn here<T>(&mut self, work: impl FnOnce(&mut Compiler) -> T) -> Result<T, ChangeError> {
+        let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
+        let (compiler, done) = caught(compiler, work).ok_or(NoCompiler).map_err(machine)?;
         self.compiler = Some(compiler);
         Ok(done)
     }
@@ -361,11 +367,19 @@ impl Changer {
         put: Option<SaPut>,
     ) -> Result<MadeIke, IkeRefusal> {
         let picture = self.picture();
+        let has_policies = change.has_policies();
         let compile = move |compiler: &mut Compiler| PreparedIke::of(&picture, compiler, change);
-        let prepared = self.beside(compile).await.map_err(|_| IkeRefusal::Stopping)??;
-        let prepared = Box::new(prepared);
+        let prepared = match has_policies {
+            true => self.beside(compile).await,
+            // Peers alone take microseconds: less than to wake another thread.
+            false => self.here(compile),
+        };
+        let prepared = Box::new(prepared.map_err(|_| IkeRefusal::Stopping)??);
         let done = self.order(|reply| Order::Ike { prepared, put, reply }).await;
-        self.policies_changed();
+        if has_policies {
+            // The guard knows none of them: it closes all that they may name.
+            self.search_changed();
+        }
         done.unwrap_or(Err(IkeRefusal::Stopping))
     }
 
@@ -409,8 +423,14 @@ impl Changer {
         }
     }
 
-    /// Notes that something follows from a change of policies.
+    /// Notes that something follows from a change of the file's policies.
     fn policies_changed(&mut self) {
+        self.has_old_guard = true;
+        self.search_changed();
+    }
+
+    /// Notes that something follows from a change of the policies' search.
+    fn search_changed(&mut self) {
         match self.aside {
             BackgroundWork::Nothing => {
                 self.aside = BackgroundWork::Gathering(Instant::now() + GATHER)
@@ -441,16 +461,16 @@ impl Changer {
                 match made {
                     Some(Ok(guard)) => {
                         let order = |reply| Order::PutUp { guard, revision, reply };
-                        self.is_behind |= self.order(order).await == Some(Runs::NoMore);
+                        let is_behind = self.order(order).await == Some(Runs::NoMore);
+                        self.is_behind |= is_behind;
+                        self.has_old_guard |= is_behind;
                     }
                     Some(Err(error)) => {
                         self.events.record(Kind::GuardRefused, "", error.to_string(), &[]);
                     }
                     None => {}
                 }
-                if std::mem::take(&mut self.is_behind) {
-                    self.policies_changed();
-                }
+                self.rest();
             }
         }
     }
@@ -500,8 +520,19 @@ impl Changer {
         self.refused = Some(of);
     }
 
-    /// Begins to make the guard of the policies that run.
+    /// Ends the background work, or begins anew what changed meanwhile.
+    fn rest(&mut self) {
+        self.aside = BackgroundWork::Nothing;
+        if std::mem::take(&mut self.is_behind) {
+            self.search_changed();
+        }
+    }
+
+    /// Begins to make the guard of the policies that run, unless it is theirs already.
     fn narrow(&mut self) {
+        if !std::mem::take(&mut self.has_old_guard) {
+            return self.rest();
+        }
         let picture = self.picture();
         let revision = picture.revision;
         let make = move || {
@@ -509,6 +540,16 @@ impl Changer {
         };
         self.aside = BackgroundWork::Narrowing(tokio::task::spawn_blocking(make), revision);
     }
+}
+
+/// Has a compiler do something. `None`: it panicked. What it was doing then it had not finished, so
+/// it is not used again.
+fn caught<T>(
+    mut compiler: Compiler,
+    work: impl FnOnce(&mut Compiler) -> T,
+) -> Option<(Compiler, T)> {
+    let done = catch_unwind(AssertUnwindSafe(|| work(&mut compiler))).ok()?;
+    Some((compiler, done))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use dataplane::carve_out::Reserved;
 use crate::backend::{ChangeError, ConfirmError, ToConfirm, WaitingChange};
 use crate::change::machine;
 use crate::events::Kind;
+use crate::freeing::free_aside;
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision};
 use crate::state::State;
 use crate::stored_keys::stored;
@@ -183,7 +184,7 @@ impl State {
         let done = self.pending.take();
         self.last_wait = Some(LastWait::Confirmed { revision });
         // SAs of very many peers take a while to go.
-        tokio::task::spawn_blocking(move || drop(done));
+        free_aside(done);
         Ok(revision)
     }
 
@@ -228,7 +229,7 @@ impl State {
                 let details: crate::events::Details<'_> =
                     &[("revision", &number), ("restored", &previous)];
                 self.events.record(Kind::ConfirmExpired, "", message, details);
-                tokio::task::spawn_blocking(move || drop(pending));
+                free_aside(pending);
                 None
             }
             Err(error) => {

@@ -23,6 +23,7 @@
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
+//! | `freeing` | what changes leave behind, freed beside them |
 #![forbid(unsafe_code)]
 
 mod acquires;
@@ -49,6 +50,7 @@ mod durable_file;
 mod endpoints;
 mod events;
 mod failure;
+mod freeing;
 mod gateway;
 mod growth;
 mod hardening;

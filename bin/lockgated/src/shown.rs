@@ -381,5 +381,8 @@ fn worker(picture: &Picture, number: usize, report: &Report) -> v1::Worker {
         taken_over: report.taken_over,
         frame_bytes: report.frame_bytes as u32,
         ring_frames: report.quota,
+        snapshots: report.changeovers.count,
+        snapshot_ns: report.changeovers.spent.as_nanos() as u64,
+        snapshot_longest_ns: report.changeovers.longest.as_nanos() as u64,
     }
 }

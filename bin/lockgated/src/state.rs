@@ -22,6 +22,7 @@ use crate::config_file::KnownDrift;
 use crate::connections::RefusedSoFar;
 use crate::endpoints::EndpointDesk;
 use crate::events::{Events, Kind};
+use crate::freeing::free_aside;
 use crate::gateway::{Gateway, MAX_SEEN_ELSEWHERE, MoveRefusal, SeenElsewhere};
 use crate::growth::Growth;
 use crate::history::History;
@@ -223,8 +224,8 @@ impl State {
         let Some(picture) = &self.picture else { return };
         let old = picture.send_replace(self.picture().into());
         if !Arc::ptr_eq(&old.snapshot, &self.gateway.snapshot) {
-            // Perhaps the last that knows of very many policies: freeing them takes milliseconds.
-            tokio::task::spawn_blocking(move || drop(old));
+            // Perhaps the last that knows of very many policies.
+            free_aside(old);
         }
     }
 

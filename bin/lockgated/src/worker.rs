@@ -165,6 +165,24 @@ pub(crate) struct Report {
     pub(crate) taken_over: u64,
     /// CPU time of the thread.
     pub(crate) cpu: Duration,
+    pub(crate) changeovers: Changeovers,
+}
+
+/// Snapshots that a worker went over to, and the time that this took: it processes no packet
+/// meanwhile.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Changeovers {
+    pub(crate) count: u64,
+    pub(crate) spent: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl Changeovers {
+    fn add(&mut self, spent: Duration) {
+        self.count += 1;
+        self.spent += spent;
+        self.longest = self.longest.max(spent);
+    }
 }
 
 /// A wake-up signal for a worker, with the state that says whether the worker needs one.
@@ -399,6 +417,7 @@ struct Thread {
     poll: Poll,
     start: Instant,
     sleeps: u64,
+    changeovers: Changeovers,
     /// Packets given to other workers and taken from them before counters were last exchanged.
     handed_before: [u64; 2],
     /// Counters of the flow cache before counters were last exchanged.
@@ -446,6 +465,7 @@ impl Thread {
             poll,
             start,
             sleeps,
+            changeovers: Changeovers::default(),
             handed_before: [0; 2],
             cache_before: CacheCounters::default(),
             host_in,
@@ -568,7 +588,10 @@ impl Thread {
         // Who asked and has gone since needs no answer.
         match command {
             Command::Publish { next, reply } => {
-                let _ = reply.send(self.publish(*next));
+                let began = Instant::now();
+                let retired = self.publish(*next);
+                self.changeovers.add(began.elapsed());
+                let _ = reply.send(retired);
             }
             Command::Attach { netdev, marker, socket, reply } => {
                 self.attach(netdev, marker, *socket);
@@ -736,6 +759,7 @@ impl Thread {
             host,
             turns: self.turns.load(Ordering::Relaxed),
             sleeps: self.sleeps,
+            changeovers: self.changeovers,
             handed_over: handed_over + counters.handed_over,
             taken_over: taken_over + counters.taken_over,
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),

@@ -72,6 +72,13 @@ pub struct ChangedIke {
     pub moved: Vec<MovedEnds>,
 }
 
+impl IkeChange {
+    /// Returns whether policies come or go with it.
+    pub fn has_policies(&self) -> bool {
+        !self.policies.is_empty() || !self.policies_gone.is_empty()
+    }
+}
+
 impl Compiled {
     /// Returns whether charon made a policy or peer by itself.
     pub(crate) fn has_own_of_ike(&self) -> bool {

@@ -78,6 +78,11 @@ pub(super) struct Row {
     pub(super) install_s: f64,
     /// CPU time of the workers while they came, microseconds a child.
     pub(super) worker_us: f64,
+    /// Snapshots that the worker went over to while they came, a child.
+    pub(super) snapshots: f64,
+    /// Time that the worker took for one, and the longest since it began, microseconds.
+    pub(super) snapshot_us: f64,
+    pub(super) snapshot_longest_us: f64,
     pub(super) memory_mb: f64,
     /// Memory before the first came.
     pub(super) before_mb: f64,
@@ -88,13 +93,26 @@ pub(super) struct Row {
 pub(super) fn text(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["children", "install s", "ms each", "worker µs", "memory MB", "before MB"]);
+    table.set_header([
+        "children",
+        "install s",
+        "ms each",
+        "worker µs",
+        "snapshots",
+        "µs each",
+        "most µs",
+        "memory MB",
+        "before MB",
+    ]);
     for row in rows {
         table.add_row([
             row.children.to_string(),
             format!("{:.3}", row.install_s),
             format!("{:.3}", row.install_s * 1e3 / row.children as f64),
             format!("{:.1}", row.worker_us),
+            format!("{:.2}", row.snapshots),
+            format!("{:.1}", row.snapshot_us),
+            format!("{:.1}", row.snapshot_longest_us),
             format!("{:.1}", row.memory_mb),
             format!("{:.1}", row.before_mb),
         ]);
@@ -117,7 +135,8 @@ pub(super) fn text(rows: &[Row]) -> String {
     }
     format!(
         "{table}\n\n{requests}\ninstall: one after the other, six requests each. worker: CPU time \
-         of the daemon's worker thread. memory: resident, frames of the workers among it. \
+         of the daemon's worker thread, a child, with its waking. snapshots: how many the worker \
+         went over to, a child, and the time of each, in which it processes no packet. memory: resident, frames of the workers among it. \
          requests: with all children there, while others come and go"
     )
 }
@@ -137,6 +156,9 @@ mod tests {
             children: 10_000,
             install_s: 5.0,
             worker_us: 12.3,
+            snapshots: 3.0,
+            snapshot_us: 4.5,
+            snapshot_longest_us: 30.0,
             memory_mb: 150.0,
             before_mb: 50.0,
             requests: times.summed(),

@@ -6,7 +6,7 @@ use control::{ChangedSas, GoneSa};
 use dataplane::SnapshotError;
 
 use super::Gateway;
-use super::publish::aside;
+use crate::freeing::free_aside;
 use crate::worker::WorkerGone;
 
 impl Gateway {
@@ -28,7 +28,7 @@ impl Gateway {
         self.publish(snapshot, None).await?;
         // What they counted has come back by now.
         Arc::make_mut(&mut self.totals).retire(&gone);
-        aside(move || drop(old));
+        free_aside(old);
         Ok(Ok(gone))
     }
 }

@@ -9,6 +9,7 @@ use super::Gateway;
 use super::connections::clear_outdated;
 use crate::cache_memory::{self, CacheError, Sizes};
 use crate::events::Kind;
+use crate::freeing::free_aside;
 use crate::worker::{Next, NextCache, NextCounters, RetiredParts, ReturnedCounts, WorkerGone};
 
 /// Flow caches for the workers, one each.
@@ -66,8 +67,7 @@ impl Gateway {
         self.cards.release(&old, &self.snapshot);
         self.cards.order();
         self.carry_more().await;
-        // Of very many policies that takes milliseconds.
-        aside(move || drop((old, dropped)));
+        free_aside((old, dropped));
         Ok(())
     }
 
@@ -156,9 +156,4 @@ impl Gateway {
 /// Returns the replacement of each worker's flow cache by one of these.
 pub(super) fn others(caches: Caches) -> Vec<NextCache> {
     caches.into_iter().map(NextCache::Other).collect()
-}
-
-/// Frees something large on a thread of its own.
-pub(super) fn aside(free: impl FnOnce() + Send + 'static) {
-    tokio::task::spawn_blocking(free);
 }

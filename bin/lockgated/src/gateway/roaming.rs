@@ -16,9 +16,9 @@ use ipsec::Spi;
 use policy::SaSetId;
 use tokio::sync::broadcast;
 
-use super::publish::aside;
 use super::{Gateway, live_parts_of};
 use crate::events::Kind;
+use crate::freeing::free_aside;
 use crate::worker::WorkerGone;
 
 /// The reason why a place is not taken for a peer's.
@@ -98,7 +98,7 @@ impl Gateway {
         self.live = live.into();
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
-        aside(move || drop(old));
+        free_aside(old);
         self.report_moved(&moved);
         Ok(Ok(Some(moved)))
     }

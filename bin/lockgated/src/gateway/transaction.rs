@@ -19,10 +19,11 @@ use dataplane::{Snapshot, SnapshotError};
 
 use super::guarding::ReserveError;
 use super::netdevs::ReleaseMode;
-use super::publish::{Caches, aside, others};
+use super::publish::{Caches, others};
 use super::{Gateway, live_parts_of, netdevs, reserved_by, reserved_of_earlier};
 use crate::cache_memory::CacheError;
 use crate::events::Kind;
+use crate::freeing::free_aside;
 use crate::netdev::NetdevError;
 use crate::worker::WorkerGone;
 
@@ -233,7 +234,7 @@ impl Gateway {
         match extent {
             Extent::Policies { frees } => {
                 self.publish(snapshot, None).await?;
-                aside(move || drop(compiled));
+                free_aside(compiled);
                 Ok(PendingTransaction::Policies { frees })
             }
             Extent::Whole { caches } => {
@@ -273,7 +274,7 @@ impl Gateway {
             Ok(()) => {
                 self.drop_beyond(ReleaseMode::Open);
                 self.has_cards_configured().await?;
-                aside(move || drop(before));
+                free_aside(before);
                 Ok(())
             }
             Err(refused) => {
@@ -377,7 +378,7 @@ impl Gateway {
         };
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
-        aside(move || drop(old));
+        free_aside(old);
         Ok(Ok(()))
     }
 }

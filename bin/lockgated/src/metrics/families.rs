@@ -619,6 +619,17 @@ impl Report {
         into.counter("worker_taken_over_packets", help, taken);
         let cpu = workers.iter().map(|w| (worker(w), w.cpu_ms as f64 / 1000.0));
         into.counter("worker_cpu_seconds", "CPU time of the worker, in seconds", cpu);
+        let snapshots = workers.iter().map(|w| (worker(w), w.snapshots));
+        let help = "Snapshots that the worker went over to: changes of the configuration, of SAs, \
+                    routes and neighbours";
+        into.counter("worker_snapshots", help, snapshots);
+        let spent = workers.iter().map(|w| (worker(w), w.snapshot_ns as f64 / 1e9));
+        let help = "Time that the worker took to go over to snapshots, in which it processed no \
+                    packet, in seconds";
+        into.counter("worker_snapshot_seconds", help, spent);
+        let longest = workers.iter().map(|w| (worker(w), w.snapshot_longest_ns as f64 / 1e9));
+        let help = "Longest time that the worker took to go over to a snapshot, in seconds";
+        into.gauge("worker_snapshot_longest_seconds", help, longest);
         let census = |w: &v1::Worker| w.frames.unwrap_or_default();
         let frames = workers.iter().flat_map(|w| {
             let frames = census(w);

@@ -110,8 +110,11 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         let handed = [worker.handed_over, worker.taken_over];
         let [handed, taken] = handed.map(|number| number.to_string());
         let rest = [missing.to_string(), worker.generation.to_string(), handed, taken];
-        let ring = [worker.ring_frames.to_string()];
-        [place.as_slice(), &numbers, &[cpu], &frames, &rest, &ring].concat()
+        let microseconds = |ns: u64| format!("{:.1}", ns as f64 / 1000.0);
+        let mean = worker.snapshot_ns.checked_div(worker.snapshots).unwrap_or(0);
+        let [mean, longest] = [mean, worker.snapshot_longest_ns].map(microseconds);
+        let last = [worker.ring_frames.to_string(), worker.snapshots.to_string(), mean, longest];
+        [place.as_slice(), &numbers, &[cpu], &frames, &rest, &last].concat()
     });
     let header = [
         "worker",
@@ -131,13 +134,27 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         "handed over",
         "taken over",
         "a ring",
+        "snapshots",
+        "µs each",
+        "most µs",
     ];
     // The places of frames go last: they show a leak.
-    let wide =
-        ["turns", "sleeps", "generation", "handed over", "taken over", "a ring", "CPU s", "core"];
+    let wide = [
+        "turns",
+        "sleeps",
+        "generation",
+        "handed over",
+        "taken over",
+        "a ring",
+        "snapshots",
+        "µs each",
+        "most µs",
+        "CPU s",
+        "core",
+    ];
     let bytes = workers.first().map_or(0, |worker| worker.frame_bytes);
     let title = format!("Workers, and where their frames of {bytes} bytes are");
-    fitted(&title, &header, rows, Numbers(0..=16), (columns, &wide))
+    fitted(&title, &header, rows, Numbers(0..=19), (columns, &wide))
 }
 
 #[cfg(test)]
