@@ -12,7 +12,7 @@ use control::{
 use dataplane::Generation;
 use ipsec::Spi;
 
-use crate::gateway::TransactionError;
+use crate::gateway::{MoveRefusal, TransactionError};
 use crate::picture::Picture;
 use crate::put_sas::use_keys;
 use crate::sa_changes::{SaChange, SaPut, SaRefusal};
@@ -55,6 +55,9 @@ pub(crate) enum IkeRefusal {
     /// The gateway cannot go over to it.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
+    /// SAs may not move to where it says.
+    #[error(transparent)]
+    Move(#[from] MoveRefusal),
     /// The SAs that were to come with it cannot be put.
     #[error(transparent)]
     Sas(#[from] SaRefusal),
@@ -101,6 +104,7 @@ impl State {
         }
         let PreparedIke { changed, peers_gone, ends: [come, mut gone] } = prepared;
         let ChangedIke { mut compiled, removed, added, moved } = changed;
+        moved.iter().try_for_each(|moved| self.gateway.check_moved(moved))?;
         let before = self.gateway.compiled.copied();
         // SAs may have come and gone since it was compiled, and peers moved.
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;

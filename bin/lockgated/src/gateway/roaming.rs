@@ -85,9 +85,8 @@ impl Gateway {
             Ok(None) => return Ok(Ok(None)),
             Err(why) => return Ok(Err(why.into())),
         };
-        let address = to.tunnel.remote;
-        if moved.from.tunnel.remote != address && is_inside(&self.snapshot, address) {
-            return Ok(Err(MoveRefusal::Inside { peer: peer.to_owned(), address }));
+        if let Err(inside) = self.check_moved(&moved) {
+            return Ok(Err(inside));
         }
         let live = live_parts_of(&compiled, &self.view, self.frame_bytes);
         let snapshot = match compiled.assemble(&live, Some(&self.snapshot)) {
@@ -101,6 +100,21 @@ impl Gateway {
         free_aside(old);
         self.report_moved(&moved);
         Ok(Ok(Some(moved)))
+    }
+
+    /// Checks that a peer does not move to an address of ours, or behind a protected port.
+    ///
+    /// # Errors
+    /// [`MoveRefusal::Inside`].
+    pub(crate) fn check_moved(
+        &self,
+        MovedEnds { peer, from, to }: &MovedEnds,
+    ) -> Result<(), MoveRefusal> {
+        let address = to.tunnel.remote;
+        match from.tunnel.remote != address && is_inside(&self.snapshot, address) {
+            true => Err(MoveRefusal::Inside { peer: peer.clone(), address }),
+            false => Ok(()),
+        }
     }
 
     /// Tells that IKE has moved SAs.

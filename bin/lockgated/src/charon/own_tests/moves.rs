@@ -217,6 +217,27 @@ async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
     assert_eq!(lab.daemon().picture().moves.get("ike:5"), None);
 }
 
+// As for a peer of the file: packets sealed for its network would be sent there.
+#[tokio::test]
+async fn no_peer_moves_into_the_network_behind_it_or_behind_this_gateway() {
+    let wider = "peers = [\"198.51.100.0/24\", \"10.9.0.0/16\", \"192.0.2.0/24\"]";
+    let mut lab = Lab::new(&bounds().replace("peers = [\"198.51.100.0/24\"]", wider));
+    let ([_, out], _) = child(&mut lab).await;
+    let before = ends(&lab);
+    let behind = ["192.0.2.1:4500", "10.9.1.7:4500"];
+    let ours = ["192.0.2.2:4500", "192.0.2.1:4500"];
+    for (ends_asked, words) in [
+        (behind, "10.9.1.7 is among the `remote` addresses of policy `ike:5/1`"),
+        (ours, "peer ike:5 cannot be at 192.0.2.1, which is this gateway's"),
+    ] {
+        lab.refused(Request::UpdateSa(update(&out, ends_asked)), words).await;
+        assert_eq!(ends(&lab), before);
+    }
+    // Behind another network than its own it may be.
+    lab.done(Request::UpdateSa(update(&out, ["192.0.2.1:4500", "10.9.2.7:4500"]))).await;
+    assert_eq!(ends(&lab), ["192.0.2.1 - 10.9.2.7"]);
+}
+
 #[tokio::test]
 async fn new_sas_elsewhere_take_the_others_along_once_one_seals() {
     let mut lab = Lab::new(&bounds());
