@@ -21,6 +21,8 @@ pub struct Sad {
     sets: Slotted<SetRow>,
     outbound: Slotted<Arc<OutboundSa>>,
     inbound: Slotted<Opener>,
+    /// SAs that open ESP in UDP.
+    in_udp: usize,
     by_spi: GenericHashMap<u32, SaId, BuildHasherDefault<SpiHasher>, DefaultSharedPtr>,
     /// SAs that open and are in a card, by their place there.
     by_seat: OrdMap<CardSeat, SaId>,
@@ -61,6 +63,11 @@ impl Sad {
     /// SAs that seal, by slot.
     pub fn outbound(&self) -> impl Iterator<Item = &Arc<OutboundSa>> {
         self.outbound.iter().map(|(_, sa)| sa)
+    }
+
+    /// Returns whether some SA opens ESP in UDP.
+    pub fn opens_in_udp(&self) -> bool {
+        self.in_udp > 0
     }
 
     /// SAs that open, by slot.
@@ -226,6 +233,7 @@ impl Sad {
         if let Some(seat) = sa.card.filter(|seat| seat.carrier == SeatCarrier::Worker) {
             self.by_seat.insert(seat, id);
         }
+        self.in_udp += usize::from(sa.encapsulation.udp.is_some());
         self.inbound.set(id.0 as usize, Some(Opener { sa, set }));
         self.by_spi.insert(spi.value(), id);
         self.with_members(set, |members| members.push(id));
@@ -236,6 +244,7 @@ impl Sad {
     pub fn remove_inbound(&mut self, id: SaId) {
         if let Some(Opener { sa, set }) = self.inbound.set(id.0 as usize, None) {
             self.by_spi.remove(&sa.spi.value());
+            self.in_udp -= usize::from(sa.encapsulation.udp.is_some());
             if let Some(seat) = sa.card.filter(|seat| seat.carrier == SeatCarrier::Worker) {
                 self.by_seat.remove(&seat);
             }

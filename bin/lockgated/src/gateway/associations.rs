@@ -24,6 +24,7 @@ impl Gateway {
             Ok(snapshot) => snapshot,
             Err(error) => return Ok(Err(error)),
         };
+        self.withhold_fragments(&compiled.sad).await;
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
         // What they counted has come back by now.

@@ -3,8 +3,8 @@
 
 use control::guard::{Detail, Guard, GuardError, Integrity, UnwritableName};
 use control::{Compiled, LiveParts};
-use dataplane::Snapshot;
 use dataplane::carve_out::Reserved;
+use dataplane::{Sad, Snapshot};
 
 use super::Gateway;
 use crate::events::Kind;
@@ -72,6 +72,17 @@ impl Gateway {
         self.reserved = self.reserved.and(more);
         self.renew_guard().await;
         self.narrow_or_close();
+    }
+
+    /// Has workers get the fragments of UDP, before SAs are published of which the first opens ESP
+    /// in UDP: they may be its.
+    pub(super) async fn withhold_fragments(&mut self, of: &Sad) {
+        if of.opens_in_udp() {
+            let reserved = self.reserved.clone().with_fragments_of(of, &self.live.ports);
+            if reserved != self.reserved {
+                self.withhold(&reserved).await;
+            }
+        }
     }
 
     /// Lets programs and guard pass everything that no running policy may want.

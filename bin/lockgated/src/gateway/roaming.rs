@@ -94,6 +94,7 @@ impl Gateway {
             Err(error) => return Ok(Err(error.into())),
         };
         self.report_problems(&live);
+        self.withhold_fragments(&compiled.sad).await;
         self.live = live.into();
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;

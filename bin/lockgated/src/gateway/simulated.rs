@@ -161,6 +161,14 @@ impl Simulated {
         Simulated(Arc::new(Mutex::new(world)))
     }
 
+    /// Returns whether the program of a netdev passes fragments of some service of UDP to Linux.
+    pub(crate) fn passes_fragments(&self, netdev: &str) -> bool {
+        let rules = &self.world().programs[netdev].rules;
+        let mut services = rules.iter().flat_map(|rule| &rule.services);
+        let passes = |scope: bpf::Scope| scope.and(bpf::Scope::FRAGMENTS) == scope;
+        services.any(|of| of.protocol == wire::flow::protocol::UDP && passes(of.scope))
+    }
+
     /// Has the next step refused.
     pub(crate) fn refuse_next(&self) {
         self.world().refuse = Some(0);

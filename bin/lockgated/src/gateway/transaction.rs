@@ -166,7 +166,7 @@ impl Gateway {
         };
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
         let withheld = self.wanted_by(&compiled, added);
-        let frees = !self.wanted_by(&self.compiled, removed).is_empty();
+        let frees = self.frees(&self.wanted_by(&self.compiled, removed), &compiled);
         let guard = match guard {
             NextGuard::Other(guard) => {
                 // What is reserved depends on addresses: it is filled in now.
@@ -208,7 +208,8 @@ impl Gateway {
         let wanted = |policies: &[policy::Policy]| {
             Reserved::by(&self.live.ports, &self.live.routes, policies.iter())
         };
-        let (withheld, frees) = (wanted(added), !wanted(removed).is_empty());
+        let withheld = wanted(added).with_fragments_of(&compiled.sad, &self.live.ports);
+        let frees = self.frees(&wanted(removed), &compiled);
         let (guard, extent) = (NextGuard::Same, Extent::Policies { frees });
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
@@ -341,6 +342,13 @@ impl Gateway {
             Some(problem) => Err(TransactionError::LongPackets(problem.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether something is free of what policies that go wanted, because none of `next`
+    /// wants it.
+    fn frees(&self, wanted: &Reserved, next: &Compiled) -> bool {
+        let stay = next.spd.holding_policies().map(|(_, policy)| policy);
+        !wanted.is_wanted_by(&self.live.ports, &self.live.routes, stay)
     }
 
     /// Packets of `allow_host` that these policies may want, as far as a configuration has them.

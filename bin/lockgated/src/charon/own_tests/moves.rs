@@ -217,6 +217,34 @@ async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
     assert_eq!(lab.daemon().picture().moves.get("ike:5"), None);
 }
 
+// A fragment of ESP in UDP shows no marker: only a worker can tell it from one of IKE.
+#[tokio::test]
+async fn fragments_of_udp_are_the_workers_before_an_sa_opens_esp_in_udp() {
+    const SERVICES: &str = "allow_host = [\"udp/500\", \"udp/4500\", \"tcp/22\"]\n";
+    let netdev = "[port.wan]\nnetdev = \"eth0\"\n";
+    let file = FILE.replace(netdev, &format!("{netdev}{SERVICES}"));
+    let passed = |lab: &Lab| lab.running.machine.passes_fragments("eth0");
+    for comes_in_udp in [true, false] {
+        let mut lab = Lab::new(&bounds());
+        // An apply puts the programs up.
+        lab.apply(&format!("{file}{}", bounds())).await;
+        assert!(passed(&lab), "nothing comes in UDP");
+        let plain = [sa(Inbound, 0x600, 5, to(1)), sa(Outbound, 0x500, 5, to(1))];
+        let in_udp = plain.clone().map(|sa| AddSa { in_udp: true, ..between(&sa, HOME) });
+        for sa in if comes_in_udp { &in_udp } else { &plain } {
+            lab.done(add(sa.clone())).await;
+            assert_eq!(passed(&lab), !comes_in_udp);
+        }
+        // A NAT is found on the way.
+        let moved = UpdateSa { in_udp: true, ..update(&plain[1], THERE) };
+        if !comes_in_udp {
+            lab.done(Request::UpdateSa(moved)).await;
+        }
+        assert!(!passed(&lab));
+        assert!(lab.snapshot().sad().opens_in_udp());
+    }
+}
+
 // As for a peer of the file: packets sealed for its network would be sent there.
 #[tokio::test]
 async fn no_peer_moves_into_the_network_behind_it_or_behind_this_gateway() {
