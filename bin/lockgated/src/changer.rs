@@ -77,7 +77,7 @@ pub(crate) struct Changer {
     aside: BackgroundWork,
     /// Policies changed since what follows from it was begun.
     is_behind: bool,
-    /// The guard was not made of the file's policies as they are.
+    /// Policies of the file changed since the guard was made.
     has_old_guard: bool,
     refused: Option<RefusedFolding>,
 }
@@ -367,12 +367,12 @@ impl Changer {
         put: Option<SaPut>,
     ) -> Result<MadeIke, IkeRefusal> {
         let picture = self.picture();
-        let has_policies = change.has_policies();
+        let (has_policies, is_short) = (change.has_policies(), change.is_short());
         let compile = move |compiler: &mut Compiler| PreparedIke::of(&picture, compiler, change);
-        let prepared = match has_policies {
-            true => self.beside(compile).await,
-            // Peers alone take microseconds: less than to wake another thread.
-            false => self.here(compile),
+        let prepared = match is_short {
+            // In less time than it takes to wake another thread.
+            true => self.here(compile),
+            false => self.beside(compile).await,
         };
         let prepared = Box::new(prepared.map_err(|_| IkeRefusal::Stopping)??);
         let done = self.order(|reply| Order::Ike { prepared, put, reply }).await;

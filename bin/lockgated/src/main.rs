@@ -23,7 +23,7 @@
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
-//! | `freeing` | what changes leave behind, freed beside them |
+//! | `freeing` | frees what changes leave behind, on a thread of its own |
 #![forbid(unsafe_code)]
 
 mod acquires;

@@ -25,7 +25,6 @@ use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables}
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::live::{Compiler, Last, room_for};
-use crate::roaming::MoveError;
 use crate::two_layers::{self, OuterWithoutPolicy};
 use config::nearest;
 use config::validated::{Action, Policy};
@@ -72,9 +71,6 @@ pub enum ChangeRefused {
     /// ESP of a peer that is behind another would not be sealed again.
     #[error(transparent)]
     Outer(#[from] OuterWithoutPolicy),
-    /// The SAs of a peer of charon's may not move to where it says.
-    #[error(transparent)]
-    Move(#[from] MoveError),
     /// It is beyond `[ike]` of what runs, or what runs has other policies or peers of its names.
     #[error("the configuration that runs now does not admit it within [ike]")]
     BeyondIke,

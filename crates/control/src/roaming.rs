@@ -270,12 +270,7 @@ impl Compiled {
 
     /// The name of a policy that protects with this set and has `address` among its remote
     /// addresses, but not the peer's `configured` address. A policy to everywhere has both.
-    pub(crate) fn policy_around(
-        &self,
-        set: SaSetId,
-        address: IpAddr,
-        configured: IpAddr,
-    ) -> Option<String> {
+    fn policy_around(&self, set: SaSetId, address: IpAddr, configured: IpAddr) -> Option<String> {
         let holds = |policy: &policy::Policy, address: IpAddr| {
             policy.selector.remote.iter().any(|range| range.contains(address.into()))
         };

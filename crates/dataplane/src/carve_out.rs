@@ -234,7 +234,7 @@ impl Reserved {
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> Reserved {
         let mut reserving = Reserving::of(ports, routes);
-        if reserving.has_services() {
+        if reserving.to.is_some() {
             policies.into_iter().for_each(|policy| _ = reserving.add(policy));
         }
         reserving.reserved()
@@ -248,12 +248,11 @@ impl Reserved {
         routes: &Routes,
         policies: impl IntoIterator<Item = &'p Policy>,
     ) -> bool {
-        let mut reserving = Reserving::of(ports, routes);
-        if !reserving.has_services() {
-            return self.is_empty();
+        if self.is_empty() {
+            return true;
         }
-        let mut policies = policies.into_iter();
-        self.is_empty() || policies.any(|policy| reserving.add(policy) && reserving.has(self))
+        let (mut reserving, mut policies) = (Reserving::of(ports, routes), policies.into_iter());
+        policies.any(|policy| reserving.add(policy) && reserving.has(self))
     }
 
     /// Reserves also the fragments of UDP, those of IKE among them, if some SA opens ESP in UDP:
@@ -365,13 +364,17 @@ impl Reserved {
 struct Reserving<'a> {
     /// Ports with their places, and the packets of each service so far.
     lists: Vec<(usize, &'a PortInfo, Vec<Packets>)>,
-    to: Destinations,
+    /// `None`: no port lists a service, so that policies want nothing.
+    to: Option<Destinations>,
 }
 
 impl<'a> Reserving<'a> {
     fn of(ports: &'a PortInfos, routes: &Routes) -> Reserving<'a> {
+        let has_services = ports.iter().any(|(_, port)| Self::is_concerned(port));
+        // It reads all routes.
+        let to = has_services.then(|| Destinations::of(ports, routes));
         let lists = ports.iter().map(|(at, port)| (at, port, none_of(port))).collect();
-        Reserving { lists, to: Destinations::of(ports, routes) }
+        Reserving { lists, to }
     }
 
     /// Returns whether a port is concerned at all.
@@ -379,18 +382,14 @@ impl<'a> Reserving<'a> {
         port.side == Side::Unprotected && !port.allow_host.is_empty()
     }
 
-    fn has_services(&self) -> bool {
-        self.lists.iter().any(|(_, port, _)| Self::is_concerned(port))
-    }
-
     /// Adds the packets that a policy may want. Returns whether there are others than so far.
     fn add(&mut self, policy: &Policy) -> bool {
-        if policy.only == Some(Direction::Outbound) {
+        let Some(to) = self.to.as_ref().filter(|_| policy.only != Some(Direction::Outbound)) else {
             return false;
-        }
+        };
         let reaches = Packets::default()
-            .and(if self.to.us_meet(policy) { Packets::TO_US } else { Packets(0) })
-            .and(if self.to.groups_meet(policy) { Packets::TO_GROUPS } else { Packets(0) });
+            .and(if to.us_meet(policy) { Packets::TO_US } else { Packets(0) })
+            .and(if to.groups_meet(policy) { Packets::TO_GROUPS } else { Packets(0) });
         if reaches.is_empty() {
             return false;
         }

@@ -74,8 +74,8 @@ impl Gateway {
         self.narrow_or_close();
     }
 
-    /// Has workers get the fragments of UDP, before SAs are published of which the first opens ESP
-    /// in UDP: they may be its.
+    /// Has workers get the fragments of UDP if some SA of these opens ESP in UDP: they may be its.
+    /// To be called before they are published.
     pub(super) async fn withhold_fragments(&mut self, of: &Sad) {
         if of.opens_in_udp() {
             let reserved = self.reserved.clone().with_fragments_of(of, &self.live.ports);

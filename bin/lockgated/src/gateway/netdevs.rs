@@ -246,6 +246,7 @@ impl Gateway {
         for name in names {
             let rules = rules(self.netdev_id(&name), &self.snapshot, &self.reserved);
             let Err(refused) = self.machine.set_ports(&name, &rules) else { continue };
+            self.instruction_due = true;
             let message = match self.machine.close(&name) {
                 Ok(()) => format!("{refused}: until it can be told, {name} passes Linux nothing"),
                 Err(error) => format!("{refused}, nor can {name} be closed: {error}"),

@@ -209,7 +209,8 @@ impl Gateway {
             Reserved::by(&self.live.ports, &self.live.routes, policies.iter())
         };
         let withheld = wanted(added).with_fragments_of(&compiled.sad, &self.live.ports);
-        let frees = self.frees(&wanted(removed), &compiled);
+        let has_last_in_udp = self.compiled.sad.opens_in_udp() && !compiled.sad.opens_in_udp();
+        let frees = has_last_in_udp || self.frees(&wanted(removed), &compiled);
         let (guard, extent) = (NextGuard::Same, Extent::Policies { frees });
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }

@@ -628,7 +628,8 @@ impl Report {
                     packet, in seconds";
         into.counter("worker_snapshot_seconds", help, spent);
         let longest = workers.iter().map(|w| (worker(w), w.snapshot_longest_ns as f64 / 1e9));
-        let help = "Longest time that the worker took to go over to a snapshot, in seconds";
+        let help = "Longest time that the worker took to go over to a snapshot since it began, in \
+                    seconds";
         into.gauge("worker_snapshot_longest_seconds", help, longest);
         let census = |w: &v1::Worker| w.frames.unwrap_or_default();
         let frames = workers.iter().flat_map(|w| {
