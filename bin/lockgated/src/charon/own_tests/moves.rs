@@ -256,10 +256,11 @@ async fn no_peer_moves_to_an_address_of_this_gateway() {
     lab.refused(Request::UpdateSa(ours), words).await;
     assert_eq!(ends(&lab), before);
     // Elsewhere it may be, in its own network too, and home again.
-    for there in ["192.0.2.1 - 10.9.1.7", "192.0.2.1 - 198.51.100.9"] {
-        let (_, remote) = there.split_once(" - ").unwrap();
-        let to = format!("{remote}:4500");
-        lab.done(Request::UpdateSa(update(&out, ["192.0.2.1:4500", &to]))).await;
+    let away = ["192.0.2.1:4500", "10.9.1.7:4500"];
+    for (from, to, there) in
+        [(HOME, away, "192.0.2.1 - 10.9.1.7"), (away, HOME, "192.0.2.1 - 198.51.100.9")]
+    {
+        lab.done(Request::UpdateSa(update(&between(&out, from), to))).await;
         assert_eq!(ends(&lab), [there]);
     }
 }
