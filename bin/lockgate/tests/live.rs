@@ -52,13 +52,14 @@ fn the_socket_is_the_one_named_else_that_of_the_environment() {
 #[test]
 fn everything_is_shown_as_text_and_as_the_json_of_the_api() {
     let lab = Lab::new();
-    let shown: [(&str, &str, &str); 12] = [
+    let shown: [(&str, &str, &str); 13] = [
         ("status", "1 min 5 s", "/uptime_ms"),
         ("port", "native, copy", "/ports/0/queues/0/rx_packets"),
         ("peer", "berlin", "/peers/0/state"),
         ("sa", "0x00001001, peer : refused: its record is gone", "/sas/0/state_reason"),
         ("policy", "ipv6-outbound-spd-flow-cache-entries: 3", "/cache_entries/0/entries"),
         ("placement", "Card nic0 (emulated)", "/rules/1/reason"),
+        ("placement", "outbound policies in the order of lookup", "/policies/0/in_front"),
         ("group", "Group web (enforce); in: lan; out: -", "/groups/0/rules/0/decided/packets"),
         ("cache", "grows up to 4194304 entries, 134217728 bytes", "/max_size/bytes"),
         ("neighbour", "no neighbours", "/neighbours"),

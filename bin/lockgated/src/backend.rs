@@ -434,6 +434,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn kernel_standing(&self, vni: Vni, flow: Flow) -> String;
     /// The network cards, and what they have of the rules.
     async fn cards(&self) -> Vec<CardPicture>;
+    /// The policies of both directions in their orders of lookup; none, if there are no cards.
+    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.

@@ -39,7 +39,9 @@ use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::sa_limits::MAX_EXPIRIES;
 use crate::save;
-use crate::shown::{counters, kernel_tier, neighbours, ports, security_associations};
+use crate::shown::{
+    counters, kernel_tier, neighbours, policies_in_order, ports, security_associations,
+};
 use crate::state::State;
 use crate::totals::{SaKey, Totals};
 use crate::unconfirmed;
@@ -453,6 +455,13 @@ impl Backend for Daemon {
 
     async fn cards(&self) -> Vec<CardPicture> {
         self.order(|reply| Order::Cards { reply }).await.unwrap_or_default()
+    }
+
+    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy> {
+        let CountedPicture { picture, totals, .. } = self.counted().await;
+        // Of very many policies it takes a while.
+        let order = move || policies_in_order(&picture, &totals);
+        tokio::task::spawn_blocking(order).await.unwrap_or_default()
     }
 
     async fn counters(&self) -> v1::Counters {

@@ -11,8 +11,10 @@ use dataplane::{
 use ipsec::{Encapsulation, Fingerprint};
 use linux::NeighbourState;
 
+mod lookup_order;
 mod sas;
 
+pub(crate) use lookup_order::policies_in_order;
 pub(crate) use sas::security_associations;
 
 use crate::assign;

@@ -23,6 +23,7 @@ impl Page for v1::Placement {
     fn append(&mut self, next: v1::Placement) {
         self.cards.extend(next.cards);
         self.rules.extend(next.rules);
+        self.policies.extend(next.policies);
     }
 }
 

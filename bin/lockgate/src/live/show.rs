@@ -108,7 +108,8 @@ enum What {
     /// Endpoints of virtual networks
     #[value(alias = "endpoints")]
     Endpoint,
-    /// Network cards, which rules they decide, and why not the others
+    /// Network cards, which rules they decide, and why not the others; policies in the order of
+    /// lookup, those in front whose packets cards carry
     #[value(alias = "placements", alias = "card", alias = "cards")]
     Placement,
     /// Rates, tiers, drops, ledger, frames, workers

@@ -155,7 +155,9 @@ impl Gateway for Fake {
             ..v1::PlacedRule::default()
         };
         let rules = vec![rule("web/https", "live", ""), rule("web/back", "classifier", "reflect")];
-        in_pages([v1::Placement { cards: vec![card], rules }])
+        let policy = v1::PlacedPolicy { direction: "outbound".into(), ..Default::default() };
+        let policies = vec![v1::PlacedPolicy { card: name, in_front: true, ..policy }];
+        in_pages([v1::Placement { cards: vec![card], rules, policies }])
     }
 
     type ShowConnectionsStream = Pages<v1::ConnectionPage>;

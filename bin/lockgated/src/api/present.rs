@@ -102,6 +102,26 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
     entries.collect()
 }
 
+/// An entry of `show placement`.
+pub(super) enum Placed {
+    /// A rule of a group.
+    Rule(v1::PlacedRule),
+    /// A policy.
+    Policy(v1::PlacedPolicy),
+}
+
+/// A page of `show placement`.
+pub(super) fn placement(cards: Vec<v1::Card>, placed: Vec<Placed>) -> v1::Placement {
+    let mut page = v1::Placement { cards, ..v1::Placement::default() };
+    for entry in placed {
+        match entry {
+            Placed::Rule(rule) => page.rules.push(rule),
+            Placed::Policy(policy) => page.policies.push(policy),
+        }
+    }
+    page
+}
+
 /// The peers with the state of their SAs.
 pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
     let snapshot = &*running.snapshot;

@@ -25,6 +25,11 @@ struct CarriedLab {
 
 impl CarriedLab {
     fn new(offload: &str, stand_in: &str, card: Capabilities) -> CarriedLab {
+        CarriedLab::beside("", offload, stand_in, card)
+    }
+
+    /// A lab with further sections.
+    fn beside(more: &str, offload: &str, stand_in: &str, card: Capabilities) -> CarriedLab {
         let sections = format!(
             "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n\
              [port.wan]\nnetdev = \"eth0\"\nside = \"unprotected\"\n\
@@ -32,7 +37,7 @@ impl CarriedLab {
              [peer.a]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.9\"\nkeys = \"api\"\n\
              suite = \"aes-128-gcm\"\nreplay_window = 256\noffload = \"{offload}\"\n\
              [[policy]]\nname = \"net\"\npeer = \"a\"\nlocal = [\"10.1.0.0/16\"]\n\
-             remote = [\"10.2.0.0/16\"]\n"
+             remote = [\"10.2.0.0/16\"]\n{more}"
         );
         let mut view = crate::gateway::simulated::view();
         let hop = Hop { link: 1, gateway: None, usability: Usability::Usable };
@@ -242,4 +247,53 @@ async fn explain_says_that_linux_carries_a_flow_and_by_which_sa() {
     assert_eq!(asked("outbound", Some("0x000001f5"), None), None);
     assert_eq!(asked("inbound", None, Some("b")), None);
     assert_eq!(asked("outbound", None, None), None);
+}
+
+// XO-10
+#[tokio::test]
+async fn policies_that_linux_carries_are_listed_in_front_with_their_sas_and_leave_with_them() {
+    let beside = |name: &str, what: &str, remote: &str| {
+        format!(
+            "[[policy]]\nname = \"{name}\"\n{what}\nlocal = [\"any\"]\n\
+             remote = [\"{remote}\"]\npriority = 900\n"
+        )
+    };
+    let more = beside("quiet", "action = \"discard\"", "10.8.0.0/16")
+        + &beside("own", "peer = \"a\"", "10.2.7.0/24");
+    let linux = Capabilities::stand_in();
+    let mut lab = CarriedLab::beside(&more, "packet", "stand_in = \"linux\"\n", linux);
+    // Lines of both directions: places and names, carriers, and what is said of the SAs.
+    let listed = |lab: &mut CarriedLab| {
+        let picture = lab.lab.state.watched().borrow().clone();
+        let policies = crate::shown::policies_in_order(&picture, &picture.totals);
+        let line = |of: v1::PlacedPolicy| {
+            let (place, spi) = (of.place, of.spi.unwrap_or_default());
+            let name = format!("{} {place} {}", of.direction, of.policy);
+            (name, of.carrier, format!("{}{}{spi} {}", of.card, of.state, of.sas), of.in_front)
+        };
+        policies.into_iter().map(line).collect::<Vec<_>>()
+    };
+    let line = |name: &str, carrier: &str, sas: &str| {
+        (name.to_owned(), carrier.to_owned(), sas.to_owned(), carrier == "linux")
+    };
+    // By rank: of one priority the later wins.
+    let software = ["outbound", "inbound"].map(|way| {
+        ["1 own", "2 quiet", "3 net"].map(|name| line(&format!("{way} {name}"), "workers", " 0"))
+    });
+    assert_eq!(listed(&mut lab), software.concat());
+    lab.put(pair()).await.unwrap();
+    let by_linux = [("outbound", "0x000001f4"), ("inbound", "0x00000258")].map(|(way, spi)| {
+        let sas = format!("nic0live{spi} 1");
+        [
+            line(&format!("{way} 1 own"), "linux", &sas),
+            line(&format!("{way} 2 net"), "linux", &sas),
+            line(&format!("{way} 3 quiet"), "workers", " 0"),
+        ]
+    });
+    assert_eq!(listed(&mut lab), by_linux.concat());
+    // An SA that is lost takes its policies along.
+    let snapshot = lab.lab.state.gateway.snapshot.clone();
+    lab.lab.state.gateway.cards.is_lost_or_begins(None, &snapshot);
+    lab.lab.state.drop_lost_sas().await.unwrap();
+    assert_eq!(listed(&mut lab), software.concat());
 }

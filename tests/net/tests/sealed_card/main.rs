@@ -5,6 +5,7 @@
 mod ciphers;
 mod cycles;
 mod layers;
+mod order;
 mod place;
 
 use netlab::SeenFrame;

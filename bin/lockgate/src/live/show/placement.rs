@@ -1,4 +1,5 @@
-//! `lockgate show placement`: network cards, the rules that they decide, and why not the others.
+//! `lockgate show placement`: network cards, the rules that they decide, and why not the others;
+//! the policies in their order of lookup, those in front whose packets cards carry.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,62 @@ pub(super) fn placement(answer: &v1::Placement, most: usize) -> String {
         text.push_str(&reasons(rules().filter(|rule| rule.state == "classifier")));
         text.push_str(&left(rules().filter(|rule| rule.state == "classifier"), most));
     }
+    text.push_str(&policies(answer, most));
     some(text, "no network cards: see [card.NAME] in the configuration")
+}
+
+/// The policies in their order of lookup, if cards carry packets of some.
+fn policies(answer: &v1::Placement, most: usize) -> String {
+    let all = &answer.policies;
+    if all.iter().all(|policy| policy.card.is_empty()) {
+        return String::new();
+    }
+    let mut text = String::new();
+    for direction in ["outbound", "inbound"] {
+        let of: Vec<_> = all.iter().filter(|policy| policy.direction == direction).collect();
+        let rows = of.iter().take(most).map(|policy| policy_row(policy));
+        let header = [
+            "place",
+            "policy",
+            "action",
+            "peer",
+            "carried by",
+            "state",
+            "SA",
+            "SAs",
+            "packets",
+            "because of",
+        ];
+        let title = format!("{direction} policies in the order of lookup");
+        text.push_str(&table(&title, &header, rows, Numbers(7..=8)));
+        text.push_str(&more(of.len(), most));
+    }
+    text
+}
+
+fn policy_row(policy: &v1::PlacedPolicy) -> Vec<String> {
+    let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let carrier = match policy.carrier.as_str() {
+        "card" => format!("card {}", policy.card),
+        "linux" => format!("Linux for {}", policy.card),
+        other => other.to_owned(),
+    };
+    let because = match policy.because_of.as_str() {
+        "" => &policy.reason,
+        other => other,
+    };
+    vec![
+        policy.place.to_string(),
+        policy.policy.clone(),
+        policy.action.clone(),
+        or_none(policy.peer.as_deref().unwrap_or_default()),
+        carrier,
+        or_none(&policy.state),
+        or_none(policy.spi.as_deref().unwrap_or_default()),
+        policy.sas.to_string(),
+        policy.packets.to_string(),
+        or_none(because),
+    ]
 }
 
 fn one(card: &v1::Card) -> String {
@@ -121,7 +177,8 @@ mod tests {
             state_reason: "nothing listens at /run/c: not found".into(),
             ..v1::Card::default()
         };
-        let text = placement(&v1::Placement { cards: vec![card], rules: Vec::new() }, MOST_LINES);
+        let answer = v1::Placement { cards: vec![card], ..v1::Placement::default() };
+        let text = placement(&answer, MOST_LINES);
         assert!(text.contains("device       none (nothing listens"), "{text}");
         assert!(placement(&v1::Placement::default(), 1).contains("no network cards"));
     }
@@ -143,9 +200,46 @@ mod tests {
             rule("web/3", "classifier", "reflect"),
         ];
         let card = v1::Card { name: "nic0".into(), state: "serves".into(), ..v1::Card::default() };
-        let text = placement(&v1::Placement { cards: vec![card], rules }, 1);
+        let answer = v1::Placement { cards: vec![card], rules, policies: Vec::new() };
+        let text = placement(&answer, 1);
         assert!(text.contains("web/1") && !text.contains("web/2"), "{text}");
         assert!(text.contains("… and 1 more"), "{text}");
         assert!(text.contains("reflect"), "{text}");
+    }
+
+    #[test]
+    fn policies_are_listed_in_order_with_their_carriers_and_reasons_if_a_card_carries_any() {
+        let policy = |place, name: &str, carrier: &str, because: &str| v1::PlacedPolicy {
+            direction: "outbound".into(),
+            place,
+            policy: name.into(),
+            action: "PROTECT".into(),
+            peer: Some("berlin".into()),
+            carrier: carrier.into(),
+            card: if carrier == "workers" { String::new() } else { "nic0".into() },
+            because_of: because.into(),
+            packets: 7,
+            ..v1::PlacedPolicy::default()
+        };
+        let shown = |policies: Vec<v1::PlacedPolicy>| {
+            let card = v1::Card { name: "nic0".into(), ..v1::Card::default() };
+            placement(&v1::Placement { cards: vec![card], rules: Vec::new(), policies }, 3)
+        };
+        let text = shown(vec![
+            policy(1, "sites", "card", ""),
+            policy(2, "quiet", "workers", ""),
+            policy(3, "narrow", "linux", "quiet"),
+            policy(4, "rest", "workers", ""),
+        ]);
+        let rows: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let row = |name: &str| rows.iter().find(|row| row.get(1) == Some(&name)).unwrap();
+        assert_eq!(row("sites")[3..6], ["berlin", "card", "nic0"], "{text}");
+        assert_eq!(row("quiet")[3..5], ["berlin", "workers"], "{text}");
+        assert_eq!(row("narrow")[4..7], ["Linux", "for", "nic0"], "{text}");
+        assert_eq!(row("narrow").last(), Some(&"quiet"), "{text}");
+        assert!(!text.contains("rest") && text.contains("… and 1 more"), "{text}");
+        let none = shown(vec![policy(1, "quiet", "workers", "")]);
+        assert!(!none.contains("order of lookup"), "{none}");
     }
 }

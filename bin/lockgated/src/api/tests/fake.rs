@@ -219,6 +219,10 @@ impl Backend for Fake {
         Vec::new()
     }
 
+    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy> {
+        Vec::new()
+    }
+
     async fn counters(&self) -> v1::Counters {
         let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
         let drops = vec![drop("no_route", 0), drop("no_match", 5)];
