@@ -333,6 +333,7 @@ pub(crate) fn counters(picture: &Picture, reports: &[Report], totals: &Totals) -
         workers: reports.iter().enumerate().map(|(n, report)| worker(picture, n, report)).collect(),
         held: reports.iter().map(|report| report.waiting as u32).sum(),
         icmp_limited: totals.icmp_limited,
+        icmp_no_frame: totals.icmp_no_frame,
         path_mtu_lowered: totals.path_mtu_lowered,
         path_mtu_ignored: totals.path_mtu_ignored,
         generation: picture.snapshot.generation().0,

@@ -42,6 +42,7 @@ pub(crate) struct Totals {
     pub(crate) retired: OrdMap<Arc<str>, [Volume; 2]>,
     pub(crate) full_lookups: u64,
     pub(crate) icmp_limited: u64,
+    pub(crate) icmp_no_frame: u64,
     pub(crate) path_mtu_lowered: u64,
     pub(crate) path_mtu_ignored: u64,
     pub(crate) keepalives: u64,
@@ -109,6 +110,7 @@ impl Totals {
         }
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
+        self.icmp_no_frame += counters.icmp_no_frame;
         self.path_mtu_lowered += counters.path_mtu_lowered;
         self.path_mtu_ignored += counters.path_mtu_ignored;
         self.keepalives += counters.keepalives;

@@ -132,6 +132,8 @@ pub struct Counters {
     pub full_lookups: u64,
     /// ICMP messages not made because of the rate limit.
     pub icmp_limited: u64,
+    /// ICMP messages not made because no frame was free, or none so large.
+    pub icmp_no_frame: u64,
     /// ICMP errors from outside that lowered a peer's path MTU.
     pub path_mtu_lowered: u64,
     /// ICMP errors from outside that tell of a path MTU and changed none: not believed, or nothing
@@ -190,6 +192,7 @@ impl Counters {
             opened: vec![Volume::default(); inbound],
             full_lookups: 0,
             icmp_limited: 0,
+            icmp_no_frame: 0,
             path_mtu_lowered: 0,
             path_mtu_ignored: 0,
             handed_over: 0,

@@ -280,7 +280,10 @@ fn answer<F: Frames>(
         icmp::write_error(&mut message, error, source, row.bytes(context.frames), &row.packet);
     let Some(length) = written else { return };
     let Ok(packet) = wire::packet::parse(&message[..length]) else { return };
-    let Some((frame, _)) = store(context, &message[..length]) else { return };
+    let Some((frame, _)) = store(context, &message[..length]) else {
+        context.counters.icmp_no_frame += 1;
+        return;
+    };
     let quote = match row.origin {
         Origin::Opened(_) => Quote::Protected,
         _ if path.protection.is_some() => Quote::Protected,

@@ -222,6 +222,11 @@ impl Report {
         if limited > 0 {
             warnings.push(format!("{} not made: the rate limit", counted(limited, "ICMP message")));
         }
+        let without_frame = outcome.counters.icmp_no_frame;
+        if without_frame > 0 {
+            let messages = counted(without_frame, "ICMP message");
+            warnings.push(format!("{messages} not made: no free frame"));
+        }
         if self.ledger.iter().any(|line| line.imbalance != 0) {
             warnings.push("THE LEDGER DOES NOT BALANCE: this is a bug, report it".into());
         }

@@ -19,9 +19,6 @@ use wire::{Address, Family, Flow, Upper, icmp};
 use crate::Bytes;
 use arrivals::{Arrival, Batch};
 
-/// Frames of a laboratory in which the packets of one batch can take all.
-const FEW_FRAMES: u32 = 3;
-
 /// Batches of one input at most.
 const MAX_BATCHES: usize = 64;
 
@@ -29,7 +26,7 @@ const MAX_BATCHES: usize = 64;
 /// them arrive.
 pub fn walk(data: &[u8]) {
     let mut input = Bytes::new(data);
-    let frames = input.pick(&[96, 96, 96, 65, FEW_FRAMES]);
+    let frames = input.pick(&[96, 96, 96, 65, 3]);
     let frame_bytes = input.pick(&[4096, 4096, 1024, 16384]);
     let ring = input.pick(&[1024, 1024, 3]);
     let mut gateway = Gateway::new(|| Hub { frames, frame_bytes, ring, ..Hub::default() });
@@ -71,9 +68,7 @@ struct Gateway {
     waiting: Vec<Allowed>,
     /// Packets that arrived and have no verdict yet.
     unjudged: usize,
-    /// Frames of each laboratory.
-    frames: u32,
-    /// One of them had no frame left for an answer that the other made.
+    /// One of them had no frame left for an ICMP message, which the other may have made.
     are_apart: bool,
 }
 
@@ -84,7 +79,6 @@ impl Gateway {
         let lab = |use_| hub().laboratory().remembering(64).with_fast_path(use_);
         let (fast, general) = (lab(FastPathUse::Eager), lab(FastPathUse::Never));
         let (earlier, waiting, unjudged) = (vec![], vec![], 0);
-        let (frames, are_apart) = (hub().frames, false);
         Gateway {
             lab: fast,
             general,
@@ -94,8 +88,7 @@ impl Gateway {
             earlier,
             waiting,
             unjudged,
-            frames,
-            are_apart,
+            are_apart: false,
         }
     }
 
@@ -138,9 +131,7 @@ impl Gateway {
         if fast.dropped(DropReason::NoFrame) + general.dropped(DropReason::NoFrame) > 0 {
             return;
         }
-        // An answer has a verdict too; whether one is made for want of a frame nobody counts.
-        let verdicts = [&outcome.verdicts, &expected.verdicts].map(Vec::len);
-        self.are_apart |= self.frames <= FEW_FRAMES && verdicts[0] != verdicts[1];
+        self.are_apart |= fast.icmp_no_frame + general.icmp_no_frame > 0;
         if self.are_apart {
             return;
         }

@@ -2,7 +2,7 @@
 
 use dataplane::DropReason;
 use dataplane::Verdict::{self, Drop, Forward, Protect};
-use packets::lab::{BERLIN, CARLA, DORA, HOST, LAN, LAN2, Laboratory, WAN, host, own};
+use packets::lab::{BERLIN, CARLA, DORA, HOST, Hub, LAN, LAN2, Laboratory, WAN, host, own};
 use packets::table::{opened, run};
 use packets::{In, Out, Row};
 use wire::Family::{self, V4, V6};
@@ -230,6 +230,34 @@ fn a_first_fragment_and_an_echo_request_are_answered() {
             assert_eq!(outcome.verdicts, [Drop(DropReason::HopLimit), Forward(LAN)]);
             check(&outcome.sent[0].packet, family, host(family, 1), &packet);
         }
+    }
+}
+
+/// A message that there is no frame for is counted as such, and nowhere else: its packet has one
+/// drop reason, and the ledger balances.
+#[test]
+fn a_message_without_a_frame_is_not_made_and_counted() {
+    for family in FAMILIES {
+        // The batch takes all frames; those of packets that are dropped are free for later ones.
+        let hub = Hub { frames: 3, ..Hub::default() };
+        let mut lab: Laboratory = hub.laboratory();
+        let expired = datagram(family, 1, 2).hop_limit(1).ip();
+        let outcome = lab.send_all(LAN, &[&expired; 3]);
+        let dropped = [Drop(DropReason::HopLimit); 3];
+        assert_eq!(outcome.verdicts[..3], dropped, "{:?}", outcome.verdicts);
+        let (made, counters) = (outcome.sent.len() as u64, lab.counters());
+        assert_eq!((made, counters.icmp_no_frame, counters.icmp_limited), (2, 1, 0));
+        assert_eq!(counters.dropped(DropReason::HopLimit), 3);
+        assert_eq!(counters.drops.iter().sum::<u64>(), 3, "one reason a packet");
+        let ledger = counters.port(LAN).ledger;
+        assert_eq!((ledger.received, ledger.made, ledger.imbalance()), (3, made, 0));
+        // One by one there is a frame for each.
+        let before = lab.counters().icmp_no_frame;
+        for _ in 0..3 {
+            let outcome = lab.send(LAN, &expired);
+            assert_eq!(outcome.verdicts, [Drop(DropReason::HopLimit), Forward(LAN)]);
+        }
+        assert_eq!(lab.counters().icmp_no_frame, before);
     }
 }
 

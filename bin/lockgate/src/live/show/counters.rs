@@ -30,13 +30,15 @@ pub(super) fn counters(counters: &v1::Counters, columns: Columns) -> String {
     let ledger = counters.ledger.iter().map(ledger_row);
     text.push_str(&table("Ledger, all ports, in packets", &LEDGER, ledger, Numbers(0..=7)));
     text.push_str(&workers(&counters.workers, columns));
-    let v1::Counters { revision, generation, icmp_limited, netlink_resyncs, .. } = counters;
+    let v1::Counters { revision, generation, netlink_resyncs, .. } = counters;
+    let v1::Counters { icmp_limited, icmp_no_frame, .. } = counters;
     let v1::Counters { path_mtu_lowered, path_mtu_ignored, direct_paths, .. } = counters;
     let since = duration(counters.uptime_ms);
     let held = counted(counters.held.into(), "packet");
     text.push_str(&format!(
         "imbalance of all ledgers {}; {held} waiting for a next hop\n\
-         {icmp_limited} ICMP not made (rate limit); {} of the kernel's tables\n\
+         ICMP not made: {icmp_limited} by the rate limit, {icmp_no_frame} without a frame\n\
+         {} of the kernel's tables\n\
          revision {revision}, generation {generation}, running {since}\n",
         counters.ledger_imbalance,
         counted(*netlink_resyncs, "resync"),
@@ -171,6 +173,8 @@ mod tests {
         let counters = v1::Counters {
             drops: dataplane::DropReason::ALL.iter().map(drop).collect(),
             workers: vec![v1::Worker::default()],
+            icmp_limited: 5,
+            icmp_no_frame: 6,
             direct_paths: Some(v1::DirectPaths { told: 3, ended: 2, refused: 1 }),
             ..Default::default()
         };
@@ -184,5 +188,7 @@ mod tests {
             assert!(words(&text).contains(last), "{last}: {text}");
         }
         assert!(text.contains("--wide adds: turns, sleeps"), "{text}");
+        let icmp = "ICMP not made: 5 by the rate limit, 6 without a frame\n";
+        assert!(text.contains(icmp), "{text}");
     }
 }

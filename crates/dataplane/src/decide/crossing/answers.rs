@@ -197,7 +197,10 @@ pub(crate) fn too_big<F: Frames>(
         context.counters.icmp_limited += 1;
         return;
     }
-    let Some((frame, ip)) = store(context, &headers, &link, &message[..length]) else { return };
+    let Some((frame, ip)) = store(context, &headers, &link, &message[..length]) else {
+        context.counters.icmp_no_frame += 1;
+        return;
+    };
     let end = HEADROOM + headers.bytes() + ETHERNET_BYTES + length;
     let packet = context.frames.bytes(frame).get(ip..end).map(wire::packet::parse);
     let Some(Ok(packet)) = packet else { return context.frames.give(frame) };

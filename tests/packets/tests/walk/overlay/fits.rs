@@ -45,6 +45,29 @@ fn tenants_are_told_what_fits() {
     }
 }
 
+/// Without a frame for the message nobody is told, and that is counted.
+#[test]
+fn tenants_are_not_told_without_a_frame_and_that_is_counted() {
+    for outer in FAMILIES {
+        let packet = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, 2)).udp(1, 2);
+        let packet = packet.dont_fragment().payload_of(LAN2_MTU as usize);
+        let frame = packet.frame(mac(2), mac(1), None);
+        let sent = OverlayPacket::new(outer, Kind::Vxlan, PLAIN, frame).ip();
+        for (frames, missing) in [(1, 1), (2, 0)] {
+            let mut hub = Hub { frames, ..Hub::default() };
+            having(outer, Kind::Vxlan)(&mut hub);
+            let mut lab: Laboratory = hub.laboratory();
+            let told = lab.send(LAN, &sent);
+            assert_eq!(told.verdicts[0], Verdict::Drop(DropReason::TooBig));
+            let (made, counters) = (told.sent.len() as u64, lab.counters());
+            assert_eq!((counters.icmp_no_frame, made), (missing, 1 - missing), "{outer:?}");
+            assert_eq!(counters.drops.iter().sum::<u64>(), 1);
+            let ledger = counters.port(LAN).ledger;
+            assert_eq!((ledger.received, ledger.made, ledger.imbalance()), (1, made, 0));
+        }
+    }
+}
+
 /// A packet that a tenant lets routers fragment is cut inside its network; each fragment has an
 /// overlay packet of its own.
 #[test]
