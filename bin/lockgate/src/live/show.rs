@@ -177,7 +177,7 @@ fn text(args: &Args, socket: &Socket) -> Result<String, Failure> {
             let most = if args.wide { usize::MAX } else { placement::MOST_LINES };
             show.answer(
                 async |c, r| api::whole(c.show_placement(r).await?).await,
-                |answer| placement::placement(answer, most),
+                |answer| placement::placement(answer, most, columns),
             )
         }
         What::Status => show.overview(),

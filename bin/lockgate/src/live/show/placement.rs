@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use api::v1;
-use console::output::{Numbers, table};
+use console::output::{Columns, Numbers, fitted, table};
 
 use super::tables::some;
 
@@ -12,7 +12,7 @@ use super::tables::some;
 pub(super) const MOST_LINES: usize = 20;
 
 /// Writes the cards, and two tables for each: rules that are to be in it, and the others.
-pub(super) fn placement(answer: &v1::Placement, most: usize) -> String {
+pub(super) fn placement(answer: &v1::Placement, most: usize, columns: Columns) -> String {
     let mut text = String::new();
     for card in &answer.cards {
         text.push_str(&one(card));
@@ -21,12 +21,12 @@ pub(super) fn placement(answer: &v1::Placement, most: usize) -> String {
         text.push_str(&reasons(rules().filter(|rule| rule.state == "classifier")));
         text.push_str(&left(rules().filter(|rule| rule.state == "classifier"), most));
     }
-    text.push_str(&policies(answer, most));
+    text.push_str(&policies(answer, most, columns));
     some(text, "no network cards: see [card.NAME] in the configuration")
 }
 
 /// The policies in their order of lookup, if cards carry packets of some.
-fn policies(answer: &v1::Placement, most: usize) -> String {
+fn policies(answer: &v1::Placement, most: usize, columns: Columns) -> String {
     let all = &answer.policies;
     if all.iter().all(|policy| policy.card.is_empty()) {
         return String::new();
@@ -48,7 +48,8 @@ fn policies(answer: &v1::Placement, most: usize) -> String {
             "because of",
         ];
         let title = format!("{direction} policies in the order of lookup");
-        text.push_str(&table(&title, &header, rows, Numbers(7..=8)));
+        let wide = ["SAs", "state", "SA"];
+        text.push_str(&fitted(&title, &header, rows, Numbers(7..=8), (columns, &wide)));
         text.push_str(&more(of.len(), most));
     }
     text
@@ -178,9 +179,9 @@ mod tests {
             ..v1::Card::default()
         };
         let answer = v1::Placement { cards: vec![card], ..v1::Placement::default() };
-        let text = placement(&answer, MOST_LINES);
+        let text = placement(&answer, MOST_LINES, Columns::All);
         assert!(text.contains("device       none (nothing listens"), "{text}");
-        assert!(placement(&v1::Placement::default(), 1).contains("no network cards"));
+        assert!(placement(&v1::Placement::default(), 1, Columns::All).contains("no network cards"));
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
         ];
         let card = v1::Card { name: "nic0".into(), state: "serves".into(), ..v1::Card::default() };
         let answer = v1::Placement { cards: vec![card], rules, policies: Vec::new() };
-        let text = placement(&answer, 1);
+        let text = placement(&answer, 1, Columns::All);
         assert!(text.contains("web/1") && !text.contains("web/2"), "{text}");
         assert!(text.contains("… and 1 more"), "{text}");
         assert!(text.contains("reflect"), "{text}");
@@ -223,7 +224,8 @@ mod tests {
         };
         let shown = |policies: Vec<v1::PlacedPolicy>| {
             let card = v1::Card { name: "nic0".into(), ..v1::Card::default() };
-            placement(&v1::Placement { cards: vec![card], rules: Vec::new(), policies }, 3)
+            let answer = v1::Placement { cards: vec![card], rules: Vec::new(), policies };
+            placement(&answer, 3, Columns::Within(80))
         };
         let text = shown(vec![
             policy(1, "sites", "card", ""),
@@ -239,6 +241,7 @@ mod tests {
         assert_eq!(row("narrow")[4..7], ["Linux", "for", "nic0"], "{text}");
         assert_eq!(row("narrow").last(), Some(&"quiet"), "{text}");
         assert!(!text.contains("rest") && text.contains("… and 1 more"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let none = shown(vec![policy(1, "quiet", "workers", "")]);
         assert!(!none.contains("order of lookup"), "{none}");
     }
