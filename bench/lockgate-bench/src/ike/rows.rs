@@ -136,8 +136,9 @@ pub(super) fn text(rows: &[Row]) -> String {
     format!(
         "{table}\n\n{requests}\ninstall: one after the other, six requests each. worker: CPU time \
          of the daemon's worker thread, a child, with its waking. snapshots: how many the worker \
-         went over to, a child, and the time of each, in which it processes no packet. memory: resident, frames of the workers among it. \
-         requests: with all children there, while others come and go"
+         went over to, a child, and the time of each, in which it processes no packet. memory: \
+         resident, frames of the workers among it. requests: with all children there, while \
+         others come and go"
     )
 }
 
