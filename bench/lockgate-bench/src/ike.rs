@@ -89,7 +89,7 @@ fn row(count: usize, probes: usize, settle: Duration) -> Result<Row, BenchError>
     gateways.start(1)?;
     let process = gateways.daemon(1)?.pid();
     let mut plugin = Plugin::connect(&gateways.file(1).run_dir().join("charon.sock"))?;
-    let taken = snapshots(&gateways)?;
+    let taken = gateways.daemon(1)?.changeovers()?;
     let before = (memory_kib(process)?, worker_time(process)?);
     let began = Instant::now();
     for number in 0..count {
@@ -97,7 +97,7 @@ fn row(count: usize, probes: usize, settle: Duration) -> Result<Row, BenchError>
     }
     let install = began.elapsed();
     let worker = worker_time(process)?.saturating_sub(before.1);
-    let taken = snapshots(&gateways)?.since(taken);
+    let taken = gateways.daemon(1)?.changeovers()?.since(taken);
     let mut times = Times::default();
     for probe in 0..probes {
         // Each of them is another: a key is never taken twice.
@@ -115,7 +115,7 @@ fn row(count: usize, probes: usize, settle: Duration) -> Result<Row, BenchError>
         install_s: install.as_secs_f64(),
         worker_us: worker.as_secs_f64() * 1e6 / count as f64,
         snapshots: taken.count as f64 / count as f64,
-        snapshot_us: taken.ns as f64 / 1e3 / taken.count.max(1) as f64,
+        snapshot_us: taken.each_us(),
         snapshot_longest_us: taken.longest_ns as f64 / 1e3,
         memory_mb: mb(memory.max(settled)),
         before_mb: mb(before.0),
@@ -125,31 +125,6 @@ fn row(count: usize, probes: usize, settle: Duration) -> Result<Row, BenchError>
 
 fn mb(kib: u64) -> f64 {
     kib as f64 * 1024.0 / 1e6
-}
-
-/// Snapshots that the daemon's worker went over to, and the time that this took.
-#[derive(Clone, Copy)]
-struct Snapshots {
-    count: u64,
-    ns: u64,
-    longest_ns: u64,
-}
-
-impl Snapshots {
-    /// Those that came after others; the longest is that of all.
-    fn since(self, before: Snapshots) -> Snapshots {
-        Snapshots { count: self.count - before.count, ns: self.ns - before.ns, ..self }
-    }
-}
-
-fn snapshots(gateways: &Gateways) -> Result<Snapshots, BenchError> {
-    let counters = gateways.daemon(1)?.ask(&["show", "counters"])?;
-    let of = |key: &str| counters["workers"][0][key].as_u64();
-    let figures = || {
-        let (count, ns) = (of("snapshots")?, of("snapshot_ns")?);
-        Some(Snapshots { count, ns, longest_ns: of("snapshot_longest_ns")? })
-    };
-    figures().ok_or_else(|| BenchError::system("counters")(std::io::Error::other("no snapshots")))
 }
 
 /// Resident memory of a process.

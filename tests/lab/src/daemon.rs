@@ -289,7 +289,55 @@ impl Counters {
     }
 }
 
+/// Snapshots that all workers together went over to, and the time that this took: they process no
+/// packet meanwhile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changeovers {
+    /// How many.
+    pub count: u64,
+    /// The sum, in nanoseconds.
+    pub ns: u64,
+    /// The longest since the workers began, in nanoseconds.
+    pub longest_ns: u64,
+}
+
+impl Changeovers {
+    fn read(answer: &Value) -> Option<Changeovers> {
+        let mut sum = Changeovers::default();
+        for worker in answer.get("workers")?.as_array()? {
+            let of = |key: &str| worker.get(key)?.as_u64();
+            sum.count += of("snapshots")?;
+            sum.ns += of("snapshot_ns")?;
+            sum.longest_ns = sum.longest_ns.max(of("snapshot_longest_ns")?);
+        }
+        Some(sum)
+    }
+
+    /// Those that came after others.
+    #[must_use]
+    pub fn since(self, before: Changeovers) -> Changeovers {
+        Changeovers { count: self.count - before.count, ns: self.ns - before.ns, ..self }
+    }
+
+    /// Time of one, in microseconds.
+    pub fn each_us(self) -> f64 {
+        self.ns as f64 / 1e3 / self.count.max(1) as f64
+    }
+}
+
 impl Daemon {
+    /// Returns how many snapshots its workers went over to so far.
+    ///
+    /// # Errors
+    /// As [`Daemon::ask`].
+    pub fn changeovers(&self) -> Result<Changeovers, LabError> {
+        let answer = self.ask(&["show", "counters"])?;
+        Changeovers::read(&answer).ok_or_else(|| LabError::Answer {
+            command: "lockgate show counters --json".to_owned(),
+            answer: answer.to_string(),
+        })
+    }
+
     /// Returns the daemon's counters.
     ///
     /// # Errors

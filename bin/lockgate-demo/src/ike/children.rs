@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netlab::capture::Scope;
+use netlab::daemon::{Changeovers, Daemon};
 use netlab::stream::Stream;
 use netlab::vici::Vici;
 use netlab::{LabError, interrupt};
@@ -42,14 +43,14 @@ pub(super) fn many(stage: &mut Stage) -> Result<(), LabError> {
     // The tunnel is there already, or comes with the first: not counted.
     let step = Duration::from_millis(2);
     let streams = [stage.gateways.stream(A, B, step)?, stage.gateways.stream(B, A, step)?];
-    let before = Before::look(stage.gateways.daemon(A)?.pid())?;
+    let before = Before::look(stage.gateways.daemon(A)?)?;
     let began = Instant::now();
     for child in 1..=CHILDREN {
         interrupt::check()?;
         vici.initiate(&name(child))?;
     }
     let took = began.elapsed();
-    stage.report.cost = Some(before.cost(took)?);
+    stage.report.cost = Some(before.cost(stage.gateways.daemon(A)?, took)?);
     let (lost, sent) = stage.note_lost(&streams.map(Stream::finish));
     let installed = [stage.sas(A)?.len() - present, stage.sas(B)?.len() - present];
     let arrived = packet_by_each(stage)?;
@@ -152,7 +153,7 @@ fn packet_by_each(stage: &Stage) -> Result<usize, LabError> {
 
 /// A daemon before the CHILD_SAs, with streams alone.
 struct Before {
-    pid: u32,
+    changeovers: Changeovers,
     memory_kib: u64,
     used: Used,
     /// Shares of a processor that its threads use for the streams.
@@ -161,25 +162,29 @@ struct Before {
 
 impl Before {
     /// Looks at it for [`ALONE`].
-    fn look(pid: u32) -> Result<Before, LabError> {
+    fn look(daemon: &Daemon) -> Result<Before, LabError> {
+        let (pid, changeovers) = (daemon.pid(), daemon.changeovers()?);
         let first = Used::of(pid)?;
         interrupt::sleep(ALONE)?;
         let used = Used::of(pid)?;
         let alone = used.since(first).map(|time| time.as_secs_f64() / ALONE.as_secs_f64());
-        Ok(Before { pid, memory_kib: resident_kib(pid)?, used, alone })
+        Ok(Before { changeovers, memory_kib: resident_kib(pid)?, used, alone })
     }
 
     /// The cost of a CHILD_SA, beyond that of the streams in this time.
-    fn cost(self, took: Duration) -> Result<Cost, LabError> {
-        let used = Used::of(self.pid)?.since(self.used);
+    fn cost(self, daemon: &Daemon, took: Duration) -> Result<Cost, LabError> {
+        let used = Used::of(daemon.pid())?.since(self.used);
+        let made = daemon.changeovers()?.since(self.changeovers);
         let each = |time: Duration, alone: f64| {
             (time.as_secs_f64() - alone * took.as_secs_f64()) * 1e6 / f64::from(CHILDREN)
         };
         Ok(Cost {
             memory_before_kib: self.memory_kib,
-            memory_after_kib: resident_kib(self.pid)?,
+            memory_after_kib: resident_kib(daemon.pid())?,
             worker_us: each(used[0], self.alone[0]),
             others_us: each(used[1], self.alone[1]),
+            snapshots: made.count as f64 / f64::from(CHILDREN),
+            snapshot_us: made.each_us(),
         })
     }
 }

@@ -30,6 +30,10 @@ pub(super) struct Cost {
     /// the time that the streams beside take.
     pub(super) worker_us: f64,
     pub(super) others_us: f64,
+    /// Snapshots that the worker went over to for each CHILD_SA, and the time of one, in which it
+    /// processes no packet.
+    pub(super) snapshots: f64,
+    pub(super) snapshot_us: f64,
 }
 
 /// A scene that was not played.
@@ -84,11 +88,13 @@ impl IkeReport {
         let header = ["CHILD_SAs one after another", "changes of keys", "acquires", "lost"];
         text += &table("IKE", &header, [row.to_vec()], Numbers(0..=3));
         if let Some(cost) = self.cost {
-            let Cost { memory_before_kib, memory_after_kib, worker_us, others_us } = cost;
+            let Cost { memory_before_kib, memory_after_kib, worker_us, others_us, .. } = cost;
+            let Cost { snapshots, snapshot_us, .. } = cost;
             text += &format!(
                 "Gateway a with these CHILD_SAs: {memory_before_kib} KiB before, \
                  {memory_after_kib} KiB after; for each, beyond the streams, workers \
-                 {worker_us:.0} µs, other threads {others_us:.0} µs\n\n"
+                 {worker_us:.0} µs, other threads {others_us:.0} µs; workers went over to \
+                 {snapshots:.1} snapshots, {snapshot_us:.1} µs each\n\n"
             );
         }
         text += &drops_by_reason(|reason| self.drops.get(reason).copied());
