@@ -6,13 +6,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::SequenceNumbers;
 
+/// Does something with a window's words, however many these are.
+macro_rules! on_words {
+    ($window:ident, $words:ident => $does:expr) => {
+        match &$window.storage {
+            Storage::Small(own) => {
+                let $words = own.words();
+                $does
+            }
+            Storage::Large(large) => {
+                let $words = large.words();
+                $does
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use words::Words;
+use words::{Series, Words};
 
 /// The place of an accepted number in relation to the right edge of the window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,12 +59,16 @@ pub struct WindowSizeError {
     pub size: u32,
 }
 
-/// Words of every window, whatever its size: so windows of several sizes can be over the same.
+/// Words of every window whose words are shared, whatever its size: so windows of several sizes can
+/// be over the same. And those of a large window of its own.
 const RING: usize = 256;
-const _: () =
-    assert!(RING.is_power_of_two() && Window::<'static>::LARGEST >= ReplayWindow::LARGEST as u64);
+/// Words of a window of its own that has no need of more: a gateway may have very many.
+const SMALL_RING: usize = 64;
+const _: () = assert!(RING.is_power_of_two() && SMALL_RING.is_power_of_two());
+const _: () = assert!(Large::<'static>::LARGEST >= ReplayWindow::LARGEST as u64);
 
-type Window<'a> = Words<'a, AtomicU64, RING>;
+type Large<'a> = Words<'a, AtomicU64, RING>;
+type Small<'a> = Words<'a, AtomicU64, SMALL_RING>;
 
 /// Words of a window that live in a mapping which other processes find again, and which lives as
 /// long as this one. There may be several windows over the same words, also of other sizes: what
@@ -83,24 +103,54 @@ impl SharedWindow {
     }
 
     #[inline]
-    fn words(&self) -> Window<'_> {
+    fn words(&self) -> Large<'_> {
         Words { right_edge: self.right_edge, ring: self.ring }
     }
 }
 
 /// Words that end with their window. The ring first, so that the edge shares no cache line with it.
 #[repr(C, align(64))]
-struct OwnWords {
+struct OwnWords<const RING: usize> {
     ring: [AtomicU64; RING],
     right_edge: AtomicU64,
 }
 
+impl<const RING: usize> OwnWords<RING> {
+    fn empty() -> Box<OwnWords<RING>> {
+        let ring = [const { AtomicU64::new(0) }; RING];
+        Box::new(OwnWords { ring, right_edge: AtomicU64::new(0) })
+    }
+
+    #[inline]
+    fn words(&self) -> Words<'_, AtomicU64, RING> {
+        Words { right_edge: &self.right_edge, ring: &self.ring }
+    }
+}
+
 /// The storage of a window's words.
 enum Storage {
+    /// In the window, which is small.
+    Small(Box<OwnWords<SMALL_RING>>),
+    /// Of a large window, or of several.
+    Large(LargeStorage),
+}
+
+/// The storage of as many words as any window needs.
+enum LargeStorage {
     /// In the window.
-    Own(Box<OwnWords>),
+    Own(Box<OwnWords<RING>>),
     /// In a mapping.
     Shared(SharedWindow),
+}
+
+impl LargeStorage {
+    #[inline]
+    fn words(&self) -> Large<'_> {
+        match self {
+            LargeStorage::Own(own) => own.words(),
+            LargeStorage::Shared(words) => words.words(),
+        }
+    }
 }
 
 /// A record of which of the last `size` sequence numbers of an SA were received.
@@ -116,7 +166,7 @@ enum Storage {
 /// Killed between any two instructions a process leaves words that refuse all that it had
 /// accepted.
 ///
-/// Memory: 2 KiB, whatever the size.
+/// Memory: 2 KiB, and half a KiB for a window of its own of up to 2016 packets.
 pub struct ReplayWindow {
     storage: Storage,
     size: u32,
@@ -135,8 +185,10 @@ impl ReplayWindow {
     /// [`WindowSizeError`] if `size` is not a multiple of 32 from 32 to 4096.
     pub fn new(size: u32, numbers: SequenceNumbers) -> Result<ReplayWindow, WindowSizeError> {
         check_size(size)?;
-        let ring = [const { AtomicU64::new(0) }; RING];
-        let storage = Storage::Own(Box::new(OwnWords { ring, right_edge: AtomicU64::new(0) }));
+        let storage = match u64::from(size) <= Small::<'static>::LARGEST {
+            true => Storage::Small(OwnWords::empty()),
+            false => Storage::Large(LargeStorage::Own(OwnWords::empty())),
+        };
         Ok(ReplayWindow { storage, size, numbers })
     }
 
@@ -150,7 +202,7 @@ impl ReplayWindow {
         numbers: SequenceNumbers,
     ) -> Result<ReplayWindow, WindowSizeError> {
         check_size(size)?;
-        Ok(ReplayWindow { storage: Storage::Shared(words), size, numbers })
+        Ok(ReplayWindow { storage: Storage::Large(LargeStorage::Shared(words)), size, numbers })
     }
 
     /// Checks whether [`commit`](Self::commit) would accept `number` now. Done before the cipher,
@@ -160,7 +212,7 @@ impl ReplayWindow {
     /// The error that `commit` would return.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), ReplayError> {
-        self.words().check(number, self.size.into())
+        on_words!(self, words => words.check(number, self.size.into()))
     }
 
     /// Marks `number` as received, and says whether it is the new right edge. Only after the
@@ -173,7 +225,7 @@ impl ReplayWindow {
     /// Both of [`ReplayError`]; the window is then unchanged.
     #[inline]
     pub fn commit(&self, number: u64) -> Result<Advance, ReplayError> {
-        self.words().commit(number, self.size.into())
+        on_words!(self, words => words.commit(number, self.size.into()))
     }
 
     /// Commits a number like [`commit`](Self::commit), for an SA that several workers open with.
@@ -182,7 +234,7 @@ impl ReplayWindow {
     /// Of several workers that bring one number at the same time one gets it accepted. Of several
     /// that move the right edge, each is told so only if nobody had raised it further before.
     ///
-    /// A number that is 2⁴⁰ or more right of the edge, which no [`infer`](Self::infer) gives, may
+    /// A number that is 2³⁸ or more right of the edge, which no [`infer`](Self::infer) gives, may
     /// be refused as too old, and move the window all the same.
     ///
     /// Cost: one compare-and-exchange of a word, and one of the right edge if it moves.
@@ -191,7 +243,7 @@ impl ReplayWindow {
     /// Both of [`ReplayError`]; the packet must not be delivered.
     #[inline]
     pub fn commit_shared(&self, number: u64) -> Result<Advance, ReplayError> {
-        self.words().commit_shared(number, self.size.into())
+        on_words!(self, words => words.commit_shared(number, self.size.into()))
     }
 
     /// [`commit_shared`](Self::commit_shared) for each of the numbers, in this order. `answers`
@@ -204,7 +256,7 @@ impl ReplayWindow {
         numbers: &[u64],
         answers: &mut Vec<Result<Advance, ReplayError>>,
     ) {
-        self.words().commit_batch_shared(numbers, self.size.into(), answers);
+        on_words!(self, words => words.commit_batch_shared(numbers, self.size.into(), answers));
     }
 
     /// Begins a series of commits by one worker alone, mostly of numbers in order. What it accepts
@@ -212,20 +264,25 @@ impl ReplayWindow {
     /// the series is delivered.
     #[inline]
     pub fn cursor(&self) -> Cursor<'_> {
-        Cursor(words::Cursor::new(self.words(), self.size.into()))
+        let words = match &self.storage {
+            Storage::Small(own) => EitherWords::Small(own.words()),
+            Storage::Large(large) => EitherWords::Large(large.words()),
+        };
+        Cursor(words::Cursor::new(words, self.size.into()))
     }
 
     /// The highest number accepted so far; 0 at the start.
     #[inline]
     pub fn right_edge(&self) -> u64 {
-        self.words().right_edge.load(Ordering::Relaxed)
+        on_words!(self, words => words.right_edge.load(Ordering::Relaxed))
     }
 
     /// Asks the processor for the window's words, ahead of their use.
     pub fn ask(&self) {
-        let Words { right_edge, ring } = self.words();
-        cpu::prefetch_all(right_edge);
-        cpu::prefetch_all(ring);
+        on_words!(self, words => {
+            cpu::prefetch_all(words.right_edge);
+            cpu::prefetch_all(words.ring);
+        });
     }
 
     /// Returns the number of sequence numbers that the window remembers.
@@ -258,19 +315,51 @@ impl ReplayWindow {
             same_half
         }
     }
+}
+
+/// Words of either size.
+enum EitherWords<'w> {
+    Small(Small<'w>),
+    Large(Large<'w>),
+}
+
+impl Series for EitherWords<'_> {
+    #[inline]
+    fn right(&self) -> u64 {
+        match self {
+            EitherWords::Small(words) => words.right(),
+            EitherWords::Large(words) => words.right(),
+        }
+    }
 
     #[inline]
-    fn words(&self) -> Window<'_> {
-        match &self.storage {
-            Storage::Own(own) => Words { right_edge: &own.right_edge, ring: &own.ring },
-            Storage::Shared(words) => words.words(),
+    fn commit(&self, number: u64, size: u64) -> Result<Advance, ReplayError> {
+        match self {
+            EitherWords::Small(words) => words.commit(number, size),
+            EitherWords::Large(words) => words.commit(number, size),
+        }
+    }
+
+    #[inline]
+    fn load(&self, number: u64) -> u64 {
+        match self {
+            EitherWords::Small(words) => words.load(number),
+            EitherWords::Large(words) => words.load(number),
+        }
+    }
+
+    #[inline]
+    fn store(&self, number: u64, word: u64, right: u64) {
+        match self {
+            EitherWords::Small(words) => words.store(number, word, right),
+            EitherWords::Large(words) => words.store(number, word, right),
         }
     }
 }
 
 /// A series of commits ([`ReplayWindow::cursor`]).
 #[must_use = "what it accepted is marked by `finish`"]
-pub struct Cursor<'w>(words::Cursor<'w, AtomicU64, RING>);
+pub struct Cursor<'w>(words::Cursor<EitherWords<'w>>);
 
 impl Cursor<'_> {
     /// Commits a number like [`ReplayWindow::commit`].

@@ -177,7 +177,7 @@ proptest! {
         offset in prop_oneof![any::<u32>(), 0u32..9000, u32::MAX - 9000..=u32::MAX],
     ) {
         let window = window(size);
-        window.words().right_edge.store(right, Ordering::Relaxed);
+        on_words!(window, words => words.right_edge.store(right, Ordering::Relaxed));
         let low = (right as u32).wrapping_add(offset);
         let left = i128::from(right) - i128::from(size) + 1;
         let exact = left + (i128::from(low) - left).rem_euclid(1 << 32);
@@ -401,7 +401,7 @@ fn two_equal_numbers_of_a_batch_deliver_one_packet() {
 
 #[test]
 fn every_number_of_a_window_is_accepted_once_in_any_order() {
-    for size in [32, 96, 4096u32] {
+    for size in [32, 96, 2016, 2048, 4096u32] {
         for writer in Writer::BOTH {
             let backwards = (1..=u64::from(size) * 2).rev();
             same_as_everything(writer, size, backwards.clone().chain(backwards));
@@ -411,11 +411,14 @@ fn every_number_of_a_window_is_accepted_once_in_any_order() {
 
 #[test]
 fn jump_beyond_the_whole_ring_forgets_everything_before() {
-    let near = [63, 64, 65, 127, 128, 8191, 8192, 8193, 1 << 32, (1 << 40) - 1, 1 << 40, 1 << 43];
-    for size in [32, 64, 4096u32] {
-        let jumps = near.map(|jump| (jump, &Writer::BOTH[..]));
+    let near = [63, 64, 65, 127, 128, 2047, 2048, 2049, 8191, 8192, 8193, 1 << 32];
+    let far_of_small = [(1 << 38) - 1, 1 << 38, 1 << 41];
+    let far_of_large = [(1 << 40) - 1, 1 << 40, 1 << 43];
+    for size in [32, 64, 2016, 2048, 4096u32] {
+        let far = if size <= 2016 { far_of_small } else { far_of_large };
+        let jumps = near.into_iter().chain(far).map(|jump| (jump, &Writer::BOTH[..]));
         // Further, the old tags look new. Whoever is alone wipes them.
-        for (jump, writers) in jumps.into_iter().chain([(1 << 63, &[Writer::Alone][..])]) {
+        for (jump, writers) in jumps.chain([(1 << 63, &[Writer::Alone][..])]) {
             for writer in writers {
                 let before = (1..=200).chain([200 + jump]);
                 let after = (0..=u64::from(size) + 70).map(move |n| 200 + jump - n.min(200 + jump));
@@ -457,4 +460,13 @@ fn with_esn_the_left_edge_is_where_the_next_high_half_begins() {
             assert_eq!(window.infer((left - 1) as u32), left - 1 + (1 << 32));
         }
     }
+}
+
+#[test]
+fn window_of_its_own_takes_no_more_memory_than_its_size_needs() {
+    let is_small = |size| {
+        let window = ReplayWindow::new(size, SequenceNumbers::Extended).unwrap();
+        matches!(window.storage, Storage::Small(_))
+    };
+    assert_eq!([32, 1024, 2016, 2048, 4096].map(is_small), [true, true, true, false, false]);
 }

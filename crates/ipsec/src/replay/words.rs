@@ -244,22 +244,58 @@ impl<W: Word, const RING: usize> Words<'_, W, RING> {
 /// No block: no number is so high.
 const NO_BLOCK: u64 = u64::MAX;
 
+/// The words that a series of commits goes to, of a ring of any size.
+pub(super) trait Series {
+    /// The right edge.
+    fn right(&self) -> u64;
+    /// [`Words::commit`].
+    fn commit(&self, number: u64, size: u64) -> Result<Advance, ReplayError>;
+    /// The word of a number.
+    fn load(&self, number: u64) -> u64;
+    /// Writes the word of a number first, so that the edge never lies right of what is marked.
+    fn store(&self, number: u64, word: u64, right: u64);
+}
+
+impl<W: Word, const RING: usize> Series for Words<'_, W, RING> {
+    #[inline]
+    fn right(&self) -> u64 {
+        self.right_edge.load()
+    }
+
+    #[inline]
+    fn commit(&self, number: u64, size: u64) -> Result<Advance, ReplayError> {
+        Words::commit(self, number, size)
+    }
+
+    #[inline]
+    fn load(&self, number: u64) -> u64 {
+        self.word(number).load()
+    }
+
+    #[inline]
+    fn store(&self, number: u64, word: u64, right: u64) {
+        self.word(number).store(word);
+        self.right_edge.store(right);
+    }
+}
+
 /// Commits of a series where nobody else writes: a word is loaded and stored once for the numbers
 /// of its block that follow each other, the right edge once for all.
 ///
 /// Killed before a store, a process forgets what it accepted since the one before; nothing of it
 /// was delivered.
-pub(super) struct Cursor<'a, W, const RING: usize> {
-    words: Words<'a, W, RING>,
+pub(super) struct Cursor<S> {
+    words: S,
     size: u64,
     right: u64,
     block: u64,
     word: u64,
 }
 
-impl<'a, W: Word, const RING: usize> Cursor<'a, W, RING> {
-    pub(super) fn new(words: Words<'a, W, RING>, size: u64) -> Self {
-        let right = words.right_edge.load();
+impl<S: Series> Cursor<S> {
+    #[inline]
+    pub(super) fn new(words: S, size: u64) -> Cursor<S> {
+        let right = words.right();
         Cursor { words, size, right, block: NO_BLOCK, word: 0 }
     }
 
@@ -280,17 +316,15 @@ impl<'a, W: Word, const RING: usize> Cursor<'a, W, RING> {
         // Until a number of its own is marked, a word may be of an older block.
         self.block = NO_BLOCK;
         let answer = self.words.commit(number, self.size)?;
-        self.right = self.words.right_edge.load();
-        (self.block, self.word) = (number / BLOCK, self.words.word(number).load());
+        self.right = self.words.right();
+        (self.block, self.word) = (number / BLOCK, self.words.load(number));
         Ok(answer)
     }
 
-    /// Writes the word first, so that the edge never lies right of what is marked.
     #[inline(always)]
     pub(super) fn store(&self) {
         if self.block != NO_BLOCK {
-            self.words.word(self.block * BLOCK).store(self.word);
-            self.words.right_edge.store(self.right);
+            self.words.store(self.block * BLOCK, self.word, self.right);
         }
     }
 }
