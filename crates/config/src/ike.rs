@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipsec::{Lifetime, Suite};
 use policy::{AddressRange, Selector};
@@ -21,9 +22,9 @@ pub(crate) const MAX_SHUNTS: usize = 256;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IkeBounds {
     /// Addresses of this gateway at which its tunnels may end.
-    pub ends: Vec<AddressRange>,
+    pub ends: Arc<[AddressRange]>,
     /// Addresses of others at which they may end.
-    pub peers: Vec<AddressRange>,
+    pub peers: Arc<[AddressRange]>,
     /// Packets that its policies may protect.
     pub selector: Selector,
     /// Suites that it may negotiate, in the order of the file, all of them with integrity.

@@ -34,8 +34,8 @@ pub(super) fn validate(
     let (ends, peers) = (ends?, peers?);
     check_families(raw, [&ends, &peers], problems)?;
     Some(Some(IkeBounds {
-        ends,
-        peers,
+        ends: ends.into(),
+        peers: peers.into(),
         selector: selector?,
         suites: suites?,
         max_children: children?,

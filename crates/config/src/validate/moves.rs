@@ -63,7 +63,8 @@ pub(super) fn moves(
     let remote = of("moves_to", &raw.moves_to, End::Theirs);
     let local = of("local_moves_to", &raw.local_moves_to, End::Ours);
     let (remote, local) = (remote?, local?);
-    let Some(tunnel) = tunnel else { return Some(PeerMoves { local, remote }) };
+    let made = || Some(PeerMoves { local: (&*local).into(), remote: (&*remote).into() });
+    let Some(tunnel) = tunnel else { return made() };
     let pairs = [
         ("moves_to", &raw.moves_to, &remote, (tunnel.local, &local)),
         ("local_moves_to", &raw.local_moves_to, &local, (tunnel.remote, &remote)),
@@ -76,7 +77,7 @@ pub(super) fn moves(
             fits = false;
         }
     }
-    fits.then_some(PeerMoves { local, remote })
+    fits.then(made).flatten()
 }
 
 /// Checks entries that are one address each: prefixes may well have some that cannot be used.
