@@ -30,7 +30,7 @@ pub(crate) struct KeptSa<S> {
     /// Time of the put, in nanoseconds of the boot clock.
     pub(crate) put_ns: u64,
     /// Set once another inbound SA has replaced it.
-    pub(crate) replaced: Option<Replaced>,
+    pub(crate) replaced: Option<Box<Replaced>>,
 }
 
 /// The replacement of an inbound SA.
@@ -84,7 +84,7 @@ impl<S> Kept<S> {
     }
 
     /// Returns this one with another replacement.
-    pub(crate) fn replaced(&self, replaced: Replaced) -> Kept<S> {
+    pub(crate) fn replaced(&self, replaced: Box<Replaced>) -> Kept<S> {
         let KeptSa { ref sa, manager, fingerprint, lifetime, put_ns, .. } = **self;
         let (sa, replaced) = (sa.clone(), Some(replaced));
         Kept(Arc::new(KeptSa { sa, manager, fingerprint, lifetime, put_ns, replaced }))
@@ -95,11 +95,8 @@ impl PutSas {
     /// Notes that an inbound SA has a replacement.
     pub(crate) fn note_replaced(&mut self, old: SaId, by: Spi, now_ns: u64) {
         let Some(kept) = self.inbound.get(&old) else { return };
-        let mut replaced = kept.replaced.clone().unwrap_or(Replaced {
-            by: Vec::new(),
-            since_ns: now_ns,
-            seen_ns: None,
-        });
+        let first = || Replaced { by: Vec::new(), since_ns: now_ns, seen_ns: None };
+        let mut replaced = kept.replaced.clone().unwrap_or_else(|| Box::new(first()));
         replaced.by.push(by);
         let kept = kept.replaced(replaced);
         self.inbound.insert(old, kept);
