@@ -40,6 +40,7 @@ mod own_return;
 #[cfg(test)]
 mod own_tests;
 mod serve;
+mod small_set;
 mod socket;
 mod suites;
 #[cfg(test)]

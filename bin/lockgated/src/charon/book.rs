@@ -1,9 +1,9 @@
 //! SAs and policies that charon has here.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use charon_link::{
@@ -12,11 +12,12 @@ use charon_link::{
 use ipsec::Spi;
 use policy::Direction;
 
+use super::small_set::SmallSet;
 use crate::ike_names::IkeNames;
 use crate::totals::SaKey;
 
 /// Identity of an SA: inbound its SPI, outbound the SPI at its destination's address.
-pub(super) type SaPlace = (Direction, Spi, SocketAddr);
+pub(super) type SaPlace = (Direction, Spi, IpAddr);
 
 /// An SA that charon put.
 #[derive(Clone, Debug)]
@@ -38,8 +39,8 @@ pub(super) struct Book {
     /// The names that are shown.
     names: IkeNames,
     sas: HashMap<SaPlace, KnownSa>,
-    by_peer: HashMap<Arc<str>, HashSet<SaPlace>>,
-    by_reqid: HashMap<u32, HashSet<SaPlace>>,
+    by_peer: HashMap<Arc<str>, SmallSet<SaPlace>>,
+    by_reqid: HashMap<u32, SmallSet<SaPlace>>,
     policies: Policies,
     /// Some SAs may be orphans.
     may_have_orphans: bool,
@@ -88,9 +89,10 @@ impl BySelectors {
 }
 
 /// Numbers of policies. Most are alone.
+#[expect(clippy::box_collection, reason = "one alone has no room for a tree's head")]
 enum Numbers {
     One(u64),
-    Several(BTreeSet<u64>),
+    Several(Box<BTreeSet<u64>>),
 }
 
 impl Numbers {
@@ -99,12 +101,12 @@ impl Numbers {
             Numbers::One(number) => (Some(number), None),
             Numbers::Several(numbers) => (None, Some(numbers)),
         };
-        one.into_iter().chain(several.into_iter().flatten())
+        one.into_iter().chain(several.into_iter().flat_map(|several| several.iter()))
     }
 
     fn add(&mut self, number: u64) {
         match self {
-            Numbers::One(one) => *self = Numbers::Several([*one, number].into()),
+            Numbers::One(one) => *self = Numbers::Several(Box::new([*one, number].into())),
             Numbers::Several(numbers) => _ = numbers.insert(number),
         }
     }
@@ -138,8 +140,8 @@ pub(super) const fn direction(of: SaDirection) -> Direction {
 /// The identity of an SA of this name, in a direction.
 pub(super) fn place(direction: Direction, name: &SaName) -> Option<SaPlace> {
     let spi = Spi::new(name.spi)?;
-    // The port may change while the SA lives.
-    Some((direction, spi, SocketAddr::new(name.destination.ip(), 0)))
+    // The port is no part of it: it may change while the SA lives.
+    Some((direction, spi, name.destination.ip()))
 }
 
 impl Policies {
@@ -339,7 +341,7 @@ impl Book {
 
     /// The SAs of a peer, with their directions.
     pub(super) fn sas_of_peer(&self, peer: &str) -> impl Iterator<Item = (Direction, &KnownSa)> {
-        let places = self.by_peer.get(peer).into_iter().flatten();
+        let places = self.by_peer.get(peer).into_iter().flat_map(SmallSet::iter);
         places.filter_map(|place| Some((place.0, self.sas.get(place)?)))
     }
 
@@ -410,7 +412,7 @@ impl Book {
 
     /// SAs of a number.
     pub(super) fn sas_of(&self, reqid: u32) -> impl Iterator<Item = (&SaPlace, &KnownSa)> {
-        let places = self.by_reqid.get(&reqid).into_iter().flatten();
+        let places = self.by_reqid.get(&reqid).into_iter().flat_map(SmallSet::iter);
         places.filter_map(|place| Some((place, self.sas.get(place)?)))
     }
 

@@ -11,7 +11,7 @@
 //! * What an earlier charon left stays as long as it has SAs. A later one takes it over by naming
 //!   one of its policies, with ends that its SAs have or had.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,6 +25,7 @@ use policy::{AddressRange, PortRange, UpperSelector};
 use wire::flow::protocol::{self, ICMP, ICMPV6};
 
 use super::book::MAX_POLICIES;
+use super::small_set::SmallSet;
 
 /// This gateway's end of a tunnel, and the other.
 pub(super) type Ends = [IpAddr; 2];
@@ -53,11 +54,11 @@ const LOW_BITS: u32 = 24;
 /// Everything that charon made by itself and that runs.
 #[derive(Default)]
 pub(super) struct Own {
-    peers: HashMap<Arc<str>, OwnPeer>,
+    peers: HashMap<Arc<str>, Box<OwnPeer>>,
     /// Peers of the charon that is connected, by its number of their policies.
     numbers: HashMap<(u32, Ends), Arc<str>>,
     /// Peers of whichever charon, by their ends.
-    by_ends: HashMap<Ends, HashSet<Arc<str>>>,
+    by_ends: HashMap<Ends, SmallSet<Arc<str>>>,
     policies: HashMap<OwnKey, Arc<str>>,
     /// Peers that have a policy, by its selectors.
     by_selectors: HashMap<[Selector; 2], Vec<Arc<str>>>,
@@ -79,11 +80,11 @@ pub(super) struct OwnPeer {
     pub(super) reqid: u32,
     /// Numbers by which charon's policies mean it: its own, and those of policies that name ends
     /// which it had, a trap's say.
-    pub(super) numbers: HashSet<(u32, Ends)>,
+    pub(super) numbers: SmallSet<(u32, Ends)>,
     form: Form,
     is_of_earlier: bool,
     /// Selectors of its policies that run.
-    pub(super) policies: HashSet<[Selector; 2]>,
+    pub(super) policies: SmallSet<[Selector; 2]>,
     /// Policies that it had so far: they give numbers.
     count: u64,
 }
@@ -156,7 +157,7 @@ impl OwnPeer {
 impl Own {
     /// The peer of a name.
     pub(super) fn peer(&self, name: &str) -> Option<&OwnPeer> {
-        self.peers.get(name)
+        self.peers.get(name).map(|peer| &**peer)
     }
 
     /// The name of the peer that charon's number means between these ends.
@@ -166,7 +167,7 @@ impl Own {
 
     /// Names of the peers between two ends.
     pub(super) fn between(&self, ends: Ends) -> Vec<Arc<str>> {
-        self.by_ends.get(&ends).into_iter().flatten().cloned().collect()
+        self.by_ends.get(&ends).into_iter().flat_map(SmallSet::iter).cloned().collect()
     }
 
     /// Returns whether a policy runs.
@@ -250,7 +251,7 @@ impl Own {
         selectors: &[Selector; 2],
     ) -> impl Iterator<Item = (&Arc<str>, &OwnPeer)> {
         let names = self.by_selectors.get(selectors).into_iter().flatten();
-        names.filter_map(|name| Some((name, self.peers.get(name)?)))
+        names.filter_map(|name| Some((name, self.peer(name)?)))
     }
 
     /// Notes that a number means a peer too.
@@ -361,7 +362,7 @@ impl Own {
         let Some(peer) = self.peers.get_mut(name) else { return };
         let present = (peer.reqid, peer.ends);
         let goes = |number: &(u32, Ends)| *number != present && !is_named(*number);
-        for number in peer.numbers.extract_if(goes) {
+        for number in peer.numbers.take_if(goes) {
             self.numbers.remove(&number);
         }
     }
@@ -396,9 +397,10 @@ impl Own {
     pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, ends): (u32, Ends), form: Form) {
         let known = self.peers.entry(name.clone()).or_insert_with(|| {
             self.count += 1;
-            let (policies, count) = (HashSet::new(), 0);
-            let (numbers, had) = (HashSet::new(), Vec::new());
-            OwnPeer { ends, had, reqid, numbers, form, is_of_earlier: false, policies, count }
+            let (policies, count) = (SmallSet::default(), 0);
+            let (numbers, had) = (SmallSet::default(), Vec::new());
+            let is_of_earlier = false;
+            Box::new(OwnPeer { ends, had, reqid, numbers, form, is_of_earlier, policies, count })
         });
         known.form = form;
         self.by_ends.entry(known.ends).or_default().insert(name.clone());
@@ -450,6 +452,8 @@ impl Own {
                     peer.count += 1;
                     peer.policies.insert(selectors.clone());
                     let names = self.by_selectors.entry(selectors.clone()).or_default();
+                    // Most are alone.
+                    names.reserve_exact(usize::from(names.is_empty()));
                     names.push(name.clone());
                 }
             }
@@ -498,12 +502,12 @@ impl Own {
     /// Notes that a peer is gone, with its policies.
     pub(super) fn forget_peer(&mut self, name: &Arc<str>) {
         let Some(peer) = self.peers.remove(name) else { return };
-        for selectors in peer.policies {
-            self.forget_selectors(&selectors, name);
-            self.policies.remove(&OwnKey::Protect(name.clone(), selectors));
+        for selectors in peer.policies.iter() {
+            self.forget_selectors(selectors, name);
+            self.policies.remove(&OwnKey::Protect(name.clone(), selectors.clone()));
         }
         self.leave(peer.ends, name);
-        for number in &peer.numbers {
+        for number in peer.numbers.iter() {
             if self.numbers.get(number) == Some(name) {
                 self.numbers.remove(number);
             }

@@ -22,6 +22,7 @@ use super::own::{
     Ends, NotOwn, OwnKey, OwnPeer, check_sa, local_first, pairs, selector_of, shunt_action,
 };
 use super::own_return::Coming;
+use super::small_set::SmallSet;
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::sa_changes::SaPut;
 
@@ -259,14 +260,14 @@ impl Desk {
         &self,
         action: PolicyAction,
         selectors: &[Selector; 2],
-        numbers: Option<&HashSet<(u32, Ends)>>,
+        numbers: Option<&SmallSet<(u32, Ends)>>,
     ) -> bool {
         let ends = |policy: &AddPolicy| -> Ends {
             [policy.policy.source.ip(), policy.policy.destination.ip()]
         };
         let mut policies = self.book.policies_with(PolicyDirection::Outbound, selectors);
         policies.any(|policy| {
-            let is_of = |numbers: &HashSet<_>| numbers.contains(&(policy.reqid, ends(policy)));
+            let is_of = |numbers: &SmallSet<_>| numbers.contains(&(policy.reqid, ends(policy)));
             policy.action == action && numbers.is_none_or(is_of)
         })
     }
