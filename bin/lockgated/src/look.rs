@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::Compiled;
+use dataplane::counters::Volume;
 use dataplane::{L4ChecksumCounts, Snapshot};
 use imbl::OrdMap;
 use ipsec::{Fingerprint, Spi};
@@ -94,26 +95,32 @@ impl Look {
         });
         let queues = self.reports.iter().flat_map(|report| report.queues.iter().flatten());
         let before = self.before.as_deref();
-        let peers = self.totals.peers();
+        let peers = after(before.map(|before| &before.peers), self.totals.peers().into_iter());
+        let numbers = self.inbound_numbers(&peers);
+        let inbound = after(before.map(|before| &before.inbound), numbers);
         Sample {
             at: self.at,
             ports: ports.collect(),
-            peers: after(before.map(|before| &before.peers), peers.into_iter()),
+            peers,
             drops: self.totals.drops.clone(),
-            inbound: after(before.map(|before| &before.inbound), self.inbound_numbers()),
+            inbound,
             ring_full: queues.map(|queue| queue.statistics.kernel.rx_ring_full).sum(),
         }
     }
 
-    /// The sequence numbers of the inbound SAs.
-    fn inbound_numbers(&self) -> impl Iterator<Item = ((Arc<str>, Spi), SaNumbers)> {
+    /// The sequence numbers of the inbound SAs; of the peers' names there is one of each.
+    fn inbound_numbers<'l>(
+        &'l self,
+        names: &'l OrdMap<Arc<str>, [Volume; 2]>,
+    ) -> impl Iterator<Item = ((Arc<str>, Spi), SaNumbers)> + 'l {
         let (sad, sas) = (self.snapshot.sad(), &self.totals.sas);
         self.snapshot.inbound().filter_map(move |sa| {
             let peer = &sad.set(sad.places().get(sa.set)?)?.peer;
             let opened = sas.get(&(Direction::Inbound, sa.spi, peer.clone()));
             let opened = opened.map_or(0, |volume| volume.packets);
             let numbers = SaNumbers { edge: sa.window.right_edge(), opened };
-            Some(((peer.as_str().into(), sa.spi), numbers))
+            let name = names.get_key_value(peer.as_str()).map(|(name, _)| name.clone());
+            Some(((name.unwrap_or_else(|| peer.as_str().into()), sa.spi), numbers))
         })
     }
 }

@@ -9,7 +9,7 @@ use dataplane::counters::Volume;
 
 use crate::totals::SaKey;
 
-/// The times of the last packets, by SA. Cheap to copy.
+/// The times of the last packets, by SA: of those that had some. Cheap to copy.
 #[derive(Clone, Default)]
 pub(crate) struct SaActivity {
     sas: imbl::HashMap<SaKey, Seen>,
@@ -25,15 +25,18 @@ struct Seen {
 impl SaActivity {
     /// Takes the current counts of all SAs; forgets SAs that are gone.
     pub(crate) fn observe(&mut self, now: Instant, sas: &imbl::HashMap<SaKey, Volume>) {
+        let mut known = 0;
         for (key, volume) in sas {
             let packets = volume.packets;
+            let seen = self.sas.get(key).map(|seen| seen.packets);
             // One that has this name anew may have counted less than the one before.
-            if self.sas.get(key).is_none_or(|seen| seen.packets != packets) {
+            if seen.unwrap_or(0) != packets {
                 let last = (packets > 0).then_some(now);
                 self.sas.insert(key.clone(), Seen { packets, last });
             }
+            known += usize::from(seen.is_some() || packets > 0);
         }
-        if self.sas.len() > sas.len() {
+        if self.sas.len() > known {
             self.sas.retain(|key, _| sas.contains_key(key));
         }
     }
@@ -73,5 +76,9 @@ mod tests {
         // One is gone; another has the name of the other.
         activity.observe(at(4), &counts(&[(501, 2)]));
         assert_eq!((last(&activity, 500), last(&activity, 501)), (None, Some(at(4))));
+        assert_eq!(activity.sas.len(), 1);
+        // One without packets takes no memory.
+        activity.observe(at(5), &counts(&[(502, 0)]));
+        assert_eq!(activity.sas.len(), 0);
     }
 }

@@ -92,7 +92,7 @@ struct LimitedSas {
 struct LimitedSa {
     direction: Direction,
     spi: Spi,
-    peer: String,
+    peer: Box<str>,
     lifetime: Lifetime,
     account: Arc<Account>,
 }
@@ -108,7 +108,7 @@ impl LimitedSas {
         let limited = |direction, spi, set, allowance: Option<&Allowance>| {
             let Allowance { lifetime, account } = allowance?.clone();
             let set = sad.places().get(set).and_then(|place| sad.set(place));
-            let peer = set.map_or_else(String::new, |set| set.peer.clone());
+            let peer = set.map_or("", |set| set.peer.as_str()).into();
             Some(LimitedSa { direction, spi, peer, lifetime, account })
         };
         let outbound = sad.changed_outbound(&self.seen).map(|(id, [_, now])| {
@@ -126,7 +126,7 @@ impl LimitedSas {
         let (mut before, mut running) = (Vec::new(), HashSet::new());
         for (list, id, now) in outbound.chain(inbound) {
             let (list, slot) = (&mut self.lists[list], id.0 as usize);
-            list.resize(list.len().max(slot + 1), None);
+            make_room(list, slot);
             // One that has another slot now, or another form, has its account still.
             running.extend(now.as_ref().map(|sa| Arc::as_ptr(&sa.account)));
             before.extend(std::mem::replace(&mut list[slot], now));
@@ -156,6 +156,16 @@ impl LimitedSas {
     }
 }
 
+/// Makes a list longer, if it does not have a slot. It grows by an eighth, not to twice its size:
+/// an entry is long, and there are very many.
+fn make_room(list: &mut Vec<Option<LimitedSa>>, slot: usize) {
+    let more = (slot + 1).saturating_sub(list.len());
+    if more > list.capacity() - list.len() {
+        list.reserve_exact(more.max(list.len() / 8));
+    }
+    list.extend(std::iter::repeat_n(None, more));
+}
+
 impl LimitedSa {
     fn judge(&self, now_ns: u64, told: &Told) {
         let expiries = self.account.judge(&self.lifetime, now_ns);
@@ -175,7 +185,7 @@ impl LimitedSa {
         // A limit that ended the SA may have been changed since.
         let most = limits.of(limit).unwrap_or_else(|| used.of(limit));
         let details: crate::events::Details<'_> = &[
-            ("peer", &self.peer),
+            ("peer", &&*self.peer),
             ("direction", &direction),
             ("limit", &limit.name()),
             ("limit_value", &most),
@@ -195,7 +205,7 @@ impl LimitedSa {
             _ => format!("{reached}; give both gateways new keys before the hard limit"),
         };
         told.events.record(kind, &subject, message, details);
-        let (direction, spi, peer) = (self.direction, self.spi, self.peer.as_str().into());
+        let (direction, spi, peer) = (self.direction, self.spi, (&*self.peer).into());
         let hardness = match kind {
             Kind::SaHardExpire => Hardness::Hard,
             _ => Hardness::Soft,

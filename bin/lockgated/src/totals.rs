@@ -106,7 +106,11 @@ impl Totals {
             .map(|sa| (Direction::Inbound, sa.spi, sa.set, volume(&counters.opened, sa.id)));
         for (direction, spi, set, volume) in outbound.chain(inbound) {
             let peer = peers.get(&set).copied().unwrap_or_default().to_owned();
-            add(self.sas.entry((direction, spi, peer)).or_default(), &volume);
+            let key = (direction, spi, peer);
+            // What is touched is copied, and of very many SAs few carry packets.
+            if volume != Volume::default() || !self.sas.contains_key(&key) {
+                add(self.sas.entry(key).or_default(), &volume);
+            }
         }
         self.full_lookups += counters.full_lookups;
         self.icmp_limited += counters.icmp_limited;
