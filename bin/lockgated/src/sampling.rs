@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::events::Kind;
+use crate::freeing::free_aside;
 use crate::growth::{self, CacheSample};
 use crate::liveness::Change;
 use crate::look::{Look, Looked};
@@ -57,11 +58,14 @@ impl State {
         let Looked { sa_activity, path_mtu_events, usage_reported, .. } = looked;
         let counts = (&self.gateway.live.ports, &l4_checksums);
         checksums::report_bad(&mut self.checksum_events, counts, &self.events);
-        (self.liveness, self.sa_activity) = (liveness, sa_activity);
+        let before = std::mem::replace(&mut self.liveness, liveness);
+        self.sa_activity = sa_activity;
         (self.path_mtu_events, self.usage_reported) = (path_mtu_events, usage_reported);
         Arc::make_mut(&mut self.history).keep(sample);
         changes.iter().for_each(|change| self.report_liveness(change));
         self.show();
+        // It has an entry for each peer, and requests wait for this thread.
+        free_aside(before);
     }
 
     /// Gives larger flow caches to the workers that need them. They are made beside the workers, so
