@@ -170,7 +170,7 @@ mod tests {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         for line in [
-            "10000 5.000 0.500 12.3 150.0 50.0",
+            "10000 5.000 0.500 12.3 3.00 4.5 30.0 150.0 50.0",
             "10000 add SA 100 50 99 100",
             "10000 query SA 1 7 7 7",
         ] {
