@@ -39,9 +39,9 @@ pub(crate) struct Told {
     pub(crate) expiries: broadcast::Sender<Expiry>,
 }
 
-/// SAs of each direction that are judged before others of this thread have their turn: less than a
-/// tenth of a millisecond.
-const AT_A_TIME: usize = 512;
+/// SAs of each direction that are judged before others of this thread have their turn: some
+/// hundredths of a millisecond. Putting an SA takes several turns.
+const AT_A_TIME: usize = 64;
 
 /// Time within which others of this thread have their turns during one judgement.
 const MOST_OF_OTHERS: Duration = Duration::from_millis(50);

@@ -304,8 +304,15 @@ impl Snapshot {
     /// Follows neighbours, routes and SA sets from where they were in an earlier snapshot among the
     /// same ports, whose routing and links this one has; `None`: there is nothing yet.
     fn find_ways(&mut self, earlier: Option<&Snapshot>) -> Result<(), SnapshotError> {
-        let nothing = Sources::default();
-        let before = earlier.map_or(&nothing, |earlier| &earlier.sources);
+        let nothing;
+        let before = match earlier {
+            Some(earlier) => &earlier.sources,
+            // Not made in vain: its policies' search takes longer than a small change.
+            None => {
+                nothing = Sources::default();
+                &nothing
+            }
+        };
         self.routing.take_neighbours(&self.sources.neighbours, &self.ports)?;
         let prefixes =
             self.routing.take_routes(&before.routes, &self.sources.routes, &self.ports)?;
