@@ -27,6 +27,7 @@ use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
 use crate::orders::{Order, OverdueOrder, Reply, Runs};
+use crate::patient::patiently;
 use crate::picture::Picture;
 use crate::policies::{self, QueuedChange};
 use crate::revisions::{Body, Cause};
@@ -87,7 +88,7 @@ enum BackgroundWork {
     Nothing,
     /// Changes may still come.
     Gathering(Instant),
-    Folding(JoinHandle<Result<RebuiltBase, CompileError>>, RefusedFolding),
+    Folding(oneshot::Receiver<Result<RebuiltBase, CompileError>>, RefusedFolding),
     Narrowing(JoinHandle<Result<Guard, UnwritableName>>, u64),
 }
 
@@ -485,7 +486,7 @@ impl Changer {
         }
         self.refused = None;
         let job = self.compiler.as_ref()?.rebuild_job(&picture.compiled)?;
-        let job = tokio::task::spawn_blocking(move || job.run());
+        let job = patiently(move || job.run());
         Some(BackgroundWork::Folding(job, RefusedFolding { settings, policies_removed }))
     }
 

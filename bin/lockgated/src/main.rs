@@ -23,7 +23,7 @@
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
-//! | `freeing` | frees what changes leave behind, on a thread of its own |
+//! | `freeing`, `patient` | threads that free what changes leave behind, and for long work |
 #![forbid(unsafe_code)]
 
 mod acquires;
@@ -67,6 +67,7 @@ mod notify;
 mod orders;
 mod overview;
 mod path_mtus;
+mod patient;
 mod picture;
 mod policies;
 mod promotion;
