@@ -293,7 +293,7 @@ impl Counters {
 /// packet meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changeovers {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// The sum, in nanoseconds.
     pub ns: u64,
