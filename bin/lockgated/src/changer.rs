@@ -18,6 +18,7 @@ use config::Validated;
 use control::guard::{Guard, UnwritableName};
 use control::{CompileError, Compiler, IkeChange, NotAdopted, RebuiltBase};
 use dataplane::SnapshotError;
+use policy::Spd;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -27,7 +28,7 @@ use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
 use crate::orders::{Order, OverdueOrder, Reply, Runs};
-use crate::patient::patiently;
+use crate::patient::{Haste, on_its_own};
 use crate::picture::Picture;
 use crate::policies::{self, QueuedChange};
 use crate::revisions::{Body, Cause};
@@ -486,7 +487,10 @@ impl Changer {
         }
         self.refused = None;
         let job = self.compiler.as_ref()?.rebuild_job(&picture.compiled)?;
-        let job = patiently(move || job.run());
+        // Where the guard waits for it, or changes may soon not fit in front of the base.
+        let is_urgent = self.has_old_guard || picture.compiled.spd.changes() > Spd::MAX_CHANGES / 2;
+        let haste = if is_urgent { Haste::Urgent } else { Haste::Patient };
+        let job = on_its_own(haste, move || job.run());
         Some(BackgroundWork::Folding(job, RefusedFolding { settings, policies_removed }))
     }
 
@@ -496,7 +500,11 @@ impl Changer {
         of: RefusedFolding,
     ) {
         let rebuilt = match rebuilt {
-            None => return,
+            // The next change of policies begins another one.
+            None => {
+                let why = "the thread that folds changes of policies has ended";
+                return self.events.record(Kind::FoldRefused, "", why, &[]);
+            }
             Some(Err(error)) => return self.fold_refused(&error, of),
             Some(Ok(rebuilt)) => rebuilt,
         };

@@ -23,7 +23,7 @@
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
 //! | `hardening` | what it gives up |
-//! | `freeing`, `patient` | threads that free what changes leave behind, and for long work |
+//! | `freeing`, `patient` | a thread that frees what changes leave behind; threads for long work |
 #![forbid(unsafe_code)]
 
 mod acquires;

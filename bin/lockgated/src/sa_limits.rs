@@ -39,9 +39,12 @@ pub(crate) struct Told {
     pub(crate) expiries: broadcast::Sender<Expiry>,
 }
 
-/// SAs of each direction that are judged before others of this thread have their turn: some
-/// hundredths of a millisecond. Putting an SA takes several turns.
+/// SAs of each direction that are judged at least before others of this thread have their turn: a
+/// hundredth of a millisecond or two. Putting an SA takes several turns.
 const AT_A_TIME: usize = 64;
+
+/// Turns that a judgement takes at most.
+const MOST_TURNS: usize = 128;
 
 /// Time within which others of this thread have their turns during one judgement.
 const MOST_OF_OTHERS: Duration = Duration::from_millis(50);
@@ -57,7 +60,7 @@ pub(crate) async fn judge(mut pictures: watch::Receiver<Arc<Picture>>, told: Tol
         limited.follow(sad, &told);
         limited.begin(boot_clock_ns());
         let begun = Instant::now();
-        while limited.judge(AT_A_TIME, &told) {
+        while limited.judge(limited.at_a_time(), &told) {
             // Others wait then: no limit may.
             if begun.elapsed() < MOST_OF_OTHERS {
                 tokio::task::yield_now().await;
@@ -140,6 +143,12 @@ impl LimitedSas {
     /// Begins a judgement of all, as of a time.
     fn begin(&mut self, now_ns: u64) {
         (self.judged_ns, self.judged) = (now_ns, [0; 2]);
+    }
+
+    /// SAs of each direction that are judged in a turn.
+    fn at_a_time(&self) -> usize {
+        let longest = self.lists.iter().map(Vec::len).max();
+        longest.unwrap_or(0).div_ceil(MOST_TURNS).max(AT_A_TIME)
     }
 
     /// Goes on with the judgement, by so many SAs of each direction. Returns whether some are left.

@@ -259,8 +259,30 @@ where
     let mut text = table(title, &header, shown, numbers.of(&kept));
     if !left_out.is_empty() && !text.is_empty() {
         text.pop();
-        text.push_str(&format!(" --wide adds: {}\n\n", left_out.join(", ")));
+        text.push_str(&added(&left_out, columns));
     }
+    text
+}
+
+/// Names the columns that `--wide` adds, in lines that fit.
+fn added(left_out: &[&str], columns: Columns) -> String {
+    const BEGIN: &str = " --wide adds:";
+    let room = match columns {
+        Columns::All => usize::MAX,
+        Columns::Within(room) => room,
+    };
+    let (mut text, mut used) = (BEGIN.to_owned(), BEGIN.len());
+    for (place, name) in left_out.iter().enumerate() {
+        let comma = if place + 1 < left_out.len() { "," } else { "" };
+        let more = 1 + name.chars().count() + comma.len();
+        if used + more > room && place > 0 {
+            text.push_str("\n  ");
+            used = 2;
+        }
+        text.push_str(&format!(" {name}{comma}"));
+        used += more;
+    }
+    text.push_str("\n\n");
     text
 }
 

@@ -7,8 +7,8 @@
 //! find first stays at its rank, and [`LookupPlace::Behind`] names the other one. Read from the
 //! top, the first policy that matches a packet says what the database says of it.
 //!
-//! Cost: each carried policy with each that is not in front, up to [`MOST_STEPS`]; the rest counts
-//! as overlapping, which is always right and never in front.
+//! Cost: each carried policy with each that is not in front, up to [`MOST_STEPS`]; what is not
+//! compared is not in front, which is always right.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use policy::{Action, AddressRange, Direction, Policy, PolicyIndex, SaSetId, Spd}
 
 /// Pairs of policies, and of their addresses, that are compared at most.
 const MOST_STEPS: usize = 4_000_000;
-/// Pairs of addresses up to which two lists are compared; longer ones count as overlapping.
+/// Pairs of addresses up to which two lists are compared.
 const MOST_PAIRS: usize = 4096;
 
 /// A policy in the order of lookup.
@@ -38,7 +38,7 @@ pub enum LookupPlace {
     /// At its rank, though a card carries the packets: the policy of this slot wins over it among
     /// packets of both, and is not in front.
     Behind(PolicyIndex),
-    /// At its rank, though a card carries the packets: there are too many policies to compare.
+    /// At its rank, though a card carries the packets: there is too much to compare.
     NotCompared,
 }
 
@@ -85,8 +85,10 @@ impl Comparison<'_> {
             if self.steps > MOST_STEPS {
                 return LookupPlace::NotCompared;
             }
-            if overlap(policy, other) {
-                return LookupPlace::Behind(*slot);
+            match overlap(policy, other) {
+                Some(false) => {}
+                Some(true) => return LookupPlace::Behind(*slot),
+                None => return LookupPlace::NotCompared,
             }
         }
         LookupPlace::InFront
@@ -104,14 +106,15 @@ fn steps(one: &Policy, other: &Policy) -> usize {
     1 + lists.map(|pairs| pairs.min(MOST_PAIRS)).iter().sum::<usize>()
 }
 
-/// Returns whether a packet may match both policies.
-fn overlap(one: &Policy, other: &Policy) -> bool {
-    let is_long = |pairs: usize| pairs > MOST_PAIRS;
+/// Returns whether a packet may match both policies; `None`: their lists are too long to compare.
+fn overlap(one: &Policy, other: &Policy) -> Option<bool> {
     let (a, b) = (&one.selector, &other.selector);
-    share_a_port(&one.ingress, &other.ingress)
-        && (is_long(pairs(&a.local, &b.local))
-            || is_long(pairs(&a.remote, &b.remote))
-            || a.overlaps(b))
+    if !share_a_port(&one.ingress, &other.ingress) {
+        return Some(false);
+    }
+    let is_long = [pairs(&a.local, &b.local), pairs(&a.remote, &b.remote)];
+    let is_long = is_long.iter().any(|pairs| *pairs > MOST_PAIRS);
+    (!is_long).then(|| a.overlaps(b))
 }
 
 /// Returns whether packets that come by some port concern both; no list: they come by any.

@@ -307,7 +307,7 @@ impl Snapshot {
         let nothing;
         let before = match earlier {
             Some(earlier) => &earlier.sources,
-            // Not made in vain: its policies' search takes longer than a small change.
+            // Made only if needed: its empty search takes longer than a small change.
             None => {
                 nothing = Sources::default();
                 &nothing

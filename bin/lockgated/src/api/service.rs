@@ -162,11 +162,11 @@ impl<B: Backend> Gateway for Service<B> {
         let name = request.into_inner().name;
         let pictures = self.backend.cards().await;
         let (cards, mut rules) = beside(move || placement(&pictures)).await?;
-        let mut policies = self.backend.policies_in_order().await;
+        let policies = self.backend.policies_in_order().await;
         let cards = named(cards, "card", name.clone(), |card| &card.name)?;
         if let Some(name) = name {
+            // All policies stay: the order is that of all cards.
             rules.retain(|rule| rule.card == name);
-            policies.retain(|policy| policy.card.is_empty() || policy.card == name);
         }
         let rules = rules.into_iter().map(present::Placed::Rule);
         let placed = rules.chain(policies.into_iter().map(present::Placed::Policy)).collect();

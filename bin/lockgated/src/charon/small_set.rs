@@ -6,7 +6,7 @@ use std::hash::Hash;
 /// Members of a set that is a list; one with more is a hash table.
 const FEW: usize = 8;
 
-/// A set. With few members it takes the memory of these and no more.
+/// A set. One that never had more than a few members takes the memory of these alone.
 pub(super) struct SmallSet<T>(Members<T>);
 
 #[expect(clippy::box_collection, reason = "a set of one has no room for a hash table's head")]

@@ -98,6 +98,9 @@ impl Gateway {
         self.live = live.into();
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
+        if old.sad.opens_in_udp() && !self.compiled.sad.opens_in_udp() {
+            self.free().await;
+        }
         free_aside(old);
         self.report_moved(&moved);
         Ok(Ok(Some(moved)))

@@ -102,7 +102,7 @@ impl Report {
         into.level("held_packets", help, counters.held);
         let help = "ICMP messages not sent because of the rate limit";
         into.count("icmp_limited", help, counters.icmp_limited);
-        let help = "ICMP messages not sent because no frame was free";
+        let help = "ICMP messages not sent because no frame was free, or none so large";
         into.count("icmp_no_frame", help, counters.icmp_no_frame);
         let help = "ICMP errors from outside that lowered the path MTU to a peer";
         into.count("path_mtu_lowered", help, counters.path_mtu_lowered);

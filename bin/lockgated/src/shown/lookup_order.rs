@@ -1,6 +1,6 @@
 //! Policies in the order of lookup, in the API's messages: what network cards carry in front.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use api::v1;
 use control::{LookupPlace, Ordered, lookup_order};
@@ -42,7 +42,8 @@ pub(crate) fn policies_in_order(picture: &Picture, totals: &Totals) -> Vec<v1::P
     placed
 }
 
-/// The sets that have SAs of a direction whose packets a card carries, or Linux for it.
+/// The sets whose packets of a direction a card carries, or Linux for it. Where all SAs in a card
+/// are at a hard limit, workers carry on if the set has others.
 fn carried(
     picture: &Picture,
     totals: &Totals,
@@ -50,38 +51,41 @@ fn carried(
     peers: &HashMap<SaSetId, &str>,
 ) -> HashMap<SaSetId, Carried> {
     let mut sets: HashMap<SaSetId, Carried> = HashMap::new();
-    let mut add = |set: SaSetId, spi: Spi, seat: CardSeat, allowance: Option<&Allowance>| {
-        let has_room = !allowance.is_some_and(Allowance::is_spent);
-        let card = picture.netdev_cards.get(&seat.netdev);
-        let of = sets.entry(set).or_insert_with(|| Carried {
-            card: card.map_or_else(String::new, |card| card.name.to_string()),
-            carrier: seat.carrier,
-            spi,
-            has_room,
-            count: 0,
-            packets: 0,
-        });
-        if has_room && !of.has_room {
-            (of.spi, of.has_room) = (spi, true);
-        }
-        let peer = peers.get(&set).copied().unwrap_or_default();
-        let volume = totals.sas.get(&(direction, spi, peer.to_owned()));
-        of.count += 1;
-        of.packets += volume.map_or(0, |volume| volume.packets);
-    };
+    let mut have_others: HashSet<SaSetId> = HashSet::new();
+    let mut add =
+        |(set, spi): (SaSetId, Spi), seat: Option<CardSeat>, allowance: Option<&Allowance>| {
+            let has_room = !allowance.is_some_and(Allowance::is_spent);
+            let Some(seat) = seat else {
+                have_others.extend(has_room.then_some(set));
+                return;
+            };
+            let card = picture.netdev_cards.get(&seat.netdev);
+            let of = sets.entry(set).or_insert_with(|| Carried {
+                card: card.map_or_else(String::new, |card| card.name.to_string()),
+                carrier: seat.carrier,
+                spi,
+                has_room,
+                count: 0,
+                packets: 0,
+            });
+            if has_room && !of.has_room {
+                (of.spi, of.has_room) = (spi, true);
+            }
+            let peer = peers.get(&set).copied().unwrap_or_default();
+            let volume = totals.sas.get(&(direction, spi, peer.to_owned()));
+            of.count += 1;
+            of.packets += volume.map_or(0, |volume| volume.packets);
+        };
     let snapshot = &picture.snapshot;
     match direction {
-        Direction::Outbound => snapshot.outbound().for_each(|sa| {
-            if let Some(seat) = sa.packet_card() {
-                add(sa.set, sa.spi, seat, sa.allowance.as_ref());
-            }
-        }),
-        Direction::Inbound => snapshot.inbound().for_each(|sa| {
-            if let Some(seat) = sa.packet_card() {
-                add(sa.set, sa.spi, seat, sa.allowance.as_ref());
-            }
-        }),
+        Direction::Outbound => snapshot
+            .outbound()
+            .for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.allowance.as_ref())),
+        Direction::Inbound => snapshot
+            .inbound()
+            .for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.allowance.as_ref())),
     }
+    sets.retain(|set, of| of.has_room || !have_others.contains(set));
     sets
 }
 

@@ -19,8 +19,8 @@
 //! than 2³¹ apart. A newer one cannot be further: the edge, which is read after the word, is then
 //! at most [`FAR`](Words::FAR) numbers left of everything in the ring, and a commit that goes
 //! further raises the edge first. An older one can: a word in whose blocks nothing was accepted
-//! while the edge moved by 2³¹ tags (2⁴⁴ numbers in a ring of 256). It may then be taken for a
-//! newer one and refuse numbers that never came, but never accept one that did.
+//! while the edge moved by 2³¹ tags (2⁴⁴ numbers in a ring of 256 words, 2⁴² in one of 64). It may
+//! then be taken for a newer one and refuse numbers that never came, but never accept one that did.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

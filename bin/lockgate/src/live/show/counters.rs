@@ -188,6 +188,7 @@ mod tests {
             assert!(words(&text).contains(last), "{last}: {text}");
         }
         assert!(text.contains("--wide adds: turns, sleeps"), "{text}");
+        assert!(words(&text).contains("a ring, snapshots, µs each, most µs"), "{text}");
         let icmp = "ICMP not made: 5 by the rate limit, 6 without a frame\n";
         assert!(text.contains(icmp), "{text}");
     }

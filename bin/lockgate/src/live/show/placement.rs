@@ -28,7 +28,7 @@ pub(super) fn placement(answer: &v1::Placement, most: usize, columns: Columns) -
 /// The policies in their order of lookup, if cards carry packets of some.
 fn policies(answer: &v1::Placement, most: usize, columns: Columns) -> String {
     let all = &answer.policies;
-    if all.iter().all(|policy| policy.card.is_empty()) {
+    if all.iter().all(|policy| policy.carrier == "workers") {
         return String::new();
     }
     let mut text = String::new();
