@@ -67,6 +67,8 @@ pub(super) struct Desk {
     plan_at: Instant,
     looks: Looks,
     distrusted_until: Option<Instant>,
+    /// Its link is down: it has forgotten all, and is given nothing before the link is up again.
+    is_down: bool,
     /// Each poll of the card sets it; the control thread clears it when it has noted the use of the
     /// card's SAs.
     pub(super) was_read: bool,
@@ -221,6 +223,7 @@ impl Desk {
             plan_at: now,
             looks: Looks { number: 0, last: now, is_awaited: false },
             distrusted_until: None,
+            is_down: false,
             was_read: false,
             sa_news: Vec::new(),
             own: Arc::default(),
@@ -406,6 +409,8 @@ impl Desk {
         self.find_ports(snapshot);
         self.find_own(snapshot);
         self.absent = None;
+        // If it is, the card says so next.
+        self.is_down = false;
         self.looks.is_awaited = false;
         self.plan_at = Instant::now();
         let name = &self.settings.name;
@@ -449,6 +454,11 @@ impl Desk {
             return;
         }
         let told = held.ledger.event(event);
+        match event {
+            CardEvent::Down => (self.is_down, self.planning) = (true, None),
+            CardEvent::Up => self.is_down = false,
+            _ => {}
+        }
         let name = &self.settings.name;
         if let Some(happened) = happening(event) {
             let lost = if let Told::Lost(lost) = told { lost } else { 0 };
@@ -532,7 +542,8 @@ impl Desk {
 
     /// Sends the card the requests that are due. Workers must have the tags that count before.
     pub(super) fn order(&mut self) {
-        if let Some(held) = self.held.as_mut().filter(|_| self.absent.is_none()) {
+        let takes = self.absent.is_none() && !self.is_down;
+        if let Some(held) = self.held.as_mut().filter(|_| takes) {
             held.ledger.orders().give(&mut held.card);
         }
     }
@@ -570,7 +581,8 @@ impl Desk {
 
     /// Returns whether the next plan needs the packet counts of a period.
     pub(super) fn wants_packets(&self, now: Instant) -> bool {
-        self.trouble().is_none() && self.planning.is_none() && now >= self.plan_at
+        let may_plan = self.trouble().is_none() && self.planning.is_none() && !self.is_down;
+        may_plan && now >= self.plan_at
     }
 
     /// Ends a period and starts a plan for the packets that rules decided in it.

@@ -223,8 +223,13 @@ fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
     all_arrived(&stream.finish());
     // The link goes and comes.
     tell("link down");
-    // They are placed again soon, so that a look may miss that they were gone.
     place.until("lost", |_| place.daemon().log().contains("its link is down; "));
+    // Nothing is placed before the link is up again.
+    for _ in 0..20 {
+        assert_ne!(place.placed("lan/udp")["counts"], true);
+        assert_eq!(place.items(), 0);
+        std::thread::sleep(Duration::from_millis(50));
+    }
     tell("link up");
     place.settle();
     // It is pulled out, with its netdev, and another is put in.
