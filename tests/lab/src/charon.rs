@@ -159,7 +159,7 @@ impl Charon {
     /// answers. Its files are in `directory`.
     ///
     /// # Errors
-    /// As [`Charon::load`]; [`LabError::Missing`] and [`LabError::NotBuilt`] say what there is not.
+    /// As `Charon::load`; [`LabError::Missing`] and [`LabError::NotBuilt`] say what there is not.
     pub fn start(
         namespace: &Namespace,
         directory: &Path,
