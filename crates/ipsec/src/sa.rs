@@ -36,7 +36,8 @@ pub struct OutboundSa {
     /// Limits and use of the SA, if it has any; the account survives changes of configuration.
     pub allowance: Option<Allowance>,
     /// Its place in a card, which alone encrypts by it, and does the rest too or not
-    /// ([`CardWork`]); `None`: software seals by it. From birth to death it is one of the three.
+    /// ([`CardWork`](crate::CardWork)); `None`: software seals by it. From birth to death it is one
+    /// of the three.
     pub card: Option<CardSeat>,
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
@@ -186,7 +187,7 @@ pub struct InboundSa {
     /// Limits and use of the SA, if it has any; the account survives changes of configuration.
     pub allowance: Option<Allowance>,
     /// Its place in a card, which alone deciphers by it, and does the rest too or not
-    /// ([`CardWork`]); `None`: software opens by it.
+    /// ([`CardWork`](crate::CardWork)); `None`: software opens by it.
     pub card: Option<CardSeat>,
     pub(crate) sizes: Sizes,
 }
