@@ -1,5 +1,5 @@
-//! Long work on a thread of its own, which leaves the processor to all others first: requests wait
-//! for other threads meanwhile, and a machine may have few cores.
+//! Long work on a thread of its own. If it is patient, it leaves the processor to all others first:
+//! requests wait for other threads meanwhile, and a machine may have few cores.
 
 use tokio::sync::oneshot;
 

@@ -100,7 +100,7 @@ pub(super) fn text(rows: &[Row]) -> String {
         "worker µs",
         "snapshots",
         "µs each",
-        "most µs",
+        "longest µs",
         "memory MB",
         "before MB",
     ]);

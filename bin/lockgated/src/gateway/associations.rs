@@ -27,9 +27,7 @@ impl Gateway {
         self.withhold_fragments(&compiled.sad).await;
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
-        if old.sad.opens_in_udp() && !self.compiled.sad.opens_in_udp() {
-            self.free().await;
-        }
+        self.free_fragments(&old.sad).await;
         // What they counted has come back by now.
         Arc::make_mut(&mut self.totals).retire(&gone);
         free_aside(old);

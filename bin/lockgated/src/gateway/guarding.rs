@@ -85,6 +85,14 @@ impl Gateway {
         }
     }
 
+    /// Lets Linux have the fragments of UDP again, after SAs were published of which none opens ESP
+    /// in UDP; `before`: those of before.
+    pub(super) async fn free_fragments(&mut self, before: &Sad) {
+        if before.opens_in_udp() && !self.compiled.sad.opens_in_udp() {
+            self.free().await;
+        }
+    }
+
     /// Lets programs and guard pass everything that no running policy may want.
     pub(super) async fn free(&mut self) {
         if reserved_by(&self.compiled, &self.live) != self.reserved {

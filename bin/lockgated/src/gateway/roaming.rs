@@ -98,9 +98,7 @@ impl Gateway {
         self.live = live.into();
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
-        if old.sad.opens_in_udp() && !self.compiled.sad.opens_in_udp() {
-            self.free().await;
-        }
+        self.free_fragments(&old.sad).await;
         free_aside(old);
         self.report_moved(&moved);
         Ok(Ok(Some(moved)))

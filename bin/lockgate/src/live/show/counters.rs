@@ -138,7 +138,7 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         "a ring",
         "snapshots",
         "µs each",
-        "most µs",
+        "longest µs",
     ];
     // The places of frames go last: they show a leak.
     let wide = [
@@ -150,7 +150,7 @@ fn workers(workers: &[v1::Worker], columns: Columns) -> String {
         "a ring",
         "snapshots",
         "µs each",
-        "most µs",
+        "longest µs",
         "CPU s",
         "core",
     ];
@@ -188,7 +188,7 @@ mod tests {
             assert!(words(&text).contains(last), "{last}: {text}");
         }
         assert!(text.contains("--wide adds: turns, sleeps"), "{text}");
-        assert!(words(&text).contains("a ring, snapshots, µs each, most µs"), "{text}");
+        assert!(words(&text).contains("a ring, snapshots, µs each, longest µs"), "{text}");
         let icmp = "ICMP not made: 5 by the rate limit, 6 without a frame\n";
         assert!(text.contains(icmp), "{text}");
     }

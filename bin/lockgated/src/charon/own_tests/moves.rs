@@ -242,6 +242,8 @@ async fn fragments_of_udp_are_the_workers_before_an_sa_opens_esp_in_udp() {
         }
         assert!(!passed(&lab));
         assert!(lab.snapshot().sad().opens_in_udp());
+        lab.done(Request::FlushSas).await;
+        assert!(passed(&lab), "nothing comes in UDP any more");
     }
 }
 
