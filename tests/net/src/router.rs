@@ -1,4 +1,4 @@
-//! A router between gateway B and the wire.
+//! A router between gateway B and the wire, which may be a NAT.
 //!
 //! ```text
 //! host-a ── gw-a ──── wire ──── outside router inside ──── gw-b ── host-b
@@ -77,4 +77,61 @@ pub fn put_between(lab: &Lab, outside: &[&str]) -> Namespace {
         }
     }
     router
+}
+
+/// One UDP port of gateway B, as a NAT shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// Gateway B's own port.
+    pub inside: u16,
+    /// The NAT's address on the wire.
+    pub address: &'static str,
+    /// The port there.
+    pub port: u16,
+}
+
+/// Makes the router a NAT with these mappings and no others, at once for all packets; other UDP it
+/// drops. It remembers nothing: rules rewrite either way, so that a mapping ends when its rules do.
+///
+/// # Panics
+/// If the laboratory breaks.
+pub fn translate(lab: &Lab, router: &Namespace, mappings: &[Mapping]) {
+    let (mut inwards, mut outwards) = (String::new(), String::new());
+    for Mapping { inside, address, port } in mappings {
+        inwards += &format!(
+            "iifname {OUTSIDE} ip daddr {address} udp dport {port} ip daddr set {HIDDEN} \
+             udp dport set {inside} udp checksum set 0 accept\n"
+        );
+        outwards += &format!(
+            "oifname {OUTSIDE} ip saddr {HIDDEN} udp sport {inside} ip saddr set {address} \
+             udp sport set {port} udp checksum set 0 accept\n"
+        );
+    }
+    let table = |inwards: &str, outwards: &str| {
+        format!(
+            "table ip nat {{
+                 chain inwards {{
+                     type filter hook prerouting priority raw
+                     {inwards}
+                 }}
+                 chain outwards {{
+                     type filter hook postrouting priority srcnat
+                     {outwards}
+                 }}
+             }}\n"
+        )
+    };
+    // The chains stay. Beside new ones, those of a table that is deleted judge for some
+    // microseconds more: a packet would be rewritten by the one and dropped by the other.
+    let rules = format!(
+        "{}flush table ip nat\n{}",
+        table("", ""),
+        table(
+            &format!("{inwards}iifname {OUTSIDE} meta l4proto udp drop"),
+            &format!("{outwards}oifname {OUTSIDE} meta l4proto udp drop"),
+        )
+    );
+    let file = lab.gateways.directory().join("nat.nft");
+    std::fs::write(&file, rules).unwrap();
+    router.run(&["nft", "-f", file.to_str().unwrap()], AGAIN).unwrap().success().unwrap();
 }

@@ -8,7 +8,7 @@
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use net::router::{self, HIDDEN, INSIDE, OUTSIDE};
+use net::router::{self, HIDDEN, INSIDE, Mapping, translate};
 use net::{Lab, rewrite_peer};
 use netlab::capture::{Tally, marked};
 use netlab::inject::inject;
@@ -24,15 +24,9 @@ const HELD: u32 = 3;
 /// An end where nobody is.
 const THIRD: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 66), 4500);
 
-/// The end at which the NAT lets gateway B appear.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Mapping {
-    address: &'static str,
-    port: u16,
-}
-
-const FIRST: Mapping = Mapping { address: "192.0.2.102", port: 31001 };
-const SECOND: Mapping = Mapping { address: "192.0.2.103", port: 47002 };
+/// The ends at which the NAT lets gateway B appear.
+const FIRST: Mapping = Mapping { inside: 4500, address: "192.0.2.102", port: 31001 };
+const SECOND: Mapping = Mapping { inside: 4500, address: "192.0.2.103", port: 47002 };
 
 /// Waits for something, and fails if it does not come.
 fn await_that(lab: &Lab, what: &str, mut there: impl FnMut() -> bool) {
@@ -43,48 +37,11 @@ fn await_that(lab: &Lab, what: &str, mut there: impl FnMut() -> bool) {
     }
 }
 
-/// Makes the NAT's mapping this one and no other; without one nothing passes.
-fn rewrite(lab: &Lab, nat: &Namespace, mapping: Option<Mapping>) {
-    let (mut inwards, mut outwards) = (String::new(), String::new());
-    if let Some(Mapping { address, port }) = mapping {
-        inwards = format!(
-            "iifname {OUTSIDE} ip daddr {address} udp dport {port}
-             ip daddr set {HIDDEN} udp dport set 4500 udp checksum set 0 accept"
-        )
-        .replace('\n', " ");
-        outwards = format!(
-            "oifname {OUTSIDE} ip saddr {HIDDEN} udp sport 4500
-             ip saddr set {address} udp sport set {port} udp checksum set 0 accept"
-        )
-        .replace('\n', " ");
-    }
-    let rules = format!(
-        "table ip nat {{}}
-         delete table ip nat
-         table ip nat {{
-             chain inwards {{
-                 type filter hook prerouting priority raw
-                 {inwards}
-                 iifname {OUTSIDE} meta l4proto udp drop
-             }}
-             chain outwards {{
-                 type filter hook postrouting priority srcnat
-                 {outwards}
-                 oifname {OUTSIDE} meta l4proto udp drop
-             }}
-         }}\n"
-    );
-    let file = lab.gateways.directory().join("nat.nft");
-    std::fs::write(&file, rules).unwrap();
-    nat.run(&["nft", "-f", file.to_str().unwrap()], SOON).unwrap().success().unwrap();
-}
-
 /// A laboratory with gateway B behind a NAT; its daemons run.
 fn natted(test: &str) -> Option<(Lab, Namespace)> {
     let mut lab = net::lab(test, Plan::default())?;
     let nat = router::put_between(&lab, &[FIRST.address, SECOND.address]);
-    // It remembers nothing: rules rewrite either way, so that a mapping ends when its rules do.
-    rewrite(&lab, &nat, None);
+    translate(&lab, &nat, &[]);
     let common = "encapsulation = \"udp\"\n";
     let keys = format!("{common}behind_nat = true\nnat_keepalive = \"off\"");
     rewrite_peer(&mut lab.gateways, 1, &keys, |peer| peer.remote = FIRST.address.to_owned());
@@ -112,7 +69,7 @@ fn peer(lab: &Lab) -> Value {
 }
 
 /// Returns whether gateway A's peer is where a mapping puts it, after so many moves.
-fn is_at(lab: &Lab, Mapping { address, port }: Mapping, moves: u64) -> bool {
+fn is_at(lab: &Lab, Mapping { address, port, .. }: Mapping, moves: u64) -> bool {
     let peer = peer(lab);
     let end = (&peer["current_remote"], &peer["current_remote_port"], &peer["moves"]);
     end == (&Value::from(address), &Value::from(port), &Value::from(moves))
@@ -140,7 +97,7 @@ fn swallows_a_keepalive(lab: &Lab) {
 
 /// Sends a few packets from site 2 that the NAT drops, and returns the frames as it had them.
 fn held_back(lab: &Lab, nat: &Namespace) -> Vec<Vec<u8>> {
-    rewrite(lab, nat, None);
+    translate(lab, nat, &[]);
     let place = (lab.gateways.directory(), "held");
     let capture = Capture::start(nat, INSIDE, Scope::Whole, place).unwrap();
     let to = lab.gateways.site(1).host_v4();
@@ -188,14 +145,14 @@ fn a_peer_behind_a_nat_is_followed_to_its_new_mapping_and_by_nothing_old() {
     assert_eq!(told(&lab), [[""; 2]; 0]);
 
     // The NAT has chosen another port than the configured one: the first packet says so.
-    rewrite(&lab, &nat, Some(FIRST));
+    translate(&lab, &nat, &[FIRST]);
     crosses(&lab, 2, 1);
     await_that(&lab, "the first move", || is_at(&lab, FIRST, 1));
     crosses(&lab, 1, 2);
     swallows_a_keepalive(&lab);
 
     let frames = held_back(&lab, &nat);
-    rewrite(&lab, &nat, Some(SECOND));
+    translate(&lab, &nat, &[SECOND]);
     // A keepalive is not authentic: it moves nothing, and what goes to the old mapping is lost.
     swallows_a_keepalive(&lab);
     assert!(is_at(&lab, FIRST, 1), "{}", peer(&lab));
@@ -206,7 +163,7 @@ fn a_peer_behind_a_nat_is_followed_to_its_new_mapping_and_by_nothing_old() {
     crosses(&lab, 2, 1);
     await_that(&lab, "the second move", || is_at(&lab, SECOND, 2));
     crosses(&lab, 1, 2);
-    let end = |Mapping { address, port }| format!("{address}:{port}");
+    let end = |Mapping { address, port, .. }| format!("{address}:{port}");
     let configured = end(Mapping { port: 4500, ..FIRST });
     let moves = [[configured, end(FIRST)], [end(FIRST), end(SECOND)]];
     await_that(&lab, "both moves told", || told(&lab) == moves);

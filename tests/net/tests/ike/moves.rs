@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use net::router::{self, HIDDEN, OUTSIDE};
+use net::router::{self, HIDDEN, Mapping, translate};
 use net::{AGAIN, lab, wait_for};
 use netlab::ping::Ping;
 use netlab::sites::{Plan, WAN};
 use netlab::stream::Delivery;
-use netlab::{ChildPlan, Namespace, PeerEntry, Tally};
+use netlab::{ChildPlan, PeerEntry, Tally};
 use serde_json::Value;
 
 use super::{Place, SUITE, Wish};
@@ -200,54 +200,20 @@ fn sas_follow_a_gateway_from_ipv4_to_ipv6() {
     );
 }
 
-/// The mapping that the NAT gives to gateway B's UDP ports 500 and 4500.
-#[derive(Clone, Copy)]
-struct Mapping {
-    address: &'static str,
-    ports: [u16; 2],
+/// The mapping that the NAT gives to gateway B's UDP ports of IKE, and of IKE and ESP.
+type Mappings = [Mapping; 2];
+
+const fn mappings(address: &'static str, ike: u16, esp: u16) -> Mappings {
+    [Mapping { inside: 500, address, port: ike }, Mapping { inside: 4500, address, port: esp }]
 }
 
-const FROM: Mapping = Mapping { address: "192.0.2.102", ports: [31_500, 31_001] };
-const TO: Mapping = Mapping { address: "192.0.2.103", ports: [47_500, 47_002] };
-
-/// Makes the NAT's mapping this one. It remembers nothing: what is mapped ends with the rules.
-fn rewrite(place: &std::path::Path, nat: &Namespace, Mapping { address, ports }: Mapping) {
-    let (mut inwards, mut outwards) = (String::new(), String::new());
-    for (inside, outside) in [500, 4500].into_iter().zip(ports) {
-        inwards += &format!(
-            "iifname {OUTSIDE} ip daddr {address} udp dport {outside} ip daddr set {HIDDEN} \
-             udp dport set {inside} udp checksum set 0 accept\n"
-        );
-        outwards += &format!(
-            "oifname {OUTSIDE} ip saddr {HIDDEN} udp sport {inside} ip saddr set {address} \
-             udp sport set {outside} udp checksum set 0 accept\n"
-        );
-    }
-    let rules = format!(
-        "table ip nat {{}}
-         delete table ip nat
-         table ip nat {{
-             chain inwards {{
-                 type filter hook prerouting priority raw
-                 {inwards}
-                 iifname {OUTSIDE} meta l4proto udp drop
-             }}
-             chain outwards {{
-                 type filter hook postrouting priority srcnat
-                 {outwards}
-                 oifname {OUTSIDE} meta l4proto udp drop
-             }}
-         }}\n"
-    );
-    let file = place.join("nat.nft");
-    std::fs::write(&file, rules).unwrap();
-    nat.run(&["nft", "-f", file.to_str().unwrap()], AGAIN).unwrap().success().unwrap();
-}
+const FROM: Mappings = mappings("192.0.2.102", 31_500, 31_001);
+const TO: Mappings = mappings("192.0.2.103", 47_500, 47_002);
 
 #[test]
 fn charon_hears_of_a_nat_that_maps_a_gateway_elsewhere_and_moves_its_sas() {
     // ESP is in UDP because charon finds a NAT.
-    let moves_to = format!("moves_to = [\"{}\"]", TO.address);
+    let moves_to = format!("moves_to = [\"{}\"]", TO[1].address);
     maps_elsewhere("charon_hears_of_a_nat", &moves_to, Sections::Peers);
 }
 
@@ -265,11 +231,10 @@ fn a_peer_behind_a_nat_is_followed_by_its_packets_and_charon_is_told() {
 /// Has the NAT of gateway B map it elsewhere; `of_hub` are further lines of gateway A's section.
 fn maps_elsewhere(test: &str, of_hub: &str, sections: Sections) {
     let Some(lab) = lab(test, Plan::default()) else { return };
-    let nat = router::put_between(&lab, &[FROM.address, TO.address]);
-    let directory = lab.gateways.directory().to_owned();
-    rewrite(&directory, &nat, FROM);
+    let nat = router::put_between(&lab, &[FROM[1].address, TO[1].address]);
+    translate(&lab, &nat, &FROM);
     let peer_entry = |number: u8, peer: &mut PeerEntry| match number {
-        1 => peer.remote = FROM.address.to_owned(),
+        1 => peer.remote = FROM[1].address.to_owned(),
         _ => peer.local = HIDDEN.to_owned(),
     };
     let section = |number| match number {
@@ -277,7 +242,7 @@ fn maps_elsewhere(test: &str, of_hub: &str, sections: Sections) {
         _ => "encapsulation = \"udp\"\nnat_keepalive = 1".to_owned(),
     };
     let of_ike = |peer: &PeerEntry| match &*peer.local == HUB {
-        true => bounds(&[HUB], &[FROM.address, TO.address], peer),
+        true => bounds(&[HUB], &[FROM[1].address, TO[1].address], peer),
         false => super::sections(peer, (SUITE, section(2))),
     };
     let instead: Option<&dyn Fn(&PeerEntry) -> String> = match sections {
@@ -295,10 +260,10 @@ fn maps_elsewhere(test: &str, of_hub: &str, sections: Sections) {
     // Only the gateway behind the NAT can begin.
     crosses(&place, 2, 1);
     crosses(&place, 1, 2);
-    let is_at = |place: &Place, Mapping { address, ports }: Mapping| {
+    let is_at = |place: &Place, [_, Mapping { address, port, .. }]: Mappings| {
         let shown = peer(place, 1);
         (&shown["current_remote"], &shown["current_remote_port"])
-            == (&Value::from(address), &Value::from(ports[1]))
+            == (&Value::from(address), &Value::from(port))
     };
     assert!(is_at(&place, FROM), "{}\n{}", peer(&place, 1), place.story());
     let spis =
@@ -307,7 +272,7 @@ fn maps_elsewhere(test: &str, of_hub: &str, sections: Sections) {
     let capture = place.lab.gateways.capture(netlab::Scope::Heads).unwrap();
     let streams =
         [(1, 2), (2, 1)].map(|(from, to)| place.lab.gateways.stream(from, to, net::STEP).unwrap());
-    rewrite(&directory, &nat, TO);
+    translate(&place.lab, &nat, &TO);
     waits_until(&place, "the move", || is_at(&place, TO));
     std::thread::sleep(Duration::from_secs(1));
     let streams = streams.map(netlab::stream::Stream::finish);
