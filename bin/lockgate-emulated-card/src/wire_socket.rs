@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::{LinkAddr, bind};
+use nix::sys::socket::{LinkAddr, bind, setsockopt, sockopt};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
 use crate::failure::Failure;
@@ -27,6 +27,10 @@ const HAS_VLAN_TAG: u32 = 0xffff_f000 + 48;
 /// The kind of a frame that this end sends.
 const OUTGOING: u32 = 4;
 const WHOLE: u32 = 0x4_0000;
+
+/// Bytes of the frames that wait at the wire: a card loses none because this process has no core
+/// for a while.
+const BUFFER: usize = 8 << 20;
 
 /// Takes nothing: until the socket is bound it would get the frames of every netdev.
 const NOTHING: [SockFilter; 1] = [SockFilter::new(RETURN, 0, 0, 0)];
@@ -55,6 +59,7 @@ impl WireSocket {
         let open = || {
             let protocol = Protocol::from(ALL_PROTOCOLS);
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+            setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
             socket.set_nonblocking(true)?;
             socket.attach_filter(&NOTHING)?;
             bind(socket.as_raw_fd(), &address)?;

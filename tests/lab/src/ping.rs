@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::capture::MARKER;
 use crate::process::{self, Running};
-use crate::{LabError, Namespace};
+use crate::{LabError, Namespace, interrupt};
 
 /// Pings to send: target, number, size. Every packet carries [`MARKER`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Ping<'a> {
     /// Address.
     pub to: &'a str,
@@ -67,15 +68,14 @@ impl<'a> Ping<'a> {
     /// # Errors
     /// As [`process::run`], and [`LabError::Answer`]. Pings without an answer are no error.
     pub fn run(&self, from: &Namespace) -> Result<Answers, LabError> {
-        let finished = self.start(from)?.finish(self.limit(), process::Interruption::Heed)?;
-        let text = finished.stdout + &finished.stderr;
-        Answers::parse(&text).ok_or(LabError::Answer { command: finished.command, answer: text })
+        self.finish(self.start(from)?)
     }
 
     /// Does as [`run`](Self::run), and waits for the answers that are late: `ping` itself gives up
     /// twice the longest round trip after the last packet, or one interval, which a busy machine
     /// exceeds. While an answer is missing, `ping` sends more for the time of `patience`, and at
-    /// least three seconds long; only the first `count` are counted.
+    /// least three seconds long; only the first `count` are counted. Where somebody else counts
+    /// the packets too, [`run_one_by_one`](Self::run_one_by_one) is right.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -84,13 +84,34 @@ impl<'a> Ping<'a> {
         let patience = self.patience.max(Duration::from_secs(3));
         let seconds = (self.interval * self.count + patience).as_secs();
         command.args(["-w", &seconds.to_string(), self.to]);
-        let finished =
-            Running::start(command)?.finish(self.limit(), process::Interruption::Heed)?;
-        let text = finished.stdout + &finished.stderr;
-        match Answers::parse(&text) {
-            Some(answers) => Ok(answers.of_the_first(self.count)),
-            None => Err(LabError::Answer { command: finished.command, answer: text }),
+        Ok(self.finish(Running::start(command)?)?.of_the_first(self.count))
+    }
+
+    /// Sends one after another, each once the one before was answered, and never more than
+    /// `count`, however late the answers are: up to `patience`, and at least three seconds. The
+    /// first without an answer is the last. All are of one flow: they have one identifier.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_one_by_one(&self, from: &Namespace) -> Result<Answers, LabError> {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let identifier = 1 + std::process::id().wrapping_add(call) % 0xffff;
+        let one = Ping { count: 1, patience: self.patience.max(Duration::from_secs(3)), ..*self };
+        let mut all = Answers::default();
+        for _ in 0..self.count {
+            let began = Instant::now();
+            let mut command = one.command(from);
+            command.args(["-e", &identifier.to_string()]);
+            let answers = one.finish(one.started(command)?)?;
+            let answered = answers.received > 0;
+            all.add(answers);
+            if !answered {
+                break;
+            }
+            interrupt::sleep(self.interval.saturating_sub(began.elapsed()))?;
         }
+        Ok(all)
     }
 
     /// Starts pinging and does not wait.
@@ -98,10 +119,19 @@ impl<'a> Ping<'a> {
     /// # Errors
     /// As [`Running::start`].
     pub fn start(&self, from: &Namespace) -> Result<Running, LabError> {
-        let mut command = self.command(from);
+        self.started(self.command(from))
+    }
+
+    fn started(&self, mut command: Command) -> Result<Running, LabError> {
         // No -w: it would send more than `count`.
         command.args(["-W", &format!("{:.1}", self.patience.as_secs_f64()), self.to]);
         Running::start(command)
+    }
+
+    fn finish(&self, running: Running) -> Result<Answers, LabError> {
+        let finished = running.finish(self.limit(), process::Interruption::Heed)?;
+        let text = finished.stdout + &finished.stderr;
+        Answers::parse(&text).ok_or(LabError::Answer { command: finished.command, answer: text })
     }
 
     /// The command without its target.
@@ -154,6 +184,17 @@ impl Answers {
             mtu,
             text: text.to_owned(),
         })
+    }
+
+    /// Adds those of further pings.
+    fn add(&mut self, more: Answers) {
+        self.sent += more.sent;
+        self.received += more.received;
+        self.duplicates += more.duplicates;
+        self.times_us.extend(more.times_us);
+        self.times_us.sort_by(f64::total_cmp);
+        self.mtu = [self.mtu, more.mtu].into_iter().flatten().min();
+        self.text += &more.text;
     }
 
     /// Counts the first packets alone, by their sequence numbers.

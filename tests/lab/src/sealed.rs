@@ -409,9 +409,9 @@ impl SealedLab {
     /// Answers to so many pings of the client's, all of which should be answered.
     ///
     /// # Errors
-    /// As [`Ping::run_until_answered`].
+    /// As [`Ping::run_one_by_one`].
     pub fn pings(&self, count: u32) -> Result<u64, LabError> {
-        Ok(Ping::new(SERVER, count).run_until_answered(&self.client)?.received)
+        Ok(Ping::new(SERVER, count).run_one_by_one(&self.client)?.received)
     }
 
     /// Answers to exactly so many pings of the client's, of which some are to be lost.

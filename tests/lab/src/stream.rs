@@ -15,8 +15,13 @@ use crate::{LabError, Namespace, interrupt};
 
 /// Port that streams are received at.
 const PORT: u16 = 7007;
-/// Time that a receiver waits for the last packets.
-const LAST: Duration = Duration::from_millis(300);
+/// Time without an arrival after which nothing comes any more. A packet that is late on a busy
+/// machine is not lost.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same if as many arrived as were sent: more would be repetitions.
+const QUIET_AFTER_ALL: Duration = Duration::from_millis(200);
+/// Longest time that a receiver waits for the last packets.
+const LAST: Duration = Duration::from_secs(10);
 /// Bytes of the receiver's buffer: a receiver that has no core for a while loses nothing that had
 /// arrived.
 const BUFFER: usize = 8 << 20;
@@ -28,11 +33,15 @@ pub struct Stream {
     stop_receiving: Arc<AtomicBool>,
     sender: Option<JoinHandle<Vec<(u64, Instant)>>>,
     receiver: Option<JoinHandle<Vec<(u64, Instant)>>>,
-    last_arrival: LastArrival,
+    arrivals: Arc<Mutex<Arrivals>>,
 }
 
-/// Time of the last arrival, written by the receiving thread.
-type LastArrival = Arc<Mutex<Option<Instant>>>;
+/// Arrivals so far, written by the receiving thread.
+#[derive(Clone, Copy, Debug, Default)]
+struct Arrivals {
+    count: usize,
+    last: Option<Instant>,
+}
 
 /// Packets of a stream, as sent and as they arrived.
 #[derive(Clone, Debug, Default)]
@@ -73,13 +82,13 @@ impl Stream {
         let target = SocketAddr::new(to_address, PORT);
         let [stop_sending, stop_receiving] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Arc::clone(&stop_receiving);
-        let last_arrival = LastArrival::default();
-        let last = Arc::clone(&last_arrival);
-        let receiver = std::thread::spawn(move || receive(&receiving, &stop, &last));
+        let arrivals = Arc::<Mutex<Arrivals>>::default();
+        let counted = Arc::clone(&arrivals);
+        let receiver = std::thread::spawn(move || receive(&receiving, &stop, &counted));
         let stop = Arc::clone(&stop_sending);
         let sender = std::thread::spawn(move || send(&sending, target, bytes, interval, &stop));
         let (sender, receiver) = (Some(sender), Some(receiver));
-        Ok(Stream { stop_sending, stop_receiving, sender, receiver, last_arrival })
+        Ok(Stream { stop_sending, stop_receiving, sender, receiver, arrivals })
     }
 
     /// Waits until a packet arrives after `moment`, at most `limit` from now. Returns whether one
@@ -90,8 +99,7 @@ impl Stream {
     pub fn wait_for_arrival(&self, moment: Instant, limit: Duration) -> Result<bool, LabError> {
         let end = Instant::now() + limit;
         loop {
-            let last = *self.last_arrival.lock().unwrap_or_else(PoisonError::into_inner);
-            if last.is_some_and(|last| last > moment) {
+            if self.arrivals().last.is_some_and(|last| last > moment) {
                 return Ok(true);
             }
             if Instant::now() >= end {
@@ -111,13 +119,31 @@ impl Stream {
         self.stop_sending.store(true, Ordering::Relaxed);
         if let Some(sender) = self.sender.take() {
             delivery.sent = sender.join().unwrap_or_default();
-            std::thread::sleep(LAST);
+            self.wait_for_the_last(delivery.sent.len());
         }
         self.stop_receiving.store(true, Ordering::Relaxed);
         if let Some(receiver) = self.receiver.take() {
             delivery.arrived = receiver.join().unwrap_or_default();
         }
         delivery
+    }
+
+    /// Waits until nothing comes any more.
+    fn wait_for_the_last(&self, sent: usize) {
+        let end = Instant::now();
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let Arrivals { count, last } = self.arrivals();
+            let quiet = if count < sent { QUIET } else { QUIET_AFTER_ALL };
+            let since = last.map_or(end, |last| last.max(end));
+            if since.elapsed() >= quiet || end.elapsed() >= LAST {
+                return;
+            }
+        }
+    }
+
+    fn arrivals(&self) -> Arrivals {
+        *self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -157,19 +183,29 @@ fn send(
     sent
 }
 
-fn receive(socket: &UdpSocket, stop: &AtomicBool, last: &LastArrival) -> Vec<(u64, Instant)> {
+/// Receives until it is told to stop and nothing is left that had arrived.
+fn receive(
+    socket: &UdpSocket,
+    stop: &AtomicBool,
+    arrivals: &Mutex<Arrivals>,
+) -> Vec<(u64, Instant)> {
     let mut arrived = Vec::new();
     let mut buffer = [0; 2048];
-    while !stop.load(Ordering::Relaxed) {
-        let Ok(length) = socket.recv(&mut buffer) else { continue };
+    loop {
+        let Ok(length) = socket.recv(&mut buffer) else {
+            match stop.load(Ordering::Relaxed) {
+                true => return arrived,
+                false => continue,
+            }
+        };
         let number = buffer[..length].strip_prefix(&MARKER).and_then(|rest| rest.first_chunk());
         if let Some(number) = number {
             let now = Instant::now();
             arrived.push((u64::from_be_bytes(*number), now));
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+            *arrivals = Arrivals { count: arrived.len(), last: Some(now) };
         }
     }
-    arrived
 }
 
 impl Delivery {

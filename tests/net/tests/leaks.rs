@@ -19,7 +19,8 @@ fn without_a_daemon_everything_crosses_in_clear() {
     let capture = lab.gateways.capture(Scope::Heads).unwrap();
     lab.flows_again();
     let tally = Tally::of(&capture.stop().unwrap()).unwrap();
-    assert_eq!((tally.clear, tally.esp), (20, 0), "{tally:?}");
+    // It asks again where an answer was late.
+    assert!(tally.clear >= 20 && tally.esp == 0, "{tally:?}");
 }
 
 #[test]
@@ -307,7 +308,7 @@ fn detach_opens_and_only_detach() {
         assert!(opened.status.success(), "{}{}", opened.stdout, opened.stderr);
     }
     let capture = lab.gateways.capture(Scope::Heads).unwrap();
-    let open = Ping::new(&to, 10).run_until_answered(&lab.gateways.site(1).host).unwrap();
+    let open = Ping::new(&to, 10).run_one_by_one(&lab.gateways.site(1).host).unwrap();
     assert!(open.all_answered(), "{}", open.text);
     let tally = Tally::of(&capture.stop().unwrap()).unwrap();
     assert_eq!((tally.clear, tally.esp), (20, 0));
