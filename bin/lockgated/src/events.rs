@@ -5,17 +5,14 @@
 //! reader wants.
 //!
 //! Not crate `tracing`: the ring, the stream and the limit by kind and subject are most of this and
-//! would stay; a line on stderr is one call.
+//! would stay.
 //!
 //! Events of one kind about one subject are reported once a second at most. Those in between are
 //! not lost: the last of them follows when the second is over ([`Events::report_held`]) and says
 //! how many there were. Changes of the configuration and of what is open are always reported.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt::{Display, Write as _};
-use std::io::Write as _;
-use std::os::fd::AsFd;
-use std::os::linux::fs::MetadataExt;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,13 +22,17 @@ use tokio::sync::broadcast;
 use crate::who::Uid;
 
 mod filter;
+mod log;
 
 pub(crate) use filter::Filter;
+use log::Log;
 
 /// A kind about a subject is told at most once in this time.
 const QUIET: Duration = Duration::from_secs(1);
 /// Subjects that the limit tells apart; beyond, all of a kind are one.
 const MAX_SUBJECTS: usize = 1024;
+/// Time that lines on stderr have at the end.
+const LAST_LINES: Duration = Duration::from_secs(1);
 /// Detail that says how many events this one stands for beside itself.
 const REPEATED: &str = "repeated";
 
@@ -435,12 +436,12 @@ pub(crate) struct Events {
 }
 
 struct SharedState {
-    log: Log,
     state: Mutex<State>,
     sender: broadcast::Sender<Event>,
 }
 
 struct State {
+    log: Log,
     number: u64,
     kept: VecDeque<Event>,
     /// Rate limits, by kind and subject.
@@ -461,33 +462,23 @@ struct HeldEvents {
     count: u64,
 }
 
-/// Destination and format of log lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Log {
-    /// journald has its own clock, and reads the severity as `<N>`.
-    Journal,
-    /// A terminal or a file.
-    Plain,
-    #[cfg(test)]
-    Nowhere,
-}
-
 impl Events {
     /// A ring without events, which writes to stderr.
     pub(crate) fn new() -> Events {
-        Events::with(if stderr_is_journal() { Log::Journal } else { Log::Plain })
+        Events::with(Log::on_stderr())
     }
 
     fn with(log: Log) -> Events {
         let (sender, _) = broadcast::channel(api::MAX_EVENTS_WAITING);
         let kept = VecDeque::with_capacity(api::MAX_EVENTS_KEPT);
         let state = Mutex::new(State {
+            log,
             number: 0,
             kept,
             limits: HashMap::new(),
             counts: [0; Kind::ALL.len()],
         });
-        Events { shared: Arc::new(SharedState { log, state, sender }) }
+        Events { shared: Arc::new(SharedState { state, sender }) }
     }
 
     /// Records what happened. `subject` is a port's, a peer's or an SA's name, or empty: the part
@@ -521,7 +512,8 @@ impl Events {
         (state.kept.iter().cloned().collect(), receiver)
     }
 
-    /// Reports events that were held back and whose second is over.
+    /// Reports events that were held back and whose second is over, and writes the lines that
+    /// found no room.
     pub(crate) fn report_held(&self) {
         self.report_held_at(Instant::now());
     }
@@ -536,13 +528,15 @@ impl Events {
         }
     }
 
-    /// Reports all events that were held back, before the daemon ends.
+    /// Reports all events that were held back, before the daemon ends. Whoever reads stderr has a
+    /// second to do so.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         let limits = std::mem::take(&mut state.limits);
         limits.into_values().filter_map(|limit| limit.held).for_each(|held| {
             self.tell(&mut state, held.into_event());
         });
+        state.log.finish(Instant::now() + LAST_LINES);
     }
 
     /// Returns how often each kind happened, events held back by the rate limit included.
@@ -605,12 +599,13 @@ impl Events {
         // Times are of one length, so that their text sorts as they do.
         due.sort_by(|one, other| one.time.cmp(&other.time));
         due.into_iter().for_each(|event| self.tell(&mut state, event));
+        state.log.write_on();
     }
 
     fn tell(&self, state: &mut State, mut event: Event) {
         state.number += 1;
         event.number = state.number;
-        self.shared.log.write(&event);
+        state.log.put(&event);
         if state.kept.len() == api::MAX_EVENTS_KEPT {
             state.kept.pop_front();
         }
@@ -671,66 +666,13 @@ pub(crate) fn lost(count: u64) -> Event {
     event(Kind::EventsLost, "", message, None, &[("count", &count)])
 }
 
-impl Log {
-    fn write(self, event: &Event) {
-        let severity = Kind::named(&event.kind).map_or(Severity::Notice, Kind::severity);
-        let line = match self {
-            Log::Journal => format!("<{}>{}\n", severity as u8, line(event)),
-            Log::Plain => format!("{} {} {}\n", event.time, event.severity, line(event)),
-            #[cfg(test)]
-            Log::Nowhere => return,
-        };
-        // One call a line; and where stderr is gone, the ring and the stream are not.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
-    }
-}
-
-/// `port_down wan: its link is down (ifindex=3) by uid 0`: one line, whatever stands in it. The
-/// subject is left out where the kind says it.
-fn line(event: &Event) -> String {
-    let mut text = event.kind.clone();
-    if Kind::named(&event.kind).is_none_or(|kind| kind.part() != event.subject) {
-        let _ = write!(text, " {}", event.subject);
-    }
-    let _ = write!(text, ": {}", event.message);
-    let mut details: Vec<_> = event.details.iter().collect();
-    details.sort_by_key(|(name, _)| *name);
-    for (place, (name, value)) in details.iter().enumerate() {
-        let _ = write!(text, "{}{name}={value}", if place == 0 { " (" } else { ", " });
-    }
-    if !details.is_empty() {
-        text.push(')');
-    }
-    if let Some(uid) = event.uid {
-        let _ = write!(text, " by uid {uid}");
-    }
-    // What strangers chose (a netdev's name, a word of a refused file) begins no line of its own.
-    let mut one = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => one.push_str(" | "),
-            c if c.is_control() => one.extend(c.escape_default()),
-            c => one.push(c),
-        }
-    }
-    one
-}
-
-/// Returns whether stderr is a stream to journald: `JOURNAL_STREAM` names its device and inode
-/// (systemd.exec(5)).
-fn stderr_is_journal() -> bool {
-    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
-    let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() else { return false };
-    let metadata = std::fs::File::from(stderr).metadata();
-    metadata.is_ok_and(|metadata| stream == format!("{}:{}", metadata.st_dev(), metadata.st_ino()))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::log::line;
     use super::*;
 
     fn events() -> Events {
-        Events::with(Log::Nowhere)
+        Events::with(Log::to(None, log::Format::Plain))
     }
 
     fn at(events: &Events, kind: Kind, subject: &str, message: &str, now: Instant) {
