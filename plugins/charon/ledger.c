@@ -132,12 +132,19 @@ bool lg_ledger_name(struct lg_entry *entry, const uint8_t *names, size_t length)
 	return true;
 }
 
+/* Bytes of a policy's name, which is all but PRIORITY, the last field: a u32. */
+static size_t name_length(size_t length)
+{
+	return length < 8 ? 0 : length - 8;
+}
+
 static void chain(struct lg_ledger *ledger, struct lg_entry *entry)
 {
 	struct lg_entry **head;
 
-	entry->hash = entry->kind == LG_ENTRY_POLICY ? hash_bytes(entry->fields, entry->length) :
-						       hash_spi(entry->spi);
+	entry->hash = entry->kind == LG_ENTRY_POLICY ?
+			      hash_bytes(entry->fields, name_length(entry->length)) :
+			      hash_spi(entry->spi);
 	head = &ledger->chains[entry->hash % CHAINS];
 	entry->chain = *head;
 	*head = entry;
@@ -196,26 +203,53 @@ bool lg_ledger_rewrite(struct lg_ledger *ledger, struct lg_entry *entry, const u
 	return true;
 }
 
+/* A port may change without a word where ESP comes in, but charon names what it sends by the port. */
+static bool is_for(const struct lg_entry *entry, const struct lg_address *destination)
+{
+	return lg_same_host(&entry->destination, destination) &&
+	       (entry->direction != LG_OUTBOUND || entry->destination.port == destination->port);
+}
+
 struct lg_entry *lg_ledger_sa(struct lg_ledger *ledger, uint32_t spi,
 			      const struct lg_address *destination)
 {
 	struct lg_entry *at = ledger->chains[hash_spi(spi) % CHAINS];
 
-	while (at && (at->kind == LG_ENTRY_POLICY || at->spi != spi ||
-		      !lg_same_host(&at->destination, destination)))
+	while (at && (at->kind == LG_ENTRY_POLICY || at->spi != spi || !is_for(at, destination)))
+		at = at->chain;
+	return at;
+}
+
+struct lg_entry *lg_ledger_reserved(struct lg_ledger *ledger, uint32_t spi)
+{
+	struct lg_entry *at = ledger->chains[hash_spi(spi) % CHAINS];
+
+	while (at && (at->kind != LG_ENTRY_SPI || at->spi != spi))
+		at = at->chain;
+	return at;
+}
+
+/* The policy with the same first bytes. */
+static struct lg_entry *find_policy(struct lg_ledger *ledger, const uint8_t *fields, size_t length,
+				    size_t same)
+{
+	uint32_t hash = hash_bytes(fields, name_length(length));
+	struct lg_entry *at = ledger->chains[hash % CHAINS];
+
+	while (at && (at->kind != LG_ENTRY_POLICY || at->length != length ||
+		      memcmp(at->fields, fields, same) != 0))
 		at = at->chain;
 	return at;
 }
 
 struct lg_entry *lg_ledger_policy(struct lg_ledger *ledger, const uint8_t *fields, size_t length)
 {
-	uint32_t hash = hash_bytes(fields, length);
-	struct lg_entry *at = ledger->chains[hash % CHAINS];
+	return find_policy(ledger, fields, length, length);
+}
 
-	while (at && (at->kind != LG_ENTRY_POLICY || at->length != length ||
-		      memcmp(at->fields, fields, length) != 0))
-		at = at->chain;
-	return at;
+struct lg_entry *lg_ledger_twin(struct lg_ledger *ledger, const uint8_t *fields, size_t length)
+{
+	return find_policy(ledger, fields, length, name_length(length));
 }
 
 struct lg_entry *lg_ledger_first(struct lg_ledger *ledger)

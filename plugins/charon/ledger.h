@@ -66,12 +66,16 @@ void lg_ledger_drop(struct lg_ledger *ledger, struct lg_entry *entry);
 bool lg_ledger_rewrite(struct lg_ledger *ledger, struct lg_entry *entry, const uint8_t *fields,
 		       size_t length);
 
-/* A reserved SPI or an SA by its number and destination, whose port does not count. */
+/* A reserved SPI or an SA by its number and destination, whose port counts for outbound SAs alone. */
 struct lg_entry *lg_ledger_sa(struct lg_ledger *ledger, uint32_t spi,
 			      const struct lg_address *destination);
-/* The policy with exactly these fields. */
+/* The reservation of an SPI: charon may have another address by the time it puts the SA. */
+struct lg_entry *lg_ledger_reserved(struct lg_ledger *ledger, uint32_t spi);
+/* The policy with exactly these fields, of which PRIORITY is the last. */
 struct lg_entry *lg_ledger_policy(struct lg_ledger *ledger, const uint8_t *fields,
 				  size_t length);
+/* The newest policy with these fields, whatever its PRIORITY: for lockgated they are one. */
+struct lg_entry *lg_ledger_twin(struct lg_ledger *ledger, const uint8_t *fields, size_t length);
 /* The oldest entry; go on by `next`. */
 struct lg_entry *lg_ledger_first(struct lg_ledger *ledger);
 size_t lg_ledger_count(const struct lg_ledger *ledger, enum lg_entry_kind kind);

@@ -412,6 +412,11 @@ bool lg_link_up(struct lg_link *link)
 	return up;
 }
 
+void lg_link_extend(struct lg_link *link, int64_t more)
+{
+	link->greeted_by += more;
+}
+
 uint64_t lg_link_incarnation(const struct lg_link *link)
 {
 	return link->incarnation;

@@ -21,7 +21,7 @@
 #define LG_ANSWER_MS 2000
 /* Time between two attempts to connect, and between two ticks. */
 #define LG_RETRY_MS 1000
-/* Time limit of connecting, with all that the owner repeats then. */
+/* Time limit of connecting, with what the owner repeats then: more, if that is much. */
 #define LG_GREETING_MS 30000
 
 struct lg_event {
@@ -89,6 +89,8 @@ void lg_link_unlock(struct lg_link *link);
 
 /* Connects if there is no connection; false if there is none after that. */
 bool lg_link_up(struct lg_link *link);
+/* Gives the owner so many more milliseconds to repeat what it has. */
+void lg_link_extend(struct lg_link *link, int64_t more);
 /* The incarnation of this connection; 0 without one. */
 uint64_t lg_link_incarnation(const struct lg_link *link);
 /* The buffer for the next request, in locked memory; it is wiped when it was sent. */

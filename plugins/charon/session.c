@@ -8,6 +8,10 @@
 #include "ledger.h"
 
 #define SPI_TRIES 64
+/* Refused policies that are asked for again at a time. */
+#define LG_AGAIN 16
+/* Time to repeat an SA or a policy, of which there may be very many. */
+#define LG_REPEAT_MS 5
 
 struct lg_session {
 	struct lg_link *link;
@@ -17,6 +21,8 @@ struct lg_session {
 	uint64_t incarnation;
 	/* It was logged that keys are in memory that can be swapped out. */
 	bool told_unlocked;
+	/* Refusals are not logged: they were. */
+	bool is_quiet;
 };
 
 static const char *status_name(uint16_t status)
@@ -46,8 +52,9 @@ static enum lg_result judge(struct lg_session *session, enum lg_asked asked,
 	}
 	if (answer->status == LG_DONE)
 		return LG_RESULT_DONE;
-	lg_link_log(session->link, "%s: lockgated says: %s%s%s", what,
-		    status_name(answer->status), answer->text[0] ? ": " : "", answer->text);
+	if (!session->is_quiet)
+		lg_link_log(session->link, "%s: lockgated says: %s%s%s", what,
+			    status_name(answer->status), answer->text[0] ? ": " : "", answer->text);
 	return answer->status == LG_UNKNOWN ? LG_RESULT_UNKNOWN : LG_RESULT_REFUSED;
 }
 
@@ -115,23 +122,6 @@ static void lose(struct lg_session *session, struct lg_entry *entry, enum end en
 		tell_expired(session, entry, end);
 }
 
-static void on_tick(void *owner)
-{
-	struct lg_session *session = owner;
-	struct lg_entry *entry;
-	int64_t now = lg_now();
-
-	/* Renewing needs lockgated; until it is back there is no use in it. */
-	if (!lg_link_incarnation(session->link))
-		return;
-	for (entry = lg_ledger_first(session->ledger); entry; entry = entry->next) {
-		if (entry->kind != LG_ENTRY_SA || !entry->lost || now < entry->tell_at)
-			continue;
-		entry->tell_at = now + LG_REMIND_MS;
-		tell_expired(session, entry, ENDED);
-	}
-}
-
 /* --- repeating -------------------------------------------------------------------------------- */
 
 static bool repeat_sa(struct lg_session *session, struct lg_entry *entry)
@@ -156,10 +146,58 @@ static bool repeat_sa(struct lg_session *session, struct lg_entry *entry)
 	return true;
 }
 
+static enum lg_result ask_to_delete(struct lg_session *session, const struct lg_sa_id *id)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	if (!begin(session, &request, LG_DELETE_SA))
+		return LG_RESULT_DOWN;
+	put_id(&request, id);
+	return ask(session, &request, &answer, "deleting an SA");
+}
+
+/* Ends an SA that lockgated has; false: the link broke. */
+static bool end_sa(struct lg_session *session, struct lg_entry *entry)
+{
+	const struct lg_view view = { .fields = entry->fields, .length = entry->length };
+	struct lg_sa_id id = { .destination = entry->destination, .spi = entry->spi };
+
+	if (!lg_read_address(&view, LG_SOURCE, &id.source) ||
+	    ask_to_delete(session, &id) == LG_RESULT_DOWN)
+		return false;
+	lose(session, entry, ENDED);
+	return true;
+}
+
+static bool has_spi(const struct lg_entry *policy)
+{
+	const struct lg_view view = { .fields = policy->fields, .length = policy->length };
+	uint32_t spi;
+
+	return lg_read_u32(&view, LG_SPI, &spi) && spi != 0;
+}
+
+/* The SA of a policy; NULL: it is a trap or a shunt, or the SA is gone. */
+static struct lg_entry *sa_of(struct lg_session *session, const struct lg_entry *policy)
+{
+	const struct lg_view view = { .fields = policy->fields, .length = policy->length };
+	struct lg_address destination;
+	struct lg_entry *sa;
+	uint32_t spi;
+
+	if (!lg_read_u32(&view, LG_SPI, &spi) || !spi ||
+	    !lg_read_address(&view, LG_DESTINATION, &destination))
+		return NULL;
+	sa = lg_ledger_sa(session->ledger, spi, &destination);
+	return sa && sa->kind == LG_ENTRY_SA && !sa->lost ? sa : NULL;
+}
+
 static bool repeat_policy(struct lg_session *session, struct lg_entry *entry, uint64_t incarnation)
 {
 	struct lg_builder request;
 	struct lg_answer answer;
+	struct lg_entry *sa;
 
 	lg_link_begin(session->link, &request, LG_ADD_POLICY);
 	lg_put_encoded(&request, entry->fields, entry->length);
@@ -172,11 +210,52 @@ static bool repeat_policy(struct lg_session *session, struct lg_entry *entry, ui
 		return false;
 	case LG_RESULT_REFUSED:
 	case LG_RESULT_UNKNOWN:
-		/* charon cannot be told; the next incarnation may think otherwise. */
+		/* charon is told by the end of the SA. Of a trap it cannot be; lockgated may have
+		 * another configuration later. */
 		entry->incarnation = 0;
-		return true;
+		entry->tell_at = lg_now() + LG_REMIND_MS;
+		sa = sa_of(session, entry);
+		return !sa || end_sa(session, sa);
 	}
 	return true;
+}
+
+/* Asks again for policies that were refused, a few at a time. */
+static void ask_again(struct lg_session *session)
+{
+	const uint64_t incarnation = lg_link_incarnation(session->link);
+	int64_t now = lg_now();
+	struct lg_entry *entry;
+	int asked = 0;
+
+	for (entry = lg_ledger_first(session->ledger); entry && asked < LG_AGAIN; entry = entry->next) {
+		if (entry->kind != LG_ENTRY_POLICY || entry->incarnation || has_spi(entry) ||
+		    now < entry->tell_at)
+			continue;
+		asked++;
+		session->is_quiet = true;
+		if (!repeat_policy(session, entry, incarnation))
+			asked = LG_AGAIN;
+		session->is_quiet = false;
+	}
+}
+
+static void on_tick(void *owner)
+{
+	struct lg_session *session = owner;
+	struct lg_entry *entry;
+	int64_t now = lg_now();
+
+	/* Renewing needs lockgated; until it is back there is no use in it. */
+	if (!lg_link_incarnation(session->link))
+		return;
+	for (entry = lg_ledger_first(session->ledger); entry; entry = entry->next) {
+		if (entry->kind != LG_ENTRY_SA || !entry->lost || now < entry->tell_at)
+			continue;
+		entry->tell_at = now + LG_REMIND_MS;
+		tell_expired(session, entry, ENDED);
+	}
+	ask_again(session);
 }
 
 /* Forgets reservations and gives up SAs of incarnations that are gone. */
@@ -242,6 +321,9 @@ static bool on_connected(void *owner, uint64_t incarnation)
 	if (session->incarnation != incarnation)
 		give_up_others(session, incarnation);
 	session->incarnation = incarnation;
+	lg_link_extend(session->link, LG_REPEAT_MS *
+					      (lg_ledger_count(session->ledger, LG_ENTRY_SA) +
+					       lg_ledger_count(session->ledger, LG_ENTRY_POLICY)));
 	for (entry = lg_ledger_first(session->ledger); entry && still_up; entry = entry->next) {
 		if (entry->kind == LG_ENTRY_POLICY)
 			still_up = repeat_policy(session, entry, incarnation);
@@ -294,9 +376,12 @@ enum lg_result lg_session_spi(struct lg_session *session, const struct lg_addres
 /* Keeps an SA that was accepted, in place of the reservation of its SPI. */
 static void keep_sa(struct lg_session *session, struct lg_entry *entry)
 {
-	struct lg_entry *reserved = lg_ledger_sa(session->ledger, entry->spi, &entry->destination);
+	struct lg_entry *reserved = lg_ledger_reserved(session->ledger, entry->spi);
+	struct lg_entry *before = lg_ledger_sa(session->ledger, entry->spi, &entry->destination);
 
-	if (reserved && (reserved->kind == LG_ENTRY_SPI || reserved->lost))
+	if (before && before->kind == LG_ENTRY_SA && before->lost)
+		lg_ledger_drop(session->ledger, before);
+	if (reserved && entry->direction == LG_INBOUND)
 		lg_ledger_drop(session->ledger, reserved);
 	entry->incarnation = session->incarnation;
 	lg_ledger_keep(session->ledger, entry);
@@ -349,6 +434,10 @@ enum lg_result lg_session_add_sa(struct lg_session *session, const struct lg_sa_
 		lg_put_u8(&request, LG_REPEAT, 0);
 		result = ask(session, &request, &answer, "adding an SA");
 	}
+	/* charon goes on without the outbound SA of a rekeying, and would send nothing until the next
+	 * one. */
+	if (result == LG_RESULT_DOWN && direction == LG_OUTBOUND)
+		tell_expired(session, entry, ENDED);
 	if (result == LG_RESULT_DONE)
 		keep_sa(session, entry);
 	else if (entry)
@@ -446,17 +535,6 @@ static enum lg_result ask_to_move(struct lg_session *session, const struct lg_sa
 	if (selectors)
 		put_selectors(&request, selectors);
 	return ask(session, &request, &answer, "moving an SA");
-}
-
-static enum lg_result ask_to_delete(struct lg_session *session, const struct lg_sa_id *id)
-{
-	struct lg_builder request;
-	struct lg_answer answer;
-
-	if (!begin(session, &request, LG_DELETE_SA))
-		return LG_RESULT_DOWN;
-	put_id(&request, id);
-	return ask(session, &request, &answer, "deleting an SA");
 }
 
 /*
@@ -613,15 +691,10 @@ enum lg_result lg_session_flush_sas(struct lg_session *session)
 
 /* --- policies --------------------------------------------------------------------------------- */
 
-static bool has_spi(const struct lg_builder *fields)
+/* A trap or a shunt, or one whose SA charon has and the next connection repeats. */
+static bool may_wait(struct lg_session *session, const struct lg_entry *policy)
 {
-	const struct lg_view view = {
-		.fields = fields->bytes + LG_HEADER_BYTES,
-		.length = fields->used - LG_HEADER_BYTES,
-	};
-	uint32_t spi;
-
-	return lg_read_u32(&view, LG_SPI, &spi) && spi != 0;
+	return !has_spi(policy) || sa_of(session, policy);
 }
 
 enum lg_result lg_session_add_policy(struct lg_session *session, const struct lg_builder *fields)
@@ -644,8 +717,8 @@ enum lg_result lg_session_add_policy(struct lg_session *session, const struct lg
 		result = ask(session, &request, &answer, "adding a policy");
 		entry->incarnation = session->incarnation;
 	}
-	if (result == LG_RESULT_DOWN && entry && !has_spi(fields)) {
-		lg_link_log(session->link, "a trap or shunt waits for lockgated");
+	if (result == LG_RESULT_DOWN && entry && may_wait(session, entry)) {
+		lg_link_log(session->link, "a policy waits for lockgated");
 		entry->incarnation = 0;
 		result = LG_RESULT_DONE;
 	}
@@ -657,26 +730,50 @@ enum lg_result lg_session_add_policy(struct lg_session *session, const struct lg
 	return result;
 }
 
+/*
+ * Asks for the end of a policy that the ledger has no more. charon adds a trap anew before it takes
+ * the one that it replaces away; lockgated has one of a name, and that is the twin then.
+ */
+static enum lg_result ask_to_forget(struct lg_session *session, const uint8_t *bytes, size_t length,
+				    uint64_t incarnation)
+{
+	struct lg_entry *twin = lg_ledger_twin(session->ledger, bytes, length);
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	if (twin) {
+		if (memcmp(twin->fields, bytes, length) == 0)
+			twin->incarnation = incarnation;
+		else
+			/* lockgated may have the other PRIORITY. */
+			repeat_policy(session, twin, incarnation);
+		return LG_RESULT_DONE;
+	}
+	if (!begin(session, &request, LG_DELETE_POLICY))
+		return LG_RESULT_DONE;
+	lg_put_encoded(&request, bytes, length);
+	return ask(session, &request, &answer, "deleting a policy");
+}
+
 enum lg_result lg_session_delete_policy(struct lg_session *session,
 					const struct lg_builder *fields)
 {
-	enum lg_result result = LG_RESULT_DONE;
-	struct lg_builder request;
-	struct lg_answer answer;
+	const uint8_t *bytes = fields->bytes + LG_HEADER_BYTES;
+	const size_t length = fields->used - LG_HEADER_BYTES;
+	enum lg_result result = LG_RESULT_UNKNOWN;
 	struct lg_entry *entry;
+	uint64_t incarnation;
+	bool live;
 
 	lg_link_lock(session->link);
 	lg_link_up(session->link);
-	entry = lg_ledger_policy(session->ledger, fields->bytes + LG_HEADER_BYTES,
-				 fields->used - LG_HEADER_BYTES);
-	if (!entry) {
-		result = LG_RESULT_UNKNOWN;
-	} else if (is_live(session, entry) && begin(session, &request, LG_DELETE_POLICY)) {
-		lg_put_encoded(&request, entry->fields, entry->length);
-		result = ask(session, &request, &answer, "deleting a policy");
-	}
-	if (entry)
+	entry = lg_ledger_policy(session->ledger, bytes, length);
+	if (entry) {
+		incarnation = entry->incarnation;
+		live = is_live(session, entry);
 		lg_ledger_drop(session->ledger, entry);
+		result = live ? ask_to_forget(session, bytes, length, incarnation) : LG_RESULT_DONE;
+	}
 	lg_link_unlock(session->link);
 	return result;
 }

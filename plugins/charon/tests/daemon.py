@@ -105,7 +105,9 @@ class Message:
         return self.get("DESTINATION")[:-2], self.number_of("SPI")
 
     def policy(self):
-        return tuple((name, value) for name, value in self.fields if name != "REPEAT")
+        """The name of a policy: lockgated has one of a name."""
+        without = "REPEAT", "PRIORITY"
+        return tuple((name, value) for name, value in self.fields if name not in without)
 
     def __repr__(self):
         return f"{self.kind}(spi={self.get('SPI').hex() if self.get('SPI') else None})"
@@ -133,7 +135,7 @@ class Daemon:
         self.sas = {}
         self.names = {}
         self.reserved = set()
-        self.policies = []
+        self.policies = set()
         self.connected = threading.Event()
         self.repeated = threading.Event()
 
@@ -255,12 +257,12 @@ class Daemon:
         return field("STATUS", struct.pack(">H", status)) + more
 
     def do_hello(self, _):
-        self.seen_sas, self.seen_policies = set(), []
+        self.seen_sas, self.seen_policies = set(), set()
         return DONE, b""
 
     def do_repeated(self, _):
         self.sas = {key: sa for key, sa in self.sas.items() if key in self.seen_sas}
-        self.policies = list(self.seen_policies)
+        self.policies = set(self.seen_policies)
         return DONE, b""
 
     def do_get_spi(self, request):
@@ -306,8 +308,8 @@ class Daemon:
         return (DONE if self.sas.pop(key, None) else UNKNOWN), b""
 
     def do_add_policy(self, request):
-        self.policies.append(request.policy())
-        self.seen_policies.append(request.policy())
+        self.policies.add(request.policy())
+        self.seen_policies.add(request.policy())
         return DONE, b""
 
     def do_query_policy(self, _):
@@ -317,8 +319,7 @@ class Daemon:
         if request.policy() not in self.policies:
             return UNKNOWN, b""
         self.policies.remove(request.policy())
-        if request.policy() in self.seen_policies:
-            self.seen_policies.remove(request.policy())
+        self.seen_policies.discard(request.policy())
         return DONE, b""
 
     def do_name_sa(self, request):
@@ -335,7 +336,7 @@ class Daemon:
         return DONE, b""
 
     def do_flush_policies(self, _):
-        self.policies = []
+        self.policies = set()
         return DONE, b""
 
     # What lockgated tells.

@@ -31,6 +31,7 @@ struct seen {
 	uint16_t kind;
 	uint64_t incarnation;
 	uint32_t spi;
+	uint32_t priority;
 	int repeat;
 	bool has_key;
 };
@@ -43,8 +44,10 @@ enum manner {
 	CLOSES_AFTER,
 	/* Answers a repeated SA so. */
 	REFUSES_REPEATS,
-	/* Refuses to move an SA. */
+	/* Refuses to move an SA; to add one; to add a policy. */
 	REFUSES_MOVES,
+	REFUSES_SAS,
+	REFUSES_POLICIES,
 	/* Tells 500 events before each answer. */
 	FLOODS,
 };
@@ -115,6 +118,7 @@ static bool handle(struct peer *peer, int connection, const struct lg_view *requ
 		.has_key = lg_find(request, LG_KEY, &length),
 	};
 	lg_read_u32(request, LG_SPI, &seen->spi);
+	lg_read_u32(request, LG_PRIORITY, &seen->priority);
 	name = lg_find(request, LG_IKE, &length);
 	if (name && length < sizeof(peer->name)) {
 		memset(peer->name, 0, sizeof(peer->name));
@@ -128,7 +132,9 @@ static bool handle(struct peer *peer, int connection, const struct lg_view *requ
 		return false;
 	if (peer->manner == REFUSES_REPEATS && seen->repeat == 1)
 		status = request->kind == LG_ADD_SA ? LG_KEY_USED : LG_REFUSED;
-	if (peer->manner == REFUSES_MOVES && request->kind == LG_UPDATE_SA)
+	if ((peer->manner == REFUSES_MOVES && request->kind == LG_UPDATE_SA) ||
+	    (peer->manner == REFUSES_SAS && request->kind == LG_ADD_SA) ||
+	    (peer->manner == REFUSES_POLICIES && request->kind == LG_ADD_POLICY))
 		status = LG_REFUSED;
 	for (uint32_t i = 0; peer->manner == FLOODS && request->kind != LG_HELLO && i < 500; i++)
 		tell(connection, peer->incarnation, i);
@@ -334,21 +340,28 @@ static enum lg_result add_sa(struct rig *rig, uint32_t spi, enum lg_direction di
 }
 
 static void policy_fields(struct lg_builder *fields, uint8_t *bytes, size_t room, uint32_t spi,
-			  uint32_t priority)
+			  uint32_t priority, const struct lg_address *to)
 {
 	lg_begin(fields, bytes, room, LG_ADD_POLICY);
 	lg_put_u8(fields, LG_DIRECTION, LG_OUTBOUND);
+	lg_put_address(fields, LG_DESTINATION, to);
 	lg_put_u32(fields, LG_SPI, spi);
 	lg_put_u32(fields, LG_PRIORITY, priority);
 }
 
-static enum lg_result add_policy(struct rig *rig, uint32_t spi, uint32_t priority)
+static enum lg_result add_policy_to(struct rig *rig, uint32_t spi, uint32_t priority,
+				    const struct lg_address *to)
 {
 	uint8_t bytes[256];
 	struct lg_builder fields;
 
-	policy_fields(&fields, bytes, sizeof(bytes), spi, priority);
+	policy_fields(&fields, bytes, sizeof(bytes), spi, priority, to);
 	return lg_session_add_policy(rig->session, &fields);
+}
+
+static enum lg_result add_policy(struct rig *rig, uint32_t spi, uint32_t priority)
+{
+	return add_policy_to(rig, spi, priority, &THERE);
 }
 
 static enum lg_result delete_policy(struct rig *rig, uint32_t spi, uint32_t priority)
@@ -356,7 +369,7 @@ static enum lg_result delete_policy(struct rig *rig, uint32_t spi, uint32_t prio
 	uint8_t bytes[256];
 	struct lg_builder fields;
 
-	policy_fields(&fields, bytes, sizeof(bytes), spi, priority);
+	policy_fields(&fields, bytes, sizeof(bytes), spi, priority, &THERE);
 	return lg_session_delete_policy(rig->session, &fields);
 }
 
@@ -708,7 +721,7 @@ static void a_refused_repetition_ends_the_sa(void)
 	peer_stop(&rig->peer);
 	peer_manner(&rig->peer, REFUSES_REPEATS, 0);
 	peer_start(&rig->peer, 7);
-	WAIT(rig_hard(rig) == 2, 2500);
+	WAIT(rig_hard(rig) == 2, 6000);
 	if (!SANITIZED)
 		assert(copies_of_key(1) == 0 && copies_of_key(0xabc) == 0);
 	peer_stop(&rig->peer);
@@ -756,6 +769,114 @@ static void a_trap_waits_and_an_sa_does_not(void)
 	rig_destroy(rig);
 }
 
+static const struct seen *last_seen(struct rig *rig)
+{
+	return &rig->peer.seen[(peer_count(&rig->peer) - 1) % SEEN];
+}
+
+/* As charon replaces a trap: lockgated has one policy of a name. */
+static void a_trap_that_is_put_again_goes_with_the_last_of_them(void)
+{
+	struct rig *rig = rig_with_sas();
+	unsigned before;
+
+	assert(add_policy(rig, 0, 2) == LG_RESULT_DONE);
+	before = peer_count(&rig->peer);
+	assert(delete_policy(rig, 0, 2) == LG_RESULT_DONE);
+	assert(peer_count(&rig->peer) == before);
+	assert(lg_session_count(rig->session, LG_ENTRY_POLICY) == 2);
+	/* Of another priority it is the same policy, which has the last one's priority. */
+	assert(add_policy(rig, 0, 5) == LG_RESULT_DONE);
+	assert(delete_policy(rig, 0, 5) == LG_RESULT_DONE);
+	assert(last_seen(rig)->kind == LG_ADD_POLICY && last_seen(rig)->priority == 2);
+	assert(delete_policy(rig, 0, 2) == LG_RESULT_DONE);
+	assert(last_seen(rig)->kind == LG_DELETE_POLICY && last_seen(rig)->spi == 0);
+	assert(delete_policy(rig, 0, 2) == LG_RESULT_UNKNOWN);
+	assert(lg_session_count(rig->session, LG_ENTRY_POLICY) == 1);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* charon takes the policies of an SA away, moves it, and puts them again whatever came of that. */
+static void policies_of_an_sa_that_moves_outlast_a_connection(void)
+{
+	struct rig *rig = rig_with_sas();
+	const struct lg_address elsewhere = { 4, { 10, 0, 0, 9 }, 500 };
+	struct lg_sa_id out = { HERE, THERE, 0xabc };
+	struct lg_move move = { .source = HERE, .destination = elsewhere };
+	unsigned before, policies = 0;
+
+	assert(delete_policy(rig, 0xabc, 1) == LG_RESULT_DONE);
+	peer_manner(&rig->peer, CLOSES, 1);
+	assert(lg_session_update_sa(rig->session, &out, &move) == LG_RESULT_DOWN);
+	assert(add_policy_to(rig, 0xabc, 1, &elsewhere) == LG_RESULT_DONE);
+	/* Of an SA that nobody has it does not wait. */
+	assert(add_policy_to(rig, 0xabd, 1, &elsewhere) == LG_RESULT_DOWN);
+	before = peer_count(&rig->peer);
+	peer_manner(&rig->peer, ANSWERS, 0);
+	WAIT(last_seen(rig)->kind == LG_REPEATED && peer_count(&rig->peer) > before, 6000);
+	for (unsigned i = before; i < peer_count(&rig->peer); i++)
+		policies += rig->peer.seen[i].kind == LG_ADD_POLICY && rig->peer.seen[i].spi == 0xabc;
+	assert(policies == 1);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* Of an SA without its policies charon would not know. */
+static void a_policy_that_is_refused_again_ends_its_sa(void)
+{
+	struct rig *rig = rig_with_sas();
+	unsigned before = peer_count(&rig->peer), deleted = 0;
+
+	peer_stop(&rig->peer);
+	peer_manner(&rig->peer, REFUSES_POLICIES, 0);
+	peer_start(&rig->peer, 7);
+	WAIT(peer_count(&rig->peer) > before && last_seen(rig)->kind == LG_REPEATED, 6000);
+	for (unsigned i = before; i < peer_count(&rig->peer); i++)
+		deleted += rig->peer.seen[i].kind == LG_DELETE_SA && rig->peer.seen[i].spi == 0xabc;
+	assert(deleted == 1 && rig_hard(rig) == 1 && rig->last_spi == 0xabc);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* It was told to be there: a configuration may come that admits it. */
+static void a_trap_that_was_refused_is_asked_for_again(void)
+{
+	struct rig *rig = rig_create(getuid());
+
+	assert(add_policy(rig, 0, 1) == LG_RESULT_DONE);
+	peer_manner(&rig->peer, REFUSES_POLICIES, 0);
+	peer_start(&rig->peer, 7);
+	WAIT(peer_count(&rig->peer) == 3, 6000);
+	assert(last_seen(rig)->kind == LG_REPEATED);
+	peer_manner(&rig->peer, ANSWERS, 0);
+	WAIT(peer_count(&rig->peer) == 4, LG_REMIND_MS + 6000);
+	assert(last_seen(rig)->kind == LG_ADD_POLICY && last_seen(rig)->repeat == 0);
+	assert(delete_policy(rig, 0, 1) == LG_RESULT_DONE);
+	assert(last_seen(rig)->kind == LG_DELETE_POLICY);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* charon 5.9.8 deletes what it could not add; another peer behind the same NAT may have that SPI. */
+static void an_sa_that_was_refused_is_not_the_one_of_another_port(void)
+{
+	struct rig *rig = rig_with_sas();
+	struct lg_sa_id other = { HERE, THERE, 0xabc };
+	unsigned before;
+
+	other.destination.port = 5555;
+	before = peer_count(&rig->peer);
+	assert(lg_session_delete_sa(rig->session, &other) == LG_RESULT_DONE);
+	assert(peer_count(&rig->peer) == before);
+	assert(lg_session_count(rig->session, LG_ENTRY_SA) == 2);
+	peer_manner(&rig->peer, REFUSES_SAS, 0);
+	assert(add_sa(rig, 0xdef, LG_OUTBOUND) == LG_RESULT_REFUSED);
+	assert(rig_hard(rig) == 0);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
 static void a_lost_answer_is_a_failure_and_not_in_the_ledger(void)
 {
 	struct rig *rig = rig_with_sas();
@@ -764,6 +885,8 @@ static void a_lost_answer_is_a_failure_and_not_in_the_ledger(void)
 	peer_manner(&rig->peer, CLOSES, 1);
 	assert(add_sa(rig, 0xdef, LG_OUTBOUND) == LG_RESULT_DOWN);
 	assert(lg_session_count(rig->session, LG_ENTRY_SA) == 2);
+	/* charon goes on without the outbound SA of a rekeying. */
+	assert(rig_hard(rig) == 1 && rig->last_spi == 0xdef);
 	if (!SANITIZED)
 		assert(copies_of_key(0xdef) == 0);
 	peer_manner(&rig->peer, ANSWERS, 0);
@@ -925,6 +1048,11 @@ int main(void)
 	RUN(a_refused_repetition_ends_the_sa);
 	RUN(what_cannot_move_ends_and_keeps_its_new_name);
 	RUN(a_trap_waits_and_an_sa_does_not);
+	RUN(a_trap_that_is_put_again_goes_with_the_last_of_them);
+	RUN(policies_of_an_sa_that_moves_outlast_a_connection);
+	RUN(a_policy_that_is_refused_again_ends_its_sa);
+	RUN(a_trap_that_was_refused_is_asked_for_again);
+	RUN(an_sa_that_was_refused_is_not_the_one_of_another_port);
 	RUN(a_lost_answer_is_a_failure_and_not_in_the_ledger);
 	RUN(silence_ends_in_time);
 	RUN(the_wrong_user_is_sent_nothing);
