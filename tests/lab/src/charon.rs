@@ -19,7 +19,7 @@ const PLUGINS: &str = "/usr/lib/ipsec/plugins";
 /// The plugin, below the folder of what was built.
 const PLUGIN: &str = "charon/libstrongswan-lockgate.so";
 /// Time for charon to begin, to answer, and to end.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A CHILD_SA, with the connection that it is of.
 #[derive(Clone, PartialEq, Eq, Debug)]

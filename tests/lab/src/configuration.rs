@@ -4,7 +4,6 @@ use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use crate::sites::{LAN, WAN};
 use crate::{LabError, Programs, Site, Sites, process};
@@ -222,5 +221,5 @@ pub fn make_keys(programs: &Programs, into: &Path, a: &str, b: &str) -> Result<(
     }
     let mut command = Command::new(&programs.lockgate);
     command.arg("keygen").arg("--out-dir").arg(into).args([a, b]);
-    process::succeed(command, Duration::from_secs(10)).map(drop)
+    process::succeed(command, crate::namespace::SETTING).map(drop)
 }

@@ -14,7 +14,7 @@ use crate::process::{self, Finished, Running};
 use crate::{LabError, Namespace, programs};
 
 /// Time for the process to begin, to answer, and to end.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Beginning of the comment in a capture that names a tag.
 const TAG: &str = "emulated card's tag: handle ";
 

@@ -11,7 +11,7 @@ use crate::{LabError, Namespace};
 /// Time between two frames: about 10 000 a second.
 const INTERVAL: Duration = Duration::from_micros(100);
 /// Time for all of them.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Sends whole Ethernet frames by `interface`, in order, and returns how many the kernel took.
 ///

@@ -13,7 +13,7 @@ use crate::process::{self, Finished, Running};
 use crate::{LabError, Namespace};
 
 /// Time for the directories to be there.
-const READY: Duration = Duration::from_secs(10);
+const READY: Duration = Duration::from_secs(60);
 
 /// Covers the directories, each step only if the one before it succeeded, and keeps them.
 const COVER: &str = r#"

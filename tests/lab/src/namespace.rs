@@ -12,7 +12,7 @@ use crate::LabError;
 use crate::process::{self, Finished, Interruption, Running};
 
 /// Time for a command that only changes settings.
-pub(crate) const SETTING: Duration = Duration::from_secs(20);
+pub(crate) const SETTING: Duration = Duration::from_secs(60);
 
 /// A network namespace of ours. Dropping it ends what still runs in it and deletes it.
 #[derive(Debug)]

@@ -55,7 +55,7 @@ const STREAM_STEP: Duration = Duration::from_millis(1);
 const WIRE_IS_THE_CARDS: &str = "add table netdev card; add chain netdev card wire { type filter \
                                  hook ingress device \"w0\" priority 0; policy drop; }";
 /// Time for a command.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The laboratory.
 #[derive(Debug)]

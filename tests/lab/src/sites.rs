@@ -15,7 +15,7 @@ use crate::laboratory::connect;
 use crate::{LabError, Laboratory, Namespace, interrupt};
 
 /// Time in which all links have their carrier.
-const LINKS: Duration = Duration::from_secs(10);
+const LINKS: Duration = Duration::from_secs(60);
 
 /// Protected interface of a gateway.
 pub const LAN: &str = "lan";

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::LabError;
 
 /// Time for an answer.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Longest answer that is read.
 const MOST: usize = 512 * 1024;
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use net::{AGAIN, Lab, lab, running};
 use netlab::Daemon;
@@ -17,7 +16,7 @@ fn refused(lab: &Lab) -> Finished {
     let file = gateways.file(1);
     file.write().unwrap();
     let daemon = Daemon::launch(&gateways.programs, &gateways.site(1).gateway, file).unwrap();
-    let finished = daemon.finish(Duration::from_secs(10)).unwrap();
+    let finished = daemon.finish(net::AGAIN).unwrap();
     assert!(!finished.status.success(), "it ended with {}", finished.status);
     finished
 }
@@ -71,7 +70,7 @@ fn a_second_daemon_is_refused_and_the_first_goes_on() {
     let quarry = lab.hunt(|gateways| {
         let (file, gateway) = (gateways.file(1), &gateways.site(1).gateway);
         let second = Daemon::launch(&gateways.programs, gateway, file).unwrap();
-        let finished = second.finish(Duration::from_secs(10)).unwrap();
+        let finished = second.finish(net::AGAIN).unwrap();
         assert!(!finished.status.success());
         says(&finished, &["another lockgated listens there"]);
     });
@@ -95,7 +94,7 @@ fn a_second_daemon_with_directories_of_its_own_gets_no_port() {
         std::fs::write(&other, text).unwrap();
         let mut command = gateways.site(1).gateway.command(&gateways.programs.lockgated);
         command.arg("--config").arg(&other);
-        let finished = netlab::process::run(command, Duration::from_secs(20)).unwrap();
+        let finished = netlab::process::run(command, net::AGAIN).unwrap();
         assert!(!finished.status.success());
         says(&finished, &["lan"]);
     });
@@ -114,7 +113,7 @@ fn without_privileges_the_message_says_which_and_how_to_get_them() {
     // Root without capabilities: it may read the files, and do nothing with the network.
     let words =
         ["setpriv", "--bounding-set=-all", "--inh-caps=-all", &lockgated, "--config", &file];
-    let finished = lab.gateways.site(1).gateway.run(&words, Duration::from_secs(10)).unwrap();
+    let finished = lab.gateways.site(1).gateway.run(&words, net::AGAIN).unwrap();
     if finished.stderr.contains("setpriv:") {
         println!("SKIPPED: no_privilege: {}", finished.stderr.trim());
         return;

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PORT: u16 = 4711;
 /// Time in which something happens, on a machine that others use too.
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// Time that is given to a connection which is not to come about.
 const NEVER: Duration = Duration::from_secs(3);
 /// Bytes that are sent and come back: many segments, the last one odd.

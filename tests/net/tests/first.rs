@@ -10,7 +10,7 @@ use netlab::sites::{BRIDGE, Plan};
 use netlab::{LabError, Machine};
 
 /// Time for a command, and for a daemon to be ready.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Path of the configuration of an installed gateway.
 const INSTALLED: &str = "/etc/lockgate/lockgate.toml";
 

@@ -318,5 +318,5 @@ fn detach(gateways: &netlab::Gateways, number: u8) -> netlab::process::Finished 
     let lockgate = gateways.programs.lockgate.display().to_string();
     let socket = gateways.file(number).socket().display().to_string();
     let words = [lockgate.as_str(), "--socket", &socket, "detach"];
-    gateways.site(number).gateway.run(&words, Duration::from_secs(10)).unwrap()
+    gateways.site(number).gateway.run(&words, net::AGAIN).unwrap()
 }

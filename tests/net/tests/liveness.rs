@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Time in which a silent peer is found, on a machine that others use too: the rule says 30 s.
 const FOUND: Duration = Duration::from_secs(90);
 /// Time in which a peer is heard again.
-const HEARD: Duration = Duration::from_secs(20);
+const HEARD: Duration = Duration::from_secs(60);
 
 /// A peer of gateway A, as it is shown.
 fn peer(gateways: &Gateways, name: &str) -> Value {

@@ -16,7 +16,7 @@ use netlab::sites::Plan;
 use serde_json::Value;
 
 /// Time for what the daemon does by itself.
-const BY_ITSELF: Duration = Duration::from_secs(20);
+const BY_ITSELF: Duration = Duration::from_secs(60);
 
 fn run(gateways: &Gateways, words: &[&str]) -> Finished {
     gateways.daemon(1).unwrap().run(words).unwrap()

@@ -155,7 +155,7 @@ fn another_mode_is_refused_by_name_until_the_program_is_off() {
         let (gateways, file) = (&lab.gateways, lab.gateways.file(1));
         let gateway = &gateways.site(1).gateway;
         let daemon = netlab::Daemon::launch(&gateways.programs, gateway, file).unwrap();
-        daemon.finish(Duration::from_secs(10)).unwrap()
+        daemon.finish(net::AGAIN).unwrap()
     };
     assert!(!refused.status.success(), "{}", refused.stderr);
     assert!(refused.stderr.contains("xdpdrv off"), "{}", refused.stderr);

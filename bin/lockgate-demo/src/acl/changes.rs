@@ -31,7 +31,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(300);
 /// Time that a door is watched.
 const WATCH: Duration = Duration::from_millis(800);
 /// Time for what must happen.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Bounds of the TCP stream.
 const TCP_SECONDS: u32 = 4;
 const TCP_BITS_PER_SECOND: u64 = 50_000_000;

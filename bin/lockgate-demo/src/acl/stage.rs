@@ -31,7 +31,7 @@ pub(super) const B: u8 = 2;
 /// The network behind port `dmz`.
 const DMZ: u8 = 3;
 /// Time for a daemon's counters to be those of all packets that were sent.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(30);
 /// Time for a daemon's ports to be up.
 const UP: Duration = Duration::from_secs(60);
 

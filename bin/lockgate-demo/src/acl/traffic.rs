@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Time between two looks of a server for somebody who asks.
 const LOOK: Duration = Duration::from_millis(2);
 /// Time for a command that changes or shows settings.
-const SETTING: Duration = Duration::from_secs(20);
+const SETTING: Duration = Duration::from_secs(60);
 
 /// A service that the server offers and the client asks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -19,7 +19,7 @@ use super::stage::{A, B, Stage};
 /// Directory of wireguard-go's sockets; shared by all network namespaces, so names differ.
 const SOCKETS: &str = "/var/run/wireguard";
 /// Time for it to come up, to answer and to end.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 /// UDP port of both ends.
 const PORT: u16 = 51820;
 /// Largest inner packet of its tunnel over a link of 1500 bytes.

@@ -16,7 +16,7 @@ use super::stage::{A, B, Stage};
 use crate::report::Check;
 
 /// Time for a certificate.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// The authority's key and certificate.
 const AUTHORITY: [&str; 2] = ["ca-key.pem", "ca.pem"];
 /// Time that streams run.

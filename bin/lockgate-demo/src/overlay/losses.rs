@@ -6,7 +6,7 @@ use netlab::{LabError, Namespace};
 use serde_json::Value;
 
 /// Time for `ethtool`.
-const SETTING: Duration = Duration::from_secs(20);
+const SETTING: Duration = Duration::from_secs(60);
 
 /// Losses outside of Lockgate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

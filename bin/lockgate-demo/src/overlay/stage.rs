@@ -19,7 +19,7 @@ use crate::progress::Progress;
 use crate::report::{Check, TimeFigure};
 
 /// Time for a daemon's counters to be those of all packets that were sent.
-const SETTLE: Duration = Duration::from_secs(10);
+const SETTLE: Duration = Duration::from_secs(30);
 /// Time for what must happen; no check knows a shorter one.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 /// Endpoints that the kernel has room for.

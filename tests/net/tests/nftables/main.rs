@@ -30,7 +30,7 @@ const LISTS: usize = 40;
 const PACKETS: usize = 300;
 /// Of all packets at least this part passes, and this part is dropped: fewer prove too little.
 const LEAST_PERCENT: usize = 15;
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 const FILTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const FILTER_OUT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
