@@ -121,7 +121,11 @@ static void tell_acquire(struct lg_event *event)
 static job_requeue_t tell(struct lg_event *event)
 {
 	host_t *host, *remote;
+	uint32_t delay = event->delay_ms;
 
+	event->delay_ms = 0;
+	if (delay)
+		return JOB_RESCHEDULE_MS(delay);
 	switch (event->kind) {
 	case LG_ACQUIRE:
 		tell_acquire(event);

@@ -203,7 +203,7 @@ bool lg_ledger_rewrite(struct lg_ledger *ledger, struct lg_entry *entry, const u
 	return true;
 }
 
-/* A port may change without a word where ESP comes in, but charon names what it sends by the port. */
+/* The port that ESP comes in by may change without a word; what is sent, charon names by it. */
 static bool is_for(const struct lg_entry *entry, const struct lg_address *destination)
 {
 	return lg_same_host(&entry->destination, destination) &&

@@ -66,7 +66,7 @@ void lg_ledger_drop(struct lg_ledger *ledger, struct lg_entry *entry);
 bool lg_ledger_rewrite(struct lg_ledger *ledger, struct lg_entry *entry, const uint8_t *fields,
 		       size_t length);
 
-/* A reserved SPI or an SA by its number and destination, whose port counts for outbound SAs alone. */
+/* A reserved SPI or an SA by its number and destination; the port counts for outbound SAs alone. */
 struct lg_entry *lg_ledger_sa(struct lg_ledger *ledger, uint32_t spi,
 			      const struct lg_address *destination);
 /* The reservation of an SPI: charon may have another address by the time it puts the SA. */

@@ -30,6 +30,8 @@ struct lg_event {
 	uint32_t reqid;
 	struct lg_selector source;
 	struct lg_selector destination;
+	/* It is told so much later, because charon has just put the trap. */
+	uint32_t delay_ms;
 	/* LG_EXPIRE and LG_MAPPING */
 	uint32_t spi;
 	struct lg_address host;

@@ -104,6 +104,21 @@ void lg_put_u64s(struct lg_builder *to, enum lg_field field, const uint64_t valu
 	lg_put(to, field, bytes, sizeof(bytes));
 }
 
+void lg_put_name(struct lg_builder *to, enum lg_field field, const char *name)
+{
+	uint8_t bytes[LG_MAX_NAME];
+	size_t length;
+
+	for (length = 0; length < sizeof(bytes) && name[length]; length++) {
+		const unsigned char byte = name[length];
+
+		bytes[length] = byte < ' ' || byte > '~' ? '?' : byte;
+	}
+	if (!length)
+		bytes[length++] = '?';
+	lg_put(to, field, bytes, length);
+}
+
 void lg_put_address(struct lg_builder *to, enum lg_field field, const struct lg_address *value)
 {
 	uint8_t bytes[18];

@@ -46,6 +46,8 @@ void lg_put_u8(struct lg_builder *to, enum lg_field field, uint8_t value);
 void lg_put_u16(struct lg_builder *to, enum lg_field field, uint16_t value);
 void lg_put_u32(struct lg_builder *to, enum lg_field field, uint32_t value);
 void lg_put_u64s(struct lg_builder *to, enum lg_field field, const uint64_t values[3]);
+/* A name as the protocol has it: cut, printable, never empty. */
+void lg_put_name(struct lg_builder *to, enum lg_field field, const char *name);
 void lg_put_address(struct lg_builder *to, enum lg_field field, const struct lg_address *value);
 void lg_put_selector(struct lg_builder *to, enum lg_field field, const struct lg_selector *value);
 /* Appends fields that are already encoded. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ledger.h"
+#include "moved.h"
 
 #define SPI_TRIES 64
 /* Refused policies that are asked for again at a time. */
@@ -23,6 +24,8 @@ struct lg_session {
 	bool told_unlocked;
 	/* Refusals are not logged: they were. */
 	bool is_quiet;
+	/* When charon knows the trap that it has put last, in milliseconds. */
+	int64_t settled_at;
 };
 
 static const char *status_name(uint16_t status)
@@ -456,68 +459,6 @@ static struct lg_entry *live_sa(struct lg_session *session, const struct lg_sa_i
 	return entry && is_live(session, entry) ? entry : NULL;
 }
 
-/* A selector that is just the address that moves, moves with it. */
-static bool move_selector(const uint8_t *value, size_t length, const struct lg_address *from,
-			  const struct lg_address *to, struct lg_selector *moved)
-{
-	if (!lg_decode_selector(value, length, moved) || moved->length != from->length ||
-	    memcmp(moved->first, from->bytes, from->length) != 0 ||
-	    memcmp(moved->last, from->bytes, from->length) != 0 || lg_same_host(from, to))
-		return false;
-	moved->length = to->length;
-	memcpy(moved->first, to->bytes, to->length);
-	memcpy(moved->last, to->bytes, to->length);
-	return true;
-}
-
-/* Copies an SA's fields as they are after the move; true if a selector changed. */
-static bool rewrite_moved(const struct lg_entry *entry, const struct lg_sa_id *id,
-			  const struct lg_move *move, struct lg_builder *to)
-{
-	const struct lg_view view = { .fields = entry->fields, .length = entry->length };
-	struct lg_selector moved;
-	bool changed = false;
-	const uint8_t *value;
-	uint16_t field;
-	size_t at = 0, length;
-
-	while (lg_next(&view, &at, &field, &value, &length)) {
-		if (field == LG_SOURCE)
-			lg_put_address(to, LG_SOURCE, &move->source);
-		else if (field == LG_DESTINATION)
-			lg_put_address(to, LG_DESTINATION, &move->destination);
-		else if (field == LG_ENCAPSULATION)
-			lg_put_u8(to, LG_ENCAPSULATION, move->encapsulation);
-		else if (field == LG_REQID && move->reqid)
-			lg_put_u32(to, LG_REQID, move->reqid);
-		else if ((field == LG_SOURCE_SELECTOR &&
-			  move_selector(value, length, &id->source, &move->source, &moved)) ||
-			 (field == LG_DESTINATION_SELECTOR &&
-			  move_selector(value, length, &id->destination, &move->destination,
-					&moved))) {
-			lg_put_selector(to, field, &moved);
-			changed = true;
-		} else
-			lg_put(to, field, value, length);
-	}
-	return changed;
-}
-
-static void put_selectors(struct lg_builder *request, const struct lg_builder *sa)
-{
-	const struct lg_view view = {
-		.fields = sa->bytes + LG_HEADER_BYTES,
-		.length = sa->used - LG_HEADER_BYTES,
-	};
-	const uint8_t *value;
-	uint16_t field;
-	size_t at = 0, length;
-
-	while (lg_next(&view, &at, &field, &value, &length))
-		if (field == LG_SOURCE_SELECTOR || field == LG_DESTINATION_SELECTOR)
-			lg_put(request, field, value, length);
-}
-
 static enum lg_result ask_to_move(struct lg_session *session, const struct lg_sa_id *id,
 				  const struct lg_move *move, const struct lg_builder *selectors)
 {
@@ -533,7 +474,7 @@ static enum lg_result ask_to_move(struct lg_session *session, const struct lg_sa
 	if (move->reqid)
 		lg_put_u32(&request, LG_REQID, move->reqid);
 	if (selectors)
-		put_selectors(&request, selectors);
+		lg_put_selectors(&request, selectors);
 	return ask(session, &request, &answer, "moving an SA");
 }
 
@@ -555,7 +496,7 @@ enum lg_result lg_session_update_sa(struct lg_session *session, const struct lg_
 	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
 	if (entry && entry->kind == LG_ENTRY_SA) {
 		lg_begin(&after, bytes, sizeof(bytes), LG_ADD_SA);
-		selectors = rewrite_moved(entry, id, move, &after);
+		selectors = lg_rewrite_moved(entry, id, move, &after);
 		if (live)
 			result = ask_to_move(session, id, move, selectors ? &after : NULL);
 		if (live && (result == LG_RESULT_REFUSED || result == LG_RESULT_UNKNOWN))
@@ -641,22 +582,6 @@ static enum lg_result flush(struct lg_session *session, enum lg_kind kind)
 	return result;
 }
 
-/* A name as the protocol has it. */
-static void put_name(struct lg_builder *request, enum lg_field field, const char *name)
-{
-	uint8_t bytes[LG_MAX_NAME];
-	size_t length;
-
-	for (length = 0; length < sizeof(bytes) && name[length]; length++) {
-		const unsigned char byte = name[length];
-
-		bytes[length] = byte < ' ' || byte > '~' ? '?' : byte;
-	}
-	if (!length)
-		bytes[length++] = '?';
-	lg_put(request, field, bytes, length);
-}
-
 /* The ledger has the names before lockgated is asked: a connection that breaks repeats them. */
 enum lg_result lg_session_name_sa(struct lg_session *session, const struct lg_sa_id *id,
 				  const char *ike, const char *child)
@@ -667,8 +592,8 @@ enum lg_result lg_session_name_sa(struct lg_session *session, const struct lg_sa
 	struct lg_entry *entry;
 
 	lg_begin(&names, bytes, sizeof(bytes), LG_NAME_SA);
-	put_name(&names, LG_IKE, ike);
-	put_name(&names, LG_CHILD, child);
+	lg_put_name(&names, LG_IKE, ike);
+	lg_put_name(&names, LG_CHILD, child);
 	lg_link_lock(session->link);
 	entry = lg_ledger_sa(session->ledger, id->spi, &id->destination);
 	/* One that is gone by now needs no name. */
@@ -716,6 +641,7 @@ enum lg_result lg_session_add_policy(struct lg_session *session, const struct lg
 		lg_put_u8(&request, LG_REPEAT, 0);
 		result = ask(session, &request, &answer, "adding a policy");
 		entry->incarnation = session->incarnation;
+		session->settled_at = lg_now() + LG_SETTLE_MS;
 	}
 	if (result == LG_RESULT_DOWN && entry && may_wait(session, entry)) {
 		lg_link_log(session->link, "a policy waits for lockgated");
@@ -807,8 +733,11 @@ enum lg_result lg_session_flush_policies(struct lg_session *session)
 static void on_event(void *owner, const struct lg_event *event)
 {
 	struct lg_session *session = owner;
+	struct lg_event told = *event;
 
-	session->calls.event(session->calls.owner, event);
+	if (event->kind == LG_ACQUIRE && lg_now() < session->settled_at)
+		told.delay_ms = LG_SETTLE_MS;
+	session->calls.event(session->calls.owner, &told);
 }
 
 static void on_log(void *owner, const char *text)

@@ -22,6 +22,9 @@
 /* Time between two such messages after that, while charon keeps the SA. */
 #define LG_REMIND_MS 10000
 
+/* Time after which charon knows a trap that it has put: only then it finds it for an acquire. */
+#define LG_SETTLE_MS 200
+
 enum lg_result {
 	LG_RESULT_DONE = 0,
 	/* No connection, or it broke: lockgated may or may not have done it. */

@@ -42,6 +42,7 @@ mod own_tests;
 mod serve;
 mod small_set;
 mod socket;
+mod successors;
 mod suites;
 #[cfg(test)]
 mod tests;

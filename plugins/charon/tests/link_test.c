@@ -102,6 +102,20 @@ static void tell(int to, uint64_t incarnation, uint32_t spi)
 	send(to, event.bytes, event.used, MSG_NOSIGNAL);
 }
 
+static void tell_acquire(int to, uint64_t incarnation)
+{
+	const struct lg_selector one = { .last_port = 65535, .length = 4 };
+	uint8_t bytes[256];
+	struct lg_builder event;
+
+	lg_begin(&event, bytes, sizeof(bytes), LG_ACQUIRE);
+	lg_put_u32(&event, LG_REQID, 1);
+	lg_put_selector(&event, LG_SOURCE_SELECTOR, &one);
+	lg_put_selector(&event, LG_DESTINATION_SELECTOR, &one);
+	lg_finish(&event, 0, incarnation);
+	send(to, event.bytes, event.used, MSG_NOSIGNAL);
+}
+
 /* Records a request and answers it; false ends the connection. Called with the lock held. */
 static bool handle(struct peer *peer, int connection, const struct lg_view *request)
 {
@@ -232,6 +246,7 @@ struct rig {
 	unsigned soft;
 	unsigned hard;
 	uint32_t last_spi;
+	uint32_t last_delay_ms;
 	char folder[64];
 };
 
@@ -242,6 +257,7 @@ static void on_event(void *owner, const struct lg_event *event)
 	pthread_mutex_lock(&rig->lock);
 	*(event->hard ? &rig->hard : &rig->soft) += 1;
 	rig->last_spi = event->spi;
+	rig->last_delay_ms = event->delay_ms;
 	pthread_mutex_unlock(&rig->lock);
 }
 
@@ -858,7 +874,7 @@ static void a_trap_that_was_refused_is_asked_for_again(void)
 	rig_destroy(rig);
 }
 
-/* charon 5.9.8 deletes what it could not add; another peer behind the same NAT may have that SPI. */
+/* charon 5.9.8 deletes what it could not add; another peer behind its NAT may have that SPI. */
 static void an_sa_that_was_refused_is_not_the_one_of_another_port(void)
 {
 	struct rig *rig = rig_with_sas();
@@ -953,6 +969,27 @@ static void events_arrive_beside_answers(void)
 	tell(rig->peer.connection, 6, 4712);
 	usleep(100000);
 	assert(rig_soft(rig) == 21 * 500 + 1);
+	peer_stop(&rig->peer);
+	rig_destroy(rig);
+}
+
+/* charon looks for a trap that it has put a moment ago, and does not find it yet. */
+static void an_acquire_waits_until_charon_knows_its_trap(void)
+{
+	struct rig *rig = rig_with_sas();
+	unsigned told = 0;
+
+	do {
+		assert(told < 20 && add_policy(rig, 0, 10 + told) == LG_RESULT_DONE);
+		tell_acquire(rig->peer.connection, 7);
+		told++;
+		WAIT(rig_soft(rig) == told, 5000);
+		/* A machine with too much to do may have taken longer than that. */
+	} while (rig->last_delay_ms != LG_SETTLE_MS);
+	usleep((LG_SETTLE_MS + 50) * 1000);
+	tell_acquire(rig->peer.connection, 7);
+	WAIT(rig_soft(rig) == told + 1, 5000);
+	assert(rig->last_delay_ms == 0);
 	peer_stop(&rig->peer);
 	rig_destroy(rig);
 }
@@ -1057,6 +1094,7 @@ int main(void)
 	RUN(silence_ends_in_time);
 	RUN(the_wrong_user_is_sent_nothing);
 	RUN(events_arrive_beside_answers);
+	RUN(an_acquire_waits_until_charon_knows_its_trap);
 	RUN(many_threads_and_a_peer_that_hangs_up);
 	RUN(ten_thousand_children);
 	printf("%d passed, 0 failed, 0 skipped\n", passed);

@@ -383,6 +383,11 @@ impl Book {
         self.policies.add(policy);
     }
 
+    /// Returns whether charon has a policy of this name.
+    pub(super) fn has_the(&self, policy: &AddPolicy) -> bool {
+        self.policies.by_name.contains_key(&ByName(Arc::new(policy.clone())))
+    }
+
     /// Forgets a policy; returns it if it was known.
     pub(super) fn forget_policy(&mut self, gone: &Arc<AddPolicy>) -> Option<Arc<AddPolicy>> {
         self.policies.forget(gone.clone())

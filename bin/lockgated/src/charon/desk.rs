@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::matching::{IkePeer, IkePeers};
 use super::own::{Ends, Form, Own};
+use super::successors::Successors;
 use super::suites;
 use super::told_places::ToldPlaces;
 use crate::backend::Backend;
@@ -56,6 +57,8 @@ pub(super) struct Desk {
     pub(super) knows_all: bool,
     /// Requests for SAs that no policy of charon's had when they came.
     unanswered: Vec<v1::Acquire>,
+    /// Traps for whose SAs charon was asked in place of an earlier one's.
+    pub(super) successors: Successors,
     /// Reports that follow the present answer.
     pub(super) due: Vec<Report>,
     /// Places where peers were seen that charon was told of.
@@ -98,6 +101,7 @@ impl Desk {
             process: None,
             knows_all: false,
             unanswered: Vec::new(),
+            successors: Successors::default(),
             due: Vec::new(),
             told: ToldPlaces::default(),
         }
@@ -114,6 +118,7 @@ impl Desk {
         self.book.begin();
         self.own.stand_down_all();
         self.unanswered.clear();
+        self.successors.clear();
         self.due.clear();
         self.knows_all = process.is_some() && process == self.process;
         if !self.knows_all {
@@ -195,6 +200,7 @@ impl Desk {
             self.follow().await;
         }
         self.bring_back_missing().await;
+        self.ask_for_late_successors();
     }
 
     /// Takes the peers of the running configuration, if it is another one.
@@ -327,23 +333,38 @@ impl Desk {
         }
     }
 
-    /// Asks charon for an SA of a trap if all outbound SAs of its peer come from an earlier charon,
-    /// because no charon renews those.
-    fn ask_for_successors(&mut self, trap: &AddPolicy) {
+    /// Asks charon for an SA of a trap if all outbound SAs of its peer come from an earlier charon.
+    pub(super) fn ask_for_successors(&mut self, trap: &AddPolicy) {
+        if !self.has_left_sas(trap) {
+            return;
+        }
+        let first = |selector: &Selector| {
+            let addresses = (selector.addresses.0, selector.addresses.0);
+            Selector { addresses, ..selector.clone() }
+        };
+        let selectors = trap.policy.selectors.each_ref().map(first);
+        self.due.push(Report::Acquire { reqid: trap.reqid, selectors });
+        self.successors.add(trap.clone());
+    }
+
+    /// Asks again where none has come.
+    pub(super) fn ask_for_late_successors(&mut self) {
+        let now = tokio::time::Instant::now();
+        while let Some(trap) = self.successors.take_due(now) {
+            if self.book.has_the(&trap) {
+                self.ask_for_successors(&trap);
+            }
+        }
+    }
+
+    /// Returns whether a peer between the ends of a trap sends by what an earlier charon left.
+    fn has_left_sas(&self, trap: &AddPolicy) -> bool {
         let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
         // One that was taken over may have moved elsewhere.
         let taken_over = self.own.numbered(trap.reqid, [local, remote]).cloned();
         let between = self.names_between([local, remote]);
         let mut peers = taken_over.into_iter().chain(between);
-        let has_orphan = peers.any(|peer| self.book.orphan(Direction::Outbound, &peer).is_some());
-        if has_orphan {
-            let first = |selector: &Selector| {
-                let addresses = (selector.addresses.0, selector.addresses.0);
-                Selector { addresses, ..selector.clone() }
-            };
-            let selectors = trap.policy.selectors.each_ref().map(first);
-            self.due.push(Report::Acquire { reqid: trap.reqid, selectors });
-        }
+        peers.any(|peer| self.book.orphan(Direction::Outbound, &peer).is_some())
     }
 
     /// The put that charon asks for.

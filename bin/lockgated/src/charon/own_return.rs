@@ -155,9 +155,10 @@ impl Desk {
         self.daemon.events.record(Kind::CharonRefused, "charon", message, &[]);
     }
 
-    /// Returns when policies that the machine refused are tried again.
+    /// Returns when policies that the machine refused are tried again, or charon is asked again.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        self.retry_at.filter(|_| self.must_bring_back && self.has_repeated)
+        let refused = self.retry_at.filter(|_| self.must_bring_back && self.has_repeated);
+        refused.into_iter().chain(self.successors.next()).min()
     }
 
     /// Has outbound policies run again as far as `[ike]` admits them, all in one change: where the

@@ -451,12 +451,20 @@ async fn a_charon_that_begins_anew_is_asked_for_successors_and_they_replace_the_
     let due = desk.take_due();
     let [Report::Acquire { reqid: 9, selectors }] = &due[..] else { panic!("{due:?}") };
     assert_eq!(selectors[1].to_string(), "10.2.0.0");
+    // It may not have known its own trap yet: it is asked until there is one.
+    assert_eq!(desk.take_due(), []);
+    tokio::time::sleep_until(desk.next_try().expect("it is asked again")).await;
+    desk.catch_up().await;
+    assert_eq!(desk.take_due(), due);
     for sa in [sa(Inbound, 0x601, 3), sa(Outbound, 0x501, 4)] {
         assert_eq!(desk.answer(add(sa)).await.status, Status::Done);
     }
     let spis: Vec<_> = lab.shown().await.into_iter().map(|sa| sa.2).collect();
     // The old inbound one opens what is on its way.
     assert_eq!(spis, ["0x00000501", "0x00000600", "0x00000601"]);
+    tokio::time::sleep_until(desk.next_try().expect("a last look")).await;
+    desk.catch_up().await;
+    assert_eq!((desk.take_due(), desk.next_try()), (vec![], None));
 }
 
 #[tokio::test]
