@@ -10,6 +10,8 @@ use netlab::sites::Plan;
 use netlab::{Charon, ChildPlan, LabError, PeerEntry};
 use serde_json::Value;
 
+#[path = "ike/card.rs"]
+mod card;
 #[path = "ike/debian_13.rs"]
 mod debian_13;
 #[path = "ike/forms.rs"]
