@@ -11,7 +11,7 @@ use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
-use ipsec::{Encapsulation, InboundSa, SequenceNumbers, Tunnel};
+use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PortRange, SaSetId};
 use wire::{Address, Flow, Upper, Vni};
@@ -247,18 +247,29 @@ const READY: &str = "ready";
 
 /// Returns [`READY`] if a peer can be sent to, else the reason why not.
 fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'static str {
-    let outbound = set.map_or(&[][..], |set| &set.outbound);
-    let exhausted = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.is_exhausted();
-    let cannot_seal = |sa: &ipsec::SaId| {
-        let allowance = snapshot.outbound_sa(*sa).allowance.as_ref();
-        exhausted(sa) || allowance.is_some_and(ipsec::Allowance::is_spent)
+    let outbound = set.map_or(&[][..], |set| &set.outbound).iter();
+    cannot_seal(outbound.map(|sa| snapshot.outbound_sa(*sa))).unwrap_or(match routed {
+        true => READY,
+        false => "no route to it",
+    })
+}
+
+/// Returns the reason why none of these SAs of a peer seals; `None`: one does. One in a card that
+/// writes whole packets has its numbers there, and ends at a limit like any other.
+fn cannot_seal<'s>(outbound: impl Iterator<Item = &'s OutboundSa> + Clone) -> Option<&'static str> {
+    let exhausted = |sa: &OutboundSa| sa.packet_card().is_none() && sa.sequence.is_exhausted();
+    let ended = |sa: &OutboundSa| {
+        exhausted(sa) || sa.allowance.as_ref().is_some_and(ipsec::Allowance::is_spent)
     };
     match () {
-        () if outbound.is_empty() => "no SA that can send: see `lockgate show sa`",
-        () if outbound.iter().all(exhausted) => "all sequence numbers used: give it new keys",
-        () if outbound.iter().all(cannot_seal) => "all SAs at a hard limit: give it new keys",
-        () if !routed => "no route to it",
-        () => READY,
+        () if outbound.clone().next().is_none() => {
+            Some("no SA that can send: see `lockgate show sa`")
+        }
+        () if outbound.clone().all(exhausted) => {
+            Some("all sequence numbers used: give it new keys")
+        }
+        () if outbound.clone().all(ended) => Some("all SAs at a hard limit: give it new keys"),
+        () => None,
     }
 }
 
@@ -549,4 +560,37 @@ fn problem(problem: &Diagnostic) -> v1::Problem {
 
 pub(super) fn volume(volume: Volume) -> v1::Volume {
     v1::Volume { packets: volume.packets, bytes: volume.bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ipsec::{CardSeat, CardWork, KeyMaterial, SaId, SeatCarrier, SequenceCounter, Spi, Suite};
+
+    use super::*;
+
+    #[test]
+    fn an_sa_in_a_card_that_writes_whole_packets_seals_without_numbers_of_the_gateway() {
+        let numbers = SequenceNumbers::Extended;
+        let sa = |counter: SequenceCounter, work: Option<CardWork>| {
+            let suite = Suite::Aes128Gcm;
+            let key = KeyMaterial::new(suite, &vec![1; suite.material_bytes()]).unwrap();
+            let ends = Tunnel { local: [192, 0, 2, 1].into(), remote: [192, 0, 2, 2].into() };
+            let (spi, set) = (Spi::new(0x1000).unwrap(), SaSetId(1));
+            let sa = OutboundSa::new(SaId(1), spi, set, &key, ends, Arc::new(counter)).unwrap();
+            let carrier = SeatCarrier::Worker;
+            sa.seated(work.map(|work| CardSeat { netdev: 1, tag: 7, work, carrier }))
+        };
+        let spent = |work| sa(SequenceCounter::spent(numbers), work);
+        let fresh = |work| sa(SequenceCounter::new(numbers), work);
+        let used = Some("all sequence numbers used: give it new keys");
+        assert_eq!(cannot_seal([spent(Some(CardWork::Packets))].iter()), None);
+        assert_eq!(cannot_seal([spent(Some(CardWork::Cipher))].iter()), used);
+        assert_eq!(cannot_seal([spent(None)].iter()), used);
+        assert_eq!(cannot_seal([fresh(Some(CardWork::Cipher))].iter()), None);
+        assert_eq!(cannot_seal([spent(None), fresh(None)].iter()), None);
+        let none = Some("no SA that can send: see `lockgate show sa`");
+        assert_eq!(cannot_seal([].iter()), none);
+    }
 }
