@@ -15,7 +15,7 @@ use policy::{AddressRange, Direction, SelectorError};
 use wire::{Address, Vni};
 
 use crate::groups::RuleAction;
-use crate::meeting::Meeting;
+use crate::meeting::{Meeting, MissingIke};
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
 
@@ -364,6 +364,13 @@ pub enum DiagnosticKind {
     MoreDoubts { more: usize, doubt: &'static str },
     #[error("{meeting}")]
     AllowHostMeets { meeting: Meeting },
+    #[error(
+        "allow_host {service} of port {port} and [ike]: of what this machine sends, that which \
+         `local` and `remote` of [ike] match is dropped, answers of the service too"
+    )]
+    AllowHostWithinIke { port: String, service: String },
+    #[error("no unprotected port lists {} in `allow_host`: {}", .missing.list(), .missing.follows())]
+    IkeNotListed { missing: MissingIke },
     #[error("the policies compile to {rules} rules with this one; the limit is {limit}")]
     TooManyRules { rules: usize, limit: usize },
 

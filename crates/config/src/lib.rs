@@ -73,7 +73,7 @@ pub use keys::{
     write_key_file,
 };
 pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
-pub use meeting::Meeting;
+pub use meeting::{Meeting, MissingIke};
 pub use overlays::{
     DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
     MAX_NETWORKS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,

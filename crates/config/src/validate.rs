@@ -21,6 +21,7 @@ use crate::allow_host;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Group, GroupId, Set, SetId};
+use crate::meeting::Meeting;
 use crate::raw::{Raw, RawLists};
 use crate::set_files::SetFiles;
 use crate::source::Span;
@@ -33,6 +34,7 @@ mod doubts;
 mod encapsulation;
 mod groups;
 mod ike;
+mod ike_services;
 mod ingress;
 mod lifetime;
 mod links;
@@ -137,6 +139,7 @@ pub(crate) fn validate<E>(
     nested::validate(raw, &validated, problems);
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
+    ike_services::want(raw, &validated, problems);
     Ok(Some(outcome(raw, validated)))
 }
 
@@ -189,11 +192,23 @@ fn check_allow_host(raw: &Raw, validated: &Validated, problems: &mut Diagnostics
     let policies = (0..).map(PolicyId).zip(&validated.policies);
     let policies: Vec<policy::Policy> = policies.map(|(id, policy)| policy.by_itself(id)).collect();
     let ports = validated.port_infos().into_iter().collect();
-    for meeting in allow_host::meetings(&ports, &own, policies.iter()) {
-        let written = raw.ports.iter().find(|port| *port.name.get_ref() == meeting.port);
-        let span = written.and_then(|port| Some(port.allow_host.as_ref()?.span()));
-        problems.warning(&span.unwrap_or_default(), DiagnosticKind::AllowHostMeets { meeting });
+    let met = allow_host::meetings(&ports, &own, policies.iter());
+    let closed = ike_services::closed(validated, &ports, own, &policies);
+    let closed = closed.into_iter().filter(|closed| !met.iter().any(|met| met.is_about(closed)));
+    for Meeting { port, service, .. } in closed {
+        let span = list_of(raw, &port);
+        problems.warning(&span, DiagnosticKind::AllowHostWithinIke { port, service });
     }
+    for meeting in met {
+        let span = list_of(raw, &meeting.port);
+        problems.warning(&span, DiagnosticKind::AllowHostMeets { meeting });
+    }
+}
+
+/// The place of a port's `allow_host`.
+fn list_of(raw: &Raw, port: &str) -> Span {
+    let written = raw.ports.iter().find(|written| *written.name.get_ref() == port);
+    written.and_then(|port| Some(port.allow_host.as_ref()?.span())).unwrap_or_default()
 }
 
 /// Notes the peers that no route leads to, or only one into the protected side, and the ports that

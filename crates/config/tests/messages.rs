@@ -417,6 +417,80 @@ fn a_service_that_a_policy_wants_is_told_where_it_is_listed() {
     assert_eq!(meetings(GOOD), [""; 0], "its policy has no address of ours");
 }
 
+/// The warnings that are about IKE.
+fn about_ike(text: &str) -> Vec<String> {
+    let parsed = parse(text, "gw.toml").unwrap_or_else(|errors| panic!("{}", told(errors)));
+    let is_it = |mistake: &DiagnosticKind| {
+        use DiagnosticKind::{AllowHostWithinIke, IkeNotListed};
+        matches!(mistake, AllowHostWithinIke { .. } | IkeNotListed { .. })
+    };
+    let warnings = parsed.warnings.iter().filter(|problem| is_it(&problem.mistake));
+    warnings.map(ToString::to_string).collect()
+}
+
+const WITHIN: &str = "\n[ike]\nends = [\"192.0.2.1\"]\npeers = [\"any\"]\nlocal = [\"any\"]\n\
+                      remote = [\"any\"]\n";
+
+#[test]
+fn a_service_whose_answers_are_within_the_bounds_of_ike_is_told_where_it_is_listed() {
+    let lists = |services: &str| GOOD.replace("\"udp/500\", \"icmp\"", services);
+    let text = lists("\"udp/500\", \"udp/4500\", \"tcp/22\"") + WITHIN;
+    let expected = "gw.toml:9:14: warning: allow_host tcp/22 of port wan and [ike]: of what this \
+                    machine sends, that which `local` and `remote` of [ike] match is dropped, \
+                    answers of the service too
+  |
+9 | allow_host = [\"udp/500\", \"udp/4500\", \"tcp/22\"]
+  |              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  |
+  = help: write a BYPASS policy for the service, or a narrower `local` or `remote` in [ike]";
+    assert_eq!(about_ike(&text), [expected], "IKE is spared");
+    let policy = |rest: &str| format!("[[policy]]\nname = \"p\"\n{rest}\n");
+    let pass = "action = \"bypass\"\nlocal = [\"any\"]\nremote = [\"any\"]\npriority = 0";
+    let none = [""; 0];
+    assert_eq!(about_ike(&(text.clone() + &policy(pass))), none, "a BYPASS policy comes before");
+    let inbound = policy(&format!("{pass}\ndirection = \"inbound\""));
+    assert_eq!(about_ike(&(text.clone() + &inbound)).len(), 1, "answers are outbound");
+    // The policy's warning is enough.
+    let stop = pass.replace("bypass", "discard");
+    assert_eq!(about_ike(&(text.clone() + &policy(&stop))), none);
+    assert_eq!(meetings(&(text.clone() + &policy(&stop))).len(), 1);
+    let inside = text.replace("local = [\"any\"]", "local = [\"10.1.0.0/16\"]");
+    assert_eq!(about_ike(&inside), none, "nothing of this machine's");
+    let shunt = "[[ike.shunt]]\naction = \"discard\"\nlocal = [\"192.0.2.1\"]\n\
+                 remote = [\"any\"]\n";
+    assert_eq!(about_ike(&(inside + shunt)).len(), 1, "charon may drop them");
+}
+
+#[test]
+fn ike_that_no_port_lists_is_told_at_the_first_peer_of_ike() {
+    let peer = GOOD.replace("manual = \"laboratory\"\n", "");
+    let peer = peer.replace("\"file:berlin.keys\"", "\"ike\"");
+    let lists = |services: &str| peer.replace("\"udp/500\", \"icmp\"", services);
+    let expected = "gw.toml:13:8: warning: no unprotected port lists udp/500 and udp/4500 in \
+                    `allow_host`: no packet of IKE comes to charon
+   |
+13 | keys = \"ike\"
+   |        ^^^^^
+   |
+   = help: write allow_host = [\"udp/500\", \"udp/4500\"] at the port that leads to the peers";
+    assert_eq!(about_ike(&lists("\"icmp\"")), [expected]);
+    let one = |services: &str, words: &str| {
+        let told = about_ike(&lists(services));
+        assert!(told.len() == 1 && told[0].contains(words), "{services}: {told:?}");
+    };
+    one("\"udp/500\"", "lists udp/4500 in `allow_host`: IKE through a NAT");
+    one("\"udp/4000-5000\"", "lists udp/500 in `allow_host`: no peer can begin");
+    one("\"tcp/500\", \"tcp/4500\"", "udp/500 and udp/4500");
+    for services in ["\"udp/500\", \"udp/4500\"", "\"udp/1-5000\"", "\"udp\""] {
+        assert_eq!(about_ike(&lists(services)), [""; 0], "{services}");
+    }
+    // Also of the section alone.
+    let section = GOOD.to_owned() + &WITHIN.replace("local = [\"any\"]", "local = [\"::1\"]");
+    let told = about_ike(&section);
+    assert!(told.len() == 1 && told[0].starts_with("gw.toml:24:1:"), "{told:?}");
+    assert_eq!(about_ike(GOOD), [""; 0], "charon has no part here");
+}
+
 #[test]
 fn a_service_meets_a_policy_only_where_the_policy_can_want_its_packets() {
     let policy = |name: &str, rest: &str| format!("[[policy]]\nname = \"{name}\"\n{rest}\n");

@@ -259,6 +259,12 @@ impl DiagnosticKind {
             DiagnosticKind::AllowHostMeets { .. } => {
                 "if the service is to pass in cleartext, write a BYPASS policy before that one"
             }
+            DiagnosticKind::AllowHostWithinIke { .. } => {
+                "write a BYPASS policy for the service, or a narrower `local` or `remote` in [ike]"
+            }
+            DiagnosticKind::IkeNotListed { .. } => {
+                "write allow_host = [\"udp/500\", \"udp/4500\"] at the port that leads to the peers"
+            }
             DiagnosticKind::CoveredPolicy { .. } => {
                 "leave one of the two out; the higher priority wins, among equals the later"
             }
