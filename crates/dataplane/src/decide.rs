@@ -52,6 +52,7 @@ pub(crate) use crossing::{
 use lookup_batch::{Answer, Entry, LookupBatch};
 use routing::route;
 pub(crate) use routing::{Routed, route_carried, route_flow};
+pub(crate) use tagged::route_inside;
 
 /// Lists that are filled anew for each round of lookups; kept so that a batch allocates nothing.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 //! never sent (DESIGN I9: nothing is counted, sealed or moved).
 
 mod inside;
+mod tag;
 
 use ipsec::{Mode, OutboundSa, SaId, SeatCarrier};
 use policy::Consultation;
@@ -18,6 +19,7 @@ pub use crate::tracking::SeenConnection;
 use crate::verdict::{DropReason, HoldKind, Verdict};
 use crate::worker_share::{WorkerShare, sealing_sa};
 pub use inside::{Carried, Found, Inside, InsideError, explain_inside};
+pub use tag::{TagUnused, tag_decides, tag_unused};
 
 /// The way by which the packet in question came in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

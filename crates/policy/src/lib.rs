@@ -41,5 +41,7 @@ pub use selector::{
 };
 pub use set_places::SetPlaces;
 pub use spd::{Names, NeedsRenewal, RuleChanges, Search, Slots, Spd, SpdError, common};
-pub use tables::{Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks};
+pub use tables::{
+    Beside, Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks,
+};
 pub use verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};

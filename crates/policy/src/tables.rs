@@ -4,6 +4,7 @@
 //! two of them can say different things of a flow. An ICMP error that an SA opened is asked about
 //! with [`Tables::judge_quoting`]: there two flows are judged.
 
+mod beside;
 mod tracked;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use crate::set_places::SetPlaces;
 use crate::spd::Spd;
 use crate::verdict::{Decider, Deciders, EgressClass, FlowAction, FlowVerdict, Refusal};
 
+pub use beside::Beside;
 pub use tracked::{KnownConnections, TrackedVerdict, Tracks};
 
 /// Flows that are judged together.

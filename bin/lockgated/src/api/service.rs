@@ -7,6 +7,7 @@ use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
 use control::{DeadPort, KeyManager, Picture, Question, QuestionError, Routing};
 use dataplane::Prefix;
+use dataplane::explain::tag_unused;
 use tokio::sync::watch;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
@@ -298,7 +299,9 @@ impl<B: Backend> Gateway for Service<B> {
             // A packet that an SA opened came to no card's rules.
             if request.from_peer.is_none() {
                 let family = if flow.family == wire::Family::V4 { 4 } else { 6 };
-                cards::explain(&cards, (&request.port, family), &mut answer);
+                let port = snapshot.port_named(&request.port);
+                let unused = port.and_then(|port| tag_unused(snapshot, port, flow));
+                cards::explain(&cards, (&request.port, family), unused, &mut answer);
             }
             cards::explain_carried(&cards, request.from_peer.as_deref(), &mut answer);
         }

@@ -1,12 +1,14 @@
 //! Cards in the words of the API, and disagreements in those of people.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use api::v1;
-use dataplane::{Disagreement, DropReason, Judged, Snapshot};
+use dataplane::explain::{TagUnused, tag_decides};
+use dataplane::{Disagreement, DropReason, Judged, PortId, Snapshot};
 use offload::{
-    Capabilities, Decision, Ledger, Plan, Reading, Reason, Refusal, RuleKey, SaDirection, State,
+    Capabilities, CardRule, Decision, Effect, Ledger, Plan, Reading, Reason, Refusal, RuleKey,
+    SaDirection, State,
 };
 use policy::{FlowAction, Spd};
 use wire::Family;
@@ -29,6 +31,8 @@ pub(crate) struct CardPicture {
     rules: HashMap<RuleKey, RulePicture>,
     /// SAs whose packets Linux carries for it.
     carried: Vec<CarriedSa>,
+    /// Says by which ports packets leave that tags decide.
+    snapshot: Arc<Snapshot>,
 }
 
 /// A rule that is to be in a card.
@@ -41,17 +45,17 @@ struct RulePicture {
 
 impl Cards {
     /// The cards as they are, with the SAs of a snapshot.
-    pub(crate) fn pictures(&self, snapshot: &Snapshot) -> Vec<CardPicture> {
+    pub(crate) fn pictures(&self, snapshot: &Arc<Snapshot>) -> Vec<CardPicture> {
         let picture = |desk| CardPicture {
             carried: self.carried_by(desk, snapshot),
-            ..CardPicture::of(desk)
+            ..CardPicture::of(desk, snapshot.clone())
         };
         self.desks.iter().map(picture).collect()
     }
 }
 
 impl CardPicture {
-    fn of(desk: &Desk) -> CardPicture {
+    fn of(desk: &Desk, snapshot: Arc<Snapshot>) -> CardPicture {
         let ledger = desk.held.as_ref().map(|Held { ledger, .. }| ledger);
         let plan = desk.plan.clone();
         let wanted = plan.iter().flat_map(|plan| plan.0.keep.iter().chain(&plan.0.place));
@@ -73,7 +77,45 @@ impl CardPicture {
             rules: rules.collect(),
             plan,
             carried: Vec::new(),
+            snapshot,
         }
+    }
+
+    /// Names of the ports by which packets leave that the tag of a rule decides, by whichever of
+    /// the rule's ports they came: none if more is asked everywhere. A card that drops asks nobody.
+    fn leaves_by(&self, family: Family, rule: &CardRule) -> Vec<String> {
+        let host = self.snapshot.host();
+        let ports = self.snapshot.ports().filter(|(id, _)| Some(*id) != host);
+        let slots = self.snapshot.port_slots();
+        let known = |from: &&u16| usize::from(**from) < slots;
+        let decides = |to: PortId| {
+            let mut from = rule.ports.iter().filter(known).map(|from| PortId(*from));
+            rule.effect == Effect::Drop
+                || from.all(|from| tag_decides(&self.snapshot, family, from, to))
+        };
+        ports.filter(|(id, _)| decides(*id)).map(|(_, port)| port.name.clone()).collect()
+    }
+
+    /// Returns whether the card drops by itself what a rule matches.
+    fn drops(&self, rule: &str) -> bool {
+        let Some((plan, spd)) = self.plan.as_deref() else { return false };
+        let mut drop = plan.keep.iter().chain(&plan.place);
+        drop.any(|of| of.rule.effect == Effect::Drop && spd.policy(of.key.slot).name == rule)
+    }
+
+    /// Returns the ports of [`leaves_by`](Self::leaves_by) of all rules whose tags count.
+    fn all_leave_by(&self) -> Vec<String> {
+        let plan = self.plan.iter().flat_map(|plan| plan.0.keep.iter().chain(&plan.0.place));
+        let counts = |key| self.rules.get(key).is_some_and(|rule| rule.counts);
+        let kinds = plan.filter(|placing| counts(&placing.key));
+        let kinds: HashMap<(Family, Effect, Arc<[u16]>), &CardRule> = kinds
+            .map(|placing| {
+                let rule: &CardRule = &placing.rule;
+                ((placing.key.family, rule.effect, rule.ports.clone()), rule)
+            })
+            .collect();
+        let names = kinds.iter().flat_map(|((family, ..), rule)| self.leaves_by(*family, rule));
+        names.collect::<BTreeSet<String>>().into_iter().collect()
     }
 
     fn card(&self) -> v1::Card {
@@ -95,6 +137,7 @@ impl CardPicture {
             waiting: self.waiting as u64,
             share_tagged: share.tagged,
             share_of: share.of,
+            leaves_by: self.all_leave_by(),
         }
     }
 
@@ -112,7 +155,10 @@ impl CardPicture {
             action: Decision::of(spd.policy(key.slot).action).name().into(),
             ..v1::PlacedRule::default()
         };
+        let mut ways: HashMap<(Family, Effect, Arc<[u16]>), Vec<String>> = HashMap::new();
         let placed = plan.keep.iter().chain(&plan.place).map(|placing| {
+            let (family, rule) = (placing.key.family, &placing.rule);
+            let ways = ways.entry((family, rule.effect, rule.ports.clone()));
             let picture = self.rules.get(&placing.key);
             let refusal = picture.and_then(|picture| picture.refusal.as_ref());
             v1::PlacedRule {
@@ -123,6 +169,7 @@ impl CardPicture {
                 entries: placing.rule.entries() as u64,
                 packets: picture.map_or(0, |picture| picture.reading.packets),
                 behind: placing.guards.iter().map(|key| name(*key)).collect(),
+                leaves_by: ways.or_insert_with(|| self.leaves_by(family, rule)).clone(),
                 ..one(placing.key)
             }
         });
@@ -190,10 +237,11 @@ pub(crate) fn explain_carried(
 }
 
 /// Adds to an explanation where the rules of groups that it names are decided, for a packet that
-/// comes by a port.
+/// comes by a port and that a tag decides or not.
 pub(crate) fn explain(
     pictures: &[CardPicture],
     (port, family): (&str, u32),
+    unused: Option<TagUnused>,
     answer: &mut v1::Explanation,
 ) {
     if pictures.is_empty() {
@@ -203,16 +251,20 @@ pub(crate) fn explain(
     let rules = answer.policies.iter().filter_map(|asked| asked.decided_by.clone());
     let rules: Vec<String> = rules.filter(|rule| rule.contains(['/', ' '])).collect();
     for rule in rules {
-        let place = place_of(pictures, port, &rule, family);
+        let place = place_of(pictures, (port, &rule, family), unused);
         let text = format!("rule {rule}: {place}");
         answer.placement.push(v1::ExplainedPlacement { rule, place });
         answer.lines.push(v1::Line { heading: "placement".into(), text });
     }
 }
 
-/// The place where a rule's packets that come by a port are decided: `card nic0 (live)`,
+/// The place where a packet of a rule that comes by a port is decided: `card nic0 (live)`,
 /// `classifier (reflect)`.
-fn place_of(pictures: &[CardPicture], port: &str, rule: &str, family: u32) -> String {
+fn place_of(
+    pictures: &[CardPicture],
+    (port, rule, family): (&str, &str, u32),
+    unused: Option<TagUnused>,
+) -> String {
     let Some(picture) = pictures.iter().find(|of| of.ports.iter().any(|name| name == port)) else {
         return "classifier (the port is on no card)".into();
     };
@@ -221,11 +273,19 @@ fn place_of(pictures: &[CardPicture], port: &str, rule: &str, family: u32) -> St
     }
     let rules = picture.rules();
     let found = rules.iter().find(|of| of.rule == rule && of.family == family);
-    match found {
-        Some(found) if found.counts => format!("card {} ({})", picture.name, found.state),
-        Some(found) if !found.reason.is_empty() => format!("classifier ({})", found.reason),
-        Some(found) => format!("classifier (card {}: {})", picture.name, found.state),
-        None => "classifier (not planned yet)".into(),
+    let unused = unused.filter(|why| !picture.drops(rule) || *why == TagUnused::Fragment);
+    match (found, unused) {
+        (Some(found), Some(why)) if found.counts => {
+            let name = &picture.name;
+            format!(
+                "classifier (card {name} has the rule, and its tag is not used: {})",
+                why.help()
+            )
+        }
+        (Some(found), _) if found.counts => format!("card {} ({})", picture.name, found.state),
+        (Some(found), _) if !found.reason.is_empty() => format!("classifier ({})", found.reason),
+        (Some(found), _) => format!("classifier (card {}: {})", picture.name, found.state),
+        (None, _) => "classifier (not planned yet)".into(),
     }
 }
 

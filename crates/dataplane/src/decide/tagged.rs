@@ -22,6 +22,16 @@ fn tagged_rule_of((snapshot, marks): (&Snapshot, &[Mark]), row: &Row) -> Option<
     card_marks::tagged_rule(placements, mark, row.packet.flow.family)
 }
 
+/// Returns the next hop of a packet that is to leave by a protected port; `None`: it is not, and no
+/// tag decides it.
+#[inline]
+pub(crate) fn route_inside(snapshot: &Snapshot, row: &Row) -> Option<NextHopId> {
+    match route(snapshot, row) {
+        Ok(Routed::Inside(hop)) => Some(hop),
+        Ok(Routed::Outside(_) | Routed::Host) | Err(_) => None,
+    }
+}
+
 /// Returns the verdict that a card's tag gives a packet, and the next hop by which it is to leave;
 /// counts it. `None`: it has no tag that counts, or more is asked than the tag answers.
 #[inline]
@@ -32,7 +42,7 @@ pub(super) fn tagged<F>(
 ) -> Option<(NextHopId, FlowVerdict)> {
     let snapshot = context.snapshot;
     let rule = tagged_rule_of((snapshot, context.marks), row)?;
-    let Ok(Routed::Inside(hop)) = route(snapshot, row) else { return None };
+    let hop = route_inside(snapshot, row)?;
     let exit = snapshot.exit(hop);
     let verdict = snapshot.tables().verdict_of_ingress_rule(scope, exit, rule)?;
     context.counters.tagged += 1;

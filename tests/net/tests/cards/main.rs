@@ -90,6 +90,58 @@ fn rules_that_no_card_can_have_stay_here_and_work() {
     assert!(place.counted("ping") >= 5 && place.items() == 0);
 }
 
+// HA-13
+#[test]
+fn where_more_is_asked_than_a_tag_answers_the_screens_say_so() {
+    let Some(mut place) = Place::build("more", plan("emulated:rules=50,ms=1")) else { return };
+    place.start(&simple_rules());
+    place.settle();
+    let shown = |place: &Place| {
+        let words = ["explain", "--in", "lan", "icmp/8/0", CLIENT, SERVER];
+        let explained = place.daemon().run(&words).unwrap().success().unwrap();
+        let placement = place.placement();
+        let of_card = placement["cards"][0]["leaves_by"].clone();
+        let of_rule = placed(&placement, "lan/ping")["leaves_by"].clone();
+        assert_eq!(of_card, of_rule, "{placement:#}");
+        (of_rule, explained)
+    };
+    let (leaves_by, explained) = shown(&place);
+    assert_eq!(leaves_by, serde_json::json!(["lan", "srv"]));
+    assert!(explained.contains("rule lan/ping: card nic0 (live)"), "{explained}");
+    // Connections are followed at the card's port.
+    let follows = rule("dns", "reflect", "protocol = \"udp\"\nto_ports = [\"53\"]");
+    let file = place.write("groups_in = [\"lan\"]", &(follows + &simple_rules()));
+    place.daemon().apply(&file).unwrap();
+    place.settle();
+    let [tagged, _] = place.decided();
+    let (leaves_by, explained) = shown(&place);
+    assert_eq!(leaves_by, serde_json::json!([]));
+    let why = "its tag is not used: connections are followed on its way";
+    assert!(explained.contains(why), "{explained}");
+    let text = place.daemon().run(&["show", "placement"]).unwrap().success().unwrap();
+    assert!(text.contains("they decide nothing") && text.contains("nowhere"), "{text}");
+    assert_eq!(place.pings(5), 5);
+    assert_eq!(place.decided()[0], tagged, "no tag decides");
+    // Policies are asked of what leaves by the other port.
+    let policy = "[[policy]]\nname = \"all\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
+                  remote = [\"any\"]\n";
+    let file = place.write("groups_in = [\"lan\"]", &(simple_rules() + policy));
+    let text = std::fs::read_to_string(&file).unwrap();
+    let outside = "netdev = \"srv0\"\nside = \"unprotected\"";
+    std::fs::write(&file, text.replace("netdev = \"srv0\"\nside = \"protected\"", outside))
+        .unwrap();
+    place.daemon().apply(&file).unwrap();
+    place.settle();
+    let [tagged, _] = place.decided();
+    let (leaves_by, explained) = shown(&place);
+    assert_eq!(leaves_by, serde_json::json!(["lan"]));
+    let why = "its tag is not used: it does not leave by a protected port";
+    assert!(explained.contains(why), "{explained}");
+    assert_eq!(place.pings(5), 5);
+    assert_eq!(place.decided()[0], tagged, "no tag decides");
+    assert_eq!(place.audited()[1], 0, "{}", place.daemon().log());
+}
+
 // HA-10, HA-23, HA-24
 #[test]
 fn rules_go_into_the_card_with_their_group_and_leave_with_it() {

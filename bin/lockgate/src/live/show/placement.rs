@@ -88,15 +88,35 @@ fn one(card: &v1::Card) -> String {
         _ => text.push_str(&format!("  device       none ({})\n", card.state_reason)),
     }
     text.push_str(&format!("  entries      {entries} of {max_entries}\n"));
-    text.push_str(&format!("  rules        {} with tags that count\n", card.rules));
+    let tags = match (card.rules, card.leaves_by.as_slice()) {
+        (0, _) => String::new(),
+        (_, []) => NOWHERE.to_owned(),
+        (_, ports) => format!(", for packets that leave by {}", some_names(ports)),
+    };
+    text.push_str(&format!("  rules        {} with tags that count{tags}\n", card.rules));
     if card.share_of > 0 {
         let percent = 100.0 * card.share_tagged as f64 / card.share_of as f64;
         let (tagged, of) = (card.share_tagged, card.share_of);
         text.push_str(&format!(
-            "  share        {percent:.1} % ({tagged} of {of} packets of the last period)\n"
+            "  share        {percent:.1} % of the packets ({tagged} of {of} in the last period) were of rules for \
+             the card\n"
         ));
     }
     text
+}
+
+/// What tags decide where more is asked of every packet.
+const NOWHERE: &str = "; they decide nothing: policies, groups_out or connections are asked, too";
+/// Names in a cell at most.
+const MOST_NAMES: usize = 3;
+
+/// The first names of a list, and how many others there are.
+fn some_names(names: &[String]) -> String {
+    let text = names.iter().take(MOST_NAMES).map(String::as_str).collect::<Vec<_>>().join(" ");
+    match names.len().checked_sub(MOST_NAMES) {
+        None | Some(0) => text,
+        Some(more) => format!("{text} +{more}"),
+    }
 }
 
 fn in_card<'r>(rules: impl Iterator<Item = &'r v1::PlacedRule>, most: usize) -> String {
@@ -111,13 +131,18 @@ fn in_card<'r>(rules: impl Iterator<Item = &'r v1::PlacedRule>, most: usize) -> 
             rule.action.clone(),
             rule.state.clone(),
             if rule.counts { "yes" } else { "no" }.to_owned(),
+            match rule.leaves_by.as_slice() {
+                [] => "nowhere".to_owned(),
+                ports => some_names(ports),
+            },
             rule.entries.to_string(),
             rule.packets.to_string(),
             rule.behind.len().to_string(),
         ]
     });
-    let header = ["rule", "IP", "action", "state", "counts", "entries", "packets", "behind"];
-    let text = table("Rules that are to be in the card", &header, rows, Numbers(5..=7));
+    let header =
+        ["rule", "IP", "action", "state", "counts", "leaves by", "entries", "packets", "behind"];
+    let text = table("Rules that are to be in the card", &header, rows, Numbers(6..=8));
     text + &more(rules.len(), most)
 }
 
@@ -206,6 +231,39 @@ mod tests {
         assert!(text.contains("web/1") && !text.contains("web/2"), "{text}");
         assert!(text.contains("… and 1 more"), "{text}");
         assert!(text.contains("reflect"), "{text}");
+    }
+
+    #[test]
+    fn a_card_whose_tags_decide_nothing_says_so_and_else_for_which_packets() {
+        let shown = |ports: &[&str]| {
+            let leaves_by: Vec<String> = ports.iter().map(|port| (*port).to_owned()).collect();
+            let rule = v1::PlacedRule {
+                card: "nic0".into(),
+                rule: "web/1".into(),
+                state: "live".into(),
+                counts: true,
+                leaves_by: leaves_by.clone(),
+                ..v1::PlacedRule::default()
+            };
+            let card = v1::Card {
+                name: "nic0".into(),
+                state: "serves".into(),
+                rules: 3,
+                leaves_by,
+                share_tagged: 9,
+                share_of: 9,
+                ..v1::Card::default()
+            };
+            let answer = v1::Placement { cards: vec![card], rules: vec![rule], policies: vec![] };
+            placement(&answer, 9, Columns::All)
+        };
+        let text = shown(&[]);
+        assert!(text.contains("3 with tags that count; they decide nothing"), "{text}");
+        assert!(text.contains("yes     nowhere"), "{text}");
+        assert!(text.contains("100.0 % of the packets (9 of 9 in the last period) were"), "{text}");
+        let text = shown(&["a", "b", "c", "d", "e"]);
+        assert!(text.contains("count, for packets that leave by a b c +2"), "{text}");
+        assert!(!text.contains("nowhere"), "{text}");
     }
 
     #[test]
