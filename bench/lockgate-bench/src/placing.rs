@@ -213,6 +213,7 @@ impl Row {
         let problem = Problem {
             rules: &rules,
             ports: &[0],
+            unused: &[],
             card: &self.card,
             effect: Effect::Mark,
             own: &[],

@@ -73,6 +73,7 @@ struct Planned<'a> {
     rules: &'a [(PolicyIndex, &'a Policy)],
     counters: Option<&'a Counters>,
     plan: Plan,
+    notes: Vec<&'static str>,
     sas: Vec<PlannedSas<'a>>,
 }
 
@@ -85,6 +86,26 @@ fn effect(validated: &Validated, ports: &[u16]) -> Effect {
     if ports.iter().any(drops) { Effect::Drop } else { Effect::Mark }
 }
 
+/// The part of the card's ports whose rules it may decide, and the rest.
+fn used(validated: &Validated, ports: &[u16]) -> (Vec<u16>, Vec<u16>) {
+    let is_used = |port: &u16| {
+        let port = validated.ports.get(usize::from(*port));
+        port.is_none_or(|port| port.offload_groups != GroupOffload::None)
+    };
+    ports.iter().partition(|port| is_used(port))
+}
+
+/// What the plan cannot know, as sentences.
+fn notes(validated: &Validated, effect: Effect) -> Vec<&'static str> {
+    let asks_linux = validated.ports.iter().any(|port| port.addresses.is_empty());
+    let notes = (effect == Effect::Drop && asks_linux).then_some(UNKNOWN_ADDRESSES);
+    notes.into_iter().collect()
+}
+
+const UNKNOWN_ADDRESSES: &str = "\
+The plan knows the gateway's own addresses from the file alone. The daemon knows those of Linux
+too, and leaves a rule to the gateway that would drop packets to one of them (own_traffic).";
+
 /// Plans, and prints the plan.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let input = Input::of(&args.config);
@@ -94,12 +115,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let rules: Vec<(PolicyIndex, &Policy)> = (0..).map(PolicyIndex).zip(&policies).collect();
     let ports = ports(&validated, &args.ports)?;
     let own = own::own(&validated);
+    let (used, unused) = used(&validated, &ports);
+    let effect = effect(&validated, &used);
     let packets = counters::by_slot(counters.as_ref(), &policies);
     let plan = offload::plan(&Problem {
         rules: &rules,
-        ports: &ports,
+        ports: &used,
+        unused: &unused,
         card: &args.card,
-        effect: effect(&validated, &ports),
+        effect,
         own: &own,
         packets: &|slot: PolicyIndex| packets[slot.0 as usize],
         standing: &Standing::default(),
@@ -113,6 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         rules: &rules,
         counters: counters.as_ref(),
         plan,
+        notes: notes(&validated, effect),
         sas: sas::sas(&validated, &policies),
     };
     match args.json {
@@ -218,6 +243,7 @@ impl Planned<'_> {
                 "of": self.plan.share.of,
                 "fraction": self.plan.share.fraction(),
             },
+            "notes": self.notes.iter().map(|note| note.replace('\n', " ")).collect::<Vec<_>>(),
             "sas": self.sas.iter().map(PlannedSas::json).collect::<Vec<_>>(),
         })
     }

@@ -57,6 +57,8 @@ pub struct Problem<'p> {
     pub rules: &'p [(PolicyIndex, &'p Policy)],
     /// Ports of the card, as rules name them, ascending.
     pub ports: &'p [u16],
+    /// Further ports of the card, whose rules it is not to decide (`offload_groups = "none"`).
+    pub unused: &'p [u16],
     /// The card's abilities.
     pub card: &'p Capabilities,
     /// The card's action on packets that a rule denies.
@@ -177,7 +179,11 @@ fn units<'p>(
         let elsewhere = match policy.group {
             None => Some(Inexact::Policy),
             Some(GroupSide::Out) => Some(Inexact::Egress),
-            Some(GroupSide::In) => ports.is_empty().then_some(Inexact::OtherPort),
+            Some(GroupSide::In) if !ports.is_empty() => None,
+            Some(GroupSide::In) if common_ports(policy, problem.unused).is_empty() => {
+                Some(Inexact::OtherPort)
+            }
+            Some(GroupSide::In) => Some(Inexact::OffloadNone),
         };
         let of_both = keys(slot, policy).count() as u64;
         for (place, key) in keys(slot, policy).enumerate() {

@@ -25,6 +25,8 @@ pub enum Inexact {
     Egress,
     /// No port of the card asks it.
     OtherPort,
+    /// The ports of the card that ask it say that the card decides none of their rules.
+    OffloadNone,
     /// It lets connections begin.
     Reflect,
     /// It is for IPv6.
@@ -53,11 +55,12 @@ pub enum Inexact {
 
 impl Inexact {
     /// All of them.
-    pub const ALL: [Inexact; 16] = [
+    pub const ALL: [Inexact; 17] = [
         Inexact::NoRules,
         Inexact::Policy,
         Inexact::Egress,
         Inexact::OtherPort,
+        Inexact::OffloadNone,
         Inexact::Reflect,
         Inexact::Ipv6,
         Inexact::Protocol,
@@ -79,6 +82,7 @@ impl Inexact {
             Inexact::Policy => "policy",
             Inexact::Egress => "egress",
             Inexact::OtherPort => "other_port",
+            Inexact::OffloadNone => "offload_none",
             Inexact::Reflect => "reflect",
             Inexact::Ipv6 => "ipv6",
             Inexact::Protocol => "protocol",
@@ -101,6 +105,7 @@ impl Inexact {
             Inexact::Policy => "a policy of the SPD; only rules of groups are placed",
             Inexact::Egress => "it judges what leaves; the card looks at what comes by a port",
             Inexact::OtherPort => "no port of the card lists its group",
+            Inexact::OffloadNone => "the port that lists its group has offload_groups = \"none\"",
             Inexact::Reflect => "it lets connections begin, and the card follows none",
             Inexact::Ipv6 => "the card has no rules for IPv6",
             Inexact::Protocol => "the card cannot ask for its protocol",

@@ -29,6 +29,7 @@ pub(super) fn tags(traffic: &Case, spd: &Spd, flows: usize) -> Result<CardTags, 
     let plan = plan(&Problem {
         rules: &rules,
         ports: &[LAN.0],
+        unused: &[],
         card: &ledger.card().clone(),
         effect: Effect::Mark,
         own: &[],

@@ -10,7 +10,8 @@ const DISCOVERY: (u8, u8) = (133, 137);
 /// UDP ports of IKE (RFC 7296 §2).
 const IKE: [u16; 2] = [500, 4500];
 
-/// ESP and IKE of the peers, what is for the gateway's addresses, and neighbour discovery.
+/// ESP and IKE of the peers, what is for the gateway's addresses or never forwarded, and neighbour
+/// discovery.
 pub(super) fn own(validated: &Validated) -> Vec<Selector> {
     let mut own = Vec::new();
     for peer in &validated.peers {
@@ -27,13 +28,13 @@ pub(super) fn own(validated: &Validated) -> Vec<Selector> {
         let ports = UpperSelector::Ports { local: Vec::new(), remote: ike.to_vec() };
         own.push(between(protocol::UDP, ports));
     }
-    // What is for the gateway itself; addresses that Linux has the file does not name.
+    // What is for the gateway itself or for nobody else's network; addresses that Linux has the
+    // file does not name.
     let ours = validated.ports.iter().flat_map(|port| &port.addresses);
-    let remote: Vec<AddressRange> = ours.map(|of| AddressRange::from(of.address)).collect();
-    if !remote.is_empty() {
-        let local = [Family::V4, Family::V6].map(AddressRange::any).to_vec();
-        own.push(Selector { local, remote, protocol: None, upper: UpperSelector::Any });
-    }
+    let ours = ours.map(|of| AddressRange::from(of.address));
+    let remote = ours.chain(offload::never_forwarded()).collect();
+    let local = [Family::V4, Family::V6].map(AddressRange::any).to_vec();
+    own.push(Selector { local, remote, protocol: None, upper: UpperSelector::Any });
     let any = vec![AddressRange::any(Family::V6)];
     let (first, last) = (IcmpRange::of_type(DISCOVERY.0), IcmpRange::of_type(DISCOVERY.1));
     own.push(Selector {

@@ -58,9 +58,10 @@ impl Planned<'_> {
                 "No counters: every rule is taken to decide as many packets as any other.\n".into(),
             ),
         };
+        let notes: String = self.notes.iter().map(|note| format!("{note}\n")).collect();
         format!(
             "Card {} ({source})\n {abilities}\n ports: {}\n{assumed}\n\
-             {} of {} would be placed, {}: {share:.1} % {packets}\n\n",
+             {} of {} would be placed, {}: {share:.1} % {packets}\n{notes}\n",
             card.name,
             if self.ports.is_empty() { "none".into() } else { self.ports.join(", ") },
             plan.place.len(),

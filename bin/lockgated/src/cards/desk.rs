@@ -596,10 +596,12 @@ impl Desk {
         let mut standing = held.ledger.standing();
         standing.seasoned = self.seasons.seasoned();
         let card = held.ledger.card().clone();
-        let used = held.slots.iter().zip(&self.ports);
-        let used =
-            used.filter(|(slot, (_, usage))| **slot != u16::MAX && *usage != GroupOffload::None);
-        let mut ports: Vec<u16> = used.map(|(slot, _)| *slot).collect();
+        let there = held.slots.iter().zip(&self.ports).filter(|(slot, _)| **slot != u16::MAX);
+        let (mut unused, mut ports) = (Vec::new(), Vec::new());
+        for (slot, (_, usage)) in there {
+            let of = if *usage == GroupOffload::None { &mut unused } else { &mut ports };
+            of.push(*slot);
+        }
         ports.sort_unstable();
         let (rules, packets) = (Arc::new(snapshot.spd().clone()), packets.clone());
         let (effect, own) = (self.effect(), self.own.clone());
@@ -611,6 +613,7 @@ impl Desk {
             let plan = plan(&Problem {
                 rules: &holding,
                 ports: &ports,
+                unused: &unused,
                 card: &card,
                 effect,
                 own: &own,

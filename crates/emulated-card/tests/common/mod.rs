@@ -238,6 +238,7 @@ impl World {
         let plan = plan(&Problem {
             rules: &rules,
             ports: &CARD_PORTS,
+            unused: &[],
             card: &card,
             effect: self.effect,
             own: &[],

@@ -97,6 +97,7 @@ impl Place {
         plan(&Problem {
             rules: &rules,
             ports: &[0],
+            unused: &[],
             card: self.ledger.card(),
             effect: Effect::Mark,
             own: &[],

@@ -68,6 +68,7 @@ struct Asked<'a> {
     card: Capabilities,
     effect: Effect,
     own: &'a [Selector],
+    unused: &'a [u16],
     standing: Standing,
     most_moves: usize,
 }
@@ -75,7 +76,7 @@ struct Asked<'a> {
 impl<'a> Asked<'a> {
     fn of(rules: &'a [Policy], card: Capabilities) -> Asked<'a> {
         let (effect, standing) = (Effect::Mark, Standing::default());
-        Asked { rules, card, effect, own: &[], standing, most_moves: usize::MAX }
+        Asked { rules, card, effect, own: &[], unused: &[], standing, most_moves: usize::MAX }
     }
 
     fn plan(&self, packets: impl Fn(u32) -> u64) -> Plan {
@@ -84,6 +85,7 @@ impl<'a> Asked<'a> {
         plan(&Problem {
             rules: &rules,
             ports: &PORTS,
+            unused: self.unused,
             card: &self.card,
             effect: self.effect,
             own: self.own,
@@ -172,6 +174,12 @@ fn what_a_card_cannot_say_exactly_is_not_placed_and_the_reason_is_named() {
         let has_rules = rules[0].selector.rules_of_group(Family::V4) > 0;
         assert_eq!(plan.place.len(), usize::from(expected.is_none() && has_rules), "row {place}");
     }
+    // Another port of the card asks it, and says that the card is not to.
+    let other = [Policy { ingress: Some([2].into()), ..plain() }];
+    let asked = Asked { unused: &[2], ..Asked::of(&other, card(all)) };
+    let reasons = [asked.plan(|_| 1), Asked { unused: &[3], ..asked }.plan(|_| 1)];
+    let reasons = reasons.each_ref().map(|plan| reason(plan, 1).unwrap().name());
+    assert_eq!(reasons, ["offload_none", "other_port"]);
     let six = [permit(1, "2001:db8::/32", "any")];
     let without = card(|rules| rules.ipv6 = Ability::Lacks("no"));
     let plan = Asked::of(&six, without).plan(|_| 1);
@@ -408,6 +416,7 @@ proptest! {
         let problem = Problem {
             rules: &listed,
             ports: &PORTS,
+            unused: &[],
             card: &card,
             effect: Effect::Mark,
             own: &[],
