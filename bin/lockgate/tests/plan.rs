@@ -146,6 +146,48 @@ fn the_entries_are_the_whole_cards_and_go_to_the_rules_that_decide_most_packets(
 }
 
 #[test]
+fn of_ports_that_say_none_no_rule_is_placed_and_the_reason_is_named() {
+    let place = place();
+    let none = |port: &str| GATEWAY.replace(port, &format!("{port}\noffload_groups = \"none\""));
+    place.write("none.toml", &none("netdev = \"eth1\""));
+    let json = place.json(&["plan", "--config", "none.toml"]);
+    let here = placed(&json);
+    assert!(here.contains(&("rest/ping", 4)) && !here.contains(&("web/https", 4)), "{json}");
+    assert!(rules(&json["left"], "offload_none").contains(&"web/https"), "{json}");
+    let why = json["left"].as_array().unwrap().iter();
+    let why: Vec<&Value> = why.filter(|rule| rule["reason"] == "offload_none").collect();
+    assert!(why[0]["why"].as_str().unwrap().contains("offload_groups = \"none\""), "{json}");
+    // A rule that both ports ask is in the card for the other port alone.
+    let ping = json["placed"].as_array().unwrap().iter().find(|of| of["rule"] == "rest/ping");
+    assert_eq!(ping.unwrap()["ports"], serde_json::json!(["dmz"]));
+}
+
+#[test]
+fn of_a_card_that_drops_the_plan_says_that_it_knows_the_addresses_of_the_file_alone() {
+    let place = place();
+    let drops = GATEWAY.replace("\nside", "\noffload_groups = \"drop\"\nside");
+    let drops = drops.replace("action = \"reflect\"", "action = \"permit\"");
+    let drops = drops
+        + "[[rule]]\ngroup = \"rest\"\nname = \"stop\"\naction = \"deny\"\n\
+                         from = [\"10.9.0.0/16\"]\nto = [\"any\"]\n";
+    place.write("drops.toml", &drops);
+    let json = place.json(&["plan", "--config", "drops.toml"]);
+    // As under the daemon: `any` has groups and addresses of links.
+    assert_eq!(
+        rules(&json["left"], "own_traffic"),
+        ["rest/stop", "rest/stop", "lan (in)", "lan (in)", "dmz (in)", "dmz (in)"],
+        "{json}"
+    );
+    assert!(placed(&json).contains(&("web/ssh", 4)), "{json}");
+    let note = "from the file alone. The daemon knows those of Linux too";
+    assert!(json["notes"][0].as_str().unwrap().contains(note), "{json}");
+    let text = place.succeeds(&["plan", "--config", "drops.toml"]);
+    assert!(text.contains("from the file alone."), "{text}");
+    let json = place.json(&["plan", "--config", "gw.toml"]);
+    assert_eq!(json["notes"], serde_json::json!([]), "a card that marks drops nothing");
+}
+
+#[test]
 fn the_text_lines_up_and_long_lists_are_cut() {
     let place = place();
     let text = place.succeeds(&["plan", "--config", "gw.toml", "--card", "emulated:order=none"]);
@@ -286,11 +328,28 @@ fn the_sas_of_each_peer_are_planned_for_card_or_linux_with_the_reason_of_the_oth
             "good nic linux packet ",
             "wide soft card packet ",
             // Its window is none of a card's; Linux has every size.
-            "wide nic linux crypto ",
+            "wide nic linux crypto window",
             "limited soft card crypto ",
             "limited nic refused  kernel_limits",
             "none soft software  none",
             "none nic software  none",
+        ]
+    );
+    let json = place.json(&["plan", "--config", "gw.toml"]);
+    let why = json["sas"][3]["why"].as_str().unwrap();
+    assert!(why.starts_with("not in packet mode: "), "{why}");
+    assert!(why.contains("replay_window = 32 or 64 or 128 or 256"), "{why}");
+    // Linux would copy the DSCP that a fixed one is to hide.
+    place.write("hidden.toml", &PEERS.replace("offload =", "dscp = 5\noffload ="));
+    assert_eq!(
+        sas("hidden.toml")[..6],
+        [
+            "good soft card packet ",
+            "good nic refused  dscp",
+            "wide soft card packet ",
+            "wide nic software  dscp",
+            "limited soft card crypto ",
+            "limited nic refused  dscp",
         ]
     );
     // The plan names the software policies before and behind it.

@@ -460,6 +460,13 @@ pub enum DiagnosticKind {
     OffloadBehindNat,
     #[error("there is no card: no SA of this peer could be put")]
     OffloadWithoutCard,
+    #[error("`fragment_outer` has no effect on SAs in a card")]
+    FragmentOuterOnCard,
+    #[error(
+        "card `{card}` has Linux write outer headers, with the DSCP of inner packets: it refuses \
+         SAs with a fixed `dscp`"
+    )]
+    DscpOnCard { card: String },
     #[error("Linux stands in for the card: for tests, and no card does anything")]
     LinuxStandsIn,
     #[error("`{key}` is not of a card of this kind")]

@@ -28,6 +28,7 @@ use crate::source::Span;
 use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
+mod card_peers;
 mod cards;
 mod connections;
 mod doubts;
@@ -140,6 +141,7 @@ pub(crate) fn validate<E>(
     judge_paths(raw, &validated, problems);
     check_allow_host(raw, &validated, problems);
     ike_services::want(raw, &validated, problems);
+    card_peers::warn(raw, &validated, problems);
     Ok(Some(outcome(raw, validated)))
 }
 

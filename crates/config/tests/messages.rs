@@ -492,6 +492,48 @@ fn ike_that_no_port_lists_is_told_at_the_first_peer_of_ike() {
 }
 
 #[test]
+fn keys_of_a_peer_that_a_card_cannot_honour_are_told() {
+    let gateway = |kind: &str, peer: &str| {
+        let api = GOOD.replace("manual = \"laboratory\"\n", peer);
+        let api = api.replace("\"file:berlin.keys\"", "\"api\"");
+        api.replace(
+            "[peer.berlin]",
+            &format!("[card.nic]\n{kind}\nports = [\"wan\"]\n[peer.berlin]"),
+        )
+    };
+    let xfrm = "kind = \"xfrm\"";
+    let emulated = "kind = \"emulated\"\nsocket = \"/run/c\"";
+    let dscp = "dscp = 5\n";
+    let told = |kind: &str, peer: &str| {
+        let parsed =
+            parse(&gateway(kind, peer), "gw.toml").unwrap_or_else(|e| panic!("{}", told(e)));
+        let is_it = |mistake: &DiagnosticKind| {
+            use DiagnosticKind::{DscpOnCard, FragmentOuterOnCard};
+            matches!(mistake, DscpOnCard { .. } | FragmentOuterOnCard)
+        };
+        let warnings = parsed.warnings.iter().filter(|problem| is_it(&problem.mistake));
+        warnings.map(ToString::to_string).collect::<Vec<String>>()
+    };
+    for mode in ["packet", "crypto"] {
+        let warnings = told(xfrm, &format!("{dscp}offload = \"{mode}\"\n"));
+        assert!(warnings.len() == 1, "{mode}: {warnings:?}");
+        let words = "card `nic` has Linux write outer headers, with the DSCP of inner packets";
+        assert!(warnings[0].contains(words), "{warnings:?}");
+        assert_eq!(told(emulated, &format!("{dscp}offload = \"{mode}\"\n")), [""; 0]);
+    }
+    // In software, which has a fixed DSCP.
+    assert_eq!(told(xfrm, &format!("{dscp}offload = \"auto\"\n")), [""; 0]);
+    assert_eq!(told(xfrm, "dscp = \"copy\"\noffload = \"packet\"\n"), [""; 0]);
+    for kind in [xfrm, emulated] {
+        let warnings = told(kind, "fragment_outer = true\noffload = \"auto\"\n");
+        assert!(warnings.len() == 1, "{kind}: {warnings:?}");
+        assert!(warnings[0].contains("`fragment_outer` has no effect on SAs in a card"));
+        assert_eq!(told(kind, "fragment_outer = true\n"), [""; 0]);
+        assert_eq!(told(kind, "fragment_outer = false\noffload = \"auto\"\n"), [""; 0]);
+    }
+}
+
+#[test]
 fn a_service_meets_a_policy_only_where_the_policy_can_want_its_packets() {
     let policy = |name: &str, rest: &str| format!("[[policy]]\nname = \"{name}\"\n{rest}\n");
     let stop = "action = \"discard\"\nlocal = [\"192.0.2.1\"]\nremote = [\"any\"]";

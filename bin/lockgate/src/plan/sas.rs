@@ -7,7 +7,7 @@ use config::validated::{Peer, PeerPlace};
 use config::{CardKind, CardSettings, SaOffload, Validated};
 use console::output::{Columns, Numbers, wrapped};
 use control::{carried_by_linux, carried_flows, cipher_of, limits_by_use, planned_sas};
-use offload::{Ability, Capabilities, CardSa, RuleAbilities, SaAbilities, Service};
+use offload::{Ability, Capabilities, CardSa, RuleAbilities, SaAbilities, Service, Unfit};
 use policy::{Policy, SaSetId, Spd};
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ pub(super) struct PlannedSas<'a> {
     carrier: Carrier,
     /// The card's part of the work.
     service: Option<Service>,
-    /// The reason why they are not there, in a word and in words.
+    /// The reason why they are not there, or not in packet mode, in a word and in words.
     reason: Option<(&'static str, String)>,
 }
 
@@ -82,22 +82,25 @@ pub(super) fn sas<'a>(validated: &'a Validated, policies: &[Policy]) -> Vec<Plan
                 (Err(_), _) if peer.offload.needs_card() => Carrier::Nobody,
                 (Err(_), _) => Carrier::Software,
             };
+            let (service, reason) = match found {
+                Ok((service, lacks)) => (Some(service), lacks),
+                Err(reason) => (None, Some(reason)),
+            };
             let (peer, card, offload) = (peer.name.as_str(), card.name.as_str(), peer.offload);
-            let (service, reason) = (found.as_ref().ok().copied(), found.err());
             planned.push(PlannedSas { peer, card, offload, carrier, service, reason });
         }
     }
     planned
 }
 
-/// The card's part of the work for a peer's SAs; `carried` says whether Linux could carry the
-/// packets.
+/// The card's part of the work for a peer's SAs, and if that is not the better part the reason;
+/// `carried` says whether Linux could carry the packets.
 fn found(
     peer: &Peer,
     card: &CardSettings,
     largest: u32,
     carried: impl Fn() -> Result<(), Reason>,
-) -> Result<Service, Reason> {
+) -> Result<(Service, Option<Reason>), Reason> {
     let services: &[Service] = match peer.offload {
         SaOffload::None => return Err(("none", "its section asks for no card".into())),
         SaOffload::Packet => &[Service::Packet],
@@ -114,14 +117,17 @@ fn found(
     let Some(abilities) = abilities.sas.get() else {
         return Err(("no_sas", offload::Unfit::NoSas.help().into()));
     };
-    let mut last = Err(("none", String::new()));
+    let mut lacks: Option<Reason> = None;
     for service in services {
-        last = fits(peer, (card.kind, abilities), *service, largest);
-        if last.is_ok() {
-            break;
+        match fits(peer, (card.kind, abilities), *service, largest) {
+            Ok(service) => {
+                let not_packet = |(name, why)| (name, format!("not in packet mode: {why}"));
+                return Ok((service, lacks.map(not_packet)));
+            }
+            Err(reason) => lacks = Some(reason),
         }
     }
-    last
+    Err(lacks.unwrap_or(("none", String::new())))
 }
 
 fn capabilities(kind: CardKind) -> Capabilities {
@@ -154,9 +160,21 @@ fn fits(
         };
         let sa = CardSa { limits: sa.limits.for_card(abilities, largest), ..sa };
         let fits = offload::sa_fits(&sa, abilities, service);
-        fits.map_err(|unfit| (unfit.name(), unfit.help().into()))?;
+        fits.map_err(|unfit| (unfit.name(), advice(unfit, abilities)))?;
     }
     Ok(service)
+}
+
+/// The meaning of a reason, with the list that it speaks of.
+fn advice(unfit: Unfit, abilities: &SaAbilities) -> String {
+    let windows: Vec<String> = abilities.windows.iter().map(ToString::to_string).collect();
+    match unfit {
+        Unfit::Window => format!(
+            "the card has not a replay window of this size: write replay_window = {}",
+            windows.join(" or ")
+        ),
+        unfit => unfit.help().into(),
+    }
 }
 
 impl PlannedSas<'_> {

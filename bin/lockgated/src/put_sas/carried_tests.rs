@@ -213,6 +213,20 @@ async fn a_cards_cipher_by_way_of_linux_takes_no_limits_that_linux_would_not_kee
 }
 
 #[tokio::test]
+async fn a_fixed_dscp_which_linux_would_not_write_is_refused_or_stays_in_software() {
+    let xfrm = || Capabilities::xfrm(Ability::Has(()), Ability::Has(()));
+    for mode in ["packet", "crypto"] {
+        let mut lab = CarriedLab::new(&format!("{mode}\"\ndscp = 5 #"), "", xfrm());
+        let refused = lab.put(pair()).await.unwrap_err().to_string();
+        assert!(refused.contains("(dscp)") && refused.contains("leave `dscp` out"), "{refused}");
+        assert_eq!(lab.kernel.lock().unwrap().asked, 0);
+    }
+    let mut lab = CarriedLab::new("auto\"\ndscp = 5 #", "", xfrm());
+    lab.put(pair()).await.unwrap();
+    assert_eq!((lab.counts(), lab.sas_that_run()), ((0, 0), 2));
+}
+
+#[tokio::test]
 async fn explain_says_that_linux_carries_a_flow_and_by_which_sa() {
     let mut lab = CarriedLab::by_linux("packet");
     lab.put(pair()).await.unwrap();

@@ -401,6 +401,14 @@ impl DiagnosticKind {
             DiagnosticKind::OffloadWithoutCard => {
                 "add [card.NAME] with the port that leads to the peer, or write \"auto\""
             }
+            DiagnosticKind::FragmentOuterOnCard => {
+                "leave it out, or write offload = \"none\": IPv6 packets that do not fit the path \
+                 are dropped"
+            }
+            DiagnosticKind::DscpOnCard { .. } => {
+                "leave `dscp` out, or write offload = \"none\" or \"auto\", which keeps the SAs in \
+                 software"
+            }
             DiagnosticKind::LinuxStandsIn => {
                 "leave `stand_in` out where there is a card: figures are not those of a card"
             }

@@ -4,8 +4,8 @@ use crate::capabilities::{Ability, Capabilities, Exactness, Protocols, SaAbiliti
 use crate::pattern::UpperPattern;
 
 use super::{
-    CardPolicy, CardSa, Carrier, FlowConfidentiality, Need, Numbers, OuterFields, SaDirection,
-    SaMode, Service,
+    CardPolicy, CardSa, Carrier, FlowConfidentiality, Need, Numbers, OuterDscp, OuterFields,
+    SaDirection, SaMode, Service,
 };
 
 /// Lowest SPI that is not reserved (RFC 4303 §2.1).
@@ -38,6 +38,8 @@ pub enum Unfit {
     Tunnel,
     /// The card writes outer headers in its own way.
     OuterHeader,
+    /// The card copies the DSCP, and a fixed one would hide that of inner packets.
+    Dscp,
     /// The card cannot advance extended sequence numbers.
     Esn,
     /// The card has not a replay window of this size.
@@ -72,7 +74,7 @@ pub enum Unfit {
 
 impl Unfit {
     /// All of them.
-    pub const ALL: [Unfit; 25] = [
+    pub const ALL: [Unfit; 26] = [
         Unfit::NoSas,
         Unfit::Packet,
         Unfit::Crypto,
@@ -83,6 +85,7 @@ impl Unfit {
         Unfit::Transport,
         Unfit::Tunnel,
         Unfit::OuterHeader,
+        Unfit::Dscp,
         Unfit::Esn,
         Unfit::Window,
         Unfit::NatTraversal,
@@ -113,6 +116,7 @@ impl Unfit {
             Unfit::Transport => "transport",
             Unfit::Tunnel => "tunnel",
             Unfit::OuterHeader => "outer_header",
+            Unfit::Dscp => "dscp",
             Unfit::Esn => "esn",
             Unfit::Window => "window",
             Unfit::NatTraversal => "nat_traversal",
@@ -150,8 +154,15 @@ impl Unfit {
                 "the card writes DSCP, ECN, DF and hop limit of outer headers in its own way: \
                  allow them to differ, or carry the SA in software"
             }
+            Unfit::Dscp => {
+                "outer headers get the DSCP of inner packets, which a fixed one would hide: leave \
+                 `dscp` out, or carry the SA in software"
+            }
             Unfit::Esn => "the card cannot advance extended sequence numbers: turn ESN off",
-            Unfit::Window => "the card has not a replay window of this size: choose one it lists",
+            Unfit::Window => {
+                "the card has not a replay window of this size: `replay_window` must be one of its \
+                 line `replay windows` in `lockgate help offload`"
+            }
             Unfit::NatTraversal => "the card has no ESP in UDP: peers behind a NAT need software",
             Unfit::UdpChecksum => {
                 "ESP in UDP over IPv6 has a checksum over what a card is yet to encrypt: ask for \
@@ -277,6 +288,9 @@ fn mode_fits(mode: SaMode, card: &SaAbilities) -> Result<(), Unfit> {
             needs(&card.tunnel, Unfit::Tunnel)?;
             match fields {
                 OuterFields::LeftToCard => Ok(()),
+                OuterFields::Exactly { dscp: OuterDscp::Fixed(_), .. } => {
+                    needs(&card.outer_header, Unfit::Dscp)
+                }
                 OuterFields::Exactly { .. } => needs(&card.outer_header, Unfit::OuterHeader),
             }
         }
