@@ -35,6 +35,9 @@ pub(crate) struct CardPicture {
     snapshot: Arc<Snapshot>,
 }
 
+/// All of a rule that says where its tag decides: its family, the card's action, its ports.
+type Alike = (Family, Effect, Arc<[u16]>);
+
 /// A rule that is to be in a card.
 struct RulePicture {
     state: State,
@@ -108,7 +111,7 @@ impl CardPicture {
         let plan = self.plan.iter().flat_map(|plan| plan.0.keep.iter().chain(&plan.0.place));
         let counts = |key| self.rules.get(key).is_some_and(|rule| rule.counts);
         let kinds = plan.filter(|placing| counts(&placing.key));
-        let kinds: HashMap<(Family, Effect, Arc<[u16]>), &CardRule> = kinds
+        let kinds: HashMap<Alike, &CardRule> = kinds
             .map(|placing| {
                 let rule: &CardRule = &placing.rule;
                 ((placing.key.family, rule.effect, rule.ports.clone()), rule)
@@ -155,7 +158,7 @@ impl CardPicture {
             action: Decision::of(spd.policy(key.slot).action).name().into(),
             ..v1::PlacedRule::default()
         };
-        let mut ways: HashMap<(Family, Effect, Arc<[u16]>), Vec<String>> = HashMap::new();
+        let mut ways: HashMap<Alike, Vec<String>> = HashMap::new();
         let placed = plan.keep.iter().chain(&plan.place).map(|placing| {
             let (family, rule) = (placing.key.family, &placing.rule);
             let ways = ways.entry((family, rule.effect, rule.ports.clone()));

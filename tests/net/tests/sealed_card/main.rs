@@ -54,6 +54,9 @@ fn the_host_sees_clear_packets_and_the_wire_esp_alone() {
         assert_eq!((&sa["card"], &sa["state"]), (&"nic0".into(), &"ok".into()), "{sa:#}");
         assert!(sa["card_read_age_ms"].as_u64().is_some_and(|age| age < 5000), "{sa:#}");
     }
+    // Its numbers are the card's: the peer is not out of them.
+    let shown = place.daemon(End::Near).unwrap().ask(&["show", "peer"]).unwrap();
+    assert_eq!(shown["peers"][0]["state"], "ready", "{shown:#}");
     place.balances();
 }
 
