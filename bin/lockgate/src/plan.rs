@@ -95,7 +95,7 @@ fn used(validated: &Validated, ports: &[u16]) -> (Vec<u16>, Vec<u16>) {
     ports.iter().partition(|port| is_used(port))
 }
 
-/// What the plan cannot know, as sentences.
+/// Limits of the knowledge of a plan, as sentences.
 fn notes(validated: &Validated, effect: Effect) -> Vec<&'static str> {
     let asks_linux = validated.ports.iter().any(|port| port.addresses.is_empty());
     let notes = (effect == Effect::Drop && asks_linux).then_some(UNKNOWN_ADDRESSES);

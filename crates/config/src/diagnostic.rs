@@ -369,7 +369,10 @@ pub enum DiagnosticKind {
          `local` and `remote` of [ike] match is dropped, answers of the service too"
     )]
     AllowHostWithinIke { port: String, service: String },
-    #[error("no unprotected port lists {} in `allow_host`: {}", .missing.list(), .missing.follows())]
+    #[error(
+        "no unprotected port lists {} in `allow_host`: {}",
+        .missing.list(), .missing.follows()
+    )]
     IkeNotListed { missing: MissingIke },
     #[error("the policies compile to {rules} rules with this one; the limit is {limit}")]
     TooManyRules { rules: usize, limit: usize },

@@ -108,9 +108,9 @@ pub fn planned_sas(peer: &Peer) -> [CardSa; 2] {
     })
 }
 
-/// An SA whose packets Linux carries, of the same service. Linux writes the headers outside, with the
-/// DSCP of inner packets: a fixed one, which hides that, is asked for all the same. In
-/// crypto mode it keeps the limits, too, and draws the numbers: these limits are without a lease.
+/// An SA whose packets Linux carries, of the same service. Linux writes the headers outside, with
+/// the DSCP of inner packets: a fixed one, which hides that, is asked for all the same. In crypto
+/// mode it keeps the limits, too, and draws the numbers: these limits are without a lease.
 pub fn carried_by_linux(sa: CardSa, limits: SaLimits) -> CardSa {
     let mode = match sa.mode {
         SaMode::Tunnel(OuterFields::Exactly { dscp: OuterDscp::Fixed(_), .. })

@@ -1,4 +1,4 @@
-//! What is asked of a packet beside the groups of the port that it came by.
+//! Questions that are asked of a packet beside the one to the groups of the port that it came by.
 
 use super::{Asked, Tables, Tracks};
 use crate::exit::Exit;

@@ -98,14 +98,14 @@ fn one(card: &v1::Card) -> String {
         let percent = 100.0 * card.share_tagged as f64 / card.share_of as f64;
         let (tagged, of) = (card.share_tagged, card.share_of);
         text.push_str(&format!(
-            "  share        {percent:.1} % of the packets ({tagged} of {of} in the last period) were of rules for \
-             the card\n"
+            "  share        {percent:.1} % of the packets ({tagged} of {of} in the last period) \
+             were of rules for the card\n"
         ));
     }
     text
 }
 
-/// What tags decide where more is asked of every packet.
+/// Words for tags that decide nothing, because more is asked of every packet.
 const NOWHERE: &str = "; they decide nothing: policies, groups_out or connections are asked, too";
 /// Names in a cell at most.
 const MOST_NAMES: usize = 3;
