@@ -35,8 +35,8 @@ pub enum DiagnosticKind {
     TooLarge { limit: u64 },
     #[error("is {size} bytes long; at most {limit} bytes are read")]
     TooLong { size: u64, limit: u64 },
-    #[error("is not UTF-8 text")]
-    NotText,
+    #[error("is not UTF-8 text: line {line}, column {column}")]
+    NotText { line: u32, column: u32 },
     #[error("is {kind}, not a regular file")]
     NotRegular { kind: &'static str },
     #[error("there is a NUL byte: this is not a text file")]
@@ -102,6 +102,8 @@ pub enum DiagnosticKind {
     TooMany { what: &'static str, limit: usize },
     #[error("`{key}` is an empty list")]
     EmptyList { key: &'static str },
+    #[error("`ports` is an empty list")]
+    CardWithoutPorts,
     #[error("\"{name}\" cannot be a name")]
     BadName { name: String },
     #[error("\"{text}\" is listed twice")]
@@ -254,6 +256,11 @@ pub enum DiagnosticKind {
          manual keys are not renewed"
     )]
     ShortNumbers,
+    #[error(
+        "without ESN an SA stops for good after 4,294,967,295 packets: 71 minutes at 1 Mpps, by \
+         when the program that puts its keys must have put others"
+    )]
+    ShortNumbersOfApi,
     #[error("a replay window of {size} packets is not supported")]
     WindowSize { size: u32 },
     #[error("`{key}` has an effect only with encapsulation = \"udp\"")]

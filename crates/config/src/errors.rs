@@ -168,7 +168,13 @@ impl ConfigErrors {
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", render(&self.problems), self.count())
+        let count = self.count();
+        let count = match f.alternate() {
+            // For a command that was not to apply anything.
+            true => count.trim_end_matches("; nothing was applied"),
+            false => &count,
+        };
+        write!(f, "{}{count}", render(&self.problems))
     }
 }
 

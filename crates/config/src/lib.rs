@@ -85,6 +85,7 @@ pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};
 pub use source::Location;
 pub use standalone::ConfiguredRoutes;
 pub use text::{escaped, escaped_line, is_hidden};
+pub use text_file::place_within;
 pub use validate::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
 pub use validated::{PeerId, Validated};
 pub use values::{is_link_local, unusable};
@@ -206,7 +207,7 @@ pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
 /// # Errors
 /// The reason why it cannot be read: rights, kind, size or encoding.
 pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
-    let fail = |mistake| ConfigErrors::of(Location::of_file(&path.display().to_string()), mistake);
+    let fail = |mistake| unread(&path.display().to_string(), mistake);
     text_file::read(path, MAX_BYTES).map_err(fail)
 }
 
@@ -216,8 +217,18 @@ pub fn read_text(path: &Path) -> Result<String, ConfigErrors> {
 /// # Errors
 /// As [`read_text`].
 pub fn text_of(input: impl Read, name: &str) -> Result<String, ConfigErrors> {
-    let fail = |mistake| ConfigErrors::of(Location::of_file(name), mistake);
-    text_file::text_of(input, MAX_BYTES).map_err(fail)
+    text_file::text_of(input, MAX_BYTES).map_err(|mistake| unread(name, mistake))
+}
+
+/// The error of a file that is not read, at the place of its mistake if that has one.
+fn unread(name: &str, mistake: DiagnosticKind) -> ConfigErrors {
+    let place = match mistake {
+        DiagnosticKind::NotText { line, column } => {
+            Location { file: name.to_owned(), line, column }
+        }
+        _ => Location::of_file(name),
+    };
+    ConfigErrors::of(place, mistake)
 }
 
 /// Reads a configuration file, and the key files that it names, for a machine with `memory` bytes

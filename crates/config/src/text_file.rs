@@ -45,5 +45,21 @@ pub(crate) fn text_of(input: impl Read, limit: u64) -> Result<String, Diagnostic
     if bytes.len() as u64 > limit {
         return Err(DiagnosticKind::TooLarge { limit });
     }
-    String::from_utf8(bytes).map_err(|_| DiagnosticKind::NotText)
+    String::from_utf8(bytes).map_err(|error| {
+        let (line, column) = place_within(error.as_bytes(), error.utf8_error().valid_up_to());
+        DiagnosticKind::NotText { line, column }
+    })
+}
+
+/// Returns the line and the column, in characters, of the byte with this number. Both begin at 1;
+/// the bytes before it are UTF-8.
+pub fn place_within(bytes: &[u8], at: usize) -> (u32, u32) {
+    let before = &bytes[..at];
+    let is_end = |byte: &u8| *byte == b'\n';
+    let line = before.iter().filter(|byte| is_end(byte)).count();
+    let begin = before.iter().rposition(|byte| is_end(byte)).map_or(0, |end| end + 1);
+    // A character has one byte that does not go on with another.
+    let column = before[begin..].iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+    let counted = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).saturating_add(1);
+    (counted(line), counted(column))
 }

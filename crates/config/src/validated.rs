@@ -711,11 +711,15 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
     writeln!(out, "replay_window = {replay_window}\nmss_clamp = {}", peer.mss_clamp)?;
     writeln!(out, "pmtu = \"{}\"", peer.pmtu.name())?;
     writeln!(out, "offload = \"{}\"", peer.offload.name())?;
-    if let Some(outer) = &peer.outer {
-        writeln!(out, "outer = {}", quoted(outer))?;
+    let is_of_ike = *keys == KeySource::Ike;
+    match &peer.outer {
+        Some(outer) => writeln!(out, "outer = {}", quoted(outer))?,
+        // No value says so.
+        None if is_of_ike => writeln!(out, "# outer: none")?,
+        None => {}
     }
     for (key, ranges) in [("moves_to", &peer.moves.remote), ("local_moves_to", &peer.moves.local)] {
-        if !ranges.is_empty() {
+        if !ranges.is_empty() || is_of_ike && *mode == Mode::Tunnel {
             writeln!(out, "{key} = {}", list(addresses(ranges)))?;
         }
     }

@@ -529,6 +529,18 @@ fn moves_of_peers_mean_themselves_when_every_default_is_written_out() {
     assert!(!may("192.0.2.1", "203.0.114.0") && !may("192.0.2.1", "2001:db8::7"), "other families");
 }
 
+#[test]
+fn peers_of_ike_have_all_their_keys_when_every_default_is_written_out() {
+    let text = "[node]\nname = \"n\"\n[port.wan]\nnetdev = \"eth1\"\nside = \"unprotected\"\n\
+                [peer.p]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.2\"\nkeys = \"ike\"\n\
+                suite = \"aes-256-gcm\"\n";
+    let validated = meaning(text);
+    let effective = validated.effective();
+    let wanted = "\n# outer: none\nmoves_to = []\nlocal_moves_to = []\n";
+    assert!(effective.contains(wanted), "{effective}");
+    assert_eq!(meaning(&effective), validated, "{effective}");
+}
+
 /// One table in another as deep as the parser goes, and beyond.
 #[test]
 fn deeply_nested_values_are_refused_and_overflow_no_stack() {

@@ -33,6 +33,12 @@ impl DiagnosticKind {
             Self::EmptyList { key: "entrances" } => {
                 Some("name an address of this machine that hosts send to".into())
             }
+            Self::EmptyList { key: "ends" } => {
+                Some("name the addresses that the ends of tunnels may have here".into())
+            }
+            Self::CardWithoutPorts => {
+                Some("name the ports that are on the card: ports = [\"wan\"]".into())
+            }
             Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
             Self::BarePort { number, service: None } => {
                 Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
@@ -69,6 +75,10 @@ impl DiagnosticKind {
                 "there is no password; an unprotected port lets readers in only with \
                  allow_host = [\"tcp/{port}\"]"
             )),
+            Self::PortsOfAny { what: "section", .. } => Some(
+                "ICMP, fragments and other protocols are not within these bounds: name the protocol"
+                    .into(),
+            ),
             Self::PortsOfAny { what, .. } => Some(format!(
                 "ICMP, fragments and other protocols fall to the next {what}: name the protocol"
             )),
@@ -109,7 +119,7 @@ impl DiagnosticKind {
         Some(match self {
             DiagnosticKind::Unreadable { kind: ErrorKind::PermissionDenied } => "run as root",
             DiagnosticKind::NotRegular { .. } => "name a file, or `-` to read standard input",
-            DiagnosticKind::NotText => "save the file as UTF-8",
+            DiagnosticKind::NotText { .. } => "save the file as UTF-8",
             DiagnosticKind::NulByte => "name the configuration, a text file in TOML",
             DiagnosticKind::CarriageReturns => "save the file with LF line ends",
             DiagnosticKind::TypographicQuote { .. } => "write the plain quote \"",
@@ -228,7 +238,7 @@ impl DiagnosticKind {
                 "use it for benchmarks between your own machines only, never for real traffic"
             }
             DiagnosticKind::NoEncryption { .. } => "aes-128-gcm encrypts, and costs less",
-            DiagnosticKind::ShortNumbers => {
+            DiagnosticKind::ShortNumbers | DiagnosticKind::ShortNumbersOfApi => {
                 "write esn = true at both ends, or esn = false if that is meant"
             }
             DiagnosticKind::OnlyWithUdp { .. } => {

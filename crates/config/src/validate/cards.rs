@@ -67,7 +67,7 @@ fn card(
     let mut list = Vec::new();
     let written = raw.ports.as_ref();
     if let Some(empty) = written.filter(|list| list.get_ref().is_empty()) {
-        problems.error(&empty.span(), DiagnosticKind::EmptyList { key: "ports" });
+        problems.error(&empty.span(), DiagnosticKind::CardWithoutPorts);
     }
     for written in written.into_iter().flat_map(|list| list.get_ref()) {
         let port_name = written.get_ref();

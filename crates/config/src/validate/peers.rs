@@ -34,9 +34,15 @@ pub(crate) fn validate(
     let mut key_files: HashMap<&str, Span> = HashMap::new();
     // Once is enough: it holds for all of them.
     // charon negotiates it.
-    let is_of_ike = |peer: &RawPeer| peer.keys.as_ref().is_some_and(|keys| keys.get_ref() == "ike");
-    if let Some(peer) = raw.iter().find(|peer| peer.esn.is_none() && !is_of_ike(peer)) {
-        problems.warning(&peer.name.span(), DiagnosticKind::ShortNumbers);
+    let is_short = |peer: &&RawPeer| peer.esn.is_none() && !has_keys(peer, "ike");
+    let of_api = |peer: &&RawPeer| has_keys(peer, "api");
+    let mut short = raw.iter().filter(is_short);
+    match short.clone().find(|peer| !of_api(peer)).or(short.next()) {
+        None => {}
+        Some(peer) if of_api(&peer) => {
+            problems.warning(&peer.name.span(), DiagnosticKind::ShortNumbersOfApi);
+        }
+        Some(peer) => problems.warning(&peer.name.span(), DiagnosticKind::ShortNumbers),
     }
     for (place, written) in raw.iter().take(MAX_PEERS).enumerate() {
         if let Some(keys) = &written.keys
@@ -268,6 +274,10 @@ fn suite(
         (true, _) => {}
     }
     said.map(|()| suite)
+}
+
+fn has_keys(peer: &RawPeer, word: &str) -> bool {
+    peer.keys.as_ref().is_some_and(|keys| keys.get_ref() == word)
 }
 
 /// The suite that was probably meant: other programs write other names.
