@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
     /// Seed of what happens by chance
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Faults, times in a thousand: refuse=N,twice=N,never=N,late=N,late_ms=N,garbage=N,swapped=N,
-    /// sa=N,policy=N
+    /// Faults, times in a thousand, with commas between them: refuse=N twice=N never=N late=N
+    /// late_ms=N garbage=N swapped=N sa=N policy=N
     #[arg(long, value_name = "LIST", default_value = "")]
     pub(crate) faults: FaultList,
     /// Give the card that serves on PATH a command: reset, forget, claim, link, reload, unplug,
@@ -105,7 +105,10 @@ pub(crate) enum WordError {
     #[error("write a station's address, such as 02:00:00:00:00:01")]
     LinkAddress,
     /// It is no list of faults.
-    #[error("\"{0}\": write refuse=N, twice=N, never=N, late=N, late_ms=N, garbage=N or swapped=N")]
+    #[error(
+        "\"{0}\": write refuse=N, twice=N, never=N, late=N, late_ms=N, garbage=N, swapped=N, sa=N \
+         or policy=N"
+    )]
     Fault(String),
     /// It happens more often than always.
     #[error("{0}={1}: write times in a thousand, 0 to 1000")]

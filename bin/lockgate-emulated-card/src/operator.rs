@@ -112,12 +112,20 @@ impl From<LinkWord> for Link {
 enum Refused {
     #[error("write reset, forget, claim, link, reload, unplug, faults, tags or counts")]
     Nothing,
-    #[error("{}", .0.to_string().lines().next().unwrap_or_default().trim_start_matches("error: "))]
+    #[error("{}", text_of(.0))]
     Command(#[from] clap::Error),
     #[error("the card has no item {0}")]
     NoItem(u32),
     #[error("the card is out of its slot, or its netdev refuses: {0}")]
     Link(std::io::Error),
+}
+
+/// All that the parser of commands says: the mistake, the words that it takes, the nearest one.
+fn text_of(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines = text.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    text.trim_start_matches("error: ").to_owned()
 }
 
 /// The operator's socket and its connections.
@@ -248,7 +256,11 @@ mod tests {
             ("", "write reset, forget, claim, link"),
             ("rest told", "unrecognized subcommand 'rest'"),
             ("reset", "required"),
+            ("reset", "<NOTICE>"),
             ("reset loudly", "invalid value 'loudly'"),
+            ("reset loudly", "[possible values: told, silent]"),
+            ("link dwn", "a similar value exists: 'down'"),
+            ("cunts", "similar subcommands exist: 'faults', 'counts'"),
             ("forget -1 told", "unexpected argument '-1'"),
             ("reload emulated:rule=1", "did you mean"),
             ("reload acl-2000", "acl-2000 is no emulated card"),
