@@ -151,7 +151,7 @@ struct Loaded {
 /// Loads a configuration and compiles it. The keys are only there for their SPIs: without them it
 /// goes on with a warning, so that who may not read keys can ask too.
 fn load(input: &Input, keys: Option<&Path>) -> Result<Loaded, Failure> {
-    let parsed = input.parsed()?;
+    let parsed = input.parsed().map_err(Failure::Unusable)?;
     let directory = input.keys_directory(&parsed, keys);
     let (keys, spis) = match parsed.read_keys_in(&directory) {
         Ok((keys, _)) => (keys.for_replay(&parsed.validated, &[])?.0, Spis::Configured),

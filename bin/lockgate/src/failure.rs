@@ -29,6 +29,9 @@ pub(crate) enum Failure {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{}", .0)]
     Config(#[from] ConfigErrors),
+    /// The same for a command that applies nothing.
+    #[error("{0:#}")]
+    Unusable(ConfigErrors),
     /// A member of a set that is no address.
     #[error("{text:?} is no prefix, range or address: {error}")]
     Member {
@@ -186,6 +189,17 @@ pub(crate) enum Usage {
         /// The name.
         name: String,
     },
+    /// A name or an interface that the configuration of an import cannot have.
+    #[error(
+        "{option}: {mistake}{}",
+        .mistake.help().map_or(String::new(), |help| format!(": {help}"))
+    )]
+    ImportOption {
+        /// The option.
+        option: &'static str,
+        /// The mistake.
+        mistake: Box<config::DiagnosticKind>,
+    },
     /// An SA to put that names no peer.
     #[error("an SA names no peer: write peer=NAME behind its key, or give --peer NAME")]
     SaWithoutPeer,
@@ -285,7 +299,9 @@ impl Failed for Failure {
             cause = inner;
         }
         match cause {
-            Failure::Config(errors) => answer["error"]["problems"] = json!(errors.problems),
+            Failure::Config(errors) | Failure::Unusable(errors) => {
+                answer["error"]["problems"] = json!(errors.problems)
+            }
             Failure::Import(errors) => answer["error"]["problems"] = json!(errors.problems),
             _ => {}
         }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use ::import::{Foreign, ImportErrors, Imported, KeyPlan, Omission, Options};
-use config::{escaped_line, write_key_file};
+use ::import::{FillIn, Foreign, ImportErrors, Imported, KeyPlan, Omission, Options};
+use config::{Severity, escaped_line, write_key_file};
 use console::output::{complain, counted, print, print_json};
 use serde_json::json;
 
@@ -122,6 +122,10 @@ struct Common {
 
 /// Imports, writes the files, and reports the omissions.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (Source::Swanctl(SwanctlArgs { common, .. })
+    | Source::Vpp(VppArgs { common, .. })
+    | Source::Xfrm(XfrmArgs { common, .. })) = &args.source;
+    common.judge()?;
     let (common, keys, imported) = match &args.source {
         Source::Swanctl(SwanctlArgs { files, common }) => {
             let texts: Vec<Foreign> =
@@ -142,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             (common, keys, ::import::xfrm(&texts, &common.options(keys)?)?)
         }
     };
-    // A name or an interface from the command line may be invalid.
+    // A text that Lockgate itself would refuse is a fault of ours, and is not written.
     config::parse(&imported.text, "<imported>")?;
     let written = write_all(common, keys, &imported)?;
     match (common.json, &args.source) {
@@ -167,6 +171,30 @@ fn read(file: &Path) -> Result<Foreign, ImportErrors> {
 }
 
 impl Common {
+    /// Judges the name and the interfaces as the configuration will have them.
+    fn judge(&self) -> Result<(), Usage> {
+        let of = |given: &Option<String>, usual: &str| {
+            // A text in JSON is one in TOML too.
+            json!(given.as_deref().unwrap_or(usual)).to_string()
+        };
+        let text = format!(
+            "[node]\nname = {}\n[port.lan]\nnetdev = {}\nside = \"protected\"\n[port.wan]\n\
+             netdev = {}\nside = \"unprotected\"\n",
+            of(&self.name, "gateway"),
+            of(&self.lan, "lan0"),
+            of(&self.wan, "wan0"),
+        );
+        let Err(errors) = config::parse(&text, "") else { return Ok(()) };
+        let is_error = |problem: &config::Diagnostic| problem.severity == Severity::Error;
+        let Some(problem) = errors.problems.into_iter().find(is_error) else { return Ok(()) };
+        let option = match (problem.place.line, &self.wan) {
+            (2, _) => "--name",
+            (7, Some(_)) => "--wan",
+            _ => "--lan",
+        };
+        Err(Usage::ImportOption { option, mistake: Box::new(problem.mistake) })
+    }
+
     fn options(&self, keys: Option<&Path>) -> Result<Options<'_>, Failure> {
         let keys = match keys {
             None => None,
@@ -250,7 +278,7 @@ fn tell_in_json(common: &Common, imported: &Imported, written: &[PathBuf]) -> Re
         .zip(written)
         .map(|(keys, path)| json!({"peer": keys.peer, "file": path, "sas": keys.sas}));
     let keys: Vec<_> = keys.collect();
-    let Imported { text, omissions, peers, policies, sas, keyed_sas, .. } = imported;
+    let Imported { text, omissions, to_fill_in, peers, policies, sas, keyed_sas, .. } = imported;
     let configuration = common.output.is_none().then_some(text);
     print_json(&json!({
         "configuration": configuration,
@@ -261,6 +289,7 @@ fn tell_in_json(common: &Common, imported: &Imported, written: &[PathBuf]) -> Re
         "sas": sas,
         "sas_with_keys": keyed_sas,
         "not_taken": omissions,
+        "to_fill_in": to_fill_in,
     }))?;
     Ok(())
 }
@@ -272,6 +301,10 @@ fn tell(
     written: &[PathBuf],
 ) -> Result<(), Failure> {
     complain(&table(&imported.omissions));
+    let to_fill_in = &imported.to_fill_in;
+    let name =
+        common.output.as_deref().map_or("<stdout>".into(), |output| output.to_string_lossy());
+    complain(&places(&name, to_fill_in));
     let peers = counted(imported.peers as u64, "peer");
     let policies = match imported.policies {
         1 => "1 policy".to_owned(),
@@ -287,12 +320,31 @@ fn tell(
             print(&imported.text)?;
         }
         Some(output) => {
+            let places = match to_fill_in.len() {
+                0 => String::new(),
+                1 => "1 place is to be filled in (FILL IN), ".to_owned(),
+                more => format!("{more} places are to be filled in (FILL IN), "),
+            };
             summary +=
-                &format!("{0} written; complete it, then: lockgate check {0}\n", output.display());
+                &format!("{0} written; {places}then: lockgate check {0}\n", output.display());
             print(&summary)?;
         }
     }
     Ok(())
+}
+
+/// Lists the places of the configuration that are to be filled in.
+fn places(file: &str, places: &[FillIn]) -> String {
+    let file = escaped_line(file);
+    let mut text = String::new();
+    for FillIn { line, section, key, what } in places.iter().take(MOST_SHOWN) {
+        let key = if key.is_empty() { String::new() } else { format!(" {key}") };
+        text += &format!("{file}:{line}: fill in: {section}{key}: {what}\n");
+    }
+    if let Some(more) = places.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        text += &format!("and {more} more places to fill in; --json lists all\n");
+    }
+    text
 }
 
 /// Lists the omissions, two lines each.

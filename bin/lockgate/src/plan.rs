@@ -109,7 +109,7 @@ too, and leaves a rule to the gateway that would drop packets to one of them (ow
 /// Plans, and prints the plan.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let input = Input::of(&args.config);
-    let validated = input.parsed()?.validated;
+    let validated = input.parsed().map_err(Failure::Unusable)?.validated;
     let counters = args.counters.as_deref().map(Counters::read).transpose()?;
     let policies = policies(&validated);
     let rules: Vec<(PolicyIndex, &Policy)> = (0..).map(PolicyIndex).zip(&policies).collect();

@@ -98,7 +98,11 @@ fn in_json_all_is_one_answer_and_a_mistake_has_its_place() {
         &["wrong:1:", "= help: write `dir in`"],
     );
     let misnamed = ["import", "vpp", "vpp", "--output", "b.toml", "--name", "gw a"];
-    place.fails(1, &misnamed, &["\"gw a\""]);
+    let wanted = ["--name: \"gw a\" cannot be a name: 1 to 64 letters"];
+    place.fails(2, &misnamed, &wanted);
+    let twice = ["import", "vpp", "vpp", "--lan", "eth1", "--wan", "eth1"];
+    place.fails(2, &twice, &["--wan: netdev eth1 untagged belongs to another port already"]);
+    place.fails(2, &["import", "vpp", "vpp", "--lan", "a/b"], &["--lan: \"a/b\" cannot be"]);
     assert!(!place.file("b.toml").exists());
     place.fails(2, &["import", "xfrm"], &["--state"]);
     place.fails(1, &["import", "vpp", "nowhere"], &["nowhere: error: cannot be read"]);
@@ -112,6 +116,16 @@ fn connections_of_strongswan_become_a_file_that_checks_and_explains() {
     let ran = place.run(&words);
     assert_eq!(ran.code(), 0, "{}", ran.err());
     assert!(ran.out().starts_with("4 peers, 6 policies, keys from charon\n"), "{}", ran.out());
+    let places =
+        place.text("gw.toml").lines().filter(|line| line.contains("\" # FILL IN:")).count();
+    let wanted = format!(
+        "gw.toml written; {places} places are to be filled in (FILL IN), then: lockgate check \
+         gw.toml\n"
+    );
+    assert!(places > 2 && ran.out().ends_with(&wanted), "{places}: {}", ran.out());
+    assert_eq!(ran.err().matches("gw.toml:").count(), places, "{}", ran.err());
+    let wanted = ": fill in: [peer.branch] remote: the address of branch.";
+    assert!(ran.err().contains(wanted), "{}", ran.err());
     assert!(ran.err().contains("swanctl.conf:2:1: not taken: include: "), "{}", ran.err());
     assert!(ran.err().contains("lockgate import swanctl FILE conf.d/*.conf"), "{}", ran.err());
     for told in [ran.out(), ran.err(), place.text("gw.toml")] {
@@ -135,4 +149,5 @@ fn connections_of_strongswan_become_a_file_that_checks_and_explains() {
     let answer = place.json(&["import", "swanctl", "swanctl.conf"]);
     assert_eq!((answer["peers"].as_u64(), answer["policies"].as_u64()), (Some(4), Some(6)));
     assert_eq!(answer["not_taken"][0]["word"], "include");
+    assert_eq!(answer["to_fill_in"][0]["what"], "its name");
 }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod algorithms;
+mod fill_in;
 mod halves;
 mod model;
 mod order;
@@ -29,6 +30,7 @@ mod xfrm;
 
 use zeroize::Zeroizing;
 
+pub use fill_in::{FillIn, MARK as FILL_IN};
 use model::Foreigners;
 use problem::Omissions;
 pub use problem::{Fate, ImportErrors, Mistake, Omission, Problem};
@@ -86,6 +88,8 @@ pub struct Imported {
     pub keys: Vec<KeyFile>,
     /// Everything that did not come into it as it was, in the order of the text.
     pub omissions: Vec<Omission>,
+    /// The places of the configuration that the operator must complete.
+    pub to_fill_in: Vec<FillIn>,
     /// The number of peers.
     pub peers: usize,
     /// The number of policies.
@@ -138,5 +142,6 @@ fn assembled(
     let origin = format!("`{command}` from {}", names.join(" and "));
     let imported = write::all(found, peers, (options, &origin), &mut omissions);
     omissions.bounded()?;
-    Ok(Imported { omissions: omissions.0, ..imported })
+    let to_fill_in = fill_in::places(&imported.text);
+    Ok(Imported { omissions: omissions.0, to_fill_in, ..imported })
 }

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
+use config::escaped_line;
 use ipsec::{Lifetime, Limits, Mode, Suite};
 use policy::{Direction, Selector};
 
@@ -232,13 +233,10 @@ impl Peer {
         let all: Vec<_> = self.sas.iter().copied().map(of).zip(self.sas.clone()).collect();
         let (mut common, _) = *all.first()?;
         self.sas.clear();
+        let mut first = None;
         for (own, (place, direction)) in all {
             let sa = &sas[place];
-            let differs = [
-                (own.suite != common.suite, "its algorithms"),
-                (own.has_esn != common.has_esn, "its sequence numbers (esn)"),
-                (own.udp != common.udp, "its encapsulation in UDP"),
-            ];
+            let first = *first.get_or_insert(place);
             let our_port = |[source, destination]: [u16; 2]| match direction {
                 Direction::Outbound => source,
                 Direction::Inbound => destination,
@@ -246,9 +244,14 @@ impl Peer {
             if sa.udp.map(our_port).is_some_and(|port| port != 4500) {
                 let reason = "Lockgate's own UDP port is 4500";
                 omissions.left((&sa.at, "encap"), reason, "use 4500 at this end");
-            } else if let Some((_, what)) = differs.iter().find(|(differs, _)| *differs) {
-                let reason = format!("{what} differ from those of the peer's first SA");
-                omissions.left((&sa.at, "src"), &reason, "give it a [peer.NAME] of its own");
+            } else if let Some((word, [own, other])) = difference(&own, &common) {
+                let first = sas[first].at.to_string();
+                let first = escaped_line(&first);
+                let reason = format!(
+                    "it has {own}, the peer's first SA ({first}) {other}; all SAs of a peer have \
+                     the same"
+                );
+                omissions.left((&sa.at, word), &reason, "give it a [peer.NAME] of its own");
             } else {
                 if own.lifetime != common.lifetime
                     || own.outer != common.outer
@@ -267,6 +270,27 @@ impl Peer {
         }
         Some(common)
     }
+}
+
+/// Finds in which way an SA cannot be beside the first one of its peer: the word, and both values.
+fn difference(own: &Common, first: &Common) -> Option<(&'static str, [String; 2])> {
+    let suite = |of: &Common| of.suite.map_or("no suite of ours".to_owned(), |one| one.to_string());
+    let numbers = |of: &Common| match of.has_esn {
+        true => "sequence numbers of 64 bits (esn)".to_owned(),
+        false => "sequence numbers of 32 bits (no esn)".to_owned(),
+    };
+    let udp = |of: &Common| match of.udp {
+        Some(port) => format!("ESP in UDP to port {port}"),
+        None => "no ESP in UDP".to_owned(),
+    };
+    let of = |word, value: &dyn Fn(&Common) -> String| (word, [value(own), value(first)]);
+    if own.suite != first.suite {
+        return Some(of("algorithms", &suite));
+    }
+    if own.has_esn != first.has_esn {
+        return Some(of("esn", &numbers));
+    }
+    (own.udp != first.udp).then(|| of("encap", &udp))
 }
 
 /// The window of an SA as one that there is here.

@@ -153,6 +153,7 @@ impl Mistake {
             Mistake::Shell { .. } => Some("write the value itself".into()),
             Mistake::Statement { .. } => Some("write `key = value`, or `name { … }`".into()),
             Mistake::Unclosed { .. } => Some("write `}` or `\"` where it ends".into()),
+            Mistake::NotText => Some("save the file as UTF-8".into()),
             Mistake::BadKey => Some("write 0x and the digits; a key is never shown".into()),
             _ => None,
         }
@@ -288,6 +289,9 @@ pub enum Fate {
     Refused,
     /// The configuration has it, but it means something else here.
     Differs,
+    /// The configuration has something in its place until the operator writes the right value.
+    #[serde(rename = "fill_in")]
+    FillIn,
 }
 
 impl Fate {
@@ -297,6 +301,7 @@ impl Fate {
             Fate::Left => "not taken",
             Fate::Refused => "refused",
             Fate::Differs => "differs",
+            Fate::FillIn => "fill in",
         }
     }
 }

@@ -2,9 +2,10 @@
 
 use std::io::Read;
 
+use config::Location;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::problem::{ImportErrors, Mistake};
+use crate::problem::{ImportErrors, Mistake, Problem};
 
 /// Bytes of a foreign text at most.
 pub const MAX_BYTES: usize = 64 << 20;
@@ -44,8 +45,12 @@ impl Foreign {
         match String::from_utf8(std::mem::take(&mut *bytes)) {
             Ok(text) => Ok(Foreign { name: name.to_owned(), text: Zeroizing::new(text) }),
             Err(error) => {
+                let at = error.utf8_error().valid_up_to();
+                let (line, column) = config::place_within(error.as_bytes(), at);
                 error.into_bytes().zeroize();
-                wrong(Mistake::NotText)
+                let place = Location { file: name.to_owned(), line, column };
+                let problems = vec![Problem { place, mistake: Mistake::NotText }];
+                Err(ImportErrors { problems, untold: 0 })
             }
         }
     }

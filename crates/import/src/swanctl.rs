@@ -195,6 +195,7 @@ pub(crate) fn import(texts: &[Foreign], options: &Options<'_>) -> Result<Importe
         addresses: Addresses::default(),
         left_out: Vec::new(),
         told_of_moves: false,
+        renamed: Vec::new(),
     };
     if let Err(problem) = reader.all() {
         reader.errors.add(*problem);
@@ -231,6 +232,8 @@ struct Reader<'t, 'n> {
     left_out: Vec<LeftOut>,
     /// It was told of connections that do not say whether SAs may move.
     told_of_moves: bool,
+    /// Names of the child's peer and policies that are not as the text has them.
+    renamed: Vec<String>,
 }
 
 impl Reader<'_, '_> {

@@ -164,7 +164,9 @@ impl Reader {
                 let Some(first) = words.first() else { return Ok(()) };
                 let reason = "not an SA, an SPD or a policy that is added";
                 let advice = "see whether the gateway needs it";
-                self.omissions.left((&place(file, *first), first.text), reason, advice);
+                let command: Vec<String> = words.iter().map(|word| shown(word.text)).collect();
+                let command = command.join(" ");
+                self.omissions.left((&place(file, *first), &command), reason, advice);
                 Ok(())
             }
         }

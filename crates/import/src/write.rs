@@ -9,14 +9,12 @@ use policy::selector::protocol_text;
 use policy::{Direction, PortRange, Selector, UpperSelector};
 use zeroize::Zeroizing;
 
+use crate::fill_in::MARK as FILL_IN;
 use crate::model::{Effect, Entry, Foreigners, Offload, Sa};
 use crate::order::{Placed, joined};
 use crate::peers::{Common, NamedBy, Peer, Peers};
 use crate::problem::Omissions;
 use crate::{Imported, KeyFile, Options};
-
-/// The mark of lines that the operator must complete.
-pub(crate) const FILL_IN: &str = "# FILL IN:";
 
 /// A policy's action as far as two policies can be twins: the peer, or the kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,7 +71,8 @@ pub(crate) fn all(
     omissions.0.sort_by(|one, other| one.place.cmp(&other.place));
     let sas = peers.list.iter().map(|peer| peer.sas.len()).sum();
     let (peers, keyed_sas) = (peers.list.len(), written_sas);
-    Imported { text, keys, omissions: Vec::new(), peers, policies, sas, keyed_sas }
+    let (omissions, to_fill_in) = (Vec::new(), Vec::new());
+    Imported { text, keys, omissions, to_fill_in, peers, policies, sas, keyed_sas }
 }
 
 pub(crate) fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {

@@ -174,7 +174,8 @@ fn a_child_that_would_hold_for_other_packets_here_is_left_out() {
     }
     for (lines, reason) in [
         ("remote_addrs = %any", "the peer may have any address"),
-        ("remote_addrs = 198.51.100.0/24", "the peer may have any address"),
+        ("remote_addrs = 198.51.100.0/24", "the peer may have each address of 198.51.100.0/24"),
+        ("remote_addrs = 192.0.2.8-192.0.2.9", "the peer may have each address of 192.0.2.8-"),
         ("remote_addrs = 192.0.2.1", "both ends are 192.0.2.1"),
         ("remote_addrs = 127.0.0.1", "127.0.0.1 is a loopback address"),
         ("if_id_out = 7", "it is for a part of the packets"),
@@ -329,4 +330,80 @@ fn a_misspelt_section_at_the_top_is_told() {
     let told = omissions(&good(&(child("") + "templates-of-old { }\n")));
     assert!(told.contains("swanctl.conf has no such section"), "{told}");
     assert!(errors("include conf.d/*.conf\n").contains("files that `include` names"));
+}
+
+#[test]
+fn limits_beyond_ten_years_are_left_out_and_told() {
+    let of = |lines: &str| {
+        let imported = good(&child(lines));
+        (peer(&parsed(&imported)).lifetime, omissions(&imported))
+    };
+    for (line, key) in
+        [("rekey_time = 400000d", "rekey_time"), ("life_time = 315360001", "life_time")]
+    {
+        let (lifetime, told) = of(line);
+        assert_eq!(lifetime, ipsec::Lifetime::NONE, "{line}");
+        assert!(told.contains(&format!("not taken: {key}: ")), "{line}: {told}");
+        assert!(told.contains("seconds are longer than ten years"), "{line}: {told}");
+    }
+    let (lifetime, told) = of("rekey_time = 3650d");
+    assert_eq!(lifetime.soft.seconds, Some(315_360_000));
+    assert!(told.contains("not taken: life_time: 346896000 seconds are longer"), "{told}");
+    assert!(
+        errors(&child("rekey_time = 99999999999999999999h")).contains("`99999999999999999999h`")
+    );
+}
+
+#[test]
+fn addresses_that_are_not_known_are_told_and_counted() {
+    let named = good(&connection("remote_addrs = gw-c.example.org", ""));
+    let told = omissions(&named);
+    assert!(told.contains("swanctl.conf:4:1: fill in: remote_addrs: a peer has no name"), "{told}");
+    let lines: Vec<&str> = named.text.lines().collect();
+    let wanted: Vec<(&str, &str)> =
+        named.to_fill_in.iter().map(|one| (one.section.as_str(), one.key.as_str())).collect();
+    let expected = [
+        ("[node]", "name"),
+        ("[port.lan]", "netdev"),
+        ("[port.wan]", "netdev"),
+        ("[peer.gw-b]", "remote"),
+    ];
+    assert_eq!(wanted, expected);
+    assert!(named.to_fill_in.iter().all(|one| lines[one.line - 1].contains(import::FILL_IN)));
+    let mixed = good(&connection("remote_addrs = 2001:db8::1", ""));
+    let told = omissions(&mixed);
+    let wanted = "fill in: local_addrs: 192.0.2.1 is of another IP version than the peer's address";
+    assert!(told.contains(wanted), "{told}");
+    assert!(mixed.to_fill_in.iter().any(|one| one.key == "local"));
+}
+
+#[test]
+fn a_name_that_is_not_as_in_the_text_is_told() {
+    let long = "g".repeat(90);
+    for (name, given) in [("b\u{fc}ro", "peer b\u{fc}ro is b-ro"), (&*long, "is gggggggg")] {
+        let told = omissions(&good(&child("").replace("gw-b {", &format!("{name} {{"))));
+        assert!(told.contains("differs: net: ") && told.contains(given), "{told}");
+    }
+    let two = "connections { a-b { remote_addrs = 192.0.2.2\nlocal_addrs = 192.0.2.1\nchildren { x { } } }\n\
+               a { remote_addrs = 192.0.2.3\nlocal_addrs = 192.0.2.1\nchildren { b { }\nc { \
+               local_ts = 10.0.0.0/8 } } } }";
+    let told = omissions(&good(two));
+    assert!(told.contains("peer a-b is a-b-n2 here"), "{told}");
+    assert!(!omissions(&good(&child(""))).contains("differs: net"), "nothing was renamed");
+}
+
+#[test]
+fn ike_of_version_1_is_told() {
+    let told = omissions(&good(&connection("version = 1\nlocal { auth = xauth-eap }", "")));
+    assert!(told.contains("differs: version: charon would install SAs of IKEv1 too"), "{told}");
+    assert!(told.contains("differs: auth: XAuth is of IKEv1"), "{told}");
+    assert!(!omissions(&good(&connection("version = 2", ""))).contains("IKEv1"));
+}
+
+#[test]
+fn a_text_that_is_no_utf_8_has_the_place_of_its_first_wrong_byte() {
+    let text = b"connections {\n  # \xc3\xbc B\xfcro\n}\n";
+    let errors = Foreign::read(&text[..], "swanctl.conf").err().map(|errors| errors.to_string());
+    let wanted = "swanctl.conf:2:8: error: not a text in UTF-8\n  = help: save the file as UTF-8";
+    assert!(errors.as_ref().is_some_and(|told| told.starts_with(wanted)), "{errors:?}");
 }

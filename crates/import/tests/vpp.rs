@@ -96,7 +96,16 @@ fn what_has_no_place_is_told() {
     let imported = good(&text);
     parsed(&imported);
     assert_eq!(imported.policies, 1);
-    let expected = ["async", "ah", "aes-ctr-128", "sa", "spd", "eth0", "set", "ipsec"];
+    let expected = [
+        "async",
+        "ah",
+        "aes-ctr-128",
+        "sa",
+        "spd",
+        "eth0",
+        "set interface state eth0 up",
+        "ipsec itf create",
+    ];
     assert_eq!(words(&imported), expected);
     let ports = "ipsec policy add spd 1 priority 1 inbound action bypass protocol 17 \
                  local-port-range 53 - 53";

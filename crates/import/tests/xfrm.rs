@@ -455,3 +455,34 @@ fn sas_of_a_peer_that_ask_for_other_offloads_are_told() {
     assert_eq!(imported.sas, 2);
     assert!(told(&imported).contains(&("src", Fate::Differs)), "{:?}", imported.omissions);
 }
+
+#[test]
+fn an_sa_that_cannot_be_beside_the_first_is_told_with_both_values() {
+    let first = state("");
+    let second = first.replace("0x1001", "0x1002").replace("10111213 128", "10111214 128");
+    let told = |second: &str| {
+        let texts =
+            first.clone() + second + &policy("dir out src 10.1.0.0/16 dst 10.2.0.0/16", TUNNEL);
+        let imported = good(&[&texts]);
+        let of = |one: &import::Omission| format!("{}: {}: {}\n", one.place, one.word, one.reason);
+        imported.omissions.iter().map(of).collect::<String>()
+    };
+    let esn = told(&second.replace("128", "128 replay-window 32 flag esn"));
+    let wanted = "one:2:19: esn: it has sequence numbers of 64 bits (esn), the peer's first SA \
+                  (one:1:19) sequence numbers of 32 bits (no esn); all SAs of a peer";
+    assert!(esn.contains(wanted), "{esn}");
+    let udp = told(&second.replace("128", "128 encap espinudp 4500 4500 0.0.0.0"));
+    assert!(
+        udp.contains("encap: it has ESP in UDP to port 4500, the peer's first SA (one:1:19) no"),
+        "{udp}"
+    );
+    assert!(!told(&second).contains("all SAs of a peer have the same"));
+}
+
+#[test]
+fn an_sa_of_one_cpu_is_taken_and_told() {
+    let imported = good(&[&state("pcpu-num 3")]);
+    assert_eq!(imported.sas, 0, "no policy names it");
+    let of = |one: &import::Omission| one.word == "pcpu-num" && one.reason.contains("RFC 9611");
+    assert!(imported.omissions.iter().any(of), "{:?}", imported.omissions);
+}

@@ -46,6 +46,7 @@ impl Reader<'_, '_> {
         view: &View,
         parent: &Parent<'_>,
     ) -> Result<(), Untaken> {
+        self.renamed.clear();
         self.noted(view);
         let mode = self.mode(view)?;
         self.narrowed(view, parent)?;
@@ -65,6 +66,17 @@ impl Reader<'_, '_> {
         let local = self.selectors(view, "local_ts", &any)?;
         let remote = self.selectors(view, "remote_ts", &any)?;
         self.policies(view, (&policies, action, kind), &[local, remote], None)
+    }
+
+    /// Notes that a child's peer or policies have another name than in the text.
+    pub(super) fn note_names(&mut self, name: &str, view: &View) {
+        if self.renamed.is_empty() {
+            return;
+        }
+        let reason = format!("{} here", std::mem::take(&mut self.renamed).join(" and "));
+        let advice = "names have ASCII letters, digits, `.`, `_` and `-`, 48 at most here, and \
+                      each is given once: choose another one if you like";
+        self.note(Fate::Differs, self.at(view), name, (&reason, advice));
     }
 
     fn at(&self, view: &View) -> Place {
@@ -291,6 +303,9 @@ impl Reader<'_, '_> {
         for (place, (selector, rank)) in all.into_iter().enumerate() {
             let wanted = if count > 1 { format!("{name}-{}", place + 1) } else { name.to_owned() };
             let name = self.policy_names.give(&wanted);
+            if place == 0 && name != wanted {
+                self.renamed.push(format!("policy {} is {name}", shown(&wanted)));
+            }
             let (at, rank) = (self.tree.location(at), fixed.unwrap_or(rank));
             let fill_in = fill_in.clone();
             self.drafts.policies.push(PolicyDraft { name, at, action, selector, rank, fill_in });
@@ -309,11 +324,15 @@ impl Reader<'_, '_> {
             true => parent.name.to_owned(),
             false => format!("{}-{name}", parent.name),
         };
+        let given = self.peer_names.give(&wanted);
+        if given != wanted {
+            self.renamed.push(format!("peer {} is {given}", shown(&wanted)));
+        }
         let (suite, suite_fill_in) = self.suite(view);
         let is_tunnel = mode == Mode::Tunnel;
         let df = self.flag(view, "copy_df").map(|copies| if copies { "copy" } else { "clear" });
         PeerDraft {
-            name: self.peer_names.give(&wanted),
+            name: given,
             at: self.tree.location(self.at(view)),
             ends: ends.clone(),
             mode,
@@ -408,7 +427,10 @@ impl Reader<'_, '_> {
         let (at, text) = self.tree.value(view, key)?;
         let amount = read(text);
         if amount.is_none() {
-            self.mistake(at, Mistake::BadValue { text: shown(text), expected, nearest: None });
+            self.mistake(
+                at,
+                Mistake::BadValue { text: amount_text(text), expected, nearest: None },
+            );
         }
         amount
     }
@@ -418,16 +440,34 @@ impl Reader<'_, '_> {
         const TIME: &str = "a time like 3600, 60m or 1h";
         const VOLUME: &str = "a number of bytes like 500000, 100M or 10G";
         const PACKETS: &str = "a number of packets";
-        let time = self.limit(view, ["rekey_time", "life_time"], seconds, TIME);
+        let times = ["rekey_time", "life_time"];
+        let time = self.limit(view, times, seconds, TIME);
+        let time = [0, 1].map(|place| self.short_enough(view, times[place], time[place]));
         let volume = self.limit(view, ["rekey_bytes", "life_bytes"], bytes, VOLUME);
         let packets = self.limit(view, ["rekey_packets", "life_packets"], number, PACKETS);
         let of = |place: usize| {
-            let seconds = time[place].and_then(|seconds| u32::try_from(seconds).ok());
-            let seconds = seconds.filter(|seconds| *seconds <= MAX_LIMIT_SECONDS);
-            let (packets, bytes) = (packets[place], volume[place]);
+            let (packets, bytes, seconds) = (packets[place], volume[place], time[place]);
             Limits { packets, bytes, seconds, idle_seconds: None }
         };
         Lifetime { soft: of(0), hard: of(1) }
+    }
+
+    /// A limit in seconds that the configuration takes. A longer one is noted.
+    fn short_enough(&mut self, view: &View, key: &str, limit: Option<u64>) -> Option<u32> {
+        let limit = limit?;
+        let short = u32::try_from(limit).ok().filter(|seconds| *seconds <= MAX_LIMIT_SECONDS);
+        if short.is_none() {
+            // charon's default of `life_time` follows from the other one.
+            let written =
+                self.tree.value(view, key).or_else(|| self.tree.value(view, "rekey_time"));
+            let at = written.map_or(self.at(view), |(at, _)| at);
+            let reason = format!(
+                "{limit} seconds are longer than ten years, which is as long as a limit may be: it \
+                 was left out"
+            );
+            self.note(Fate::Left, at, key, (&reason, "write 3650d or less, or no limit"));
+        }
+        short
     }
 
     /// A soft limit and a hard one. Zero is none.
@@ -461,4 +501,15 @@ enum ChildMode {
     Sas(Mode),
     Pass,
     Drop,
+}
+
+/// An amount as it may be shown. Digits of a number alone are not those of a key, however many.
+fn amount_text(text: &str) -> String {
+    const MOST: usize = 24;
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match is_number && text.len() <= MOST {
+        true => text.to_owned(),
+        false => shown(text),
+    }
 }

@@ -71,13 +71,40 @@ impl Reader<'_, '_> {
                 let place = tree.location(tree.place(view));
                 return Err(Box::new(Problem { place, mistake }));
             }
+            if taken.is_ok() {
+                self.note_names(name, view);
+            }
             if let Err(why) = taken {
                 let names = [(*name).to_owned(), parent.name.to_owned()];
                 self.left_out.push(LeftOut { names, view: view.clone(), why });
             }
         }
-        if self.drafts.peers.len() > peers && !parent.is_version_1 {
-            self.moves(view);
+        if self.drafts.peers.len() > peers {
+            if !parent.is_version_1 {
+                self.moves(view);
+            }
+            self.version_1(view)?;
+        }
+        Ok(())
+    }
+
+    /// Notes what is of IKEv1 alone.
+    fn version_1(&mut self, view: &View) -> Parsed<()> {
+        let tree = self.tree;
+        let advice = "write version = 2 at both gateways (RFC 9395 gives IKEv1 up)";
+        if let Some((at, "1")) = tree.value(view, "version") {
+            let reason = "charon would install SAs of IKEv1 too, but Lockgate is tested with IKEv2 \
+                          alone";
+            self.note(Fate::Differs, at, "version", (reason, advice));
+        }
+        for name in tree.names(view) {
+            let is_end = name.starts_with("local") || name.starts_with("remote");
+            let Some(end) = tree.section(view, name)?.filter(|_| is_end) else { continue };
+            let auth = tree.value(&end, "auth");
+            if let Some((at, _)) = auth.filter(|(_, auth)| auth.starts_with("xauth")) {
+                let reason = "XAuth is of IKEv1, with which Lockgate is not tested";
+                self.note(Fate::Differs, at, "auth", (reason, advice));
+            }
         }
         Ok(())
     }
@@ -133,7 +160,14 @@ impl Reader<'_, '_> {
             advice: advice.into(),
         };
         let Some((text, found)) = hosts.iter().find(is_end) else {
-            let reason = "the peer may have any address, and a peer has one here".to_owned();
+            let several = hosts.iter().find(|(_, host)| matches!(host, Host::Several));
+            let reason = match several {
+                Some((text, _)) => format!(
+                    "the peer may have each address of {}, and a peer has one here",
+                    shown(text)
+                ),
+                None => "the peer may have any address, and a peer has one here".to_owned(),
+            };
             return Err(untaken(
                 reason,
                 "write remote_addrs = ADDRESS, one connection each; or [ike] with peers",
@@ -158,7 +192,22 @@ impl Reader<'_, '_> {
         }
         let fill_in =
             matches!(found, Host::Name(_)).then(|| format!("the address of {}", shown(text)));
+        if fill_in.is_some() {
+            self.placeholder((there, "remote_addrs"), "a peer has no name", (remote, "remote"));
+        }
         Ok([local, End { address: remote, fill_in, from: (*text).to_owned() }])
+    }
+
+    /// Notes that an address stands for one that the operator must write.
+    fn placeholder(
+        &mut self,
+        (at, word): (Place, &str),
+        why: &str,
+        (address, key): (IpAddr, &str),
+    ) {
+        let reason = format!("{why}: {address} stands in its place and is no address of yours");
+        let advice = format!("write the address in `{key}` of the peer, at the line with FILL IN");
+        self.note(Fate::FillIn, at, word, (&reason, &advice));
     }
 
     /// An address in the place of an unknown one.
@@ -203,6 +252,17 @@ impl Reader<'_, '_> {
             Some((text, _)) => unknown(format!("the address of {}", shown(text)), text),
             None => unknown("this gateway's address towards the peer".into(), text),
         };
+        if local.fill_in.is_some() {
+            let other = |(_, host): &&(&str, Host<'_>)| matches!(host, Host::One(_));
+            let why = match (found, hosts.iter().find(other)) {
+                (Some(_), _) => "a peer has no name at this end either".to_owned(),
+                (None, Some((text, _))) => {
+                    format!("{} is of another IP version than the peer's address", shown(text))
+                }
+                (None, None) => "no single address of this gateway is written".to_owned(),
+            };
+            self.placeholder((there, "local_addrs"), &why, (local.address, "local"));
+        }
         match unusable(local.address) {
             None => Ok(local),
             Some(why) => {

@@ -156,7 +156,7 @@ pub(super) const NOTED: [Noted; 9] = [
         key: "per_cpu_sas",
         is_usual: is_no,
         fate: Fate::Left,
-        reason: "Lockgate's plugin is for strongSwan 5.9.8, which has no such key",
+        reason: "strongSwan 5.9.8 and 6.0.1, for which Lockgate has a plugin, have no such key",
         advice: "remove it",
     },
     Noted {

@@ -3,9 +3,10 @@
 use ipsec::Mode;
 
 use super::{Action, Drafts, End, PeerDraft};
+use crate::fill_in::{self, MARK as FILL_IN};
 use crate::model::Foreigners;
 use crate::problem::{ImportErrors, Omissions};
-use crate::write::{FILL_IN, comment, head, lifetime, put, selector};
+use crate::write::{comment, head, lifetime, put, selector};
 use crate::{Imported, Options};
 
 /// Writes everything.
@@ -62,8 +63,10 @@ pub(super) fn all(
     }
     omissions.0.sort_by(|one, other| one.place.cmp(&other.place));
     omissions.bounded()?;
+    let to_fill_in = fill_in::places(&text);
     Ok(Imported {
         text,
+        to_fill_in,
         keys: Vec::new(),
         omissions: omissions.0,
         peers: peers.len(),

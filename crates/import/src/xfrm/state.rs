@@ -51,6 +51,7 @@ const WORDS: &[&str] = &[
     "tfcpad",
     "lastused",
     "dir",
+    "pcpu-num",
     "lifetime",
     "stats",
 ];
@@ -313,6 +314,11 @@ impl<'a> State<'a> {
                 if number32(cursor, word)? != 0 {
                     omissions.left(at_word, "Lockgate does not pad traffic", "none");
                 }
+            }
+            "pcpu-num" => {
+                number32(cursor, word)?;
+                let reason = "it is for one CPU (RFC 9611), and an SA here is for all workers";
+                omissions.left(at_word, reason, "none");
             }
             "coa" => {
                 value(cursor, word)?;
