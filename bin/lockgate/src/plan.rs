@@ -112,6 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let validated = input.parsed().map_err(Failure::Unusable)?.validated;
     let counters = args.counters.as_deref().map(Counters::read).transpose()?;
     let policies = policies(&validated);
+    if let Some(counters) = &counters {
+        counters.judge(&policies)?;
+    }
     let rules: Vec<(PolicyIndex, &Policy)> = (0..).map(PolicyIndex).zip(&policies).collect();
     let ports = ports(&validated, &args.ports)?;
     let own = own::own(&validated);

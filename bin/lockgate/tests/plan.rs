@@ -225,6 +225,20 @@ fn the_text_lines_up_and_long_lists_are_cut() {
 fn a_mistake_is_told_and_ends_with_2() {
     let place = place();
     place.write("bad.json", "{\"groups\": 7}");
+    for (name, text) in [
+        ("flat.json", r#"{"groups":[{"name":"web","packets":"x"}]}"#),
+        ("word.json", r#"{"groups":[{"name":"web","rules":[{"name":"ssh","packets":"x"}]}]}"#),
+        (
+            "other.json",
+            r#"{"groups":[{"name":"a","rules":[{"name":"b","decided":{"packets":1}}]}]}"#,
+        ),
+    ] {
+        place.write(name, text);
+    }
+    place.write("bad.toml", "x = 1\n");
+    let told = place.run(&["plan", "--config", "bad.toml"]).err();
+    assert!(told.contains("unknown section `x`"), "{told}");
+    assert!(!told.contains("nothing was applied"), "{told}");
     for (args, parts) in [
         (
             &["--card", "emulated:order=nune"][..],
@@ -233,6 +247,9 @@ fn a_mistake_is_told_and_ends_with_2() {
         (&["--card", "acl"], &["did you mean \"acl-2000\""]),
         (&["--port", "dms"], &["no port \"dms\"", "lan, dmz, wan"]),
         (&["--counters", "bad.json"], &["bad.json", "lockgate show group --json"]),
+        (&["--counters", "flat.json"], &["flat.json", "missing field `rules`"]),
+        (&["--counters", "word.json"], &["word.json", "none of its rules has"]),
+        (&["--counters", "other.json"], &["other.json", "no rule of it is in the", "a/b is not"]),
     ] {
         let args = [&["plan", "--config", "gw.toml"], args].concat();
         place.fails(2, &args, parts);
@@ -366,4 +383,22 @@ fn the_sas_of_each_peer_are_planned_for_card_or_linux_with_the_reason_of_the_oth
         let text = place.succeeds(&["plan", "--config", "above.toml"]);
         assert!(text.contains("SAs of peers") && text.contains("overlapped"), "{text}");
     }
+}
+
+#[test]
+fn a_card_on_protected_ports_alone_has_no_sas_and_long_names_leave_room_for_reasons() {
+    let place = Place::empty();
+    let inside =
+        "[card.inside]\nkind = \"emulated\"\nsocket = \"/run/i.sock\"\nports = [\"lan\"]\n";
+    let long = "p".repeat(64);
+    let text = PEERS.replace("[peer.good]", &format!("{inside}[peer.good]"));
+    let text = text.replace("peer.none", &format!("peer.{long}"));
+    place.write("gw.toml", &text);
+    let json = place.json(&["plan", "--config", "gw.toml"]);
+    let sas = json["sas"].as_array().unwrap();
+    assert_eq!(sas.len(), 8);
+    assert!(sas.iter().all(|sa| sa["card"] != "inside"), "{json}");
+    let text = place.succeeds(&["plan", "--config", "gw.toml"]);
+    assert!(text.contains("\n    its section asks for no card\n"), "{text}");
+    assert!(text.lines().count() < 60, "{text}");
 }

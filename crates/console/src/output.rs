@@ -157,7 +157,12 @@ where
     titled(title, &lined_up(header, rows, &numbers))
 }
 
-/// Writes a table as [`table`] does, and breaks the text of the last column into lines that fit.
+/// Characters that the last column of a wrapped table has at least; with less room its text stands
+/// below each row.
+const LEAST_OF_LAST: usize = 24;
+
+/// Writes a table as [`table`] does, and breaks the text of the last column into lines that fit. If
+/// the other columns leave too little room, that text stands below each row.
 pub fn wrapped<R>(
     title: &str,
     header: &[&str],
@@ -168,6 +173,15 @@ pub fn wrapped<R>(
 where
     R: IntoIterator<Item = Vec<String>>,
 {
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    if let Columns::Within(room) = columns {
+        let others = 0..header.len() - 1;
+        // A column has a space on both sides.
+        let others: usize = others.map(|place| width_of(header, &rows, place) + 2).sum();
+        if !rows.is_empty() && others + LEAST_OF_LAST > room {
+            return last_below(title, header, rows, &numbers, room);
+        }
+    }
     let mut table = lined_up(header, rows, &numbers);
     if let Columns::Within(room) = columns {
         // `titled` puts a space before each line.
@@ -179,6 +193,56 @@ where
         }
     }
     titled(title, &table)
+}
+
+/// Characters of the widest cell of a column.
+fn width_of(header: &[&str], rows: &[Vec<String>], place: usize) -> usize {
+    let length = |cell: &str| cell.chars().count();
+    rows.iter().map(|row| length(&row[place])).fold(length(header[place]), usize::max)
+}
+
+/// Writes a table whose last column stands below each row, in lines that fit.
+fn last_below(
+    title: &str,
+    header: &[&str],
+    mut rows: Vec<Vec<String>>,
+    numbers: &Numbers,
+    room: usize,
+) -> String {
+    const INDENT: &str = "    ";
+    let texts: Vec<String> = rows.iter_mut().map(|row| row.pop().unwrap_or_default()).collect();
+    let table = lined_up(&header[..header.len() - 1], rows, numbers);
+    let mut below = texts.iter();
+    let mut text = format!("{title}\n");
+    for (place, line) in table.lines().enumerate() {
+        text.push_str(format!(" {line}").trim_end());
+        text.push('\n');
+        if place == 0 {
+            continue;
+        }
+        let shown = config::escaped_line(below.next().map_or("", |text| text));
+        for line in broken(&shown, room.saturating_sub(INDENT.len()).max(LEAST_OF_LAST)) {
+            text.push_str(&format!("{INDENT}{line}\n"));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// Breaks a text between words into lines of at most so many characters; a longer word has a line
+/// of its own.
+fn broken(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// Arranges cells in columns.
@@ -236,12 +300,8 @@ where
     R: IntoIterator<Item = Vec<String>>,
 {
     let rows: Vec<Vec<String>> = rows.into_iter().collect();
-    let length = |cell: &str| cell.chars().count();
-    let width = |place: usize| {
-        let cells = rows.iter().map(|row| length(&row[place]));
-        cells.fold(length(header[place]), usize::max)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let widths: Vec<usize> =
+        (0..header.len()).map(|place| width_of(header, &rows, place)).collect();
     let mut kept: Vec<usize> = (0..header.len()).collect();
     let mut left_out = Vec::new();
     if let Columns::Within(room) = columns {
@@ -389,6 +449,20 @@ mod tests {
         assert!(shown(Columns::Within(1)).contains("esp_fragment"));
         let none: [Vec<String>; 0] = [];
         assert_eq!(wrapped("T", &["a"], none, Numbers::NONE, Columns::Within(9)), "");
+    }
+
+    #[test]
+    fn the_last_column_stands_below_its_row_where_the_others_leave_no_room() {
+        let words = ["carries"; 20].join(" ");
+        let row = |name: &str| vec![name.to_owned(), "7".into(), words.clone()];
+        let rows = [row(&"n".repeat(64)), row("short")];
+        let header = ["peer", "packets", "meaning"];
+        let text = wrapped("SAs", &header, rows, Numbers(1..=1), Columns::Within(80));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.lines().count() < 12, "{text}");
+        assert_eq!(text.matches("carries").count(), 40, "nothing is left out: {text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[2].contains("nnn") && lines[3].starts_with("    carries"), "{text}");
     }
 
     #[test]

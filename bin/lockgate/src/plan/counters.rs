@@ -12,7 +12,11 @@ use crate::failure::{Failure, Usage};
 
 /// Packets that rules decided, by their names.
 pub(super) struct Counters {
+    /// The file's name.
+    file: String,
     packets: HashMap<String, u64>,
+    /// A rule has a number of packets.
+    has_numbers: bool,
 }
 
 /// The part of the answer of `lockgate show group --json` that counts.
@@ -26,7 +30,6 @@ struct Groups {
 #[derive(Deserialize)]
 struct Group {
     name: String,
-    #[serde(default)]
     rules: Vec<Rule>,
 }
 
@@ -47,7 +50,6 @@ struct Port {
 
 #[derive(Deserialize)]
 struct Volume {
-    #[serde(default)]
     packets: u64,
 }
 
@@ -60,7 +62,9 @@ impl Counters {
             Failure::from(Usage::BadCounters { file, problem })
         })?;
         let mut packets: HashMap<String, u64> = HashMap::new();
+        let mut has_numbers = false;
         let mut add = |name: String, decided: Option<Volume>| {
+            has_numbers |= decided.is_some();
             let sum = packets.entry(name).or_default();
             *sum = sum.saturating_add(decided.map_or(0, |decided| decided.packets));
         };
@@ -74,7 +78,29 @@ impl Counters {
                 add(last_rule_name(&port, side), decided);
             }
         }
-        Ok(Counters { packets })
+        Ok(Counters { file: file.display().to_string(), packets, has_numbers })
+    }
+
+    /// Refuses counters of which no rule is one of these policies.
+    pub(super) fn judge(&self, policies: &[Policy]) -> Result<(), Usage> {
+        let fits = policies.iter().any(|policy| self.packets.contains_key(&policy.name));
+        if fits && !self.has_numbers {
+            let problem = "none of its rules has `\"decided\": {\"packets\": N}`".to_owned();
+            return Err(Usage::BadCounters { file: self.file.clone(), problem });
+        }
+        if fits || policies.is_empty() {
+            return Ok(());
+        }
+        let mut names: Vec<&str> = self.packets.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        let problem = match names.first() {
+            Some(first) => format!(
+                "no rule of it is in the configuration: {first} is not, nor are the {} others",
+                names.len() - 1
+            ),
+            None => "it has no rules".to_owned(),
+        };
+        Err(Usage::BadCounters { file: self.file.clone(), problem })
     }
 
     /// Packets of the rule of a name.

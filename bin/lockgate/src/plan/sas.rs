@@ -7,6 +7,7 @@ use config::validated::{Peer, PeerPlace};
 use config::{CardKind, CardSettings, SaOffload, Validated};
 use console::output::{Columns, Numbers, wrapped};
 use control::{carried_by_linux, carried_flows, cipher_of, limits_by_use, planned_sas};
+use dataplane::{PortId, Side};
 use offload::{Ability, Capabilities, CardSa, RuleAbilities, SaAbilities, Service, Unfit};
 use policy::{Policy, SaSetId, Spd};
 use serde_json::{Value, json};
@@ -71,6 +72,12 @@ pub(super) fn sas<'a>(validated: &'a Validated, policies: &[Policy]) -> Vec<Plan
     let mut planned = Vec::new();
     for (set, peer) in (0..).map(SaSetId).zip(&validated.peers) {
         for card in &validated.cards {
+            // Peers are behind unprotected ports.
+            let is_outside =
+                |port: &PortId| validated.ports[usize::from(port.0)].side == Side::Unprotected;
+            if !card.ports.iter().any(is_outside) {
+                continue;
+            }
             let found = found(peer, card, largest, || {
                 carried_flows(&spd, set, &ends)
                     .map(drop)
