@@ -225,7 +225,7 @@ pub enum DiagnosticKind {
     #[error("the name of the key file looks like a key")]
     KeyAsFileName,
     #[error("this is not an option of an SA")]
-    SaOption,
+    SaOption { nearest: Option<&'static str> },
     #[error("the value of `{option}` makes no sense")]
     SaOptionValue { option: &'static str },
     #[error("the option `{option}` is there already")]

@@ -253,6 +253,8 @@ pub(crate) struct RawCard {
     pub(crate) name: Spanned<String>,
     pub(crate) kind: Text,
     pub(crate) socket: Text,
+    /// The key is there, whatever its value is.
+    pub(crate) has_socket: bool,
     pub(crate) stand_in: Text,
     pub(crate) ports: Texts,
 }
@@ -588,6 +590,7 @@ fn card(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         name,
         kind: section.text(problems, "kind"),
         socket: section.text(problems, "socket"),
+        has_socket: section.has("socket"),
         stand_in: section.text(problems, "stand_in"),
         ports: section.texts(problems, "ports"),
     }

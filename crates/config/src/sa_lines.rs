@@ -16,7 +16,7 @@ use policy::Direction;
 use zeroize::Zeroizing;
 
 use crate::cards::SaOffload;
-use crate::diagnostic::DiagnosticKind;
+use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, MAX_PROBLEMS, Severity};
 use crate::keys::{MAX_KEY_FILE_BYTES, parse_spi, read_secret, words};
 use crate::lifetime::{HARD, LimitKeys, MAX_SECONDS, SOFT};
@@ -25,6 +25,9 @@ use crate::values::large_count;
 
 /// Bytes of the longest key material.
 const MOST_KEY_BYTES: usize = 96;
+
+/// Options that are no limits.
+const OPTIONS: [&str; 6] = ["peer", "suite", "esn", "replay_window", "replaces", "offload"];
 
 /// An SA as a line says it. No `Debug`: it holds key bytes.
 pub struct SaLine {
@@ -94,10 +97,10 @@ pub fn parse_sa_lines(content: &[u8], file: &str) -> Result<Vec<SaLine>, ConfigE
         }
         match sa_line(&words) {
             Ok(line) => lines.push(line),
-            Err((column, mistake)) => {
+            Err(mistakes) => problems.extend(mistakes.into_iter().map(|(column, mistake)| {
                 let place = Location { file: file.into(), line: number as u32 + 1, column };
-                problems.push(Diagnostic::new(Severity::Error, place, mistake));
-            }
+                Diagnostic::new(Severity::Error, place, mistake)
+            })),
         }
     }
     if problems.is_empty() {
@@ -111,19 +114,29 @@ pub fn parse_sa_lines(content: &[u8], file: &str) -> Result<Vec<SaLine>, ConfigE
 type Word<'a> = (u32, &'a [u8]);
 type Mistake = (u32, DiagnosticKind);
 
-fn sa_line(words: &[Word<'_>]) -> Result<SaLine, Mistake> {
+/// Parses a line. Several words may be wrong; each is told.
+fn sa_line(words: &[Word<'_>]) -> Result<SaLine, Vec<Mistake>> {
     let [direction, spi, key, options @ ..] = words else {
-        return Err((words[0].0, DiagnosticKind::SaWords { words: words.len() }));
+        return Err(vec![(words[0].0, DiagnosticKind::SaWords { words: words.len() })]);
     };
+    let mut mistakes = Vec::new();
     let direction = match direction.1 {
-        b"in" => Direction::Inbound,
-        b"out" => Direction::Outbound,
-        _ => return Err((direction.0, DiagnosticKind::KeyDirection { expected: "in` or `out" })),
+        b"in" => Some(Direction::Inbound),
+        b"out" => Some(Direction::Outbound),
+        _ => {
+            let expected = "in` or `out";
+            mistakes.push((direction.0, DiagnosticKind::KeyDirection { expected }));
+            None
+        }
     };
+    let spi = parse_spi(*spi).map_err(|mistake| mistakes.push(mistake)).ok();
+    let key = key_bytes(*key).map_err(|mistake| mistakes.push(mistake)).ok();
+    // Options are judged even if the words before them are wrong: that line is never handed out.
+    let is_whole = direction.is_some() && spi.is_some() && key.is_some();
     let mut line = SaLine {
-        direction,
-        spi: parse_spi(*spi)?,
-        key: key_bytes(*key)?,
+        direction: direction.unwrap_or(Direction::Inbound),
+        spi: spi.unwrap_or(Spi::LOWEST),
+        key: key.unwrap_or_default(),
         peer: None,
         suite: None,
         esn: None,
@@ -132,8 +145,12 @@ fn sa_line(words: &[Word<'_>]) -> Result<SaLine, Mistake> {
         lifetime: None,
         offload: None,
     };
-    options.iter().try_for_each(|word| line.take(*word))?;
-    Ok(line)
+    for word in options {
+        if let Err(mistake) = line.take(*word) {
+            mistakes.push(mistake);
+        }
+    }
+    if is_whole && mistakes.is_empty() { Ok(line) } else { Err(mistakes) }
 }
 
 fn key_bytes((column, word): Word<'_>) -> Result<Zeroizing<Vec<u8>>, Mistake> {
@@ -153,10 +170,9 @@ fn key_bytes((column, word): Word<'_>) -> Result<Zeroizing<Vec<u8>>, Mistake> {
 impl SaLine {
     /// Takes an option.
     fn take(&mut self, (column, word): Word<'_>) -> Result<(), Mistake> {
-        let unknown = (column, DiagnosticKind::SaOption);
         let Some((name, value)) = std::str::from_utf8(word).ok().and_then(|w| w.split_once('='))
         else {
-            return Err(unknown);
+            return Err((column, DiagnosticKind::SaOption { nearest: None }));
         };
         let at_value = column + name.chars().count() as u32 + 1;
         match name {
@@ -174,7 +190,9 @@ impl SaLine {
                 let named = SaOffload::OF_SA.into_iter().find(|carrier| carrier.name() == value);
                 set(&mut self.offload, "offload", column, named)
             }
-            _ => self.take_limit(name, value, column).unwrap_or(Err(unknown)),
+            _ => self.take_limit(name, value, column).unwrap_or_else(|| {
+                Err((column, DiagnosticKind::SaOption { nearest: nearest_option(name) }))
+            }),
         }
     }
 
@@ -195,6 +213,17 @@ impl SaLine {
             () => set(&mut limits.idle_seconds, option, column, time()),
         })
     }
+}
+
+/// The option that was probably meant. The word itself is never shown: it may be a part of a key.
+fn nearest_option(name: &str) -> Option<&'static str> {
+    let limits = [SOFT, HARD].into_iter().flat_map(|keys| {
+        let LimitKeys { packets, bytes, seconds, idle_seconds } = keys;
+        [packets, bytes, seconds, idle_seconds]
+    });
+    let all: Vec<&'static str> = OPTIONS.into_iter().chain(limits).collect();
+    let found = nearest(name, all.iter().copied())?;
+    all.into_iter().find(|option| *option == found)
 }
 
 /// Sets the value of an option that is not there yet; `None`: the value makes no sense.
@@ -270,6 +299,17 @@ mod tests {
             assert!(text.contains(message), "{line}: {text}");
             assert!(!["abcd", "deadbeef", "feed"].iter().any(|word| text.contains(word)), "{text}");
         }
+    }
+
+    #[test]
+    fn every_mistake_of_a_line_is_told_with_the_option_that_was_probably_meant() {
+        let text = problem("on 12 abxd offlod=none esn=yes");
+        for place in ["sas:1:1: ", "sas:1:4: ", "sas:1:9: ", "sas:1:12: ", "sas:1:24: "] {
+            assert!(text.contains(place), "{place}: {text}");
+        }
+        assert!(text.contains("did you mean `offload=`?") && !text.contains("offlod"), "{text}");
+        assert!(problem("in 0x1001 abcd soft_packet=1").contains("`soft_packets=`?"));
+        assert!(problem("in 0x1001 abcd zzzz=1").contains("write peer=, suite="));
     }
 
     proptest! {

@@ -78,3 +78,11 @@ fn a_refusal_for_who_applies_nothing_does_not_speak_of_it() {
     let plain = format!("{errors:#}");
     assert!(plain.contains(" error") && !plain.contains("applied"), "{plain}");
 }
+
+#[test]
+fn a_socket_of_the_wrong_type_is_one_mistake() {
+    let card = |socket: &str| format!("[card.c]\nkind = \"emulated\"\n{socket}ports = [\"wan\"]\n");
+    let wrong = told(&card("socket = 5\n"));
+    assert!(wrong.contains("`socket` must be") && wrong.contains("1 error"), "{wrong}");
+    assert!(told(&card("")).contains("the card has no `socket`"));
+}

@@ -36,6 +36,9 @@ impl DiagnosticKind {
             Self::EmptyList { key: "ends" } => {
                 Some("name the addresses that the ends of tunnels may have here".into())
             }
+            Self::SaOption { nearest: Some(nearest) } => {
+                Some(format!("did you mean `{nearest}=`?"))
+            }
             Self::CardWithoutPorts => {
                 Some("name the ports that are on the card: ports = [\"wan\"]".into())
             }
@@ -468,7 +471,7 @@ impl DiagnosticKind {
             DiagnosticKind::KeyDirection { .. } | DiagnosticKind::KeyWords { .. } => {
                 "one line an SA: direction, SPI, key material in hexadecimal"
             }
-            DiagnosticKind::SaOption => {
+            DiagnosticKind::SaOption { .. } => {
                 "write peer=, suite=, esn=, replay_window=, replaces=, offload=, or \
                  a key of [peer.NAME.lifetime] with =, without spaces"
             }

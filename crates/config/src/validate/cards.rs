@@ -138,7 +138,7 @@ fn socket(
 ) -> Option<Option<PathBuf>> {
     let is_xfrm = matches!(kind, Some(CardKind::Xfrm(_)));
     let Some(written) = raw.socket.as_ref() else {
-        if kind == Some(CardKind::Emulated) {
+        if kind == Some(CardKind::Emulated) && !raw.has_socket {
             problems.error(&raw.name.span(), DiagnosticKind::CardWithoutSocket);
         }
         return is_xfrm.then_some(None);
