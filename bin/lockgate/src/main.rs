@@ -50,16 +50,19 @@ struct CommandLine {
 }
 
 const EXIT_CODES: &str = "\
+`lockgate help offload` lists what network cards can take over.
+
 Exit codes:
   0  it succeeded
-  1  it failed, or the answer is no: the configuration is bad, the daemon refused, a port is missing
+  1  it failed, or the answer is no: the configuration is bad, the daemon
+     refused, a port is missing
   2  the command line is wrong, or names something that does not exist
 `diff` ends like diff(1): 0 no difference, 1 differences, 2 trouble.
 
 With --json an error is one line on standard output:
   {\"error\":{\"message\":\"…\",\"exit_code\":1}}
-`check`, `apply`, `diff` and `policy` report mistakes of a file in their usual answer, with
-\"ok\": false.";
+`check`, `apply`, `diff` and `policy` report mistakes of a file in their usual
+answer, with \"ok\": false.";
 
 /// Commands that ask no daemon.
 const OFFLINE: &[&str] =

@@ -11,34 +11,42 @@ use offload::{
 use serde_json::{Value, json};
 
 const MODES: &str = "\
-Network cards can take work over from the gateway. Lockgate gives a card only what it does exactly
-as the gateway would; everything else stays with the gateway, and the verdicts are the same.
+Network cards can take work over from the gateway. Lockgate gives a card only
+what it does exactly as the gateway would; everything else stays with the
+gateway, and the verdicts are the same.
 
-Rules of security groups: the card tags packets with the rule that they match, and the gateway
-believes a tag while that is safe. Runs today, on an emulated card: see [card.NAME] in the
-configuration, `lockgate show placement`, `lockgate plan`, and docs/card.md.
+Rules of security groups: the card tags packets with the rule that they match,
+and the gateway believes a tag while that is safe. Runs today, on an emulated
+card: see [card.NAME] in the configuration, `lockgate show placement`,
+`lockgate plan`, and docs/card.md.
 
 SAs, by the key `offload` of [peer.NAME], for peers with keys = \"api\":
   none    the gateway seals and opens
-  packet  the card does all of ESP, and the gateway sees packets in clear both ways; an SA that the
-          card does not take is refused
-  crypto  the card encrypts and decrypts, and the gateway, or Linux (kind xfrm), does the rest of
-          ESP; an SA that the card does not take is refused
-  auto    packet where the card can, else crypto, else software; a software SA beside goes on when
-          the card is lost
-Runs today on an emulated card, and by way of Linux (kind xfrm), where no card was tried yet: see
-docs/card.md.
+  packet  the card does all of ESP, and the gateway sees packets in clear both
+          ways; an SA that the card does not take is refused
+  crypto  the card encrypts and decrypts, and the gateway, or Linux (kind
+          xfrm), does the rest of ESP; an SA that the card does not take is
+          refused
+  auto    packet where the card can, else crypto, else software; a software SA
+          beside goes on when the card is lost
+Runs today on an emulated card, and by way of Linux (kind xfrm), where no card
+was tried yet: see docs/card.md.
 
 Limits, of every card:
-  a card that knows only one mode refuses the other; nothing is served as something else
-  an SA lives in one place from birth to death: after a card was lost it is not resumed
-  in packet mode an SA that seals has a lease of sequence numbers, its hard limit of packets
-  limits of bytes become limits of packets where the card does not count bytes exactly
-  in crypto mode by way of Linux an SA that seals takes no limit of packets or bytes: Linux counts
-  a frame of several segments (GSO) once
-  fragments, IPv4 options and IPv6 extension headers are not handed to a card; in crypto mode
-  that is asked of the packet outside
-  a card that seals what it matches, and sends the rest in clear, gets no SA of a worker
+  a card that knows only one mode refuses the other; nothing is served as
+    something else
+  an SA lives in one place from birth to death: after a card was lost it is not
+    resumed
+  in packet mode an SA that seals has a lease of sequence numbers, its hard
+    limit of packets
+  limits of bytes become limits of packets where the card does not count bytes
+    exactly
+  in crypto mode by way of Linux an SA that seals takes no limit of packets or
+    bytes: Linux counts a frame of several segments (GSO) once
+  fragments, IPv4 options and IPv6 extension headers are not handed to a card;
+    in crypto mode that is asked of the packet outside
+  a card that seals what it matches, and sends the rest in clear, gets no SA of
+    a worker
 ";
 
 /// A line of a table: its name, and its cell for a card's abilities.
@@ -144,8 +152,9 @@ fn text() -> String {
     let mut text = format!("{MODES}\n");
     text += &lines("Rules", &cards, &RULES, |card| card.rules.get());
     text += &lines("SAs", &cards, &SAS, |card| card.sas.get());
-    text + "`emulated` is software in a card's place. The others are described as their documents \
-            or drivers\nread; none of them was tried, and no real card is supported yet.\n"
+    text + "`emulated` is software in a card's place. The others are described as their\n\
+            documents or drivers read; none of them was tried, and no real card is\n\
+            supported yet.\n"
 }
 
 /// A table of what cards can, a column a card that can any of it.
@@ -199,7 +208,7 @@ mod tests {
         for name in Capabilities::NAMES {
             assert!(text.contains(name), "{name}: {text}");
         }
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap();
         let tunnel: Vec<&str> = line("tunnel mode").split_whitespace().skip(2).collect();
         assert_eq!(tunnel, ["yes", "no", "yes", "no"], "emulated, v9, 6.4+, mlx5-as-read");

@@ -60,8 +60,8 @@ Examples:
   lockgate plan --config gw-a.toml --card emulated:rules=100,order=none --all
   lockgate plan --config gw-a.toml --card acl-2000 --counters groups.json
 
-Only the emulated card can be tried. The others are described as their documents or drivers read;
-`lockgate help offload` lists what each can do.";
+Only the emulated card can be tried. The others are described as their documents
+or drivers read; `lockgate help offload` lists what each can do.";
 
 /// A plan with all that its answer names.
 struct Planned<'a> {

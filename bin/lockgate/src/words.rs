@@ -100,8 +100,11 @@ pub(crate) fn nearest(command: &Command, parent: &str, word: &str) -> Option<Str
     let here = here.into_iter().flat_map(|command| names(command, parent));
     let shown = shown.into_iter().flat_map(shown_names);
     let all: Vec<(String, String)> = here.chain(shown).collect();
-    let best = config::nearest(word, all.iter().map(|(name, _)| name.as_str()))?;
-    all.into_iter().find(|(name, _)| *name == best).map(|(_, written)| written)
+    match config::nearest(word, all.iter().map(|(name, _)| name.as_str())) {
+        Some(best) => all.into_iter().find(|(name, _)| *name == best).map(|(_, written)| written),
+        // Not a command but a page of the help.
+        None => config::nearest(word, ["offload"].into_iter()).map(|page| format!("help {page}")),
+    }
 }
 
 /// The commands behind a command: the word, and the command with it.

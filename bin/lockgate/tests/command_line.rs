@@ -217,6 +217,8 @@ fn a_socket_is_offered_only_where_a_daemon_is_asked() {
     place.fails(2, &["check", "--socket", "x.sock", "a.toml"], &[refused]);
     place.fails(2, &["--socket", "x.sock", "check", "a.toml"], &[refused]);
     let help = place.succeeds(&["--help"]);
+    assert!(help.contains("`lockgate help offload` lists"), "{help}");
+    place.fails(2, &["help", "offlod"], &["did you mean `lockgate help offload`?"]);
     assert!(help.contains("Exit codes:") && help.contains("{\"error\":{"), "{help}");
 }
 
