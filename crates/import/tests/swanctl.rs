@@ -384,9 +384,10 @@ fn a_name_that_is_not_as_in_the_text_is_told() {
         let told = omissions(&good(&child("").replace("gw-b {", &format!("{name} {{"))));
         assert!(told.contains("differs: net: ") && told.contains(given), "{told}");
     }
-    let two = "connections { a-b { remote_addrs = 192.0.2.2\nlocal_addrs = 192.0.2.1\nchildren { x { } } }\n\
-               a { remote_addrs = 192.0.2.3\nlocal_addrs = 192.0.2.1\nchildren { b { }\nc { \
-               local_ts = 10.0.0.0/8 } } } }";
+    let two = "connections {\n\
+               a-b { remote_addrs = 192.0.2.2\nlocal_addrs = 192.0.2.1\nchildren { x { } } }\n\
+               a { remote_addrs = 192.0.2.3\nlocal_addrs = 192.0.2.1\n\
+               children { b { }\nc { local_ts = 10.0.0.0/8 } } } }";
     let told = omissions(&good(two));
     assert!(told.contains("peer a-b is a-b-n2 here"), "{told}");
     assert!(!omissions(&good(&child(""))).contains("differs: net"), "nothing was renamed");

@@ -27,22 +27,6 @@ impl DiagnosticKind {
             )),
             Self::SetWithoutAt { name } => Some(format!("write \"@{name}\"")),
             Self::SetFile { problem, .. } => set_file_help(problem).map(str::to_owned),
-            Self::EmptyList { key: key @ ("local" | "remote" | "from" | "to") } => {
-                Some(format!("name an address, or write {key} = [\"any\"]"))
-            }
-            Self::EmptyList { key: "entrances" } => {
-                Some("name an address of this machine that hosts send to".into())
-            }
-            Self::EmptyList { key: "ends" } => {
-                Some("name the addresses that the ends of tunnels may have here".into())
-            }
-            Self::SaOption { nearest: Some(nearest) } => {
-                Some(format!("did you mean `{nearest}=`?"))
-            }
-            Self::CardWithoutPorts => {
-                Some("name the ports that are on the card: ports = [\"wan\"]".into())
-            }
-            Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
             Self::BarePort { number, service: None } => {
                 Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
             }
@@ -88,7 +72,31 @@ impl DiagnosticKind {
             Self::KeyLength { suite, got, .. } => suites_with(*got, *suite).map(|suites| {
                 format!("these look like {suites} keys: name that suite, or make new keys")
             }),
-            _ => self.missing_help().or_else(|| self.fixed_help().map(str::to_owned)),
+            _ => (self.list_help().or_else(|| self.missing_help()))
+                .or_else(|| self.fixed_help().map(str::to_owned)),
+        }
+    }
+
+    /// Returns the advice about lists that are empty, and about words of an SA's line.
+    fn list_help(&self) -> Option<String> {
+        match self {
+            Self::EmptyList { key: key @ ("local" | "remote" | "from" | "to") } => {
+                Some(format!("name an address, or write {key} = [\"any\"]"))
+            }
+            Self::EmptyList { key: "entrances" } => {
+                Some("name an address of this machine that hosts send to".into())
+            }
+            Self::EmptyList { key: "ends" } => {
+                Some("name the addresses that the ends of tunnels may have here".into())
+            }
+            Self::SaOption { nearest: Some(nearest) } => {
+                Some(format!("did you mean `{nearest}=`?"))
+            }
+            Self::CardWithoutPorts => {
+                Some("name the ports that are on the card: ports = [\"wan\"]".into())
+            }
+            Self::EmptyList { .. } => Some("name an entry; to mean any, leave the key out".into()),
+            _ => None,
         }
     }
 

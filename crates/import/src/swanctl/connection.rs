@@ -79,20 +79,21 @@ impl Reader<'_, '_> {
                 self.left_out.push(LeftOut { names, view: view.clone(), why });
             }
         }
-        if self.drafts.peers.len() > peers {
-            if !parent.is_version_1 {
-                self.moves(view);
-            }
-            self.version_1(view)?;
+        match self.drafts.peers.len() > peers {
+            true => self.version_1(view),
+            false => Ok(()),
         }
-        Ok(())
     }
 
-    /// Notes what is of IKEv1 alone.
+    /// Notes what the version of IKE has to do with SAs: moves, or that it is IKEv1.
     fn version_1(&mut self, view: &View) -> Parsed<()> {
         let tree = self.tree;
         let advice = "write version = 2 at both gateways (RFC 9395 gives IKEv1 up)";
-        if let Some((at, "1")) = tree.value(view, "version") {
+        let written = tree.value(view, "version");
+        if !matches!(written, Some((_, "1"))) {
+            self.moves(view);
+        }
+        if let Some((at, "1")) = written {
             let reason = "charon would install SAs of IKEv1 too, but Lockgate is tested with IKEv2 \
                           alone";
             self.note(Fate::Differs, at, "version", (reason, advice));
