@@ -57,7 +57,7 @@ pub fn place_within(bytes: &[u8], at: usize) -> (u32, u32) {
     let before = &bytes[..at];
     let is_end = |byte: &u8| *byte == b'\n';
     let line = before.iter().filter(|byte| is_end(byte)).count();
-    let begin = before.iter().rposition(|byte| is_end(byte)).map_or(0, |end| end + 1);
+    let begin = before.iter().rposition(is_end).map_or(0, |end| end + 1);
     // A character has one byte that does not go on with another.
     let column = before[begin..].iter().filter(|byte| **byte & 0xc0 != 0x80).count();
     let counted = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).saturating_add(1);
