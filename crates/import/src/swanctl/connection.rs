@@ -88,7 +88,7 @@ impl Reader<'_, '_> {
     /// Notes what the version of IKE has to do with SAs: moves, or that it is IKEv1.
     fn version_1(&mut self, view: &View) -> Parsed<()> {
         let tree = self.tree;
-        let advice = "write version = 2 at both gateways (RFC 9395 gives IKEv1 up)";
+        let advice = "write version = 2 at both gateways (RFC 9395 deprecates IKEv1)";
         let written = tree.value(view, "version");
         if !matches!(written, Some((_, "1"))) {
             self.moves(view);
