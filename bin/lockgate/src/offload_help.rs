@@ -20,7 +20,7 @@ and the gateway believes a tag while that is safe. Runs today, on an emulated
 card: see [card.NAME] in the configuration, `lockgate show placement`,
 `lockgate plan`, and docs/card.md.
 
-SAs, by the key `offload` of [peer.NAME], for peers with keys = \"api\":
+SAs, by the key `offload` of [peer.NAME], for peers with keys = \"api\" or \"ike\":
   none    the gateway seals and opens
   packet  the card does all of ESP, and the gateway sees packets in clear both
           ways; an SA that the card does not take is refused

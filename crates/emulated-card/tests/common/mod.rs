@@ -310,6 +310,11 @@ impl World {
             8 => self.card.set_faults(Faults::default()),
             _ => {}
         }
+        // A card with an order that drops and loses its rules: known before the next one is placed,
+        // and the rule that permits is not missing above one that denies.
+        if matches!(kind, 0 | 1 | 7) && self.effect == Effect::Drop {
+            self.ledger.look(&self.card);
+        }
     }
 
     /// Another driver: it keeps an order where there was none, or none where there was one.

@@ -144,6 +144,7 @@ impl Carded {
         let plan = plan(&Problem {
             rules: &rules,
             ports: &[LAN.0],
+            unused: &[],
             card: &carded.ledger.card().clone(),
             effect: Effect::Mark,
             own: &[],
