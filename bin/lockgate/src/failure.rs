@@ -29,7 +29,7 @@ pub(crate) enum Failure {
     /// The configuration or a key file is wrong; its author is at fault.
     #[error("{}", .0)]
     Config(#[from] ConfigErrors),
-    /// The same for a command that applies nothing.
+    /// The same mistakes, found by a command that only reads the configuration.
     #[error("{0:#}")]
     Unusable(ConfigErrors),
     /// A member of a set that is no address.

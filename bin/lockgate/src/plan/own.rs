@@ -28,8 +28,8 @@ pub(super) fn own(validated: &Validated) -> Vec<Selector> {
         let ports = UpperSelector::Ports { local: Vec::new(), remote: ike.to_vec() };
         own.push(between(protocol::UDP, ports));
     }
-    // What is for the gateway itself or for nobody else's network; addresses that Linux has the
-    // file does not name.
+    // Packets to the gateway's own addresses, and those that are never forwarded. The file does not
+    // name addresses that only Linux has.
     let ours = validated.ports.iter().flat_map(|port| &port.addresses);
     let ours = ours.map(|of| AddressRange::from(of.address));
     let remote = ours.chain(offload::never_forwarded()).collect();

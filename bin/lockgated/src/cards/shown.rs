@@ -84,8 +84,8 @@ impl CardPicture {
         }
     }
 
-    /// Names of the ports by which packets leave that the tag of a rule decides, by whichever of
-    /// the rule's ports they came: none if more is asked everywhere. A card that drops asks nobody.
+    /// Names of the ports out for which a rule's tag decides packets, whichever of the rule's ports
+    /// they came by. Empty: a policy or another group is asked too. A card that drops asks neither.
     fn leaves_by(&self, family: Family, rule: &CardRule) -> Vec<String> {
         let host = self.snapshot.host();
         let ports = self.snapshot.ports().filter(|(id, _)| Some(*id) != host);

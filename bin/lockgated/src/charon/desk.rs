@@ -57,7 +57,7 @@ pub(super) struct Desk {
     pub(super) knows_all: bool,
     /// Requests for SAs that no policy of charon's had when they came.
     unanswered: Vec<v1::Acquire>,
-    /// Traps for whose SAs charon was asked in place of an earlier one's.
+    /// Traps for which charon was asked to replace SAs of an earlier charon.
     pub(super) successors: Successors,
     /// Reports that follow the present answer.
     pub(super) due: Vec<Report>,

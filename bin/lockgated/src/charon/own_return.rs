@@ -155,7 +155,8 @@ impl Desk {
         self.daemon.events.record(Kind::CharonRefused, "charon", message, &[]);
     }
 
-    /// Returns when policies that the machine refused are tried again, or charon is asked again.
+    /// Returns the time of the next retry: of policies that the machine refused, or of a request to
+    /// charon.
     pub(super) fn next_try(&self) -> Option<Instant> {
         let refused = self.retry_at.filter(|_| self.must_bring_back && self.has_repeated);
         refused.into_iter().chain(self.successors.next()).min()

@@ -1,5 +1,5 @@
-//! The traps for which a charon that has begun anew is asked for SAs, in place of those that an
-//! earlier one left: no charon renews those.
+//! Traps whose SAs an earlier charon negotiated. Nobody renews those SAs, so the charon that is
+//! connected now is asked for new ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use charon_link::AddPolicy;
 use tokio::time::Instant;
 
-/// Time after which charon is asked again. It may not know a trap yet that it has just put.
+/// Time between two requests. charon drops a request for a trap that it has not finished adding.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Traps for which charon was asked, the earliest first.

@@ -1,5 +1,5 @@
-//! A line on stderr for each event, by which nobody ever waits for whoever reads them: a terminal
-//! that was stopped, a pager, a journal that is slow.
+//! Writes a line on stderr for each event. The daemon does not wait for the reader of a pipe, a
+//! socket or a terminal: a stopped terminal, a pager, a slow journal.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;

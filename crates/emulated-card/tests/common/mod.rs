@@ -310,8 +310,8 @@ impl World {
             8 => self.card.set_faults(Faults::default()),
             _ => {}
         }
-        // A card with an order that drops and loses its rules: known before the next one is placed,
-        // and the rule that permits is not missing above one that denies.
+        // The ledger learns that a card which drops has lost its rules before it places the next
+        // one: else the rule that denies is there without the one that permits above it.
         if matches!(kind, 0 | 1 | 7) && self.effect == Effect::Drop {
             self.ledger.look(&self.card);
         }

@@ -105,7 +105,7 @@ fn one(card: &v1::Card) -> String {
     text
 }
 
-/// Words for tags that decide nothing, because more is asked of every packet.
+/// The text for a card whose tags decide no packet: policies or groups are asked as well.
 const NOWHERE: &str = "; they decide nothing: policies, groups_out or connections are asked, too";
 /// Names in a cell at most.
 const MOST_NAMES: usize = 3;
