@@ -2,6 +2,7 @@
 //!
 //! Each check is a function from text to findings, so that its tests can show it failing.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use crate::shape::Shape;
@@ -156,6 +157,18 @@ const MAX_LINE_CHARS: usize = 100;
 const CODE: &[&str] = &["rs", "py", "sh", "c", "h"];
 /// Folders of developers' machines, cut in two so that this file does not contain them.
 const MACHINE_FOLDERS: &[(&str, &str)] = &[("/ho", "me/"), ("/ro", "ot/"), ("/wo", "rk/")];
+/// Host names of registries, cut in two for the same reason.
+const REGISTRIES: &[(&str, &str)] = &[
+    ("index.crates", ".io"),
+    ("static.crates", ".io"),
+    ("pypi", ".org"),
+    ("pythonhosted", ".org"),
+    ("registry.npmjs", ".org"),
+    ("proxy.golang", ".org"),
+];
+/// Allowed sources of packages in lock files: the public index, and a name for tests.
+const PUBLIC_INDEXES: &[&str] =
+    &["https://github.com/rust-lang/crates.io-index", "https://example.org"];
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 /// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place
 /// there, each block with its reason.
@@ -175,57 +188,73 @@ pub(crate) fn run() -> Result<(), Failure> {
     let code: Vec<&Source> = sources.iter().filter(|source| is_code(&source.path)).collect();
     let rust = || sources.iter().filter(|source| is_rust(&source.path));
 
-    let mut findings = 0;
-    let mut report = |what: String, found: Vec<String>| {
-        println!("tidy: {what}: {}", if found.is_empty() { "ok" } else { "NOT OK" });
-        found.iter().for_each(|finding| println!("  {finding}"));
-        findings += found.len();
-    };
-    report(format!("dependency directions of {} crates", packages.len()), directions(&packages));
-    report(
+    let mut report = Report::default();
+    report
+        .add(format!("dependency directions of {} crates", packages.len()), directions(&packages));
+    report.add(
         format!("{FORBID_UNSAFE} in {} crate roots", roots.len()),
         roots.iter().flat_map(unsafe_allowed).collect(),
     );
-    report(
-        "every unsafe block with its promise and its threat".into(),
+    report.add(
+        "every unsafe block with its promise and its threat",
         rust().flat_map(unsafe_unexplained).collect(),
     );
-    report(
+    report.add(
         format!("length of {} files and their lines", code.len()),
         code.iter().flat_map(|source| lengths(source)).collect(),
     );
-    report(
-        "documentation comments begin with a verb or a noun".into(),
+    report.add(
+        "documentation comments begin with a verb or a noun",
         rust().flat_map(vague).collect(),
     );
-    report("a reason beside every dependency".into(), unexplained(&manifest));
-    report(
+    report.add("a reason beside every dependency", unexplained(&manifest));
+    report.add(
         format!("no path of a developer's machine in {} files", sources.len()),
         sources.iter().flat_map(machine_paths).collect(),
     );
-    report(
-        "every ignored test has a part of `test-long` that runs it".into(),
+    report.add(
+        format!("no host name of a registry in {} files", sources.len()),
+        sources.iter().flat_map(registry_hosts).collect(),
+    );
+    report.add(
+        "every ignored test has a part of `test-long` that runs it",
         rust().flat_map(|source| long::check_ignored(&source.path, &source.text)).collect(),
     );
     match Shape::read(&packages, &sources) {
-        Ok(shape) => {
-            report("no circle of modules that is new".into(), shape.circles());
-            report("no long function that is new".into(), shape.long_functions());
-            report("no bare bool as a parameter that is new".into(), shape.bool_parameters());
-        }
-        Err(broken) => report("every file is Rust".into(), broken),
+        Ok(shape) => report.add_shape(&shape),
+        Err(broken) => report.add("every file is Rust", broken),
     }
-    report("acceptance rows and the tests that prove them".into(), rows::findings(&sources)?);
-    report("changes that tests must notice".into(), mutations::findings(&sources)?);
+    report.add("acceptance rows and the tests that prove them", rows::findings(&sources)?);
+    report.add("changes that tests must notice", mutations::findings(&sources)?);
     let format = match succeed(cargo().args(["fmt", "--all", "--check"])) {
         Ok(()) => vec![],
         Err(Failure::Program { .. }) => vec!["run `make fmt`".into()],
         Err(failure) => return Err(failure),
     };
-    report("rustfmt".into(), format);
-    match findings {
+    report.add("rustfmt", format);
+    match report.findings {
         0 => Ok(()),
         findings => Err(Failure::Untidy { findings }),
+    }
+}
+
+/// Prints the result of each check and counts the findings.
+#[derive(Default)]
+struct Report {
+    findings: usize,
+}
+
+impl Report {
+    fn add(&mut self, check: impl Display, found: Vec<String>) {
+        println!("tidy: {check}: {}", if found.is_empty() { "ok" } else { "NOT OK" });
+        found.iter().for_each(|finding| println!("  {finding}"));
+        self.findings += found.len();
+    }
+
+    fn add_shape(&mut self, shape: &Shape) {
+        self.add("no circle of modules that is new", shape.circles());
+        self.add("no long function that is new", shape.long_functions());
+        self.add("no bare bool as a parameter that is new", shape.bool_parameters());
     }
 }
 
@@ -404,6 +433,40 @@ fn machine_paths(source: &Source) -> Vec<String> {
     findings
 }
 
+/// Lines with the host name of a registry: a known name, a name in cargo's folder of sources, or a
+/// name in a lock file.
+fn registry_hosts(source: &Source) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, line) in source.text.lines().enumerate() {
+        if let Some(host) = registry_host(line) {
+            findings.push(format!(
+                "{}:{}: {host}: name the package and its version instead",
+                shown(&source.path),
+                number + 1
+            ));
+        }
+    }
+    findings
+}
+
+fn registry_host(line: &str) -> Option<String> {
+    let mut known = REGISTRIES.iter().map(|(first, second)| format!("{first}{second}"));
+    if let Some(host) = known.find(|host| line.contains(host)) {
+        return Some(host);
+    }
+    let word = |text: &str| {
+        let is_end = |c: char| c.is_whitespace() || "\"')#".contains(c);
+        text.split(is_end).next().unwrap_or_default().to_owned()
+    };
+    let folder = line.split_once("registry/src/").map(|(_, rest)| word(rest));
+    let folder = folder.and_then(|path| Some(path.split_once('/')?.0.to_owned()));
+    let folder = folder.filter(|host| host.contains('.'));
+    let index = ["registry+", "sparse+"].iter().find_map(|kind| line.split_once(kind));
+    let index = index.map(|(_, rest)| word(rest)).filter(|url| url.starts_with("http"));
+    let index = index.filter(|url| !PUBLIC_INDEXES.contains(&url.as_str()));
+    folder.or(index)
+}
+
 /// Returns whether `folder` stands in the line as the beginning of a path.
 fn names_folder(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
@@ -548,6 +611,29 @@ mod tests {
             assert_eq!(machine_paths(&source("a.md", line)).len(), 1);
             let inside = format!("target{first}{second}x\n${{top}}{first}{second}\n");
             assert_eq!(machine_paths(&source("a.md", inside)), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn a_host_name_of_a_registry_is_found() {
+        let found = |line: &str| registry_hosts(&source("a.json", format!("fine\n{line}\n")));
+        for (first, second) in REGISTRIES {
+            assert_eq!(found(&format!("see https://{first}{second}/x")).len(), 1);
+        }
+        let folder =
+            |host: &str| format!("({}/{host}-0123456789abcdef/a-1.0/src/b.rs)", "registry/src");
+        assert_eq!(
+            found(&folder("mirror.example.net")),
+            ["a.json:2: mirror.example.net-0123456789abcdef: name the package and its version \
+              instead"]
+        );
+        assert_eq!(found(&folder("HOST")), [""; 0]);
+        for kind in ["registry", "sparse"] {
+            let mirror = format!("source = \"{kind}+https://mirror.example.net/index\"");
+            assert_eq!(found(&mirror).len(), 1, "{mirror}");
+            for index in PUBLIC_INDEXES {
+                assert_eq!(found(&format!("source = \"{kind}+{index}\"")), [""; 0]);
+            }
         }
     }
 

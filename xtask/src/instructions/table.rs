@@ -78,8 +78,11 @@ fn short(symbol: &str) -> String {
     if symbol.starts_with("0x") { "code without a name".into() } else { symbol.into() }
 }
 
-/// A file from the last folder that says where it is from.
+/// Shortens a file's path to `crate/src/…`. Cargo keeps a dependency in
+/// `registry/src/HOST-HASH/crate-version/src/…`: host and hash differ between machines.
 fn short_file(file: &str) -> &str {
+    let dependency = file.split_once("/registry/src/").and_then(|(_, rest)| rest.split_once('/'));
+    let file = dependency.map_or(file, |(_host, file)| file);
     if let Some(at) = file.find("/src/") {
         let start = file[..at].rfind('/').map_or(0, |slash| slash + 1);
         return &file[start..];
@@ -268,6 +271,8 @@ mod tests {
         assert_eq!(short("walk::hash"), "walk::hash");
         assert_eq!(short_file("a/crates/wire/src/packet.rs"), "wire/src/packet.rs");
         assert_eq!(short_file("a/b.S"), "b.S");
+        let dependency = "a/.cargo/registry/src/host-0123456789abcdef/b-0.1.0/src/c/d.rs";
+        assert_eq!(short_file(dependency), "b-0.1.0/src/c/d.rs");
     }
 
     #[test]
