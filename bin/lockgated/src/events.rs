@@ -76,7 +76,7 @@ pub(crate) enum RateLimit {
 }
 
 macro_rules! kinds {
-    ($($variant:ident $name:literal $severity:ident $limit:ident $help:literal)*) => {
+    ($($variant:ident $name:literal $part:literal $severity:ident $limit:ident $help:literal)*) => {
         /// Kind of an event: the closed list of kinds with what each means and what to do.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Kind {
@@ -98,6 +98,11 @@ macro_rules! kinds {
                 match self { $(Kind::$variant => $help,)* }
             }
 
+            /// Returns the part of the daemon: the subject of an event without a named subject.
+            const fn part(self) -> &'static str {
+                match self { $(Kind::$variant => $part,)* }
+            }
+
             /// Returns its severity.
             pub(crate) const fn severity(self) -> Severity {
                 match self { $(Kind::$variant => Severity::$severity,)* }
@@ -112,248 +117,248 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Started "started" Notice Unlimited
+    Started "started" "lockgated" Notice Unlimited
         "the daemon runs: ports are attached, workers process packets"
-    Stopping "stopping" Notice Unlimited
+    Stopping "stopping" "lockgated" Notice Unlimited
         "the daemon ends; ports stay closed unless on_exit = \"open\""
-    Stopped "stopped" Notice Unlimited
+    Stopped "stopped" "lockgated" Notice Unlimited
         "the daemon has ended; the message says whether the ports stay closed"
-    Opened "opened" Warning Unlimited
+    Opened "opened" "lockgated" Warning Unlimited
         "the XDP programs and the guard were removed, because of on_exit = \"open\": Linux \
          forwards in cleartext"
-    Applied "applied" Notice Unlimited
+    Applied "applied" "lockgated" Notice Unlimited
         "a configuration was applied; details name its revision"
-    ApplyRefused "apply_refused" Warning Unlimited
+    ApplyRefused "apply_refused" "lockgated" Warning Unlimited
         "a configuration was refused and the running one stays; the message says why"
-    ConfigurationWarning "configuration_warning" Warning Unlimited
+    ConfigurationWarning "configuration_warning" "configuration" Warning Unlimited
         "the running configuration is allowed but probably not intended; `lockgate check` says the \
          same"
-    RolledBack "rolled_back" Notice Unlimited
+    RolledBack "rolled_back" "revisions" Notice Unlimited
         "an earlier revision was applied by a rollback"
-    RollbackRefused "rollback_refused" Warning Unlimited
+    RollbackRefused "rollback_refused" "revisions" Warning Unlimited
         "a rollback was refused and the running configuration stays; the message says why"
-    ConfirmAwaited "confirm_awaited" Warning Unlimited
+    ConfirmAwaited "confirm_awaited" "lockgated" Warning Unlimited
         "a configuration runs and waits for `lockgate confirm`; details name its revision and the \
          one that is restored without it"
-    Confirmed "confirmed" Notice Unlimited
+    Confirmed "confirmed" "lockgated" Notice Unlimited
         "the configuration that waited was confirmed and stays"
-    ConfirmRefused "confirm_refused" Warning Unlimited
+    ConfirmRefused "confirm_refused" "lockgated" Warning Unlimited
         "nothing was confirmed; the message says why"
-    ConfirmExpired "confirm_expired" Warning Unlimited
+    ConfirmExpired "confirm_expired" "lockgated" Warning Unlimited
         "a configuration was not confirmed in time: the revision before runs again, with its SAs"
-    UnconfirmedNotStarted "unconfirmed_not_started" Warning Unlimited
+    UnconfirmedNotStarted "unconfirmed_not_started" "lockgated" Warning Unlimited
         "the configuration file holds a revision that was never confirmed: the revision before it \
          was started instead; change the file, or apply it again"
-    UnconfirmedRecordDamaged "unconfirmed_record_damaged" Warning Unlimited
+    UnconfirmedRecordDamaged "unconfirmed_record_damaged" "lockgated" Warning Unlimited
         "the record of unconfirmed revisions is damaged; the message says which part is lost, and \
          which configuration starts"
-    Saved "saved" Notice Unlimited
+    Saved "saved" "lockgated" Notice Unlimited
         "the running configuration was written to the daemon's configuration file"
-    SaveRefused "save_refused" Warning Unlimited
+    SaveRefused "save_refused" "lockgated" Warning Unlimited
         "the running configuration could not be written to the daemon's configuration file, which \
          is unchanged; the message says why"
-    PoliciesChanged "policies_changed" Notice Unlimited
+    PoliciesChanged "policies_changed" "policies" Notice Unlimited
         "single policies were added, changed or removed; subject and message name each with its \
          action (of many, the first 8), details the revision and the PROTECT policies that lose \
          packets"
-    PoliciesRefused "policies_refused" Warning Unlimited
+    PoliciesRefused "policies_refused" "policies" Warning Unlimited
         "a change of single policies was refused and the running policies stay; the message says \
          why"
-    CacheRefused "cache_refused" Error PerSecond
+    CacheRefused "cache_refused" "cache" Error PerSecond
         "a new flow cache could not be allocated: until it is, the classifier decides every packet"
-    CacheGrown "cache_grown" Info Unlimited
+    CacheGrown "cache_grown" "cache" Info Unlimited
         "flows pushed each other out of a worker's flow cache: a larger one, empty at first, took \
          its place"
-    CacheNotGrown "cache_not_grown" Warning PerSecond
+    CacheNotGrown "cache_not_grown" "cache" Warning PerSecond
         "a larger flow cache could not be allocated: the one in use stays, and the classifier \
          decides more packets"
-    ConnectionsRefused "connections_refused" Warning PerSecond
+    ConnectionsRefused "connections_refused" "connections" Warning PerSecond
         "new connections were refused because the table of connections or a bound was full; \
          established ones are not affected; subject and message name the bound, details the number"
-    ConnectionsCleared "connections_cleared" Notice Unlimited
+    ConnectionsCleared "connections_cleared" "connections" Notice Unlimited
         "somebody removed connections; details name the filter and the number"
-    ConnectionsRestored "connections_restored" Notice Unlimited
+    ConnectionsRestored "connections_restored" "connections" Notice Unlimited
         "connections of before a restart of the daemon go on; message and details say how many, \
          and how many not"
-    ConnectionsNotRestored "connections_not_restored" Warning Unlimited
+    ConnectionsNotRestored "connections_not_restored" "connections" Warning Unlimited
         "the file with the connections of before a restart is not believed, and none goes on; the \
          message says why"
-    ConnectionsNotKept "connections_not_kept" Warning PerSecond
+    ConnectionsNotKept "connections_not_kept" "connections" Warning PerSecond
         "connections could not be written to a file in the run directory: a restart would not keep \
          those of now; the message says why"
-    EndpointsChanged "endpoints_changed" Notice PerSecond
+    EndpointsChanged "endpoints_changed" "endpoints" Notice PerSecond
         "somebody changed endpoints of virtual networks; details name the numbers of changes"
-    EndpointsRestored "endpoints_restored" Notice Unlimited
+    EndpointsRestored "endpoints_restored" "endpoints" Notice Unlimited
         "endpoints were read from the store at the start; message and details say how many"
-    StoreFailed "store_failed" Error PerSecond
+    StoreFailed "store_failed" "endpoints" Error PerSecond
         "the store of endpoints could not be written or read: changes run, but not all of them are \
          durable; the message says why"
-    KernelTierClosed "kernel_tier_closed" Error PerSecond
+    KernelTierClosed "kernel_tier_closed" "kernel tier" Error PerSecond
         "the kernel refused to change its tables of virtual networks: it answers none of their \
          packets until the next change, and the workers have all of them; the message says why"
-    KernelEndpointSkipped "kernel_endpoint_skipped" Warning PerSecond
+    KernelEndpointSkipped "kernel_endpoint_skipped" "kernel tier" Warning PerSecond
         "the kernel refused an endpoint, or a verdict on a flow, five times; the workers have its \
          packets, and it is tried again after a minute; the message says why"
-    CardServes "card_serves" Notice Unlimited
+    CardServes "card_serves" "lockgated" Notice Unlimited
         "a network card serves: rules that are safe there and worth it go into it"
-    CardAbsent "card_absent" Warning PerSecond
+    CardAbsent "card_absent" "lockgated" Warning PerSecond
         "a configured network card is not there; the gateway judges all packets by itself; the \
          message says why"
-    CardLost "card_lost" Warning Unlimited
+    CardLost "card_lost" "lockgated" Warning Unlimited
         "a network card that served is gone or does not answer; the gateway judges all packets by \
          itself until it serves again"
-    CardChanged "card_changed" Warning PerSecond
+    CardChanged "card_changed" "lockgated" Warning PerSecond
         "a network card lost rules: its link went down, it began anew, another driver runs it, or \
          it forgot some without a word; they are placed again"
-    CardUnconfirmed "card_unconfirmed" Warning PerSecond
+    CardUnconfirmed "card_unconfirmed" "lockgated" Warning PerSecond
         "a network card that drops by itself has not confirmed in time that it drops nothing any \
          more which the rules permit; a change was answered all the same, and says so"
-    CardRefused "card_refused" Warning PerSecond
+    CardRefused "card_refused" "lockgated" Warning PerSecond
         "a network card refused a rule; details give the rule, the driver's code and text. The \
          gateway judges its packets by itself, and the card is asked again later"
-    SaLost "sa_lost" Warning Unlimited
+    SaLost "sa_lost" "lockgated" Warning Unlimited
         "a network card has an SA no more: its link is down, it began anew, forgot it or is gone. \
          The SA does not come back; details give peer, direction and reason. Give both gateways \
          new keys; with a software SA beside it in the set, that one goes on"
-    AuditFailed "audit_failed" Error PerSecond
+    AuditFailed "audit_failed" "lockgated" Error PerSecond
         "a packet that the flow cache, the kernel or a card decided was judged again, and the \
          rules say otherwise: report it. The card, or the kernel tier, is then not used for a \
          minute; details give the packet's flow, both verdicts and the generation of the policies"
-    FoldRefused "fold_refused" Warning PerSecond
+    FoldRefused "fold_refused" "policies" Warning PerSecond
         "the changes of single policies could not be compacted into one search structure and are \
          searched as a list before it; the message says why"
-    ChangeDenied "change_denied" Warning PerSecond
+    ChangeDenied "change_denied" "lockgated" Warning PerSecond
         "a user who is neither root nor in group lockgate-admin tried to change something"
-    CaptureStarted "capture_started" Notice Unlimited
+    CaptureStarted "capture_started" "lockgated" Notice Unlimited
         "somebody captures packets of a port; details name the filter, the bounds, and whether \
          packets inside tunnels are shown"
-    CaptureEnded "capture_ended" Notice Unlimited
+    CaptureEnded "capture_ended" "lockgated" Notice Unlimited
         "a capture ended; details say why, and how many packets were sent and left out"
-    PortAttached "port_attached" Info PerSecond
+    PortAttached "port_attached" "lockgated" Info PerSecond
         "a port's netdev was attached: its XDP program runs, its sockets are bound"
-    PortUp "port_up" Notice PerSecond
+    PortUp "port_up" "lockgated" Notice PerSecond
         "a port's link is up"
-    PortDown "port_down" Warning PerSecond
+    PortDown "port_down" "lockgated" Warning PerSecond
         "a port's link is down; packets that would leave by it are dropped"
-    PortLost "port_lost" Error PerSecond
+    PortLost "port_lost" "lockgated" Error PerSecond
         "a port's netdev disappeared; Lockgate re-attaches when a netdev of that name returns"
-    PortRefused "port_refused" Error PerSecond
+    PortRefused "port_refused" "lockgated" Error PerSecond
         "a port's netdev could not be attached and stays closed, or could not be updated; Lockgate \
          tries again each second; the message says why"
-    QueuesChanged "queues_changed" Notice PerSecond
+    QueuesChanged "queues_changed" "lockgated" Notice PerSecond
         "the number of a netdev's queues changed; its sockets were bound again"
-    ProgramRemoved "program_removed" Error Unlimited
+    ProgramRemoved "program_removed" "lockgated" Error Unlimited
         "another program removed the XDP program of a port; the guard alone kept the port closed \
          until now"
-    ProgramRestored "program_restored" Warning Unlimited
+    ProgramRestored "program_restored" "lockgated" Warning Unlimited
         "the XDP program is attached again"
-    GuardRemoved "guard_removed" Error Unlimited
+    GuardRemoved "guard_removed" "guard" Error Unlimited
         "another program removed or changed the nftables table `lockgate`: find out which"
-    GuardRestored "guard_restored" Warning Unlimited
+    GuardRestored "guard_restored" "guard" Warning Unlimited
         "the nftables table `lockgate` is restored"
-    GuardRefused "guard_refused" Error PerSecond
+    GuardRefused "guard_refused" "guard" Error PerSecond
         "nftables refused the table `lockgate`: Linux may forward for ports that are not attached"
-    GuardCoarse "guard_coarse" Warning Unlimited
+    GuardCoarse "guard_coarse" "guard" Warning Unlimited
         "there are too many policies to guard each exactly: traffic of the host itself to a remote \
          address of any PROTECT or DISCARD policy is dropped, in most cases even \
          if a BYPASS policy matches"
-    HostStarted "host_started" Info Unlimited
+    HostStarted "host_started" "host" Info Unlimited
         "the host port lockgate0 is up"
-    HostRefused "host_refused" Error PerSecond
+    HostRefused "host_refused" "host" Error PerSecond
         "the host port lockgate0 could not be created: the host itself reaches no tunnel"
-    KeyRefused "key_refused" Error Unlimited
+    KeyRefused "key_refused" "lockgated" Error Unlimited
         "an SA does not send: its record of sequence numbers is missing, older than the key's use, \
          or another machine's; give it new keys (lockgate keygen) and apply"
-    RecordSetAside "record_set_aside" Error Unlimited
+    RecordSetAside "record_set_aside" "sequence numbers" Error Unlimited
         "a record of sequence numbers was damaged and set aside under another name; keys that it \
          recorded as used do not send until they are replaced"
-    ReservationFailed "reservation_failed" Error PerSecond
+    ReservationFailed "reservation_failed" "sequence numbers" Error PerSecond
         "sequence numbers could not be reserved on disk; the SA sends until its reservation is used"
-    RevisionRefused "revision_refused" Warning Unlimited
+    RevisionRefused "revision_refused" "revisions" Warning Unlimited
         "a revision runs but could not be written to disk, and no rollback to it is possible; or \
          the earlier ones could not be read at the start, and the message says where they are"
-    SequenceLow "sequence_low" Warning PerSecond
+    SequenceLow "sequence_low" "lockgated" Warning PerSecond
         "an SA has used 75, 90 or 99 % of its sequence numbers and stops for good when all are \
          used: give both ends new keys, or esn = true"
-    SequenceExhausted "sequence_exhausted" Error PerSecond
+    SequenceExhausted "sequence_exhausted" "lockgated" Error PerSecond
         "an SA has used all of its sequence numbers and does not send: give it new keys"
-    SaSoftExpire "sa_soft_expire" Warning Unlimited
+    SaSoftExpire "sa_soft_expire" "lockgated" Warning Unlimited
         "an SA has reached a soft limit of its `lifetime`; packets pass: give both gateways new \
          keys before it reaches the hard limit. Once in the life of an SA"
-    SaHardExpire "sa_hard_expire" Error Unlimited
+    SaHardExpire "sa_hard_expire" "lockgated" Error Unlimited
         "an SA has reached a hard limit of its `lifetime` and has ended; its packets are dropped: \
          give both gateways new keys. Once in the life of an SA"
-    Acquire "acquire" Info PerSecond
+    Acquire "acquire" "lockgated" Info PerSecond
         "a policy protects packets, its peer has no outbound SA, and the key manager was asked for \
          one; details name the peer and the number of the request. Packets wait at most 30 s"
-    AcquireLimited "acquire_limited" Warning PerSecond
+    AcquireLimited "acquire_limited" "lockgated" Warning PerSecond
         "more policies need SAs than may be requested at a time or in a second: the others are \
          requested later; a sender may be scanning addresses"
-    AcquireExpired "acquire_expired" Warning PerSecond
+    AcquireExpired "acquire_expired" "lockgated" Warning PerSecond
         "the key manager put no SA within 30 s: packets that waited for it were dropped (`no_sa`), \
          and the next one asks again; look at the log of the key manager"
-    CharonConnected "charon_connected" Notice Unlimited
+    CharonConnected "charon_connected" "lockgated" Notice Unlimited
         "charon's plugin has connected: peers with `keys = \"ike\"` get SAs from it"
-    CharonGone "charon_gone" Warning Unlimited
+    CharonGone "charon_gone" "lockgated" Warning Unlimited
         "charon's plugin has gone; its SAs stay to their limits, and nobody makes new ones: look \
          at the IKE daemon"
-    CharonRefused "charon_refused" Warning PerSecond
+    CharonRefused "charon_refused" "lockgated" Warning PerSecond
         "charon asked for something that was refused, or cannot be heard; the message says why"
-    SaPut "sa_put" Info PerSecond
+    SaPut "sa_put" "lockgated" Info PerSecond
         "a program put SAs of a peer with keys = \"api\", or charon of one with keys = \"ike\"; \
          the message names them, details say how many"
-    SaDeleted "sa_deleted" Info PerSecond
+    SaDeleted "sa_deleted" "lockgated" Info PerSecond
         "SAs that a program had put are gone: it deleted them, or their peer is not configured so \
          any more"
-    SaRefused "sa_refused" Warning PerSecond
+    SaRefused "sa_refused" "security associations" Warning PerSecond
         "SAs that a program wanted put or deleted were refused, and nothing changed; the message \
          says why"
-    SaReplaced "sa_replaced" Info PerSecond
+    SaReplaced "sa_replaced" "lockgated" Info PerSecond
         "an inbound SA that another had replaced is gone, 5 s after the first packet of its \
          replacement"
-    SaReplacementSilent "sa_replacement_silent" Warning PerSecond
+    SaReplacementSilent "sa_replacement_silent" "lockgated" Warning PerSecond
         "an inbound SA that another had replaced is gone after 300 s, and no authentic packet of \
          its replacement has come: the peer does not use the new keys"
-    NetlinkResync "netlink_resync" Info PerSecond
+    NetlinkResync "netlink_resync" "netlink" Info PerSecond
         "the kernel's addresses, routes and neighbours were read again in full"
-    NetlinkLost "netlink_lost" Error PerSecond
+    NetlinkLost "netlink_lost" "netlink" Error PerSecond
         "netlink failed: Lockgate keeps the routes and neighbours that it has until it works again"
-    RouteRefused "route_refused" Warning PerSecond
+    RouteRefused "route_refused" "routes" Warning PerSecond
         "the kernel has a route or rule that Lockgate does not support; the message names it"
-    RouteAccepted "route_accepted" Notice PerSecond
+    RouteAccepted "route_accepted" "routes" Notice PerSecond
         "a route or rule that Lockgate does not support is gone; the message names it"
-    PeerMoved "peer_moved" Notice PerSecond
+    PeerMoved "peer_moved" "lockgated" Notice PerSecond
         "a peer behind a NAT sends from a new address or port, or IKE has moved its SAs to other \
          ends, and its traffic is sent there now; details name both"
-    PeerMoveRefused "peer_move_refused" Warning PerSecond
+    PeerMoveRefused "peer_move_refused" "lockgated" Warning PerSecond
         "an authentic packet of a peer behind a NAT came from an address that the peer cannot \
          have, and its traffic is still sent to the old one: someone on the path may be rewriting \
          the address"
-    PathMtuLowered "path_mtu_lowered" Notice PerSecond
+    PathMtuLowered "path_mtu_lowered" "lockgated" Notice PerSecond
         "a router told by ICMP that the path to a peer carries smaller packets than it was sent; \
          larger packets for it are now cut or answered by ICMP; details give the size of outer and \
          inner packets. After ten minutes the MTU of the port is tried again"
-    PeerSilent "peer_silent" Warning PerSecond
+    PeerSilent "peer_silent" "lockgated" Warning PerSecond
         "for 30 s packets were sent to a peer and no authentic packet came back: the peer is down, \
          packets are lost on the path, or the two gateways have different keys"
-    PeerHeard "peer_heard" Notice PerSecond
+    PeerHeard "peer_heard" "lockgated" Notice PerSecond
         "an authentic packet came from a peer that was silent"
-    BadL4Checksum "bad_l4_checksum" Warning Unlimited
+    BadL4Checksum "bad_l4_checksum" "lockgated" Warning Unlimited
         "packets with a wrong TCP or UDP checksum arrived by a port and their receivers drop them; \
          where the sender leaves checksums to its device, run there: ethtool -K DEV tx off"
-    Misfit "misfit" Warning PerSecond
+    Misfit "misfit" "configuration" Warning PerSecond
         "the configuration does not match the kernel's netdevs or addresses; the message says where"
-    MisfitResolved "misfit_resolved" Notice PerSecond
+    MisfitResolved "misfit_resolved" "configuration" Notice PerSecond
         "an earlier `misfit` is resolved; the message repeats it"
-    NeighbourFailed "neighbour_failed" Warning PerSecond
+    NeighbourFailed "neighbour_failed" "lockgated" Warning PerSecond
         "a next hop does not answer ARP or neighbour discovery; packets to it are dropped"
-    WorkerStalled "worker_stalled" Error PerSecond
+    WorkerStalled "worker_stalled" "lockgated" Error PerSecond
         "a worker did not complete its loop in time; the watchdog ends the daemon if that lasts"
-    MemoryUnlocked "memory_unlocked" Warning Unlimited
+    MemoryUnlocked "memory_unlocked" "lockgated" Warning Unlimited
         "memory could not be locked: keys may reach a swap device"
-    MetricsRefused "metrics_refused" Warning Unlimited
+    MetricsRefused "metrics_refused" "metrics" Warning Unlimited
         "the metrics listener could not be opened; everything else runs"
-    EventsLost "events_lost" Warning PerSecond
+    EventsLost "events_lost" "lockgated" Warning PerSecond
         "a reader of events was too slow and missed some; details say how many"
 }
 
@@ -364,30 +369,6 @@ impl Display for Kind {
 }
 
 impl Kind {
-    /// The part of the daemon that an event of this kind is about if it names no other subject.
-    const fn part(self) -> &'static str {
-        match self {
-            Kind::ConfigurationWarning | Kind::Misfit | Kind::MisfitResolved => "configuration",
-            Kind::PoliciesChanged | Kind::PoliciesRefused | Kind::FoldRefused => "policies",
-            Kind::RevisionRefused | Kind::RolledBack | Kind::RollbackRefused => "revisions",
-            Kind::CacheRefused | Kind::CacheGrown | Kind::CacheNotGrown => "cache",
-            Kind::ConnectionsRefused | Kind::ConnectionsCleared => "connections",
-            Kind::ConnectionsRestored | Kind::ConnectionsNotRestored => "connections",
-            Kind::ConnectionsNotKept => "connections",
-            Kind::EndpointsChanged | Kind::EndpointsRestored | Kind::StoreFailed => "endpoints",
-            Kind::KernelTierClosed | Kind::KernelEndpointSkipped => "kernel tier",
-            Kind::GuardRemoved | Kind::GuardRestored => "guard",
-            Kind::GuardRefused | Kind::GuardCoarse => "guard",
-            Kind::HostStarted | Kind::HostRefused => "host",
-            Kind::SaRefused => "security associations",
-            Kind::RecordSetAside | Kind::ReservationFailed => "sequence numbers",
-            Kind::NetlinkResync | Kind::NetlinkLost => "netlink",
-            Kind::RouteRefused | Kind::RouteAccepted => "routes",
-            Kind::MetricsRefused => "metrics",
-            _ => "lockgated",
-        }
-    }
-
     /// The kind of this name.
     fn named(name: &str) -> Option<Kind> {
         Kind::ALL.iter().copied().find(|kind| kind.name() == name)
