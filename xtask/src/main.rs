@@ -7,6 +7,7 @@
 //! | `rows [--draw COMMIT]` | writes the tests into `docs/acceptance.md`; or draws twenty rows |
 //! | `mutations [--row ROW\|--all]` | changes of one line, each of which a test must notice |
 //! | `tidy` | the rules of the code that a compiler does not check |
+//! | `tidy --record` | lowers the recorded figures of plain English; refuses to raise them |
 //! | `reference` | writes `docs/reference` from the code's own tables |
 //! | `test` | every promise, with a table at the end |
 //! | `test-long [PART …]` | the hunts: what takes too long for `test`, part by part |
@@ -34,6 +35,7 @@ mod image;
 mod instructions;
 mod long;
 mod mutations;
+mod plain_english;
 mod prose;
 mod release;
 mod rows;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         ("setup", [flag]) if flag == "--quiet" => setup::run(Voice::Quiet, Scope::All),
         ("setup", [flag]) if flag == "--demo" => setup::run(Voice::Quiet, Scope::Demo),
         ("tidy", []) => tidy::run(),
+        ("tidy", [flag]) if flag == "--record" => plain_english::renew(),
         ("rows", []) => sources::tracked_sources().and_then(|sources| rows::write(&sources)),
         ("rows", [flag, commit]) if flag == "--draw" => rows::draw(commit),
         ("mutations", []) => mutations::run(&Choice::Drawn),
@@ -120,6 +123,8 @@ enum Failure {
     Instructions { row: String },
     /// The table of instructions is not what `instructions --renew` writes.
     Table { file: PathBuf },
+    /// The record of plain English cannot be read.
+    Record { file: PathBuf },
     /// Findings of `tidy`.
     Untidy { findings: usize },
     /// Changes that no test noticed.
@@ -138,9 +143,9 @@ impl std::fmt::Display for Failure {
             Failure::Usage => {
                 write!(
                     f,
-                    "usage: cargo xtask setup [--quiet|--demo] | tidy | rows [--draw COMMIT] | \
-                     mutations [--row ROW|--all] | reference | test | test-long [PART …] | \
-                     interop [WORD …] | demo [NAME …] | bench [NAME …] | \
+                    "usage: cargo xtask setup [--quiet|--demo] | tidy [--record] | \
+                     rows [--draw COMMIT] | mutations [--row ROW|--all] | reference | test | \
+                     test-long [PART …] | interop [WORD …] | demo [NAME …] | bench [NAME …] | \
                      instructions [--renew] | flame [--stores] | deb [--check|--programs] | image"
                 )
             }
@@ -165,6 +170,14 @@ impl std::fmt::Display for Failure {
             }
             Failure::Table { file } => {
                 write!(f, "{}: run `cargo xtask instructions --renew`", file.display())
+            }
+            Failure::Record { file } => {
+                write!(
+                    f,
+                    "{}: this is no record of plain English; take the committed file \
+                     (git checkout), then run `cargo xtask tidy --record`",
+                    file.display()
+                )
             }
             Failure::Untidy { findings } => write!(f, "tidy: {findings} findings"),
             Failure::NoPart { name } => {

@@ -1,4 +1,5 @@
-//! The shape of the code: circles of modules, long functions, bare `bool` parameters.
+//! The shape of the code: circles of modules, long functions, bare `bool` parameters, names of
+//! types, anonymous tuples.
 //!
 //! Code that broke a rule when the rule came is in [`known`]. That list only shrinks: something new
 //! is a finding, and so is an entry that no longer holds.
@@ -105,9 +106,50 @@ impl Shape {
         against(known::CIRCLES, found)
     }
 
+    /// Returns the types of each crate.
+    pub(crate) fn types(&self) -> Vec<Named> {
+        self.named(|items| items.types.iter().map(|it| (it.name.clone(), it.line)).collect())
+    }
+
+    /// Returns the functions with an anonymous tuple as a parameter, once for each parameter.
+    pub(crate) fn tuple_parameters(&self) -> Vec<Named> {
+        self.named(|items| items.tuples.iter().map(|it| (it.function.clone(), it.line)).collect())
+    }
+
+    /// Returns the names of the crates.
+    pub(crate) fn packages(&self) -> impl Iterator<Item = &str> {
+        self.crates.keys().map(String::as_str)
+    }
+
+    fn named(&self, names: impl Fn(&Items) -> Vec<(String, usize)>) -> Vec<Named> {
+        let mut found = Vec::new();
+        for (package, files) in &self.crates {
+            for read in files.values() {
+                let named = names(&read.items).into_iter().map(|(name, line)| Named {
+                    package: package.clone(),
+                    path: read.path.clone(),
+                    line,
+                    name,
+                });
+                found.extend(named);
+            }
+        }
+        found
+    }
+
     fn files(&self) -> impl Iterator<Item = &Read> {
         self.crates.values().flat_map(|files| files.values())
     }
+}
+
+/// A name in the code of a crate, with file and line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub(crate) package: String,
+    pub(crate) path: PathBuf,
+    /// From 1.
+    pub(crate) line: usize,
+    pub(crate) name: String,
 }
 
 /// Something that a rule forbids.

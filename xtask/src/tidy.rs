@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::shape::Shape;
 use crate::sources::{Package, Source, Use, is_tests, packages, read, shown, tracked_sources};
-use crate::{Failure, cargo, long, mutations, prose, root, rows, succeed};
+use crate::{Failure, cargo, long, mutations, plain_english, prose, root, rows, succeed};
 
 /// The layout of DESIGN §4: which of our crates each may depend on. Tests may use more (a memory
 /// port, say) but never a program.
@@ -221,7 +221,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         rust().flat_map(|source| long::check_ignored(&source.path, &source.text)).collect(),
     );
     match Shape::read(&packages, &sources) {
-        Ok(shape) => report.add_shape(&shape),
+        Ok(shape) => report.add_shape(&shape, &sources)?,
         Err(broken) => report.add("every file is Rust", broken),
     }
     report.add("acceptance rows and the tests that prove them", rows::findings(&sources)?);
@@ -251,10 +251,13 @@ impl Report {
         self.findings += found.len();
     }
 
-    fn add_shape(&mut self, shape: &Shape) {
+    fn add_shape(&mut self, shape: &Shape, sources: &[Source]) -> Result<(), Failure> {
         self.add("no circle of modules that is new", shape.circles());
         self.add("no long function that is new", shape.long_functions());
         self.add("no bare bool as a parameter that is new", shape.bool_parameters());
+        let risen = plain_english::findings(sources, shape)?;
+        self.add("no figure of plain English above its record", risen);
+        Ok(())
     }
 }
 

@@ -1,8 +1,8 @@
-//! Finds the functions in a file of Rust, and its paths to other modules of its crate.
+//! Finds the types and functions in a file of Rust, and its paths to other modules of its crate.
 
 use std::collections::BTreeMap;
 
-use proc_macro2::{Delimiter, Group, LexError, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, LexError, Spacing, TokenStream, TokenTree};
 
 /// A module's path inside its crate: `["classifier", "build"]`. The crate's root is empty.
 pub(crate) type Module = Vec<String>;
@@ -11,6 +11,10 @@ pub(crate) type Module = Vec<String>;
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Items {
     pub(crate) functions: Vec<Function>,
+    /// Structs, enums, unions, traits and aliases; associated types are left out.
+    pub(crate) types: Vec<TypeName>,
+    /// Parameters with an anonymous tuple in the type.
+    pub(crate) tuples: Vec<TupleParameter>,
     /// Paths that begin at the crate's root, by `crate`, `super`, `self` or in a `use`.
     pub(crate) paths: Vec<Reference>,
     /// Paths of the names that a module imports: others may reach them through it.
@@ -31,6 +35,30 @@ pub(crate) struct Function {
     pub(crate) bools: Vec<String>,
 }
 
+/// The name of a type, where the type is defined.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TypeName {
+    pub(crate) name: String,
+    /// Line of the name, from 1.
+    pub(crate) line: usize,
+}
+
+/// A parameter with an anonymous tuple.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TupleParameter {
+    pub(crate) function: String,
+    /// Line of the tuple, from 1.
+    pub(crate) line: usize,
+}
+
+/// Braces around items.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Body {
+    /// The body of an `impl` or a trait, with associated types.
+    Associated,
+    Other,
+}
+
 /// A path in a module's code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Reference {
@@ -43,12 +71,13 @@ impl Items {
     /// Reads a file's text; `module` is where it stands in its crate.
     pub(crate) fn read(text: &str, module: &Module) -> Result<Self, LexError> {
         let mut items = Self::default();
-        items.walk(text.parse::<TokenStream>()?, module);
+        items.walk(text.parse::<TokenStream>()?, module, Body::Other);
         Ok(items)
     }
 
-    fn walk(&mut self, tokens: TokenStream, module: &Module) {
+    fn walk(&mut self, tokens: TokenStream, module: &Module, body: Body) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        let mut next_body = Body::Other;
         let mut at = 0;
         while at < tokens.len() {
             at += match &tokens[at] {
@@ -56,6 +85,16 @@ impl Items {
                     self.attribute(&tokens[at..], module)
                 }
                 TokenTree::Ident(word) => match &*word.to_string() {
+                    "impl" => {
+                        next_body = Body::Associated;
+                        1
+                    }
+                    "trait" => {
+                        next_body = Body::Associated;
+                        self.type_name(&tokens[at..])
+                    }
+                    "type" if body == Body::Associated => 1,
+                    "struct" | "enum" | "union" | "type" => self.type_name(&tokens[at..]),
                     "mod" => self.inner_module(&tokens[at..], module),
                     "fn" => self.function(&tokens[at..]),
                     "use" => self.import(&tokens[at..], module),
@@ -63,12 +102,27 @@ impl Items {
                     _ => 1,
                 },
                 TokenTree::Group(group) => {
-                    self.walk(group.stream(), module);
+                    let is_body = group.delimiter() == Delimiter::Brace;
+                    let body = if is_body { next_body } else { Body::Other };
+                    next_body = if is_body { Body::Other } else { next_body };
+                    self.walk(group.stream(), module, body);
+                    1
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ';' => {
+                    next_body = Body::Other;
                     1
                 }
                 _ => 1,
             };
         }
+    }
+
+    /// Notes the name behind a keyword. A macro's variable is no name.
+    fn type_name(&mut self, tokens: &[TokenTree]) -> usize {
+        let [_, TokenTree::Ident(name), ..] = tokens else { return 1 };
+        let line = name.span().start().line;
+        self.types.push(TypeName { name: name.to_string(), line });
+        2
     }
 
     /// Returns how many tokens an attribute takes, with the item that it leaves to tests.
@@ -91,7 +145,7 @@ impl Items {
 
     fn inner_module(&mut self, tokens: &[TokenTree], module: &Module) -> usize {
         let [_, TokenTree::Ident(name), TokenTree::Group(body), ..] = tokens else { return 1 };
-        self.walk(body.stream(), &within(module, name.to_string()));
+        self.walk(body.stream(), &within(module, name.to_string()), Body::Other);
         3
     }
 
@@ -99,10 +153,19 @@ impl Items {
     fn function(&mut self, tokens: &[TokenTree]) -> usize {
         let [first, TokenTree::Ident(name), ..] = tokens else { return 1 };
         let mut parameters = None;
-        for token in &tokens[2..] {
+        for (token, before) in tokens[2..].iter().zip(&tokens[1..]) {
             match token {
-                TokenTree::Group(group) if group.delimiter() == Delimiter::Parenthesis => {
-                    parameters = parameters.or(Some(group));
+                TokenTree::Group(group)
+                    if group.delimiter() == Delimiter::Parenthesis
+                        && parameters.is_none()
+                        && !is_function_type(before) =>
+                {
+                    parameters = Some(group);
+                    let tuples = tuple_lines(group).into_iter();
+                    let function = name.to_string();
+                    self.tuples.extend(
+                        tuples.map(|line| TupleParameter { function: function.clone(), line }),
+                    );
                 }
                 TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
                     let line = first.span().start().line;
@@ -218,6 +281,57 @@ fn bools(parameters: &Group) -> Vec<String> {
         _ => None,
     });
     named.collect()
+}
+
+/// True for the words in front of the parameters of a function's type.
+fn is_function_type(token: &TokenTree) -> bool {
+    let TokenTree::Ident(word) = token else { return false };
+    ["Fn", "FnMut", "FnOnce", "fn"].iter().any(|known| word == known)
+}
+
+/// Returns the line of the first tuple in the type of each parameter.
+fn tuple_lines(parameters: &Group) -> Vec<usize> {
+    let tokens: Vec<TokenTree> = parameters.stream().into_iter().collect();
+    let mut lines = Vec::new();
+    let mut depth = 0;
+    // Set behind the parameter's colon, until the parameter has a tuple.
+    let mut in_type = false;
+    for (at, token) in tokens.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| &tokens[before]);
+        let is_before = |mark| matches!(before, Some(TokenTree::Punct(it)) if it.as_char() == mark);
+        match token {
+            TokenTree::Punct(mark) => match mark.as_char() {
+                '<' => depth += 1,
+                '>' if !is_before('-') => depth -= 1,
+                ',' if depth == 0 => in_type = false,
+                ':' if depth == 0 && !is_before(':') && mark.spacing() == Spacing::Alone => {
+                    in_type = true;
+                }
+                _ => {}
+            },
+            TokenTree::Group(group) if in_type && !before.is_some_and(is_function_type) => {
+                let line = tuple_line(group);
+                in_type = line.is_none();
+                lines.extend(line);
+            }
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// Returns the line of the first tuple of two parts or more: the group or a group inside.
+fn tuple_line(group: &Group) -> Option<usize> {
+    if group.delimiter() == Delimiter::Parenthesis && split(group).len() > 1 {
+        return Some(group.span_open().start().line);
+    }
+    let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+    tokens.iter().enumerate().find_map(|(at, token)| match token {
+        TokenTree::Group(inner) if at == 0 || !is_function_type(&tokens[at - 1]) => {
+            tuple_line(inner)
+        }
+        _ => None,
+    })
 }
 
 /// Returns the name of the module that an item declares or holds.

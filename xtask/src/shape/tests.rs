@@ -33,6 +33,35 @@ fn a_bare_bool_is_found_and_others_are_not() {
 }
 
 #[test]
+fn types_are_found_and_associated_types_are_not() {
+    let text = "pub(crate) struct A<T>(T);\nenum B {}\ntrait C { type D; fn f(&self) -> u8; }\n\
+        impl C for A<u8> { type D = u8; }\ntype E = Box<dyn C>;\nstruct $name;\n\
+        fn g() -> impl C { A(1) }\nmod m { type F = u8; }\n\
+        #[cfg(test)]\nmod tests { struct H; }\n";
+    let found: Vec<_> = read(text, &[]).types.into_iter().map(|it| (it.name, it.line)).collect();
+    let expected = [("A", 1), ("B", 2), ("C", 3), ("E", 5), ("F", 8)];
+    assert_eq!(found, expected.map(|(name, line)| (name.to_owned(), line)));
+}
+
+#[test]
+fn a_tuple_is_found_in_the_type_of_a_parameter_alone() {
+    let lines = |text: &str| -> Vec<usize> {
+        read(text, &[]).tuples.into_iter().map(|it| it.line).collect()
+    };
+    for (text, found) in [
+        ("fn f((a, b): (u8, u8), c: u8) {}", 1),
+        ("fn f(a: &[(u8, u8)], b: Option<(u8, u8)>) -> (u8, u8) { a }", 2),
+        ("trait T { fn f(&self, a: (u8, u8)); }", 1),
+        ("fn f<F: Fn(u8, u8)>(a: impl Iterator<Item = (u8, u8)>) {}", 1),
+        ("fn f(a: HashMap<u8, u8>, b: impl Fn(u8, u8) -> (u8), c: fn((u8, u8))) {}", 0),
+        ("fn f(Point(a, b): Point, c: (), d: &(dyn A + Send), e: a::B) {}", 0),
+    ] {
+        assert_eq!(lines(text).len(), found, "{text}");
+    }
+    assert_eq!(lines("fn f(\n    a: u8,\n    b: (u8, u8),\n) {}"), [3]);
+}
+
+#[test]
 fn two_modules_that_use_each_other_are_a_circle() {
     let forth = ("a", "use crate::b::B;");
     assert_eq!(circles_of(&[forth, ("b", "fn f() { super::a::g(); }")]), [["a", "b"]]);
