@@ -33,6 +33,13 @@ const PARTS: &[Part] = &[
         run: |built| repeated(3, || runs::network_namespaces(built, &["leaks", "ports"], long)),
     },
     Part {
+        name: "siege",
+        what: "attacks at 3,000 packets a second beside honest traffic: nothing stops for others",
+        run: |built| {
+            runs::network_namespaces(built, &["siege"], |command| long(command.arg("--ignored")))
+        },
+    },
+    Part {
         name: "walk",
         what: "the walk against its oracle in many random worlds",
         run: |built| run_long(built, &["model"], |command| command.env("PROPTEST_CASES", "2000")),

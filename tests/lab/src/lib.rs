@@ -15,7 +15,7 @@
 //! | [`ping`], [`iperf`], [`stream`] | traffic with a result |
 //! | [`vxlan`] | hosts of virtual networks |
 //! | [`direct_paths`] | the agents of such hosts that hear about direct paths |
-//! | [`inject`], [`listen`] | frames put on the wire, and heard, as they are |
+//! | [`inject`], [`listen`] | frames put on the wire as they are, at a steady rate too, and heard |
 //! | [`emulated_card`] | an emulated card: started, waited for, told what happens to it |
 //! | [`carded`] | a gateway with a port on one, between a client and a server |
 //! | [`process`] | programs that end in time |
