@@ -287,12 +287,14 @@ static __always_inline bool is_extension(__u8 protocol)
 
 /* RFC 8200 §4: the chain that begins behind the IPv6 header at byte `at` of the
  * frame, `total` bytes of packet with that header. Sets protocol and fragment;
- * returns where the upper layer begins in the packet. 0: it cannot be read.
+ * returns where the upper layer begins in the packet. 0: it cannot be read, or
+ * has two Fragment headers.
  */
 __noinline int walk_extensions(struct xdp_md *ctx, __u32 at, __u32 total, struct packet *packet)
 {
 	__u8 *data = (__u8 *)(long)ctx->data, *end = (__u8 *)(long)ctx->data_end;
 	enum fragment fragment = FRAGMENT_WHOLE;
+	bool has_fragment_header = false;
 	__u32 offset = 40;
 	__u8 protocol;
 
@@ -308,9 +310,10 @@ __noinline int walk_extensions(struct xdp_md *ctx, __u32 at, __u32 total, struct
 		if (protocol == IPPROTO_FRAGMENT) {
 			field = load16(header + 2);
 			length = total - offset - 8;
-			if (fragment != FRAGMENT_WHOLE || (field & 1 && length % 8) ||
+			if (has_fragment_header || (field & 1 && length % 8) ||
 			    (field & 0xfff8) + length > 65535)
 				return 0;
+			has_fragment_header = true;
 			fragment = field & 0xfff8 ? FRAGMENT_LATER :
 				   field & 1 ? FRAGMENT_FIRST : FRAGMENT_WHOLE;
 			length = 8;

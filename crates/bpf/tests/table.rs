@@ -173,6 +173,14 @@ fn odd_from_inside() -> Vec<Case> {
     vec![
         worker("from our own address", v4("10.1.0.1", "10.9.0.1").udp(1, 2)),
         worker("to us, with options", v4("10.1.0.5", "10.1.0.1").udp(1, 2).options(&[1])),
+        worker(
+            "to us, two Fragment headers",
+            v6("2001:db8:1::5", "2001:db8:1::1")
+                .udp(1, 2)
+                .payload_of(8)
+                .extension(44, &[0, 0, 0, 0, 0, 1])
+                .fragment(0, true),
+        ),
         worker("to a mapped address", v6("2001:db8:1::5", "::ffff:10.1.0.1").udp(1, 2)),
         worker("from a mapped address", v6("::ffff:10.1.0.5", "2001:db8:1::1").udp(1, 2)),
         worker("from loopback", v4("127.0.0.1", "10.1.0.1").udp(1, 2)),

@@ -341,7 +341,7 @@ fn a_packet() -> impl Strategy<Value = PacketBuilder> {
         1 => Just(vec![131, 3, 4]),
     ];
     let extensions = proptest::collection::vec(
-        (select(&[0u8, 43, 60, 135][..]), select(vec![vec![], vec![0u8, 1], vec![1; 20]])),
+        (select(&[0u8, 43, 44, 60, 135][..]), select(vec![vec![], vec![0u8, 1], vec![1; 20]])),
         0..3,
     );
     let extensions = prop_oneof![3 => Just(Vec::new()), 1 => extensions];

@@ -296,10 +296,12 @@ struct Chain {
     fragment: Fragment,
 }
 
-/// RFC 8200 §4.1: hop-by-hop options come first; the rest is taken in any order, once or more.
+/// RFC 8200 §4.1: hop-by-hop options come first, and at most one header is a Fragment header. The
+/// rest is taken in any order, once or more.
 fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, ParseError> {
     use ParseError::{Malformed, ProtocolElsewhere, SourceRoute};
     let mut chain = Chain { protocol: first, upper_offset: IPV6_BYTES, fragment: Fragment::Whole };
+    let mut has_fragment_header = false;
     for place in 0..=MAX_EXTENSION_HEADERS {
         let at = chain.upper_offset;
         if !is_extension(chain.protocol) {
@@ -311,9 +313,10 @@ fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, Pa
             let (offset, more) = (usize::from(field & 0xfff8), field & 1 != 0);
             let data_length = packet.len() - at - 8;
             let cut = extent == Extent::Received && more && !data_length.is_multiple_of(8);
-            if cut || offset + data_length > 65_535 || chain.fragment != Fragment::Whole {
+            if cut || offset + data_length > 65_535 || has_fragment_header {
                 return Err(Malformed);
             }
+            has_fragment_header = true;
             chain.fragment = fragment_of(offset, more);
             chain.protocol = header[0];
             chain.upper_offset = at + 8;

@@ -211,6 +211,7 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
     let mut next = header.next_header().0;
     let (mut at, mut names_next) = (40, 6);
     let (mut part, mut identification, mut data) = (Part::Whole, 0, (0, 0, false));
+    let mut fragment_headers = 0;
     while matches!(next, 0 | 43 | 44 | 60 | 135 | 139 | 140) {
         if part == Part::Later {
             // RFC 4301 §7: what this is a fragment of is told only by the first fragment.
@@ -223,7 +224,8 @@ fn ipv6(bytes: &[u8], reading: Reading, defects: &mut Defects) -> Result<Ip, Dro
             let offset = usize::from(fragment.fragment_offset().byte_offset());
             let (more, length) = (fragment.more_fragments(), rest.len() - 8);
             let torn = more && !length.is_multiple_of(8) && reading == Reading::Received;
-            if torn || offset + length > 65_535 || part != Part::Whole {
+            fragment_headers += 1;
+            if torn || offset + length > 65_535 || fragment_headers > 1 {
                 return Err(DropReason::Malformed);
             }
             part = self::part(offset, more);

@@ -283,6 +283,16 @@ fn what_is_wrong_is_named() {
             v6().fragment(0, true).protocol(60).ip(),
             Malformed,
         ),
+        (
+            "a Fragment header behind an atomic one",
+            v6().extension(44, &[0, 0, 0, 0, 0, 1]).fragment(9, true).udp(1, 2).payload_of(8).ip(),
+            Malformed,
+        ),
+        (
+            "two atomic Fragment headers",
+            v6().extension(44, &[0, 0, 0, 0, 0, 1]).fragment(0, false).udp(1, 2).ip(),
+            Malformed,
+        ),
         ("IPv6 jumbogram", with(with(v6().udp(1, 2).ip(), 4, 0), 5, 0), Malformed),
     ];
     for (what, bytes, error) in rows {

@@ -9,7 +9,7 @@ use packets::{In, Out, Row};
 use policy::Action;
 use wire::Family::{self, V4, V6};
 use wire::build::PacketBuilder;
-use wire::flow::protocol::{ICMP, ICMPV6, TCP, UDP};
+use wire::flow::protocol::{FRAGMENT, ICMP, ICMPV6, TCP, UDP};
 
 use crate::{FAMILIES, between};
 
@@ -97,6 +97,14 @@ fn invalid(family: Family) -> Vec<Row> {
     let rest = between(family, 1, 10).protocol(icmp).payload_of(8).fragment(9, false).ip();
     let row = Row::drops("a later fragment of an ICMP error", lan(&rest), FragmentPorts);
     rows.push(row.after(lan(&error)));
+    if family == V6 {
+        // RFC 8200 §4.1: at most one. Two parsers could each take another one for the fragment's.
+        for more in [0, 1] {
+            let twice = between(V6, 1, 9).extension(FRAGMENT, &[0, more, 0, 0, 0, 1]);
+            let twice = twice.protocol(UDP).payload_of(64).fragment(100, true).ip();
+            rows.push(Row::drops("two Fragment headers", lan(&twice), Malformed));
+        }
+    }
     rows
 }
 
