@@ -36,7 +36,7 @@ pub(crate) struct Datagram {
 impl Datagram {
     /// The datagram that a packet is a fragment of, if that may be UDP. A later fragment of IPv6
     /// may name any protocol: the first one's counts, so protocols do not tell datagrams apart.
-    pub(crate) fn of(bytes: &[u8], packet: &Packet, ingress: PortId) -> Option<Datagram> {
+    pub(crate) fn of(packet: &Packet, ingress: PortId) -> Option<Datagram> {
         let flow = &packet.flow;
         if flow.family == Family::V4 && flow.protocol != protocol::UDP {
             return None;
@@ -44,7 +44,7 @@ impl Datagram {
         Some(Datagram {
             source: flow.source_address(),
             destination: flow.destination_address(),
-            identification: wire::packet::identification(bytes, packet)?,
+            identification: packet.fragment_header()?.identification,
             ingress,
         })
     }

@@ -264,6 +264,7 @@ fn row_of(snapshot: &Snapshot, arrival: Arrival, flow: Flow) -> Row {
         hop_limit: 64,
         traffic_class: 0,
         fragment,
+        fragment_fields: wire::FragmentFields::UNKNOWN,
         dont_fragment: false,
     };
     row_with(snapshot, arrival, packet)

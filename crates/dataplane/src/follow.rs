@@ -16,7 +16,6 @@
 //! its destination are endpoints.
 
 use wire::flow::protocol;
-use wire::packet::FragmentFields;
 use wire::{Fragment, Frames, Packet, Upper, icmp};
 
 use crate::batch_context::BatchContext;
@@ -36,9 +35,9 @@ const LEAST_TCP_BYTES: u32 = 16;
 #[cold]
 pub(crate) fn owner<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<u32> {
     context.handing?;
-    let (fragment, bytes) = fragment(context.snapshot, row, row.bytes(context.frames))?;
-    let fields = wire::packet::fragment_fields(bytes, &fragment.packet)?;
-    let datagram = Datagram::of(&fragment.packet, &fields, fragment.way);
+    let (fragment, _) = fragment(context.snapshot, row, row.bytes(context.frames))?;
+    let header = fragment.packet.fragment_header()?;
+    let datagram = Datagram::of(&fragment.packet, &header, fragment.way);
     let owner = context.reassembly.owner(&datagram, context.share.workers);
     (owner != context.share.worker).then_some(owner)
 }
@@ -231,14 +230,12 @@ fn wants_first((snapshot, now_ns): (&Snapshot, u64), row: &Row, bytes: &[u8]) ->
 /// The part of its datagram that a fragment is; `bytes` begins with it. `None`: it carries nothing.
 fn piece(fragment: &Followed, bytes: &[u8]) -> Option<Piece> {
     let Followed { packet, way } = fragment;
-    let fields = wire::packet::fragment_fields(bytes, packet)?;
-    let datagram = Datagram::of(packet, &fields, *way);
-    let FragmentFields { offset, length, more, .. } = fields;
-    let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
+    let header = packet.fragment_header()?;
+    let datagram = Datagram::of(packet, &header, *way);
+    let part = Part::of(&header)?;
     let is_first = packet.fragment == Fragment::First;
     let first = is_first.then(|| first(packet, bytes).map(First::Shows));
-    let part = Part { start, end, is_last: !more };
-    (start < end).then_some(Piece { datagram, part, first })
+    Some(Piece { datagram, part, first })
 }
 
 /// The upper layer that a first fragment shows.

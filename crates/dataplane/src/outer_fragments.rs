@@ -159,7 +159,7 @@ fn write_v6(into: &mut [u8], original: &[u8], piece: Piece, identification: u32)
 mod tests {
     use proptest::prelude::*;
     use wire::build::PacketBuilder;
-    use wire::{Fragment, packet::fragment_fields};
+    use wire::Fragment;
 
     use super::*;
 
@@ -182,16 +182,16 @@ mod tests {
                 prop_assert_eq!(packet.length as usize, length);
                 prop_assert_eq!(packet.traffic_class, 0xb9);
                 prop_assert_eq!(packet.flow.protocol, protocol::ESP);
-                match fragment_fields(&bytes, &packet) {
+                match packet.fragment_header() {
                     None => {
                         // An atomic fragment: all of the packet in one.
                         prop_assert_eq!(packet.fragment, Fragment::Whole);
                         last = true;
                     }
-                    Some(fields) => {
-                        prop_assert_eq!(fields.identification, identification);
-                        prop_assert_eq!(fields.offset as usize, data.len());
-                        last = !fields.more;
+                    Some(header) => {
+                        prop_assert_eq!(header.identification, identification);
+                        prop_assert_eq!(usize::from(header.offset), data.len());
+                        last = !header.more;
                     }
                 }
                 data.extend(&bytes[packet.upper_offset.into()..]);

@@ -223,7 +223,8 @@ fn fragment<F: Frames>(
             .ok_or(DropReason::NoFrame);
         let Ok((frame, length)) = ended else { break };
         let kind = if cut.around == 0 { Fragment::Later } else { Fragment::Whole };
-        let packet = wire::Packet { length, fragment: kind, ..row.packet };
+        let place = wire::FragmentFields::UNKNOWN;
+        let packet = wire::Packet { length, fragment: kind, fragment_fields: place, ..row.packet };
         rows.push(Row { frame, ip: HEADROOM as u32, hint: 0, state: State::Ended, packet, ..row });
     }
     if let Err(reason) = ended {

@@ -22,7 +22,6 @@ use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{EspHeader, InboundSa};
 use wire::flow::protocol;
 use wire::link::{ETHERNET_BYTES, LinkTemplate, TAGGED_BYTES, ethertype};
-use wire::packet::FragmentFields;
 use wire::{Descriptor, Family, Fragment, FrameId, Frames, HEADROOM, Upper};
 
 use crate::addresses::is_to_us;
@@ -120,15 +119,12 @@ fn piece<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Option<Piece> {
     if !is_to_us(snapshot, row.ingress, &row.packet) || !snapshot.opens_from(source, comes_so) {
         return None;
     }
-    let bytes = row.bytes(context.frames);
-    let fields = wire::packet::fragment_fields(bytes, &row.packet)?;
+    let header = row.packet.fragment_header()?;
     let way = Way { ingress: row.ingress, opened_by: None, network: None };
-    let datagram = Datagram::of(&row.packet, &fields, way);
-    let FragmentFields { offset, length, more, .. } = fields;
-    let (start, end) = ((offset / 8) as u16, (offset + length).div_ceil(8) as u16);
-    let part = Part { start, end, is_last: !more };
-    let first = is_first.then(|| first(row, bytes));
-    (start < end).then_some(Piece { datagram, part, first })
+    let datagram = Datagram::of(&row.packet, &header, way);
+    let part = Part::of(&header)?;
+    let first = is_first.then(|| first(row, row.bytes(context.frames)));
+    Some(Piece { datagram, part, first })
 }
 
 /// The content of a first fragment.

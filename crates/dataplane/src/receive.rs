@@ -147,9 +147,11 @@ fn state_of<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row) -> Result<S
     if !(is_esp || fragment != Fragment::Whole) || !is_to_us(context.snapshot, *ingress, packet) {
         return Ok(State::Clear);
     }
-    let bytes = row.bytes(context.frames);
-    let state = if is_esp { esp::state(bytes, packet) } else { Ok(State::Clear) };
-    let Some(datagram) = Datagram::of(bytes, packet, *ingress) else { return state };
+    let state = match is_esp {
+        true => esp::state(row.bytes(context.frames), packet),
+        false => Ok(State::Clear),
+    };
+    let Some(datagram) = Datagram::of(packet, *ingress) else { return state };
     let is_udp = packet.flow.protocol == protocol::UDP;
     match fragment {
         Fragment::Later if context.dropped.holds(datagram, context.now_ns) => {

@@ -38,6 +38,6 @@ pub use flow::{Address, Family, Flow, Upper};
 pub use frame::{BATCH, Descriptor, FrameId, Frames, HEADROOM, Port, Received};
 pub use link::LinkAddress;
 pub use mark::{Claim, ClaimKind, Deciphered, Mark, MarkVlan};
-pub use packet::{Fragment, Packet, ParseError};
+pub use packet::{Fragment, FragmentFields, FragmentHeader, Packet, ParseError};
 pub use upper_checksum::UpperChecksum;
 pub use vni::Vni;

@@ -11,6 +11,8 @@ use crate::flow::{Family, Flow, Upper, protocol};
 pub const IPV4_BYTES: usize = 20;
 /// Bytes of an IPv6 header.
 pub const IPV6_BYTES: usize = 40;
+/// Offset of the next-header byte in an IPv6 header.
+const NEXT_HEADER_AT: usize = 6;
 /// IPv6 extension headers that are walked at most; a longer chain is malformed.
 pub const MAX_EXTENSION_HEADERS: usize = 8;
 
@@ -40,8 +42,80 @@ pub struct Packet {
     pub traffic_class: u8,
     /// The part of a datagram that it carries.
     pub fragment: Fragment,
+    /// The fragment's place in its datagram: see [`Packet::fragment_header`].
+    pub fragment_fields: FragmentFields,
     /// True if routers may not fragment it: IPv4's DF; always so for IPv6.
     pub dont_fragment: bool,
+}
+
+// A row of the walk holds one, and is copied from stage to stage.
+const _: () = assert!(size_of::<Packet>() == 64);
+
+/// A fragment's place in its datagram, by the only Fragment header of the packet (RFC 8200 §4.5) or
+/// by the IPv4 header (RFC 791 §3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FragmentHeader {
+    /// Identification of the datagram; 16 bits in IPv4.
+    pub identification: u32,
+    /// Offset of the fragment's data in the datagram, bytes: a multiple of 8.
+    pub offset: u16,
+    /// Offset of the fragment's data in the packet, bytes. In IPv6 the data begins behind the
+    /// Fragment header, also where other extension headers follow.
+    pub data_offset: u16,
+    /// Bytes of data. Of a received packet, `offset + length` is at most 65,535.
+    pub length: u16,
+    /// True if a later part of the datagram follows.
+    pub more: bool,
+}
+
+/// The fields of a [`FragmentHeader`] in 6 bytes. Their meaning depends on [`Packet::fragment`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FragmentFields {
+    /// The identification, its higher half first.
+    identification: [u16; 2],
+    /// Of a first fragment: the offset of its data in the packet. Of a later one: offset and
+    /// more-bit, as a Fragment header holds both. 0: unknown, since neither can be 0.
+    place: u16,
+}
+
+impl FragmentFields {
+    /// The fields of a whole packet, and of a fragment whose header nobody has read.
+    pub const UNKNOWN: FragmentFields = FragmentFields { identification: [0; 2], place: 0 };
+
+    /// The fields of a fragment, or [`UNKNOWN`](Self::UNKNOWN) of a whole packet. `field` holds
+    /// offset and more-bit as a Fragment header does.
+    fn new(fragment: Fragment, identification: u32, field: u16, data_offset: usize) -> Self {
+        let identification = [(identification >> 16) as u16, identification as u16];
+        match fragment {
+            Fragment::Whole => FragmentFields::UNKNOWN,
+            Fragment::First => FragmentFields { identification, place: data_offset as u16 },
+            Fragment::Later => FragmentFields { identification, place: field & 0xfff9 },
+        }
+    }
+}
+
+impl Packet {
+    /// Returns the fragment's place in its datagram. `None`: the packet is whole, or nobody has
+    /// read its header.
+    pub fn fragment_header(&self) -> Option<FragmentHeader> {
+        let FragmentFields { identification: [high, low], place } = self.fragment_fields;
+        if place == 0 {
+            return None;
+        }
+        let (offset, data_offset, more) = match self.fragment {
+            Fragment::Whole => return None,
+            Fragment::First => (0, place, true),
+            Fragment::Later => (place & 0xfff8, self.upper_offset, place & 1 != 0),
+        };
+        let length = self.length.checked_sub(data_offset.into())?;
+        Some(FragmentHeader {
+            identification: u32::from(high) << 16 | u32::from(low),
+            offset,
+            data_offset,
+            length: u16::try_from(length).ok()?,
+            more,
+        })
+    }
 }
 
 /// Reason why bytes are not a packet that may be forwarded.
@@ -108,73 +182,26 @@ pub fn parse_group(bytes: &[u8]) -> Option<Flow> {
 /// Returns the offset of the byte that names the upper-layer protocol of a checked packet: in the
 /// IP header, or in the last of its extension headers. `None`: `bytes` is not that packet.
 pub fn upper_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
-    if packet.flow.family == Family::V4 {
-        return Some(9);
+    match packet.flow.family {
+        Family::V4 => Some(9),
+        Family::V6 => chain_of(bytes, packet).map(|chain| chain.named_at),
     }
-    let (mut at, mut next_header) = (IPV6_BYTES, 6);
-    for _ in 0..=MAX_EXTENSION_HEADERS {
-        if at == usize::from(packet.upper_offset) {
-            return Some(next_header);
-        }
-        let length = match *bytes.get(next_header)? {
-            protocol::FRAGMENT => 8,
-            _ => (usize::from(*bytes.get(at + 1)?) + 1) * 8,
-        };
-        (at, next_header) = (at + length, at);
-    }
-    None
 }
 
-/// The fields by which the fragments of a datagram are put together.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FragmentFields {
-    /// Number of the datagram; IPv4 has 16 bits of it.
-    pub identification: u32,
-    /// Place of the fragment's data in the datagram, bytes.
-    pub offset: u32,
-    /// Bytes of data: of IPv6 all that lies behind the fragment header.
-    pub length: u32,
-    /// True if a later part of the datagram follows.
-    pub more: bool,
+/// Returns the offset of the byte that names the Fragment header of a checked IPv6 packet. `None`:
+/// the packet has no such header, or `bytes` is not that packet.
+pub fn fragment_next_header(bytes: &[u8], packet: &Packet) -> Option<usize> {
+    match packet.flow.family {
+        Family::V4 => None,
+        Family::V6 => chain_of(bytes, packet)?.fragment_named_at,
+    }
 }
 
-/// The fields of a checked packet that is a fragment (RFC 791 §3.1, RFC 8200 §4.5). `None`: it is
-/// whole, or `bytes` is not that packet.
-pub fn fragment_fields(bytes: &[u8], packet: &Packet) -> Option<FragmentFields> {
-    if packet.fragment == Fragment::Whole {
-        return None;
-    }
-    if packet.flow.family == Family::V4 {
-        let fixed = bytes.first_chunk::<IPV4_BYTES>()?;
-        let flags = u16::from_be_bytes([fixed[6], fixed[7]]);
-        return Some(FragmentFields {
-            identification: u16::from_be_bytes([fixed[4], fixed[5]]).into(),
-            offset: u32::from(flags & 0x1fff) * 8,
-            length: packet.length.checked_sub(packet.upper_offset.into())?,
-            more: flags & 0x2000 != 0,
-        });
-    }
-    let (mut at, mut next_header) = (IPV6_BYTES, *bytes.get(6)?);
-    for _ in 0..=MAX_EXTENSION_HEADERS {
-        let header = bytes.get(at..)?.first_chunk::<8>()?;
-        if next_header == protocol::FRAGMENT {
-            let field = u16::from_be_bytes([header[2], header[3]]);
-            return Some(FragmentFields {
-                identification: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
-                offset: u32::from(field & 0xfff8),
-                length: packet.length.checked_sub(at as u32 + 8)?,
-                more: field & 1 != 0,
-            });
-        }
-        (at, next_header) = (at + (usize::from(header[1]) + 1) * 8, header[0]);
-    }
-    None
-}
-
-/// The identification of the datagram that a checked packet is a fragment of. `None`: as
-/// [`fragment_fields`].
-pub fn identification(bytes: &[u8], packet: &Packet) -> Option<u32> {
-    fragment_fields(bytes, packet).map(|fields| fields.identification)
+/// The chain of a checked IPv6 packet, read again by the function that accepted it.
+fn chain_of(bytes: &[u8], packet: &Packet) -> Option<Chain> {
+    let bytes = bytes.get(..bytes.len().min(packet.length as usize))?;
+    let chain = ipv6_extensions(bytes, *bytes.get(NEXT_HEADER_AT)?, Extent::Quoted).ok()?;
+    (chain.upper_offset == usize::from(packet.upper_offset)).then_some(chain)
 }
 
 /// The part of a packet that is there.
@@ -227,6 +254,8 @@ fn ipv4(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
         return Err(Malformed);
     }
     let fragment = fragment_of(offset, more);
+    let identification = u16::from_be_bytes([fixed[4], fixed[5]]);
+    let field = (offset as u16) | u16::from(more);
     let protocol = fixed[9];
     let upper = upper(protocol, data, fragment, extent, Family::V4)?;
     Ok(Packet {
@@ -243,6 +272,7 @@ fn ipv4(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
         hop_limit: fixed[8],
         traffic_class: fixed[1],
         fragment,
+        fragment_fields: FragmentFields::new(fragment, identification.into(), field, header_length),
         dont_fragment: flags & 0x4000 != 0,
     })
 }
@@ -273,9 +303,9 @@ fn ipv6(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
         }
     }
     // 3. Extension headers, up to the upper layer.
-    let chain = ipv6_extensions(there, fixed[6], extent)?;
+    let chain = ipv6_extensions(there, fixed[NEXT_HEADER_AT], extent)?;
     let data = there.get(chain.upper_offset..).ok_or(Malformed)?;
-    let Chain { protocol, fragment, .. } = chain;
+    let Chain { protocol, fragment, fragment_fields, .. } = chain;
     let upper = upper(protocol, data, fragment, extent, Family::V6)?;
     let opens = opens(protocol, data, fragment, extent);
     Ok(Packet {
@@ -284,62 +314,97 @@ fn ipv6(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
         upper_offset: chain.upper_offset as u16,
         hop_limit: fixed[7],
         traffic_class: fixed[0] << 4 | fixed[1] >> 4,
-        fragment: chain.fragment,
+        fragment,
+        fragment_fields,
         dont_fragment: true,
     })
 }
 
-/// The end of a chain of extension headers.
+/// A chain of extension headers, up to the upper layer.
 struct Chain {
     protocol: u8,
     upper_offset: usize,
+    /// Offset of the byte that names the upper layer.
+    named_at: usize,
     fragment: Fragment,
+    fragment_fields: FragmentFields,
+    /// Offset of the byte that names the Fragment header; `None`: the chain has no such header.
+    fragment_named_at: Option<usize>,
+}
+
+impl Chain {
+    /// The chain of an IPv6 packet without extension headers.
+    fn new(protocol: u8) -> Chain {
+        Chain {
+            protocol,
+            upper_offset: IPV6_BYTES,
+            named_at: NEXT_HEADER_AT,
+            fragment: Fragment::Whole,
+            fragment_fields: FragmentFields::UNKNOWN,
+            fragment_named_at: None,
+        }
+    }
+
+    /// Adds a Fragment header (RFC 8200 §4.5) in front of `data_length` bytes.
+    ///
+    /// # Errors
+    /// [`ParseError::Malformed`].
+    fn add_fragment_header(
+        &mut self,
+        header: &[u8; 8],
+        data_length: usize,
+        extent: Extent,
+    ) -> Result<(), ParseError> {
+        let field = u16::from_be_bytes([header[2], header[3]]);
+        let (offset, more) = (usize::from(field & 0xfff8), field & 1 != 0);
+        let cut = extent == Extent::Received && more && !data_length.is_multiple_of(8);
+        // RFC 8200 §4.1: a chain has at most one. Of two, each parser could take another one.
+        if cut || offset + data_length > 65_535 || self.fragment_named_at.is_some() {
+            return Err(ParseError::Malformed);
+        }
+        let identification = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+        let data_offset = self.upper_offset + header.len();
+        self.fragment_named_at = Some(self.named_at);
+        self.fragment = fragment_of(offset, more);
+        self.fragment_fields =
+            FragmentFields::new(self.fragment, identification, field, data_offset);
+        Ok(())
+    }
 }
 
 /// RFC 8200 §4.1: hop-by-hop options come first, and at most one header is a Fragment header. The
 /// rest is taken in any order, once or more.
 fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, ParseError> {
     use ParseError::{Malformed, ProtocolElsewhere, SourceRoute};
-    let mut chain = Chain { protocol: first, upper_offset: IPV6_BYTES, fragment: Fragment::Whole };
-    let mut has_fragment_header = false;
+    let mut chain = Chain::new(first);
     for place in 0..=MAX_EXTENSION_HEADERS {
         let at = chain.upper_offset;
         if !is_extension(chain.protocol) {
             return Ok(chain);
         }
         let header = packet.get(at..).and_then(<[u8]>::first_chunk::<8>).ok_or(Malformed)?;
-        if chain.protocol == protocol::FRAGMENT {
-            let field = u16::from_be_bytes([header[2], header[3]]);
-            let (offset, more) = (usize::from(field & 0xfff8), field & 1 != 0);
-            let data_length = packet.len() - at - 8;
-            let cut = extent == Extent::Received && more && !data_length.is_multiple_of(8);
-            if cut || offset + data_length > 65_535 || has_fragment_header {
-                return Err(Malformed);
-            }
-            has_fragment_header = true;
-            chain.fragment = fragment_of(offset, more);
-            chain.protocol = header[0];
-            chain.upper_offset = at + 8;
-            if chain.fragment == Fragment::Later {
-                // RFC 4301 §7: what would be needed to judge it may be in the first fragment only.
-                return if is_extension(chain.protocol) {
-                    Err(ProtocolElsewhere)
-                } else {
-                    Ok(chain)
-                };
-            }
-            continue;
-        }
+        let length = match chain.protocol {
+            // Its second byte is reserved.
+            protocol::FRAGMENT => header.len(),
+            _ => (usize::from(header[1]) + 1) * 8,
+        };
         let misplaced = chain.protocol == protocol::HOP_BY_HOP && place != 0;
-        let length = (usize::from(header[1]) + 1) * 8;
         if misplaced || at + length > packet.len() {
             return Err(Malformed);
+        }
+        if chain.protocol == protocol::FRAGMENT {
+            chain.add_fragment_header(header, packet.len() - at - length, extent)?;
         }
         if chain.protocol == protocol::ROUTING && header[3] != 0 && extent == Extent::Received {
             return Err(SourceRoute);
         }
         chain.protocol = header[0];
+        chain.named_at = at;
         chain.upper_offset = at + length;
+        if chain.fragment == Fragment::Later {
+            // RFC 4301 §7: the headers that would judge it may be in the first fragment only.
+            return if is_extension(chain.protocol) { Err(ProtocolElsewhere) } else { Ok(chain) };
+        }
     }
     Err(Malformed)
 }

@@ -3,8 +3,7 @@
 
 use cpu::aes::{KeyedHash, Secret};
 use policy::SaSetId;
-use wire::packet::FragmentFields;
-use wire::{Address, Family, Packet, Vni};
+use wire::{Address, Family, FragmentHeader, Packet, Vni};
 
 use crate::ids::PortId;
 
@@ -34,14 +33,14 @@ pub(crate) struct Datagram {
 }
 
 impl Datagram {
-    /// The datagram of a fragment with these fields.
-    pub(crate) fn of(packet: &Packet, fields: &FragmentFields, way: Way) -> Datagram {
+    /// The datagram of a fragment.
+    pub(crate) fn of(packet: &Packet, header: &FragmentHeader, way: Way) -> Datagram {
         let flow = &packet.flow;
         Datagram {
             way,
             source: flow.source_address(),
             destination: flow.destination_address(),
-            identification: fields.identification,
+            identification: header.identification,
             protocol: match flow.family {
                 Family::V4 => flow.protocol,
                 Family::V6 => 0,

@@ -1,5 +1,7 @@
 //! The parts of a datagram that have come, in units of 8 bytes: fragments begin at no other place.
 
+use wire::FragmentHeader;
+
 /// Ranges that are kept apart at most; those that touch become one, so fragments in order are one.
 pub(super) const MOST: usize = 16;
 
@@ -13,6 +15,16 @@ pub(crate) struct Part {
     pub(crate) end: u16,
     /// True if the datagram ends here.
     pub(crate) is_last: bool,
+}
+
+impl Part {
+    /// The place of a fragment's data. `None`: the fragment carries no data.
+    pub(crate) fn of(header: &FragmentHeader) -> Option<Part> {
+        let FragmentHeader { offset, length, more, .. } = *header;
+        let end = (u32::from(offset) + u32::from(length)).div_ceil(8) as u16;
+        let part = Part { start: offset / 8, end, is_last: !more };
+        (part.start < part.end).then_some(part)
+    }
 }
 
 /// Reason why a part is not taken.

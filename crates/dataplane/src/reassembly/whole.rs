@@ -1,7 +1,7 @@
 //! A packet put together of its fragments (RFC 791 §3.2, RFC 8200 §4.5).
 
-use wire::packet::{FragmentFields, IPV4_BYTES, IPV6_BYTES, MAX_EXTENSION_HEADERS};
-use wire::{Family, Fragment, Packet, checksum};
+use wire::packet::{IPV4_BYTES, IPV6_BYTES, fragment_next_header};
+use wire::{Family, Fragment, FragmentHeader, Packet, checksum};
 
 /// Bytes of the largest packet that is put together: IPv6's header and 65,535 bytes behind it.
 pub(crate) const MAX_PACKET_BYTES: usize = IPV6_BYTES + 65_535;
@@ -9,7 +9,7 @@ pub(crate) const MAX_PACKET_BYTES: usize = IPV6_BYTES + 65_535;
 /// Congestion experienced, as the lowest two bits of a traffic class say it (RFC 3168 §5).
 const CONGESTION: u8 = 3;
 
-/// A fragment: its bytes from the IP header on, and their fields.
+/// A fragment: its bytes from the IP header on, and their parsed form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'b> {
     pub(crate) bytes: &'b [u8],
@@ -17,13 +17,9 @@ pub(crate) struct Source<'b> {
 }
 
 impl Source<'_> {
-    fn fields(&self) -> Option<FragmentFields> {
-        wire::packet::fragment_fields(self.bytes, &self.packet)
-    }
-
-    /// Bytes in front of the data, without the fragment header.
-    fn head(&self, fields: &FragmentFields) -> Option<usize> {
-        let data = (self.packet.length as usize).checked_sub(fields.length as usize)?;
+    /// Bytes in front of the data, without the Fragment header.
+    fn head(&self) -> Option<usize> {
+        let data = usize::from(self.packet.fragment_header()?.data_offset);
         match self.packet.flow.family {
             Family::V4 => Some(data),
             Family::V6 => data.checked_sub(8),
@@ -36,10 +32,10 @@ impl Source<'_> {
 pub(crate) fn length<'b>(sources: impl Iterator<Item = Source<'b>>) -> Option<usize> {
     let (mut head, mut end) = (None, 0);
     for source in sources {
-        let fields = source.fields()?;
-        end = end.max(fields.offset as usize + fields.length as usize);
+        let FragmentHeader { offset, length, .. } = source.packet.fragment_header()?;
+        end = end.max(usize::from(offset) + usize::from(length));
         if source.packet.fragment == Fragment::First {
-            head = Some((source.head(&fields)?, source.packet.flow.family));
+            head = Some((source.head()?, source.packet.flow.family));
         }
     }
     let (head, family) = head?;
@@ -62,13 +58,12 @@ pub(crate) fn assemble<'b>(
     let length = length(sources.clone())?;
     let into = into.get_mut(..length)?;
     let first = sources.clone().find(|source| source.packet.fragment == Fragment::First)?;
-    let head = first.head(&first.fields()?)?;
+    let head = first.head()?;
     let (mut is_congested, mut knows_none) = (false, false);
     for source in sources {
-        let FragmentFields { offset, length, .. } = source.fields()?;
-        let end = source.packet.length as usize;
-        let data = source.bytes.get(end.checked_sub(length as usize)?..end)?;
-        let start = head + offset as usize;
+        let FragmentHeader { offset, data_offset, .. } = source.packet.fragment_header()?;
+        let data = source.bytes.get(data_offset.into()..source.packet.length as usize)?;
+        let start = head + usize::from(offset);
         into.get_mut(start..start + data.len())?.copy_from_slice(data);
         is_congested |= source.packet.traffic_class & CONGESTION == CONGESTION;
         knows_none |= source.packet.traffic_class & CONGESTION == 0;
@@ -80,7 +75,7 @@ pub(crate) fn assemble<'b>(
     let family = first.packet.flow.family;
     match family {
         Family::V4 => end_ipv4(into, head)?,
-        Family::V6 => end_ipv6(into, head, first.bytes)?,
+        Family::V6 => end_ipv6(into, head, &first)?,
     }
     if is_congested {
         wire::packet::set_ecn(into, family, CONGESTION);
@@ -102,20 +97,14 @@ fn end_ipv4(packet: &mut [u8], head: usize) -> Option<()> {
     Some(())
 }
 
-/// Makes the headers in front of the fragment header, at `head` in `first`, those of the whole
+/// Makes the headers in front of the Fragment header, at `head` in `first`, those of the whole
 /// packet.
-fn end_ipv6(packet: &mut [u8], head: usize, first: &[u8]) -> Option<()> {
+fn end_ipv6(packet: &mut [u8], head: usize, first: &Source<'_>) -> Option<()> {
     let length = (packet.len() - IPV6_BYTES) as u16;
     packet.get_mut(4..6)?.copy_from_slice(&length.to_be_bytes());
-    let (mut at, mut named_by) = (IPV6_BYTES, 6);
-    for _ in 0..=MAX_EXTENSION_HEADERS {
-        if at == head {
-            *packet.get_mut(named_by)? = *first.get(head)?;
-            return Some(());
-        }
-        (at, named_by) = (at + (usize::from(*first.get(at + 1)?) + 1) * 8, at);
-    }
-    None
+    let named_by = fragment_next_header(first.bytes, &first.packet)?;
+    *packet.get_mut(..head)?.get_mut(named_by)? = *first.bytes.get(head)?;
+    Some(())
 }
 
 #[cfg(test)]
@@ -158,10 +147,9 @@ mod tests {
         let mut data: Vec<Option<u8>> = vec![];
         for bytes in fragments {
             let packet = wire::packet::parse(bytes).unwrap();
-            let fields = wire::packet::fragment_fields(bytes, &packet).unwrap();
-            for (place, byte) in
-                (fields.offset as usize..).zip(&bytes[packet.upper_offset.into()..])
-            {
+            let header = packet.fragment_header().unwrap();
+            let part = &bytes[packet.upper_offset.into()..];
+            for (place, byte) in (usize::from(header.offset)..).zip(part) {
                 data.resize(data.len().max(place + 1), None);
                 assert_eq!(data[place].replace(*byte), None, "each part once");
             }

@@ -26,6 +26,7 @@ fn invented(family: Family, length: usize) -> Packet {
         hop_limit: 64,
         traffic_class: 0,
         fragment: Fragment::Whole,
+        fragment_fields: wire::FragmentFields::UNKNOWN,
         dont_fragment: true,
     }
 }

@@ -565,12 +565,12 @@ fn cutting_in_udp(hub: &mut Hub) {
 fn whole(fragments: &[Vec<u8>]) -> Vec<u8> {
     let (mut packet, mut data) = (fragments[0].clone(), Vec::<u8>::new());
     let parsed = |bytes: &[u8]| wire::packet::parse(bytes).expect("a fragment is a packet");
-    let fields = |bytes: &[u8]| wire::packet::fragment_fields(bytes, &parsed(bytes)).unwrap();
+    let header = |bytes: &[u8]| parsed(bytes).fragment_header().unwrap();
     for (number, bytes) in fragments.iter().enumerate() {
-        let of = fields(bytes);
-        assert_eq!(of.offset as usize, data.len(), "in their order, nothing missing");
-        assert_eq!(of.more, number + 1 < fragments.len());
-        assert_eq!(of.identification, fields(&fragments[0]).identification);
+        let place = header(bytes);
+        assert_eq!(usize::from(place.offset), data.len(), "in their order, nothing missing");
+        assert_eq!(place.more, number + 1 < fragments.len());
+        assert_eq!(place.identification, header(&fragments[0]).identification);
         data.extend(&bytes[usize::from(parsed(bytes).upper_offset)..]);
     }
     match packet[0] >> 4 {

@@ -264,8 +264,8 @@ fn joined(fragments: &[Vec<u8>]) -> Vec<u8> {
     let mut whole = fragments[0].clone();
     for later in &fragments[1..] {
         let packet = wire::packet::parse(later).unwrap();
-        let fields = wire::packet::fragment_fields(later, &packet).unwrap();
-        assert_eq!(fields.offset as usize + 20, whole.len(), "in order, nothing missing");
+        let header = packet.fragment_header().unwrap();
+        assert_eq!(usize::from(header.offset) + 20, whole.len(), "in order, nothing missing");
         whole.extend(&later[packet.upper_offset.into()..]);
     }
     let length = whole.len() as u16;
@@ -431,7 +431,7 @@ fn a_large_first_fragment_for_the_machine_goes_before_the_one_that_waited() {
         .collect();
     let offset = |fragment: &Vec<u8>| {
         let packet = wire::packet::parse(fragment).unwrap();
-        wire::packet::fragment_fields(fragment, &packet).unwrap().offset
+        packet.fragment_header().unwrap().offset
     };
     fragments.sort_by_key(offset);
     assert_eq!(joined(&fragments)[20..], datagram[20..]);

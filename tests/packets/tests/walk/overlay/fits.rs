@@ -104,9 +104,10 @@ fn tenants_packets_are_fragmented_inside() {
                     assert_eq!(link, &frame(&[])[..]);
                     let part = wire::packet::parse(inner).unwrap();
                     assert_eq!(part.length as usize, inner.len());
-                    let fields = wire::packet::fragment_fields(inner, &part).unwrap();
-                    assert_eq!((fields.identification, fields.offset as usize), (77, data.len()));
-                    assert_eq!(fields.more, data.is_empty());
+                    let header = part.fragment_header().unwrap();
+                    let place = (header.identification, usize::from(header.offset));
+                    assert_eq!(place, (77, data.len()));
+                    assert_eq!(header.more, data.is_empty());
                     data.extend_from_slice(&inner[20..]);
                 }
                 assert_eq!(data, packet[20..]);
