@@ -146,14 +146,16 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
             release(context, (row, upper_layer), rows);
         }
         Answer::Known(upper_layer) => rows.push(of_flow(*row, upper_layer)),
-        Answer::Unknown(_) if !wants_first((context.snapshot, context.now_ns), row, bytes) => {
+        Answer::Unknown(place) if !wants_first((context.snapshot, context.now_ns), row, bytes) => {
+            place.release();
             rows.push(*row);
         }
-        // It would lose its memory.
-        Answer::Unknown(_) if row.frame == large_packet::FRAME => {
+        // Its memory is that of the batch.
+        Answer::Unknown(place) if row.frame == large_packet::FRAME => {
+            place.release();
             context.drop(row, DropReason::FragmentLimit);
         }
-        Answer::Unknown(waiting) => match context.reassembly.hold(waiting, *row) {
+        Answer::Unknown(place) => match place.hold(*row) {
             Ok(()) => {
                 context.end(row, Verdict::Hold(HoldKind::Fragment));
                 context.counters.ledger(Some(row.ingress)).held += 1;

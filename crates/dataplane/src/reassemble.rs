@@ -66,13 +66,13 @@ pub(crate) fn take_in<F: Frames>(
     rows: &mut Vec<Row>,
 ) -> Taken {
     let Some(piece) = piece(context, row) else { return Taken::Other };
-    let answer = context.reassembly.take_in_esp(context.now_ns, &piece);
-    let taken = match answer {
+    let taken = match context.reassembly.take_in_esp(context.now_ns, &piece) {
         Answer::First | Answer::Known(_) => Taken::Other,
         Answer::Complete => complete(context, netdev, row),
-        Answer::Unknown(waiting) | Answer::Part(waiting) => {
+        Answer::Unknown(place) | Answer::Part(place) => {
+            let held = place.hold_or_refuse(*row);
             context.counters.ledger(Some(row.ingress)).received += 1;
-            match context.reassembly.hold_esp(waiting, *row) {
+            match held {
                 Ok(()) => {
                     context.end(row, Verdict::Hold(HoldKind::Fragment));
                     context.counters.ledger(Some(row.ingress)).held += 1;

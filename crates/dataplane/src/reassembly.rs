@@ -28,10 +28,9 @@ use crate::row::Row;
 #[cfg(doc)]
 use crate::row::State;
 use crate::snapshot::Snapshot;
-use crate::verdict::DropReason;
 pub(crate) use datagram::{Datagram, Way};
 pub(crate) use ranges::Part;
-pub(crate) use table::{Answer, First, Piece, Waiting};
+pub(crate) use table::{Answer, First, Piece};
 use table::{Bounds, Limits, Table};
 use whole::MAX_PACKET_BYTES;
 pub(crate) use whole::{Source, assemble, length};
@@ -139,19 +138,10 @@ impl Reassembly {
         self.table.owner(datagram, workers)
     }
 
-    /// Takes a fragment in. Those that may be to be dropped then wait for
-    /// [`drop_waiting`](Self::drop_waiting).
-    pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer {
+    /// Takes a fragment in. Call [`drop_waiting`](Self::drop_waiting) afterwards: others may have
+    /// given way to it.
+    pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer<'_, Row> {
         self.table.take_in(now_ns, piece)
-    }
-
-    /// Lets a fragment wait for its first one, of which [`take_in`](Self::take_in) has just said
-    /// that it has not come.
-    ///
-    /// # Errors
-    /// There is no room: drop it.
-    pub(crate) fn hold(&mut self, waiting: Waiting, row: Row) -> Result<(), DropReason> {
-        self.table.hold(waiting, row)
     }
 
     /// Fragments that waited for the first one that was taken in just now, in their order.
@@ -160,21 +150,8 @@ impl Reassembly {
     }
 
     /// Takes in a fragment that is, or may be, ESP to us. As [`take_in`](Self::take_in).
-    pub(crate) fn take_in_esp(&mut self, now_ns: u64, piece: &Piece) -> Answer {
+    pub(crate) fn take_in_esp(&mut self, now_ns: u64, piece: &Piece) -> Answer<'_, Row> {
         self.esp.take_in(now_ns, piece)
-    }
-
-    /// Lets a fragment wait for the others of its datagram, as [`take_in_esp`](Self::take_in_esp)
-    /// has just said.
-    ///
-    /// # Errors
-    /// There is no room: drop it. The others are dropped too.
-    pub(crate) fn hold_esp(&mut self, waiting: Waiting, row: Row) -> Result<(), DropReason> {
-        let held = self.esp.hold(waiting, row);
-        if held.is_err() {
-            self.esp.give_up(waiting);
-        }
-        held
     }
 
     /// Fragments that waited for the one that was taken in just now by

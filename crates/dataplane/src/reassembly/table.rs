@@ -64,19 +64,19 @@ pub(crate) struct Piece {
 }
 
 /// The answer about a fragment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
-    /// It is the first: it goes on, and behind it those that are [`released`](Table::released).
+pub(crate) enum Answer<'t, H> {
+    /// The first fragment: it goes on, and behind it those that are [`released`](Table::released).
     First,
-    /// It is a later one of a datagram with this upper layer.
+    /// A later fragment of a datagram with this upper layer.
     Known(UpperLayer),
-    /// It is a later one that came before its first; it may [`hold`](Table::hold).
-    Unknown(Waiting),
-    /// It is one of a datagram that is put together: [`hold`](Table::hold) it.
-    Part(Waiting),
-    /// It completes a datagram that is put together: the others are [`released`](Table::released).
+    /// A later fragment that came before its first: it may wait.
+    Unknown(WaitingPlace<'t, H>),
+    /// A fragment of a datagram that is put together: it waits.
+    Part(WaitingPlace<'t, H>),
+    /// The last fragment to come of a datagram that is put together: the others are
+    /// [`released`](Table::released).
     Complete,
-    /// Drop it.
+    /// A fragment that is to be dropped.
     Refused {
         reason: DropReason,
         /// True if the first fragment has come, and is ESP or too small to tell.
@@ -84,9 +84,41 @@ pub(crate) enum Answer {
     },
 }
 
-/// A datagram whose fragments wait.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Waiting(Slot);
+/// The right of one fragment to wait for others of its datagram, which the table knows.
+///
+/// The place borrows the table, so the datagram cannot go before the fragment waits: each fragment
+/// that waits is in the list of a datagram that the table lets go in time.
+#[must_use = "hold the fragment, or release its place"]
+pub(crate) struct WaitingPlace<'t, H> {
+    table: &'t mut Table<H>,
+    datagram: Slot,
+}
+
+impl<H: Copy> WaitingPlace<'_, H> {
+    /// Lets the fragment wait.
+    ///
+    /// # Errors
+    /// There is no room: drop the fragment.
+    pub(crate) fn hold(self, fragment: H) -> Result<(), DropReason> {
+        self.table.hold(self.datagram, fragment)
+    }
+
+    /// Lets the fragment wait. If there is no room, the datagram becomes invalid: without this
+    /// fragment it is never whole.
+    ///
+    /// # Errors
+    /// There is no room: drop the fragment. The others are [`dropped`](Table::dropped).
+    pub(crate) fn hold_or_refuse(self, fragment: H) -> Result<(), DropReason> {
+        let held = self.table.hold(self.datagram, fragment);
+        if let Err(reason) = held {
+            self.table.refuse(self.datagram, None, reason);
+        }
+        held
+    }
+
+    /// Gives the place up: the fragment goes on, or is dropped.
+    pub(crate) fn release(self) {}
+}
 
 /// Knowledge of a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +242,7 @@ impl<H: Copy> Table<H> {
     }
 
     /// Takes a fragment in.
-    pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer {
+    pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer<'_, H> {
         self.expire(now_ns);
         let hash = self.hashes.datagram(&piece.datagram);
         let entries = &self.entries;
@@ -226,41 +258,44 @@ impl<H: Copy> Table<H> {
         });
         let first = taken.and_then(|()| piece.first.transpose());
         let is_complete = entry.ranges.is_complete();
-        let answer = match (first, entry.knowledge) {
-            (Err(reason), _) => return self.refuse(slot, piece.first, reason),
+        match (first, entry.knowledge) {
+            (Err(reason), _) => {
+                let may_be_esp = self.refuse(slot, piece.first, reason);
+                Answer::Refused { reason, may_be_esp }
+            }
             (Ok(Some(First::Shows(upper_layer))), _) => {
                 entry.knowledge = Knowledge::First(upper_layer);
                 self.release(slot);
+                self.remove_complete(slot);
                 Answer::First
+            }
+            (Ok(None), Knowledge::First(upper_layer)) => {
+                self.remove_complete(slot);
+                Answer::Known(upper_layer)
+            }
+            (Ok(Some(First::Esp)), _) | (Ok(None), Knowledge::Esp) if is_complete => {
+                self.release(slot);
+                self.remove(slot);
+                Answer::Complete
             }
             (Ok(Some(First::Esp)), _) | (Ok(None), Knowledge::Esp) => {
                 entry.knowledge = Knowledge::Esp;
-                match is_complete {
-                    true => {
-                        self.release(slot);
-                        Answer::Complete
-                    }
-                    false => Answer::Part(Waiting(slot)),
-                }
+                Answer::Part(WaitingPlace { table: self, datagram: slot })
             }
-            (Ok(None), Knowledge::First(upper_layer)) => Answer::Known(upper_layer),
+            // The datagram stays, complete or not: its fragments wait until its time is over.
             (Ok(None), Knowledge::NoFirst | Knowledge::Refused { .. }) => {
-                Answer::Unknown(Waiting(slot))
+                Answer::Unknown(WaitingPlace { table: self, datagram: slot })
             }
-        };
-        if is_complete {
-            self.remove(slot);
         }
-        answer
     }
 
-    /// Lets a fragment wait, as [`take_in`](Self::take_in) has just said of it.
+    /// Lets a fragment of a datagram wait.
     ///
     /// # Errors
     /// There is no room: drop it.
-    pub(crate) fn hold(&mut self, waiting: Waiting, fragment: H) -> Result<(), DropReason> {
+    fn hold(&mut self, datagram: Slot, fragment: H) -> Result<(), DropReason> {
         let Limits { held, held_a_datagram, .. } = self.limits;
-        let entry = &mut self.entries[waiting.0];
+        let entry = &mut self.entries[datagram];
         let port = &mut self.ports[usize::from(entry.datagram.way.ingress.0)];
         let sender = &mut self.senders[entry.sender].share;
         let is_full = entry.waits >= held_a_datagram
@@ -307,24 +342,19 @@ impl<H: Copy> Table<H> {
         true
     }
 
-    /// Makes a datagram invalid one of whose fragments had no room to wait.
-    pub(crate) fn give_up(&mut self, waiting: Waiting) {
-        self.refuse(waiting.0, None, DropReason::FragmentLimit);
-    }
-
-    /// Makes a datagram invalid because of a fragment.
+    /// Makes a datagram invalid because of a fragment. Returns [`Answer::Refused::may_be_esp`].
     fn refuse(
         &mut self,
         slot: Slot,
         first: Option<Result<First, DropReason>>,
         reason: DropReason,
-    ) -> Answer {
+    ) -> bool {
         let knowledge = &mut self.entries[slot].knowledge;
         let may_be_esp =
             matches!((first, *knowledge), (Some(Ok(First::Esp) | Err(_)), _) | (_, Knowledge::Esp));
         *knowledge = Knowledge::Refused { reason, may_be_esp };
         self.drop_waiting(slot, reason);
-        Answer::Refused { reason, may_be_esp }
+        may_be_esp
     }
 
     /// Puts the fragments of a datagram that wait into the list of those that go on.
@@ -398,10 +428,18 @@ impl<H: Copy> Table<H> {
         slot
     }
 
+    /// Removes a datagram of which no fragment waits, if all of it has come.
+    fn remove_complete(&mut self, slot: Slot) {
+        if self.entries[slot].ranges.is_complete() {
+            self.remove(slot);
+        }
+    }
+
     /// Removes a datagram of which no fragment waits, and its sender with the last of its
     /// datagrams.
     fn remove(&mut self, slot: Slot) {
-        let Entry { datagram, sender, .. } = self.entries[slot];
+        let Entry { datagram, sender, waits, .. } = self.entries[slot];
+        debug_assert_eq!(waits, 0, "no list has the fragments that wait");
         self.by_datagram.remove(self.hashes.datagram(&datagram), slot);
         self.all.datagrams.remove(&mut self.links.all, slot);
         let port = &mut self.ports[usize::from(datagram.way.ingress.0)];

@@ -58,19 +58,20 @@ fn ask(table: &mut Table<u32>, now_ns: u64, piece: &Piece, waits_as: Option<u32>
     match (table.take_in(now_ns, piece), waits_as) {
         (Answer::First, _) => Told::First,
         (Answer::Known(upper_layer), _) => Told::Known(upper_layer),
-        (Answer::Unknown(_), None) => Told::Unknown,
-        (Answer::Unknown(waiting), Some(fragment)) => match table.hold(waiting, fragment) {
-            Ok(()) => Told::Held,
-            Err(reason) => Told::Dropped(reason),
-        },
-        (Answer::Part(_), None) => Told::Part,
-        (Answer::Part(waiting), Some(fragment)) => match table.hold(waiting, fragment) {
-            Ok(()) => Told::Held,
-            Err(reason) => {
-                table.give_up(waiting);
-                Told::Dropped(reason)
-            }
-        },
+        (Answer::Unknown(place), None) => {
+            place.release();
+            Told::Unknown
+        }
+        (Answer::Unknown(place), Some(fragment)) => {
+            place.hold(fragment).map_or_else(Told::Dropped, |()| Told::Held)
+        }
+        (Answer::Part(place), None) => {
+            place.release();
+            Told::Part
+        }
+        (Answer::Part(place), Some(fragment)) => {
+            place.hold_or_refuse(fragment).map_or_else(Told::Dropped, |()| Told::Held)
+        }
         (Answer::Complete, _) => Told::Complete,
         (Answer::Refused { reason, .. }, _) => Told::Dropped(reason),
     }
@@ -100,7 +101,8 @@ fn a_datagram() -> impl Strategy<Value = Datagram> {
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
-    let start = prop_oneof![8 => 1..12u16, 1 => 1..8200u16];
+    // From 0 on, too: such a fragment shows no upper layer, whatever made it.
+    let start = prop_oneof![8 => 0..12u16, 1 => 0..8200u16];
     let length = prop_oneof![6 => Just(1), 2 => 1..4u16];
     let part = (start, length, prop::bool::weighted(0.25))
         .prop_map(|(start, length, is_last)| Part { start, end: start + length, is_last });
@@ -153,6 +155,9 @@ proptest! {
             let dropped: Vec<(u32, DropReason)> = table.dropped().collect();
             prop_assert_eq!(dropped, std::mem::take(&mut model.dropped), "{:?}", step);
         }
+        let waiting = table.waiting();
+        table.expire(u64::MAX);
+        prop_assert_eq!((table.waiting(), table.dropped().count()), (0, waiting));
     }
 }
 
@@ -201,6 +206,21 @@ fn an_overlap_drops_the_whole_datagram_until_its_time_is_over() {
         assert_eq!(ask(&mut table, PATIENCE_NS - 1, &piece, Some(2)), overlap);
     }
     assert_eq!(ask(&mut table, PATIENCE_NS, &first(datagram), None), Told::First);
+}
+
+#[test]
+fn a_complete_datagram_without_a_first_fragment_expires() {
+    for limits in [LIMITS, ESP_LIMITS] {
+        let mut table = Table::new(limits, &SECRET);
+        for number in 0..limits.held.sender as u32 {
+            let part = Part { start: 0, end: 3, is_last: true };
+            let piece = Piece { part, first: None, ..later(datagram(0, 1, number), 0) };
+            assert_eq!(ask(&mut table, 0, &piece, Some(number)), Told::Held);
+        }
+        table.expire(PATIENCE_NS);
+        assert_eq!((table.waiting(), table.dropped().len()), (0, limits.held.sender));
+        assert_eq!(ask(&mut table, 0, &later(datagram(0, 1, 0), 0), Some(0)), Told::Held);
+    }
 }
 
 /// FRAG: one source sends fragments without end, of datagrams whose first never comes; whatever
