@@ -46,7 +46,8 @@ pub(crate) fn owner<F: Frames>(context: &BatchContext<'_, F>, row: &Row) -> Opti
 /// policies are to see.
 ///
 /// 1. drops what has waited too long
-/// 2. each fragment: an overlap, or a first one that is too small, makes its datagram invalid
+/// 2. each fragment: an overlap, or a first one that is too small, makes its datagram invalid; an
+///    exact duplicate is dropped alone
 /// 3. a first one: those that waited for it follow it, as rows behind it
 /// 4. a later one whose first is known goes on, one whose first is not waits, if policies want
 ///    to see the first
@@ -162,6 +163,7 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
             }
             Err(reason) => context.drop(row, reason),
         },
+        Answer::Duplicate => context.drop(row, DropReason::FragmentDuplicate),
         Answer::Refused { reason, .. } => refuse(context, row, reason, rows),
         Answer::Part(_) | Answer::Complete => unreachable!("nothing of this table is ESP"),
     }

@@ -81,6 +81,11 @@ pub(crate) fn take_in<F: Frames>(
             }
             Taken::Ended
         }
+        Answer::Duplicate => {
+            context.counters.ledger(Some(row.ingress)).received += 1;
+            context.drop(row, DropReason::FragmentDuplicate);
+            Taken::Ended
+        }
         Answer::Refused { reason, may_be_esp } => {
             context.counters.ledger(Some(row.ingress)).received += 1;
             let shows_esp = matches!(piece.first, Some(Ok(First::Esp) | Err(_)));

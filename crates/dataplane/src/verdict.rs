@@ -165,9 +165,13 @@ drop_reasons! {
          which its first fragment does not tell: an ICMP error, or IPv6 with more extension \
          headers; let the sender send smaller packets, or use a policy without ports"
     FragmentOverlap "fragment_overlap"
-        "a fragment of a datagram of which a part came twice, or lies behind its end (RFC 5722); \
-         all of that datagram is dropped: the network duplicates packets, or somebody tries to get \
-         past a policy; look at the sender"
+        "a fragment that overlaps another one of its datagram, or lies behind the datagram's end \
+         (RFC 5722); all of that datagram is dropped: somebody tries to get past a policy, or the \
+         sender is broken; look at the sender"
+    FragmentDuplicate "fragment_duplicate"
+        "a fragment with the place and length of another one of its datagram (RFC 8200 §4.5), \
+         which goes on with the one that came first; the network duplicates packets: nothing to \
+         do if they are few"
     FragmentTiny "fragment_tiny"
         "a first fragment too small to show the flags of TCP (RFC 1858) or the SPI of ESP, or \
          another fragment of its datagram; no sender needs such fragments: look at the sender"

@@ -46,6 +46,8 @@ pub enum Answer {
     Known(Ip),
     /// It is a later one whose first has not come.
     Unknown,
+    /// It is an exact duplicate (RFC 8200 §4.5), and is dropped alone.
+    Duplicate,
     /// It is dropped.
     Refused(DropReason),
 }
@@ -69,6 +71,9 @@ impl Fragments {
             return Answer::Refused(reason);
         }
         let (from, to, ends) = (offset, offset + length, !more);
+        if known.parts.contains(&(from, to, ends)) {
+            return Answer::Duplicate;
+        }
         let contradicts = |(other_from, other_to, other_ends): &(usize, usize, bool)| {
             let overlaps = from < *other_to && *other_from < to;
             overlaps || ends && (*other_ends || *other_to > to) || *other_ends && to > *other_to

@@ -187,6 +187,7 @@ impl<'w> Oracle<'w> {
         }
         match self.parts.take_in(now_ns, &packet, port) {
             parts::Answer::Waits => vec![sure(Fate::Waits)],
+            parts::Answer::Duplicate => dropped(DropReason::FragmentDuplicate),
             parts::Answer::Refused(reason) => dropped(reason),
             parts::Answer::RefusedUnknown(reason) => {
                 let courses = self.judged(&packet, came);
@@ -279,6 +280,7 @@ impl<'w> Oracle<'w> {
                 let courses = self.judged(packet, came);
                 if is_for_us && is_for_linux(&courses) { courses } else { dropped(reason) }
             }
+            Answer::Duplicate => dropped(DropReason::FragmentDuplicate),
             Answer::Known(later) => self.judged(&later, came),
             Answer::First(waited) => {
                 let followers: Vec<_> =

@@ -41,6 +41,8 @@ pub enum Answer {
     Waits,
     /// It completes this packet.
     Whole(Vec<u8>),
+    /// It is an exact duplicate (RFC 8200 §4.5), and is dropped alone.
+    Duplicate,
     /// It is dropped.
     Refused(DropReason),
     /// It is dropped, unless it is Linux's: nobody knows what it is of.
@@ -60,6 +62,9 @@ impl Parts {
         let content = (packet.part == Part::First).then(|| content(packet));
         let known = self.find(now_ns, packet, port);
         if known.refused.is_none() {
+            if known.came.iter().any(|other| other.data == packet.data) {
+                return Answer::Duplicate;
+            }
             let (offset, length, more) = packet.data;
             let (from, to) = (offset, offset + length);
             let contradicts = |other: &Ip| {

@@ -1,7 +1,7 @@
 //! The table told plainly: one list of datagrams by age, searched from end to end.
 
 use super::datagram::Datagram;
-use super::ranges::{MOST, Part};
+use super::ranges::{MOST, Part, REMEMBERED_PARTS};
 use super::table::{First, Limits, Piece};
 use crate::ids::PortId;
 use crate::upper_layer::UpperLayer;
@@ -65,6 +65,10 @@ impl Model {
         let place = self.known.iter().position(is_it).unwrap();
         if let Some(reason) = self.known[place].refused {
             return Told::Dropped(reason);
+        }
+        let newest = self.known[place].parts.iter().rev().take(REMEMBERED_PARTS);
+        if newest.into_iter().any(|part| *part == piece.part) {
+            return Told::Dropped(DropReason::FragmentDuplicate);
         }
         let fault = fault(&self.known[place].parts, piece.part);
         if let Some(reason) = fault.or(piece.first.and_then(Result::err)) {

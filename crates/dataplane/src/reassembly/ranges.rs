@@ -1,17 +1,19 @@
-//! The parts of a datagram that have come, in units of 8 bytes: fragments begin at no other place.
+//! The parts of a datagram that have come, in bytes.
 
 use wire::FragmentHeader;
 
 /// Ranges that are kept apart at most; those that touch become one, so fragments in order are one.
 pub(super) const MOST: usize = 16;
+/// Parts of a datagram that are remembered, the newest: a repetition of an older part is an
+/// overlap.
+pub(super) const REMEMBERED_PARTS: usize = 16;
 
-/// Place of a fragment's data in its datagram, in units of 8 bytes. Only a last fragment can end
-/// within a unit, which then is its own.
+/// Place of a fragment's data in its datagram, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
-    /// The first unit.
+    /// The first byte.
     pub(crate) start: u16,
-    /// The unit behind it, above `start`.
+    /// The byte behind the data, above `start`.
     pub(crate) end: u16,
     /// True if the datagram ends here.
     pub(crate) is_last: bool,
@@ -21,9 +23,8 @@ impl Part {
     /// The place of a fragment's data. `None`: the fragment carries no data.
     pub(crate) fn of(header: &FragmentHeader) -> Option<Part> {
         let FragmentHeader { offset, length, more, .. } = *header;
-        let end = (u32::from(offset) + u32::from(length)).div_ceil(8) as u16;
-        let part = Part { start: offset / 8, end, is_last: !more };
-        (part.start < part.end).then_some(part)
+        let end = offset.checked_add(length)?;
+        (length > 0).then_some(Part { start: offset, end, is_last: !more })
     }
 }
 
@@ -32,6 +33,9 @@ impl Part {
 pub(super) enum Fault {
     /// Some of it has come before, or it lies behind the end of the datagram (RFC 5722 §3).
     Overlap,
+    /// One of the last [`REMEMBERED_PARTS`] has the same start and end, and ends the datagram if
+    /// this one does (RFC 8200 §4.5: an exact duplicate).
+    Duplicate,
     /// The datagram would have more than [`MOST`] ranges.
     TooMany,
 }
@@ -43,6 +47,10 @@ pub(super) struct Ranges {
     len: usize,
     /// The end of the datagram, once its last fragment has come.
     end: Option<u16>,
+    /// Start and end of the newest parts, and the place of the next one. An empty place has the end
+    /// 0, which no part has.
+    newest: [(u16, u16); REMEMBERED_PARTS],
+    next: u8,
 }
 
 impl Ranges {
@@ -63,7 +71,7 @@ impl Ranges {
             None => is_last && behind.is_some(),
         };
         if overlaps || is_beyond {
-            return Err(Fault::Overlap);
+            return Err(if self.repeats(part) { Fault::Duplicate } else { Fault::Overlap });
         }
         match (
             before.is_some_and(|range| range.1 == start),
@@ -86,7 +94,16 @@ impl Ranges {
         if is_last {
             self.end = Some(end);
         }
+        self.newest[usize::from(self.next)] = (start, end);
+        self.next = (self.next + 1) % REMEMBERED_PARTS as u8;
         Ok(())
+    }
+
+    /// Returns whether a part is an exact duplicate of one of the newest. No part but the last ends
+    /// where the datagram does.
+    fn repeats(&self, part: Part) -> bool {
+        let Part { start, end, is_last } = part;
+        is_last == (self.end == Some(end)) && self.newest.contains(&(start, end))
     }
 
     /// Returns whether the whole datagram has come.
@@ -103,30 +120,35 @@ mod tests {
 
     use super::*;
 
-    /// The units that have come, one by one.
+    /// The bytes that have come, one by one, and the parts.
     #[derive(Default)]
-    struct Units {
+    struct ByteSet {
         come: BTreeSet<u16>,
         end: Option<u16>,
+        parts: Vec<Part>,
     }
 
-    impl Units {
+    impl ByteSet {
         fn add(&mut self, part: Part) -> Result<(), Fault> {
-            let units = part.start..part.end;
+            if self.parts.iter().rev().take(REMEMBERED_PARTS).any(|other| *other == part) {
+                return Err(Fault::Duplicate);
+            }
+            let bytes = part.start..part.end;
             let highest = self.come.last().map_or(0, |unit| unit + 1);
             let is_beyond = match (self.end, part.is_last) {
                 (Some(end), is_last) => is_last || part.end > end,
                 (None, is_last) => is_last && part.end < highest,
             };
-            if is_beyond || units.clone().any(|unit| self.come.contains(&unit)) {
+            if is_beyond || bytes.clone().any(|unit| self.come.contains(&unit)) {
                 return Err(Fault::Overlap);
             }
             let mut come = self.come.clone();
-            come.extend(units);
+            come.extend(bytes);
             if starts(&come) > MOST {
                 return Err(Fault::TooMany);
             }
             self.come = come;
+            self.parts.push(part);
             self.end = self.end.or(part.is_last.then_some(part.end));
             Ok(())
         }
@@ -136,31 +158,37 @@ mod tests {
         }
     }
 
-    /// Ranges: units that have none before them.
+    /// Ranges: bytes that have none before them.
     fn starts(units: &BTreeSet<u16>) -> usize {
         units.iter().filter(|unit| **unit == 0 || !units.contains(&(*unit - 1))).count()
     }
 
     fn a_part() -> impl Strategy<Value = Part> {
-        let start = prop_oneof![3 => 0..40u16, 1 => 0..8200u16, 1 => 8180..8200u16];
+        let start = prop_oneof![3 => 0..40u16, 1 => 0..u16::MAX, 1 => u16::MAX - 20..u16::MAX];
         let length = prop_oneof![6 => 1..4u16, 1 => 1..60u16];
         let is_last = prop::bool::weighted(0.1);
         (start, length, is_last).prop_map(|(start, length, is_last)| Part {
             start,
-            end: start + length,
+            end: start.saturating_add(length),
             is_last,
         })
     }
 
     proptest! {
         #[test]
-        fn ranges_are_the_units_that_came(
-            parts in prop::collection::vec(a_part(), 0..80),
+        fn ranges_are_the_bytes_that_came(
+            parts in prop::collection::vec((a_part(), 0..60usize), 0..80),
         ) {
-            let (mut ranges, mut units) = (Ranges::default(), Units::default());
-            for part in parts {
-                prop_assert_eq!(ranges.add(part), units.add(part), "{:?}", part);
-                prop_assert_eq!(ranges.is_complete(), units.is_complete());
+            let (mut ranges, mut bytes) = (Ranges::default(), ByteSet::default());
+            for (part, back) in parts {
+                // Half of them repeat a part, now and then as the last one.
+                let earlier = bytes.parts.iter().rev().nth(back);
+                let part = earlier.map_or(part, |earlier| match back {
+                    1 => Part { is_last: part.is_last, ..*earlier },
+                    _ => *earlier,
+                });
+                prop_assert_eq!(ranges.add(part), bytes.add(part), "{:?}", part);
+                prop_assert_eq!(ranges.is_complete(), bytes.is_complete());
             }
         }
 
@@ -182,7 +210,9 @@ mod tests {
                 prop_assert_eq!(ranges.is_complete(), number + 1 == order.len());
             }
             for part in parts {
-                prop_assert_eq!(ranges.add(part), Err(Fault::Overlap));
+                prop_assert_eq!(ranges.add(part), Err(Fault::Duplicate));
+                let other = Part { is_last: !part.is_last, ..part };
+                prop_assert_eq!(ranges.add(other), Err(Fault::Overlap));
             }
         }
     }

@@ -12,7 +12,9 @@
 //! room to wait is dropped.
 //!
 //! A datagram that a fragment makes invalid stays known until its time is over, so that no
-//! fragment of it passes.
+//! fragment of it passes. An exact duplicate of a fragment, by place and length, makes nothing
+//! invalid: networks duplicate packets. Its bytes are not compared with those that came first.
+//! It never passes, so nobody behind the gateway sees two versions.
 
 use cpu::aes::Secret;
 
@@ -76,6 +78,9 @@ pub(crate) enum Answer<'t, H> {
     /// The last fragment to come of a datagram that is put together: the others are
     /// [`released`](Table::released).
     Complete,
+    /// An exact duplicate of a fragment that came (RFC 8200 §4.5). Drop it: the datagram goes on
+    /// with the fragment that came first.
+    Duplicate,
     /// A fragment that is to be dropped.
     Refused {
         reason: DropReason,
@@ -252,10 +257,12 @@ impl<H: Copy> Table<H> {
         if let Knowledge::Refused { reason, may_be_esp } = entry.knowledge {
             return Answer::Refused { reason, may_be_esp };
         }
-        let taken = entry.ranges.add(piece.part).map_err(|fault| match fault {
-            Fault::Overlap => DropReason::FragmentOverlap,
-            Fault::TooMany => DropReason::FragmentLimit,
-        });
+        let taken = match entry.ranges.add(piece.part) {
+            Ok(()) => Ok(()),
+            Err(Fault::Duplicate) => return Answer::Duplicate,
+            Err(Fault::Overlap) => Err(DropReason::FragmentOverlap),
+            Err(Fault::TooMany) => Err(DropReason::FragmentLimit),
+        };
         let first = taken.and_then(|()| piece.first.transpose());
         let is_complete = entry.ranges.is_complete();
         match (first, entry.knowledge) {

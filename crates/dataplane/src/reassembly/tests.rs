@@ -42,7 +42,7 @@ fn first(datagram: Datagram) -> Piece {
     Piece { datagram, part, first: Some(Ok(shown)) }
 }
 
-/// Unit `number` of a datagram whose first fragment has 3.
+/// Byte `number` behind a first fragment of 3 bytes.
 fn later(datagram: Datagram, number: u16) -> Piece {
     let part = Part { start: 3 + number, end: 4 + number, is_last: false };
     Piece { datagram, part, first: None }
@@ -73,6 +73,7 @@ fn ask(table: &mut Table<u32>, now_ns: u64, piece: &Piece, waits_as: Option<u32>
             place.hold_or_refuse(fragment).map_or_else(Told::Dropped, |()| Told::Held)
         }
         (Answer::Complete, _) => Told::Complete,
+        (Answer::Duplicate, _) => Told::Dropped(DropReason::FragmentDuplicate),
         (Answer::Refused { reason, .. }, _) => Told::Dropped(reason),
     }
 }
@@ -199,13 +200,36 @@ fn an_overlap_drops_the_whole_datagram_until_its_time_is_over() {
     let mut table = table();
     let (datagram, overlap) = (datagram(0, 1, 9), Told::Dropped(DropReason::FragmentOverlap));
     assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(0)), Told::Held);
-    assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(1)), overlap);
+    assert_eq!(ask(&mut table, 0, &last(datagram, 0), Some(1)), overlap);
     let dropped: Vec<_> = table.dropped().collect();
     assert_eq!(dropped, [(0, DropReason::FragmentOverlap)]);
     for piece in [first(datagram), later(datagram, 7), last(datagram, 9)] {
         assert_eq!(ask(&mut table, PATIENCE_NS - 1, &piece, Some(2)), overlap);
     }
     assert_eq!(ask(&mut table, PATIENCE_NS, &first(datagram), None), Told::First);
+}
+
+#[test]
+fn an_exact_duplicate_leaves_its_datagram_as_it_is() {
+    let duplicate = Told::Dropped(DropReason::FragmentDuplicate);
+    let mut table = table();
+    let datagram = datagram(0, 1, 9);
+    for (number, expected) in [(0, Told::Held), (1, duplicate)] {
+        assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(number)), expected);
+    }
+    // Of two first fragments, the datagram goes by the one that came first.
+    let shown = Some(Ok(First::Shows(ports(7))));
+    let other = Piece { first: shown, ..first(datagram) };
+    for (piece, expected) in [(first(datagram), Told::First), (other, duplicate)] {
+        assert_eq!(ask(&mut table, 0, &piece, None), expected);
+    }
+    assert_eq!(table.released().collect::<Vec<_>>(), [0]);
+    let known = Told::Known(ports(9));
+    for expected in [known, duplicate] {
+        assert_eq!(ask(&mut table, 0, &later(datagram, 1), None), expected);
+    }
+    assert_eq!(ask(&mut table, 0, &last(datagram, 2), None), known);
+    assert_eq!((table.waiting(), table.dropped().len()), (0, 0));
 }
 
 #[test]

@@ -101,6 +101,7 @@ const EXCUSES: [Excuse; 11] = [
     Excuse::Later,
     Excuse::Fragment,
     Excuse::Dropped(DropReason::FragmentOverlap),
+    Excuse::Dropped(DropReason::FragmentDuplicate),
     Excuse::Dropped(DropReason::FragmentTiny),
 ];
 

@@ -60,11 +60,15 @@ pub(crate) fn rows() -> Vec<Row> {
 
 /// Fragments that make their datagram invalid (RFC 5722, RFC 1858).
 fn invalid(family: Family) -> Vec<Row> {
-    use DropReason::{FragmentLimit, FragmentOverlap, FragmentPorts, FragmentTiny, Malformed};
+    use DropReason::{FragmentDuplicate, FragmentLimit, FragmentOverlap, FragmentPorts};
+    use DropReason::{FragmentTiny, Malformed};
     let first = |port| lan(&first(family, 1, port));
     let middle = |offset| lan(&middle(family, 1, offset));
     let last = |offset| lan(&last(family, 1, offset));
-    let tiny = lan(&to_nine(family, 1).protocol(TCP).payload_of(8).fragment(0, true).ip());
+    let of = |bytes: usize| to_nine(family, 1).protocol(TCP).payload_of(bytes);
+    let longer = |offset| lan(&of(16).fragment(offset, true).ip());
+    let ending = |offset| lan(&of(8).fragment(offset, false).ip());
+    let tiny = lan(&of(8).fragment(0, true).ip());
     let empty = to_nine(family, 1).protocol(TCP).fragment(9, false).ip();
     let pieces = |row: Row| {
         // No policy to network 2 wants to see ports: none of these waits.
@@ -74,9 +78,17 @@ fn invalid(family: Family) -> Vec<Row> {
     };
     let piece = between(family, 1, 2).protocol(UDP).payload_of(8).fragment(99, true).ip();
     let mut rows = vec![
-        Row::drops("a part twice", middle(4), FragmentOverlap).after(first(443)).after(middle(4)),
-        Row::drops("a first twice", first(443), FragmentOverlap).after(first(443)),
-        Row::drops("a first with other ports", first(80), FragmentOverlap).after(first(443)),
+        Row::drops("a part twice", middle(4), FragmentDuplicate).after(first(443)).after(middle(4)),
+        Row::drops("a first twice", first(443), FragmentDuplicate).after(first(443)),
+        Row::drops("a first with other ports", first(80), FragmentDuplicate).after(first(443)),
+        Row::drops("a last part twice", last(5), FragmentDuplicate)
+            .after(first(443))
+            .after(last(5)),
+        Row::drops("a longer part", longer(4), FragmentOverlap).after(first(443)).after(middle(4)),
+        Row::drops("a shorter part", middle(4), FragmentOverlap).after(first(443)).after(longer(4)),
+        Row::drops("the same part as the last", ending(4), FragmentOverlap)
+            .after(first(443))
+            .after(middle(4)),
         Row::drops("over the first", last(3), FragmentOverlap).after(first(443)),
         Row::drops("behind the end", middle(7), FragmentOverlap).after(first(443)).after(last(5)),
         Row::drops("an end before others", last(4), FragmentOverlap)
@@ -119,6 +131,11 @@ fn judged(family: Family) -> Vec<Row> {
         Row::passes("a later fragment to port 80", lan(&later), clear).after(tcp(80)),
         Row::waits("of another datagram", lan(&last(family, 2, 4))).after(tcp(80)),
     ];
+    // The first to come counts, and passes; nothing behind the gateway sees the other one.
+    let sealed = Out::Sealed(BERLIN, forwarded(&last(family, 1, 5)));
+    let row = Row::passes("behind duplicates", lan(&last(family, 1, 5)), sealed);
+    let part = || lan(&middle(family, 1, 4));
+    rows.push(row.after(tcp(443)).after(tcp(80)).after(part()).after(part()));
     // By policies with ICMP types: echo requests to network 10 are berlin's, in IPv4.
     if family == V4 {
         let echo = between(V4, 1, 10).icmp(8, 0, [1; 4]).payload_of(64).fragment(0, true).ip();
@@ -207,8 +224,10 @@ fn an_overlap_drops_what_waits_too() {
         }
         let limit = Drop(DropReason::FragmentLimit);
         assert_eq!(lab.send(LAN, &middle(family, 1, 99)).verdicts, [limit], "one too many");
+        let duplicate = Drop(DropReason::FragmentDuplicate);
+        assert_eq!(lab.send(LAN, &middle(family, 1, 4)).verdicts, [duplicate]);
         let overlap = Drop(DropReason::FragmentOverlap);
-        assert_eq!(lab.send(LAN, &middle(family, 1, 4)).verdicts, [overlap]);
+        assert_eq!(lab.send(LAN, &last(family, 1, 4)).verdicts, [overlap]);
         let dropped = lab.counters().dropped(DropReason::FragmentOverlap);
         assert_eq!((lab.waiting(), dropped), (0, MAX_PER_DATAGRAM as u64 + 1));
         assert_eq!(lab.send(LAN, &first(family, 1, 443)).verdicts, [overlap]);

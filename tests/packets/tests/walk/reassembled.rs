@@ -105,7 +105,8 @@ fn orders(set: SetIndex, inner: &[u8]) -> Vec<Row> {
 
 /// Datagrams that are invalid, and packets that are.
 fn refused(set: SetIndex, network: u32) -> Vec<Row> {
-    use DropReason::{FragmentOverlap, Integrity, Replayed, SelectorMismatch};
+    use DropReason::{FragmentDuplicate, FragmentOverlap};
+    use DropReason::{Integrity, Replayed, SelectorMismatch};
     let packet = inner(V4, network, 120).ip();
     let elsewhere = inner(V4, 1, 120).ip();
     let whole = {
@@ -131,12 +132,8 @@ fn refused(set: SetIndex, network: u32) -> Vec<Row> {
     };
     let part = |place| part(set, &packet, place);
     vec![
-        Row::drops("a part twice", part(1), FragmentOverlap)
-            .in_vain(FragmentOverlap)
-            .after(part(1)),
-        Row::drops("the first twice", part(0), FragmentOverlap)
-            .in_vain(FragmentOverlap)
-            .after(part(0)),
+        Row::drops("a part twice", part(1), FragmentDuplicate).after(part(1)),
+        Row::drops("the first twice", part(0), FragmentDuplicate).after(part(0)),
         Row::drops("over the first", unit(8, false), FragmentOverlap)
             .in_vain(FragmentOverlap)
             .after(part(0)),
@@ -164,7 +161,7 @@ fn refused(set: SetIndex, network: u32) -> Vec<Row> {
 
 /// Later and tiny first fragments of UDP, which may be anything.
 fn of_udp(set: SetIndex, network: u32) -> Vec<Row> {
-    use DropReason::{FragmentOverlap, FragmentTiny};
+    use DropReason::{FragmentDuplicate, FragmentTiny};
     let packet = inner(V4, network, 120).ip();
     let part = |place| part(set, &packet, place);
     let tiny = In::crafted(set, |peer| cut(&peer.outer(&[7; 40]).ip(), 9, 1)[0].clone());
@@ -200,10 +197,7 @@ fn of_udp(set: SetIndex, network: u32) -> Vec<Row> {
                 .makes(Host)
                 .out(delivered(1))
                 .after(of(1)),
-            // As any fragment for Linux, which puts it together.
-            Row::delivers("twice, before its first", of(1), bytes(&of(1)))
-                .in_vain(FragmentOverlap)
-                .after(of(1)),
+            Row::drops("twice, before its first", of(1), FragmentDuplicate).after(of(1)),
         ]);
     }
     let udp = HostService { protocol: UDP, ports: None };
@@ -443,13 +437,28 @@ fn an_overlap_drops_what_waited_and_what_comes_until_its_time_is_over() {
     // REASM
     for (set, network, setting) in FAR {
         let mut lab = laboratory(setting);
-        let parts = cut(&lab.peer(set).seal(&inner(V4, network, 120).ip()), 9, UNITS);
-        let order = [0, 1, 1, 2].map(|place: usize| parts[place].clone());
+        let sealed = lab.peer(set).seal(&inner(V4, network, 120).ip());
+        let (parts, longer) = (cut(&sealed, 9, UNITS), cut(&sealed, 9, UNITS + 1));
+        let order = [&parts[0], &parts[1], &longer[1], &parts[2]].map(Clone::clone);
         let overlap = Drop(DropReason::FragmentOverlap);
         assert_eq!(lab.send_all(WAN, &order).verdicts, [WAITS, WAITS, overlap, overlap]);
         assert_eq!(lab.counters().dropped(DropReason::FragmentOverlap), 4);
         lab.now_ns += PATIENCE_NS;
         assert_eq!(lab.send_all(WAN, &parts).verdicts, [WAITS, WAITS, Forward(LAN)]);
+    }
+}
+
+#[test]
+fn duplicates_are_dropped_alone_and_the_packet_is_opened() {
+    // REASM
+    for (set, network, setting) in FAR {
+        let mut lab = laboratory(setting);
+        let parts = cut(&lab.peer(set).seal(&inner(V4, network, 120).ip()), 9, UNITS);
+        let order = [1, 1, 0, 1, 0, 2].map(|place: usize| parts[place].clone());
+        let duplicate = Drop(DropReason::FragmentDuplicate);
+        let expected = [WAITS, duplicate, WAITS, duplicate, duplicate, Forward(LAN)];
+        assert_eq!(lab.send_all(WAN, &order).verdicts, expected);
+        assert_eq!((lab.waiting(), lab.counters().total().held), (0, 0));
     }
 }
 
