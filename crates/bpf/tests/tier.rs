@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -14,10 +15,14 @@ use bpf::tier::{
 use bpf::{Action, Answered, AnsweredSample, BpfError, Counter, LinkForm, Miss, Steering};
 use common::*;
 use policy::connection::Segment;
-use wire::build::PacketBuilder;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use wire::build::{PacketBuilder, chosen_packet};
 use wire::flow::protocol;
+use wire::glance::{self, V4_SEEN};
+use wire::link::ethertype;
 use wire::overlay::Kind;
-use wire::{Address, CardHeader, Claim, ClaimKind, Family, Flow, Mark, Upper, Vni};
+use wire::{Address, CardHeader, Claim, ClaimKind, Family, Flow, Fragment, Mark, Upper, Vni};
 
 const VNI: u32 = 7;
 const NETWORK: u32 = 3;
@@ -208,6 +213,48 @@ fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
     assert_eq!(end(&udp(0x1234, 53)), End::Sent);
     tier.publish_flow(flow(protocol::UDP, [0x12, 0x35, 0, 53]), 1).unwrap();
     assert_eq!(end(&udp(0x1235, 53)), NO_VERDICT);
+}
+
+/// The tier's parser against `wire::packet` and `wire::glance`: a tenant's packet is carried
+/// exactly if it is whole, has a bare IPv4 header, and is no segment of TCP that the workers track.
+#[test]
+fn the_tier_carries_the_header_chains_that_are_plain_to_the_parser() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Open).unwrap();
+    let config = Config { cases: 20_000, failure_persistence: None, ..Config::default() };
+    let choices = proptest::collection::vec(any::<u8>(), 0..48);
+    let (ends, carried_count) = ([v4(tenant(1)), v4(tenant(2))], Cell::new(0));
+    let of_v6 = [1, 2].map(|host| Address::v6(0x2001_0db8 << 96 | host));
+    let strategy = (any::<bool>(), any::<bool>(), choices);
+    let result = TestRunner::new(config).run(&strategy, |(is_v6, is_typed_v6, choices)| {
+        let [from, to] = if is_v6 { of_v6 } else { ends };
+        let packet = chosen_packet(from, to, &choices);
+        let kind = if is_typed_v6 { ethertype::IPV6 } else { ethertype::IPV4 };
+        let link = [&[2, 7, 7, 7, 7, 7], &mac(1)[..], &kind.to_be_bytes()].concat();
+        let frame = [&link[..], &packet].concat();
+        let run = steering.run(&carried(&frame)).unwrap();
+        let parsed = wire::packet::parse(&packet).ok().filter(|parsed| {
+            let flow = &parsed.flow;
+            [flow.source_address(), flow.destination_address()] == ends
+        });
+        let is_plain = parsed.is_some_and(|parsed| {
+            let is_bare = parsed.upper_offset == 20 && parsed.fragment == Fragment::Whole;
+            let is_steady = parsed.flow.protocol != protocol::TCP
+                || Segment::of_flags(packet[33]) == Segment::Ack;
+            is_bare && is_steady && !is_typed_v6
+        });
+        prop_assert_eq!(run.action == Action::Transmit, is_plain, "{:02x?}", packet);
+        if is_plain && packet[8] > 1 {
+            let seen: Vec<u8> = packet.iter().copied().chain([0xff; V4_SEEN]).collect();
+            prop_assert!(glance::v4(seen.first_chunk().unwrap()).is_some(), "{:02x?}", packet);
+        }
+        carried_count.set(carried_count.get() + u32::from(is_plain));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    assert!(carried_count.get() > 300, "{carried_count:?}");
 }
 
 #[test]

@@ -83,3 +83,64 @@ fn ipv6(ip: &[u8]) -> Option<Seen> {
 fn first_four(upper: &[u8]) -> Option<[u8; 4]> {
     upper.get(..4)?.try_into().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use wire::build::chosen_packet;
+    use wire::packet::{IPV4_BYTES, IPV6_BYTES};
+    use wire::{Address, Family, Fragment, Upper};
+
+    use super::*;
+
+    /// Next headers that the card takes for extensions, and the walk for an upper layer: AH, and
+    /// the numbers for experiments.
+    const UNSURE: [u8; 3] = [51, 253, 254];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn of_a_bare_packet_the_card_sees_what_the_parser_sees(
+            is_v6: bool,
+            choices in prop::collection::vec(any::<u8>(), 0..48),
+        ) {
+            let (ends, kind) = match is_v6 {
+                false => ([Address::v4(0x0a01_0203), Address::v4(0x0a09_0807)], [0x08, 0x00]),
+                true => ([1, 2].map(|host| Address::v6(0x2001_0db8 << 96 | host)), [0x86, 0xdd]),
+            };
+            let packet = chosen_packet(ends[0], ends[1], &choices);
+            let frame = [&[2; 12][..], &kind, &packet].concat();
+            let Ok(parsed) = wire::packet::parse(&packet) else {
+                // Nothing is left to the card's judgement: the walk parses what the card tags.
+                parse(&frame);
+                return Ok(());
+            };
+            let is_of_type = (parsed.flow.family == Family::V6) == is_v6;
+            let Some(seen) = parse(&frame) else {
+                prop_assert!(!is_of_type);
+                return Ok(());
+            };
+            let (version, header) = if is_v6 { (6, IPV6_BYTES) } else { (4, IPV4_BYTES) };
+            let is_plain = parsed.fragment == Fragment::Whole
+                && usize::from(parsed.upper_offset) == header;
+            let is_sure = seen.is_bare && !seen.is_fragment;
+            let is_unsure = is_v6 && UNSURE.contains(&parsed.flow.protocol);
+            prop_assert_eq!(is_sure, is_plain && !is_unsure, "{:02x?}", packet);
+            if !is_plain {
+                return Ok(());
+            }
+            prop_assert_eq!((seen.version, seen.protocol), (version, parsed.flow.protocol));
+            match parsed.flow.upper {
+                Upper::Ports { source, destination } => {
+                    let ([a, b], [c, d]) = (source.to_be_bytes(), destination.to_be_bytes());
+                    prop_assert_eq!(seen.upper, Some([a, b, c, d]));
+                }
+                Upper::Icmp { kind, code } => {
+                    prop_assert_eq!(seen.upper.map(|[a, b, ..]| [a, b]), Some([kind, code]));
+                }
+                Upper::None | Upper::Fragment => {}
+            }
+        }
+    }
+}

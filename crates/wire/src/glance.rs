@@ -220,8 +220,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::build::PacketBuilder;
-    use crate::flow::Upper;
+    use crate::build::{PacketBuilder, chosen_packet};
+    use crate::flow::{Address, Upper};
     use crate::packet::{self, Fragment};
 
     proptest! {
@@ -267,14 +267,35 @@ mod tests {
         }
     }
 
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn of_chosen_headers_a_packet_is_common_or_the_parser_finds_what_is_uncommon(
+            is_v6: bool,
+            choices in prop::collection::vec(any::<u8>(), 0..48),
+        ) {
+            let ends = match is_v6 {
+                false => [Address::v4(0x0a01_0203), Address::v4(0x0a09_0807)],
+                true => [1, 2].map(|host| Address::v6(0x2001_0db8 << 96 | host)),
+            };
+            check(&chosen_packet(ends[0], ends[1], &choices))?;
+        }
+    }
+
     /// Compares a glance at a packet, behind which stands something else, with the parser.
     fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
         let behind: Vec<u8> = bytes.iter().copied().chain([0xff; V6_SEEN]).collect();
-        let seen = match bytes[0] >> 4 {
-            4 => v4(behind.first_chunk().unwrap()),
-            6 => v6(behind.first_chunk().unwrap()),
-            _ => None,
+        let (seen, header) = match behind[0] >> 4 {
+            4 => (v4(behind.first_chunk().unwrap()), IPV4_BYTES),
+            6 => (v6(behind.first_chunk().unwrap()), IPV6_BYTES),
+            _ => return Ok(()),
         };
+        let is_common = packet::parse(bytes).is_ok_and(|parsed| {
+            let has_bare_header = usize::from(parsed.upper_offset) == header;
+            has_bare_header && parsed.fragment == Fragment::Whole && parsed.hop_limit > 1
+        });
+        prop_assert!(seen.is_some() || !is_common);
         let Some(seen) = seen.filter(|seen| seen.length as usize <= bytes.len()) else {
             return Ok(());
         };

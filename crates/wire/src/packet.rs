@@ -377,7 +377,7 @@ impl Chain {
 fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, ParseError> {
     use ParseError::{Malformed, ProtocolElsewhere, SourceRoute};
     let mut chain = Chain::new(first);
-    for place in 0..=MAX_EXTENSION_HEADERS {
+    for place in 0..MAX_EXTENSION_HEADERS {
         let at = chain.upper_offset;
         if !is_extension(chain.protocol) {
             return Ok(chain);
@@ -406,7 +406,7 @@ fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, Pa
             return if is_extension(chain.protocol) { Err(ProtocolElsewhere) } else { Ok(chain) };
         }
     }
-    Err(Malformed)
+    if is_extension(chain.protocol) { Err(Malformed) } else { Ok(chain) }
 }
 
 /// Extension headers of RFC 8200, and mobility, HIP and shim6, which have the same form.

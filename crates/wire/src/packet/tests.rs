@@ -310,6 +310,12 @@ fn what_is_wrong_is_named() {
     }
     let long_chain = (0..9).fold(v6(), |builder, _| builder.extension(60, &[]));
     assert_eq!(parse(&long_chain.udp(1, 2).ip()), Err(Malformed));
+    // The ninth header is one too many, also if it says that the chain ends in another packet.
+    for offset in [0, 9] {
+        let longest = (0..8).fold(v6(), |builder, _| builder.extension(60, &[]));
+        let packet = longest.fragment(offset, true).udp(1, 2).payload_of(8).ip();
+        assert_eq!(parse(&packet), Err(Malformed), "{offset}");
+    }
 }
 
 #[test]
