@@ -427,8 +427,9 @@ def row_refused(laboratory, kind, outer, inner):
     numbers = from_to(outer)
     frame = inside(inner, numbers, UDP(sport=1, dport=2) / Raw(b"refused"))
     good = wrapped(kind, outer, frame)
-    tagged = Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=5) / frame.payload
-    laboratory.dropped(wrapped(kind, outer, tagged), "inner_vlan")
+    for vlan in (5, 0):
+        tagged = Ether(src=frame.src, dst=frame.dst) / Dot1Q(vlan=vlan) / frame.payload
+        laboratory.dropped(wrapped(kind, outer, tagged), "inner_vlan")
     other = good.copy()
     other[GENEVE if kind == "geneve" else VXLAN].vni = 0xFFFFFF
     laboratory.dropped(other, "unknown_vni")

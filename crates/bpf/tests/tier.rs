@@ -215,6 +215,25 @@ fn a_network_that_asks_forwards_and_drops_by_verdicts_of_its_generation_only() {
     assert_eq!(end(&udp(0x1235, 53)), NO_VERDICT);
 }
 
+#[test]
+fn frames_with_a_tag_or_a_type_that_contradicts_the_content_go_up() {
+    let Some((steering, tier)) = program() else { return };
+    tier.set_network(NETWORK, VNI, 0, NetworkState::Open).unwrap();
+    let inner = |vlan: Option<u16>| {
+        let packet = PacketBuilder::new(v4(tenant(1)), v4(tenant(2))).udp(1, 2).payload_of(20);
+        packet.frame([2, 7, 7, 7, 7, 7], mac(1), vlan)
+    };
+    assert_eq!(end(&steering, &tier, &carried(&inner(None))), End::Sent);
+    let mut mistyped = inner(None);
+    mistyped[12..14].copy_from_slice(&[0x86, 0xdd]);
+    let of_v6 = PacketBuilder::v6("2001:db8::1", "2001:db8::2").udp(1, 2).payload_of(20);
+    let mut of_v6 = of_v6.frame([2, 7, 7, 7, 7, 7], mac(1), None);
+    of_v6[12..14].copy_from_slice(&[0x08, 0x00]);
+    for frame in [inner(Some(5)), inner(Some(0)), mistyped, of_v6] {
+        assert_eq!(end(&steering, &tier, &carried(&frame)), End::Missed(Miss::Unusual));
+    }
+}
+
 /// The tier's parser against `wire::packet` and `wire::glance`: a tenant's packet is carried
 /// exactly if it is whole, has a bare IPv4 header, and is no segment of TCP that the workers track.
 #[test]

@@ -76,8 +76,9 @@ drop_reasons! {
         "neither IPv4 nor IPv6, received on an unprotected port or tunnelled; such packets are \
          never forwarded: nothing to do unless they are needed"
     Malformed "malformed"
-        "truncated, or a header's length does not fit what was received; capture it \
-         (lockgate capture PORT reason malformed) and look at its sender"
+        "truncated, a header's length does not fit what was received, two IPv6 Fragment headers, \
+         or a tenant's EtherType that contradicts its packet; capture it (lockgate capture PORT \
+         reason malformed) and look at its sender"
     Checksum "ip_checksum"
         "the IPv4 header checksum is wrong; the sender or a device on the path damages packets: \
          look at the error counters of the link"
@@ -238,7 +239,8 @@ drop_reasons! {
         "its source, with its link address, is no endpoint behind the host that sent it; put the \
          endpoint (lockgate endpoint put), or find the tenant that pretends"
     InnerVlan "inner_vlan"
-        "a tenant's frame with a VLAN tag; let tenants send without tags"
+        "a tenant's frame with a VLAN tag, or with a priority tag (VLAN id 0); let tenants send \
+         without tags"
     NoFlooding "no_flooding"
         "a tenant's broadcast, multicast or discovery message that the gateway does not answer; \
          nothing to do: nothing is flooded, and known endpoints are answered for"

@@ -278,8 +278,15 @@ fn malformed(outer: Family, kind: Kind) -> Vec<Row> {
         Kind::Geneve => DropReason::OverlayControl,
         Kind::Vxlan => DropReason::OverlayHeader,
     };
-    let tagged = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, 2));
-    let tagged = tagged.udp(1, 2).frame(mac(2), mac(1), Some(5));
+    let tagged = |vlan: u16| {
+        let packet = PacketBuilder::new(tenant(Family::V4, 1), tenant(Family::V4, 2));
+        with_frame(packet.udp(1, 2).frame(mac(2), mac(1), Some(vlan)))
+    };
+    let typed = |family: Family, ethertype: u16| {
+        let mut frame = frame(family, 1, 2);
+        frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        with_frame(frame)
+    };
     let udp_at = if outer == Family::V4 { 20 } else { 40 };
     let mut long = good.ip();
     long[udp_at + 4..udp_at + 6].copy_from_slice(&2000u16.to_be_bytes());
@@ -295,7 +302,10 @@ fn malformed(outer: Family, kind: Kind) -> Vec<Row> {
         drops("a header without VNI, or with the O bit", with_header(&header), control),
         drops("no frame", with_frame(vec![]), DropReason::Malformed),
         drops("a frame cut short", with_frame(good.frame[..20].to_vec()), DropReason::Malformed),
-        drops("a VLAN in the frame", with_frame(tagged), DropReason::InnerVlan),
+        drops("a VLAN in the frame", tagged(5), DropReason::InnerVlan),
+        drops("a priority tag in the frame", tagged(0), DropReason::InnerVlan),
+        drops("IPv4 typed as IPv6", typed(Family::V4, 0x86dd), DropReason::Malformed),
+        drops("IPv6 typed as IPv4", typed(Family::V6, 0x0800), DropReason::Malformed),
         drops("another EtherType", changed(12, 0x88), DropReason::NotIp),
         drops("a broadcast frame", changed(0, 0xff), DropReason::NoFlooding),
         drops("a wrong inner checksum", changed(24, 0x77), DropReason::Checksum),

@@ -2,9 +2,9 @@
 //! Every byte of it is a stranger's.
 
 use wire::flow::protocol;
-use wire::link::{Link, LinkAddress, Tag, ethertype};
+use wire::link::{ETHERNET_BYTES, Link, LinkAddress, ethertype};
 use wire::overlay::{self, OverlayError};
-use wire::{Address, Fragment, Packet, Upper};
+use wire::{Address, Family, Fragment, Packet, Upper};
 
 use crate::overlays::{Overlay, OverlayId, Overlays, SourceCheck, VirtualNetwork};
 use crate::verdict::DropReason;
@@ -63,7 +63,8 @@ pub(super) fn open(
     let network = overlays.network(header.vni, id).ok_or(DropReason::UnknownVni)?;
     let frame = &payload[header.length..];
     let link = Link::parse(frame).ok_or(DropReason::Malformed)?;
-    if link.tag != Tag::Untagged {
+    // A priority tag is a tag: the frame would go on with it.
+    if link.length != ETHERNET_BYTES {
         return Err(DropReason::InnerVlan);
     }
     let at = (udp_at + UDP_BYTES + header.length) as u32;
@@ -73,19 +74,27 @@ pub(super) fn open(
     Ok((TenantFrame { overlay: id, network: *network, host, at, link }, content))
 }
 
-/// Tells what a frame's content is; `bytes` is behind the link header, cut off at the end or not.
+/// Returns the content of a frame; `bytes` is behind the link header, cut off at the end or not.
+///
+/// # Errors
+/// The reason why the frame is dropped. The EtherType goes on as it is, so it must name the IP
+/// version that groups judge.
 fn content(link: &Link, bytes: &[u8], extent: Extent) -> Result<Content, DropReason> {
-    match link.ethertype {
+    let family = match link.ethertype {
         ethertype::ARP => return Ok(Content::Arp),
-        ethertype::IPV4 | ethertype::IPV6 => {}
+        ethertype::IPV4 => Family::V4,
+        ethertype::IPV6 => Family::V6,
         _ => return Err(DropReason::NotIp),
-    }
+    };
     let packet = match (link.is_group(), extent) {
         (false, Extent::Whole) => wire::packet::parse(bytes)?,
         (true, _) | (false, Extent::Cut) => {
             wire::packet::quoted(bytes).ok_or(DropReason::Malformed)?
         }
     };
+    if packet.flow.family != family {
+        return Err(DropReason::Malformed);
+    }
     match (packet.flow.protocol, packet.flow.upper) {
         (protocol::ICMPV6, Upper::Icmp { kind: SOLICITATION, .. }) => Ok(Content::Solicitation),
         (protocol::ICMPV6, Upper::Icmp { kind: 130..=137 | 143, .. }) => {
