@@ -65,7 +65,10 @@ fn the_steering_program_accepts_the_header_chains_that_the_parser_accepts() {
             [parsed.flow.source_address(), parsed.flow.destination_address()] == [from, to]
         };
         match (run.action, parsed) {
-            (Action::Pass, Ok(parsed)) => passed.note(&parsed),
+            (Action::Pass, Ok(parsed)) => {
+                prop_assert!(is_for_linux(&parsed), "{packet:02x?}");
+                passed.note(&parsed);
+            }
             (Action::Redirect, Ok(parsed)) => {
                 let is_refused = is_between(&parsed) && is_for_linux(&parsed);
                 prop_assert!(!is_refused, "the parser accepts it: {packet:02x?}");

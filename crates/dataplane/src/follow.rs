@@ -151,7 +151,7 @@ fn take_in<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row, rows: &m
             place.release();
             rows.push(*row);
         }
-        // Its memory is that of the batch.
+        // A large packet lies in memory of the batch.
         Answer::Unknown(place) if row.frame == large_packet::FRAME => {
             place.release();
             context.drop(row, DropReason::FragmentLimit);

@@ -158,8 +158,8 @@ fn write_v6(into: &mut [u8], original: &[u8], piece: Piece, identification: u32)
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use wire::build::PacketBuilder;
     use wire::Fragment;
+    use wire::build::PacketBuilder;
 
     use super::*;
 

@@ -138,8 +138,8 @@ impl Reassembly {
         self.table.owner(datagram, workers)
     }
 
-    /// Takes a fragment in. Call [`drop_waiting`](Self::drop_waiting) afterwards: others may have
-    /// given way to it.
+    /// Takes a fragment in. Call [`drop_waiting`](Self::drop_waiting) afterwards: older fragments
+    /// may have given way.
     pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer<'_, Row> {
         self.table.take_in(now_ns, piece)
     }

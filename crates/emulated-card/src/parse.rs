@@ -93,8 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Next headers that the card takes for extensions, and the walk for an upper layer: AH, and
-    /// the numbers for experiments.
+    /// AH and the numbers for experiments: extensions to the card, an upper layer to the walk.
     const UNSURE: [u8; 3] = [51, 253, 254];
 
     proptest! {
@@ -112,7 +111,7 @@ mod tests {
             let packet = chosen_packet(ends[0], ends[1], &choices);
             let frame = [&[2; 12][..], &kind, &packet].concat();
             let Ok(parsed) = wire::packet::parse(&packet) else {
-                // Nothing is left to the card's judgement: the walk parses what the card tags.
+                // A card may tag malformed packets: the walk parses them again.
                 parse(&frame);
                 return Ok(());
             };

@@ -303,7 +303,10 @@ fn ipv6(bytes: &[u8], extent: Extent) -> Result<Packet, ParseError> {
         }
     }
     // 3. Extension headers, up to the upper layer.
-    let chain = ipv6_extensions(there, fixed[NEXT_HEADER_AT], extent)?;
+    let chain = match fixed[NEXT_HEADER_AT] {
+        next if is_extension(next) => ipv6_extensions(there, next, extent)?,
+        next => Chain::new(next),
+    };
     let data = there.get(chain.upper_offset..).ok_or(Malformed)?;
     let Chain { protocol, fragment, fragment_fields, .. } = chain;
     let upper = upper(protocol, data, fragment, extent, Family::V6)?;
@@ -374,6 +377,7 @@ impl Chain {
 
 /// RFC 8200 §4.1: hop-by-hop options come first, and at most one header is a Fragment header. The
 /// rest is taken in any order, once or more.
+#[cold]
 fn ipv6_extensions(packet: &[u8], first: u8, extent: Extent) -> Result<Chain, ParseError> {
     use ParseError::{Malformed, ProtocolElsewhere, SourceRoute};
     let mut chain = Chain::new(first);

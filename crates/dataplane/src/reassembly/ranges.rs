@@ -1,11 +1,10 @@
-//! The parts of a datagram that have come, in bytes.
+//! The received parts of a datagram, in bytes.
 
 use wire::FragmentHeader;
 
 /// Ranges that are kept apart at most; those that touch become one, so fragments in order are one.
 pub(super) const MOST: usize = 16;
-/// Parts of a datagram that are remembered, the newest: a repetition of an older part is an
-/// overlap.
+/// Newest parts of a datagram that are remembered. A repetition of an older part is an overlap.
 pub(super) const REMEMBERED_PARTS: usize = 16;
 
 /// Place of a fragment's data in its datagram, in bytes.
@@ -33,8 +32,8 @@ impl Part {
 pub(super) enum Fault {
     /// Some of it has come before, or it lies behind the end of the datagram (RFC 5722 §3).
     Overlap,
-    /// One of the last [`REMEMBERED_PARTS`] has the same start and end, and ends the datagram if
-    /// this one does (RFC 8200 §4.5: an exact duplicate).
+    /// Start, end and more-bit are those of one of the last [`REMEMBERED_PARTS`] (RFC 8200 §4.5: an
+    /// exact duplicate).
     Duplicate,
     /// The datagram would have more than [`MOST`] ranges.
     TooMany,
@@ -47,8 +46,8 @@ pub(super) struct Ranges {
     len: usize,
     /// The end of the datagram, once its last fragment has come.
     end: Option<u16>,
-    /// Start and end of the newest parts, and the place of the next one. An empty place has the end
-    /// 0, which no part has.
+    /// Start and end of the newest parts, and the place of the next part. The end of an empty place
+    /// is 0.
     newest: [(u16, u16); REMEMBERED_PARTS],
     next: u8,
 }
@@ -99,8 +98,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// Returns whether a part is an exact duplicate of one of the newest. No part but the last ends
-    /// where the datagram does.
+    /// Returns whether a part is an exact duplicate of one of the newest. Only the last part ends
+    /// with the datagram.
     fn repeats(&self, part: Part) -> bool {
         let Part { start, end, is_last } = part;
         is_last == (self.end == Some(end)) && self.newest.contains(&(start, end))
@@ -120,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// The bytes that have come, one by one, and the parts.
+    /// Received bytes, one by one, and received parts.
     #[derive(Default)]
     struct ByteSet {
         come: BTreeSet<u16>,

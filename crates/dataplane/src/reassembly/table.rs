@@ -11,10 +11,10 @@
 //! a sender's flood drives out the sender's own, a port's those of the port. A fragment that has no
 //! room to wait is dropped.
 //!
-//! A datagram that a fragment makes invalid stays known until its time is over, so that no
-//! fragment of it passes. An exact duplicate of a fragment, by place and length, makes nothing
-//! invalid: networks duplicate packets. Its bytes are not compared with those that came first.
-//! It never passes, so nobody behind the gateway sees two versions.
+//! An invalid datagram stays in the table until it expires, so no more fragments of it pass. An
+//! exact duplicate (same place, length and more-bit) makes no datagram invalid: networks duplicate
+//! packets. The table compares no bytes. A duplicate never passes, so hosts behind the gateway
+//! never see two versions of a part.
 
 use cpu::aes::Secret;
 
@@ -67,21 +67,20 @@ pub(crate) struct Piece {
 
 /// The answer about a fragment.
 pub(crate) enum Answer<'t, H> {
-    /// The first fragment: it goes on, and behind it those that are [`released`](Table::released).
+    /// The first fragment. It goes on, and [`released`](Table::released) fragments follow.
     First,
     /// A later fragment of a datagram with this upper layer.
     Known(UpperLayer),
-    /// A later fragment that came before its first: it may wait.
+    /// A later fragment in front of its first. It may wait.
     Unknown(WaitingPlace<'t, H>),
-    /// A fragment of a datagram that is put together: it waits.
+    /// A fragment of a datagram to be put together. It waits.
     Part(WaitingPlace<'t, H>),
-    /// The last fragment to come of a datagram that is put together: the others are
-    /// [`released`](Table::released).
+    /// The last missing fragment of a datagram to be put together.
+    /// [`released`](Table::released) returns the others.
     Complete,
-    /// An exact duplicate of a fragment that came (RFC 8200 §4.5). Drop it: the datagram goes on
-    /// with the fragment that came first.
+    /// An exact duplicate (RFC 8200 §4.5). Drop it: the datagram goes on with the earlier fragment.
     Duplicate,
-    /// A fragment that is to be dropped.
+    /// A fragment to be dropped.
     Refused {
         reason: DropReason,
         /// True if the first fragment has come, and is ESP or too small to tell.
@@ -89,10 +88,10 @@ pub(crate) enum Answer<'t, H> {
     },
 }
 
-/// The right of one fragment to wait for others of its datagram, which the table knows.
+/// The right of one fragment to wait in its datagram.
 ///
-/// The place borrows the table, so the datagram cannot go before the fragment waits: each fragment
-/// that waits is in the list of a datagram that the table lets go in time.
+/// The place borrows the table, so the table cannot remove the datagram in between. Every waiting
+/// fragment is in the list of a datagram, and every datagram expires.
 #[must_use = "hold the fragment, or release its place"]
 pub(crate) struct WaitingPlace<'t, H> {
     table: &'t mut Table<H>,
@@ -100,19 +99,19 @@ pub(crate) struct WaitingPlace<'t, H> {
 }
 
 impl<H: Copy> WaitingPlace<'_, H> {
-    /// Lets the fragment wait.
+    /// Adds the fragment to the waiting fragments of its datagram.
     ///
     /// # Errors
-    /// There is no room: drop the fragment.
+    /// No room is left: drop the fragment.
     pub(crate) fn hold(self, fragment: H) -> Result<(), DropReason> {
         self.table.hold(self.datagram, fragment)
     }
 
-    /// Lets the fragment wait. If there is no room, the datagram becomes invalid: without this
-    /// fragment it is never whole.
+    /// Adds the fragment to the waiting fragments of its datagram. Without room the datagram
+    /// becomes invalid: a part of it is lost.
     ///
     /// # Errors
-    /// There is no room: drop the fragment. The others are [`dropped`](Table::dropped).
+    /// No room is left: drop the fragment. [`Table::dropped`] returns the others.
     pub(crate) fn hold_or_refuse(self, fragment: H) -> Result<(), DropReason> {
         let held = self.table.hold(self.datagram, fragment);
         if let Err(reason) = held {
@@ -121,7 +120,7 @@ impl<H: Copy> WaitingPlace<'_, H> {
         held
     }
 
-    /// Gives the place up: the fragment goes on, or is dropped.
+    /// Gives the place up: the caller forwards or drops the fragment.
     pub(crate) fn release(self) {}
 }
 
@@ -289,17 +288,17 @@ impl<H: Copy> Table<H> {
                 entry.knowledge = Knowledge::Esp;
                 Answer::Part(WaitingPlace { table: self, datagram: slot })
             }
-            // The datagram stays, complete or not: its fragments wait until its time is over.
+            // The datagram stays until it expires, even a complete one: this fragment may wait.
             (Ok(None), Knowledge::NoFirst | Knowledge::Refused { .. }) => {
                 Answer::Unknown(WaitingPlace { table: self, datagram: slot })
             }
         }
     }
 
-    /// Lets a fragment of a datagram wait.
+    /// Adds a fragment to the waiting fragments of a datagram.
     ///
     /// # Errors
-    /// There is no room: drop it.
+    /// No room is left: drop the fragment.
     fn hold(&mut self, datagram: Slot, fragment: H) -> Result<(), DropReason> {
         let Limits { held, held_a_datagram, .. } = self.limits;
         let entry = &mut self.entries[datagram];
@@ -435,15 +434,14 @@ impl<H: Copy> Table<H> {
         slot
     }
 
-    /// Removes a datagram of which no fragment waits, if all of it has come.
+    /// Removes a complete datagram without waiting fragments.
     fn remove_complete(&mut self, slot: Slot) {
         if self.entries[slot].ranges.is_complete() {
             self.remove(slot);
         }
     }
 
-    /// Removes a datagram of which no fragment waits, and its sender with the last of its
-    /// datagrams.
+    /// Removes a datagram without waiting fragments, and with the last of a sender the sender.
     fn remove(&mut self, slot: Slot) {
         let Entry { datagram, sender, waits, .. } = self.entries[slot];
         debug_assert_eq!(waits, 0, "no list has the fragments that wait");

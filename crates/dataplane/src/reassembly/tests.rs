@@ -217,7 +217,7 @@ fn an_exact_duplicate_leaves_its_datagram_as_it_is() {
     for (number, expected) in [(0, Told::Held), (1, duplicate)] {
         assert_eq!(ask(&mut table, 0, &later(datagram, 0), Some(number)), expected);
     }
-    // Of two first fragments, the datagram goes by the one that came first.
+    // The earlier of two first fragments decides.
     let shown = Some(Ok(First::Shows(ports(7))));
     let other = Piece { first: shown, ..first(datagram) };
     for (piece, expected) in [(first(datagram), Told::First), (other, duplicate)] {

@@ -90,7 +90,7 @@ pub(crate) enum Excuse {
     Fragment,
 }
 
-const EXCUSES: [Excuse; 11] = [
+const EXCUSES: [Excuse; 12] = [
     Excuse::Dropped(DropReason::HopLimit),
     Excuse::Dropped(DropReason::TooBig),
     Excuse::Dropped(DropReason::Checksum),

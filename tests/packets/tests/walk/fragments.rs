@@ -225,7 +225,7 @@ fn an_overlap_drops_what_waits_too() {
         let limit = Drop(DropReason::FragmentLimit);
         assert_eq!(lab.send(LAN, &middle(family, 1, 99)).verdicts, [limit], "one too many");
         let duplicate = Drop(DropReason::FragmentDuplicate);
-        assert_eq!(lab.send(LAN, &middle(family, 1, 4)).verdicts, [duplicate]);
+        assert_eq!(lab.send(LAN, &middle(family, 1, 5)).verdicts, [duplicate]);
         let overlap = Drop(DropReason::FragmentOverlap);
         assert_eq!(lab.send(LAN, &last(family, 1, 4)).verdicts, [overlap]);
         let dropped = lab.counters().dropped(DropReason::FragmentOverlap);

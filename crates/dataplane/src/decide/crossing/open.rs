@@ -77,8 +77,8 @@ pub(super) fn open(
 /// Returns the content of a frame; `bytes` is behind the link header, cut off at the end or not.
 ///
 /// # Errors
-/// The reason why the frame is dropped. The EtherType goes on as it is, so it must name the IP
-/// version that groups judge.
+/// The drop reason. The EtherType goes on unchanged, so it must name the version of the packet:
+/// groups judge the packet.
 fn content(link: &Link, bytes: &[u8], extent: Extent) -> Result<Content, DropReason> {
     let family = match link.ethertype {
         ethertype::ARP => return Ok(Content::Arp),
