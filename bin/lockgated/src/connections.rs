@@ -95,7 +95,7 @@ mod tests {
             let flow =
                 Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: false };
             let key = Key::of(&flow, Zone { attachment: 3, vni: 0 }).unwrap();
-            table.insert(&key, Shown::Tcp(Segment::SynAck), Judgement::UNKNOWN, 1);
+            table.insert(&key, Shown::Tcp(Segment::Ack), Judgement::UNKNOWN, 1);
         };
         (0..64).for_each(insert);
         let counts = table.counts().refused;

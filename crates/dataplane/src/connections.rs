@@ -61,7 +61,7 @@ use policy::{DomainId, Generation, PolicyIndex};
 pub use below::{LEEWAY_S, NotLasting};
 pub(crate) use changes::ChangesView;
 use changes::{ChangeGroup, Changes, GROUP_BITS};
-pub(crate) use key::Gate;
+pub(crate) use key::{EchoMessage, Gate};
 pub use key::{End, Key, Zone, ZoneOwner};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 

@@ -31,7 +31,7 @@ use wire::flow::protocol;
 use wire::{Flow, Fragment, Packet, icmp};
 
 use crate::connections::{
-    Connections, Found, Gate, Inserted, Judgement, Key, Observed, Place, Zone,
+    Connections, EchoMessage, Found, Gate, Inserted, Judgement, Key, Observed, Place, Zone,
 };
 use crate::row::Row;
 use crate::snapshot::Snapshot;
@@ -82,7 +82,10 @@ impl Appearance {
         let shown = match (flow.protocol, echo) {
             (protocol::TCP, _) => Shown::Tcp(Segment::of_flags(flags)),
             (protocol::UDP | protocol::UDP_LITE, _) => Shown::Udp,
-            (protocol::ICMP | protocol::ICMPV6, Some(_)) => Shown::Echo,
+            (protocol::ICMP | protocol::ICMPV6, Some(_)) => match EchoMessage::of(flow)? {
+                EchoMessage::Request => Shown::EchoRequest,
+                EchoMessage::Reply => Shown::EchoReply,
+            },
             (protocol::ICMP | protocol::ICMPV6, None) => return None,
             _ => Shown::Other,
         };

@@ -7,10 +7,10 @@
 //!
 //! | state | SYN | SYN+ACK | ACK or FIN | RST | time-out |
 //! |---|---|---|---|---|---|
-//! | none | O: SYN_SENT | O: MID_STREAM | O: MID_STREAM | none | |
+//! | none | O: SYN_SENT | none | O: MID_STREAM | none | |
 //! | SYN_SENT | O: refreshes | R: SYN_RECEIVED | keeps | RESET | 30 s |
 //! | SYN_RECEIVED | O: refreshes | R: refreshes | O: *opens*, R: refreshes | RESET | 30 s |
-//! | MID_STREAM | O: SYN_SENT, R: *new* | O: refreshes | R: *opens*, O: refreshes | RESET | 30 s |
+//! | MID_STREAM | O: SYN_SENT, R: *new* | keeps | R: *opens*, O: refreshes | RESET | 30 s |
 //! | ESTABLISHED | keeps | R: refreshes | *opens* | RESET | 24 h |
 //! | CLOSING | keeps | R: refreshes | *opens* | RESET | 120 s |
 //! | TIME_WAIT | O: SYN_SENT, R: *new* | R: refreshes | *opens* | RESET | 120 s |
@@ -29,6 +29,9 @@
 //!   responder. After a real RST one end at least is silent; after a forged one both go on.
 //! - A FIN without ACK, a SYN with FIN, and a segment without any of SYN, ACK and RST begin nothing
 //!   and keep what is there. So does every ICMP error.
+//! - An answer begins nothing: a SYN+ACK and an ICMP echo reply without a connection make none. If
+//!   the sender of an unasked echo reply became the originator, requests of the other end would
+//!   pass as its answers.
 //! - DATAGRAM, ECHO and OTHER begin with a packet of the originator, and are assured by one of the
 //!   responder. A packet of either end refreshes.
 //!
@@ -102,8 +105,10 @@ pub enum Shown {
     Tcp(Segment),
     /// A UDP or UDP-Lite datagram.
     Udp,
-    /// An ICMP echo: a request of the originator, a reply of the responder.
-    Echo,
+    /// An ICMP echo request.
+    EchoRequest,
+    /// An ICMP echo reply.
+    EchoReply,
     /// A packet of another protocol.
     Other,
     /// An ICMP error about a packet of the connection.
@@ -301,7 +306,9 @@ pub fn next(status: Option<Status>, event: Event) -> Next {
     let Some(status) = status else { return begin(event) };
     match event.shown {
         Shown::Tcp(segment) if status.state.is_tcp() => next_tcp(status, event.from, segment),
-        Shown::Udp | Shown::Echo | Shown::Other if !status.state.is_tcp() => {
+        Shown::Udp | Shown::EchoRequest | Shown::EchoReply | Shown::Other
+            if !status.state.is_tcp() =>
+        {
             let flags = match event.from {
                 Side::Originator => status.flags,
                 Side::Responder => status.flags.with(Flags::REPLIED).with(Flags::ASSURED),
@@ -319,12 +326,14 @@ fn begin(event: Event) -> Next {
     }
     let (state, flags) = match event.shown {
         Shown::Tcp(Segment::Syn) => (State::SynSent, Flags::default()),
-        Shown::Tcp(Segment::SynAck | Segment::Ack) => (State::MidStream, Flags::default()),
+        Shown::Tcp(Segment::Ack) => (State::MidStream, Flags::default()),
         Shown::Tcp(Segment::Fin) => (State::MidStream, Flags::FIN_ORIGINATOR),
         Shown::Udp => (State::Datagram, Flags::default()),
-        Shown::Echo => (State::Echo, Flags::default()),
+        Shown::EchoRequest => (State::Echo, Flags::default()),
         Shown::Other => (State::Other, Flags::default()),
-        Shown::Tcp(Segment::Rst | Segment::Odd) | Shown::IcmpError => return Next::MakesNone,
+        Shown::Tcp(Segment::SynAck | Segment::Rst | Segment::Odd)
+        | Shown::EchoReply
+        | Shown::IcmpError => return Next::MakesNone,
     };
     Next::Begins(Status::new(state, flags))
 }
@@ -365,13 +374,14 @@ fn next_by_syn(status: Status, from: Side) -> Next {
 }
 
 fn next_by_syn_ack(status: Status, from: Side) -> Next {
-    use State::{Closing, Established, MidStream, SynReceived, SynSent, TimeWait};
+    use State::{Closing, Established, SynReceived, SynSent, TimeWait};
     match (from, status.state) {
         (Side::Responder, SynSent) => {
             Next::Continues(Status::new(SynReceived, status.flags.with(Flags::REPLIED)))
         }
-        (Side::Responder, SynReceived | Established | Closing | TimeWait)
-        | (Side::Originator, MidStream) => Next::Continues(status),
+        (Side::Responder, SynReceived | Established | Closing | TimeWait) => {
+            Next::Continues(status)
+        }
         _ => Next::Keeps(status),
     }
 }

@@ -91,6 +91,26 @@ pub enum ZoneOwner {
     Network(Vni),
 }
 
+/// ICMP echo message (RFC 792, RFC 4443 §4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EchoMessage {
+    Request,
+    Reply,
+}
+
+impl EchoMessage {
+    /// Returns the message of a flow. `None`: another message.
+    #[inline]
+    pub(crate) fn of(flow: &Flow) -> Option<EchoMessage> {
+        let Upper::Icmp { kind, code: 0 } = flow.upper else { return None };
+        match (flow.protocol, kind) {
+            (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => Some(EchoMessage::Request),
+            (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => Some(EchoMessage::Reply),
+            _ => None,
+        }
+    }
+}
+
 /// The key of a packet: its connection, and which end sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
@@ -119,12 +139,7 @@ impl Key {
     /// another message.
     #[inline]
     pub fn of_echo(flow: &Flow, identifier: u16, zone: Zone) -> Option<Key> {
-        let Upper::Icmp { kind, code: 0 } = flow.upper else { return None };
-        let is_reply = match (flow.protocol, kind) {
-            (protocol::ICMP, 8) | (protocol::ICMPV6, 128) => false,
-            (protocol::ICMP, 0) | (protocol::ICMPV6, 129) => true,
-            _ => return None,
-        };
+        let is_reply = EchoMessage::of(flow)? == EchoMessage::Reply;
         let sender = (flow.source, identifier);
         let other = (flow.destination, identifier);
         Some(Key::new(flow, sender, other, zone, (IS_ECHO, is_reply)))

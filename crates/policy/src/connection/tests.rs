@@ -93,8 +93,6 @@ impl Facts {
                 }
             }
             SynAck if self.heard.is_some() => Said::Keeps,
-            // The originator's own first segment again.
-            SynAck if from == Originator && is_waiting && !self.began_by_syn => Said::Continues,
             SynAck if from == Responder && (self.began_by_syn || self.both_want_it) => {
                 (self.answered_by_syn, self.replied) = (true, true);
                 Said::Continues
@@ -143,7 +141,7 @@ fn run(events: &[(Side, Segment)]) -> Vec<Option<Status>> {
     for (from, segment) in events {
         let expected = match &mut facts {
             Some(facts) => facts.see(*from, *segment),
-            None if *from == Responder || matches!(segment, Rst | Odd) => Said::MakesNone,
+            None if *from == Responder || matches!(segment, SynAck | Rst | Odd) => Said::MakesNone,
             none => {
                 *none = Some(Facts::of_first(*segment));
                 Said::Begins
@@ -251,13 +249,9 @@ proptest! {
             if status.is_none_or(|status| status.is_half_open()) {
                 continue;
             }
-            // SYN+ACK acknowledges as well, but of the originator only in mid-stream.
-            let heard = |side, also: Segment| {
-                events[..=at].iter().any(|it| it.0 == side && (is_ack(it) || it.1 == also))
-            };
-            prop_assert!(heard(Originator, SynAck) && heard(Responder, SynAck), "{at}");
-            let began_in_mid_stream = events[..=at].iter().any(|it| it == &(Originator, SynAck));
-            prop_assert!(began_in_mid_stream || heard(Originator, Ack));
+            let heard = |side| events[..=at].iter().any(|it| it.0 == side && is_ack(it));
+            let answered = events[..=at].iter().any(|it| it == &(Responder, SynAck));
+            prop_assert!(heard(Originator) && (heard(Responder) || answered), "{at}");
         }
     }
 
@@ -265,11 +259,17 @@ proptest! {
     fn other_protocols_are_assured_by_the_first_answer(
         sent in prop::collection::vec(sides(), 1..20), kind in 0usize..3,
     ) {
-        let shown = [Shown::Udp, Shown::Echo, Shown::Other][kind];
-        let state = [State::Datagram, State::Echo, State::Other][kind];
+        let states = [State::Datagram, State::Echo, State::Other];
+        let (shown_by, state) = (|from| match (states[kind], from) {
+            (State::Datagram, _) => Shown::Udp,
+            (State::Echo, Originator) => Shown::EchoRequest,
+            (State::Echo, Responder) => Shown::EchoReply,
+            _ => Shown::Other,
+        }, states[kind]);
         let (mut status, mut answered) = (None, false);
         for from in sent {
-            let (got, after) = said(next(status, Event { from, shown }), status);
+            let event = Event { from, shown: shown_by(from) };
+            let (got, after) = said(next(status, event), status);
             let expected = match (status, from) {
                 (None, Responder) => Said::MakesNone,
                 (None, Originator) => Said::Begins,
@@ -323,6 +323,17 @@ fn reset_that_both_ends_ignore_ends_nothing() {
     assert_eq!(state_after(&[&one[..], &[(Responder, Ack)]].concat()), State::Established);
     let closed = [&one[..], &[(Responder, Fin)]].concat();
     assert_eq!(state_after(&closed), State::Closing);
+}
+
+#[test]
+fn an_answer_begins_no_connection() {
+    for shown in [Shown::EchoReply, Shown::Tcp(SynAck)] {
+        for from in [Originator, Responder] {
+            assert_eq!(next(None, Event { from, shown }), Next::MakesNone, "{from:?} {shown:?}");
+        }
+    }
+    let request = Event { from: Originator, shown: Shown::EchoRequest };
+    assert!(matches!(next(None, request), Next::Begins(_)));
 }
 
 #[test]

@@ -191,7 +191,7 @@ impl Model {
                 // Who asks is told apart from who answers.
                 let asker = if is_reply { to } else { from };
                 ports = (packet.port, packet.port);
-                (100 + asker as u8, Shown::Echo)
+                (100 + asker as u8, if is_reply { Shown::EchoReply } else { Shown::EchoRequest })
             }
             Content::Error { about } => {
                 (from, to) = (to, from);
@@ -425,6 +425,35 @@ fn worker(
     hub.spd = Some(spd.clone());
     let lab = hub.laboratory().with_fast_path(use_);
     if has_cache { lab.remembering(1 << 8) } else { lab }
+}
+
+// hostile T3
+#[test]
+fn an_unasked_echo_reply_lets_no_request_in() {
+    let any = Rule { kind: Kind::Reflect, from: Vec::new(), to: Vec::new(), service: None };
+    let mut rules: Rules = Default::default();
+    rules[0] = [Some(vec![any]), Some(Vec::new())];
+    for family in [V4, V6] {
+        let limits = Limits::of(64);
+        let connections = Arc::new(Connections::new(limits, Timeouts::default(), &[3; 32]));
+        let spd = Spd::with_room(policies(&rules, 1000), ROOM).unwrap();
+        let mut lab = worker(&spd, &connections, (FastPathUse::Eager, true));
+        let mut verdict_on = |sender: usize, is_reply: bool, asker: usize| {
+            let server = [2, 0][asker / 2];
+            let (client, content) = (asker, Content::Echo { is_reply });
+            let packet = Packet { client, server, port: 77, is_turned: is_reply, content };
+            let bytes = packet.bytes(family);
+            lab.send_all(NETWORKS[sender].1, &[bytes]).verdicts[0]
+        };
+        let (inside, outside) = (0, 2);
+        let denied = Verdict::Drop(DropReason::GroupNoMatch);
+        assert_eq!(verdict_on(inside, true, outside), Verdict::Forward(WAN));
+        assert_eq!(connections.counts().lines, 0, "a reply begins nothing");
+        assert_eq!(verdict_on(outside, false, outside), denied);
+        assert_eq!(verdict_on(inside, false, inside), Verdict::Forward(WAN));
+        assert_eq!(verdict_on(outside, true, inside), Verdict::Forward(LAN));
+        assert_eq!(verdict_on(outside, false, outside), denied, "an answer is no request");
+    }
 }
 
 fn a_worker() -> impl Strategy<Value = (FastPathUse, bool)> {
