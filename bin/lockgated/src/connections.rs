@@ -72,7 +72,6 @@ fn cause(bound: Refusal) -> &'static str {
             "a port has as many half-open connections as it may have; `half_open_per_port` in \
              [connections] is the limit"
         }
-        Refusal::TooManyZones => "there are too many virtual networks with connections",
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use dataplane::connections::Zone;
 use dataplane::{OverlayId, PortId, SourceCheck};
 use policy::GroupSide;
 use wire::overlay::Kind;
@@ -17,10 +18,10 @@ pub const MAX_ENDPOINTS: u32 = 1 << 22;
 /// Virtual networks at most.
 pub const MAX_NETWORKS: usize = 65_536;
 /// Virtual networks with groups at most: each has a class of its own, as ports have.
-pub(crate) const MAX_NETWORKS_WITH_GROUPS: usize = 2048;
+pub(crate) const MAX_NETWORKS_WITH_GROUPS: usize = 4000;
 /// The number under which rules of groups name the first virtual network with groups; ports have
 /// lower ones.
-pub const FIRST_NETWORK: u16 = 0x8000;
+pub const FIRST_NETWORK: u16 = Zone::FIRST_NETWORK;
 
 /// `[overlay.NAME]`: how hosts' packets reach the gateway.
 #[derive(Clone, PartialEq, Eq, Debug)]

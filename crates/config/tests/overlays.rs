@@ -657,11 +657,11 @@ fn bounds_are_told_by_name() {
     let told = refusal(&more(65_534, ""));
     assert_eq!(told.as_deref(), Some("more than 65536 virtual networks"));
     let groups = "groups_out = [\"web\"]\n";
-    assert_eq!(refusal(&more(2046, groups)), None);
-    let attachments: Vec<_> = meaning(&more(2046, groups)).network_attachments().collect();
-    assert_eq!((attachments.len(), attachments[2047].1), (2048, FIRST_NETWORK + 2047));
-    let told = refusal(&more(2047, groups));
-    assert_eq!(told.as_deref(), Some("more than 2048 virtual networks with groups"));
+    assert_eq!(refusal(&more(3998, groups)), None);
+    let attachments: Vec<_> = meaning(&more(3998, groups)).network_attachments().collect();
+    assert_eq!((attachments.len(), attachments[3999].1), (4000, FIRST_NETWORK + 3999));
+    let told = refusal(&more(3999, groups));
+    assert_eq!(told.as_deref(), Some("more than 4000 virtual networks with groups"));
 
     let entrances = |count: u32| {
         let all: Vec<String> = (1..=count).map(|n| format!("\"198.51.100.{n}\"")).collect();

@@ -1,15 +1,16 @@
-//! Slots of ports and netdevs. A port keeps its slot as long as it is there, whatever other ports
-//! come and go: counters, policies, neighbours and packets that wait name it by its slot. A port is
-//! the same one as long as its name, its netdev and its VLAN id are; a netdev, as long as its name
-//! is.
+//! Slots of ports, netdevs, and virtual networks with groups. A port keeps its slot whatever other
+//! ports come and go: counters, policies, connections, neighbours and packets that wait name the
+//! port by its slot. Name, netdev and VLAN id identify a port; the name identifies a netdev, the VNI
+//! a virtual network.
 //!
-//! Every compiled configuration holds the slots of its ports. No slot is given to another port
-//! before all configurations that hold it are gone. The one that workers walk by is held until they
-//! all have gone over to the next, so two snapshots that follow each other never mean two ports by
-//! one slot.
+//! Every compiled configuration holds its slots. A slot is assigned again only after all
+//! configurations that hold the slot are gone. The configuration of the workers is held until all
+//! workers have gone over to the next, so two snapshots that follow each other never mean two ports,
+//! or two networks, by one slot.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use config::validated::IngressPorts;
@@ -53,8 +54,10 @@ impl PortSlots {
     /// port gets the lowest free one. `None`: no slot is free.
     fn beside(config: &Validated, held: &[Arc<PortSlots>]) -> Option<PortSlots> {
         let rows = || held.iter().flat_map(|slots| &slots.rows);
-        let mut ports = Slots::of(rows().map(|row| (row.key.clone(), row.port.0)));
-        let mut netdevs = Slots::of(rows().map(|row| (row.key.netdev.clone(), row.netdev.0)));
+        let mut ports =
+            Slots::of(rows().map(|row| (row.key.clone(), row.port.0)), 0..FIRST_NETWORK - 1);
+        let mut netdevs =
+            Slots::of(rows().map(|row| (row.key.netdev.clone(), row.netdev.0)), 0..u16::MAX);
         let configured = config.ports.iter().map(|port| PortKey {
             name: port.name.clone(),
             netdev: port.netdev.clone(),
@@ -67,8 +70,7 @@ impl PortSlots {
         };
         let rows = configured.chain([host]).map(row).collect::<Option<_>>()?;
         let known = held.iter().flat_map(|slots| slots.networks.iter().copied());
-        let mut numbers = Slots::of(known);
-        numbers.next = FIRST_NETWORK;
+        let mut numbers = Slots::of(known, FIRST_NETWORK..u16::MAX);
         let number = |(vni, _)| Some((vni, numbers.slot_of(&vni)?));
         let networks = config.network_attachments().map(number).collect::<Option<_>>()?;
         Some(PortSlots { rows, networks })
@@ -157,25 +159,24 @@ impl HeldSlots {
 struct Slots<K> {
     known: HashMap<K, u16>,
     taken: HashSet<u16>,
-    /// All below this one are taken.
-    next: u16,
+    /// Slots that are left; all before the first are taken.
+    left: Range<u16>,
 }
 
 impl<K: Clone + Eq + Hash> Slots<K> {
-    fn of(known: impl Iterator<Item = (K, u16)>) -> Slots<K> {
+    /// Slots of a range, of which some are known.
+    fn of(known: impl Iterator<Item = (K, u16)>, all: Range<u16>) -> Slots<K> {
         let known: HashMap<K, u16> = known.collect();
         let taken = known.values().copied().collect();
-        Slots { known, taken, next: 0 }
+        Slots { known, taken, left: all }
     }
 
-    /// Returns the slot that somebody has, or gives the lowest vacant one. The last number stands
-    /// for none.
+    /// Returns the slot that a key has, or assigns the lowest vacant one. `None`: no slot is vacant.
     fn slot_of(&mut self, key: &K) -> Option<u16> {
         if let Some(slot) = self.known.get(key) {
             return Some(*slot);
         }
-        let slot = (self.next..u16::MAX).find(|slot| !self.taken.contains(slot))?;
-        self.next = slot + 1;
+        let slot = self.left.find(|slot| !self.taken.contains(slot))?;
         self.known.insert(key.clone(), slot);
         Some(slot)
     }

@@ -150,7 +150,7 @@ impl Constant {
 
     #[inline]
     fn zone(self) -> ZoneSlot {
-        ZoneSlot((self.0 >> 32) as u32 & ((1 << (GROUP_SHIFT - 32)) - 1))
+        ZoneSlot((self.0 >> 32) as u16)
     }
 
     fn made_s(self) -> u32 {
@@ -450,10 +450,7 @@ impl Connections {
         (seen_s, now_s): (u32, u32),
         closed: Closed,
     ) -> Inserted {
-        let Some(zone) = self.tally.slot(key.zone()) else {
-            self.tally.refuse(Refusal::TooManyZones);
-            return Inserted::Refused(Refusal::TooManyZones);
-        };
+        let zone = ZoneSlot(key.zone().attachment);
         let width = key.line.width() as u32;
         let share = Share { zone, width, is_half_open: status.is_half_open() };
         let admission = Admission { table: self, key, share, now_s, closed };
@@ -578,16 +575,16 @@ impl Connections {
         self.tally.counts()
     }
 
-    /// Removes the connections of the zone of a port. Returns how many. For a port that no
-    /// worker knows any more: nobody makes another meanwhile. Cost: a look at the whole table,
-    /// unless the zone has no connection.
-    pub fn clear_port(&self, attachment: u16, now_s: u32) -> usize {
-        let zone = Zone { attachment, vni: 0 };
-        match self.tally.of_zone(zone) {
-            Some(counts) if counts.live > 0 => {
-                self.clear(now_s, |connection| connection.zone == zone)
-            }
-            _ => 0,
+    /// Removes the connections of zones whose ports and virtual networks no worker knows any more:
+    /// nobody begins another meanwhile. Returns how many. Cost: a look at the whole table, unless no
+    /// zone has a connection.
+    pub fn clear_zones(&self, zones: Vec<Zone>, now_s: u32) -> usize {
+        let has_some = |zone: &Zone| self.tally.live(ZoneSlot(zone.attachment)) > 0;
+        let mut zones: Vec<Zone> = zones.into_iter().filter(has_some).collect();
+        zones.sort_unstable();
+        match zones.is_empty() {
+            true => 0,
+            false => self.clear(now_s, |it| zones.binary_search(&it.zone).is_ok()),
         }
     }
 

@@ -61,7 +61,9 @@ pub struct VirtualNetwork {
     pub vni: Vni,
     /// The overlay that carries it.
     pub overlay: OverlayId,
-    /// The number under which rules of groups name it; `None`: it has no groups.
+    /// Slot under which rules of groups name the network and its connections are counted, at or
+    /// above [`Zone::FIRST_NETWORK`](crate::connections::Zone::FIRST_NETWORK); `None`: it has no
+    /// groups.
     pub attachment: Option<u16>,
     /// The part of a sender that must be known.
     pub source_check: SourceCheck,
@@ -115,6 +117,11 @@ impl Overlays {
     /// The virtual networks, in no order.
     pub fn networks(&self) -> impl Iterator<Item = &VirtualNetwork> {
         self.networks.values()
+    }
+
+    /// Returns the slot of a network; `None`: the network has no groups, or is not here.
+    pub(crate) fn slot_of(&self, vni: Vni) -> Option<u16> {
+        self.networks.get(&vni)?.attachment
     }
 
     /// The table of endpoints.

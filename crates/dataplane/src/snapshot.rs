@@ -466,6 +466,22 @@ impl Snapshot {
         changes.filter(|(_, _, now)| now.is_none()).map(|(slot, ..)| PortId(slot as u16))
     }
 
+    /// Returns the virtual networks of an earlier snapshot that no longer have their slots.
+    fn networks_gone_since<'s>(&'s self, before: &'s Snapshot) -> impl Iterator<Item = Zone> + 's {
+        let slot = |snapshot: &Snapshot, vni| snapshot.overlays()?.slot_of(vni);
+        let networks = before.overlays().into_iter().flat_map(Overlays::networks);
+        let slots = networks.filter_map(|network| Some((network.vni, network.attachment?)));
+        let gone = slots.filter(move |(vni, held)| slot(self, *vni) != Some(*held));
+        gone.map(|(vni, held)| Zone::of_network(vni, held))
+    }
+
+    /// Returns the zones of an earlier snapshot whose ports and virtual networks no longer have
+    /// their slots.
+    pub fn zones_gone_since<'s>(&'s self, before: &'s Snapshot) -> impl Iterator<Item = Zone> + 's {
+        let ports = self.ports_gone_since(before).map(Zone::of_port);
+        ports.chain(self.networks_gone_since(before))
+    }
+
     /// Returns the port of a slot; `None`: the slot is vacant.
     pub fn find_port(&self, port: PortId) -> Option<&PortInfo> {
         self.ports.infos.get(usize::from(port.0))
@@ -510,8 +526,10 @@ impl Snapshot {
 
     /// Returns a virtual network as connections see it.
     pub(crate) fn gate_of_network(&self, network: &VirtualNetwork) -> Gate {
-        let class = network.attachment.map_or(PortClass(0), |number| self.spd().class(number));
-        Gate { zone: Zone::of_network(network.vni), class }
+        // A network without groups tracks nothing: its zone is a port's that nobody has.
+        let slot = network.attachment.unwrap_or(Zone::FIRST_NETWORK - 1);
+        let class = network.attachment.map_or(PortClass(0), |slot| self.spd().class(slot));
+        Gate { zone: Zone::of_network(network.vni, slot), class }
     }
 
     /// The overlays and virtual networks; `None`: there are none.

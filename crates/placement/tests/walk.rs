@@ -387,10 +387,18 @@ fn empty(residents: &mut Residents<Arc<Tier>>, now: &Cell<u64>) -> Result<u64, T
 /// A frame, and whether the verdict on its flow is placed before.
 type Judged = (Draft, bool);
 
+/// The zone of a virtual network that has groups, or of one that is not there.
+fn zone_of(snapshot: &Snapshot, number: u32) -> Zone {
+    let mut networks = snapshot.overlays().into_iter().flat_map(|of| of.networks());
+    let network = networks.find(|network| network.vni == vni(number));
+    let slot = network.and_then(|network| network.attachment);
+    Zone::of_network(vni(number), slot.unwrap_or(u16::MAX))
+}
+
 /// Has the walk see, where connections are tracked, a packet of a flow, and an answer to it.
 fn establish(snapshot: &Snapshot, draft: &Draft, flow: FlowKey) {
     let _ = walked(snapshot, &draft.bytes());
-    let (zone, now_s) = (Zone::of_network(vni(flow.vni)), (WALK_NS / 1_000_000_000) as u32);
+    let (zone, now_s) = (zone_of(snapshot, flow.vni), (WALK_NS / 1_000_000_000) as u32);
     let (connections, key) = (snapshot.connections().unwrap(), Key::of(&flow.flow(), zone));
     let Some((found, key)) = key.and_then(|key| Some((connections.find(&key, now_s)?, key))) else {
         return;

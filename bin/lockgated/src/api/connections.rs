@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use api::v1;
 use config::{ConnectionFilter, connection_state};
+use dataplane::Snapshot;
 use dataplane::connections::{self, Connections, End, Place, Refusal, ZoneOwner};
-use dataplane::{PortId, Snapshot};
 use policy::selector::protocol_text;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tonic::Status;
@@ -80,7 +80,7 @@ pub(crate) fn port_name<'s>(
     snapshot: &'s Snapshot,
     connection: &connections::Connection,
 ) -> Option<&'s str> {
-    let slot = PortId(connection.zone.attachment);
+    let ZoneOwner::Port(slot) = connection.zone.owner() else { return None };
     snapshot.find_port(slot).map(|port| port.name.as_str())
 }
 
@@ -135,7 +135,6 @@ pub(crate) fn totals(table: &Connections) -> v1::ConnectionTable {
         expired: counts.expired,
         replaced: counts.replaced,
         refused: refused
-            .filter(|(bound, count)| *bound != Refusal::TooManyZones || *count > 0)
             .map(|(bound, count)| v1::RefusedConnections { bound: bound.name().into(), count })
             .collect(),
     }

@@ -1,19 +1,21 @@
-//! Removes connections that a snapshot's successors must not meet.
+//! Removes connections that later snapshots must not meet.
 
 use std::sync::Arc;
 
 use dataplane::Snapshot;
+use dataplane::connections::Zone;
 
 use super::Gateway;
 use crate::clock;
 use crate::worker::WorkerGone;
 
-/// Removes, after every worker has gone over from `before` to `snapshot`, the connections of ports
-/// that went: until another port has such a slot, there is a snapshot without one. Removes all if
-/// generations began anew: a judgement from before could look like one of now.
+/// Removes the connections of ports and virtual networks that went, after every worker has gone
+/// over from `before` to `snapshot`. Until another port or network has such a slot, there is a
+/// snapshot without one. Removes all connections if generations began anew: a judgement from before
+/// could look like one of now.
 pub(super) async fn clear_outdated(before: &Snapshot, snapshot: Arc<Snapshot>) {
     let began_anew = before.spd().wraps() != snapshot.spd().wraps();
-    let gone: Vec<u16> = snapshot.ports_gone_since(before).map(|port| port.0).collect();
+    let gone: Vec<Zone> = snapshot.zones_gone_since(before).collect();
     if snapshot.connections().is_none() || !began_anew && gone.is_empty() {
         return;
     }
@@ -22,9 +24,7 @@ pub(super) async fn clear_outdated(before: &Snapshot, snapshot: Arc<Snapshot>) {
         let Some(connections) = snapshot.connections() else { return };
         match began_anew {
             true => _ = connections.clear(clock::now_s(), |_| true),
-            false => gone.iter().for_each(|port| {
-                connections.clear_port(*port, clock::now_s());
-            }),
+            false => _ = connections.clear_zones(gone, clock::now_s()),
         }
     };
     if let Err(panic) = tokio::task::spawn_blocking(clear).await {

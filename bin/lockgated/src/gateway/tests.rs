@@ -240,7 +240,7 @@ fn connections_of_a_port_go_with_it_and_no_other_ones() {
     };
     let live = |lab: &Lab| {
         let table = lab.gateway.snapshot.connections().unwrap();
-        table.zones().map(|zone| zone.zone.attachment).collect::<Vec<_>>()
+        table.zones().map(|zone| zone.attachment).collect::<Vec<_>>()
     };
     let [second, third] = [2, 3].map(|number| connect(&lab, number).unwrap());
     assert_eq!(live(&lab), [second.0, third.0]);
@@ -255,6 +255,51 @@ fn connections_of_a_port_go_with_it_and_no_other_ones() {
     // A change that is refused costs the ports nothing that stay.
     let _ = lab.apply_text(&text(&[3, 2]), Some(5));
     assert!(live(&lab).contains(&third.0));
+}
+
+// dataplane 9
+#[test]
+fn connections_of_a_virtual_network_go_with_it_and_its_slot_comes_back() {
+    let network = |vni: u32| format!("[vni.{vni}]\noverlay = \"fab\"\ngroups_in = [\"web\"]\n");
+    let text = |networks: &[u32]| {
+        let networks: String = networks.iter().map(|vni| network(*vni)).collect();
+        format!(
+            "{}[port.fab]\nnetdev = \"eth2\"\nside = \"protected\"\n\
+             addresses = [\"10.1.0.1/24\"]\n[overlay.fab]\nkind = \"vxlan\"\nport = \"fab\"\n\
+             entrances = [\"10.1.0.1\"]\n{networks}[group.web]\n[[rule]]\ngroup = \"web\"\n\
+             action = \"reflect\"\nfrom = [\"any\"]\nto = [\"any\"]\n[connections]\nmax = 256\n",
+            Config::small().text()
+        )
+    };
+    let mut lab = Lab::new(&Config::small());
+    let connect = |lab: &Lab, number: u32| {
+        let mut networks = lab.gateway.snapshot.overlays().unwrap().networks();
+        let slot = networks.find(|network| network.vni.get() == number)?.attachment?;
+        let upper = Upper::Ports { source: 4000, destination: 80 };
+        let (source, destination) = (0x0a00_0001, 0x0a00_0002);
+        let flow =
+            Flow { family: Family::V4, source, destination, protocol: 17, upper, opens: false };
+        let key = Key::of(&flow, Zone { attachment: slot, vni: number }).unwrap();
+        let table = lab.gateway.snapshot.connections().unwrap();
+        table.insert(&key, Shown::Udp, Judgement::UNKNOWN, crate::clock::now_s());
+        Some(slot)
+    };
+    let live = |lab: &Lab| {
+        let table = lab.gateway.snapshot.connections().unwrap();
+        table.zones().map(|zone| zone.attachment).collect::<Vec<_>>()
+    };
+    let mut used = BTreeSet::new();
+    lab.apply_text(&text(&[7]), None).unwrap();
+    let stays = connect(&lab, 7).unwrap();
+    for vni in 100..110 {
+        lab.apply_text(&text(&[7, vni]), None).unwrap();
+        assert_eq!(live(&lab), [stays], "the slot has nothing of the network before");
+        let slot = connect(&lab, vni).unwrap();
+        assert_eq!(live(&lab).len(), 2);
+        used.insert(slot);
+    }
+    assert!(used.iter().all(|slot| *slot >= Zone::FIRST_NETWORK && *slot != stays));
+    assert!(used.len() <= 3, "slots come back: {used:?}");
 }
 
 #[test]

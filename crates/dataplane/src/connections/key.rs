@@ -33,15 +33,16 @@ const KIND_SHIFT: u32 = 40;
 /// The realm of a connection: those of two zones never meet, whatever their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Zone {
-    /// The port whose rule let the connection begin; [`Zone::NETWORK`]: a virtual network's.
+    /// Slot of the port, or of the virtual network ([`Zone::FIRST_NETWORK`] and above), whose rule
+    /// let the connection begin. The control plane assigns slots and quarantines them.
     pub attachment: u16,
-    /// The virtual network, 24 bits; 0 for a port.
+    /// VNI, 24 bits; 0 for a port.
     pub vni: u32,
 }
 
 impl Zone {
-    /// The attachment of all virtual networks. No port has this number.
-    pub const NETWORK: u16 = u16::MAX;
+    /// Lowest slot of a virtual network. All slots of ports are lower.
+    pub const FIRST_NETWORK: u16 = 0x8000;
 
     /// The zone of a port.
     #[inline]
@@ -49,17 +50,17 @@ impl Zone {
         Zone { attachment: port.0, vni: 0 }
     }
 
-    /// The zone of a virtual network.
+    /// The zone of a virtual network in a slot.
     #[inline]
-    pub const fn of_network(vni: Vni) -> Zone {
-        Zone { attachment: Zone::NETWORK, vni: vni.get() }
+    pub const fn of_network(vni: Vni, slot: u16) -> Zone {
+        Zone { attachment: slot, vni: vni.get() }
     }
 
     /// Returns the port, or the virtual network, whose zone it is.
     pub const fn owner(self) -> ZoneOwner {
-        match (self.attachment, Vni::new(self.vni)) {
-            (Zone::NETWORK, Some(vni)) => ZoneOwner::Network(vni),
-            (port, _) => ZoneOwner::Port(PortId(port)),
+        match Vni::new(self.vni) {
+            Some(vni) if self.attachment >= Zone::FIRST_NETWORK => ZoneOwner::Network(vni),
+            _ => ZoneOwner::Port(PortId(self.attachment)),
         }
     }
 

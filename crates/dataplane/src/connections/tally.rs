@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::key::Zone;
-
 /// The bound that refused a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -16,18 +14,15 @@ pub enum Refusal {
     ZoneLimit,
     /// The zone has as many half-open connections as it may have.
     ZoneHalfOpenLimit,
-    /// There are more zones than the table was made for.
-    TooManyZones,
 }
 
 impl Refusal {
     /// All bounds.
-    pub const ALL: [Refusal; 5] = [
+    pub const ALL: [Refusal; 4] = [
         Refusal::TableFull,
         Refusal::HalfOpenLimit,
         Refusal::ZoneLimit,
         Refusal::ZoneHalfOpenLimit,
-        Refusal::TooManyZones,
     ];
 
     /// The bound's name, as operators see it.
@@ -37,7 +32,6 @@ impl Refusal {
             Refusal::HalfOpenLimit => "half_open",
             Refusal::ZoneLimit => "per_port",
             Refusal::ZoneHalfOpenLimit => "half_open_per_port",
-            Refusal::TooManyZones => "zones",
         }
     }
 
@@ -57,8 +51,6 @@ pub struct Limits {
     pub per_zone: u32,
     /// Half-open connections of a zone.
     pub half_open_per_zone: u32,
-    /// Zones of virtual networks that are counted. Each port has a place for its zone.
-    pub zones: u32,
 }
 
 impl Limits {
@@ -67,15 +59,15 @@ impl Limits {
     pub fn of(max: u32) -> Limits {
         let max = max.max(2);
         let half_open = (max / 4).max(2);
-        Limits { max, half_open, per_zone: max, half_open_per_zone: half_open / 2, zones: 1024 }
+        Limits { max, half_open, per_zone: max, half_open_per_zone: half_open / 2 }
     }
 }
 
 /// Counts of a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneCounts {
-    /// The zone.
-    pub zone: Zone,
+    /// Slot of the port or virtual network.
+    pub attachment: u16,
     /// Connections, half-open ones among them.
     pub live: u32,
     /// Half-open connections.
@@ -96,15 +88,15 @@ pub struct TableCounts {
     /// Connections that gave way to others before their time-out: half-open or closed ones.
     pub replaced: u64,
     /// Connections that were refused, by bound, in the order of [`Refusal::ALL`].
-    pub refused: [u64; 5],
+    pub refused: [u64; Refusal::ALL.len()],
 }
 
-/// Zones of ports: a port has a number of 16 bits.
-const PORTS: usize = 1 << 16;
+/// Slots of zones: ports and virtual networks have numbers of 16 bits.
+const ZONES: usize = 1 << 16;
 
-/// Place of a zone's counts: a port, or behind all ports a place in the list of other zones.
+/// Slot of a port or virtual network, under which the connections of its zone are counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ZoneSlot(pub(super) u32);
+pub(super) struct ZoneSlot(pub(super) u16);
 
 /// Two counts in one word: all, and half-open ones.
 #[derive(Default)]
@@ -150,16 +142,6 @@ enum Exceeded {
     HalfOpen,
 }
 
-#[derive(Default)]
-struct ZoneEntry {
-    /// The zone's word and [`TAKEN`]; 0 for none.
-    zone: AtomicU64,
-    counts: Pair,
-}
-
-/// Set in the word of a place that has a zone.
-const TAKEN: u64 = 1 << 63;
-
 /// The counts.
 pub(super) struct Tally {
     pub(super) limits: Limits,
@@ -167,11 +149,9 @@ pub(super) struct Tally {
     pub(super) made: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) replaced: AtomicU64,
-    refused: [AtomicU64; 5],
-    /// Of the zones of ports, by port.
-    ports: Box<[Pair]>,
-    /// Of other zones, by open addressing; a zone keeps its place for ever.
-    zones: Box<[ZoneEntry]>,
+    refused: [AtomicU64; Refusal::ALL.len()],
+    /// By slot.
+    zones: Box<[Pair]>,
 }
 
 /// A connection's part in the counts.
@@ -185,7 +165,6 @@ pub(super) struct Share {
 
 impl Tally {
     pub(super) fn new(limits: Limits) -> Tally {
-        let zones = (limits.zones.max(1) as usize * 2).next_power_of_two().min(PORTS);
         Tally {
             limits,
             lines: Pair::default(),
@@ -193,36 +172,12 @@ impl Tally {
             expired: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
             refused: Default::default(),
-            ports: (0..PORTS).map(|_| Pair::default()).collect(),
-            zones: (0..zones).map(|_| ZoneEntry::default()).collect(),
+            zones: (0..ZONES).map(|_| Pair::default()).collect(),
         }
-    }
-
-    /// The place of a zone, which is given to it now if it has none.
-    pub(super) fn slot(&self, zone: Zone) -> Option<ZoneSlot> {
-        if zone.vni == 0 {
-            return Some(ZoneSlot(zone.attachment.into()));
-        }
-        let (word, mask) = (zone.word() | TAKEN, self.zones.len() - 1);
-        // Zones come from the configuration, not from packets: no secret is needed.
-        let start = (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        for step in 0..self.zones.len() {
-            let at = (start + step) & mask;
-            let place = &self.zones[at].zone;
-            let seen = match place.load(Relaxed) {
-                0 => place.compare_exchange(0, word, Relaxed, Relaxed).unwrap_or_else(|it| it),
-                seen => seen,
-            };
-            if seen == 0 || seen == word {
-                return Some(ZoneSlot((PORTS + at) as u32));
-            }
-        }
-        None
     }
 
     fn pair(&self, slot: ZoneSlot) -> &Pair {
-        let at = slot.0 as usize;
-        self.ports.get(at).unwrap_or_else(|| &self.zones[at - PORTS].counts)
+        &self.zones[usize::from(slot.0)]
     }
 
     pub(super) fn reserve(&self, share: Share) -> Result<(), Refusal> {
@@ -285,20 +240,15 @@ impl Tally {
         }
     }
 
-    /// Counts of a zone.
-    pub(super) fn of_zone(&self, zone: Zone) -> Option<ZoneCounts> {
-        let (live, half_open) = self.pair(self.slot(zone)?).read();
-        Some(ZoneCounts { zone, live, half_open })
+    /// Connections of a zone.
+    pub(super) fn live(&self, slot: ZoneSlot) -> u32 {
+        self.pair(slot).read().0
     }
 
     pub(super) fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
-        let ports = (0..=u16::MAX).zip(&self.ports);
-        let ports = ports.map(|(attachment, counts)| (Zone { attachment, vni: 0 }, counts));
-        let others =
-            self.zones.iter().map(|entry| (Zone::of_word(entry.zone.load(Relaxed)), &entry.counts));
-        ports.chain(others).filter_map(|(zone, counts)| {
+        (0..=u16::MAX).zip(&self.zones).filter_map(|(attachment, counts)| {
             let (live, half_open) = counts.read();
-            (live > 0).then_some(ZoneCounts { zone, live, half_open })
+            (live > 0).then_some(ZoneCounts { attachment, live, half_open })
         })
     }
 }

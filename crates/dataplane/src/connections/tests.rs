@@ -238,7 +238,7 @@ impl Both {
             let lines = all + 1 + usize::from(pair.is_v6);
             match refusal {
                 Refusal::ZoneHalfOpenLimit => {
-                    let counts = self.table.zones().find(|it| it.zone == key.zone());
+                    let counts = self.table.zones().find(|it| it.attachment == pair.zone);
                     let counted = counts.expect("it has one").half_open;
                     assert!(counted == self.limits.half_open_per_zone && counted as usize >= zone);
                 }
@@ -350,7 +350,7 @@ impl Both {
         assert_eq!(counts.lines, lines);
         assert_eq!(counts.half_open_lines as usize, self.half_open_lines());
         for zone in self.table.zones() {
-            let of_zone = |pair: &Pair| pair.zone == zone.zone.attachment;
+            let of_zone = |pair: &Pair| pair.zone == zone.attachment;
             let live = self.model.keys().filter(|it| of_zone(it)).count();
             assert_eq!(
                 (zone.live as usize, zone.half_open as usize),
@@ -369,7 +369,7 @@ proptest! {
         steps in steps(5, false), half_open in 1u32..5, per_zone in 2u32..5,
         half_open_per_zone in 1u32..4, now_s: u32,
     ) {
-        let limits = Limits { max: 4, half_open, per_zone, half_open_per_zone, zones: 2 };
+        let limits = Limits { max: 4, half_open, per_zone, half_open_per_zone };
         Both::new(limits, now_s, true).run(&steps);
     }
 
@@ -660,4 +660,38 @@ fn work(table: &Connections, pair: Pair, random: &mut Random, now_s: u32) -> u64
         (None, _) => drop(table.insert(&key, shown, judgement(1), now_s)),
     }
     0
+}
+
+/// The key of a SYN of a host behind a zone, to one server.
+fn syn(attachment: u16, vni: u32, host: u32) -> Key {
+    let upper = Upper::Ports { source: 1024 + (host % 60_000) as u16, destination: 80 };
+    let (source, destination) = (0x0a01_0000 + u128::from(host), 0x0a00_0001);
+    let flow = Flow { family: Family::V4, source, destination, protocol: 6, upper, opens: true };
+    Key::of(&flow, Zone { attachment, vni }).expect("ports")
+}
+
+fn begin(table: &Connections, key: &Key, now_s: u32) -> Inserted {
+    table.insert(key, Shown::Tcp(Syn), judgement(1), now_s)
+}
+
+// dataplane 9
+#[test]
+fn more_virtual_networks_come_and_go_than_there_are_slots() {
+    let table = Connections::new(Limits::of(1 << 14), Timeouts::default(), SECRET);
+    for (round, now_s) in (0..3).zip([100, 200, 300]) {
+        for network in 0..4000 {
+            let vni = round * 4000 + network;
+            let key = syn(Zone::FIRST_NETWORK + network as u16, vni, 1);
+            let begun = begin(&table, &key, now_s);
+            assert!(matches!(begun, Inserted::New(_)), "{vni}: {begun:?}");
+        }
+        let zones: Vec<_> = table.zones().map(|it| it.attachment).collect();
+        assert_eq!(zones.len(), 4000, "counts of a slot are of its network alone");
+        let gone = (0..4000).map(|network| Zone {
+            attachment: Zone::FIRST_NETWORK + network as u16,
+            vni: round * 4000 + network,
+        });
+        assert_eq!(table.clear_zones(gone.collect(), now_s), 4000);
+        assert_eq!(table.zones().count(), 0);
+    }
 }
