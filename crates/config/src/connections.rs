@@ -14,8 +14,8 @@ pub const MAX_CONNECTIONS: u32 = 1 << 24;
 /// Longest time-out, seconds: 30 days.
 pub const MAX_TIMEOUT_S: u32 = 30 * 24 * 3600;
 
-/// Bytes of the table for each connection.
-const CONNECTION_BYTES: u64 = 128;
+/// Bytes of the table for each connection, with the order of a quarter that is half-open.
+const CONNECTION_BYTES: u64 = 132;
 
 /// Settings of the table of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +77,7 @@ pub(crate) fn timeout_fields(timeouts: &mut Timeouts) -> [&mut u32; 10] {
 impl ConnectionSettings {
     /// Bytes of the table.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.limits.max) * CONNECTION_BYTES
+        self.limits.table_bytes()
     }
 
     /// Returns the largest number of connections whose table fits into this many bytes.

@@ -515,7 +515,7 @@ sections! {
         "per_port" Either Words("`max`"),
             "connections that the rules of one port or virtual network let begin, 1 … `max`"
         "half_open" Either Words("a quarter of `max`"),
-            "connections in all that only one end has shown to want, 2 … `max`"
+            "connections in all that only one end has shown to want, 2 … `max`; 16 to 32 bytes each"
         "half_open_per_port" Either Words("half of `half_open`"),
             "such connections that the rules of one port or virtual network let begin, 1 … \
              `half_open`"

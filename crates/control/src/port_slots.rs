@@ -1,12 +1,12 @@
 //! Slots of ports, netdevs, and virtual networks with groups. A port keeps its slot whatever other
-//! ports come and go: counters, policies, connections, neighbours and packets that wait name the
-//! port by its slot. Name, netdev and VLAN id identify a port; the name identifies a netdev, the VNI
-//! a virtual network.
+//! ports come and go: counters, policies, connections, neighbours and waiting packets name the port
+//! by its slot. Name, netdev and VLAN id identify a port; the name identifies a netdev, the VNI a
+//! virtual network.
 //!
 //! Every compiled configuration holds its slots. A slot is assigned again only after all
-//! configurations that hold the slot are gone. The configuration of the workers is held until all
-//! workers have gone over to the next, so two snapshots that follow each other never mean two ports,
-//! or two networks, by one slot.
+//! configurations with this slot are gone. The configuration of the workers is held until all
+//! workers have gone over to the next, so two neighbouring snapshots never mean two ports, or two
+//! networks, by one slot.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -171,7 +171,7 @@ impl<K: Clone + Eq + Hash> Slots<K> {
         Slots { known, taken, left: all }
     }
 
-    /// Returns the slot that a key has, or assigns the lowest vacant one. `None`: no slot is vacant.
+    /// Returns the slot of a key, or assigns the lowest vacant one. `None`: no slot is vacant.
     fn slot_of(&mut self, key: &K) -> Option<u16> {
         if let Some(slot) = self.known.get(key) {
             return Some(*slot);

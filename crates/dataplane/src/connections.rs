@@ -10,6 +10,8 @@
 //! | `below` | connections whose packets a lower tier passes |
 //! | `changes` | how often connections were changed, so that they need not be looked at |
 //! | `tally` | counts and bounds |
+//! | `half_open` | half-open connections in order of beginning |
+//! | `eviction` | room under a bound: connections that give way or are over |
 //!
 //! # Place
 //!
@@ -28,19 +30,24 @@
 //! # What gives way
 //!
 //! Half-open connections have at most a quarter of the table and a share of each zone, unless the
-//! limits say otherwise. If a bound is reached, the oldest half-open one in the two buckets of the
-//! new key gives way (of the same zone, if it is the zone's bound). If there is none, the new one
-//! is refused and counted. An assured connection gives way to nobody before its time-out.
+//! limits say otherwise. At a bound the oldest half-open connection gives way, of the same zone if
+//! the bound is the zone's (`half_open`; a search reads at most 512 slots). If there is none, the
+//! next 16 lines of the table are swept. If no connection of these lines is over, the new one is
+//! refused and counted. If both buckets of a new key are full, the oldest half-open connection in
+//! the buckets gives way. An assured connection gives way to nobody before its time-out.
 //!
 //! # Time
 //!
 //! Seconds of any clock that goes forward, as an argument. A connection whose time-out has passed
-//! is not found any more; [`sweep`](Connections::sweep) removes it, or whoever needs its place.
+//! is not found any more. [`sweep`](Connections::sweep) removes the connection, or an insertion
+//! does, for its place or before a refusal.
 //!
 //! Not here: rules (they say what a first packet may do), packets, fragments.
 
 mod below;
 mod changes;
+mod eviction;
+mod half_open;
 mod key;
 mod lines;
 #[cfg(test)]
@@ -50,7 +57,7 @@ mod steady;
 mod tally;
 
 use std::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -65,8 +72,10 @@ pub(crate) use key::{EchoMessage, Gate};
 pub use key::{End, Key, Zone, ZoneOwner};
 pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 
+use eviction::Eviction;
+use half_open::{HalfOpenEntry, HalfOpenRing, RingSlot};
 use key::{KEY, Originator};
-use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals};
+use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals, RemovedTenant};
 use state_word::StateWord;
 use steady::Steady;
 pub(crate) use steady::{EventClass, FlowHead, KeyColumn, KeyWords, SteadyConnection};
@@ -244,6 +253,11 @@ pub struct Connections {
     lines: Lines<AtomicU64, KEY, VALUE, BUCKET>,
     hash: KeyedHash,
     tally: Tally,
+    half_open: HalfOpenRing<AtomicU64>,
+    /// Ring position for the search of the oldest half-open connection of all zones.
+    hand: AtomicU64,
+    /// Next line to sweep before a refusal.
+    reclaiming: AtomicUsize,
     timeouts: Timeouts,
     steady: Steady,
     changes: Changes,
@@ -256,16 +270,19 @@ pub struct Connections {
 static NEXT_TABLE: AtomicU64 = AtomicU64::new(1);
 
 impl Connections {
-    /// An empty table, whose memory is taken at once: 128 bytes for each connection of
-    /// [`Limits::max`].
+    /// An empty table, whose memory is taken at once: [`Limits::table_bytes`].
     pub fn new(limits: Limits, timeouts: Timeouts, secret: &Secret) -> Connections {
         let lines = limits.max as usize * LINES_A_CONNECTION;
+        let slots = half_open::slots_for(limits.half_open);
         // Two buckets that lie beside each other are one for a connection of IPv6.
         let buckets = lines.div_ceil(2 * BUCKET).max(1) * 2;
         Connections {
             lines: Lines::new(buckets),
             hash: KeyedHash::new(secret),
             tally: Tally::new(limits),
+            half_open: HalfOpenRing::new(slots),
+            hand: AtomicU64::new(0),
+            reclaiming: AtomicUsize::new(0),
             steady: Steady::new(&timeouts),
             timeouts,
             changes: Changes::new(secret),
@@ -285,9 +302,9 @@ impl Connections {
         self.clearings.load(Acquire)
     }
 
-    /// Bytes of the lines.
+    /// Bytes of the lines, and of the order of half-open connections.
     pub fn bytes(&self) -> usize {
-        self.lines.len() * 64
+        self.lines.len() * 64 + self.half_open.bytes()
     }
 
     /// Lines of the table.
@@ -356,12 +373,16 @@ impl Connections {
         let width = key.line.width() as u32;
         // The last of what these say holds: others may interfere.
         let (mut said, mut zone, mut reserved) = (Observed::Gone, None, None);
+        let mut slot = RingSlot::NONE;
         let changed = self.lines.update(place.0 as usize, &key.line, |word, constant| {
             let constant = Constant(constant);
             let (new, what) = self.observed(key, word, constant, shown, now_s);
             (said, zone) = (what, Some(constant.zone()));
+            if word.is_half_open() && !new.is_half_open() {
+                slot = RingSlot(self.lines.note(place.0 as usize));
+            }
             if new.is_half_open() && !word.is_half_open() && reserved.is_none() {
-                match self.tally.reserve_half_open(constant.zone(), width) {
+                match self.reserve_half_open(constant.zone(), width, now_s) {
                     Ok(()) => reserved = zone,
                     Err(refusal) => {
                         said = Observed::Refused(refusal);
@@ -372,9 +393,16 @@ impl Connections {
             Some(new)
         });
         let was_and_is = changed.map(|(was, is)| (was.is_half_open(), is.is_half_open()));
+        let entry = |zone| HalfOpenEntry { line: place.0, zone };
         let no_more = match was_and_is {
-            Some((true, false)) => zone,
-            Some((false, true)) => None,
+            Some((true, false)) => zone.inspect(|zone| {
+                self.half_open.remove(slot, entry(*zone));
+            }),
+            Some((false, true)) => {
+                let slot = zone.map_or(RingSlot::NONE, |zone| self.enlist(entry(zone)));
+                self.lines.set_note(place.0 as usize, slot.0);
+                None
+            }
             _ => reserved,
         };
         if let Some(zone) = no_more {
@@ -500,24 +528,32 @@ impl Connections {
         for _ in 0..lines.min(stripe.end - stripe.first) {
             let at = stripe.next;
             stripe.next = if at + 1 < stripe.end { at + 1 } else { stripe.first };
-            let word = self.lines.word(at);
-            let is_over = |word| self.is_expired(word, now_s);
-            if is_over(word) && self.lines.remove(at, word, &Removal(self), is_over) {
-                removed += 1;
-            }
+            removed += usize::from(self.expire(at, now_s));
         }
         self.tally.expired.fetch_add(removed as u64, Relaxed);
         removed
     }
 
-    /// Removes the connections that a filter names. Returns how many. A connection that is made
-    /// meanwhile may stay.
+    /// Removes the connection in a line if its time-out has passed. False: nothing was removed.
+    #[inline]
+    fn expire(&self, at: usize, now_s: u32) -> bool {
+        let word = self.lines.word(at);
+        let is_over = |word| self.is_expired(word, now_s);
+        is_over(word) && self.lines.remove(at, word, &Removal(self), is_over)
+    }
+
+    /// Removes the connections of a filter, and returns their number. A connection that begins
+    /// meanwhile may stay. Expired connections are removed as well, without being counted.
     pub fn clear(&self, now_s: u32, filter: impl Fn(&Connection) -> bool) -> usize {
-        let lines = (0..self.lines.len()).filter(|at| {
-            let connection = self.connection(*at, now_s);
-            connection.is_some_and(|it| filter(&it) && self.remove(it.place, &it.key))
-        });
-        let removed = lines.count();
+        let (mut removed, mut expired) = (0, 0);
+        for at in 0..self.lines.len() {
+            let connection = self.connection(at, now_s);
+            let is_removed =
+                connection.is_some_and(|it| filter(&it) && self.remove(it.place, &it.key));
+            removed += usize::from(is_removed);
+            expired += u64::from(!is_removed && self.expire(at, now_s));
+        }
+        self.tally.expired.fetch_add(expired, Relaxed);
         self.clearings.fetch_add(1, Release);
         removed
     }
@@ -575,9 +611,9 @@ impl Connections {
         self.tally.counts()
     }
 
-    /// Removes the connections of zones whose ports and virtual networks no worker knows any more:
-    /// nobody begins another meanwhile. Returns how many. Cost: a look at the whole table, unless no
-    /// zone has a connection.
+    /// Removes the connections of zones, and returns their number. No worker knows the ports and
+    /// virtual networks of these zones any more, so none begins meanwhile. Cost: one pass over the
+    /// table, unless no zone has a connection.
     pub fn clear_zones(&self, zones: Vec<Zone>, now_s: u32) -> usize {
         let has_some = |zone: &Zone| self.tally.live(ZoneSlot(zone.attachment)) > 0;
         let mut zones: Vec<Zone> = zones.into_iter().filter(has_some).collect();
@@ -613,10 +649,15 @@ enum Closed {
 struct Removal<'a>(&'a Connections);
 
 impl Removals for Removal<'_> {
-    fn removed(&self, word: StateWord, constant: u64, width: usize) {
+    fn removed(&self, tenant: RemovedTenant) {
+        let RemovedTenant { at, word, constant, note, width } = tenant;
         let (is_half_open, constant) = (word.is_half_open(), Constant(constant));
         let share = Share { zone: constant.zone(), width: width as u32, is_half_open };
         self.0.tally.give_back(share);
+        if is_half_open {
+            let entry = HalfOpenEntry { line: at as u32, zone: share.zone };
+            self.0.half_open.remove(RingSlot(note), entry);
+        }
         if self.0.steady.may_be_marked(word) {
             self.0.changes.count(constant.group());
         }
@@ -633,12 +674,8 @@ struct Admission<'a> {
 }
 
 impl Removals for Admission<'_> {
-    fn removed(&self, word: StateWord, constant: u64, width: usize) {
-        Removal(self.table).removed(word, constant, width);
-        let tally = &self.table.tally;
-        let is_expired = self.table.is_expired(word, self.now_s);
-        let count = if is_expired { &tally.expired } else { &tally.replaced };
-        count.fetch_add(1, Relaxed);
+    fn removed(&self, tenant: RemovedTenant) {
+        Eviction { table: self.table, now_s: self.now_s }.removed(tenant);
     }
 }
 
@@ -647,20 +684,22 @@ impl Bounds for Admission<'_> {
     const FULL: Refusal = Refusal::TableFull;
 
     fn reserve(&self) -> Result<(), Refusal> {
-        self.table.tally.reserve(self.share)
+        self.table.reserve(self.share, self.now_s)
     }
 
     fn give_back(&self) {
         self.table.tally.give_back(self.share);
     }
 
-    fn readiness(&self, word: StateWord, constant: u64, cause: Refusal) -> Option<u32> {
-        if cause.is_of_zone() && Constant(constant).zone() != self.share.zone {
-            None
-        } else if self.table.is_expired(word, self.now_s) {
-            Some(u32::MAX)
-        } else {
-            word.is_half_open().then(|| word.age_s(self.now_s))
+    fn note(&self, at: usize) -> u64 {
+        let entry = HalfOpenEntry { line: at as u32, zone: self.share.zone };
+        if self.share.is_half_open { self.table.enlist(entry).0 } else { RingSlot::NONE.0 }
+    }
+
+    fn readiness(&self, word: StateWord) -> Option<u32> {
+        match self.table.is_expired(word, self.now_s) {
+            true => Some(u32::MAX),
+            false => word.is_half_open().then(|| word.age_s(self.now_s)),
         }
     }
 

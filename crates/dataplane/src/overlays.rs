@@ -61,9 +61,8 @@ pub struct VirtualNetwork {
     pub vni: Vni,
     /// The overlay that carries it.
     pub overlay: OverlayId,
-    /// Slot under which rules of groups name the network and its connections are counted, at or
-    /// above [`Zone::FIRST_NETWORK`](crate::connections::Zone::FIRST_NETWORK); `None`: it has no
-    /// groups.
+    /// Slot of the network in rules of groups and in counts of connections, at or above
+    /// [`Zone::FIRST_NETWORK`](crate::connections::Zone::FIRST_NETWORK); `None`: no groups.
     pub attachment: Option<u16>,
     /// The part of a sender that must be known.
     pub source_check: SourceCheck,

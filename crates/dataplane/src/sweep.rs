@@ -1,16 +1,20 @@
-//! The sweep of the connection table: each worker looks at a part of it, a few lines at a time, and
-//! removes connections whose time-out has passed. No thread of its own does that, and no packet
-//! depends on it: a connection that is over is not found any more.
+//! The sweep of the connection table: each worker reads a part of the table, some lines at a time,
+//! and removes expired connections. No packet depends on the sweep: lookups ignore expired
+//! connections, and an insertion sweeps some lines before its refusal.
 
 use crate::connections::{Connections, Stripe};
 use crate::worker_share::WorkerShare;
 
 /// Time between two steps.
-pub const EVERY_NS: u64 = 10_000_000;
+pub const EVERY_NS: u64 = 2_500_000;
 /// Steps of a round over the worker's part: 16 seconds.
-const STEPS: usize = 1600;
-/// Lines of a step at most: a round over a larger part takes longer.
-const MOST_LINES: usize = 1024;
+const STEPS: usize = 6400;
+/// Lines of a step at most, 256 KiB. The largest table of one worker takes 8192 such steps: 21
+/// seconds.
+const MOST_LINES: usize = 4096;
+/// Lines of the largest table: two for each of 16 Mi connections.
+const MOST_LINES_OF_TABLE: usize = 32 << 20;
+const _: () = assert!(MOST_LINES_OF_TABLE / MOST_LINES * EVERY_NS as usize <= 21_000_000_000);
 
 /// Lines of a table at which one of `workers` workers looks in a step.
 pub const fn lines_a_step(lines: usize, workers: usize) -> usize {
@@ -56,6 +60,16 @@ mod tests {
 
     use super::*;
     use crate::connections::{Judgement, Key, Limits, Zone};
+
+    #[test]
+    fn one_worker_goes_round_the_largest_table_in_21_seconds() {
+        for lines in [8, 1 << 19, 10 << 20, MOST_LINES_OF_TABLE] {
+            let step = lines_a_step(lines, 1);
+            assert!(step <= MOST_LINES, "a step is bounded");
+            let round_ns = lines.div_ceil(step) as u64 * EVERY_NS;
+            assert!(round_ns <= 21_000_000_000, "{lines} lines take {round_ns} ns");
+        }
+    }
 
     #[test]
     fn two_workers_sweep_the_whole_table_in_a_round() {

@@ -387,7 +387,7 @@ fn empty(residents: &mut Residents<Arc<Tier>>, now: &Cell<u64>) -> Result<u64, T
 /// A frame, and whether the verdict on its flow is placed before.
 type Judged = (Draft, bool);
 
-/// The zone of a virtual network that has groups, or of one that is not there.
+/// Zone of a virtual network with groups, or of none.
 fn zone_of(snapshot: &Snapshot, number: u32) -> Zone {
     let mut networks = snapshot.overlays().into_iter().flat_map(|of| of.networks());
     let network = networks.find(|network| network.vni == vni(number));

@@ -263,8 +263,7 @@ const LEGEND: &str = "\
     time.\n\
     beside: time of both, over the established packets alone. rate kept: alone over beside. \
     ns a SYN: what a SYN adds.\n\
-    At half_open_per_port some SYNs replace the oldest half-open connection in their way; the \
-    others are refused.";
+    At half_open_per_port each SYN replaces the oldest half-open connection.";
 
 /// Formats the rows, a table for each kind of work, then the goals.
 pub(super) fn tables(figures: &[Figures]) -> Vec<String> {

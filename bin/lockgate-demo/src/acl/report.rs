@@ -66,6 +66,8 @@ pub(super) struct ConnectionsReport {
     pub(super) live: u64,
     pub(super) half_open: u64,
     pub(super) half_open_max: u64,
+    /// Connections that gave way to others.
+    pub(super) replaced: u64,
     /// By all bounds together.
     pub(super) refused: u64,
 }
@@ -80,6 +82,7 @@ impl ConnectionsReport {
             live: number(&table["live"]),
             half_open: number(&table["half_open"]),
             half_open_max: number(&table["half_open_max"]),
+            replaced: number(&table["replaced"]),
             refused: refused.iter().map(|bound| number(&bound["count"])).sum(),
         }
     }
@@ -141,10 +144,11 @@ impl AclReport {
             Some(packets) => format!("Ledgers: out of balance by {packets}\n"),
             None => "Ledgers: unknown, no daemon could be asked\n".to_owned(),
         };
-        let ConnectionsReport { max, live, half_open, half_open_max, refused } = self.connections;
+        let ConnectionsReport { max, live, half_open, half_open_max, replaced, refused } =
+            self.connections;
         text += &format!(
             "Connections in the flood: {live} of {max}, half-open {half_open} of {half_open_max}, \
-             {refused} refused\n"
+             {replaced} gave way, {refused} refused\n"
         );
         text += match self.ok {
             true => "All checks hold.\n",

@@ -9,10 +9,9 @@ use super::Gateway;
 use crate::clock;
 use crate::worker::WorkerGone;
 
-/// Removes the connections of ports and virtual networks that went, after every worker has gone
-/// over from `before` to `snapshot`. Until another port or network has such a slot, there is a
-/// snapshot without one. Removes all connections if generations began anew: a judgement from before
-/// could look like one of now.
+/// Removes the connections of removed ports and virtual networks, after every worker has gone over
+/// from `before` to `snapshot`. A slot stays vacant in at least one snapshot before its next owner.
+/// Removes all connections if generations began anew: an old judgement could look current.
 pub(super) async fn clear_outdated(before: &Snapshot, snapshot: Arc<Snapshot>) {
     let began_anew = before.spd().wraps() != snapshot.spd().wraps();
     let gone: Vec<Zone> = snapshot.zones_gone_since(before).collect();

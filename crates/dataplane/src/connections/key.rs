@@ -33,8 +33,8 @@ const KIND_SHIFT: u32 = 40;
 /// The realm of a connection: those of two zones never meet, whatever their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Zone {
-    /// Slot of the port, or of the virtual network ([`Zone::FIRST_NETWORK`] and above), whose rule
-    /// let the connection begin. The control plane assigns slots and quarantines them.
+    /// Slot of the port or of the virtual network ([`Zone::FIRST_NETWORK`] and above). The control
+    /// plane assigns and quarantines slots.
     pub attachment: u16,
     /// VNI, 24 bits; 0 for a port.
     pub vni: u32,

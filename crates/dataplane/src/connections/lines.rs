@@ -1,8 +1,9 @@
 //! The lines of the table, and how several threads use them at once. The code is the same over the
 //! machine's atomics and over those of a model checker, with lines and buckets of any size.
 //!
-//! A line is a state word, words of the key, words of the value. An entry has one line, or two that
-//! follow each other: a wide one, whose second line holds more of the key and is marked so.
+//! A line is a state word, words of the key, words of the value, and a note: a number of the tenant
+//! beside its value, hidden from readers of the entry. An entry has one line or two neighbours: the
+//! second line of a wide entry holds more of the key and has a mark.
 //!
 //! - **A read** takes the state word, the other words, the state word again. If the version is the
 //!   same, all was of one tenant. It waits for nobody.
@@ -32,6 +33,8 @@ pub(super) trait Word {
     fn store(&self, value: u64);
     /// Replaces `expected`. `Err`: it was another value.
     fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64>;
+    /// Adds a number, and returns the sum before.
+    fn fetch_add(&self, number: u64) -> u64;
     /// Lets another thread go on, after so many turns of waiting for it.
     fn pause(turns: u32);
 }
@@ -59,6 +62,11 @@ impl Word for AtomicU64 {
         self.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
     }
 
+    #[inline]
+    fn fetch_add(&self, number: u64) -> u64 {
+        self.fetch_add(number, Ordering::AcqRel)
+    }
+
     #[cold]
     fn pause(turns: u32) {
         if turns < TURNS { std::hint::spin_loop() } else { std::thread::yield_now() }
@@ -70,6 +78,7 @@ struct Line<W, const KEY: usize, const VALUE: usize> {
     state: W,
     key: [W; KEY],
     value: [W; VALUE],
+    note: W,
 }
 
 /// A key: one line's words, or those of two.
@@ -110,10 +119,21 @@ pub(super) struct Entry<const VALUE: usize> {
     pub(super) constant: u64,
 }
 
-/// Hears what is removed.
+/// A removed tenant in its last state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RemovedTenant {
+    pub(super) at: usize,
+    pub(super) word: StateWord,
+    pub(super) constant: u64,
+    pub(super) note: u64,
+    /// Lines.
+    pub(super) width: usize,
+}
+
+/// Counts removals.
 pub(super) trait Removals {
-    /// Counts a tenant of so many lines that was removed.
-    fn removed(&self, word: StateWord, constant: u64, width: usize);
+    /// Counts a removed tenant.
+    fn removed(&self, tenant: RemovedTenant);
 }
 
 /// Rules of an insertion: who gives way, and whether there may be one more.
@@ -123,13 +143,17 @@ pub(super) trait Bounds: Removals {
     /// The cause: no line is free.
     const FULL: Self::Refusal;
 
-    /// Counts one more.
+    /// Counts one more tenant; at a bound others give way.
+    ///
+    /// # Errors
+    /// The bound: no tenant gives way.
     fn reserve(&self) -> Result<(), Self::Refusal>;
     /// Takes back what [`reserve`](Self::reserve) did.
     fn give_back(&self);
-    /// Returns how readily the tenant gives way to another key, so that there is room or that what
-    /// was refused is allowed. `None`: it stays.
-    fn readiness(&self, word: StateWord, constant: u64, cause: Self::Refusal) -> Option<u32>;
+    /// Returns the note of the new tenant in a line.
+    fn note(&self, at: usize) -> u64;
+    /// Returns how readily a tenant gives way to a key without a line. `None`: the tenant stays.
+    fn readiness(&self, word: StateWord) -> Option<u32>;
     /// Returns whether a tenant of the same key is over.
     fn is_over(&self, word: StateWord, constant: u64) -> bool;
 }
@@ -183,6 +207,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             state: W::new(),
             key: std::array::from_fn(|_| W::new()),
             value: std::array::from_fn(|_| W::new()),
+            note: W::new(),
         };
         let lines: Box<[_]> = (0..buckets * BUCKET).map(line).collect();
         // A page of its own for each look would cost more than the look.
@@ -339,6 +364,25 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
         at.is_multiple_of(2) && self.word(at + 1).is(Vacant::Tail)
     }
 
+    /// Note of a line. Equal versions of the state word before and after prove the tenant.
+    #[inline]
+    pub(super) fn note(&self, at: usize) -> u64 {
+        self.lines[at].note.load()
+    }
+
+    /// Writes a note. Another tenant may have the line by now.
+    #[inline]
+    pub(super) fn set_note(&self, at: usize, note: u64) {
+        self.lines[at].note.store(note);
+    }
+
+    /// Last word of a tenant's value. `None`: the tenant is gone.
+    #[inline]
+    pub(super) fn constant_of(&self, at: usize, word: StateWord) -> Option<u64> {
+        let constant = self.lines[at].value[VALUE - 1].load();
+        self.word(at).is_of_same_tenancy(word).then_some(constant)
+    }
+
     /// Changes the tenant's part of the state word of a key: `new` is given the word and the
     /// value's last word, again each time that others interfere, and says `None` for no change.
     /// Returns the words before and after. `None`: the key is not in this line.
@@ -411,7 +455,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
                 W::pause(turns);
                 continue;
             }
-            let constant = line.value[VALUE - 1].load();
+            let (constant, note) = (line.value[VALUE - 1].load(), line.note.load());
             let is_wide = self.has_tail(at);
             let code = if is_wide { Vacant::Busy } else { Vacant::Free };
             if line.state.compare_exchange(word.0, word.left(code).0).is_err() {
@@ -421,7 +465,8 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
                 change(&self.lines[at + 1].state, |word| word.vacant(Vacant::Free));
                 change(&line.state, |word| word.vacant(Vacant::Free));
             }
-            removals.removed(word, constant, 1 + usize::from(is_wide));
+            let width = 1 + usize::from(is_wide);
+            removals.removed(RemovedTenant { at, word, constant, note, width });
             return true;
         }
         false
@@ -459,17 +504,16 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             }
             self.remove(entry.at, entry.word, bounds, is_over);
         }
-        while let Err(refusal) = bounds.reserve() {
-            if !self.evict(candidates, 1, bounds, refusal) {
-                return LineInserted::Refused(refusal);
-            }
+        if let Err(refusal) = bounds.reserve() {
+            return LineInserted::Refused(refusal);
         }
         for _ in 0..ATTEMPTS {
             if let Some(at) = self.claim(candidates, key.width()) {
+                self.lines[at].note.store(bounds.note(at));
                 self.publish(at, key, value, tenant);
                 return LineInserted::New(at);
             }
-            if !self.evict(candidates, key.width(), bounds, B::FULL) {
+            if !self.evict(candidates, key.width(), bounds) {
                 break;
             }
         }
@@ -492,9 +536,10 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
     /// Takes free lines for an entry: of the first bucket while half of that is free, so that most
     /// are found where they are looked for first; then of the one that has more of them.
     fn claim(&self, candidates: Candidates, width: usize) -> Option<usize> {
-        let free = |bucket| {
-            let lines = self.places(candidates, bucket, 1);
-            lines.filter(|at| self.word(*at).is(Vacant::Free)).count()
+        let free = |bucket: usize| {
+            let first = candidates.buckets[bucket] * BUCKET;
+            let lines = self.lines[first..first + BUCKET].iter();
+            lines.filter(|line| StateWord(line.state.load()).is(Vacant::Free)).count()
         };
         let of_first = free(0);
         let is_crowded = of_first < BUCKET / 2 && free(1) > of_first;
@@ -541,14 +586,8 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
 
     /// Removes the entries that have the `width` lines whose tenants give way most readily.
     /// Returns whether there was one, or some.
-    fn evict<B: Bounds>(
-        &self,
-        candidates: Candidates,
-        width: usize,
-        bounds: &B,
-        cause: B::Refusal,
-    ) -> bool {
-        let readiness = |tenant: &Tenant| bounds.readiness(tenant.word, tenant.constant, cause);
+    fn evict<B: Bounds>(&self, candidates: Candidates, width: usize, bounds: &B) -> bool {
+        let readiness = |tenant: &Tenant| bounds.readiness(tenant.word);
         let all = Self::buckets(candidates)
             .flat_map(|bucket| self.places(candidates, bucket, width))
             .filter_map(|at| {
@@ -559,7 +598,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             });
         let Some((_, tenants)) = all.max_by_key(|(readiness, _)| *readiness) else { return false };
         tenants.into_iter().flatten().fold(false, |is_done, tenant| {
-            let gives_way = |word| bounds.readiness(word, tenant.constant, cause).is_some();
+            let gives_way = |word| bounds.readiness(word).is_some();
             self.remove(tenant.at, tenant.word, bounds, gives_way) || is_done
         })
     }
@@ -576,7 +615,7 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
             }
             let word = self.word(head);
             let entry = word.is_live().then(|| self.value_of(head, word)).flatten()?;
-            *tenant = Some(Tenant { at: head, word: entry.word, constant: entry.constant });
+            *tenant = Some(Tenant { at: head, word: entry.word });
         }
         Some(tenants)
     }
@@ -587,5 +626,4 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
 struct Tenant {
     at: usize,
     word: StateWord,
-    constant: u64,
 }

@@ -6,8 +6,12 @@ use std::sync::{Arc, Mutex};
 use loom::sync::atomic::{AtomicU64, Ordering};
 use policy::connection::{Flags, State, Status};
 
-use super::lines::{Bounds, Candidates, LineInserted, LineKey, Lines, Removals, Word};
+use super::half_open::{HalfOpenEntry, HalfOpenRing};
+use super::lines::{
+    Bounds, Candidates, LineInserted, LineKey, Lines, Removals, RemovedTenant, Word,
+};
 use super::state_word::StateWord;
+use super::tally::ZoneSlot;
 
 impl Word for AtomicU64 {
     fn new() -> Self {
@@ -24,6 +28,10 @@ impl Word for AtomicU64 {
 
     fn compare_exchange(&self, expected: u64, new: u64) -> Result<u64, u64> {
         self.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    fn fetch_add(&self, number: u64) -> u64 {
+        self.fetch_add(number, Ordering::AcqRel)
     }
 
     fn pause(_: u32) {
@@ -99,13 +107,26 @@ impl Record {
 }
 
 impl Removals for Record {
-    fn removed(&self, word: StateWord, constant: u64, width: usize) {
+    fn removed(&self, RemovedTenant { word, constant, note, width, .. }: RemovedTenant) {
         assert_eq!(width, key(constant).width());
+        assert_eq!(note, constant, "the note is the tenant's");
         self.put(|happened| happened.removed.push((constant, word.last_seen_s())));
     }
 }
 
-impl Bounds for Record {
+/// The insertion of a key.
+struct Insertion<'a> {
+    record: &'a Record,
+    number: u64,
+}
+
+impl Removals for Insertion<'_> {
+    fn removed(&self, tenant: RemovedTenant) {
+        self.record.removed(tenant);
+    }
+}
+
+impl Bounds for Insertion<'_> {
     type Refusal = ();
     const FULL: () = ();
 
@@ -115,7 +136,11 @@ impl Bounds for Record {
 
     fn give_back(&self) {}
 
-    fn readiness(&self, word: StateWord, _: u64, (): ()) -> Option<u32> {
+    fn note(&self, _: usize) -> u64 {
+        self.number
+    }
+
+    fn readiness(&self, word: StateWord) -> Option<u32> {
         (state_of(word) == State::SynSent).then(|| u32::MAX - word.last_seen_s())
     }
 
@@ -126,7 +151,8 @@ impl Bounds for Record {
 
 fn insert(lines: &Small, record: &Record, number: u64, state: State) {
     let value = [number; 3];
-    match lines.insert(CANDIDATES, &key(number), (&value, tenant(state, 0)), record) {
+    let insertion = Insertion { record, number };
+    match lines.insert(CANDIDATES, &key(number), (&value, tenant(state, 0)), &insertion) {
         LineInserted::New(_) => record.put(|it| it.new.push(number)),
         LineInserted::Raced(entry) => {
             assert_eq!(entry.constant, number, "it is of this key");
@@ -358,5 +384,75 @@ fn short_read_of_two_lines_tells_of_one_tenant() {
     });
     in_every_order(&[Insert(1)], [&[Remove(1), InsertAssured(WIDE)], &[Read(WIDE)]], |_, there| {
         assert_eq!(there, [WIDE]);
+    });
+}
+
+fn ring_entry(line: u32) -> HalfOpenEntry {
+    HalfOpenEntry { line, zone: ZoneSlot(line as u16 % 2) }
+}
+
+/// Lines of all entries, in ascending order.
+fn ring_entries(ring: &HalfOpenRing<AtomicU64>) -> Vec<u32> {
+    let (hand, mut steps, mut lines) = (AtomicU64::new(0), 4, Vec::new());
+    while let Some((_, entry)) = ring.advance(&hand, &mut steps, |_| true) {
+        lines.push(entry.line);
+    }
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+/// Runs two threads on a ring of four slots in every order.
+fn ring_in_every_order(
+    threads: [fn(&HalfOpenRing<AtomicU64>, &AtomicU64, &Mutex<Vec<u32>>); 2],
+    check: fn(Vec<u32>, Vec<u32>),
+) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let ring = Arc::new(HalfOpenRing::new(4));
+        let (hand, removed) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
+        ring.push(ring_entry(1), |_| false);
+        let other = {
+            let (ring, hand, removed) = (ring.clone(), hand.clone(), removed.clone());
+            loom::thread::spawn(move || threads[1](&ring, &hand, &removed))
+        };
+        threads[0](&ring, &hand, &removed);
+        other.join().expect("it does not panic");
+        let mut removed = removed.lock().expect("nobody panics").clone();
+        removed.sort_unstable();
+        check(ring_entries(&ring), removed);
+    });
+}
+
+fn push_two(ring: &HalfOpenRing<AtomicU64>, _: &AtomicU64, _: &Mutex<Vec<u32>>) {
+    ring.push(ring_entry(2), |_| false);
+    ring.push(ring_entry(4), |_| false);
+}
+
+fn evict(ring: &HalfOpenRing<AtomicU64>, hand: &AtomicU64, removed: &Mutex<Vec<u32>>) {
+    let mut steps = 4;
+    while let Some((slot, entry)) = ring.advance(hand, &mut steps, |_| true) {
+        if ring.remove(slot, entry) {
+            removed.lock().expect("nobody panics").push(entry.line);
+        }
+    }
+}
+
+#[test]
+fn ring_keeps_each_entry_until_one_thread_removes_it() {
+    ring_in_every_order([push_two, evict], |there, removed| {
+        let mut all = [there, removed].concat();
+        all.sort_unstable();
+        assert_eq!(all, [1, 2, 4]);
+    });
+    ring_in_every_order([evict, evict], |there, removed| {
+        assert!(there.is_empty() && removed == [1]);
+    });
+    let push_one: fn(&HalfOpenRing<AtomicU64>, &AtomicU64, &Mutex<Vec<u32>>) = |ring, _, _| {
+        ring.push(ring_entry(3), |_| false);
+    };
+    ring_in_every_order([push_two, push_one], |there, removed| {
+        assert!(there == [1, 2, 3, 4] && removed.is_empty());
     });
 }

@@ -54,6 +54,13 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Bytes of a table: 128 for each connection, and two to four slots of 8 for each half-open
+    /// connection.
+    pub fn table_bytes(&self) -> u64 {
+        let slots = super::half_open::slots_for(self.half_open);
+        u64::from(self.max) * 128 + slots as u64 * 8
+    }
+
     /// Limits of a table of this size: a quarter may be half-open; each zone may have all of it,
     /// and half of what may be half-open. Room for one is always there.
     pub fn of(max: u32) -> Limits {
@@ -94,7 +101,7 @@ pub struct TableCounts {
 /// Slots of zones: ports and virtual networks have numbers of 16 bits.
 const ZONES: usize = 1 << 16;
 
-/// Slot of a port or virtual network, under which the connections of its zone are counted.
+/// Slot of a port or virtual network: the index of its zone's counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ZoneSlot(pub(super) u16);
 
@@ -142,6 +149,14 @@ enum Exceeded {
     HalfOpen,
 }
 
+/// A zone's counts, and the hand of its evictions.
+#[derive(Default)]
+struct ZoneEntry {
+    counts: Pair,
+    /// Ring position for the search of the zone's oldest half-open connection.
+    hand: AtomicU64,
+}
+
 /// The counts.
 pub(super) struct Tally {
     pub(super) limits: Limits,
@@ -151,7 +166,7 @@ pub(super) struct Tally {
     pub(super) replaced: AtomicU64,
     refused: [AtomicU64; Refusal::ALL.len()],
     /// By slot.
-    zones: Box<[Pair]>,
+    zones: Box<[ZoneEntry]>,
 }
 
 /// A connection's part in the counts.
@@ -172,12 +187,17 @@ impl Tally {
             expired: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
             refused: Default::default(),
-            zones: (0..ZONES).map(|_| Pair::default()).collect(),
+            zones: (0..ZONES).map(|_| ZoneEntry::default()).collect(),
         }
     }
 
     fn pair(&self, slot: ZoneSlot) -> &Pair {
-        &self.zones[usize::from(slot.0)]
+        &self.zones[usize::from(slot.0)].counts
+    }
+
+    /// The hand of a zone's evictions.
+    pub(super) fn hand(&self, slot: ZoneSlot) -> &AtomicU64 {
+        &self.zones[usize::from(slot.0)].hand
     }
 
     pub(super) fn reserve(&self, share: Share) -> Result<(), Refusal> {
@@ -246,8 +266,8 @@ impl Tally {
     }
 
     pub(super) fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
-        (0..=u16::MAX).zip(&self.zones).filter_map(|(attachment, counts)| {
-            let (live, half_open) = counts.read();
+        (0..=u16::MAX).zip(&self.zones).filter_map(|(attachment, zone)| {
+            let (live, half_open) = zone.counts.read();
             (live > 0).then_some(ZoneCounts { attachment, live, half_open })
         })
     }

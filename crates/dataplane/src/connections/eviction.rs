@@ -1,0 +1,141 @@
+//! Room under the bounds of the table: the oldest half-open connection gives way, or expired ones go.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::half_open::{HalfOpenEntry, RingSlot};
+use super::lines::{Removals, RemovedTenant};
+use super::state_word::{StateWord, Vacant};
+use super::tally::{Refusal, Share, ZoneSlot};
+use super::{Connections, Constant, Removal};
+
+/// Maximum slots of half-open connections for one eviction to read.
+const EVICTION_STEPS: usize = 512;
+/// Slots as expensive as one line.
+const LOOK_STEPS: usize = 32;
+/// Lines to sweep before a refusal.
+const RECLAIMED_LINES: usize = 16;
+/// Maximum connections to give way for one insertion.
+const MOST_EVICTED: usize = 8;
+
+impl Connections {
+    /// Inserts a half-open connection into the ring.
+    pub(super) fn enlist(&self, entry: HalfOpenEntry) -> RingSlot {
+        self.half_open.push(entry, |entry| self.is_stale(entry))
+    }
+
+    /// Reads the line of an entry.
+    fn tenant_of(&self, entry: HalfOpenEntry) -> EntryTenant {
+        let at = entry.line as usize;
+        let word = self.lines.word(at);
+        if !word.is_half_open() {
+            return if word.is(Vacant::Busy) { EntryTenant::InFlux } else { EntryTenant::Other };
+        }
+        match self.lines.constant_of(at, word) {
+            None => EntryTenant::InFlux,
+            Some(constant) if Constant(constant).zone() == entry.zone => {
+                EntryTenant::HalfOpen(word)
+            }
+            Some(_) => EntryTenant::Other,
+        }
+    }
+
+    fn is_stale(&self, entry: HalfOpenEntry) -> bool {
+        matches!(self.tenant_of(entry), EntryTenant::Other)
+    }
+
+    /// Removes the oldest half-open connection, of a zone or of all. False: none was found.
+    fn evict_half_open(&self, zone: Option<ZoneSlot>, removals: &impl Removals) -> bool {
+        let hand = zone.map_or(&self.hand, |zone| self.tally.hand(zone));
+        let is_of = |entry: HalfOpenEntry| zone.is_none_or(|zone| entry.zone == zone);
+        let mut steps = EVICTION_STEPS;
+        while let Some((slot, entry)) = self.half_open.advance(hand, &mut steps, is_of) {
+            match self.tenant_of(entry) {
+                EntryTenant::InFlux => {}
+                EntryTenant::Other => _ = self.half_open.remove(slot, entry),
+                EntryTenant::HalfOpen(word) => {
+                    let at = entry.line as usize;
+                    if self.lines.remove(at, word, removals, StateWord::is_half_open) {
+                        return true;
+                    }
+                }
+            }
+            steps = steps.saturating_sub(LOOK_STEPS);
+        }
+        false
+    }
+
+    /// Sweeps the next lines of the table. True if a connection was over.
+    fn reclaim(&self, now_s: u32) -> bool {
+        let first = self.reclaiming.fetch_add(RECLAIMED_LINES, Relaxed);
+        let lines = first..first + RECLAIMED_LINES.min(self.lines.len());
+        let is_swept = |at| self.expire(at % self.lines.len(), now_s);
+        let removed = lines.filter(|at| is_swept(*at)).count();
+        self.tally.expired.fetch_add(removed as u64, Relaxed);
+        removed > 0
+    }
+
+    /// Makes room under a bound. True if a connection gave way or was over.
+    #[cold]
+    fn make_room(&self, refusal: Refusal, zone: ZoneSlot, now_s: u32) -> bool {
+        let zone = Some(zone).filter(|_| refusal.is_of_zone());
+        self.evict_half_open(zone, &Eviction { table: self, now_s }) || self.reclaim(now_s)
+    }
+
+    /// Counts one more connection; at a bound others give way.
+    pub(super) fn reserve(&self, share: Share, now_s: u32) -> Result<(), Refusal> {
+        self.within_bounds(share.zone, now_s, || self.tally.reserve(share))
+    }
+
+    /// Counts an assured connection as half-open; at a bound others give way.
+    pub(super) fn reserve_half_open(
+        &self,
+        zone: ZoneSlot,
+        width: u32,
+        now_s: u32,
+    ) -> Result<(), Refusal> {
+        self.within_bounds(zone, now_s, || self.tally.reserve_half_open(zone, width))
+    }
+
+    #[inline]
+    fn within_bounds(
+        &self,
+        zone: ZoneSlot,
+        now_s: u32,
+        reserve: impl Fn() -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let mut reserved = reserve();
+        for _ in 0..MOST_EVICTED {
+            match reserved {
+                Err(refusal) if self.make_room(refusal, zone, now_s) => reserved = reserve(),
+                _ => break,
+            }
+        }
+        reserved
+    }
+}
+
+/// Tenant of a ring entry's line.
+enum EntryTenant {
+    /// A half-open connection of the entry's zone.
+    HalfOpen(StateWord),
+    /// Another connection, or none.
+    Other,
+    /// The line is being written.
+    InFlux,
+}
+
+/// Removals of connections that give way to another.
+pub(super) struct Eviction<'a> {
+    pub(super) table: &'a Connections,
+    pub(super) now_s: u32,
+}
+
+impl Removals for Eviction<'_> {
+    fn removed(&self, tenant: RemovedTenant) {
+        Removal(self.table).removed(tenant);
+        let tally = &self.table.tally;
+        let is_expired = self.table.is_expired(tenant.word, self.now_s);
+        let count = if is_expired { &tally.expired } else { &tally.replaced };
+        count.fetch_add(1, Relaxed);
+    }
+}
