@@ -6,6 +6,9 @@
 //!
 //! The change comes first, then the count. Whoever reads the count and then the connection either
 //! sees the change, or will see another count.
+//!
+//! A count has 8 bits: exactly 256 changes of a group restore the count. An older mark then holds
+//! until the end of the tick: a packet may pass by a connection at most 1 s after its end.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
