@@ -27,6 +27,7 @@ mod firsts;
 mod growth;
 mod lane;
 mod marks;
+mod place_index;
 mod table;
 mod verdicts;
 
@@ -36,7 +37,7 @@ use wire::{Family, Flow};
 
 use crate::connections::Connections;
 use crate::ids::{PortId, RouteGeneration};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, SnapshotNumber};
 pub(crate) use column::{Column, Scopes, bits};
 pub use entry::{CachedRoute, Key};
 pub(crate) use entry::{Value, Words, set_opens, v4_head, v6_head};
@@ -53,6 +54,12 @@ use verdicts::Verdicts;
 pub const ENTRY_BYTES: usize = 32;
 /// Entries for each flow that is to be carried: a load of a quarter.
 pub const ENTRIES_A_FLOW: usize = 4;
+
+/// Returns the bytes of a cache with so many IPv4 entries, the memory for tracked connections
+/// included.
+pub fn memory_bytes(entries: usize) -> u64 {
+    (entries as u64).saturating_mul(ENTRY_BYTES as u64) + Verdicts::bytes(entries) as u64
+}
 
 /// Choice of the domains that are looked up in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -151,6 +158,8 @@ pub struct FlowCache {
     use_: CacheUse,
     verdicts: Verdicts,
     domains: Domains,
+    /// The snapshot of the last sync; `None`: no sync yet.
+    synced: Option<SnapshotNumber>,
     /// `Spd::wraps` of the first snapshot; `None`: none was seen yet.
     wraps: Option<u32>,
     /// Route generation of the latest snapshot; `None`: none was seen yet.
@@ -175,6 +184,7 @@ impl FlowCache {
             use_,
             verdicts: Verdicts::new(entries),
             domains: Domains::default(),
+            synced: None,
             wraps: None,
             routes: None,
             epoch: 0,
@@ -189,7 +199,8 @@ impl FlowCache {
         self
     }
 
-    /// Makes the kernel provide all memory of the cache now.
+    /// Makes the kernel provide the memory of the cache now. The memory for tracked connections is
+    /// reserved; the kernel provides it at the first use.
     ///
     /// # Errors
     /// The kernel's error: there is not that much memory.
@@ -225,6 +236,17 @@ impl FlowCache {
     /// walked last.
     pub fn entries_of(&self, domain: DomainId) -> u64 {
         self.domains.list.get(usize::from(domain.0)).map_or(0, |domain| domain.entries)
+    }
+
+    /// Domains of the snapshot of the last sync.
+    pub fn domains(&self) -> usize {
+        self.domains.list.len()
+    }
+
+    /// The valid entries of each domain from a number on, and whether the cache is bypassed.
+    pub fn domain_uses(&self, from: usize) -> impl Iterator<Item = (u64, bool)> {
+        let domains = self.domains.list.get(from..).unwrap_or_default();
+        domains.iter().map(|domain| (domain.entries, domain.is_bypassed))
     }
 
     /// Says what it would do with a packet of a key, and changes nothing.
@@ -278,9 +300,20 @@ impl FlowCache {
 
 /// Operations that the walk calls, batch by batch.
 impl FlowCache {
-    /// Goes over to a snapshot: what was remembered under other generations no longer holds. Before
-    /// each batch; it takes no longer than there are domains.
+    /// Goes over to a snapshot: entries of other generations become void. Call it before each
+    /// batch. Cost: a compare for the same snapshot; else a visit of every domain, and room for
+    /// every port.
+    #[inline]
     pub(crate) fn sync(&mut self, snapshot: &Snapshot) {
+        if self.synced != Some(snapshot.number()) {
+            self.go_over(snapshot);
+        }
+    }
+
+    #[inline(never)]
+    fn go_over(&mut self, snapshot: &Snapshot) {
+        self.synced = Some(snapshot.number());
+        self.ticks.make_room(snapshot.port_slots());
         let spd = snapshot.spd();
         let wraps = spd.wraps();
         self.is_invalid |= *self.wraps.get_or_insert(wraps) != wraps;

@@ -10,6 +10,7 @@ use wire::{DirectFlow, DirectPath, Family, Flow, Upper, Vni};
 
 use crate::counters::DirectCounts;
 use crate::overlays::OverlayId;
+use crate::round_pace::RoundPace;
 use crate::snapshot::Snapshot;
 
 /// Flows that a worker has told at most.
@@ -72,8 +73,8 @@ pub(crate) struct DirectFlows {
     /// The flows in the table, the next to be looked at first.
     order: VecDeque<DirectFlow>,
     pub(crate) jobs: VecDeque<Job>,
-    /// Time up to which flows were looked at.
-    pub(crate) looked_ns: u64,
+    /// Pace of the looks at flows.
+    pub(crate) pace: RoundPace,
 }
 
 impl DirectFlows {
@@ -101,6 +102,11 @@ impl DirectFlows {
     /// Returns whether there are flows that hosts were told, or are to be.
     pub(crate) fn has_some(&self) -> bool {
         !self.order.is_empty() || !self.jobs.is_empty()
+    }
+
+    /// Returns whether the last look left flows over.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.pace.is_behind()
     }
 
     /// Returns whether a snapshot has overlays whose flows are told.

@@ -35,6 +35,7 @@ use crate::made_packet;
 use crate::outputs::{HeldForm, Outputs};
 use crate::overlays::Overlay;
 use crate::port::Adjacency;
+use crate::round_pace::RoundBounds;
 use crate::snapshot::Snapshot;
 
 /// Seconds without packets after which a host forgets a path, and after which we end it.
@@ -42,6 +43,8 @@ const TIMEOUT_S: u16 = 30;
 /// Time within which all flows that were told are looked at again, nanoseconds.
 pub(crate) const LOOK_NS: u64 = 50_000_000;
 
+/// Most flows of a turn's look.
+const FLOWS_A_TURN: u64 = 128;
 /// Messages that leave in one turn at most.
 const MESSAGES_A_TURN: usize = 64;
 const TIMEOUT_NS: u64 = TIMEOUT_S as u64 * 1_000_000_000;
@@ -63,19 +66,14 @@ impl DirectFlows {
             self.look(snapshot, now_ns);
             self.send(snapshot, frames, counters, out);
         } else {
-            self.looked_ns = now_ns;
+            self.pace.rest(now_ns);
         }
     }
 
     /// Ends the paths that are over among those whose turn it is: all come up within [`LOOK_NS`].
     fn look(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        let count = self.count() as u64;
-        self.looked_ns = self.looked_ns.max(now_ns.saturating_sub(LOOK_NS));
-        let due = count * now_ns.saturating_sub(self.looked_ns) / LOOK_NS;
-        if due == 0 {
-            return;
-        }
-        self.looked_ns += due * LOOK_NS / count;
+        let bounds = RoundBounds { round_ns: LOOK_NS, step: FLOWS_A_TURN };
+        let due = self.pace.step(self.count() as u64, now_ns, bounds);
         for _ in 0..due {
             if self.jobs.len() >= MAX_WAITING {
                 return;

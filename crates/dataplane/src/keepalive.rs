@@ -1,29 +1,37 @@
 //! NAT keepalives (RFC 3948 §4): sends a datagram with one byte to a peer behind a NAT after some
-//! time without sealed packets to it, so that the NAT keeps its mapping.
+//! time without sealed packets, so that the NAT keeps the mapping.
 //!
-//! The SAs' sequence numbers tell whether something was sealed: all workers share them, so nothing
-//! is counted for this on the path of packets.
+//! The snapshot lists the sets with keepalives. Each worker's hand goes round the list and visits
+//! at most [`STEP_SETS`] sets a tick; the worker serves only its share. A round takes [`ROUND_NS`],
+//! however long the list is: while a hand is behind, the worker ticks again without a sleep.
+//!
+//! The SAs' sequence numbers show sealed packets. All workers share the numbers, so the path of
+//! packets counts nothing for keepalives.
 
 use std::net::IpAddr;
 
+use ipsec::Tunnel;
 use ipsec::encapsulation::UdpPorts;
-use ipsec::{Encapsulation, Tunnel};
-use policy::SaSetId;
+use policy::SetIndex;
 use wire::flow::protocol::UDP;
 use wire::{Frames, checksum};
 
 use crate::counters::Counters;
 use crate::esp::KEEPALIVE;
-use crate::ids::SetIndex;
 use crate::made_packet;
 use crate::outputs::{HeldForm, Outputs};
+use crate::round_pace::{RoundBounds, RoundPace};
 use crate::sa_set::SaSet;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{KeepaliveSet, KeepaliveSettings, Snapshot};
 use crate::worker_share::WorkerShare;
 
-/// Interval at which the sets are looked through, nanoseconds. A keepalive leaves at most that much
-/// before its time, and at most that and a worker's sleep after it.
-pub const CHECK_EVERY_NS: u64 = 250_000_000;
+/// Time in which a worker visits every set with keepalives, nanoseconds. A keepalive leaves at most
+/// a round early, and at most a round and a worker's sleep late.
+pub const ROUND_NS: u64 = 1_000_000_000;
+/// Most sets of a worker's tick.
+pub const STEP_SETS: u64 = 64;
+/// Least time between two steps of a hand in time, nanoseconds.
+const STEP_NS: u64 = 1_000_000;
 
 /// Bytes of the longest keepalive.
 const LONGEST: usize = V6_BYTES + UDP_BYTES + KEEPALIVE.len();
@@ -33,26 +41,24 @@ const UDP_BYTES: usize = 8;
 /// TTL and hop limit, as of the packets of the tunnel.
 const HOP_LIMIT: u8 = 64;
 
-/// Time of the last packet to a peer.
-#[derive(Clone, Copy, Default)]
-struct Silence {
-    /// Sum of the last sequence numbers of its SAs.
-    sealed: u64,
-    /// Time since which no packet left, as of the last look at it, nanoseconds.
-    since_ns: u64,
+/// A worker's hand in the list of sets with keepalives.
+pub(crate) struct Keepalives {
+    /// First place of the next step.
+    hand: SetIndex,
+    pace: RoundPace,
+    /// Time of the next step.
+    next_ns: u64,
 }
 
-/// One worker's record of the peers' silence.
-#[derive(Default)]
-pub(crate) struct Keepalives {
-    /// Silence of each set, by place.
-    sets: Vec<Option<(SaSetId, Silence)>>,
-    checked_ns: u64,
+impl Default for Keepalives {
+    fn default() -> Keepalives {
+        Keepalives { hand: SetIndex(0), pace: RoundPace::default(), next_ns: 0 }
+    }
 }
 
 impl Keepalives {
-    /// Makes the keepalives that are due at `now_ns`, of the sets that this worker sees to, and
-    /// puts them among what leaves. They are on the ledger of the port that they leave by.
+    /// Makes the due keepalives among the sets of a step, for this worker's share. The egress
+    /// port's ledger counts the packets.
     #[inline]
     pub(crate) fn make<F: Frames>(
         &mut self,
@@ -63,13 +69,18 @@ impl Keepalives {
         counters: &mut Counters,
         out: &mut Outputs,
     ) {
-        if now_ns.saturating_sub(self.checked_ns) >= CHECK_EVERY_NS {
-            self.look(snapshot, share, now_ns, frames, counters, out);
+        if now_ns >= self.next_ns {
+            self.step(snapshot, share, now_ns, frames, counters, out);
         }
     }
 
+    /// Returns whether the last step left due sets over.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.pace.is_behind()
+    }
+
     #[cold]
-    fn look<F: Frames>(
+    fn step<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
         share: WorkerShare,
@@ -78,66 +89,38 @@ impl Keepalives {
         counters: &mut Counters,
         out: &mut Outputs,
     ) {
-        let before_ns = std::mem::replace(&mut self.checked_ns, now_ns);
-        for (place, set) in snapshot.sets() {
-            let silence = self.silence(snapshot, place, set, now_ns);
-            let Some(due) = due_after(snapshot, set) else { continue };
-            let sealed = sealed(snapshot, set);
-            if silence.sealed != sealed {
-                *silence = Silence { sealed, since_ns: before_ns };
-            }
-            if now_ns.saturating_sub(silence.since_ns) < due.after_ns {
-                continue;
-            }
+        let sets = snapshot.keepalive_sets();
+        let bounds = RoundBounds { round_ns: ROUND_NS, step: STEP_SETS };
+        let visits = self.pace.step(sets.len() as u64, now_ns, bounds);
+        let rest_ns = if self.pace.is_behind() { 0 } else { STEP_NS };
+        self.next_ns = now_ns.saturating_add(rest_ns);
+        if visits == 0 {
+            return;
+        }
+        let from = self.hand;
+        for (place, listed) in sets.range(from..).chain(sets.range(..from)).take(visits as usize) {
+            self.hand = SetIndex(place.0.wrapping_add(1));
             if place.0 % share.workers == share.worker
-                && make(snapshot, place, &due, frames, counters, out).is_none()
+                && let Some(set) = snapshot.find_set(*place)
+                && let Some(settings) = snapshot.keepalive_settings(set)
+                && silence_ns(snapshot, set, listed, now_ns) >= settings.after_ns
+                && make(snapshot, *place, &settings, frames, counters, out).is_some()
             {
-                continue; // no route, no frame: it stays due
+                // Without a route or a frame the keepalive stays due.
+                listed.silence.end(now_ns);
             }
-            silence.since_ns = now_ns;
         }
     }
-
-    /// Returns the silence of the set at a place. A set that is new there counts as one that just
-    /// sealed.
-    fn silence(
-        &mut self,
-        snapshot: &Snapshot,
-        place: SetIndex,
-        set: &SaSet,
-        now_ns: u64,
-    ) -> &mut Silence {
-        let place = place.0 as usize;
-        if place >= self.sets.len() {
-            self.sets.resize(place + 1, None);
-        }
-        let known = &mut self.sets[place];
-        if known.is_some_and(|(id, _)| id != set.id) {
-            *known = None;
-        }
-        let new = || (set.id, Silence { sealed: sealed(snapshot, set), since_ns: now_ns });
-        &mut known.get_or_insert_with(new).1
-    }
 }
 
-/// A set's keepalives.
-struct Due {
-    after_ns: u64,
-    tunnel: Tunnel,
-    ports: UdpPorts,
+/// Returns the nanoseconds since the last packet of a set's SAs.
+fn silence_ns(snapshot: &Snapshot, set: &SaSet, listed: &KeepaliveSet, now_ns: u64) -> u64 {
+    listed.silence.look(last_sequences(snapshot, set), now_ns)
 }
 
-/// Returns the settings of a set's keepalives; `None`: none are wanted, no SA of it seals, or its
-/// ESP is not in UDP.
-fn due_after(snapshot: &Snapshot, set: &SaSet) -> Option<Due> {
-    let after_ns = u64::from(set.keepalive_s?) * 1_000_000_000;
-    let first = set.outbound.first()?;
-    let Encapsulation { tunnel, udp, .. } = snapshot.outbound_sa(*first).encapsulation;
-    Some(Due { after_ns, tunnel, ports: udp? })
-}
-
-/// Moves whenever one of a set's SAs seals, at whatever worker.
-fn sealed(snapshot: &Snapshot, set: &SaSet) -> u64 {
+/// Returns the sum of the last sequence numbers of a set's SAs. The sum moves with each sealed
+/// packet, on any worker.
+fn last_sequences(snapshot: &Snapshot, set: &SaSet) -> u64 {
     let last = |sa: &ipsec::SaId| snapshot.outbound_sa(*sa).sequence.last();
     set.outbound.iter().map(last).fold(0, u64::wrapping_add)
 }
@@ -146,15 +129,15 @@ fn sealed(snapshot: &Snapshot, set: &SaSet) -> u64 {
 fn make<F: Frames>(
     snapshot: &Snapshot,
     set: SetIndex,
-    due: &Due,
+    settings: &KeepaliveSettings,
     frames: &mut F,
     counters: &mut Counters,
     out: &mut Outputs,
 ) -> Option<()> {
     let adjacency = snapshot.set_adjacency(set)?;
     let mut packet = [0; LONGEST];
-    let length = write(&mut packet, &due.tunnel, due.ports)?;
-    let way = (adjacency, due.tunnel.remote.into());
+    let length = write(&mut packet, &settings.tunnel, settings.ports)?;
+    let way = (adjacency, settings.tunnel.remote.into());
     made_packet::send(snapshot, way, (HeldForm::Sealed, &packet[..length]), frames, counters, out)?;
     counters.keepalives += 1;
     Some(())

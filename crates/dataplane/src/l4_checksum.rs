@@ -121,15 +121,23 @@ impl Sampling {
         Sampling { netdevs: vec![Gap::default(); snapshot.netdev_slots()], random: 0x9e37_79b9 }
     }
 
+    /// Makes room for the netdevs of a snapshot.
+    pub(crate) fn adopt(&mut self, snapshot: &Snapshot) {
+        self.make_room(snapshot.netdev_slots());
+    }
+
+    fn make_room(&mut self, netdevs: usize) {
+        if self.netdevs.len() < netdevs {
+            self.netdevs.resize(netdevs, Gap::default());
+        }
+    }
+
     /// Draws the place in a batch from where on a packet is checked; `None`: no packet of this
     /// batch.
     #[inline]
     pub(crate) fn draw(&mut self, netdev: NetdevId, packets: usize, now_ns: u64) -> Option<u32> {
         let place = usize::from(netdev.0);
-        if place >= self.netdevs.len() {
-            // Another snapshot, with more netdevs.
-            self.netdevs.resize(place + 1, Gap::default());
-        }
+        self.make_room(place + 1);
         let gap = &mut self.netdevs[place];
         let packets = packets as u32;
         if gap.packets > packets && now_ns < gap.until_ns {

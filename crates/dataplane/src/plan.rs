@@ -1,8 +1,6 @@
 //! Stage 5: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each output
 //! row gets its SA.
 
-use std::iter;
-
 use wire::flow::protocol;
 use wire::icmp::{self, Error};
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
@@ -309,14 +307,13 @@ fn answer<F: Frames>(
 fn speaker<F>(context: &BatchContext<'_, F>, row: &Row, path: OutputPath) -> Option<Address> {
     let family: Family = row.packet.flow.family;
     let snapshot = context.snapshot;
-    let own = |port: PortId| {
-        snapshot.port(port).addresses.iter().copied().find(|address| address.family == family)
-    };
-    let inside = |port: &PortId| snapshot.path_port(*port).side == Side::Protected;
+    let own = |port: PortId| snapshot.port(port).address_of(family);
     let spoken = match row.origin {
         Origin::Opened(_) => {
-            let every_port = snapshot.ports().map(|(port, _)| port);
-            iter::once(path.adjacency.port).chain(every_port).filter(inside).find_map(own)
+            let egress = path.adjacency.port;
+            let is_inside = snapshot.path_port(egress).side == Side::Protected;
+            let of_egress = if is_inside { own(egress) } else { None };
+            of_egress.or_else(|| snapshot.address_inside(family))
         }
         Origin::Received
         | Origin::Host

@@ -1,7 +1,7 @@
 //! Ports as the walk knows them.
 
 use policy::PortRange;
-use wire::{Address, LinkAddress};
+use wire::{Address, Family, LinkAddress};
 
 use crate::ids::{NetdevId, PortId};
 
@@ -61,6 +61,11 @@ impl PortInfo {
     /// Returns whether both describe one port, whatever else changed.
     pub(crate) fn is_port(&self, other: &PortInfo) -> bool {
         (&self.name, self.netdev, self.vlan) == (&other.name, other.netdev, other.vlan)
+    }
+
+    /// Returns our first address of a family on the port.
+    pub(crate) fn address_of(&self, family: Family) -> Option<Address> {
+        self.addresses.iter().copied().find(|address| address.family == family)
     }
 
     /// Returns whether unfinished checksums are completed: never of packets from outside or from

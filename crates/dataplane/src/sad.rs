@@ -26,6 +26,8 @@ pub struct Sad {
     by_spi: GenericHashMap<u32, SaId, BuildHasherDefault<SpiHasher>, DefaultSharedPtr>,
     /// SAs that open and are in a card, by their place there.
     by_seat: OrdMap<CardSeat, SaId>,
+    /// SAs that seal in a card, by place in the card.
+    sealed_seats: OrdSet<(CardSeat, SaId)>,
     /// SAs that seal, by SPI. Their SPIs are the peers' numbers: several may have the same.
     outbound_spis: OrdSet<(Spi, SaId)>,
 }
@@ -127,9 +129,9 @@ impl Sad {
         !self.by_seat.is_empty()
     }
 
-    /// Returns whether an SA that seals has this place in a card. Cost: a look at each SA.
+    /// Returns whether an outbound SA has this place in a card.
     pub(crate) fn is_sealed_in_card(&self, seat: CardSeat) -> bool {
-        self.outbound().any(|sa| sa.card == Some(seat))
+        self.sealed_seats.range((seat, SaId(0))..=(seat, SaId(u32::MAX))).next().is_some()
     }
 
     /// The SAs that seal under this SPI, each for another peer.
@@ -199,6 +201,7 @@ impl Sad {
     pub fn put_outbound(&mut self, sa: Arc<OutboundSa>) {
         let (id, spi) = (sa.id, sa.spi);
         self.remove_outbound(id);
+        self.sealed_seats.extend(sa.card.map(|seat| (seat, id)));
         self.outbound.set(id.0 as usize, Some(sa));
         self.outbound_spis.insert((spi, id));
     }
@@ -207,6 +210,7 @@ impl Sad {
     pub fn remove_outbound(&mut self, id: SaId) {
         if let Some(before) = self.outbound.set(id.0 as usize, None) {
             self.outbound_spis.remove(&(before.spi, id));
+            before.card.into_iter().for_each(|seat| _ = self.sealed_seats.remove(&(seat, id)));
         }
     }
 

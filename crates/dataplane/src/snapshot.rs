@@ -8,6 +8,8 @@
 //!
 //! `control` makes it from a validated configuration; a worker reads it once a batch.
 
+mod keepalives;
+mod number;
 mod ports;
 mod routing;
 mod sizes;
@@ -33,6 +35,8 @@ use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
 
+pub(crate) use self::keepalives::{KeepaliveSet, KeepaliveSets, KeepaliveSettings};
+pub(crate) use self::number::SnapshotNumber;
 pub(crate) use self::ports::PathPort;
 pub use self::ports::PortInfos;
 pub use self::routing::{Neighbours, Routes};
@@ -188,6 +192,7 @@ struct SetLink {
 
 /// An immutable object with all data that the walk looks up.
 pub struct Snapshot {
+    number: SnapshotNumber,
     sources: Sources,
     ports: Arc<Ports>,
     path_ports: Arc<[PathPort]>,
@@ -198,6 +203,7 @@ pub struct Snapshot {
     remotes: OrdSet<(Address, SetIndex)>,
     /// The sets whose packets are sealed again.
     nested: OrdSet<SetIndex>,
+    keepalives: KeepaliveSets,
 }
 
 impl Snapshot {
@@ -269,6 +275,7 @@ impl Snapshot {
             false => self.ports.on_path(tables.spd()),
         };
         Snapshot {
+            number: SnapshotNumber::next(),
             sources,
             ports: self.ports.clone(),
             path_ports,
@@ -277,6 +284,7 @@ impl Snapshot {
             links: self.links.clone(),
             remotes: self.remotes.clone(),
             nested: self.nested.clone(),
+            keepalives: self.keepalives.clone(),
         }
     }
 
@@ -289,7 +297,10 @@ impl Snapshot {
     ) -> Result<Snapshot, SnapshotError> {
         let before = earlier.map(|earlier| &*earlier.ports);
         let ports = Arc::new(Ports::new(sources.ports.clone(), before, generation)?);
+        let listed = |earlier| keepalives::listed_before(earlier, &sources);
         Ok(Snapshot {
+            number: SnapshotNumber::next(),
+            keepalives: earlier.map(listed).unwrap_or_default(),
             path_ports: ports.on_path(tables.spd()),
             ports,
             routing: Routing::from_nothing(generation),
@@ -361,6 +372,7 @@ impl Snapshot {
             }
         }
         self.links.set(slot, link);
+        self.list_keepalives(place);
         Ok(())
     }
 
@@ -385,6 +397,12 @@ impl Snapshot {
         let mtu = self.largest_inner(&set, outer_mtu);
         let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
         Ok(SetLink { set, mode, hop, outer_mtu, mtu, outer })
+    }
+
+    /// Number of the snapshot.
+    #[inline]
+    pub(crate) fn number(&self) -> SnapshotNumber {
+        self.number
     }
 
     /// The parts that it is made of.
@@ -549,11 +567,6 @@ impl Snapshot {
         self.sources.host
     }
 
-    /// Returns whether an address is the gateway's own, on an unprotected port.
-    pub(crate) fn is_own_outside(&self, address: Address) -> bool {
-        self.ports.outside.contains(&address)
-    }
-
     /// The port of that name.
     pub fn port_named(&self, name: &str) -> Option<PortId> {
         self.ports().find(|(_, port)| port.name == name).map(|(port, _)| port)
@@ -663,7 +676,7 @@ impl Snapshot {
         let netdev = self.netdev(netdev)?;
         match vlan {
             None => netdev.untagged,
-            Some(id) => netdev.tagged.iter().find(|(tag, _)| *tag == id).map(|(_, port)| *port),
+            Some(id) => *netdev.tagged.get(usize::from(id))?,
         }
     }
 
@@ -791,14 +804,6 @@ impl Snapshot {
     pub(crate) fn next_hop_to(&self, destination: Address) -> Address {
         let hop = self.routing.hop_to(destination);
         hop.and_then(|hop| hop.gateway).unwrap_or(destination)
-    }
-
-    /// Our address of a family to speak from: the port's own, else the first of any other port.
-    pub(crate) fn own_address(&self, port: PortId, family: Family) -> Option<Address> {
-        let of_family =
-            |port: &PortInfo| port.addresses.iter().copied().find(|a| a.family == family);
-        of_family(self.port(port))
-            .or_else(|| self.ports().map(|(_, port)| port).find_map(of_family))
     }
 }
 

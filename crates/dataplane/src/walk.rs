@@ -107,9 +107,19 @@ impl Walk {
         &mut self.auditor
     }
 
-    /// Goes over to a snapshot: makes room for the flows that it tells direct paths of.
+    /// Goes over to a snapshot. Only here the cost may depend on the number of ports and domains.
+    /// Takes memory for ports, netdevs and flows with direct paths.
     pub(crate) fn adopt(&mut self, snapshot: &Snapshot) {
+        if let Some(cache) = &mut self.cache {
+            cache.sync(snapshot);
+        }
+        self.sampling.adopt(snapshot);
         self.direct.adopt(snapshot);
+    }
+
+    /// Returns whether the last look at direct paths left flows over.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.direct.is_behind()
     }
 
     /// Returns whether hosts have direct paths.

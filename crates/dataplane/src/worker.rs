@@ -76,6 +76,8 @@ pub struct Worker<F, P> {
     out: Outputs,
     /// Packets that wait for each netdev during a turn; always empty between turns.
     queues: Vec<TxBatch>,
+    /// Netdevs with waiting packets.
+    filled: Vec<NetdevId>,
     surroundings: Surroundings,
     /// Generation of the policies that let go what waits in clear.
     policies: Generation,
@@ -105,6 +107,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             received,
             out,
             queues,
+            filled: Vec::with_capacity(BATCH),
             surroundings,
             policies: snapshot.generation(),
             neighbour_queues,
@@ -195,10 +198,6 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// but not in clear under other policies than those that let it. `now_ns` is by the clock of
     /// [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        if let Some(mut cache) = self.walk.take_cache(None) {
-            cache.sync(snapshot);
-            self.walk.take_cache(Some(cache));
-        }
         self.walk.adopt(snapshot);
         if self.policies != snapshot.generation() {
             self.policies = snapshot.generation();
@@ -209,7 +208,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Runs the timers that are due at a time, by the clock of [`turn`](Self::turn). Call it once a
-    /// turn over all netdevs, with or without packets.
+    /// turn over all netdevs, with or without packets. Cost: bounded, however many sets, SAs, ports
+    /// and flows exist; [`has_overdue_work`](Self::has_overdue_work) reports remaining work.
     ///
     /// 1. every 100 ms asks again for neighbours and SAs, and drops what waited too long for one
     /// 2. drops fragments that waited too long for the first one of their datagram
@@ -258,6 +258,12 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     pub fn waiting(&self) -> usize {
         let for_neighbours = self.neighbour_queues.waiting();
         for_neighbours + self.walk.waiting_for_sas() + self.walk.fragments_waiting()
+    }
+
+    /// Returns whether the last [`tick`](Self::tick) left due work over: tick again without a
+    /// sleep.
+    pub fn has_overdue_work(&self) -> bool {
+        self.keepalives.is_behind() || self.walk.is_behind()
     }
 
     /// Returns whether hosts have direct paths that [`tick`](Self::tick) looks after.
@@ -532,24 +538,31 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 }
             }
         }
-        for (queue, netdev) in self.queues.iter_mut().zip(&mut self.netdevs) {
+        for netdev in self.filled.drain(..).map(|netdev| usize::from(netdev.0)) {
+            let (queue, port) = (&mut self.queues[netdev], self.netdevs[netdev].as_mut());
             if !queue.is_empty() {
-                flush(queue, &mut self.frames, netdev.as_mut(), counters, &mut self.taps);
+                flush(queue, &mut self.frames, port, counters, &mut self.taps);
             }
         }
     }
 
     /// Puts what is to be sent into its netdevs' queues: mostly all into one.
     fn sort(&mut self, snapshot: &Snapshot) {
-        let netdev = |run: &TxRun| usize::from(snapshot.path_port(run.egress).netdev.0);
-        let (tx, queues) = (&mut self.out.tx, &mut self.queues);
+        let netdev = |run: &TxRun| snapshot.path_port(run.egress).netdev;
+        let (tx, queues, filled) = (&mut self.out.tx, &mut self.queues, &mut self.filled);
         let Some((first, others)) = tx.runs().split_first() else { return };
         let first = netdev(first);
         if others.iter().all(|run| netdev(run) == first) {
-            std::mem::swap(tx, &mut queues[first]);
+            filled.push(first);
+            std::mem::swap(tx, &mut queues[usize::from(first.0)]);
         } else {
             for (run, packets) in tx.by_run() {
-                queues[netdev(&run)].extend(run, packets);
+                let netdev = netdev(&run);
+                let queue = &mut queues[usize::from(netdev.0)];
+                if queue.is_empty() {
+                    filled.push(netdev);
+                }
+                queue.extend(run, packets);
             }
         }
         tx.clear();

@@ -35,8 +35,8 @@ fn all_memory_is_taken_at_the_start_and_none_afterwards() {
     assert!(resident() < without + 2 * MIB, "not used yet");
     cache.touch().expect("memory");
     let at_start = resident();
-    // The table, and 24 + 66 bytes for each verdict that can be numbered.
-    assert!((without + 26 * MIB..without + 31 * MIB).contains(&at_start), "{}", at_start - without);
+    // The table, and 24 + 8 bytes for each verdict.
+    assert!((without + 19 * MIB..without + 22 * MIB).contains(&at_start), "{}", at_start - without);
     let mut keys = vec![key(0); BATCH];
     for first in (0..10 * FLOWS * ENTRIES_A_FLOW).step_by(BATCH) {
         keys.iter_mut().enumerate().for_each(|(at, place)| *place = key(first + at));

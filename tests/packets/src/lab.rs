@@ -159,6 +159,15 @@ impl Hub {
         Snapshot::new(SnapshotParts { spd, ..self.parts }).expect("parts that fit together")
     }
 
+    /// The next snapshot after `earlier`.
+    ///
+    /// # Panics
+    /// As [`Hub::snapshot`].
+    pub fn snapshot_after(self, earlier: &Snapshot) -> Snapshot {
+        let sources = self.snapshot().sources().clone();
+        Snapshot::after(sources, Some(earlier)).expect("parts that fit together")
+    }
+
     /// The laboratory around it.
     ///
     /// # Panics

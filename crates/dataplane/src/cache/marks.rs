@@ -90,6 +90,19 @@ impl Ticks {
         self.last == LAST
     }
 
+    /// Makes room for the ticks of so many slots of ports.
+    pub(super) fn make_room(&mut self, ports: usize) {
+        if self.of_ports.len() < ports {
+            self.of_ports.resize(ports, (0, 0));
+        }
+    }
+
+    /// Ports with reserved memory.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.of_ports.capacity()
+    }
+
     /// The tick of a port, now. `None`: all were given.
     #[inline]
     pub(super) fn of(
@@ -117,9 +130,7 @@ impl Ticks {
         }
         self.last += 1;
         let at = usize::from(port.0);
-        if self.of_ports.len() <= at {
-            self.of_ports.resize(at + 1, (0, 0));
-        }
+        self.make_room(at + 1);
         self.of_ports[at] = (self.last, self.moments);
         Some(Tick(self.last))
     }

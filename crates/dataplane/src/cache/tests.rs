@@ -794,3 +794,71 @@ fn counts_agree(cache: &FlowCache, spd: &Spd) -> Result<(), TestCaseError> {
     }
     Ok(())
 }
+
+/// Marks a domain as not visited by a sync.
+const UNVISITED: u64 = u64::MAX;
+
+#[test]
+fn sync_visits_domains_only_when_the_snapshot_is_another() {
+    let mut bench = Bench::new(1024);
+    let Bench { cache, snapshot: first, .. } = &mut bench;
+    cache.domains.list.iter_mut().for_each(|domain| domain.entries = UNVISITED);
+    let visited = |cache: &FlowCache| {
+        let visited = cache.domains.list.iter().filter(|domain| domain.entries != UNVISITED);
+        visited.count()
+    };
+    for _ in 0..3 {
+        cache.domains.list.iter_mut().for_each(|domain| domain.generation = Generation(0));
+        cache.sync(first);
+        assert_eq!(visited(cache), 0, "the same snapshot");
+    }
+    let again = snapshot(spd());
+    cache.sync(&again);
+    assert_eq!(visited(cache), cache.domains.list.len(), "another, with the same policies");
+}
+
+/// Snapshots come and go in the same memory.
+#[test]
+fn sync_never_takes_a_snapshot_for_one_that_was_freed() {
+    let mut bench = Bench::new(1024);
+    let mut generations = Vec::new();
+    let mut policies = spd();
+    for _ in 0..16 {
+        policies = changed(&policies, Direction::Outbound);
+        let next = Box::new(snapshot(policies.clone()));
+        bench.cache.sync(&next);
+        assert_eq!(
+            bench.cache.domains.list[usize::from(OUT.0)].generation,
+            next.spd().generation(OUT)
+        );
+        generations.push(next.spd().generation(OUT));
+    }
+    assert!(generations.is_sorted_by(|one, next| one < next), "{generations:?}");
+}
+
+#[test]
+fn the_first_packet_of_a_port_takes_no_memory() {
+    let port = |number: u16| crate::PortInfo {
+        name: format!("port{number}"),
+        netdev: crate::NetdevId(number),
+        vlan: None,
+        side: crate::Side::Protected,
+        medium: crate::Medium::Ethernet,
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1500,
+        addresses: Vec::new(),
+        allow_host: Vec::new(),
+        l4_checksum: crate::L4Checksum::Pass,
+    };
+    let ports = (0..100).map(port).collect();
+    let snapshot = Snapshot::new(SnapshotParts { ports, ..SnapshotParts::default() }).unwrap();
+    let mut cache = FlowCache::new(1024, &SECRET, CacheUse::Always).unwrap();
+    cache.sync(&snapshot);
+    let connections = Connections::new(Limits::of(64), Timeouts::default(), &[7; 32]);
+    let room = cache.ticks.room();
+    assert!(room >= 100);
+    for port in [PortId(0), PortId(99)] {
+        assert!(cache.tick(port, &connections, 1).is_some());
+    }
+    assert_eq!(cache.ticks.room(), room);
+}

@@ -3,11 +3,10 @@
 //! A number stands for one verdict as long as the table lives; numbers are never given again. Where
 //! connections are tracked it stands for what each book says by itself.
 
-use std::collections::HashMap;
-
-use policy::{Deciders, FlowVerdict, KnownConnections, PolicyIndex, TrackedVerdict};
+use policy::{FlowVerdict, KnownConnections, TrackedVerdict};
 
 use super::ENTRIES_A_FLOW;
+use super::place_index::PlaceIndex;
 
 /// Number of a verdict, from 1, beside what the table itself asks about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,31 +65,39 @@ pub(crate) enum Said<'a> {
 type OfConnections = (TrackedVerdict, KnownConnections);
 
 /// The answers of each book by itself, by number.
-#[derive(Default)]
 struct TrackedVerdicts {
     list: Vec<OfConnections>,
     /// The verdicts on packets of these connections.
     steady: Vec<FlowVerdict>,
-    places: HashMap<OfConnections, u32, foldhash::quality::RandomState>,
+    places: PlaceIndex,
     last: u32,
 }
 
 impl TrackedVerdicts {
+    fn new(room: usize) -> TrackedVerdicts {
+        TrackedVerdicts {
+            list: Vec::with_capacity(room),
+            steady: Vec::with_capacity(room),
+            places: PlaceIndex::new(room),
+            last: 0,
+        }
+    }
+
     /// The place of a verdict; `None`: it has none, and there are `most` already.
     fn place(&mut self, said: OfConnections, most: usize) -> Option<u32> {
         if self.list.get(self.last as usize) == Some(&said) {
             return Some(self.last);
         }
-        let place = match self.places.get(&said) {
-            Some(place) => *place,
-            None if self.list.len() < most => {
+        let place = match self.places.find(&self.list, &said) {
+            Ok(place) => place,
+            Err(slot) if self.list.len() < most => {
                 let place = self.list.len() as u32;
                 self.list.push(said);
                 self.steady.push(said.0.with(said.1));
-                self.places.insert(said, place);
+                self.places.insert(slot, place);
                 place
             }
-            None => return None,
+            Err(_) => return None,
         };
         self.last = place;
         Some(place)
@@ -101,37 +108,37 @@ impl TrackedVerdicts {
 pub(super) struct Verdicts {
     /// Verdicts by number; the first is of no entry.
     list: Vec<FlowVerdict>,
-    numbers: HashMap<FlowVerdict, VerdictNumber, foldhash::quality::RandomState>,
+    places: PlaceIndex,
     recent: [VerdictNumber; RECENT],
     tracked: TrackedVerdicts,
     room: usize,
 }
 
 impl Verdicts {
-    /// Makes room for the numbers of a table of `entries` entries: one for each flow that the table
-    /// is made for. The memory is taken as it is used, or at once by [`touch`](Self::touch).
+    /// Makes room for the numbers of a table of `entries` entries: a number for each of the table's
+    /// flows. The memory is reserved, and never grows. The kernel provides it at the first use, or
+    /// by [`touch`](Self::touch).
     pub(super) fn new(entries: usize) -> Verdicts {
-        let room = (entries / ENTRIES_A_FLOW).clamp(LEAST, MOST);
+        let room = room(entries);
         let mut list = Vec::with_capacity(room);
         list.push(FlowVerdict::NOT_ASKED);
-        let numbers = HashMap::with_capacity_and_hasher(room, Default::default());
-        let (recent, tracked) = ([VerdictNumber(0); RECENT], TrackedVerdicts::default());
-        Verdicts { list, numbers, recent, tracked, room }
+        let (recent, tracked) = ([VerdictNumber(0); RECENT], TrackedVerdicts::new(room));
+        Verdicts { list, places: PlaceIndex::new(room), recent, tracked, room }
     }
 
-    /// Touches all memory, so that the kernel provides it now.
+    /// Bytes of the numbers of a table of `entries` entries, where connections are tracked.
+    pub(super) fn bytes(entries: usize) -> usize {
+        let room = room(entries);
+        let tracked = size_of::<OfConnections>() + size_of::<FlowVerdict>();
+        room * (size_of::<FlowVerdict>() + tracked) + 2 * PlaceIndex::bytes(room)
+    }
+
+    /// Makes the kernel provide the memory now, but for the memory of tracked connections.
     pub(super) fn touch(&mut self) {
         let given = self.list.len();
         self.list.resize(self.room, FlowVerdict::NOT_ASKED);
         self.list.truncate(given);
-        let known: Vec<_> = self.numbers.drain().collect();
-        // Places by hash: as many as there is room for touch all.
-        let slots = (0..self.room as u32).map(PolicyIndex);
-        let verdict =
-            |slot| FlowVerdict { deciders: Deciders::one(slot), ..FlowVerdict::NOT_ASKED };
-        self.numbers.extend(slots.map(|slot| (verdict(slot), VerdictNumber(0))));
-        self.numbers.clear();
-        self.numbers.extend(known);
+        self.places.touch();
     }
 
     /// The verdict with a number.
@@ -202,26 +209,32 @@ impl Verdicts {
 
     #[inline(never)]
     fn find_or_add(&mut self, verdict: FlowVerdict) -> Option<VerdictNumber> {
-        if let Some(number) = self.numbers.get(&verdict) {
-            return Some(*number);
-        }
-        if self.list.len() >= self.room {
-            return None;
-        }
+        let place = match self.places.find(&self.list, &verdict) {
+            Ok(place) => place,
+            Err(slot) if self.list.len() < self.room => {
+                let place = self.list.len() as u32;
+                self.list.push(verdict);
+                self.places.insert(slot, place);
+                place
+            }
+            Err(_) => return None,
+        };
         let negative = if verdict.is_negative() { NEGATIVE } else { 0 };
         let not_asked = if verdict.is_asked() { 0 } else { NOT_ASKED };
-        let number = VerdictNumber(self.list.len() as u32 | negative | not_asked);
-        self.list.push(verdict);
-        self.numbers.insert(verdict, number);
-        Some(number)
+        Some(VerdictNumber(place | negative | not_asked))
     }
+}
+
+/// Most verdicts of a table of `entries` entries.
+fn room(entries: usize) -> usize {
+    (entries / ENTRIES_A_FLOW).clamp(LEAST, MOST)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
-    use policy::{EgressClass, FlowAction, Refusal, SetIndex};
+    use policy::{Deciders, EgressClass, FlowAction, PolicyIndex, Refusal, SetIndex};
     use proptest::prelude::*;
 
     use super::*;
@@ -279,5 +292,29 @@ mod tests {
         assert!((0..most).map(|slot| verdicts.number(of(slot))).eq(numbers.iter().copied()));
         verdicts.touch();
         assert!((0..most).map(|slot| verdicts.number(of(slot))).eq(numbers));
+    }
+
+    #[test]
+    fn numbers_take_the_memory_that_was_reserved_for_them() {
+        let of = |slot: u32| FlowVerdict {
+            deciders: Deciders::one(PolicyIndex(slot)),
+            ..FlowVerdict::NOT_ASKED
+        };
+        let mut verdicts = Verdicts::new(0);
+        let rooms = |of: &Verdicts| {
+            [of.list.capacity(), of.tracked.list.capacity(), of.tracked.steady.capacity()]
+        };
+        let reserved = rooms(&verdicts);
+        assert!(reserved.iter().all(|room| *room >= LEAST));
+        let known = |slot| KnownConnections { ingress: Some(PolicyIndex(slot)), egress: None };
+        for slot in 0..LEAST as u32 + 10 {
+            let said = Said::Steady(&TrackedVerdict::NOT_ASKED, known(slot));
+            let number = verdicts.number_of(said);
+            assert_eq!(number.is_some(), (slot as usize) < LEAST);
+            assert_eq!(number, verdicts.number_of(said), "it keeps its number");
+            verdicts.number(of(slot));
+        }
+        assert!(verdicts.is_full());
+        assert_eq!(rooms(&verdicts), reserved);
     }
 }

@@ -1,11 +1,14 @@
 //! The ports of a snapshot, and tables computed from the ports alone.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use persistent::Slotted;
 use policy::{PortClass, Spd};
-use wire::{Address, LinkAddress};
+use wire::{Address, Family, LinkAddress};
 
+use super::Snapshot;
 use crate::error::SnapshotError;
 use crate::ids::{NetdevId, PortId, RouteGeneration};
 use crate::port::{Medium, PortInfo, Side};
@@ -17,16 +20,48 @@ pub type PortInfos = Slotted<PortInfo>;
 pub(super) struct Ports {
     pub(super) infos: PortInfos,
     /// Our addresses on unprotected ports.
-    pub(super) outside: Box<[Address]>,
+    pub(super) outside: HashSet<Address, FixedState>,
+    pub(super) speakers: Speakers,
     /// [`NetdevId`] counts into this list.
     pub(super) netdevs: Box<[Option<Netdev>]>,
+}
+
+/// Our addresses to speak from where a port has no address.
+#[derive(Default)]
+pub(super) struct Speakers {
+    /// The first of any port.
+    pub(super) any: FirstAddresses,
+    /// The first of a protected port.
+    pub(super) inside: FirstAddresses,
+}
+
+/// The first address of each family.
+#[derive(Default)]
+pub(super) struct FirstAddresses {
+    v4: Option<Address>,
+    v6: Option<Address>,
+}
+
+impl FirstAddresses {
+    pub(super) fn get(&self, family: Family) -> Option<Address> {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    fn add(&mut self, port: &PortInfo) {
+        self.v4 = self.v4.or_else(|| port.address_of(Family::V4));
+        self.v6 = self.v6.or_else(|| port.address_of(Family::V6));
+    }
 }
 
 /// A netdev's ports.
 #[derive(Clone, Debug)]
 pub(super) struct Netdev {
     pub(super) untagged: Option<PortId>,
-    pub(super) tagged: Vec<(u16, PortId)>,
+    /// Ports by VLAN id, up to the highest id; empty: no port has an id.
+    pub(super) tagged: Vec<Option<PortId>>,
     pub(super) medium: Medium,
     /// True if one of the ports completes checksums.
     pub(super) completes_checksums: bool,
@@ -79,6 +114,13 @@ impl Ports {
         }
         let unprotected = infos.iter().filter(|(_, port)| port.side == Side::Unprotected);
         let outside = unprotected.flat_map(|(_, port)| port.addresses.iter().copied()).collect();
+        let mut speakers = Speakers::default();
+        for (_, port) in infos.iter() {
+            speakers.any.add(port);
+            if port.side == Side::Protected {
+                speakers.inside.add(port);
+            }
+        }
         let mut netdevs = netdevs(&infos, generation)?;
         let before = earlier.map_or(&[][..], |earlier| &earlier.netdevs);
         for (now, before) in netdevs.iter_mut().zip(before) {
@@ -86,7 +128,7 @@ impl Ports {
                 now.since = before.since;
             }
         }
-        Ok(Ports { infos, outside, netdevs })
+        Ok(Ports { infos, outside, speakers, netdevs })
     }
 
     /// Returns the number of slots up to the last one that is not vacant.
@@ -127,9 +169,11 @@ fn netdevs(
         let earlier = match port.vlan {
             None => netdev.untagged.replace(id),
             Some(tag) => {
-                let earlier = netdev.tagged.iter().find(|(t, _)| *t == tag).map(|(_, p)| *p);
-                netdev.tagged.push((tag, id));
-                earlier
+                let place = usize::from(tag);
+                if netdev.tagged.len() <= place {
+                    netdev.tagged.resize(place + 1, None);
+                }
+                netdev.tagged[place].replace(id)
             }
         };
         if let Some(earlier) = earlier {
@@ -137,4 +181,22 @@ fn netdevs(
         }
     }
     Ok(netdevs.into())
+}
+
+impl Snapshot {
+    /// Returns whether an address is the gateway's own, on an unprotected port.
+    pub(crate) fn is_own_outside(&self, address: Address) -> bool {
+        self.ports.outside.contains(&address)
+    }
+
+    /// Our address of a family to speak from: the port's own, else the first of any other port.
+    pub(crate) fn own_address(&self, port: PortId, family: Family) -> Option<Address> {
+        let own = self.port(port).address_of(family);
+        own.or_else(|| self.ports.speakers.any.get(family))
+    }
+
+    /// Our first address of a family on a protected port.
+    pub(crate) fn address_inside(&self, family: Family) -> Option<Address> {
+        self.ports.speakers.inside.get(family)
+    }
 }

@@ -1,7 +1,9 @@
 //! A snapshot that follows another is what one made at once is.
 
+use ipsec::encapsulation::UdpPorts;
 use ipsec::{
-    CardSeat, CardWork, KeyMaterial, ReplayWindow, SequenceCounter, SequenceNumbers, Suite, Tunnel,
+    CardSeat, CardWork, Encapsulation, KeyMaterial, ReplayWindow, SequenceCounter, SequenceNumbers,
+    Suite, Tunnel,
 };
 use policy::SaSetId;
 use proptest::prelude::*;
@@ -86,7 +88,10 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
     let (set, short) = (SaSetId(100 + peer as u32), SequenceNumbers::Short);
     let tunnel = Tunnel { local: [192, 0, 2, 1].into(), remote: remote.into() };
     let counter = Arc::new(SequenceCounter::new(short));
-    let outbound = OutboundSa::new(id, Spi::new(spi).unwrap(), set, &key(1), tunnel, counter);
+    // Some SAs are in UDP, and some peers want keepalives.
+    let udp = (spi % 3 != 0).then_some(UdpPorts { local: 4500, remote: 4500 });
+    let carried = Encapsulation { udp, ..tunnel.into() };
+    let outbound = OutboundSa::new(id, Spi::new(spi).unwrap(), set, &key(1), carried, counter);
     // Some peers' SAs are in a card.
     let seat = (peer % 2 == 1).then_some(CardSeat {
         netdev: 1,
@@ -104,7 +109,7 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         mss_clamp: false,
         may_move: false,
         moves_by_ike: false,
-        keepalive_s: None,
+        keepalive_s: (peer != 1).then_some(20),
         path_mtu: None,
         fragment_outer: false,
         outer: None,
@@ -194,9 +199,20 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
             let seat = CardSeat::of_worker(netdev, tag, CardWork::Packets);
             snapshot.sad().opened_in_card(seat)
         };
-        answers.push(format!("{tag}: {:?} {:?}", found(1), found(2)));
+        let sealed = |netdev| {
+            let seat = CardSeat::of_worker(netdev, tag, CardWork::Packets);
+            let is_sealed = snapshot.sad().is_sealed_in_card(seat);
+            assert_eq!(is_sealed, snapshot.outbound().any(|sa| sa.card == Some(seat)));
+            is_sealed
+        };
+        let said = [found(1), found(2)];
+        answers.push(format!("{tag}: {said:?} {:?}", [sealed(1), sealed(2)]));
     }
     answers.push(format!("{}", snapshot.sad().has_openers_in_cards()));
+    let wants = |set: &SaSet| snapshot.keepalive_settings(set).is_some();
+    let wanting = snapshot.sets().filter(|(_, set)| wants(set)).map(|(place, _)| place);
+    let listed: Vec<SetIndex> = snapshot.keepalive_sets().keys().copied().collect();
+    assert_eq!(listed, wanting.collect::<Vec<_>>());
     let sealing: Vec<_> = snapshot.outbound().map(|sa| (sa.id, sa.spi, sa.set)).collect();
     answers.push(format!("{sealing:?} {:?}", snapshot.port(PortId(1)).mtu));
     answers
@@ -221,6 +237,14 @@ proptest! {
             let same = sources.routes == before.routes && sources.ports == before.ports;
             let raised = next.route_generation() != last.route_generation();
             prop_assert_eq!(raised, !same, "{:?}", changes);
+            prop_assert!(next.number() != last.number() && next.number() != at_once.number());
+            for (place, before) in last.keepalive_sets() {
+                if let Some(now) = next.keepalive_sets().get(place)
+                    && next.set(*place).id == last.set(*place).id
+                {
+                    prop_assert!(Arc::ptr_eq(&now.silence, &before.silence), "{:?}", changes);
+                }
+            }
             last = next;
         }
         // When nothing uses them any more, next hops have no numbers either.

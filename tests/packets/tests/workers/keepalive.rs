@@ -1,10 +1,14 @@
 //! NAT keepalives (RFC 3948 §4).
 
-use dataplane::keepalive::CHECK_EVERY_NS;
-use dataplane::{Neighbour, SetIndex};
+use std::sync::Arc;
+
+use dataplane::keepalive::{ROUND_NS, STEP_SETS};
+use dataplane::{Neighbour, SaSet, SetIndex};
 use ipsec::encapsulation::{NAT_TRAVERSAL_PORT, UdpPorts};
-use ipsec::{Encapsulation, OutboundSa};
+use ipsec::{Encapsulation, OutboundSa, SaId, SequenceCounter, SequenceNumbers, Spi, Suite};
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, WAN};
+use packets::peer::material;
+use policy::SaSetId;
 use wire::Upper;
 use wire::flow::protocol;
 
@@ -31,12 +35,15 @@ fn behind_nat() -> Hub {
     hub
 }
 
-/// Lets time pass, with a look at every quarter of a second; what both workers sent.
+/// Time between two ticks of these tests.
+const TICK_NS: u64 = ROUND_NS / 4;
+
+/// Lets time pass, with a tick every quarter of a round; returns the packets of both workers.
 fn wait(stage: &mut Stage, seconds: u64) -> Vec<(usize, Vec<u8>)> {
     let until = stage.now_ns + seconds * SECOND;
     let mut sent = Vec::new();
     while stage.now_ns < until {
-        stage.now_ns += CHECK_EVERY_NS;
+        stage.now_ns += TICK_NS;
         for worker in 0..2 {
             let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
             stage.workers[worker].tick(&snapshot, now_ns);
@@ -99,11 +106,89 @@ fn what_any_worker_seals_puts_the_keepalive_off() {
                 // It is remembered over a change.
                 hub.parts.sets[CARLA.0 as usize].keepalive_s = None;
                 hub.parts.sets[DORA.0 as usize].keepalive_s = None;
-                hub.snapshot().into()
+                hub.snapshot_after(&stage.snapshot).into()
             };
         }
     }
     assert_eq!(wait(&mut stage, 2).len(), 1);
+}
+
+/// Adds sets in UDP with an SA each.
+fn add_sets(hub: &mut Hub, count: u32, keepalive_s: Option<u32>) {
+    let like = hub.parts.sets[CARLA.0 as usize].clone();
+    let carried = hub.parts.outbound[like.outbound[0].0 as usize].encapsulation;
+    let key = material(Suite::Aes128Gcm, 99);
+    for number in 0..count {
+        let (id, set) = (SaId(hub.parts.outbound.len() as u32), SaSetId(1000 + number));
+        let spi = Spi::new(0x10_0000 + number).unwrap();
+        let counter = Arc::new(SequenceCounter::new(SequenceNumbers::Short));
+        let sa = OutboundSa::new(id, spi, set, &key, carried, counter).unwrap();
+        hub.parts.outbound.push(sa.into());
+        let outbound = vec![id];
+        hub.parts.sets.push(SaSet { id: set, outbound, keepalive_s, ..like.clone() });
+    }
+}
+
+/// Ticks a worker until no work is overdue; returns the number of packets of each tick.
+fn catch_up(stage: &mut Stage, worker: usize) -> Vec<usize> {
+    let mut sent = Vec::new();
+    loop {
+        let (snapshot, now_ns) = (stage.snapshot.clone(), stage.now_ns);
+        stage.workers[worker].tick(&snapshot, now_ns);
+        sent.push(stage.sent(worker, WAN).len());
+        if !stage.workers[worker].has_overdue_work() {
+            return sent;
+        }
+    }
+}
+
+#[test]
+fn one_tick_visits_a_bounded_number_of_sets_and_a_round_visits_all() {
+    const MANY: u32 = 1000;
+    let mut hub = behind_nat();
+    add_sets(&mut hub, MANY, Some(AFTER_S));
+    let mut stage = Stage::of(hub);
+    let all = MANY as usize + 3;
+    let ticks = all.div_ceil(STEP_SETS as usize);
+    for worker in 0..2 {
+        assert_eq!(catch_up(&mut stage, worker), vec![0; ticks], "the first look");
+    }
+    stage.now_ns += u64::from(AFTER_S) * SECOND;
+    for round in 1..3 {
+        let [first, second] = [0, 1].map(|worker| catch_up(&mut stage, worker));
+        assert!(first.len() >= ticks && second.len() >= ticks);
+        assert!(first.iter().chain(&second).all(|sent| *sent <= STEP_SETS as usize));
+        assert_eq!(first.iter().chain(&second).sum::<usize>(), all, "round {round}");
+        assert!(first.iter().sum::<usize>().abs_diff(all / 2) < 3, "each sends its share");
+        stage.now_ns += u64::from(AFTER_S) * SECOND;
+    }
+}
+
+#[test]
+fn sets_that_want_no_keepalives_are_not_visited() {
+    let mut hub = behind_nat();
+    add_sets(&mut hub, 1000, None);
+    let mut stage = Stage::of(hub);
+    for _ in 0..3 {
+        assert_eq!(catch_up(&mut stage, 0).len(), 1, "one tick visits the three that want some");
+        stage.now_ns += SECOND;
+    }
+}
+
+#[test]
+fn a_change_of_ports_or_of_workers_puts_no_keepalive_off() {
+    let mut stage = Stage::of(behind_nat());
+    assert_eq!(wait(&mut stage, 15), []);
+    let mut hub = behind_nat().keeping_sas_of(&stage.snapshot);
+    hub.parts.ports[usize::from(LAN.0)].mtu = 1400;
+    stage.snapshot = hub.snapshot_after(&stage.snapshot).into();
+    let sent = wait(&mut stage, 7);
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    wait(&mut stage, 13);
+    stage.workers[0].walk_among(1);
+    stage.workers[1].walk_among(0);
+    let sent = wait(&mut stage, 7);
+    assert_eq!(sent.iter().filter(|(worker, _)| *worker == 0).count(), 3, "{sent:?}");
 }
 
 #[test]
