@@ -438,7 +438,8 @@ impl Backend for Daemon {
 
     async fn cache(&self) -> v1::Cache {
         let picture = self.picture();
-        cache_report::cache(&picture, &picture.workers.brief_reports().await.unwrap_or_default())
+        let reports = picture.workers.brief_reports(&picture.snapshot).await;
+        cache_report::cache(&picture, &reports.unwrap_or_default())
     }
 
     async fn cache_entries(&self, question: CacheQuestion) -> Option<v1::CachedFlows> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use config::validated::{Cache, CacheUse};
 use dataplane::FlowCache;
-use dataplane::cache::{ENTRY_BYTES, entries_of_fresh};
+use dataplane::cache::{entries_of_fresh, memory_bytes};
 
 /// Reason why there is no flow cache of the configured size.
 #[derive(Debug, thiserror::Error)]
@@ -85,8 +85,8 @@ pub(crate) fn check(cache: Cache, workers: u32, freed: u64) -> Result<(), CacheE
 /// # Errors
 /// [`CacheError::NoRoomToGrow`].
 pub(crate) fn check_growth(sizes: &[Option<usize>]) -> Result<(), CacheError> {
-    let entries: usize = sizes.iter().flatten().sum();
-    let needed = (entries * ENTRY_BYTES) as u64;
+    let all = sizes.iter().flatten().map(|entries| memory_bytes(*entries));
+    let needed = all.fold(0, u64::saturating_add);
     match available_bytes() {
         Some(available) if needed > available => {
             Err(CacheError::NoRoomToGrow { needed, available })
@@ -97,7 +97,8 @@ pub(crate) fn check_growth(sizes: &[Option<usize>]) -> Result<(), CacheError> {
 
 /// Returns the bytes that a cache takes over all workers at most; 0 if it is off.
 pub(crate) fn bytes(cache: Cache, workers: u32) -> u64 {
-    cache.size(workers).map_or(0, |size| size.bytes.saturating_mul(u64::from(workers)))
+    let of_worker = cache.size(workers).map_or(0, |size| memory_bytes(size.entries as usize));
+    of_worker.saturating_mul(workers.into())
 }
 
 /// Fresh caches of these sizes for the workers on these cores, on their nodes, their memory there.
@@ -123,8 +124,8 @@ pub(crate) fn make(
             let mut cache = FlowCache::new(entries, &secret, usage)?;
             cache.touch().map(|()| cache)
         });
-        let bytes = (entries * ENTRY_BYTES) as u64;
-        made.map(Some).map_err(|error| CacheError::Refused { bytes, error })
+        let refused = |error| CacheError::Refused { bytes: memory_bytes(entries), error };
+        made.map(Some).map_err(refused)
     };
     cores.iter().zip(sizes).map(one).collect()
 }
@@ -244,7 +245,11 @@ mod tests {
     fn a_cache_grows_as_far_as_there_is_memory() {
         assert!(check_growth(&[Some(1 << 16), None]).is_ok() && check_growth(&[None]).is_ok());
         let error = check_growth(&[Some(1 << 50), Some(1 << 50)]).unwrap_err().to_string();
-        assert!(error.contains(&(1u64 << 56).to_string()) && error.contains("stay"), "{error}");
+        let needed = 2 * memory_bytes(1 << 50);
+        assert!(
+            needed > 1 << 56 && error.contains(&needed.to_string()) && error.contains("stay"),
+            "{error}"
+        );
     }
 
     /// The ports of flows in the order of their places in a cache.

@@ -95,6 +95,7 @@ mod unconfirmed;
 mod waiting_put;
 mod who;
 mod worker;
+mod worker_report;
 mod workers;
 
 use std::path::{Path, PathBuf};

@@ -28,7 +28,7 @@ impl State {
         if self.look.is_some() {
             return Ok(());
         }
-        let reports = self.workers.brief_reports().await?;
+        let reports = self.workers.brief_reports(&self.gateway.snapshot).await?;
         self.renew_full_caches(&reports);
         if let Some(connections) = self.gateway.snapshot.connections() {
             self.refused_connections.report(connections, &self.events);

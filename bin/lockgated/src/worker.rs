@@ -23,6 +23,11 @@ use tokio::sync::oneshot;
 use wire::BATCH;
 use wire::mark::Marker;
 
+use crate::worker_report::ReportQueue;
+pub(crate) use crate::worker_report::{
+    CacheReport, Changeovers, FlushedCounts, Report, ReportLists,
+};
+
 /// Longest sleep of a worker while packets are under way, and while none are.
 const SHORT_SLEEP: Duration = Duration::from_millis(5);
 const LONG_SLEEP: Duration = Duration::from_millis(250);
@@ -50,8 +55,8 @@ pub(crate) enum Command {
     Detach { netdev: NetdevId, reply: oneshot::Sender<Vec<io::QueueStatistics>> },
     /// Takes the host port over.
     AttachHost { netdev: NetdevId, port: TunPort, reply: oneshot::Sender<()> },
-    /// Says what it counted, policies left out.
-    Report { reply: oneshot::Sender<Report> },
+    /// Reports all counters but the policies', copied into the given lists, some entries a turn.
+    Report { lists: Box<ReportLists>, reply: oneshot::Sender<Report> },
     /// Says what policies decided, outbound and inbound, from slot `from` on: as many as there is
     /// room for in `into`, which is empty; and under which snapshot.
     ReportPolicies { from: usize, into: Decided, reply: oneshot::Sender<(Arc<Snapshot>, Decided)> },
@@ -123,66 +128,6 @@ pub(crate) enum ReturnedCounts {
     Gone(VacatedSlots),
     /// All counts.
     All(Box<FlushedCounts>),
-}
-
-/// Counts under a snapshot.
-pub(crate) struct FlushedCounts {
-    pub(crate) snapshot: Arc<Snapshot>,
-    pub(crate) counters: Counters,
-}
-
-/// State of one worker's flow cache at one moment.
-pub(crate) struct CacheReport {
-    /// Room, in IPv4 entries and bytes.
-    pub(crate) entries: usize,
-    pub(crate) bytes: usize,
-    /// One entry a domain: entries that hold, and whether its packets are not looked up.
-    pub(crate) domains: Vec<(u64, bool)>,
-    /// No further verdict can be remembered.
-    pub(crate) is_full: bool,
-}
-
-/// A worker's state at one moment, between two turns.
-pub(crate) struct Report {
-    /// The lists of policies are empty as the worker sends it.
-    pub(crate) flushed: FlushedCounts,
-    pub(crate) cache: Option<CacheReport>,
-    /// Counters of the flow cache since the start.
-    pub(crate) cache_counters: CacheCounters,
-    pub(crate) census: xsk::Census,
-    /// Bytes of a frame.
-    pub(crate) frame_bytes: usize,
-    /// Frames in each fill ring, and in each transmit ring, at most.
-    pub(crate) quota: u32,
-    pub(crate) waiting: usize,
-    /// One entry per slot of a netdev: its queues on this worker.
-    pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
-    pub(crate) host: Option<io::TunStatistics>,
-    pub(crate) turns: u64,
-    pub(crate) sleeps: u64,
-    /// Packets given to other workers and taken from them, since the start.
-    pub(crate) handed_over: u64,
-    pub(crate) taken_over: u64,
-    /// CPU time of the thread.
-    pub(crate) cpu: Duration,
-    pub(crate) changeovers: Changeovers,
-}
-
-/// Snapshots that a worker went over to, and the time that this took: it processes no packet
-/// meanwhile.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) struct Changeovers {
-    pub(crate) count: u64,
-    pub(crate) spent: Duration,
-    pub(crate) longest: Duration,
-}
-
-impl Changeovers {
-    fn add(&mut self, spent: Duration) {
-        self.count += 1;
-        self.spent += spent;
-        self.longest = self.longest.max(spent);
-    }
 }
 
 /// A wake-up signal for a worker, with the state that says whether the worker needs one.
@@ -426,6 +371,9 @@ struct Thread {
     host_in: u8,
     /// Those who wait for a turn without packets.
     when_idle: Vec<oneshot::Sender<()>>,
+    reports: ReportQueue,
+    /// Netdevs with a port on this worker.
+    served: Vec<NetdevId>,
 }
 
 /// The thread's next step after a command.
@@ -470,6 +418,8 @@ impl Thread {
             cache_before: CacheCounters::default(),
             host_in,
             when_idle: Vec::new(),
+            reports: ReportQueue::default(),
+            served: Vec::new(),
         }
     }
 
@@ -483,28 +433,33 @@ impl Thread {
                 }
             }
             let received = self.turn();
+            if !self.reports.is_empty() {
+                self.go_on_reporting();
+            }
             self.turns.fetch_add(1, Ordering::Relaxed);
             if received == 0 {
                 self.when_idle.drain(..).for_each(|asked| _ = asked.send(()));
             }
-            if received == 0 && self.poll == Poll::Sleep {
+            let has_work = self.worker.has_overdue_work() || !self.reports.is_empty();
+            if received == 0 && self.poll == Poll::Sleep && !has_work {
                 self.sleep();
             }
         }
     }
 
-    /// One turn over the rings and all netdevs; returns how many packets came.
+    /// Runs a turn over the rings and the netdevs with ports; returns the number of packets.
     fn turn(&mut self) -> usize {
         self.see_who_walks();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let mut received = self.worker.take_over(&self.snapshot, now_ns);
-        for number in 0..self.worker.netdevs().len() {
-            let is_host = matches!(self.worker.netdevs()[number], Some(LivePort::Tun(_)));
+        for place in 0..self.served.len() {
+            let netdev = self.served[place];
+            let port = &self.worker.netdevs()[usize::from(netdev.0)];
+            let is_host = matches!(port, Some(LivePort::Tun(_)));
             if is_host && self.host_in > 0 {
                 self.host_in -= 1;
                 continue;
             }
-            let netdev = NetdevId(number as u16);
             let count = self.worker.turn(&self.snapshot, now_ns, netdev, BATCH);
             if is_host && count == 0 {
                 self.host_in = HOST_EVERY;
@@ -547,8 +502,8 @@ impl Thread {
 
     fn sleep(&mut self) {
         let mut under_way = self.worker.waiting() > 0;
-        for netdev in 0..self.worker.netdevs().len() {
-            let (frames, port) = self.worker.parts_mut(NetdevId(netdev as u16));
+        for netdev in &self.served {
+            let (frames, port) = self.worker.parts_mut(*netdev);
             if let Some(LivePort::Xdp(port)) = port {
                 under_way |= port.push(frames) > 0;
             }
@@ -560,7 +515,9 @@ impl Thread {
         };
         let mut host = None;
         let mut waits: Vec<PollFd<'_>> = vec![PollFd::new(&self.bell.event, PollFlags::IN)];
-        for port in self.worker.netdevs().iter().flatten() {
+        let netdevs = self.worker.netdevs();
+        for port in self.served.iter().filter_map(|netdev| netdevs[usize::from(netdev.0)].as_ref())
+        {
             match port {
                 LivePort::Xdp(port) => {
                     waits.extend(port.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)))
@@ -602,11 +559,10 @@ impl Thread {
             }
             Command::AttachHost { netdev, port, reply } => {
                 self.worker.put_netdev(netdev, Some(LivePort::Tun(port)));
+                self.list_served();
                 let _ = reply.send(());
             }
-            Command::Report { reply } => {
-                let _ = reply.send(self.report());
-            }
+            Command::Report { lists, reply } => self.reports.push(*lists, reply),
             Command::ReportPolicies { from, mut into, reply } => {
                 let Counters { policy_outbound, policy_inbound, .. } = self.worker.counters();
                 let counted = policy_outbound.iter().zip(policy_inbound).skip(from);
@@ -652,6 +608,7 @@ impl Thread {
     }
 
     fn publish(&mut self, next: Next) -> RetiredParts {
+        self.finish_reports();
         let Next { snapshot, counters, cache } = next;
         if snapshot.ports_gone_since(&self.snapshot).next().is_some() {
             self.empty_rings();
@@ -674,7 +631,7 @@ impl Thread {
             NextCache::Same => None,
             NextCache::Other(cache) => self.worker.take_cache(cache),
         };
-        self.say_whether_it_serves();
+        self.list_served();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         self.worker.adopt(&self.snapshot, now_ns);
         let wants_cache = self.worker.cache().is_some_and(FlowCache::needs_replacement);
@@ -692,10 +649,14 @@ impl Thread {
         self.tell();
     }
 
-    /// Says whether it has queues.
-    fn say_whether_it_serves(&self) {
-        let serves = |port: &LivePort| matches!(port, LivePort::Xdp(_));
-        let serves = self.worker.netdevs().iter().flatten().any(serves);
+    /// Lists the netdevs with ports, and publishes whether queues are among them. Call it after
+    /// each change of ports: a turn visits only listed netdevs.
+    fn list_served(&mut self) {
+        let netdevs = (0..).map(NetdevId).zip(self.worker.netdevs());
+        self.served.clear();
+        self.served.extend(netdevs.filter(|(_, port)| port.is_some()).map(|(netdev, _)| netdev));
+        let is_queue = |port: &LivePort| matches!(port, LivePort::Xdp(_));
+        let serves = self.worker.netdevs().iter().flatten().any(is_queue);
         self.bell.serves.store(serves, Ordering::Relaxed);
     }
 
@@ -709,12 +670,12 @@ impl Thread {
                 self.worker.put_netdev(netdev, Some(LivePort::Xdp(port)));
             }
         }
-        self.say_whether_it_serves();
+        self.list_served();
     }
 
     fn detach(&mut self, netdev: NetdevId) -> Vec<io::QueueStatistics> {
         let port = self.worker.put_netdev(netdev, None);
-        self.say_whether_it_serves();
+        self.list_served();
         port.map(|port| self.close(port)).unwrap_or_default()
     }
 
@@ -725,28 +686,32 @@ impl Thread {
         }
     }
 
-    fn report(&mut self) -> Report {
-        let (mut queues, mut host) = (Vec::new(), None);
-        for port in self.worker.netdevs() {
-            queues.push(match port {
-                Some(LivePort::Xdp(port)) => port.statistics(),
-                Some(LivePort::Tun(port)) => {
-                    host = Some(port.statistics());
-                    Vec::new()
-                }
-                None => Vec::new(),
-            });
+    /// Makes the next part of the oldest requested report.
+    fn go_on_reporting(&mut self) {
+        if let Some((lists, reply)) = self.reports.step(&mut self.worker) {
+            // A requester may be gone.
+            let _ = reply.send(self.report(lists));
         }
-        let snapshot = self.snapshot.clone();
-        let counters = self.worker.counters().without_policies();
+    }
+
+    /// Makes all requested reports, before their ports and SAs leave their slots.
+    fn finish_reports(&mut self) {
+        while !self.reports.is_empty() {
+            self.go_on_reporting();
+        }
+    }
+
+    /// Returns a report with complete lists.
+    fn report(&self, lists: ReportLists) -> Report {
+        let ReportLists { counters, queues, host, domains } = lists;
+        let counters = counters.finish(self.worker.counters());
         let mut cache_counters = self.cache_before;
         cache_counters.add(&counters.cache);
-        let domains = snapshot.spd().domains();
         let cache = self.worker.cache().map(|cache| CacheReport {
             entries: cache.capacity(),
             bytes: cache.bytes(),
             is_full: cache.is_full(),
-            domains: domains.map(|of| (cache.entries_of(of), cache.bypasses(of))).collect(),
+            domains,
         });
         let [handed_over, taken_over] = self.handed_before;
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -765,12 +730,13 @@ impl Thread {
             cpu: Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32),
             cache,
             cache_counters,
-            flushed: FlushedCounts { snapshot, counters },
+            flushed: FlushedCounts { snapshot: self.snapshot.clone(), counters },
         }
     }
 
     /// The end: what is in the rings is sent, what waits is dropped, sockets are closed.
     fn stop(&mut self) -> FlushedCounts {
+        self.finish_reports();
         self.empty_rings();
         self.turn();
         self.worker.stop_waiting();

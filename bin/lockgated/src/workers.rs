@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dataplane::cache::{Key, Recall};
 use dataplane::{Counters, Snapshot};
 
-use crate::worker::{Caller, Command, Report, WorkerGone};
+use crate::worker::{Caller, Command, Report, ReportLists, WorkerGone};
 
 /// Policies whose counters a worker copies between two turns.
 const COUNTED_AT_A_TIME: usize = 4096;
@@ -33,7 +33,7 @@ impl Workers {
         &self,
         snapshot: &Arc<Snapshot>,
     ) -> Result<Option<Vec<Report>>, WorkerGone> {
-        let mut reports = self.brief_reports().await?;
+        let mut reports = self.brief_reports(snapshot).await?;
         let slots = snapshot.spd().slots();
         // Piece by piece: a worker copies no more of it between two turns.
         for from in (0..slots).step_by(COUNTED_AT_A_TIME) {
@@ -56,15 +56,19 @@ impl Workers {
         Ok(Some(reports))
     }
 
-    /// Returns each worker's report without the counters of policies: its cost does not depend on
-    /// how many policies there are.
+    /// Returns each worker's report without the counters of policies: the cost does not depend on
+    /// the number of policies. The lists have room for `snapshot`, the workers' probable snapshot.
     ///
     /// # Errors
     /// [`WorkerGone`].
-    pub(crate) async fn brief_reports(&self) -> Result<Vec<Report>, WorkerGone> {
+    pub(crate) async fn brief_reports(
+        &self,
+        snapshot: &Snapshot,
+    ) -> Result<Vec<Report>, WorkerGone> {
         let mut answers = Vec::new();
         for worker in self.all() {
-            answers.push(worker.send(|reply| Command::Report { reply })?);
+            let lists = Box::new(ReportLists::with_room(snapshot));
+            answers.push(worker.send(|reply| Command::Report { lists, reply })?);
         }
         let mut reports = Vec::new();
         for answer in answers {

@@ -185,11 +185,38 @@ impl Counters {
             ledgers: vec![Ledger::default(); ports + 1],
             transmitted: vec![Volume::default(); ports],
             l4_checksums: vec![L4ChecksumCounts::default(); ports],
-            drops: [0; DropReason::COUNT],
             policy_outbound: vec![Volume::default(); policies],
             policy_inbound: vec![Volume::default(); policies],
             sealed: vec![Volume::default(); outbound],
             opened: vec![Volume::default(); inbound],
+            ..Counters::without_lists()
+        }
+    }
+
+    /// Zeroed counters whose lists are empty, with room for ports and SAs.
+    pub(crate) fn empty(room: CounterRoom) -> Counters {
+        let CounterRoom { ports, outbound, inbound, .. } = room;
+        Counters {
+            ledgers: Vec::with_capacity(ports + 1),
+            transmitted: Vec::with_capacity(ports),
+            l4_checksums: Vec::with_capacity(ports),
+            sealed: Vec::with_capacity(outbound),
+            opened: Vec::with_capacity(inbound),
+            ..Counters::without_lists()
+        }
+    }
+
+    /// Zeroed counters of nothing.
+    fn without_lists() -> Counters {
+        Counters {
+            ledgers: Vec::new(),
+            transmitted: Vec::new(),
+            l4_checksums: Vec::new(),
+            drops: [0; DropReason::COUNT],
+            policy_outbound: Vec::new(),
+            policy_inbound: Vec::new(),
+            sealed: Vec::new(),
+            opened: Vec::new(),
             full_lookups: 0,
             icmp_limited: 0,
             icmp_no_frame: 0,
@@ -203,20 +230,6 @@ impl Counters {
             direct: DirectCounts::default(),
             fast_path: 0,
             cache: CacheCounters::default(),
-        }
-    }
-
-    /// Copies the counters without those of policies, which are long lists: copy them in pieces.
-    pub fn without_policies(&self) -> Counters {
-        Counters {
-            ledgers: self.ledgers.clone(),
-            transmitted: self.transmitted.clone(),
-            l4_checksums: self.l4_checksums.clone(),
-            policy_outbound: Vec::new(),
-            policy_inbound: Vec::new(),
-            sealed: self.sealed.clone(),
-            opened: self.opened.clone(),
-            ..*self
         }
     }
 

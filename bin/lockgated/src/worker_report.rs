@@ -1,0 +1,151 @@
+//! Reports of a worker, made in parts between turns. The cost of a part is bounded, however many
+//! ports, netdevs, SAs and domains exist.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::counter_copy::{CopyProgress, CounterCopy};
+use dataplane::{CacheCounters, Counters, FlowCache, NetdevId, Snapshot, Worker};
+use io::{LivePort, XdpFrames};
+use tokio::sync::oneshot;
+
+/// Most netdevs of a part. Each socket costs a system call.
+const STEP_NETDEVS: usize = 8;
+/// Most domains of a part.
+const STEP_DOMAINS: usize = 4096;
+
+/// Counts under a snapshot.
+pub(crate) struct FlushedCounts {
+    pub(crate) snapshot: Arc<Snapshot>,
+    pub(crate) counters: Counters,
+}
+
+/// State of one worker's flow cache at one moment.
+pub(crate) struct CacheReport {
+    /// Room, in IPv4 entries and bytes.
+    pub(crate) entries: usize,
+    pub(crate) bytes: usize,
+    /// By domain: the valid entries, and whether the cache is bypassed.
+    pub(crate) domains: Vec<(u64, bool)>,
+    /// The cache has no room for another verdict.
+    pub(crate) is_full: bool,
+}
+
+/// A worker's state. Each entry of a list shows a moment between two turns, all under the same
+/// snapshot.
+pub(crate) struct Report {
+    /// The worker leaves the lists of policies empty.
+    pub(crate) flushed: FlushedCounts,
+    pub(crate) cache: Option<CacheReport>,
+    /// Counters of the flow cache since the start.
+    pub(crate) cache_counters: CacheCounters,
+    pub(crate) census: xsk::Census,
+    /// Bytes of a frame.
+    pub(crate) frame_bytes: usize,
+    /// Frames in each fill ring, and in each transmit ring, at most.
+    pub(crate) quota: u32,
+    pub(crate) waiting: usize,
+    /// By slot of a netdev: the queues on this worker.
+    pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
+    pub(crate) host: Option<io::TunStatistics>,
+    pub(crate) turns: u64,
+    pub(crate) sleeps: u64,
+    /// Packets given to other workers, and taken from other workers, since the start.
+    pub(crate) handed_over: u64,
+    pub(crate) taken_over: u64,
+    /// CPU time of the thread.
+    pub(crate) cpu: Duration,
+    pub(crate) changeovers: Changeovers,
+}
+
+/// Changes of a worker to another snapshot, and their time: no packet is processed meanwhile.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Changeovers {
+    pub(crate) count: u64,
+    pub(crate) spent: Duration,
+    pub(crate) longest: Duration,
+}
+
+impl Changeovers {
+    pub(crate) fn add(&mut self, spent: Duration) {
+        self.count += 1;
+        self.spent += spent;
+        self.longest = self.longest.max(spent);
+    }
+}
+
+/// The lists of a report under way.
+pub(crate) struct ReportLists {
+    pub(crate) counters: CounterCopy,
+    pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
+    pub(crate) host: Option<io::TunStatistics>,
+    pub(crate) domains: Vec<(u64, bool)>,
+}
+
+impl ReportLists {
+    /// Makes empty lists with room for a snapshot, on the requester's thread.
+    pub(crate) fn with_room(snapshot: &Snapshot) -> ReportLists {
+        ReportLists {
+            counters: CounterCopy::with_room(snapshot),
+            queues: Vec::with_capacity(snapshot.netdev_slots()),
+            host: None,
+            domains: Vec::with_capacity(snapshot.spd().domains().count()),
+        }
+    }
+
+    /// Copies the next part. All parts belong to the same snapshot.
+    fn step(&mut self, worker: &mut Worker<XdpFrames, LivePort>) -> CopyProgress {
+        if self.counters.step(worker.counters()) == CopyProgress::Unfinished {
+            return CopyProgress::Unfinished;
+        }
+        let slots = worker.netdevs().len();
+        for slot in (self.queues.len()..slots).take(STEP_NETDEVS) {
+            let (_, port) = worker.parts_mut(NetdevId(slot as u16));
+            self.queues.push(match port {
+                Some(LivePort::Xdp(port)) => port.statistics(),
+                Some(LivePort::Tun(port)) => {
+                    self.host = Some(port.statistics());
+                    Vec::new()
+                }
+                None => Vec::new(),
+            });
+        }
+        let domains = worker.cache().map_or(0, FlowCache::domains);
+        if let Some(cache) = worker.cache() {
+            let rest = cache.domain_uses(self.domains.len()).take(STEP_DOMAINS);
+            self.domains.extend(rest);
+        }
+        match (self.queues.len() < slots, self.domains.len() < domains) {
+            (false, false) => CopyProgress::Finished,
+            _ => CopyProgress::Unfinished,
+        }
+    }
+}
+
+/// Requested reports, the oldest first.
+#[derive(Default)]
+pub(crate) struct ReportQueue {
+    asked: Vec<(ReportLists, oneshot::Sender<Report>)>,
+}
+
+impl ReportQueue {
+    pub(crate) fn push(&mut self, lists: ReportLists, reply: oneshot::Sender<Report>) {
+        self.asked.push((lists, reply));
+    }
+
+    /// Returns whether no report is requested.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Copies a part of the oldest report. After the last part, returns the lists and the
+    /// requester's channel.
+    pub(crate) fn step(
+        &mut self,
+        worker: &mut Worker<XdpFrames, LivePort>,
+    ) -> Option<(ReportLists, oneshot::Sender<Report>)> {
+        let (lists, _) = self.asked.first_mut()?;
+        (lists.step(worker) == CopyProgress::Finished).then(|| self.asked.remove(0))
+    }
+}
