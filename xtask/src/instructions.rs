@@ -20,6 +20,18 @@ pub(crate) const PROGRAM: &str = "instructions";
 const CHANGES: &str = "changes";
 /// Instructions of the control thread that a change of one route, neighbour or SA may take.
 const MOST_A_CHANGE: f64 = 150_000.0;
+/// The program for a worker's turns among few and among very many objects.
+const WORLDS: &str = "worlds";
+/// Rows of the program, and the most instructions of a turn.
+const TURNS: [(&str, f64); 4] = [
+    ("idle turn", 600.0),
+    ("sealed packet", 4_000.0),
+    ("opened packet", 4_000.0),
+    ("keepalive step", 100_000.0),
+];
+/// Most instructions of a turn among many objects, as a share of a turn among few. Not for a step
+/// of keepalives: few sets send few keepalives.
+const MOST_OF_ONE: f64 = 1.05;
 /// Rows that `.ci/run` counts; the others are a part of `test-long`.
 const SHORT: &[&str] =
     &["forward v4 64", "null out v4 64 hit", "null in v4 64 hit", "aes-128-gcm out v4 64 hit"];
@@ -58,6 +70,7 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
     }
     if rows == Rows::All {
         check_changes(&mut counts)?;
+        check_turns(&mut counts)?;
     }
     if counts.failed() > 0 {
         println!("if this is meant: cargo xtask instructions --renew, and say why in the commit");
@@ -76,6 +89,26 @@ fn check_changes(counts: &mut Counts) -> Result<(), Failure> {
         let is_within = row.instructions <= MOST_A_CHANGE;
         let verdict = if is_within { "" } else { "  MORE" };
         println!("{name:<34}{MOST_A_CHANGE:>10.0}{:>10.0}{verdict}", row.instructions);
+        match is_within {
+            true => counts.add_passed(),
+            false => counts.add_failed(),
+        }
+    }
+    Ok(())
+}
+
+/// Counts the instructions of a worker's turn among few and among many objects: at most a bound,
+/// and no more among many than among few.
+fn check_turns(counts: &mut Counts) -> Result<(), Failure> {
+    succeed(cargo().args(["build", "--profile", PROGRAM, "--package", WORLDS]))?;
+    println!("{:<34}{:>10}{:>10}{:>10}", "instructions a turn", "at most", "one", "many");
+    for (name, most) in TURNS {
+        let one = count(WORLDS, &format!("{name}, one of each"), "turns")?.instructions;
+        let many = count(WORLDS, &format!("{name}, many"), "turns")?.instructions;
+        let is_alike = many <= one * MOST_OF_ONE || name == "keepalive step";
+        let is_within = one <= most && many <= most && is_alike;
+        let verdict = if is_within { "" } else { "  MORE" };
+        println!("{name:<34}{most:>10.0}{one:>10.0}{many:>10.0}{verdict}");
         match is_within {
             true => counts.add_passed(),
             false => counts.add_failed(),
