@@ -1,13 +1,14 @@
 //! The general walk: every packet, stage by stage, in rows that hold all that may be asked of it.
 //! It is the authority that the fast path is tested against.
 
+use cpu::aes::Secret;
 use wire::{BATCH, Frames, Received};
 
 use crate::batch_context::BatchContext;
 use crate::cache::FlowCache;
 use crate::decapsulate::Opening;
+use crate::icmp_limiter::IcmpLimiter;
 use crate::ids::NetdevId;
-use crate::limiter::RateLimiter;
 use crate::output_batch::OutputBatch;
 use crate::row::{Row, State};
 use crate::stage::{Stage, StageClock};
@@ -16,10 +17,10 @@ use crate::{
     decapsulate, decide, follow, l4_checksum, large_packet, nested, plan, reassemble, receive, seal,
 };
 
-/// One worker's general walk: its rate limit, and lists that the stages fill anew for each batch,
+/// One worker's general walk: limits of ICMP, and lists that the stages fill anew for each batch,
 /// kept so that a batch allocates nothing.
 pub(crate) struct GeneralWalk {
-    limiter: RateLimiter,
+    limiter: IcmpLimiter,
     rows: Vec<Row>,
     /// Scratch memory for rows between two stages.
     spare: Vec<Row>,
@@ -36,7 +37,7 @@ pub(crate) struct GeneralWalk {
 impl GeneralWalk {
     pub(crate) fn new() -> GeneralWalk {
         GeneralWalk {
-            limiter: RateLimiter::default(),
+            limiter: IcmpLimiter::new(&[0; 32]),
             rows: Vec::with_capacity(BATCH),
             spare: Vec::with_capacity(BATCH),
             made: Vec::with_capacity(BATCH),
@@ -44,6 +45,11 @@ impl GeneralWalk {
             opening: Opening::default(),
             output_batch: OutputBatch::default(),
         }
+    }
+
+    /// Sets the secret by which senders find their buckets of ICMP.
+    pub(crate) fn key_icmp_limits(&mut self, secret: &Secret) {
+        self.limiter = IcmpLimiter::new(secret);
     }
 
     /// Walks packets that were received together.
@@ -220,7 +226,7 @@ impl GeneralWalk {
 fn seal_again<F: Frames>(
     context: &mut BatchContext<'_, F>,
     made: &mut Vec<Row>,
-    limiter: &mut RateLimiter,
+    limiter: &mut IcmpLimiter,
     output_batch: &mut OutputBatch,
     clock: &mut impl StageClock,
 ) {

@@ -1,29 +1,49 @@
-//! The rate limit of the ICMP that we make (RFC 1812 §4.3.2.8, RFC 4443 §2.4 f): a token bucket.
+//! Rates and token buckets.
 
-/// Messages a second at most, in the long run.
-pub(crate) const ICMP_PER_SECOND: u64 = 1000;
-/// Messages at once at most.
-pub(crate) const ICMP_BURST: u64 = 64;
+/// A rate: so many tokens at once, and one more per interval.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TokenRate {
+    interval_ns: u64,
+    burst: u64,
+}
 
-const NS_PER_MESSAGE: u64 = 1_000_000_000 / ICMP_PER_SECOND;
+impl TokenRate {
+    /// A rate of so many tokens a second in the long run, and `burst` at once.
+    pub(crate) const fn per_second(tokens: u64, burst: u64) -> TokenRate {
+        TokenRate { interval_ns: 1_000_000_000 / tokens, burst }
+    }
 
-/// Lets through [`ICMP_BURST`] at once and [`ICMP_PER_SECOND`] in the long run.
-#[derive(Default)]
-pub(crate) struct RateLimiter {
-    /// Time at which the bucket would have been empty, nanoseconds: each message moves it forward.
+    /// Time in which an empty bucket fills, nanoseconds.
+    const fn full_ns(self) -> u64 {
+        self.burst * self.interval_ns
+    }
+}
+
+/// A token bucket, full at the start.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct TokenBucket {
+    /// Time up to which tokens are spent, nanoseconds; a token adds the interval.
     spent_until_ns: u64,
 }
 
-impl RateLimiter {
-    /// Takes a token, or says that there is none.
-    pub(crate) fn allows(&mut self, now_ns: u64) -> bool {
-        let full = now_ns.saturating_sub(ICMP_BURST * NS_PER_MESSAGE);
-        let spent_until = self.spent_until_ns.max(full) + NS_PER_MESSAGE;
-        let allowed = spent_until <= now_ns.max(ICMP_BURST * NS_PER_MESSAGE);
-        if allowed {
-            self.spent_until_ns = spent_until;
-        }
-        allowed
+impl TokenBucket {
+    /// Returns the time up to which tokens are spent after one more; `None`: the bucket is empty.
+    fn after_next(self, now_ns: u64, rate: TokenRate) -> Option<u64> {
+        let full_ns = now_ns.saturating_sub(rate.full_ns());
+        let spent_until_ns = self.spent_until_ns.max(full_ns) + rate.interval_ns;
+        (spent_until_ns <= now_ns.max(rate.full_ns())).then_some(spent_until_ns)
+    }
+
+    /// Returns whether the bucket has a token.
+    pub(crate) fn has_token(self, now_ns: u64, rate: TokenRate) -> bool {
+        self.after_next(now_ns, rate).is_some()
+    }
+
+    /// Takes a token. False if the bucket is empty.
+    pub(crate) fn take(&mut self, now_ns: u64, rate: TokenRate) -> bool {
+        let next = self.after_next(now_ns, rate);
+        self.spent_until_ns = next.unwrap_or(self.spent_until_ns);
+        next.is_some()
     }
 }
 
@@ -31,22 +51,24 @@ impl RateLimiter {
 mod tests {
     use super::*;
 
-    fn passed(limiter: &mut RateLimiter, now_ns: u64, tries: u64) -> u64 {
-        (0..tries).filter(|_| limiter.allows(now_ns)).count() as u64
+    const RATE: TokenRate = TokenRate::per_second(1000, 64);
+
+    fn passed(bucket: &mut TokenBucket, now_ns: u64, tries: u64) -> u64 {
+        (0..tries).filter(|_| bucket.take(now_ns, RATE)).count() as u64
     }
 
     #[test]
-    fn a_burst_passes_and_then_one_a_millisecond() {
+    fn a_bucket_gives_its_burst_and_then_one_token_an_interval() {
         for start in [0, 1, 5_000_000_000] {
-            let mut limiter = RateLimiter::default();
-            assert_eq!(passed(&mut limiter, start, 1000), ICMP_BURST, "from {start}");
+            let mut bucket = TokenBucket::default();
+            assert_eq!(passed(&mut bucket, start, 1000), 64, "from {start}");
             if start > 0 {
-                assert_eq!(passed(&mut limiter, start + 1_000_000_000, 2000), ICMP_BURST);
+                assert_eq!(passed(&mut bucket, start + 1_000_000_000, 2000), 64);
             }
         }
-        let mut limiter = RateLimiter::default();
-        passed(&mut limiter, 1_000_000_000, 1000);
-        let later = (1..=100).map(|ms| passed(&mut limiter, 1_000_000_000 + ms * 1_000_000, 5));
+        let mut bucket = TokenBucket::default();
+        passed(&mut bucket, 1_000_000_000, 1000);
+        let later = (1..=100).map(|ms| passed(&mut bucket, 1_000_000_000 + ms * 1_000_000, 5));
         assert_eq!(later.sum::<u64>(), 100);
     }
 }

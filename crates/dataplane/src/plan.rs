@@ -7,12 +7,13 @@ use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::batch_context::BatchContext;
 use crate::fragment::{Piece, pieces, write};
+use crate::icmp_limiter::{IcmpKind, IcmpLimiter};
 use crate::ids::{PortId, SetIndex};
-use crate::limiter::RateLimiter;
 use crate::mss;
 use crate::output_batch::OutputBatch;
 use crate::output_path::{OutputPath, Protection};
 use crate::outputs::ToHost;
+use crate::packet_sender::PacketSender;
 use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
@@ -25,7 +26,7 @@ pub(crate) fn plan<F: Frames>(
     context: &mut BatchContext<'_, F>,
     rows: &mut Vec<Row>,
     made: &mut Vec<Row>,
-    limiter: &mut RateLimiter,
+    limiter: &mut IcmpLimiter,
     output_batch: &mut OutputBatch,
 ) {
     output_batch.clear();
@@ -119,7 +120,7 @@ fn send_otherwise<F: Frames>(
     number: usize,
     path: OutputPath,
     made: &mut Vec<Row>,
-    limiter: &mut RateLimiter,
+    limiter: &mut IcmpLimiter,
     output_batch: &mut OutputBatch,
 ) {
     let row = &mut rows[number];
@@ -256,7 +257,7 @@ fn store<F: Frames>(context: &mut BatchContext<'_, F>, packet: &[u8]) -> Option<
     Some((frame, packet.len() as u32))
 }
 
-/// Makes an ICMP error about a row's packet, if one may be made, and the rate limit lets it.
+/// Makes an ICMP error about a row's packet, if RFC 1122 and the rate limits allow one.
 #[cold]
 fn answer<F: Frames>(
     context: &mut BatchContext<'_, F>,
@@ -264,13 +265,18 @@ fn answer<F: Frames>(
     path: OutputPath,
     error: Error,
     made: &mut Vec<Row>,
-    limiter: &mut RateLimiter,
+    limiter: &mut IcmpLimiter,
 ) {
     if !icmp::may_answer(&row.packet) {
         return;
     }
     let Some(source) = speaker(context, row, path) else { return };
-    if !limiter.allows(context.now_ns) {
+    let kind = match error {
+        Error::TooBig { .. } => IcmpKind::TooBig,
+        _ => IcmpKind::Other,
+    };
+    let sender = PacketSender::behind(row.ingress, row.packet.flow.source_address());
+    if !limiter.allows(context.now_ns, kind, &sender) {
         context.counters.icmp_limited += 1;
         return;
     }

@@ -40,7 +40,7 @@ use crate::tenant_samples::TenantSampler;
 use crate::watch::{Beside, Nobody, Watch};
 use crate::worker_share::WorkerShare;
 
-/// One worker's walk: its counters, its rate limit, its scratch memory.
+/// One worker's walk: its counters, its limits of ICMP, its scratch memory.
 pub struct Walk {
     counters: Counters,
     general: GeneralWalk,
@@ -164,10 +164,11 @@ impl Walk {
         self.share
     }
 
-    /// Sets the secret by which fragments are hashed: the same one for all workers between which
-    /// they are handed over. Nothing may wait yet.
-    pub fn key_fragments(&mut self, secret: &Secret) {
+    /// Sets the secret by which fragments and the receivers of ICMP errors are hashed: the same one
+    /// for all workers between which fragments are handed over. No fragment may wait yet.
+    pub fn key_hashes(&mut self, secret: &Secret) {
         debug_assert_eq!(self.fragments_waiting(), 0, "their frames would be lost");
+        self.general.key_icmp_limits(secret);
         self.reassembly = Reassembly::new(secret);
     }
 

@@ -128,7 +128,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// Puts the worker beside others, to which it can hand packets over. It does so as soon as
     /// [`walk_among`](Self::walk_among) sets how many walk.
     pub fn beside(mut self, handovers: Handovers) -> Worker<F, P> {
-        self.walk.key_fragments(handovers.secret());
+        self.walk.key_hashes(handovers.secret());
         self.handovers = handovers;
         self
     }

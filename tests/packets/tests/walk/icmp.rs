@@ -263,7 +263,7 @@ fn a_message_without_a_frame_is_not_made_and_counted() {
 
 /// RFC 1812 §4.3.2.8, RFC 4443 §2.4 f.
 #[test]
-fn messages_are_limited_to_a_burst_of_64_and_one_a_millisecond() {
+fn messages_to_one_sender_are_limited_to_a_burst_of_32_and_one_in_ten_milliseconds() {
     for family in FAMILIES {
         let mut lab = Laboratory::default();
         let packet = datagram(family, 1, 2).hop_limit(1).ip();
@@ -275,15 +275,39 @@ fn messages_are_limited_to_a_burst_of_64_and_one_a_millisecond() {
             assert_eq!(outcome.verdicts.len(), count + outcome.sent.len());
             outcome.sent.len()
         };
-        assert_eq!(made(&mut lab, 200), 64);
+        assert_eq!(made(&mut lab, 200), 32);
         assert_eq!(made(&mut lab, 10), 0);
-        lab.now_ns += 1_000_000;
+        lab.now_ns += 10_000_000;
         assert_eq!(made(&mut lab, 10), 1);
-        lab.now_ns += 5_000_000;
+        lab.now_ns += 50_000_000;
         assert_eq!(made(&mut lab, 10), 5);
         lab.now_ns += 3_600_000_000_000;
-        assert_eq!(made(&mut lab, 200), 64);
+        assert_eq!(made(&mut lab, 200), 32);
         assert_eq!(lab.counters().dropped(DropReason::HopLimit), 430);
+    }
+}
+
+/// Path MTU discovery goes on beside 3,000 packets with TTL 1 a second, of one host or of many.
+#[test]
+fn too_big_is_answered_beside_packets_with_ttl_1() {
+    for hosts in [1, 4096] {
+        let mut lab = Laboratory::default();
+        let big = between(V4, 1, 2).dont_fragment().udp(1, 2).payload_of(1472).ip();
+        let (mut answered, mut flood) = (0, 0u32);
+        for _ in 0..100 {
+            let expired: Vec<Vec<u8>> = (0..300)
+                .map(|_| {
+                    flood += 1;
+                    let from = Address::v4(0x0a01_1000 + flood % hosts);
+                    PacketBuilder::new(from, host(V4, 2)).hop_limit(1).udp(1, 2).ip()
+                })
+                .collect();
+            lab.send_all(LAN, &expired);
+            answered += lab.send(LAN, &big).sent.len();
+            lab.now_ns += 100_000_000;
+        }
+        assert_eq!(answered, 100, "beside {hosts} hosts");
+        assert!(lab.counters().icmp_limited > 10_000, "the flood is limited");
     }
 }
 

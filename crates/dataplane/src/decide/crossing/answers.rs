@@ -10,9 +10,10 @@ use wire::{arp, discovery};
 
 use super::open::{Content, TenantFrame, open};
 use crate::batch_context::BatchContext;
-use crate::limiter::RateLimiter;
+use crate::icmp_limiter::{IcmpKind, IcmpLimiter};
 use crate::output_path::OutputPath;
 use crate::overlays::{Overlay, Overlays};
+use crate::packet_sender::PacketSender;
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::Snapshot;
 use crate::verdict::DropReason;
@@ -187,13 +188,12 @@ pub(crate) fn too_big<F: Frames>(
     row: &Row,
     path: &OutputPath,
     made: &mut Vec<Row>,
-    limiter: &mut RateLimiter,
+    limiter: &mut IcmpLimiter,
 ) {
     let mut message = [0u8; icmp::MAX_V6_BYTES];
-    let Some((headers, link, length)) = message_about(context, row, path, &mut message) else {
-        return;
-    };
-    if !limiter.allows(context.now_ns) {
+    let Some(about) = message_about(context, row, path, &mut message) else { return };
+    let TenantMessage { headers, link, length, sender } = about;
+    if !limiter.allows(context.now_ns, IcmpKind::TooBig, &sender) {
         context.counters.icmp_limited += 1;
         return;
     }
@@ -252,14 +252,23 @@ pub(crate) fn tenants_packet(
     Some((frame.at as usize + frame.link.length, packet))
 }
 
-/// Writes the ICMP message about the tenant's packet in a row that goes on; returns its outer and
-/// its link headers, and its length. `None`: nobody is told.
+/// An ICMP message to a tenant.
+struct TenantMessage {
+    headers: Outer,
+    link: [u8; ETHERNET_BYTES],
+    /// Bytes of the message.
+    length: usize,
+    /// The tenant.
+    sender: PacketSender,
+}
+
+/// Writes the ICMP message about the tenant's packet in a row that goes on. `None`: nobody is told.
 fn message_about<F: Frames>(
     context: &BatchContext<'_, F>,
     row: &Row,
     path: &OutputPath,
     message: &mut [u8],
-) -> Option<(Outer, [u8; ETHERNET_BYTES], usize)> {
+) -> Option<TenantMessage> {
     let overlays = context.snapshot.overlays()?;
     let bytes = row.bytes(context.frames);
     let (overlay, frame, packet) = carried(overlays, row, bytes)?;
@@ -289,7 +298,8 @@ fn message_about<F: Frames>(
         Family::V6 => ethertype::IPV6,
     };
     link::write(&mut link, ETHERNET_BYTES, back.mac, speaks.mac, None, ethertype)?;
-    Some((headers, link, length))
+    let sender = PacketSender::inside(row.ingress, frame.network.vni, asks);
+    Some(TenantMessage { headers, link, length, sender })
 }
 
 /// Puts an overlay packet that we make into a free frame; returns where it begins. `None`: no frame
