@@ -1,16 +1,18 @@
 //! Stage 5, packets that a policy protects by an SA set without an outbound SA: they wait for one
 //! if a key manager listens ([`crate::sa_queues`]), and continue when the SA is there.
 
-use policy::{Action, PolicyIndex, SaSetId, SetIndex};
+use policy::{Action, PolicyIndex, SetIndex};
 use wire::Frames;
 
 use crate::batch_context::BatchContext;
-use crate::decide::decide_one;
+use crate::decide::{cross_again, decide_one};
 use crate::large_packet;
 use crate::row::{Origin, Row, State};
-use crate::sa_queues::{Lacks, Next, PATIENCE_NS, Waiting};
+use crate::sa_queues::{Lacks, Next, PATIENCE_NS, WaitingForSa};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, HoldKind, Verdict};
+use crate::verdict_basis::VerdictBasis;
+use crate::waiting_row::WaitingRow;
 
 /// Holds a packet until its SA set has an outbound SA, or drops it.
 #[cold]
@@ -31,24 +33,23 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
     let (_, Some(policy)) = judge(now, row, row.bytes(context.frames)) else {
         return context.drop(row, DropReason::NoSa);
     };
-    let opened_by = match row.origin {
-        Origin::Opened(set) => Some(snapshot.set(set).id),
-        Origin::Received
-        | Origin::Host
-        | Origin::Made(_)
-        | Origin::Sealed(_)
-        | Origin::Carried(_) => None,
+    let packet = WaitingForSa {
+        row: WaitingRow::of(snapshot, row),
+        since_ns: context.now_ns,
+        set: snapshot.set(set).id,
+        lacks,
+        basis: VerdictBasis::of(snapshot),
     };
-    let (since_ns, set) = (context.now_ns, snapshot.set(set).id);
-    let packet = Waiting { row: *row, since_ns, set, lacks, opened_by };
-    let (waits, gave_way) = context.sa_queues.take_in(snapshot, context.share, policy, packet);
-    if let Some(other) = gave_way {
-        context.counters.ledger(Some(other.ingress)).held -= 1;
-        context.counters.drop(Some(other.ingress), DropReason::NoSa);
-        context.frames.give(other.frame);
-    }
-    if !waits {
-        return context.drop(row, DropReason::NoSa);
+    match context.sa_queues.take_in(snapshot, context.share, policy, packet) {
+        Some(itself) if itself.frame == row.frame => {
+            return context.drop(row, DropReason::NoSa);
+        }
+        Some(other) => {
+            context.counters.ledger(Some(other.ingress)).held -= 1;
+            context.counters.drop(Some(other.ingress), DropReason::NoSa);
+            context.frames.give(other.frame);
+        }
+        None => {}
     }
     context.end(row, Verdict::Hold(HoldKind::Sa));
     context.counters.ledger(Some(row.ingress)).held += 1;
@@ -62,32 +63,36 @@ fn lacking(snapshot: &Snapshot, set: SetIndex) -> (SetIndex, Lacks) {
     }
 }
 
-/// Returns the next step of a packet that waits. `judged`: the policy that protects it, unless
-/// policies have changed since it was asked.
+/// Returns the next step of a packet that waits. `judged`: the policy that protects it, unless the
+/// basis of this verdict has changed.
 pub(crate) fn next<F: Frames>(
     (snapshot, now_ns): (&Snapshot, u64),
-    waiting: &Waiting,
+    waiting: &WaitingForSa,
     judged: Option<PolicyIndex>,
     frames: &F,
 ) -> Next {
     if now_ns.saturating_sub(waiting.since_ns) >= PATIENCE_NS {
-        return Next::Drop;
+        return Next::Drop(DropReason::NoSa);
     }
-    let place = |set: SaSetId| snapshot.sad().places().get(set);
-    let mut row = waiting.row;
-    match waiting.opened_by.map(place) {
-        None => {}
-        Some(None) => return Next::Drop,
-        Some(Some(set)) => row.origin = Origin::Opened(set),
-    }
+    let Some(mut row) = waiting.row.under(snapshot) else { return Next::Drop(DropReason::NoSa) };
+    let go_on = |row: Row| match row.origin {
+        Origin::Carried(_) => {
+            let basis = waiting.basis;
+            match cross_again((snapshot, now_ns), &row, row.bytes(frames), basis) {
+                Ok(()) => Next::GoOn(row),
+                Err(reason) => Next::Drop(reason),
+            }
+        }
+        _ => Next::GoOn(row),
+    };
     let seals = |set: SetIndex| !snapshot.set(set).outbound.is_empty();
     if let Some(policy) = judged {
-        return match place(waiting.set) {
-            None => Next::Drop,
+        return match snapshot.sad().places().get(waiting.set) {
+            None => Next::Drop(DropReason::NoSa),
             Some(set) if seals(set) => match waiting.lacks {
-                Lacks::Own => Next::GoOn(Row { state: State::Protect(set), ..row }),
+                Lacks::Own => go_on(Row { state: State::Protect(set), ..row }),
                 // By the set that it is to be sealed by first.
-                Lacks::Outer => Next::GoOn(Row { state: State::Clear, ..row }),
+                Lacks::Outer => go_on(Row { state: State::Clear, ..row }),
             },
             Some(_) => Next::Wait(policy),
         };
@@ -99,7 +104,7 @@ pub(crate) fn next<F: Frames>(
         {
             Next::Wait(policy)
         }
-        _ => Next::GoOn(row),
+        _ => go_on(row),
     }
 }
 

@@ -46,7 +46,7 @@ use crate::snapshot::Snapshot;
 use crate::tracking::{Appearance, Foreseen, SeenConnection, Tracker};
 use crate::verdict::DropReason;
 pub(crate) use crossing::{
-    asks_inside, judge_inside, may_carry_fragment, question_inside, tenants_fragment,
+    asks_inside, cross_again, judge_inside, may_carry_fragment, question_inside, tenants_fragment,
     tenants_packet, too_big,
 };
 use lookup_batch::{Answer, Entry, LookupBatch};

@@ -100,8 +100,8 @@ impl GeneralWalk {
         }
     }
 
-    /// Walks packets that have waited for an SA, from their fifth stage on, or from the fourth if
-    /// they are to be judged again.
+    /// Walks packets that have waited, from their fifth stage on, or from the fourth if they are to
+    /// be judged again.
     #[cold]
     pub(crate) fn resume<F: Frames, C: StageClock, W: Watch + ?Sized>(
         &mut self,

@@ -13,6 +13,13 @@ impl TokenRate {
         TokenRate { interval_ns: 1_000_000_000 / tokens, burst }
     }
 
+    /// Returns the part of one of several workers.
+    pub(crate) fn part(self, workers: u32) -> TokenRate {
+        let workers = u64::from(workers.max(1));
+        let (interval_ns, burst) = (self.interval_ns * workers, (self.burst / workers).max(1));
+        TokenRate { interval_ns, burst }
+    }
+
     /// Time in which an empty bucket fills, nanoseconds.
     const fn full_ns(self) -> u64 {
         self.burst * self.interval_ns
@@ -70,5 +77,14 @@ mod tests {
         passed(&mut bucket, 1_000_000_000, 1000);
         let later = (1..=100).map(|ms| passed(&mut bucket, 1_000_000_000 + ms * 1_000_000, 5));
         assert_eq!(later.sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn the_parts_of_workers_sum_up_to_the_rate() {
+        for workers in [1, 2, 3, 8, 200] {
+            let part = RATE.part(workers);
+            assert_eq!(part.interval_ns, 1_000_000 * u64::from(workers));
+            assert_eq!(part.burst, (64 / u64::from(workers)).max(1));
+        }
     }
 }

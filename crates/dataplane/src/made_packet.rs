@@ -26,8 +26,7 @@ pub(crate) fn send<F: Frames>(
     };
     into.copy_from_slice(bytes);
     let packet = Descriptor { frame, offset: HEADROOM as u32, length: bytes.len() as u32 };
-    let ports = (adjacency.port, adjacency.port);
-    let held = HeldPacket::of(snapshot, ports, destination, (form, packet));
+    let held = HeldPacket::made(snapshot, adjacency.port, destination, (form, packet));
     match neighbour_queues::finish(snapshot, adjacency, &held, frames) {
         Some(tx_packet) => out.tx.push(tx_packet),
         None => out.held.push(held),

@@ -1,56 +1,112 @@
-//! Packets that wait for the link address of their next hop: bounded, and asked for at a bounded
-//! rate. They are finished but for the link header, sealed if a policy says so.
-
-use std::collections::HashMap;
+//! Packets without a link address of the next hop, and the requests for link addresses. The packets
+//! are finished but for the link header, and sealed if a policy says so.
+//!
+//! **Packets** wait in a [`WaitingRoom`]: at most [`MAX_PER_NEIGHBOUR`] for a neighbour and
+//! [`MAX_WAITING`] in all, for at most [`PATIENCE_NS`]. When a snapshot brings a link address, the
+//! neighbour's packets leave in order, by a current verdict ([`departure`]).
+//!
+//! **Requests.** A worker asks for every neighbour with waiting packets, and again each second.
+//! Only the rate of requests bounds a scan of a subnet (RFC 6583 §6): [`REQUESTS_PER_SECOND`] over
+//! all workers. Above this rate senders take turns, so a scan cannot stop other senders' requests.
 
 use wire::link::{self, ethertype};
 use wire::{Address, Family, Frames};
 
 use crate::card_sas;
 use crate::counters::Counters;
+use crate::departure::{Departure, departure};
 use crate::ids::PortId;
+use crate::limiter::{TokenBucket, TokenRate};
 use crate::outputs::{HeldForm, HeldPacket};
 use crate::port::{Adjacency, Medium};
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::tx_batch::{TxBatch, TxPacket};
 use crate::verdict::DropReason;
+use crate::waiting_room::{REQUEST_INTERVAL_NS, RoomBounds, WaitingRoom};
+use crate::worker_share::WorkerShare;
 
-/// Packets that wait for one neighbour at most.
+/// Maximum waiting packets for one neighbour.
 pub const MAX_PER_NEIGHBOUR: usize = 16;
-/// Packets that wait at most, over all neighbours.
+/// Maximum waiting packets of a worker.
 pub const MAX_WAITING: usize = 1024;
-/// Time that a packet waits, nanoseconds: three tries of the kernel's, one a second.
+/// Maximum waiting time, nanoseconds: the kernel tries three times, once a second.
 pub const PATIENCE_NS: u64 = 3_000_000_000;
-/// Interval at which one neighbour is asked for while packets wait for it, nanoseconds.
-pub const ASK_EVERY_NS: u64 = 1_000_000_000;
+/// Interval of requests for one neighbour while packets wait, nanoseconds.
+pub const ASK_EVERY_NS: u64 = REQUEST_INTERVAL_NS;
+/// Maximum requests a second, and at once, over all workers. The kernel tries for three seconds, so
+/// at most 800 neighbours are unresolved; a kernel holds 1024 (`neigh.default.gc_thresh3`).
+pub const REQUESTS_PER_SECOND: usize = 200;
+
+const BOUNDS: RoomBounds = RoomBounds { all: MAX_WAITING, key: MAX_PER_NEIGHBOUR };
+const REQUEST_RATE: TokenRate =
+    TokenRate::per_second(REQUESTS_PER_SECOND as u64, REQUESTS_PER_SECOND as u64);
 
 /// A request to resolve the link address of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ResolveRequest {
-    /// The port that it is on.
+    /// Port of the neighbour's link.
     pub port: PortId,
     /// Address of the neighbour.
     pub address: Address,
 }
 
-/// Packets that wait for one neighbour.
-struct Queue {
-    packets: Vec<(HeldPacket, u64)>,
-    asked_ns: u64,
-}
-
-/// The packets of one worker that wait. Owns their frames.
-#[derive(Default)]
+/// The waiting packets of one worker. Owns the frames.
 pub(crate) struct NeighbourQueues {
-    queues: HashMap<ResolveRequest, Queue, foldhash::quality::RandomState>,
-    waiting: usize,
+    room: WaitingRoom<ResolveRequest, HeldPacket>,
+    rate: TokenBucket,
     requests: Vec<ResolveRequest>,
 }
 
+/// Destinations of released packets. `refused` sees a packet before the drop.
+pub(crate) struct Departures<'d, F, R> {
+    pub(crate) frames: &'d mut F,
+    pub(crate) counters: &'d mut Counters,
+    pub(crate) tx: &'d mut TxBatch,
+    /// Packets to be judged again.
+    pub(crate) again: &'d mut Vec<Row>,
+    pub(crate) refused: R,
+}
+
+impl<F: Frames, R: FnMut(&HeldPacket, DropReason, &F)> Departures<'_, F, R> {
+    /// Sends a packet by an adjacency, has it judged again, or drops it.
+    fn leave(&mut self, now: (&Snapshot, u64), adjacency: Adjacency, held: &HeldPacket) {
+        let snapshot = now.0;
+        match departure(now, held, self.frames) {
+            Departure::Leave => match finish(snapshot, adjacency, held, self.frames) {
+                Some(tx_packet) => {
+                    self.counters.ledger(Some(held.ingress)).held -= 1;
+                    self.tx.push(tx_packet);
+                }
+                None => self.drop(held, card_sas::lost_for(snapshot, held)),
+            },
+            Departure::JudgeAgain(row) => {
+                self.counters.ledger(Some(held.ingress)).held -= 1;
+                self.again.push(row);
+            }
+            Departure::Drop(reason) => self.drop(held, reason),
+        }
+    }
+
+    fn drop(&mut self, held: &HeldPacket, reason: DropReason) {
+        (self.refused)(held, reason, self.frames);
+        drop_held(held, reason, self.frames, self.counters);
+    }
+}
+
 impl NeighbourQueues {
-    /// Packets that wait.
+    /// Takes the memory of the room.
+    pub(crate) fn new() -> NeighbourQueues {
+        NeighbourQueues {
+            room: WaitingRoom::new(MAX_WAITING),
+            rate: TokenBucket::default(),
+            requests: Vec::with_capacity(REQUESTS_PER_SECOND),
+        }
+    }
+
+    /// Number of waiting packets.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting
+        self.room.len()
     }
 
     /// Neighbours to ask for now; empties the list.
@@ -58,7 +114,7 @@ impl NeighbourQueues {
         self.requests.drain(..)
     }
 
-    /// Takes a packet in, or drops it where the bounds are reached; `refused` sees it before.
+    /// Admits a packet. Above a bound one packet is dropped; `refused` sees this packet before.
     #[cold]
     pub(crate) fn take_in<F: Frames>(
         &mut self,
@@ -68,85 +124,69 @@ impl NeighbourQueues {
         counters: &mut Counters,
         refused: &mut impl FnMut(&HeldPacket, &F),
     ) {
-        let request = ResolveRequest { port: held.egress, address: held.next_hop };
-        // As many neighbours may be asked for as packets may wait: nobody floods the kernel.
-        if !self.queues.contains_key(&request) && self.waiting >= MAX_WAITING {
-            refused(&held, frames);
-            return refuse(&held, DropReason::NoNeighbour, frames, counters);
-        }
-        let queue = self
-            .queues
-            .entry(request)
-            .or_insert_with(|| Queue { packets: Vec::new(), asked_ns: now_ns });
-        if queue.packets.is_empty() || now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
-            queue.asked_ns = now_ns;
-            self.requests.push(request);
-        }
-        if queue.packets.len() >= MAX_PER_NEIGHBOUR || self.waiting >= MAX_WAITING {
-            refused(&held, frames);
-            return refuse(&held, DropReason::NoNeighbour, frames, counters);
-        }
-        queue.packets.push((held, now_ns));
-        self.waiting += 1;
         counters.ledger(Some(held.ingress)).held += 1;
+        let neighbour = ResolveRequest { port: held.egress, address: held.next_hop };
+        let gives_way = self.room.admit(now_ns, (neighbour, held.sender), held, BOUNDS);
+        if let Some(held) = gives_way {
+            refused(&held, frames);
+            drop_held(&held, DropReason::NoNeighbour, frames, counters);
+        }
     }
 
-    /// Lets go of what can leave under this snapshot, and drops what has waited too long. The
-    /// snapshot must have the ports that packets wait at ([`NeighbourQueues::leave_ports`]).
-    /// `refused` sees what is dropped before it is.
-    pub(crate) fn release<F: Frames>(
+    /// Makes due requests at the worker's part of the rate.
+    #[inline]
+    pub(crate) fn make_requests(&mut self, now_ns: u64, share: WorkerShare) {
+        if self.room.has_requests() {
+            self.make_allowed_requests(now_ns, share);
+        }
+    }
+
+    #[cold]
+    fn make_allowed_requests(&mut self, now_ns: u64, share: WorkerShare) {
+        let rate = REQUEST_RATE.part(share.workers);
+        while self.requests.len() < REQUESTS_PER_SECOND
+            && self.room.has_requests()
+            && self.rate.take(now_ns, rate)
+        {
+            let request = self.room.next_request(now_ns);
+            self.requests.extend(request.map(|(neighbour, _)| neighbour));
+        }
+    }
+
+    /// Releases the packets of neighbours with a link address, drops late packets, and repeats
+    /// requests. The snapshot must have the ports of all packets
+    /// ([`NeighbourQueues::leave_ports`]).
+    pub(crate) fn release<F: Frames, R: FnMut(&HeldPacket, DropReason, &F)>(
         &mut self,
-        snapshot: &Snapshot,
-        now_ns: u64,
-        frames: &mut F,
-        counters: &mut Counters,
-        tx: &mut TxBatch,
-        refused: &mut impl FnMut(&HeldPacket, &F),
+        (snapshot, now_ns): (&Snapshot, u64),
+        share: WorkerShare,
+        departures: &mut Departures<'_, F, R>,
     ) {
-        let NeighbourQueues { queues, waiting, requests } = self;
-        queues.retain(|hop, queue| {
-            let mac = snapshot.link_address(hop.port, hop.address);
-            queue.packets.retain(|(held, since_ns)| {
-                let is_late = now_ns.saturating_sub(*since_ns) >= PATIENCE_NS;
-                let finished = mac.and_then(|mac| {
-                    let adjacency = Adjacency { port: hop.port, mac: Some(mac) };
-                    finish(snapshot, adjacency, held, frames)
-                });
-                if finished.is_none() && !is_late && mac.is_none() {
-                    return true;
-                }
-                *waiting -= 1;
-                counters.ledger(Some(held.ingress)).held -= 1;
-                match finished {
-                    Some(tx_packet) => tx.push(tx_packet),
-                    None => {
-                        refused(held, frames);
-                        refuse(held, card_sas::lost_for(snapshot, held), frames, counters);
-                    }
-                }
-                false
+        let mut next = self.room.oldest_key();
+        while let Some(key) = next {
+            next = self.room.key_after(key);
+            let ResolveRequest { port, address } = self.room.key(key);
+            let Some(mac) = snapshot.link_address(port, address) else { continue };
+            let adjacency = Adjacency { port, mac: Some(mac) };
+            self.room.take_key(key, |held| {
+                departures.leave((snapshot, now_ns), adjacency, &held);
             });
-            let waits = !queue.packets.is_empty();
-            if waits && now_ns.saturating_sub(queue.asked_ns) >= ASK_EVERY_NS {
-                queue.asked_ns = now_ns;
-                requests.push(*hop);
-            }
-            waits
-        });
+        }
+        let late = now_ns.checked_sub(PATIENCE_NS);
+        while let Some(held) = late.and_then(|late_ns| self.room.take_before(late_ns)) {
+            departures.drop(&held, card_sas::lost_for(snapshot, &held));
+        }
+        self.room.queue_repetitions(now_ns);
+        self.make_requests(now_ns, share);
     }
 
     /// Drops everything.
     pub(crate) fn clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
-        self.drop_those(frames, counters, |_| true);
+        self.drop_where(frames, counters, |_| true);
         self.requests.clear();
     }
 
-    /// Drops what waits in clear: other policies may not let it leave so.
-    pub(crate) fn drop_clear<F: Frames>(&mut self, frames: &mut F, counters: &mut Counters) {
-        self.drop_those(frames, counters, |held| held.form == HeldForm::Clear);
-    }
-
-    /// Drops what came or is to leave by a port that a snapshot does not have.
+    /// Drops packets of ingress or egress ports without a place in the snapshot.
     pub(crate) fn leave_ports<F: Frames>(
         &mut self,
         next: &Snapshot,
@@ -155,38 +195,30 @@ impl NeighbourQueues {
     ) {
         let is_gone =
             |held: &HeldPacket| !next.has_port(held.ingress) || !next.has_port(held.egress);
-        self.drop_those(frames, counters, is_gone);
+        self.drop_where(frames, counters, is_gone);
         self.requests.retain(|request| next.has_port(request.port));
     }
 
-    fn drop_those<F: Frames>(
+    fn drop_where<F: Frames>(
         &mut self,
         frames: &mut F,
         counters: &mut Counters,
         is_dropped: impl Fn(&HeldPacket) -> bool,
     ) {
-        let NeighbourQueues { queues, waiting, .. } = self;
-        queues.retain(|_, queue| {
-            queue.packets.retain(|(held, _)| {
-                let is_dropped = is_dropped(held);
-                if is_dropped {
-                    *waiting -= 1;
-                    counters.ledger(Some(held.ingress)).held -= 1;
-                    refuse(held, DropReason::NoNeighbour, frames, counters);
-                }
-                !is_dropped
-            });
-            !queue.packets.is_empty()
+        self.room.take_where(is_dropped, |held| {
+            drop_held(&held, DropReason::NoNeighbour, frames, counters);
         });
     }
 }
 
-fn refuse<F: Frames>(
+/// Drops a held packet.
+fn drop_held<F: Frames>(
     held: &HeldPacket,
     reason: DropReason,
     frames: &mut F,
     counters: &mut Counters,
 ) {
+    counters.ledger(Some(held.ingress)).held -= 1;
     counters.drop(Some(held.ingress), reason);
     frames.give(held.packet.frame);
 }

@@ -115,7 +115,6 @@ pub(crate) fn hold<F: Frames>(
     path: &OutputPath,
     packet: Descriptor,
 ) {
-    let ports = (row.ingress, path.adjacency.port);
     let (form, destination) = match path.protection {
         Some(Protection { set, sa, card }) => {
             let form = card.map_or(HeldForm::Sealed, |seat| HeldForm::ForCard(sa, seat));
@@ -123,7 +122,8 @@ pub(crate) fn hold<F: Frames>(
         }
         None => (HeldForm::Clear, row.packet.flow.destination_address()),
     };
-    let mut held = HeldPacket::of(context.snapshot, ports, destination, (form, packet));
+    let way = (row, path.adjacency.port);
+    let mut held = HeldPacket::of_row(context.snapshot, way, destination, (form, packet));
     if path.packet_card().is_some() {
         held.family = row.packet.flow.family;
     }

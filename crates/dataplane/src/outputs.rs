@@ -5,10 +5,14 @@ use policy::SaSetId;
 use wire::{Address, Descriptor, Family};
 
 use crate::ids::{NetdevId, PortId};
+use crate::packet_sender::PacketSender;
 use crate::port::Medium;
+use crate::row::Row;
 use crate::snapshot::Snapshot;
 use crate::tx_batch::TxBatch;
 use crate::verdict::Verdict;
+use crate::verdict_basis::VerdictBasis;
+use crate::waiting_row::WaitingRow;
 
 /// A packet for Linux on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +28,7 @@ pub struct ToHost {
 /// The form of a packet that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeldForm {
-    /// In clear, as policies wanted it when it came: it does not outlive them.
+    /// In clear, by a verdict of the policies: judged again after a change of policies.
     Clear,
     /// Sealed, or made by us for a peer.
     Sealed,
@@ -35,7 +39,7 @@ pub enum HeldForm {
 
 /// A packet that waits for the link address of its next hop. It is finished but for that: sealed if
 /// a policy says so, and without a link header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct HeldPacket {
     /// The port it will leave by.
     pub egress: PortId,
@@ -49,18 +53,46 @@ pub struct HeldPacket {
     pub form: HeldForm,
     /// The IP packet; the frame is the receiver's.
     pub packet: Descriptor,
+    /// Sender of the packet, for shares of the waiting room.
+    pub(crate) sender: PacketSender,
+    /// Basis of the verdict.
+    pub(crate) basis: VerdictBasis,
+    /// Judged row of a cleartext packet; `None`: the gateway's own message, judged by no policy.
+    pub(crate) row: Option<WaitingRow>,
 }
 
 impl HeldPacket {
-    /// A packet to `destination` that waits for the next hop of its route.
-    pub(crate) fn of(
+    /// A row's packet, waiting for the next hop of the route to `destination`.
+    pub(crate) fn of_row(
         snapshot: &Snapshot,
-        (ingress, egress): (PortId, PortId),
+        (row, egress): (&Row, PortId),
         destination: Address,
         (form, packet): (HeldForm, Descriptor),
     ) -> HeldPacket {
-        let next_hop = snapshot.next_hop_to(destination);
-        HeldPacket { egress, next_hop, ingress, family: destination.family, form, packet }
+        let made = HeldPacket::made(snapshot, egress, destination, (form, packet));
+        let sender = PacketSender::behind(row.ingress, row.packet.flow.source_address());
+        let row_of_clear = (form == HeldForm::Clear).then(|| WaitingRow::of(snapshot, row));
+        HeldPacket { ingress: row.ingress, sender, row: row_of_clear, ..made }
+    }
+
+    /// The gateway's own packet, waiting for the next hop of the route to `destination`.
+    pub(crate) fn made(
+        snapshot: &Snapshot,
+        egress: PortId,
+        destination: Address,
+        (form, packet): (HeldForm, Descriptor),
+    ) -> HeldPacket {
+        HeldPacket {
+            egress,
+            next_hop: snapshot.next_hop_to(destination),
+            ingress: egress,
+            family: destination.family,
+            form,
+            packet,
+            sender: PacketSender::gateway(egress),
+            basis: VerdictBasis::of(snapshot),
+            row: None,
+        }
     }
 }
 

@@ -25,6 +25,11 @@ impl PacketSender {
         PacketSender { ingress, network: None, prefix: Address { value, ..source } }
     }
 
+    /// The gateway, with own packets for a port.
+    pub(crate) fn gateway(egress: PortId) -> PacketSender {
+        PacketSender::behind(egress, Address::v4(0))
+    }
+
     /// The sender with an address in a virtual network behind a port.
     pub(crate) fn inside(ingress: PortId, network: Vni, source: Address) -> PacketSender {
         PacketSender { network: Some(network), ..PacketSender::behind(ingress, source) }

@@ -10,7 +10,6 @@
 //! cuts itself (`fragment`).
 
 mod datagram;
-mod lists;
 #[cfg(test)]
 mod model;
 mod ranges;

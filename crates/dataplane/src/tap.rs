@@ -228,19 +228,24 @@ impl Tap {
     pub(crate) fn held_in_vain<F: Frames>(
         &mut self,
         snapshot: &Snapshot,
-        held: &HeldPacket,
+        (held, reason): (&HeldPacket, DropReason),
         frames: &F,
     ) {
         self.find_port(snapshot);
         if self.settings.layers != Layers::Inner {
             let port = Some(held.egress);
             self.see(Heading::Out, port, Medium::Ip, &held.packet, None, frames);
-            self.refused(held.packet.frame, card_sas::lost_for(snapshot, held));
+            self.refused(held.packet.frame, reason);
         }
     }
 
     /// Sees a packet that waited for an SA in vain: not sealed.
-    pub(crate) fn waited_in_vain<F: Frames>(&mut self, snapshot: &Snapshot, row: &Row, frames: &F) {
+    pub(crate) fn waited_in_vain<F: Frames>(
+        &mut self,
+        snapshot: &Snapshot,
+        (row, reason): (&Row, DropReason),
+        frames: &F,
+    ) {
         self.find_port(snapshot);
         if self.settings.layers != Layers::Outer && self.wants_port(None) {
             self.note(row.bytes(frames), |head| SeenPacket {
@@ -252,7 +257,7 @@ impl Tap {
                 place: None,
                 original: row.packet.length,
                 head,
-                refused: Some(DropReason::NoSa),
+                refused: Some(reason),
             });
         }
     }

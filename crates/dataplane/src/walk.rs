@@ -33,10 +33,11 @@ use crate::l4_checksum::Sampling;
 use crate::outputs::Outputs;
 use crate::reassembly::Reassembly;
 use crate::row::Row;
-use crate::sa_queues::{AcquireRequest, Dropper, SaQueues, Waiting};
+use crate::sa_queues::{AcquireRequest, Dropper, SaQueues, WaitingForSa};
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, StageClock};
 use crate::tenant_samples::TenantSampler;
+use crate::verdict::DropReason;
 use crate::watch::{Beside, Nobody, Watch};
 use crate::worker_share::WorkerShare;
 
@@ -83,7 +84,7 @@ impl Walk {
             sampling: Sampling::new(snapshot),
             dropped: DroppedDatagrams::new(),
             reassembly: Reassembly::new(&[0; 32]),
-            sa_queues: SaQueues::default(),
+            sa_queues: SaQueues::new(),
             tenants: TenantSampler::default(),
             direct: DirectFlows::of(snapshot),
             auditor: Auditor::default(),
@@ -219,15 +220,17 @@ impl Walk {
         now: (&Snapshot, u64),
         frames: &mut F,
         ready: &mut Vec<Row>,
-        refused: impl FnMut(&Row, &F),
+        refused: impl FnMut(&Row, DropReason, &F),
     ) {
         let dropper = Dropper { frames, counters: &mut self.counters, refused };
-        let next =
-            |waiting: &Waiting, judged, frames: &F| acquire::next(now, waiting, judged, frames);
-        self.sa_queues.sort_out(now, dropper, ready, next);
+        let next = |waiting: &WaitingForSa, judged, frames: &F| {
+            acquire::next(now, waiting, judged, frames)
+        };
+        self.sa_queues.sort_out(now, self.share, dropper, ready, next);
     }
 
-    /// Walks packets that have waited for an SA, at most [`BATCH`]. Their verdicts are the batch's.
+    /// Walks packets that have waited, at most [`BATCH`]: for an SA, or for their neighbour until
+    /// their verdict had to be renewed. Their new verdicts are the batch's.
     #[cold]
     pub(crate) fn resume<F: Frames, W: Watch + ?Sized>(
         &mut self,

@@ -2,7 +2,6 @@
 //! and the benches run the same turn; the caller chooses the kind of port.
 
 use ipsec::SaId;
-use policy::Generation;
 use wire::{BATCH, Descriptor, FrameId, Frames, Port, Received};
 
 use crate::audit::Auditor;
@@ -12,9 +11,10 @@ use crate::handover::{Full, Handovers};
 use crate::ids::{NetdevId, PortId};
 use crate::input::{Entry, Input};
 use crate::keepalive::Keepalives;
-use crate::neighbour_queues::{NeighbourQueues, ResolveRequest};
+use crate::neighbour_queues::{Departures, NeighbourQueues, ResolveRequest};
 use crate::outputs::{AddressUpdate, HeldPacket, Outputs, ToHost};
 use crate::port::Medium;
+use crate::row::Row;
 use crate::sa_queues::AcquireRequest;
 use crate::snapshot::Snapshot;
 use crate::stage::{NoClock, Stage, StageClock};
@@ -79,9 +79,9 @@ pub struct Worker<F, P> {
     /// Netdevs with waiting packets.
     filled: Vec<NetdevId>,
     surroundings: Surroundings,
-    /// Generation of the policies that let go what waits in clear.
-    policies: Generation,
     neighbour_queues: NeighbourQueues,
+    /// Packets that have waited and are walked again; empty but in the methods that fill it.
+    again: Vec<Row>,
     /// Time at which the packets that wait were last looked through.
     released_ns: u64,
     handovers: Handovers,
@@ -97,7 +97,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     pub fn new(snapshot: &Snapshot, frames: F, netdevs: Vec<Option<P>>) -> Worker<F, P> {
         let queues = netdevs.iter().map(|_| TxBatch::default()).collect();
         let received = Vec::with_capacity(BATCH);
-        let (out, neighbour_queues) = (Outputs::default(), NeighbourQueues::default());
+        let (out, neighbour_queues) = (Outputs::default(), NeighbourQueues::new());
         let (walk, surroundings) = (Walk::new(snapshot), Surroundings::Recorded);
         let (handovers, keepalives) = (Handovers::default(), Keepalives::default());
         Worker {
@@ -109,8 +109,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             queues,
             filled: Vec::with_capacity(BATCH),
             surroundings,
-            policies: snapshot.generation(),
             neighbour_queues,
+            again: Vec::with_capacity(BATCH),
             released_ns: 0,
             handovers,
             keepalives,
@@ -194,15 +194,11 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     }
 
     /// Goes over to a snapshot before its first batch. What the flow cache remembers of policies
-    /// that changed no longer counts; what waited for a neighbour that the snapshot knows leaves,
-    /// but not in clear under other policies than those that let it. `now_ns` is by the clock of
-    /// [`turn`](Self::turn).
+    /// that changed no longer counts; what waited for a neighbour that the snapshot knows leaves.
+    /// Packets that wait in clear are judged again before, if policies, ports or routes changed.
+    /// `now_ns` is by the clock of [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         self.walk.adopt(snapshot);
-        if self.policies != snapshot.generation() {
-            self.policies = snapshot.generation();
-            self.neighbour_queues.drop_clear(&mut self.frames, self.walk.counters_mut());
-        }
         self.release(snapshot, now_ns);
         self.resume(snapshot, now_ns);
     }
@@ -211,7 +207,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// turn over all netdevs, with or without packets. Cost: bounded, however many sets, SAs, ports
     /// and flows exist; [`has_overdue_work`](Self::has_overdue_work) reports remaining work.
     ///
-    /// 1. every 100 ms asks again for neighbours and SAs, and drops what waited too long for one
+    /// 1. asks for neighbours at the allowed rate; every 100 ms repeats requests for neighbours and
+    ///    SAs, and drops late packets
     /// 2. drops fragments that waited too long for the first one of their datagram
     /// 3. sends NAT keepalives of the sets that this worker sees to, and messages about direct
     ///    paths
@@ -224,6 +221,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
             self.release(snapshot, now_ns);
             self.resume(snapshot, now_ns);
         }
+        self.neighbour_queues.make_requests(now_ns, self.walk.share());
         self.walk.expire_fragments(now_ns, &mut self.frames);
         self.send_messages(snapshot, now_ns);
         if let Some(connections) = snapshot.connections() {
@@ -340,28 +338,40 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
         if self.neighbour_queues.waiting() == 0 {
             return;
         }
-        let (counters, tx) = (self.walk.counters_mut(), &mut self.out.tx);
-        let (frames, taps) = (&mut self.frames, &mut self.taps);
-        let refused = &mut |held: &HeldPacket, frames: &F| {
-            taps.iter_mut().for_each(|tap| tap.held_in_vain(snapshot, held, frames));
+        let (share, taps) = (self.walk.share(), &mut self.taps);
+        let refused = |held: &HeldPacket, reason, frames: &F| {
+            taps.iter_mut().for_each(|tap| tap.held_in_vain(snapshot, (held, reason), frames));
         };
-        self.neighbour_queues.release(snapshot, now_ns, frames, counters, tx, refused);
+        let mut departures = Departures {
+            frames: &mut self.frames,
+            counters: self.walk.counters_mut(),
+            tx: &mut self.out.tx,
+            again: &mut self.again,
+            refused,
+        };
+        self.neighbour_queues.release((snapshot, now_ns), share, &mut departures);
         for tap in &mut self.taps {
             tap.sent(snapshot, &self.out.tx, &self.frames);
         }
         self.dispatch(snapshot, now_ns);
         self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
+        self.walk_again(snapshot, now_ns);
     }
 
     /// Lets go of what waited for an SA that this snapshot has, and drops what waited too long.
     fn resume(&mut self, snapshot: &Snapshot, now_ns: u64) {
-        let Worker { walk, taps, frames, .. } = self;
-        let mut ready = Vec::new();
-        walk.sort_out((snapshot, now_ns), frames, &mut ready, |row, frames| {
-            taps.iter_mut().for_each(|tap| tap.waited_in_vain(snapshot, row, frames));
+        let Worker { walk, taps, frames, again, .. } = self;
+        walk.sort_out((snapshot, now_ns), frames, again, |row, reason, frames| {
+            taps.iter_mut().for_each(|tap| tap.waited_in_vain(snapshot, (row, reason), frames));
         });
         self.taps.iter_mut().for_each(|tap| tap.finish(snapshot, now_ns, &[]));
-        for rows in ready.chunks_mut(BATCH) {
+        self.walk_again(snapshot, now_ns);
+    }
+
+    /// Walks released packets again.
+    fn walk_again(&mut self, snapshot: &Snapshot, now_ns: u64) {
+        let mut again = std::mem::take(&mut self.again);
+        for rows in again.chunks_mut(BATCH) {
             let Worker { walk, taps, frames, out, .. } = self;
             walk.resume((snapshot, now_ns), rows, frames, out, &mut taps[..]);
             for tap in taps {
@@ -372,6 +382,8 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 tap.finish(snapshot, now_ns, &self.out.verdicts);
             }
         }
+        again.clear();
+        self.again = again;
     }
 
     /// Drops what waits: before the end.
@@ -520,6 +532,22 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 self.frames.give(packet.frame);
             }
         }
+        self.wait_for_neighbours(now_ns);
+        let counters = self.walk.counters_mut();
+        for netdev in self.filled.drain(..).map(|netdev| usize::from(netdev.0)) {
+            let (queue, port) = (&mut self.queues[netdev], self.netdevs[netdev].as_mut());
+            if !queue.is_empty() {
+                flush(queue, &mut self.frames, port, counters, &mut self.taps);
+            }
+        }
+    }
+
+    /// Admits packets without a link address, and asks for the neighbours.
+    fn wait_for_neighbours(&mut self, now_ns: u64) {
+        if self.out.held.is_empty() {
+            return;
+        }
+        let (share, counters) = (self.walk.share(), self.walk.counters_mut());
         for held in self.out.held.drain(..) {
             match self.surroundings {
                 Surroundings::Live => {
@@ -538,12 +566,7 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
                 }
             }
         }
-        for netdev in self.filled.drain(..).map(|netdev| usize::from(netdev.0)) {
-            let (queue, port) = (&mut self.queues[netdev], self.netdevs[netdev].as_mut());
-            if !queue.is_empty() {
-                flush(queue, &mut self.frames, port, counters, &mut self.taps);
-            }
-        }
+        self.neighbour_queues.make_requests(now_ns, share);
     }
 
     /// Puts what is to be sent into its netdevs' queues: mostly all into one.

@@ -234,8 +234,11 @@ mod tests {
             let sum = crate::checksum::finish(crate::checksum::sum(&header));
             header[10..12].copy_from_slice(&sum.to_be_bytes());
             let lowered = lowered_v4(word(&header, 8)).to_ne_bytes();
+            let original = header;
             packet::decrement_hop_limit(&mut header, Family::V4);
             prop_assert_eq!(&header[8..12], &lowered[..]);
+            packet::restore_hop_limit(&mut header, Family::V4);
+            prop_assert_eq!(header, original);
         }
 
         #[test]

@@ -552,6 +552,27 @@ pub fn decrement_hop_limit(packet: &mut [u8], family: Family) {
     }
 }
 
+/// Raises TTL or hop limit by 1: takes [`decrement_hop_limit`] back, with the IPv4 checksum.
+pub fn restore_hop_limit(packet: &mut [u8], family: Family) {
+    match family {
+        Family::V4 => {
+            let Some(header) = packet.first_chunk_mut::<IPV4_BYTES>() else {
+                return;
+            };
+            header[8] = header[8].wrapping_add(1);
+            // As above: of the two forms of zero a checksum has 0.
+            let sum = u32::from(u16::from_be_bytes([header[10], header[11]])) + 0xfeff;
+            let checksum = (sum + u32::from(sum >= 0xffff)) as u16;
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+        Family::V6 => {
+            if let Some(hop_limit) = packet.get_mut(7) {
+                *hop_limit = hop_limit.wrapping_add(1);
+            }
+        }
+    }
+}
+
 /// Sets the ECN field (low 2 bits of TOS or traffic class), with the IPv4 checksum.
 pub fn set_ecn(packet: &mut [u8], family: Family, ecn: u8) {
     match family {

@@ -14,6 +14,8 @@ mod open;
 
 pub(crate) use answers::{tenants_packet, too_big};
 pub(super) use cross::Crossing;
-pub(crate) use cross::{asks_inside, judge_inside, question as question_inside, tenants_fragment};
+pub(crate) use cross::{
+    asks_inside, cross_again, judge_inside, question as question_inside, tenants_fragment,
+};
 pub(super) use cross::{cross, cross_one};
 pub(crate) use open::may_carry_fragment;

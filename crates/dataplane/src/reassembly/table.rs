@@ -19,9 +19,9 @@
 use cpu::aes::Secret;
 
 use super::datagram::{Datagram, Hashes, Sender};
-use super::lists::{AgeList, Index, Link, NONE, Slab, Slot};
 use super::ranges::{Fault, Part, Ranges};
 use crate::ids::PortId;
+use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
 use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 

@@ -126,7 +126,7 @@ proptest! {
             let mut bytes = builder.hop_limit(hops).traffic_class(class).udp(1, 2).ip();
             let family = parse(&bytes).unwrap().flow.family;
             set_ecn(&mut bytes, family, ecn);
-            let before = parse(&bytes).unwrap();
+            let (before, original) = (parse(&bytes).unwrap(), bytes.clone());
             prop_assert_eq!(before.traffic_class, class & !3 | ecn);
             decrement_hop_limit(&mut bytes, family);
             let after = parse(&bytes);
@@ -135,6 +135,8 @@ proptest! {
             } else {
                 prop_assert_eq!(after, Ok(Packet { hop_limit: hops - 1, ..before }));
             }
+            restore_hop_limit(&mut bytes, family);
+            prop_assert_eq!(bytes, original);
         }
     }
 }

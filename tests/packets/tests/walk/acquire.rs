@@ -120,8 +120,8 @@ fn at_most_16_packets_of_a_policy_wait_and_those_of_another_are_not_kept_out() {
     let mut lab = asking().laboratory().live();
     let packet = datagram(Family::V4, 1, 2).ip();
     let outcome = lab.send_all(LAN, &vec![packet; MAX_PER_POLICY + 1000]);
-    let waits = outcome.verdicts.iter().filter(|verdict| **verdict == WAITS).count();
-    assert_eq!((waits, lab.waiting(), no_sa(&lab)), (MAX_PER_POLICY, MAX_PER_POLICY, 1000));
+    assert_eq!(outcome.verdicts, vec![WAITS; MAX_PER_POLICY + 1000], "the oldest give way");
+    assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_PER_POLICY, 1000));
     assert_eq!(lab.acquire_requests().len(), 1, "one request for a policy");
     assert_eq!(lab.send(LAN, &datagram(Family::V4, 1, 3).ip()).verdicts, [WAITS]);
     let asked = lab.acquire_requests();
@@ -146,38 +146,43 @@ fn one_policy_a_host() -> Hub {
 }
 
 fn to_host(host: u32) -> Vec<u8> {
-    let address = std::net::Ipv4Addr::from(0x0a02_0000 + host);
-    let to: Address = std::net::IpAddr::from(address).into();
-    PacketBuilder::new(packets::lab::host(Family::V4, 1), to).udp(1, 2).ip()
+    from_to_host(packets::lab::host(Family::V4, 1), host)
 }
 
-/// A flood fills all room by 64 policies; the first packets of all others find room still.
+fn from_to_host(from: Address, host: u32) -> Vec<u8> {
+    let address = std::net::Ipv4Addr::from(0x0a02_0000 + host);
+    let to: Address = std::net::IpAddr::from(address).into();
+    PacketBuilder::new(from, to).udp(1, 2).ip()
+}
+
+/// A host fills all room by 64 policies, and goes on. The first packets of all other hosts find
+/// room, and their SAs are asked for.
 #[test]
-fn a_flood_does_not_keep_the_first_packets_of_other_policies_out() {
+fn a_flood_does_not_keep_the_packets_of_other_senders_out() {
     let mut lab = one_policy_a_host().laboratory().live();
-    let policies = MAX_WAITING / MAX_PER_POLICY;
-    for host in 1..=policies as u32 {
+    let policies = (MAX_WAITING / MAX_PER_POLICY) as u32;
+    for host in 1..=policies {
         lab.send_all(LAN, &vec![to_host(host); MAX_PER_POLICY]);
     }
     assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_WAITING, 0));
-    for (round, host) in (1..).zip(policies as u32 + 1..=MAX_WAITING as u32) {
-        assert_eq!(lab.send(LAN, &to_host(host)).verdicts, [WAITS]);
-        assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_WAITING, 2 * round - 1));
-        // The flood goes on, in vain.
-        assert_eq!(lab.send(LAN, &to_host(1)).verdicts, [NO_SA]);
-        assert_eq!(lab.acquire_requests().len(), if round == 1 { policies + 1 } else { 1 });
-        if host == policies as u32 + 40 {
-            break;
-        }
+    assert_eq!(lab.acquire_requests().len(), policies as usize);
+    let others = policies + 1..=policies + 40;
+    for (round, host) in (1..).zip(others.clone()) {
+        let from = Address::v4(0x0a01_0100 + host);
+        assert_eq!(lab.send(LAN, &from_to_host(from, host)).verdicts, [WAITS]);
+        assert_eq!(lab.acquire_requests().len(), 1);
+        // The flood goes on: it displaces its own packets.
+        assert_eq!(lab.send(LAN, &to_host(host % policies + 1)).verdicts, [WAITS]);
+        assert_eq!((lab.waiting(), no_sa(&lab)), (MAX_WAITING, 2 * round));
+        lab.acquire_requests();
     }
-    // Each policy has one at last; then nothing gives way any more.
-    for host in policies as u32 + 41..=MAX_WAITING as u32 {
-        assert_eq!(lab.send(LAN, &to_host(host)).verdicts, [WAITS]);
-    }
-    assert_eq!(lab.send(LAN, &to_host(MAX_WAITING as u32 + 1)).verdicts, [NO_SA]);
-    assert_eq!(lab.waiting(), MAX_WAITING);
     put_sa(&mut lab, BERLIN);
-    assert_eq!(lab.release().len(), MAX_WAITING, "one of each policy");
+    let sent = lab.release();
+    assert_eq!(sent.len(), MAX_WAITING);
+    let sources =
+        sent.iter().map(|sent| lab.peer(BERLIN).open(&sent.packet).expect("sealed").inner);
+    let of_others = sources.filter(|inner| inner[14] == 1).count();
+    assert_eq!(of_others, others.count(), "all packets of the others leave");
     assert_eq!((lab.waiting(), lab.counters().total().imbalance()), (0, 0));
 }
 
@@ -327,13 +332,16 @@ impl Twin {
                     number += 1;
                     match self.waiting[place].len() {
                         _ if self.has_sa[place / 3] => sent[place].push(number),
-                        MAX_PER_POLICY.. => self.dropped += 1,
                         length => {
                             if length == 0 {
                                 asked.push(format!("p{place}"));
                                 self.asked_ms[place] = self.now_ms;
                             }
                             self.waiting[place].push((number, self.now_ms));
+                            if length == MAX_PER_POLICY {
+                                self.waiting[place].remove(0);
+                                self.dropped += 1;
+                            }
                         }
                     }
                 }
@@ -402,4 +410,25 @@ proptest! {
             prop_assert_eq!(lab.counters().total().imbalance(), 0);
         }
     }
+}
+
+/// A port becomes another side's while packets that came by it wait.
+#[test]
+fn what_waits_for_an_sa_is_judged_again_where_sides_changed() {
+    let packet = datagram(Family::V4, 1, 2).ip();
+    let mut lab = asking().laboratory().live();
+    assert_eq!(lab.send(LAN, &packet).verdicts, [WAITS]);
+    let slot = usize::from(LAN.0);
+    lab.change(|sources| {
+        let lan = sources.ports.get(slot).expect("a port of the laboratory").clone();
+        let info = dataplane::PortInfo { side: dataplane::Side::Unprotected, ..lan };
+        sources.ports.set(slot, Some(info));
+        with_sa(sources, BERLIN, true);
+    });
+    assert_eq!((lab.release(), lab.waiting()), (vec![], 0));
+    let reasons = DropReason::ALL.iter().filter(|reason| lab.counters().dropped(**reason) > 0);
+    let reasons: Vec<DropReason> = reasons.copied().collect();
+    let fresh = lab.send(LAN, &packet);
+    assert_eq!(fresh.verdicts, [Drop(reasons[0])], "as a fresh packet");
+    assert_eq!((reasons.len(), no_sa(&lab)), (1, 0));
 }

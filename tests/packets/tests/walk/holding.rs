@@ -1,15 +1,24 @@
 //! Packets that wait for the link address of their next hop, among live ports.
 
-use dataplane::Verdict::Hold;
-use dataplane::neighbour_queues::{ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS};
-use dataplane::{DropReason, HoldKind, Neighbour, NetdevId, PortId, PortInfo, ResolveRequest};
-use packets::lab::{BERLIN, HOST_MAC, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, WAN, host};
+use std::sync::Arc;
+
+use dataplane::Verdict::{self, Hold};
+use dataplane::neighbour_queues::{
+    ASK_EVERY_NS, MAX_PER_NEIGHBOUR, MAX_WAITING, PATIENCE_NS, REQUESTS_PER_SECOND,
+};
+use dataplane::{
+    DropReason, HoldKind, Neighbour, NetdevId, NextHop, PortId, PortInfo, ResolveRequest, Side,
+    Sources,
+};
+use packets::lab::{BERLIN, HOST_MAC, Hub, LAN, LAN2, Laboratory, ROUTER_MAC, Sent, WAN, host};
+use packets::table::forwarded;
+use policy::{Action, Policy, Spd};
 use wire::build::PacketBuilder;
 use wire::{Address, Family};
 
 use crate::{FAMILIES, datagram};
 
-const WAITS: dataplane::Verdict = Hold(HoldKind::Neighbour);
+const WAITS: Verdict = Hold(HoldKind::Neighbour);
 
 /// Nobody on the world's link is resolved.
 fn without_router() -> Hub {
@@ -82,30 +91,6 @@ fn what_waits_stays_when_counters_are_exchanged() {
     assert_eq!((sum.received, sum.sent, sum.held, sum.imbalance()), (3, 3, 0, 0));
 }
 
-/// Packets that policies let leave in clear may be PROTECT's by the time their neighbour is known.
-#[test]
-fn what_waits_in_clear_does_not_outlive_the_policies_that_let_it() {
-    for generation in [0, 1] {
-        let mut lab = without_router().laboratory().live();
-        let sealed = datagram(Family::V4, 1, 2).ip();
-        lab.send_all(LAN, &[to_stranger(1), sealed.clone(), to_stranger(2), sealed]);
-        assert_eq!(lab.waiting(), 4);
-        let mut hub = Hub { frames: 2048, ..Hub::default() }.keeping_sas_of(&lab.snapshot);
-        for number in [1, 2] {
-            let (port, address) = (LAN2, stranger(number));
-            hub.parts.neighbours.push(Neighbour { port, address, mac: HOST_MAC });
-        }
-        hub.parts.generation = dataplane::Generation(generation);
-        lab.publish(hub);
-        let ports: Vec<_> = lab.release().iter().map(|sent| sent.port).collect();
-        let in_clear = ports.iter().filter(|port| **port == LAN2).count();
-        let changed = generation == 1;
-        assert_eq!((in_clear, ports.len()), if changed { (0, 2) } else { (2, 4) });
-        let dropped = lab.counters().dropped(DropReason::NoNeighbour);
-        assert_eq!((lab.waiting(), dropped), (0, if changed { 2 } else { 0 }));
-    }
-}
-
 /// An SA that comes into the slot of another begins at 0, and what the other counted is not lost.
 #[test]
 fn a_slot_counts_for_the_sa_that_has_it() {
@@ -145,10 +130,55 @@ fn at_most_1024_packets_wait_however_many_neighbours_they_are_for() {
     lab.send_all(LAN, &flood);
     assert_eq!(lab.waiting(), MAX_WAITING);
     assert_eq!(lab.counters().dropped(DropReason::NoNeighbour), 200);
-    assert_eq!(lab.resolve_requests().len(), MAX_WAITING, "those beyond are not even asked for");
+    assert_eq!(lab.resolve_requests().len(), REQUESTS_PER_SECOND, "nobody floods the kernel");
     // The ports' own traffic goes on.
     let outcome = lab.send(LAN, &datagram(Family::V4, 1, 2).ip());
     assert_eq!(outcome.sent.len(), 1);
+    lab.now_ns += 1_000_000_000 / REQUESTS_PER_SECOND as u64;
+    lab.tick();
+    assert_eq!(lab.resolve_requests().len(), 1);
+}
+
+/// RFC 6583: a scan of an on-link network at 500 packets a second fills the room with packets for
+/// neighbours that nobody has. Each neighbour of an end host is asked for all the same, and its
+/// packet is delivered: also if the scan has the end host's own address.
+#[test]
+fn a_scan_of_a_subnet_keeps_no_neighbour_from_being_asked_for() {
+    const TICK_NS: u64 = 10_000_000;
+    let scanner = host(Family::V4, 1);
+    for from in [Address::v4(0x0a01_0063), scanner] {
+        let mut lab = Hub { frames: 4096, ..Hub::default() }.laboratory().live();
+        let (mut scanned, mut delivered) = (1000, 0);
+        for tick in 0..400u32 {
+            lab.now_ns += TICK_NS;
+            let scan: Vec<Vec<u8>> = (scanned..scanned + 5).map(to_stranger).collect();
+            scanned += 5;
+            lab.send_all(LAN, &scan);
+            lab.tick();
+            let asked = lab.resolve_requests();
+            assert!(asked.len() <= REQUESTS_PER_SECOND);
+            if tick % 20 != 19 {
+                continue;
+            }
+            let address = stranger(1 + tick);
+            let packet = PacketBuilder::new(from, address).udp(3, 4).ip();
+            assert_eq!(lab.send(LAN, &packet).verdicts, [WAITS]);
+            let mut asked = lab.resolve_requests();
+            lab.now_ns += TICK_NS;
+            lab.tick();
+            asked.extend(lab.resolve_requests());
+            assert!(asked.contains(&ResolveRequest { port: LAN2, address }), "tick {tick}");
+            lab.change(|sources| _ = sources.neighbours.insert((LAN2, address), HOST_MAC));
+            let sent: Vec<Vec<u8>> = lab.release().into_iter().map(|sent| sent.packet).collect();
+            assert_eq!(sent, [forwarded(&packet)]);
+            delivered += 1;
+        }
+        assert_eq!((delivered, scanned), (20, 3000));
+        assert!(lab.waiting() >= MAX_WAITING - 5, "the scan fills the room: {}", lab.waiting());
+        lab.now_ns += PATIENCE_NS;
+        lab.tick();
+        assert_eq!((lab.waiting(), lab.counters().total().held), (0, 0));
+    }
 }
 
 #[test]
@@ -267,4 +297,142 @@ fn what_the_steering_program_should_have_left_to_linux_is_dropped() {
     // To the box itself it goes up by the host port, as ever.
     let to_us = PacketBuilder::new(host(Family::V4, 1), packets::lab::own(Family::V4, 1));
     assert_eq!(lab.send(LAN, &to_us.udp(1, 2).ip()).sent.len(), 1);
+}
+
+/// A network that is reached in clear by a router without a known link address.
+fn to_clear_nowhere() -> Vec<u8> {
+    let to: std::net::Ipv4Addr = "10.86.0.5".parse().expect("an address");
+    PacketBuilder::new(host(Family::V4, 1), std::net::IpAddr::from(to).into()).udp(5, 6).ip()
+}
+
+/// Its router.
+fn nobody() -> (PortId, Address) {
+    let address: std::net::IpAddr = "192.0.2.253".parse().expect("an address");
+    (WAN, address.into())
+}
+
+/// Sends a packet that waits in clear, makes a change that also resolves its neighbour, and returns
+/// what left, and the reason why it was dropped. A fresh packet must have the same fate.
+fn judged_again(
+    (port, packet): (PortId, &[u8]),
+    neighbour: (PortId, Address),
+    change: impl FnOnce(&mut Sources),
+) -> (Vec<Sent>, Option<DropReason>) {
+    let mut lab = Laboratory::default().live();
+    assert_eq!(lab.send(port, packet).verdicts, [WAITS]);
+    lab.change(|sources| {
+        change(sources);
+        sources.neighbours.insert(neighbour, HOST_MAC);
+    });
+    let sent = lab.release();
+    assert_eq!((lab.waiting(), lab.counters().total().held), (0, 0));
+    let is_counted = |reason: &&DropReason| lab.counters().dropped(**reason) > 0;
+    let reason = DropReason::ALL.iter().find(is_counted).copied();
+    let fresh = lab.send(port, packet);
+    let fresh_reason = match fresh.verdicts[0] {
+        Verdict::Drop(reason) => Some(reason),
+        _ => None,
+    };
+    assert_eq!(fresh_reason, reason, "a fresh packet has another fate");
+    let way = |sent: &[Sent]| sent.iter().map(|sent| (sent.port, sent.to)).collect::<Vec<_>>();
+    assert_eq!(way(&fresh.sent), way(&sent));
+    (sent, reason)
+}
+
+/// Replaces the policies by others, under another generation.
+fn with_policies(sources: &mut Sources, change: impl FnOnce(&mut Vec<Policy>)) {
+    let mut policies = Hub::default().policies;
+    change(&mut policies);
+    sources.spd = Arc::new(Spd::new(policies).expect("few policies"));
+    sources.generation = dataplane::Generation(sources.generation.0 + 1);
+}
+
+fn with_side(sources: &mut Sources, port: PortId, side: Side) {
+    let slot = usize::from(port.0);
+    let info = sources.ports.get(slot).expect("a port of the laboratory").clone();
+    sources.ports.set(slot, Some(PortInfo { side, ..info }));
+}
+
+#[test]
+fn a_clear_packet_does_not_leave_by_a_port_that_became_unprotected() {
+    let packet = to_stranger(1);
+    let neighbour = (LAN2, stranger(1));
+    let flipped = |sources: &mut Sources| with_side(sources, LAN2, Side::Unprotected);
+    let (sent, reason) = judged_again((LAN, &packet), neighbour, flipped);
+    assert_eq!((sent, reason), (vec![], Some(DropReason::NoMatch)));
+    // Nor if the port that it came by is another one now.
+    let flipped = |sources: &mut Sources| with_side(sources, LAN, Side::Unprotected);
+    let (sent, reason) = judged_again((LAN, &packet), neighbour, flipped);
+    assert!(sent.is_empty() && reason.is_some());
+}
+
+/// Changes the action of the policy that lets packets leave in clear.
+fn changed(action: Action) -> impl Fn(&mut Sources) {
+    move |sources| {
+        with_policies(sources, |policies| {
+            let policy = policies.iter_mut().find(|policy| policy.name == "clear-nowhere");
+            policy.expect("a policy of the laboratory").action = action;
+        });
+    }
+}
+
+#[test]
+fn a_clear_packet_leaves_as_the_policies_say_that_hold_then() {
+    let packet = to_clear_nowhere();
+    let (sent, reason) = judged_again((LAN, &packet), nobody(), changed(Action::Discard));
+    assert_eq!((sent, reason), (vec![], Some(DropReason::PolicyDiscard)));
+    let (sent, reason) = judged_again((LAN, &packet), nobody(), changed(Action::Bypass));
+    assert_eq!((sent[0].packet.clone(), reason), (forwarded(&packet), None), "as it was");
+    let without = |sources: &mut Sources| {
+        with_policies(sources, |policies| policies.retain(|it| it.name != "clear-nowhere"));
+    };
+    let (sent, reason) = judged_again((LAN, &packet), nobody(), without);
+    assert_eq!((sent, reason), (vec![], Some(DropReason::NoMatch)));
+
+    let berlin = Laboratory::default().snapshot.set(BERLIN).id;
+    let (sent, reason) = judged_again((LAN, &packet), nobody(), changed(Action::Protect(berlin)));
+    assert_eq!((sent.len(), sent[0].to, reason), (1, Some(ROUTER_MAC), None));
+    let opened = Laboratory::default().peer(BERLIN).open(&sent[0].packet).expect("sealed");
+    assert_eq!(opened.inner, forwarded(&packet));
+}
+
+#[test]
+fn a_clear_packet_takes_the_route_that_holds_then() {
+    let packet = to_clear_nowhere();
+    let prefix = packets::lab::route("10.86.0.0/16", dataplane::RouteTarget::Blackhole).prefix;
+    let to = |target| move |sources: &mut Sources| _ = sources.routes.insert(prefix, target);
+    let blackhole = to(dataplane::RouteTarget::Blackhole);
+    let (sent, reason) = judged_again((LAN, &packet), nobody(), blackhole);
+    assert_eq!((sent, reason), (vec![], Some(DropReason::Blackhole)));
+    let hop = NextHop { port: WAN, gateway: Some(router(Family::V4)) };
+    let (sent, reason) =
+        judged_again((LAN, &packet), nobody(), to(dataplane::RouteTarget::Via(hop)));
+    assert_eq!((sent[0].to, reason), (Some(ROUTER_MAC), None));
+    assert_eq!(sent[0].packet, forwarded(&packet));
+}
+
+/// Fragments that the gateway cut go on as they are; a later one is judged as its datagram.
+#[test]
+fn fragments_that_wait_are_judged_again_as_their_datagram() {
+    let packet =
+        PacketBuilder::new(host(Family::V4, 1), stranger(1)).udp(1, 2).payload_of(1460).ip();
+    for flips in [false, true] {
+        let mut lab = Laboratory::default().live();
+        lab.send(LAN, &packet);
+        assert_eq!(lab.waiting(), 2, "two fragments, on a link with an MTU of 1400");
+        lab.change(|sources| {
+            let side = if flips { Side::Unprotected } else { Side::Protected };
+            with_side(sources, LAN2, side);
+            sources.generation = dataplane::Generation(sources.generation.0 + 1);
+            sources.neighbours.insert((LAN2, stranger(1)), HOST_MAC);
+        });
+        let sent = lab.release();
+        let dropped = lab.counters().dropped(DropReason::NoMatch);
+        assert_eq!((sent.len(), dropped), if flips { (0, 2) } else { (2, 0) });
+        for sent in sent {
+            let fragment = wire::packet::parse(&sent.packet).expect("a fragment");
+            assert_eq!(fragment.hop_limit, 63, "lowered once");
+            assert_ne!(fragment.fragment, wire::Fragment::Whole);
+        }
+    }
 }

@@ -4,6 +4,7 @@ mod explained;
 mod fits;
 mod questions;
 mod random;
+mod waiting;
 
 use dataplane::explain::{Arrival, Inside, InsideError, explain_inside};
 use dataplane::{Counters, DropReason, FastPathUse, HoldKind, Verdict};

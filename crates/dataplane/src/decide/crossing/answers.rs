@@ -224,7 +224,7 @@ pub(crate) fn too_big<F: Frames>(
 
 /// The overlay, and the tenant's packet in a row that goes on, with its frame. `bytes` is the
 /// row's packet.
-fn carried<'o>(
+pub(super) fn carried<'o>(
     overlays: &'o Overlays,
     row: &Row,
     bytes: &[u8],

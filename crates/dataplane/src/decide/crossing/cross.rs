@@ -31,6 +31,7 @@ use crate::tenant_samples::TenantSample;
 use crate::tracking::{Appearance, Foreseen, Tracker};
 use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
+use crate::verdict_basis::VerdictBasis;
 use endpoints::Found;
 
 /// The tenants' packets of a batch; kept so that a batch allocates nothing.
@@ -419,6 +420,71 @@ fn readdressed<F: Frames>(
     Ok(())
 }
 
+impl TenantPacket {
+    /// Asks the groups of the network, as [`cross`] does. Changes no connection.
+    ///
+    /// # Errors
+    /// The reason of a refusal.
+    fn ask_groups(
+        &self,
+        (snapshot, now_ns): (&Snapshot, u64),
+        row: &Row,
+        bytes: &[u8],
+        mut told: impl FnMut(&Asked<'_>, &Foreseen),
+    ) -> Result<(), DropReason> {
+        let TenantPacket { frame, packet, .. } = self;
+        let (scope, exit) = question(snapshot, &frame.network, packet.flow.family);
+        if !snapshot.tables().asks(scope, exit) {
+            return Ok(());
+        }
+        let asked = Asked::of(scope, exit, &packet.flow);
+        let gate = snapshot.gate_of_network(&frame.network);
+        let appearance = || Appearance::of_packet(packet, echo_of(row), self.bytes(bytes));
+        let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)), None);
+        told(&asked, &foreseen);
+        match foreseen.verdict.action {
+            FlowAction::Refuse(refusal) => Err(refusal.into()),
+            FlowAction::Permit | FlowAction::Protect(_) => Ok(()),
+        }
+    }
+}
+
+/// Judges a tenant's packet again after a wait: the endpoints must be where the packet goes, and
+/// after a change of the verdict's basis the groups of the network must permit the packet. `row`
+/// is the overlay packet to the next host, `bytes` the content. The packet no longer shows the host
+/// of the sender.
+///
+/// # Errors
+/// The reason to drop the packet.
+pub(crate) fn cross_again(
+    now: (&Snapshot, u64),
+    row: &Row,
+    bytes: &[u8],
+    basis: VerdictBasis,
+) -> Result<(), DropReason> {
+    let (snapshot, is_current) = (now.0, basis == VerdictBasis::of(now.0));
+    let overlays = snapshot.overlays().ok_or(DropReason::NoEndpoint)?;
+    let Some((_, frame, packet)) = answers::carried(overlays, row, bytes) else {
+        // An answer about a link address, or a packet of a removed network.
+        return if is_current { Ok(()) } else { Err(DropReason::NoEndpoint) };
+    };
+    let packet = followed(packet, row);
+    let to = frame.find(overlays, packet.flow.destination_address());
+    let host = row.packet.flow.destination_address();
+    let to = to.filter(|to| to.host == host).ok_or(DropReason::NoEndpoint)?;
+    if frame.network.source_check == SourceCheck::Endpoint {
+        let from = frame.find(overlays, packet.flow.source_address());
+        let mac = LinkAddress::new(frame.link.source);
+        from.filter(|from| from.mac == mac).ok_or(DropReason::OverlaySource)?;
+    }
+    if is_current {
+        return Ok(());
+    }
+    let probes = frame.probes(overlays, &packet);
+    let tenant = TenantPacket { row: 0, frame, packet, probes, to: Some(to) };
+    tenant.ask_groups(now, row, bytes, |_, _| {})
+}
+
 /// The twin of [`cross`] for one packet that is looked at and not sent: without cache and counters.
 /// `told` hears the question and what follows from the answer. Returns the flow of the outer packet
 /// that goes on, and the link address that it has; `None`: the packet enters no network.
@@ -450,17 +516,7 @@ pub(crate) fn cross_one(
     let probes = frame.probes(overlays, &packet);
     let mut tenant = TenantPacket { row: 0, frame, packet, probes, to: None };
     tenant.find_way(overlays)?;
-    let (scope, exit) = question(snapshot, &frame.network, packet.flow.family);
-    if snapshot.tables().asks(scope, exit) {
-        let asked = Asked::of(scope, exit, &packet.flow);
-        let gate = snapshot.gate_of_network(&frame.network);
-        let appearance = || Appearance::of_packet(&packet, echo_of(row), tenant.bytes(bytes));
-        let foreseen = asked.foresee((snapshot, now_ns), appearance, (gate, Some(gate)), None);
-        told(&asked, &foreseen);
-        if let FlowAction::Refuse(refusal) = foreseen.verdict.action {
-            return Err(refusal.into());
-        }
-    }
+    tenant.ask_groups((snapshot, now_ns), row, bytes, &mut told)?;
     let Found { host, host_mac, .. } = tenant.to.ok_or(DropReason::NoEndpoint)?;
     let source = match host.family == row.packet.flow.family {
         true => row.packet.flow.destination_address(),

@@ -1,26 +1,26 @@
 //! Lists through the slots of a slab: by age, and by hash. They allocate nothing.
 
 /// Place in a slab.
-pub(super) type Slot = u16;
+pub(crate) type Slot = u16;
 /// No place.
-pub(super) const NONE: Slot = Slot::MAX;
+pub(crate) const NONE: Slot = Slot::MAX;
 
 /// The neighbours of a slot in a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     older: Slot,
     newer: Slot,
 }
 
 impl Link {
     /// In no list.
-    pub(super) const NONE: Link = Link { older: NONE, newer: NONE };
+    pub(crate) const NONE: Link = Link { older: NONE, newer: NONE };
 }
 
 /// Slots in the order in which they came. Their links lie at the same slots of another slab, which
 /// belongs to the list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AgeList {
+pub(crate) struct AgeList {
     oldest: Slot,
     newest: Slot,
     len: usize,
@@ -33,16 +33,37 @@ impl Default for AgeList {
 }
 
 impl AgeList {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub(super) fn oldest(&self) -> Option<Slot> {
+    pub(crate) fn oldest(&self) -> Option<Slot> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
+    pub(crate) fn newest(&self) -> Option<Slot> {
+        (self.newest != NONE).then_some(self.newest)
+    }
+
+    /// Returns the next newer slot.
+    pub(crate) fn after(&self, links: &[Link], slot: Slot) -> Option<Slot> {
+        let newer = links[usize::from(slot)].newer;
+        (newer != NONE).then_some(newer)
+    }
+
+    /// Adds an unlisted slot, as the oldest.
+    pub(crate) fn push_oldest(&mut self, links: &mut [Link], slot: Slot) {
+        links[usize::from(slot)] = Link { older: NONE, newer: self.oldest };
+        match self.oldest {
+            NONE => self.newest = slot,
+            oldest => links[usize::from(oldest)].older = slot,
+        }
+        self.oldest = slot;
+        self.len += 1;
+    }
+
     /// Adds a slot that is in no list, as the newest.
-    pub(super) fn push(&mut self, links: &mut [Link], slot: Slot) {
+    pub(crate) fn push(&mut self, links: &mut [Link], slot: Slot) {
         links[usize::from(slot)] = Link { older: self.newest, newer: NONE };
         match self.newest {
             NONE => self.oldest = slot,
@@ -53,7 +74,7 @@ impl AgeList {
     }
 
     /// Takes a slot of this list out.
-    pub(super) fn remove(&mut self, links: &mut [Link], slot: Slot) {
+    pub(crate) fn remove(&mut self, links: &mut [Link], slot: Slot) {
         let Link { older, newer } = links[usize::from(slot)];
         match older {
             NONE => self.oldest = newer,
@@ -70,7 +91,7 @@ impl AgeList {
 
 /// Slots by hash: one chain a bucket.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(crate) struct Index {
     /// First slots of the chains; a power of two.
     heads: Vec<Slot>,
     /// One entry a slot: the next of its chain.
@@ -79,7 +100,7 @@ pub(super) struct Index {
 
 impl Index {
     /// An empty index for so many slots.
-    pub(super) fn new(slots: usize) -> Index {
+    pub(crate) fn new(slots: usize) -> Index {
         Index {
             heads: vec![NONE; (2 * slots).next_power_of_two()],
             next: Vec::with_capacity(slots),
@@ -91,7 +112,7 @@ impl Index {
     }
 
     /// Finds a slot of this hash.
-    pub(super) fn find(&self, hash: u64, is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
         let mut slot = self.heads[self.bucket(hash)];
         while slot != NONE && !is_it(slot) {
             slot = self.next[usize::from(slot)];
@@ -100,7 +121,7 @@ impl Index {
     }
 
     /// Adds a slot that is not in it.
-    pub(super) fn insert(&mut self, hash: u64, slot: Slot) {
+    pub(crate) fn insert(&mut self, hash: u64, slot: Slot) {
         let (bucket, place) = (self.bucket(hash), usize::from(slot));
         if self.next.len() <= place {
             self.next.resize(place + 1, NONE);
@@ -109,7 +130,7 @@ impl Index {
     }
 
     /// Takes out a slot that was added with this hash.
-    pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
+    pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         let (bucket, next) = (self.bucket(hash), self.next[usize::from(slot)]);
         if self.heads[bucket] == slot {
             self.heads[bucket] = next;
@@ -127,7 +148,7 @@ impl Index {
 
 /// A slab of bounded size: its memory is taken once and filled as it is needed.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     values: Vec<T>,
     free: Vec<Slot>,
     most: usize,
@@ -135,12 +156,12 @@ pub(super) struct Slab<T> {
 
 impl<T> Slab<T> {
     /// A slab of so many slots, fewer than 65,535.
-    pub(super) fn new(most: usize) -> Slab<T> {
+    pub(crate) fn new(most: usize) -> Slab<T> {
         Slab { values: Vec::with_capacity(most), free: Vec::with_capacity(most), most }
     }
 
     /// Puts a value into a free slot. `None`: there is none.
-    pub(super) fn insert(&mut self, value: T) -> Option<Slot> {
+    pub(crate) fn insert(&mut self, value: T) -> Option<Slot> {
         if let Some(slot) = self.free.pop() {
             self.values[usize::from(slot)] = value;
             return Some(slot);
@@ -152,8 +173,14 @@ impl<T> Slab<T> {
         })
     }
 
+    /// Capacity for values and free slots.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.values.capacity() + self.free.capacity()
+    }
+
     /// Frees a slot. Its value stays until another takes its place.
-    pub(super) fn remove(&mut self, slot: Slot) {
+    pub(crate) fn remove(&mut self, slot: Slot) {
         self.free.push(slot);
     }
 }
