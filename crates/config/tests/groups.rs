@@ -507,7 +507,8 @@ fn bounds_are_told_by_name() {
     assert_eq!(meaning(&groups(64)).ports[0].groups_in.len(), 64);
     assert_eq!(told(&groups(65)), "more than 64 groups in `groups_in`");
     // Two lists of 64 ranges that do not adjoin and two of 32 ports are 4,194,304 rules on each
-    // side of a port; a list of more ranges counts once.
+    // side of a port, beside the side's last rule in both families; a list of more ranges counts
+    // once.
     let list = |texts: Vec<String>| format!("[{}]", texts.join(", "));
     let ranges = |count: u32| list((0..count).map(|n| format!("\"10.1.{n}.0/25\"")).collect());
     let ports = list((0..32).map(|n| format!("\"{}\"", 2 * n)).collect());
@@ -521,7 +522,7 @@ fn bounds_are_told_by_name() {
     meaning(&with_rules(&["a"], &[("a", &rule(65))]));
     let rule = rule(64);
     let text = with_rules(&["a"], &[("a", &rule)]);
-    let expected = "policies and rules of groups compile to 4194304 rules with this one; the limit \
+    let expected = "policies and rules of groups compile to 4194306 rules with this one; the limit \
                     is 4000000";
     assert_eq!(told(&text), expected);
     // Rules of a group that no port lists are not compiled.

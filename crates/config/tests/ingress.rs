@@ -75,6 +75,27 @@ fn another_port_is_a_difference_and_another_way_to_name_the_same_is_none() {
     assert_eq!(differences(&with(""), &with("ports = [\"wan-a\", \"wan-b\"]")), []);
 }
 
+/// 1,000 by 1,000 hosts in both directions are 2,000,000 rules, half of what is held.
+#[test]
+fn ports_with_groups_copy_no_policies_and_ports_with_policies_of_their_own_do() {
+    let hosts = |network: u32| {
+        let host = |n: u32| format!("\"10.{network}.{}.{}\"", n / 100, n % 100 * 2);
+        (0..1000).map(host).collect::<Vec<_>>().join(", ")
+    };
+    let wide = policy("wide", "")
+        .replace("local = [\"any\"]", &format!("local = [{}]", hosts(1)))
+        .replace("remote = [\"any\"]", &format!("remote = [{}]", hosts(2)));
+    let groups = HEAD.replace("side = \"protected\"", "side = \"protected\"\ngroups_in = [\"g\"]");
+    let text = format!("{groups}[group.g]\n{wide}");
+    assert_eq!(meaning(&text).policies.len(), 1);
+    let alone = format!("{text}{}", policy("alone", "ports = [\"lan-a\"]"));
+    let errors = parse(&alone, "a.toml").unwrap_err().to_string();
+    let line = 1 + alone.lines().position(|line| line.contains("\"alone\"")).unwrap();
+    let expected = "the policies compile to 4000004 rules with this one; the limit is 4000000";
+    assert!(errors.contains(&format!("a.toml:{line}:8")) && errors.contains(expected), "{errors}");
+    assert!(errors.contains("shorten the lists"), "{errors}");
+}
+
 #[test]
 fn policies_that_name_the_same_ports_share_the_list() {
     let policies: String =

@@ -6,11 +6,14 @@ use crate::book::Book;
 use crate::policy::Policy;
 
 /// A domain of rules: book, family, and the class of the port by which a packet came, or of groups
-/// out, by which it leaves. A verdict holds in one domain only.
+/// out, by which it leaves. A verdict holds in one domain only: the books of a question differ by
+/// the ingress of policies and by the groups of the port, and the class names both. Domains with
+/// the same policies share a list of rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct DomainId(pub u16);
 
-/// Class of a port: ports of one class have the same policies and the same groups.
+/// Class of a port: ports of one class have the same policies and the same groups. Part of the
+/// keys of caches, never of memory for rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct PortClass(pub u16);
 
@@ -68,10 +71,9 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// Makes the classes of the ports that these policies name.
-    pub(crate) fn of<'p>(policies: impl Iterator<Item = &'p Policy>) -> Classes {
-        let ports = policies.filter_map(|policy| policy.ingress.as_deref());
-        let mut named: Vec<u16> = ports.flatten().copied().collect();
+    /// Makes a class for each port in the lists of policies.
+    pub(crate) fn of<'p>(lists: impl Iterator<Item = &'p [u16]>) -> Classes {
+        let mut named: Vec<u16> = lists.flatten().copied().collect();
         named.sort_unstable();
         named.dedup();
         Classes { named: named.into() }
@@ -96,22 +98,23 @@ impl Classes {
         ports.all(|port| self.named.binary_search(port).is_ok())
     }
 
-    /// The classes whose packets a policy speaks of.
-    pub(crate) fn of_policy(&self, policy: &Policy) -> impl Iterator<Item = PortClass> {
-        let speaks_of = move |class: &u16| match (&policy.ingress, class.checked_sub(1)) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(ports), Some(place)) => ports.contains(&self.named[usize::from(place)]),
-        };
-        (0..self.count() as u16).filter(speaks_of).map(PortClass)
+    /// Returns the port of a class; `None`: the class of all ports without a name in a policy.
+    pub(crate) fn port(&self, class: PortClass) -> Option<u16> {
+        usize::from(class.0).checked_sub(1).map(|place| self.named[place])
+    }
+
+    /// Returns the classes of named ports; other ports are left out.
+    pub(crate) fn of_ports(&self, ports: &[u16]) -> impl Iterator<Item = PortClass> {
+        let places = ports.iter().filter_map(|port| self.named.binary_search(port).ok());
+        places.map(|place| PortClass(place as u16 + 1))
     }
 
     /// The domains that a policy has rules in.
     pub(crate) fn domains_of(&self, policy: &Policy) -> impl Iterator<Item = DomainId> {
-        self.of_policy(policy).flat_map(move |class| {
-            let has_rules = |&(_, family): &(Book, Family)| policy.selector.rules(family) > 0;
-            let domains = policy.holds_in().filter(has_rules);
-            domains.map(move |(book, family)| DomainId::new(class, book, family))
+        let all = (0..self.count() as u16).map(PortClass).filter(|_| policy.ingress.is_none());
+        let classes = all.chain(self.of_ports(policy.ingress.as_deref().unwrap_or_default()));
+        classes.flat_map(|class| {
+            policy.kinds().map(move |(book, family)| DomainId::new(class, book, family))
         })
     }
 }

@@ -19,12 +19,14 @@ pub mod overlap;
 mod policy;
 mod region;
 mod rule;
+mod rule_count;
 mod scope;
 pub mod selector;
 mod set_places;
 pub mod spd;
 mod steps;
 mod table;
+mod table_places;
 mod tables;
 mod tree;
 mod verdict;
@@ -35,12 +37,14 @@ pub use domain::{DomainId, Generation, PortClass};
 pub use exit::Exit;
 pub use ids::{PolicyIndex, SetIndex};
 pub use policy::{Action, GroupMode, Policy, PolicyId, SaSetId};
+pub use rule_count::{ExcessRules, PolicyShape};
 pub use scope::{Scope, ScopeBits};
 pub use selector::{
     AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
 };
 pub use set_places::SetPlaces;
 pub use spd::{Names, NeedsRenewal, RuleChanges, Search, Slots, Spd, SpdError, common};
+pub use table::RuleMemory;
 pub use tables::{
     Beside, Consultation, KnownConnections, Tables, TablesError, TrackedVerdict, Tracks,
 };

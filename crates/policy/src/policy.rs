@@ -135,13 +135,18 @@ impl Policy {
     }
 
     /// The books and families that the policy may have rules in.
-    pub(crate) fn holds_in(&self) -> impl Iterator<Item = (Book, Family)> {
+    fn holds_in(&self) -> impl Iterator<Item = (Book, Family)> {
         let is_in = |book: &Book| match self.group {
             Some(side) => *book == side.book(),
             None => book.direction().is_some_and(|of| self.only.is_none_or(|only| only == of)),
         };
         let books = Book::ALL.into_iter().filter(is_in);
         books.flat_map(|book| [(book, Family::V4), (book, Family::V6)])
+    }
+
+    /// Returns the books and families with rules of the policy.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = (Book, Family)> {
+        self.holds_in().filter(|(_, family)| self.rules(*family) > 0)
     }
 
     /// Appends the policy's rules for a direction and family: the cross product of its lists.

@@ -2,8 +2,9 @@
 //! and how one database is made from another.
 //!
 //! A policy is compiled into rules: one for every combination of the entries of its selector's
-//! lists, in each domain that it holds in. A flow is searched in the rules of its domain, the
-//! highest precedence first, until one decides.
+//! lists, in each of its tables. A flow is searched in the table of its domain, the highest
+//! precedence first, until a rule decides. Domains with the same policies share a table: a port
+//! with groups searches the policies of all ports.
 //!
 //! **Change.** What was compiled as a whole (the base) is never touched. A change makes a database
 //! that shares the base, with a list in front of what came and went since; a base with the list
@@ -24,10 +25,11 @@ use wire::{Family, Flow};
 use crate::book::{Book, Question};
 use crate::by_slot::BySlot;
 use crate::classifier::{Cost, Shape, TooManyLists, Unfit};
-use crate::domain::{Classes, DOMAINS_A_CLASS, DomainId, Generation, PortClass};
+use crate::domain::{Classes, DomainId, Generation, PortClass};
 use crate::ids::PolicyIndex;
 use crate::policy::{Action, Policy, PolicyId};
-use crate::table::{Gathered, Refused, Table};
+use crate::table::{Gathered, Refused, RuleMemory, Table};
+use crate::table_places::{ChangedPlaces, IngressList, TablePlaces};
 use crate::tree::AddressTree;
 use crate::verdict::Decider;
 
@@ -37,7 +39,12 @@ pub use change::RuleChanges;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpdError {
     /// The lists of the policies multiply to more rules than [`Spd::MAX_RULES`].
-    #[error("policy {policy:?} brings the set to {rules} rules; at most {limit} are held")]
+    #[error(
+        "policy {policy:?} brings the set to {rules} rules, and the limit is {limit}: a policy is \
+         one rule for each combination of the entries of its lists, in each direction, again for \
+         ports to which `ports` gives policies of their own; shorten the lists, or write ranges \
+         and networks"
+    )]
     TooManyRules {
         /// Name of the policy that passed the limit.
         policy: String,
@@ -133,7 +140,8 @@ pub struct Spd {
     slots: BySlot<Slot>,
     /// Changes since the base was made, in order.
     log: Vec<Change>,
-    /// One entry a domain.
+    /// The place of each domain's table.
+    places: TablePlaces,
     tables: Box<[Table]>,
     /// The groups of egress ports, a family.
     groups_out: [GroupsOut; 2],
@@ -179,7 +187,8 @@ impl Default for Spd {
 }
 
 impl Spd {
-    /// Rules (cross products of the selectors' lists) at most, over all domains.
+    /// Rules (cross products of the selectors' lists) at most, over all tables. Domains with the
+    /// same policies share a table.
     pub const MAX_RULES: usize = 4_000_000;
     /// Changes at most upon one base.
     pub const MAX_CHANGES: usize = 2048;
@@ -212,15 +221,18 @@ impl Spd {
         Spd::of_slots_with(slots, capacity, None)
     }
 
-    /// Makes the database of slots, with tables that are made already if the classes are the same.
+    /// Makes the database of slots. Takes tables without a change from an earlier database.
     fn of_slots_with(
         slots: Arc<[Slot]>,
         capacity: usize,
-        made: Option<Made<'_>>,
+        earlier: Option<EarlierTables<'_>>,
     ) -> Result<Spd, SpdError> {
         let holding = || slots.iter().filter(|slot| slot.holds).map(|slot| &*slot.policy);
-        let kept = made.as_ref().filter(|made| made.keeps_classes);
-        let classes = kept.map_or_else(|| Classes::of(holding()), |made| made.classes.clone());
+        let classes = match &earlier {
+            Some(EarlierTables { spd, keeps_classes: true, .. }) => spd.base.classes.clone(),
+            _ => Classes::of(holding().filter_map(|policy| policy.ingress.as_deref())),
+        };
+        let places = TablePlaces::of(&classes, holding().flat_map(IngressList::of));
         let mut order: Vec<(PolicyIndex, &Policy)> = (0..)
             .map(PolicyIndex)
             .zip(&*slots)
@@ -228,21 +240,21 @@ impl Spd {
             .map(|(index, slot)| (index, &*slot.policy))
             .collect();
         order.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
-        let made = made.filter(|made| *made.classes == classes);
-        let tables = compile(&order, &classes, made)?;
-        let generations = vec![Generation(1); tables.len()].into();
+        let tables = compile(&order, (&classes, &places), earlier)?;
+        let generations = vec![Generation(1); places.domains().count()].into();
         let capacity = capacity.max(slots.len());
         let (addresses, names) = (OnceLock::new(), OnceLock::new());
         let base = Arc::new(Base { capacity, classes, addresses, names });
         let slots = BySlot::new(slots, Vec::new());
         let search = Search::default();
-        let (log, groups_out) = (Vec::new(), groups_out(&tables));
+        let (log, groups_out) = (Vec::new(), groups_out(&places, &tables));
         let (tracked, tracks_any, wraps) = (Box::default(), [false; 2], 0);
         let mut spd = Spd {
             search,
             base,
             slots,
             log,
+            places,
             tables,
             groups_out,
             tracked,
@@ -424,7 +436,25 @@ impl Spd {
 
     /// All domains.
     pub fn domains(&self) -> impl Iterator<Item = DomainId> + use<> {
-        (0..self.tables.len() as u16).map(DomainId)
+        self.places.domains()
+    }
+
+    /// The table of a domain.
+    #[inline]
+    fn table(&self, domain: DomainId) -> &Table {
+        &self.tables[self.places.at(domain)]
+    }
+
+    /// Number of tables: domains with the same policies share a table.
+    pub fn rule_lists(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// Memory of all rules.
+    pub fn memory(&self) -> RuleMemory {
+        let (mut counted, mut memory) = (HashSet::new(), RuleMemory::default());
+        self.tables.iter().for_each(|table| table.add_memory(&mut counted, &mut memory));
+        memory
     }
 
     /// Returns the generation of a domain's policies, and of those of all other domains that the
@@ -453,7 +483,7 @@ impl Spd {
     /// # Panics
     /// If `domain` is from another database.
     pub fn rules(&self, domain: DomainId) -> usize {
-        self.tables[usize::from(domain.0)].len()
+        self.table(domain).len()
     }
 
     /// Returns the most that a search of one flow of this domain costs, changes since the base
@@ -462,7 +492,7 @@ impl Spd {
     /// # Panics
     /// If `domain` is from another database.
     pub fn cost(&self, domain: DomainId) -> Cost {
-        self.tables[usize::from(domain.0)].cost()
+        self.table(domain).cost()
     }
 
     /// Returns the memory that searches of this domain read, bytes; packets that show no ports need
@@ -471,7 +501,7 @@ impl Spd {
     /// # Panics
     /// If `domain` is from another database.
     pub fn bytes(&self, domain: DomainId) -> usize {
-        self.tables[usize::from(domain.0)].bytes()
+        self.table(domain).bytes()
     }
 
     /// Returns the sizes of the domain's base.
@@ -479,7 +509,7 @@ impl Spd {
     /// # Panics
     /// If `domain` is from another database.
     pub fn shape(&self, domain: DomainId) -> Shape {
-        self.tables[usize::from(domain.0)].shape()
+        self.table(domain).shape()
     }
 
     /// Returns the most that an answer to a domain's question costs ([`Question`]): 0 if no book
@@ -507,7 +537,7 @@ impl Spd {
     pub fn tells_segments(&self, domain: DomainId) -> bool {
         let of = |book| {
             let asked = DomainId::new(domain.class(), book, domain.family());
-            self.tables[usize::from(asked.0)].tells_segments()
+            self.table(asked).tells_segments()
         };
         let inside = match Question::of(domain.book()) {
             Question::Enter => of(Book::GroupIn) || of(Book::SpdIn),
@@ -537,7 +567,7 @@ impl Spd {
     ) {
         assert_eq!(flows.len(), out.len(), "one answer for each flow");
         match self.search {
-            Search::Compiled => self.tables[usize::from(domain.0)].classify(flows, out, read),
+            Search::Compiled => self.table(domain).classify(flows, out, read),
             Search::Linear => {
                 let says = |flow| read(self.search_linear(domain, flow));
                 flows.iter().zip(out).for_each(|(flow, out)| *out = says(flow));
@@ -560,14 +590,14 @@ impl Spd {
     /// The linear search: what [`classify`](Self::classify) must say. One comparison a rule, up to
     /// the first that decides.
     pub fn search_linear(&self, domain: DomainId, flow: &Flow) -> Decider {
-        self.tables[usize::from(domain.0)].search(flow).next().unwrap_or(Decider::None)
+        self.table(domain).search(flow).next().unwrap_or(Decider::None)
     }
 
     /// All policies that speak of the flow, the deciding one first, each once; for `explain`.
     ///
     /// No element is [`Decider::None`]: a flow that nothing speaks of yields an empty list.
     pub fn matching(&self, domain: DomainId, flow: &Flow) -> Vec<Decider> {
-        let mut matches: Vec<Decider> = self.tables[usize::from(domain.0)].search(flow).collect();
+        let mut matches: Vec<Decider> = self.table(domain).search(flow).collect();
         // The rules of a policy lie side by side, and say the same of a flow that they match.
         matches.dedup();
         matches
@@ -600,40 +630,53 @@ pub enum Slots {
     GivenAnew,
 }
 
-/// Tables that are made already.
-struct Made<'a> {
-    /// The classes of their domains.
-    classes: &'a Classes,
-    /// True if ports stay of these classes, though policies may name fewer.
+/// The tables of an earlier database, where policies keep their slots.
+struct EarlierTables<'a> {
+    spd: &'a Spd,
+    /// Places of the policies that came and went since.
+    changed: &'a ChangedPlaces,
+    /// True if ports stay of the earlier classes, though policies may name fewer.
     keeps_classes: bool,
-    /// The table of a domain, if it is made already.
-    known: &'a dyn Fn(DomainId) -> Option<Table>,
 }
 
-/// One table a domain. Policies come in order of precedence.
+impl EarlierTables<'_> {
+    /// Returns the table of a domain if the same policies were compiled for the port of its class.
+    fn find(&self, domain: DomainId, port: Option<u16>) -> Option<Table> {
+        let class = port.map_or(PortClass::default(), |port| self.spd.class(port));
+        let before = DomainId::new(class, domain.book(), domain.family());
+        let table = self.spd.table(before);
+        let is_same = table.is_unchanged() && !self.changed.contain(domain, port);
+        is_same.then(|| table.clone())
+    }
+}
+
+/// Compiles the tables. Policies come in order of precedence.
 fn compile(
     order: &[(PolicyIndex, &Policy)],
-    classes: &Classes,
-    made: Option<Made<'_>>,
+    (classes, places): (&Classes, &TablePlaces),
+    earlier: Option<EarlierTables<'_>>,
 ) -> Result<Box<[Table]>, SpdError> {
-    let counts = count(order, classes)?;
-    let known = |place| made.as_ref().and_then(|made| (made.known)(DomainId(place as u16)));
-    let known: Vec<Option<Table>> = (0..counts.len()).map(known).collect();
+    let find = |place| {
+        let domain = places.domain(place);
+        earlier.as_ref().and_then(|earlier| earlier.find(domain, classes.port(domain.class())))
+    };
+    let known: Vec<Option<Table>> = (0..places.count()).map(find).collect();
+    let counts = count(order, (classes, places))?;
     let gathered = counts.into_iter().map(Gathered::with_capacity).zip(&known);
     let mut gathered: Vec<Option<Gathered>> =
         gathered.map(|(empty, known)| known.is_none().then_some(empty)).collect();
     for (index, policy) in order {
-        for domain in classes.domains_of(policy) {
-            if let Some(gathered) = &mut gathered[usize::from(domain.0)] {
-                gathered.add(policy, *index, domain);
+        for place in places.of_policy(classes, policy) {
+            if let Some(gathered) = &mut gathered[place as usize] {
+                gathered.add(policy, *index, places.domain(place as usize));
             }
         }
     }
-    let finished = known.into_iter().zip(gathered).zip(0..);
-    let finished = finished.map(|((known, gathered), place)| match (known, gathered) {
+    let finished = known.into_iter().zip(gathered).enumerate();
+    let finished = finished.map(|(place, (known, gathered))| match (known, gathered) {
         (Some(table), _) => Ok(table),
         (None, gathered) => {
-            let (domain, gathered) = (DomainId(place), gathered.unwrap_or_default());
+            let (domain, gathered) = (places.domain(place), gathered.unwrap_or_default());
             let rules = gathered.finish(domain.family());
             rules.map(Table::of).map_err(|refused| unfit(order, domain, refused))
         }
@@ -675,9 +718,9 @@ struct GroupsOut {
 }
 
 /// The groups of egress ports, a family.
-fn groups_out(tables: &[Table]) -> [GroupsOut; 2] {
+fn groups_out(places: &TablePlaces, tables: &[Table]) -> [GroupsOut; 2] {
     let mut all = [GroupsOut::default(); 2];
-    let tables = (0..).map(DomainId).zip(tables);
+    let tables = tables.iter().enumerate().map(|(place, table)| (places.domain(place), table));
     for (domain, table) in tables.filter(|(domain, _)| domain.book() == Book::GroupOut) {
         let all = &mut all[domain.family() as usize];
         all.tells_segments |= table.tells_segments();
@@ -688,14 +731,17 @@ fn groups_out(tables: &[Table]) -> [GroupsOut; 2] {
     all
 }
 
-/// Rules of each domain.
-fn count(order: &[(PolicyIndex, &Policy)], classes: &Classes) -> Result<Vec<usize>, SpdError> {
-    let mut counts = vec![0usize; classes.count() * DOMAINS_A_CLASS];
+/// Rules of each table.
+fn count(
+    order: &[(PolicyIndex, &Policy)],
+    (classes, places): (&Classes, &TablePlaces),
+) -> Result<Vec<usize>, SpdError> {
+    let mut counts = vec![0usize; places.count()];
     let mut rules = 0usize;
     for (_, policy) in order {
-        for domain in classes.domains_of(policy) {
-            let more = policy.rules(domain.family());
-            counts[usize::from(domain.0)] += more.min(Spd::MAX_RULES);
+        for place in places.of_policy(classes, policy) {
+            let more = policy.rules(places.domain(place as usize).family());
+            counts[place as usize] += more.min(Spd::MAX_RULES);
             rules = rules.saturating_add(more);
         }
         if rules > Spd::MAX_RULES {
@@ -733,5 +779,7 @@ pub const fn common(book: Book, family: Family) -> DomainId {
 
 #[cfg(test)]
 mod long_lists;
+#[cfg(test)]
+mod shared_tables;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
-//! The rules of one domain: those that were compiled together, and what changed since.
+//! Tables of rules: the rules compiled together, and the changes since.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,13 +28,24 @@ pub(crate) struct Rules {
     telling: usize,
 }
 
-/// The rules of a domain. Cheap to copy: what is large in it is shared.
+/// Memory of rules.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RuleMemory {
+    /// Rules in memory; a rule shared by tables counts once.
+    pub rules: usize,
+    /// Bytes of the rules and of the search structures.
+    pub bytes: usize,
+}
+
+/// The rules of domains with the same policies. Cheap to copy: copies share all large parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     /// The part that was compiled as a whole.
     base: Arc<Rules>,
     /// Changes since then.
     changes: Option<Arc<Changes>>,
+    /// Rules that hold.
+    rules: usize,
 }
 
 #[derive(Debug)]
@@ -54,6 +66,12 @@ impl Rules {
     /// Returns the number of rules.
     fn len(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Bytes of the rules and of the search structures.
+    fn bytes(&self) -> usize {
+        let Rules { rules, precedence, slots, search, telling: _ } = self;
+        size_of_val(&**rules) + size_of_val(&**precedence) + size_of_val(&**slots) + search.bytes()
     }
 
     /// Places of the rules of the policy with this precedence: they lie side by side.
@@ -93,7 +111,8 @@ impl Rules {
 impl Table {
     /// A table of rules without changes.
     pub(crate) fn of(base: Rules) -> Table {
-        Table { base: Arc::new(base), changes: None }
+        let rules = base.len();
+        Table { base: Arc::new(base), changes: None, rules }
     }
 
     /// Returns a table on the same base with more changes: `added` are all rules that came,
@@ -126,8 +145,9 @@ impl Table {
         };
         let cost = cost.and(added.search.worst_case_cost());
         let changes = Changes { added, dead, gone, telling_gone, cost };
+        let rules = self.base.len() - gone + changes.added.len();
         let changes = (gone > 0 || changes.added.len() > 0).then(|| Arc::new(changes));
-        Table { base: self.base.clone(), changes }
+        Table { base: self.base.clone(), changes, rules }
     }
 
     /// Sets the form in which the base is searched, if no other table shares it.
@@ -144,9 +164,9 @@ impl Table {
     }
 
     /// Rules that hold.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        let (came, went) = self.changes.as_ref().map_or((0, 0), |c| (c.added.len(), c.gone));
-        self.base.len() - went + came
+        self.rules
     }
 
     /// Returns whether a rule that holds tells TCP segments that open a connection from others.
@@ -240,6 +260,25 @@ impl Table {
     pub(crate) fn bytes(&self) -> usize {
         let of = |rules: &Rules| rules.search.bytes() + size_of_val(&*rules.slots);
         of(&self.base) + self.changes.as_ref().map_or(0, |changes| of(&changes.added))
+    }
+
+    /// Adds the table's memory to a sum, removed rules of the base included. `counted` holds the
+    /// bases in the sum already: tables may share a base.
+    pub(crate) fn add_memory(&self, counted: &mut HashSet<*const Rules>, sum: &mut RuleMemory) {
+        let mut add = |rules: &Rules| {
+            sum.rules += rules.len();
+            sum.bytes += rules.bytes();
+        };
+        if counted.insert(Arc::as_ptr(&self.base)) {
+            add(&self.base);
+        }
+        self.changes.iter().for_each(|changes| add(&changes.added));
+    }
+
+    /// Address of the base.
+    #[cfg(test)]
+    pub(crate) fn base_address(&self) -> *const Rules {
+        Arc::as_ptr(&self.base)
     }
 
     /// Returns the sizes of the base.

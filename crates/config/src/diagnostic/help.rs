@@ -275,7 +275,8 @@ impl DiagnosticKind {
             }
             DiagnosticKind::TooManyRules { .. } => {
                 "a policy is one rule for each combination of its lists' entries, in both \
-                 directions, again for each port that some policy names: shorten them"
+                 directions, again for ports to which `ports` gives policies of their own: \
+                 shorten the lists, or write ranges and networks"
             }
             DiagnosticKind::AllowHostMeets { .. } => {
                 "if the service is to pass in cleartext, write a BYPASS policy before that one"

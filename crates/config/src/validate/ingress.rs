@@ -6,7 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
-use dataplane::{PortId, Side};
+use dataplane::Side;
 use toml::Spanned;
 
 use super::ports::Ports;
@@ -14,7 +14,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::host_port::HOST_PORT;
 use crate::raw::Texts;
-use crate::validated::{IngressPorts, Port};
+use crate::validated::IngressPorts;
 
 /// Different lists of ports at most: each is kept once, and each may stand for all ports there are.
 const MAX_LISTS: usize = 1024;
@@ -86,17 +86,6 @@ impl<'a> Ingress<'a> {
             problems.warning(&written.span(), DiagnosticKind::AllPorts);
         }
         Some(meant)
-    }
-
-    /// Returns the number of ports that some list names, directly or by its side, or that have
-    /// groups.
-    pub(super) fn named_ports(&self) -> usize {
-        let lists = self.known.values().flatten();
-        let mut ports: HashSet<PortId> = lists.flat_map(IngressPorts::ports).collect();
-        let has_groups = |port: &Port| !port.groups_in.is_empty() || !port.groups_out.is_empty();
-        let numbered = (0..).map(PortId).zip(&self.ports.list);
-        ports.extend(numbered.filter(|(_, port)| has_groups(port)).map(|(id, _)| id));
-        ports.len()
     }
 
     fn number(&self, written: &Spanned<String>, problems: &mut Diagnostics<'_>) -> Option<u16> {

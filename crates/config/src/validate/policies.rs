@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use dataplane::Side;
 use ipsec::{Mode, Tunnel};
-use policy::{AddressRange, Direction, Selector, Spd};
+use policy::{AddressRange, Direction, ExcessRules, PolicyShape, Selector, Spd};
 use toml::Spanned;
-use wire::{Address, Family};
+use wire::Address;
 
 use super::NamedSections;
 use super::doubts::Review;
@@ -113,28 +113,20 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// Counts the rules that the policies become. Refuses policies whose lists multiply to more
-    /// rules than the SPD holds, at the first that is too much. A rule stands once in the list of
-    /// each class of ports that it speaks of, and each port that some policy names or that has
-    /// groups is a class.
+    /// Counts the rules of the policies. Refuses more rules than the SPD holds, at the first policy
+    /// beyond the limit.
     fn count_rules(&self, problems: &mut Diagnostics<'_>) -> usize {
-        let limit = Spd::MAX_RULES;
-        let all_classes = self.ingress.named_ports() + 1;
-        let mut rules = 0usize;
-        for policy in &self.list {
-            let classes = policy.ingress.as_ref().map_or(all_classes, |of| of.numbers().len());
-            let directions = if policy.only.is_none() { 2 } else { 1 };
-            for family in [Family::V4, Family::V6] {
-                let more = policy.selector.rules(family).saturating_mul(directions * classes);
-                rules = rules.saturating_add(more);
-            }
-            if rules > limit {
-                let span = self.names.get(&policy.name).cloned().unwrap_or_default();
-                problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
-                break;
-            }
-        }
-        rules
+        let shapes = self.list.iter().map(|policy| PolicyShape {
+            only: policy.only,
+            ingress: policy.ingress.as_ref().map(|ports| &**ports.numbers()),
+            selector: &policy.selector,
+        });
+        Spd::count_rules(shapes).unwrap_or_else(|ExcessRules { policy, rules }| {
+            let span = self.names.get(&self.list[policy].name).cloned().unwrap_or_default();
+            let limit = Spd::MAX_RULES;
+            problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
+            rules
+        })
     }
 
     /// Returns the valid policies, in the order of the file, and the number of rules that they

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use policy::selector::parse_addresses;
-use policy::{AddressRange, Spd};
+use policy::{AddressRange, GroupSide, Spd};
 use toml::Spanned;
 use wire::{Address, Family};
 
@@ -256,7 +256,14 @@ impl<'a> RuleJudge<'a> {
         for ((_, group, _), places) in attachments(&ports.list, networks) {
             sides[group.0 as usize] += places.len();
         }
-        let mut rules = compiled;
+        // The last rule of each side with groups, in both families.
+        let listed =
+            ports.list.iter().flat_map(|port| GroupSide::ALL.map(|side| port.groups(side)));
+        let of_networks = networks.iter();
+        let of_networks =
+            of_networks.flat_map(|network| GroupSide::ALL.map(|side| network.groups(side)));
+        let last_rules = 2 * listed.chain(of_networks).filter(|groups| !groups.is_empty()).count();
+        let mut rules = compiled.saturating_add(last_rules);
         for (rule, place) in self.list.iter().zip(&self.places) {
             let sides = sides[rule.group.0 as usize];
             if sides == 0 {

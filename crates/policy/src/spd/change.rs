@@ -3,16 +3,19 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Change, Made, NeedsRenewal, Slot, Slots, Spd, SpdError, groups_out, mark_dependents};
+use super::{
+    Change, EarlierTables, NeedsRenewal, Slot, Slots, Spd, SpdError, groups_out, mark_dependents,
+};
 use crate::book::Book;
 use crate::by_slot::BySlot;
 use crate::classifier::Budget;
 use crate::domain::DomainId;
 use crate::ids::PolicyIndex;
 use crate::list::List;
-use crate::policy::{Action, Policy, PolicyId};
+use crate::policy::{Action, Policy, PolicyId, Precedence};
 use crate::selector::Selector;
 use crate::table::{Gathered, Table};
+use crate::table_places::ChangedPlaces;
 
 /// Rules that may come, and that may go, in a change of groups upon the same base.
 const FEW_RULES: usize = 64;
@@ -62,40 +65,53 @@ impl Spd {
         if self.log.len() + removed.len() + added.len() > Spd::MAX_CHANGES {
             return Err(NeedsRenewal::Changes);
         }
-        let mut next = self.clone();
-        let mut touched = vec![false; self.tables.len()];
-        let mut touch = |policy: &Policy| {
-            let domains = self.base.classes.domains_of(policy);
-            domains.for_each(|domain| touched[usize::from(domain.0)] = true);
-        };
-        for index in removed {
-            touch(self.policy(*index));
-            next.log.push(Change::Removed(*index));
-        }
+        let classes = &self.base.classes;
         // Packets of a port without groups are not asked about them: that changes with the base.
         let begins = |policy: &Policy| {
-            let mut domains = self.base.classes.domains_of(policy);
-            policy.group.is_some() && domains.any(|domain| self.rules(domain) == 0)
+            let mut tables = self.places.of_policy(classes, policy).into_iter();
+            policy.group.is_some() && tables.any(|place| self.tables[place as usize].len() == 0)
         };
         if added.iter().any(begins) {
             return Err(NeedsRenewal::Ingress);
         }
+        let mut next = self.clone();
+        next.log.extend(removed.iter().copied().map(Change::Removed));
         for policy in added {
-            touch(&policy);
+            next.split_tables(&policy);
             next.log.push(Change::Added(PolicyIndex(next.slots() as u32)));
             next.slots.push(Slot { policy: Arc::new(policy), holds: true });
         }
+        let mut touched = vec![false; next.tables.len()];
+        let mut tracks_anew = false;
+        for change in &next.log[self.log.len()..] {
+            let policy = next.policy(change.slot());
+            let tables = next.places.of_policy(classes, policy);
+            tables.into_iter().for_each(|place| touched[place as usize] = true);
+            tracks_anew |= matches!(policy.action, Action::Reflect(_));
+        }
         next.overlay(&touched, self.log.len())?;
-        let reflects = |policy: &Policy| matches!(policy.action, Action::Reflect(_));
-        let changed = next.log[self.log.len()..].iter().map(Change::slot);
-        if changed.map(|slot| next.policy(slot)).any(reflects) {
+        if tracks_anew {
             next.find_tracked();
         }
-        let domains = (0..).map(DomainId).zip(touched).filter(|(_, touched)| *touched);
-        let mut domains: Vec<DomainId> = domains.map(|(domain, _)| domain).collect();
+        let is_touched = |domain: &DomainId| touched[next.places.at(*domain)];
+        let mut domains: Vec<DomainId> = next.domains().filter(is_touched).collect();
         domains.extend(next.domains_tracked_anew(self));
         next.raise(&domains);
         Ok(next)
+    }
+
+    /// Splits the tables in which a new policy holds for some of the ports only. The compiled rules
+    /// stay shared.
+    fn split_tables(&mut self, policy: &Policy) {
+        let copied = self.places.split(&self.base.classes, policy);
+        if copied.is_empty() {
+            return;
+        }
+        let mut tables = std::mem::take(&mut self.tables).into_vec();
+        for place in copied {
+            tables.push(tables[place as usize].clone());
+        }
+        self.tables = tables.into();
     }
 
     /// Returns a database of other policies upon the same base, where few rules of groups differ
@@ -131,7 +147,7 @@ impl Spd {
     }
 
     /// Returns a database with the same policies in their slots at their generations, upon a base
-    /// of its own. For a background thread: cost by the number of policies in domains that changed.
+    /// of its own. For a background thread: cost by the number of policies in tables that changed.
     ///
     /// # Errors
     /// [`SpdError`].
@@ -140,7 +156,9 @@ impl Spd {
         let mut slots = self.all_slots();
         gone.iter().for_each(|index| slots[index.0 as usize].holds = false);
         // Domains stay what they are, or what is remembered and changed meanwhile would not fit.
-        let mut rebuilt = self.made_again(slots, &[], true)?;
+        let (changed, keeps_classes) = (&ChangedPlaces::default(), true);
+        let mut rebuilt =
+            self.made_again(slots, EarlierTables { spd: self, changed, keeps_classes })?;
         rebuilt.arrange();
         rebuilt.continue_from(self);
         Ok(rebuilt)
@@ -162,6 +180,7 @@ impl Spd {
         next.log = self.log[earlier.log.len()..].to_vec();
         let came = self.slots.added()[earlier.slots.added().len()..].to_vec();
         next.slots = BySlot::new(rebuilt.slots.base().clone(), came);
+        next.slots.added().to_vec().iter().for_each(|slot| next.split_tables(&slot.policy));
         next.overlay(&vec![true; next.tables.len()], 0)?;
         next.find_tracked();
         next.continue_from(self);
@@ -256,16 +275,17 @@ impl Spd {
             next.begin_after(self);
             return Ok((next, Slots::GivenAnew));
         }
-        let domains = touched.iter().flat_map(|policy| self.base.classes.domains_of(policy));
-        let mut domains: Vec<DomainId> = domains.collect();
-        domains.sort_unstable();
-        domains.dedup();
-        let mut next = self.made_again(slots, &domains, false)?;
+        let changed = ChangedPlaces::of(touched.iter().map(|policy| &**policy));
+        let earlier = EarlierTables { spd: self, changed: &changed, keeps_classes: false };
+        let mut next = self.made_again(slots, earlier)?;
         if next.base.classes != self.base.classes {
             next.begin_after(self);
             return Ok((next, Slots::Kept));
         }
         next.continue_from(self);
+        let port = |domain: &DomainId| self.base.classes.port(domain.class());
+        let is_changed = |domain: &DomainId| changed.contain(*domain, port(domain));
+        let mut domains: Vec<DomainId> = next.domains().filter(is_changed).collect();
         domains.extend(next.domains_tracked_anew(self));
         next.raise(&domains);
         Ok((next, Slots::Kept))
@@ -274,12 +294,11 @@ impl Spd {
     /// Domains of groups out whose ports' connections are tracked now and were not before, or the
     /// other way: what was said of packets that leave by them holds no more.
     fn domains_tracked_anew(&self, before: &Spd) -> impl Iterator<Item = DomainId> {
-        let all = (0..self.tables.len() as u16).map(DomainId);
         let is_anew = |domain: &DomainId| {
             let tracks = |spd: &Spd| spd.tracks(domain.class(), domain.family());
             domain.book() == Book::GroupOut && tracks(self) != tracks(before)
         };
-        all.filter(is_anew)
+        self.domains().filter(is_anew)
     }
 
     /// All slots ever given; those of the base hold as they did when it was made.
@@ -287,14 +306,12 @@ impl Spd {
         self.slots.iter().cloned().collect()
     }
 
-    /// A database of these slots, of which those given keep their policies. Tables of domains
-    /// where nothing changed, neither now (`touched`, ascending) nor since the base was made, are
-    /// taken as they are. `keeps_classes`: ports stay of the classes that they are of.
+    /// Makes a database of these slots; slots given before keep their policies. Takes the tables
+    /// without a change since the base was made.
     fn made_again(
         &self,
         mut slots: Vec<Slot>,
-        touched: &[DomainId],
-        keeps_classes: bool,
+        earlier: EarlierTables<'_>,
     ) -> Result<Spd, SpdError> {
         // Of policies that hold no more only their names count.
         for slot in slots.iter_mut().filter(|slot| !slot.holds) {
@@ -304,21 +321,14 @@ impl Spd {
                 (policy.selector.local, policy.selector.remote) = (Vec::new(), Vec::new());
             }
         }
-        let known = |domain: DomainId| {
-            let table = &self.tables[usize::from(domain.0)];
-            let is_same = table.is_unchanged() && touched.binary_search(&domain).is_err();
-            is_same.then(|| table.clone())
-        };
-        let classes = &self.base.classes;
-        let made = Made { classes, keeps_classes, known: &known };
-        let made = Spd::of_slots_with(slots.into(), self.base.capacity, Some(made))?;
+        let made = Spd::of_slots_with(slots.into(), self.base.capacity, Some(earlier))?;
         Ok(made.searched(self.search))
     }
 
     /// Raises the generations of domains whose policies changed, and of those whose question asks
     /// them, each by 1.
     fn raise(&mut self, changed: &[DomainId]) {
-        let raised = mark_dependents(changed, self.tables.len());
+        let raised = mark_dependents(changed, self.generations.len());
         for (generation, _) in self.generations.iter_mut().zip(raised).filter(|(_, marked)| *marked)
         {
             let (next, began_anew) = generation.next();
@@ -346,48 +356,61 @@ impl Spd {
         self.log.iter().filter_map(Change::removed)
     }
 
-    /// Makes the lists in front of the base anew for the domains that are touched. Their tables
-    /// know already what went before the change at place `first_change`.
+    /// Makes the lists in front of the base anew for the touched tables. The tables lack the
+    /// policies removed before the change at place `first_change` already.
     fn overlay(&mut self, touched: &[bool], first_change: usize) -> Result<(), NeedsRenewal> {
-        let classes = &self.base.classes;
         let removed: HashSet<PolicyIndex> = self.removed().collect();
         let first = self.base_slots() as u32;
-        let mut standing: Vec<(PolicyIndex, &Arc<Policy>)> = (first..)
+        let mut standing: Vec<(PolicyIndex, &Policy)> = (first..)
             .map(PolicyIndex)
             .zip(self.slots.added())
-            .map(|(index, slot)| (index, &slot.policy))
+            .map(|(index, slot)| (index, &*slot.policy))
             .filter(|(index, _)| !removed.contains(index))
             .collect();
         standing.sort_by_key(|(_, policy)| std::cmp::Reverse(policy.precedence()));
+        let mut came: Vec<Vec<(PolicyIndex, &Policy)>> = vec![Vec::new(); self.tables.len()];
+        for &(index, policy) in &standing {
+            let places = self.places.of_policy(&self.base.classes, policy).into_iter();
+            let places = places.map(|place| place as usize).filter(|place| touched[*place]);
+            places.for_each(|place| came[place].push((index, policy)));
+        }
         let gone = self.log[first_change..].iter().filter_map(|change| change.removed());
-        let gone: Vec<&Policy> = gone.map(|index| self.policy(index)).collect();
+        let gone: Vec<Precedence> = gone.map(|index| self.policy(index).precedence()).collect();
         let mut tables = self.tables.clone();
         for (place, table) in tables.iter_mut().enumerate().filter(|(place, _)| touched[*place]) {
-            let domain = DomainId(place as u16);
-            let in_domain = |policy: &Policy| classes.domains_of(policy).any(|of| of == domain);
-            let came = standing.iter().filter(|(_, policy)| in_domain(policy));
-            let rules = came.clone().map(|(_, policy)| policy.rules(domain.family()));
-            if rules.fold(0, usize::saturating_add) > Spd::MAX_RULES_IN_FRONT {
-                return Err(NeedsRenewal::Changes);
-            }
-            let mut gathered = Gathered::default();
-            came.for_each(|(index, policy)| gathered.add(policy, *index, domain));
-            let gone = gone.iter().map(|policy| policy.precedence());
-            let added = gathered.finish(domain.family()).map_err(|_| NeedsRenewal::Changes)?;
-            *table = table.with_changes(added, gone);
-            // Rules that went may have hidden thousands, which are searched one block after the
-            // other till the base is made anew. So costly a search is never served: one answer
-            // waits for the whole, where else every packet would until a rebuild beside it ends.
-            if table.cost_of_changes().steps() > Budget::default().steps {
-                return Err(NeedsRenewal::Changes);
-            }
+            *table = with_changes(table, self.places.domain(place), &came[place], &gone)?;
         }
         if tables.iter().map(Table::len).sum::<usize>() > Spd::MAX_RULES {
             return Err(NeedsRenewal::Rules);
         }
-        self.groups_out = groups_out(&tables);
+        self.groups_out = groups_out(&self.places, &tables);
         self.tables = tables;
         Ok(())
+    }
+}
+
+/// Returns a table with all policies added since its base was made, in order of precedence, and
+/// without the policies of these precedences. `domain` is any domain of the table.
+fn with_changes(
+    table: &Table,
+    domain: DomainId,
+    came: &[(PolicyIndex, &Policy)],
+    gone: &[Precedence],
+) -> Result<Table, NeedsRenewal> {
+    let rules = came.iter().map(|(_, policy)| policy.rules(domain.family()));
+    if rules.fold(0, usize::saturating_add) > Spd::MAX_RULES_IN_FRONT {
+        return Err(NeedsRenewal::Changes);
+    }
+    let mut gathered = Gathered::default();
+    came.iter().for_each(|(index, policy)| gathered.add(policy, *index, domain));
+    let added = gathered.finish(domain.family()).map_err(|_| NeedsRenewal::Changes)?;
+    let table = table.with_changes(added, gone.iter().copied());
+    // Removed rules may have hidden thousands of rules. Until the base is made anew, a search reads
+    // these block by block. A search beyond the budget is never served: the change waits for a
+    // renewal, and packets do not.
+    match table.cost_of_changes().steps() > Budget::default().steps {
+        true => Err(NeedsRenewal::Changes),
+        false => Ok(table),
     }
 }
 
