@@ -204,7 +204,6 @@ fn put_peer(compiled: &mut Compiled, peer: u32, turn: u32) {
             moves_by_ike: false,
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
-            fragment_outer: false,
             outer: None,
         });
     }

@@ -442,7 +442,6 @@ impl Case {
             moves_by_ike: false,
             keepalive_s: None,
             path_mtu: Some(dataplane::PathMtu::default()),
-            fragment_outer: false,
             outer: None,
         }
     }

@@ -73,7 +73,6 @@ fn in_udp() -> Sad {
         moves_by_ike: false,
         keepalive_s: None,
         path_mtu: None,
-        fragment_outer: false,
         outer: None,
     });
     sad.put_inbound(sa.into()).unwrap();

@@ -274,8 +274,8 @@ pub struct Peer {
     pub mss_clamp: bool,
     /// The treatment of ICMP that tells the path MTU to the peer.
     pub pmtu: PathMtuUse,
-    /// True if IPv6 packets of up to 1280 bytes that do not fit the path are sealed, and leave in
-    /// fragments of the outer packet. Only in tunnel mode.
+    /// Value of a key without effect, for files of earlier releases: every peer in tunnel mode is
+    /// sent IPv6 packets of up to 1280 bytes, if need be in fragments of the outer packet.
     pub fragment_outer: bool,
     /// Fixed, or behind a NAT: then its address and UDP port may change.
     pub place: PeerPlace,

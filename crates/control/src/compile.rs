@@ -180,7 +180,6 @@ pub(crate) fn sa_set(peer: &Peer, id: SaSetId, outbound: Vec<SaId>) -> SaSet {
         moves_by_ike: !peer.moves.is_none(),
         keepalive_s: peer.nat_keepalive_s,
         path_mtu: (peer.pmtu == PathMtuUse::Learn).then(PathMtu::default),
-        fragment_outer: peer.fragment_outer,
         outer: None,
     }
 }

@@ -35,8 +35,8 @@ use config::SaOffload;
 use dataplane::SaSet;
 use ipsec::{
     Account, Allowance, CardSeat, DontFragment, Encapsulation, Identifications, InboundSa,
-    KeyMaterial, Lifetime, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers, Spi,
-    Suite,
+    KeyMaterial, Lifetime, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers,
+    Spi, Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
@@ -258,7 +258,8 @@ impl Compiled {
         let count = set.outbound.len();
         for (place, id) in set.outbound.iter().enumerate() {
             let Some(sa) = self.sad.find_outbound(*id) else { continue };
-            let are_cut = set.fragment_outer || sa.encapsulation.dont_fragment != DontFragment::Set;
+            let Encapsulation { mode, dont_fragment, .. } = sa.encapsulation;
+            let are_cut = mode == Mode::Tunnel || dont_fragment != DontFragment::Set;
             let identifications = Identifications::of_one_among(place, count);
             if are_cut && sa.identifications() != identifications {
                 let sa = sa.at(*id, set.id).identified_by(identifications);

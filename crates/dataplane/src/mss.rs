@@ -2,7 +2,10 @@
 //! carries (RFC 9293 §3.7.1), so that path MTU discovery is not needed for TCP.
 
 use wire::flow::protocol;
-use wire::{Fragment, Packet, checksum};
+use wire::{Family, Fragment, Packet, checksum};
+
+use crate::ids::SetIndex;
+use crate::snapshot::Snapshot;
 
 /// Offsets of TCP's fields in its header.
 const DATA_OFFSET: usize = 12;
@@ -14,6 +17,43 @@ const SYN: u8 = 0x02;
 /// Bytes of a TCP header without options, which an MSS does not count.
 const TCP_BYTES: u32 = 20;
 
+/// MTUs inside of tunnels, by family, that clamp the MSS of segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SegmentMtu {
+    /// `u32::MAX`: segments are left alone.
+    v4: u32,
+    v6: u32,
+}
+
+impl SegmentMtu {
+    /// No tunnel wants the MSS clamped.
+    pub(crate) const NONE: SegmentMtu = SegmentMtu { v4: u32::MAX, v6: u32::MAX };
+
+    /// Returns the MTUs inside of a set's tunnel, if the set wants the MSS clamped.
+    #[inline]
+    pub(crate) fn of_set(snapshot: &Snapshot, set: SetIndex, now_ns: u64) -> SegmentMtu {
+        if !snapshot.set(set).mss_clamp {
+            return SegmentMtu::NONE;
+        }
+        let sizes = snapshot.set_sizes(set, now_ns);
+        SegmentMtu { v4: sizes.inner(Family::V4), v6: sizes.inner(Family::V6) }
+    }
+
+    /// Returns the narrower of both, by family.
+    pub(crate) fn narrower(self, other: SegmentMtu) -> SegmentMtu {
+        SegmentMtu { v4: self.v4.min(other.v4), v6: self.v6.min(other.v6) }
+    }
+
+    /// Returns the MTU for packets of a family; `None`: segments are left alone.
+    pub(crate) fn of(self, family: Family) -> Option<u32> {
+        let mtu = match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        };
+        (mtu != u32::MAX).then_some(mtu)
+    }
+}
+
 /// Lowers the MSS option of a TCP SYN so that its segments fit packets of `mtu` bytes. Changes
 /// nothing else, and never a packet without the option. A wrong TCP checksum stays wrong.
 /// `bytes` is the IP packet that was parsed to `packet`.
@@ -23,8 +63,8 @@ pub(crate) fn clamp(bytes: &mut [u8], packet: &Packet, mtu: u32) {
     let is_tcp = packet.flow.protocol == protocol::TCP && packet.fragment != Fragment::Later;
     if is_tcp && bytes.get(start + FLAGS).is_some_and(|flags| flags & SYN != 0) {
         let ip_bytes = match packet.flow.family {
-            wire::Family::V4 => wire::packet::IPV4_BYTES as u32,
-            wire::Family::V6 => wire::packet::IPV6_BYTES as u32,
+            Family::V4 => wire::packet::IPV4_BYTES as u32,
+            Family::V6 => wire::packet::IPV6_BYTES as u32,
         };
         let largest = mtu.saturating_sub(ip_bytes + TCP_BYTES).min(u32::from(u16::MAX)) as u16;
         clamp_segment(&mut bytes[start..], largest);

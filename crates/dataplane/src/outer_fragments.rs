@@ -1,12 +1,15 @@
-//! Fragments of outer packets: a sealed packet that is too large for the path, and whose inner
-//! packet no router may report as too big (IPv6 of up to 1280 bytes), leaves in outer fragments
-//! (RFC 4303 §3.3.4: in tunnel mode a gateway may fragment what it has sealed). The peer puts them
-//! together before it opens the packet.
+//! Fragments of outer packets: no router may report an IPv6 packet of up to 1280 bytes as too big.
+//! If the sealed packet is too large for the path, the outer packet leaves in fragments
+//! (RFC 2473 §7.1, RFC 4213 §3.2.1; RFC 4303 §3.3.4: in tunnel mode a gateway may fragment a
+//! sealed packet). The peer reassembles the outer packet before it opens the packet.
 //!
-//! Only where a set wants that ([`SaSet::fragment_outer`](crate::SaSet::fragment_outer)). The
-//! fragments may be cut again: IPv4's DF is clear. Their identification is the packet's own: of
-//! IPv4 what the SA has for packets without DF, of IPv6 the sum of SPI and sequence number, which
-//! cannot be foreseen off the path (RFC 7739).
+//! The rule holds for every set in tunnel mode with all SAs in software. Path MTUs come from ICMP
+//! without authentication: an observer of the path can forge the floor, and must not end IPv6 in
+//! the tunnel.
+//!
+//! Routers may cut the fragments again: IPv4's DF is clear. The identification of the fragments is
+//! the packet's own: of IPv4 the SA's number for packets without DF (RFC 6864), of IPv6 the sum of
+//! SPI and sequence number, unpredictable off the path (RFC 7739).
 
 use ipsec::{EspHeader, OutboundSa};
 use wire::flow::protocol;

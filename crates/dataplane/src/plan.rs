@@ -9,7 +9,7 @@ use crate::batch_context::BatchContext;
 use crate::fragment::{Piece, pieces, write};
 use crate::icmp_limiter::{IcmpKind, IcmpLimiter};
 use crate::ids::{PortId, SetIndex};
-use crate::mss;
+use crate::mss::{self, SegmentMtu};
 use crate::output_batch::OutputBatch;
 use crate::output_path::{OutputPath, Protection};
 use crate::outputs::ToHost;
@@ -78,7 +78,7 @@ fn protected<F>(
     let sealing = context.snapshot.outbound_sa(sa);
     let card = sealing.card;
     let (mtu, cut_at) = match card {
-        None => (sizes.inner(family), sizes.fragments.then_some(sizes.outer)),
+        None => (sizes.inner(family), sizes.cuts(family).then_some(sizes.outer)),
         Some(_) if card_sas::is_spent(sealing.allowance.as_ref()) => {
             return Err(DropReason::SaHardLimit);
         }
@@ -103,7 +103,7 @@ fn fits(row: &Row, mtu: u32) -> bool {
 /// Does a router's part for a packet that it passes on: hop limit, and the MSS for a tunnel.
 fn pass_on<F: Frames>(context: &mut BatchContext<'_, F>, row: &Row, path: &OutputPath) {
     if row.packet.flow.protocol == protocol::TCP
-        && let Some(mtu) = tunnel_mtu(context, row, path)
+        && let Some(mtu) = segment_mtu(context, row, path).of(row.packet.flow.family)
     {
         mss::clamp(row.bytes_mut(context.frames), &row.packet, mtu);
     }
@@ -183,21 +183,16 @@ impl Cut {
     }
 }
 
-/// Returns the MTU of the narrowest tunnel on a packet's path that wants its MSS clamped, if there
-/// is one: of the one it leaves by and the one it came by (for the answers).
-fn tunnel_mtu<F>(context: &BatchContext<'_, F>, row: &Row, path: &OutputPath) -> Option<u32> {
+/// Returns the MTU that clamps the MSS: of the tunnel out, and of the tunnel in (for the answers).
+fn segment_mtu<F>(context: &BatchContext<'_, F>, row: &Row, path: &OutputPath) -> SegmentMtu {
     let left_by = path.protection.map(|protection| protection.set);
     let came_by = match row.origin {
         Origin::Opened(set) => Some(set),
         _ => None,
     };
-    let (snapshot, now_ns) = (context.snapshot, context.now_ns);
-    let clamped =
-        |set: SetIndex| snapshot.set(set).mss_clamp.then(|| snapshot.set_sizes(set, now_ns).whole);
-    match (left_by.and_then(clamped), came_by.and_then(clamped)) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    let of_set = |set| SegmentMtu::of_set(context.snapshot, set, context.now_ns);
+    let both = [left_by, came_by].into_iter().flatten().map(of_set);
+    both.fold(SegmentMtu::NONE, SegmentMtu::narrower)
 }
 
 /// Replaces a packet by fragments that take its path: all of them, or none. A path too narrow for

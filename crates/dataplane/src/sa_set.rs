@@ -31,9 +31,6 @@ pub struct SaSet {
     pub keepalive_s: Option<u32>,
     /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
     pub path_mtu: Option<PathMtu>,
-    /// True if an IPv6 packet of up to 1280 bytes, which no router may report as too big, is sealed
-    /// even if its outer packet is too large for the path: the outer packet leaves in fragments.
-    pub fragment_outer: bool,
     /// The set whose SA seals again what an SA of this one has sealed, and by which alone it comes;
     /// `None`: none does. That set has none itself.
     pub outer: Option<SaSetId>,

@@ -185,6 +185,8 @@ struct SetLink {
     outer_mtu: u32,
     /// Largest inner packet whose outer packet that port carries whole, bytes.
     mtu: u32,
+    /// True if outer packets may leave in fragments.
+    fragments: bool,
     /// The set whose SA seals again what an SA of this one has sealed; then the hop is that one's,
     /// and its largest inner packet is the MTU.
     outer: Option<SetIndex>,
@@ -394,9 +396,9 @@ impl Snapshot {
         if set.outbound.iter().any(|sa| self.sources.sad.find_outbound(*sa).is_none()) {
             return Err(SnapshotError::Dangling("an SA set"));
         }
-        let mtu = self.largest_inner(&set, outer_mtu);
+        let (mtu, fragments) = (self.largest_inner(&set, outer_mtu), self.may_cut(&set, mode));
         let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
-        Ok(SetLink { set, mode, hop, outer_mtu, mtu, outer })
+        Ok(SetLink { set, mode, hop, outer_mtu, mtu, fragments, outer })
     }
 
     /// Number of the snapshot.

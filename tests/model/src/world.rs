@@ -181,7 +181,6 @@ impl World {
                 moves_by_ike: false,
                 keepalive_s: None,
                 path_mtu: Some(path_mtu),
-                fragment_outer: false,
                 outer: None,
             });
         }

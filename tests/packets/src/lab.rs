@@ -780,7 +780,6 @@ fn sets() -> Vec<SaSet> {
         moves_by_ike: false,
         keepalive_s: None,
         path_mtu: Some(PathMtu::default()),
-        fragment_outer: false,
         outer: None,
     };
     let of = |a: &Agreement| SaSet {

@@ -15,6 +15,7 @@ use crate::batch_context::BatchContext;
 use crate::cache::{Column, FlowCache, Scopes, bits};
 use crate::card_sas;
 use crate::ids::{NetdevId, PortId, SetIndex};
+use crate::mss::SegmentMtu;
 use crate::stage::{Stage, StageClock};
 
 /// The SAs by which cards opened packets of a batch.
@@ -39,8 +40,8 @@ struct CardOpener {
     set: SetIndex,
     /// Scopes of the packets in it, of IPv4 and IPv6.
     scopes: [Scope; 2],
-    /// MTU that the MSS of what comes by it is clamped to; `u32::MAX`: it is not.
-    clamp: u32,
+    /// MTU that clamps the MSS of packets from the tunnel.
+    clamp: SegmentMtu,
 }
 
 /// Returns whether cards may have opened packets of a batch.
@@ -253,13 +254,11 @@ impl CardOpener {
         }
         let set = snapshot.set_of(id);
         let scope = |family| snapshot.scope(ingress, Question::Enter, family, Some(set));
-        let is_clamped = snapshot.set(set).mss_clamp;
-        let sizes = snapshot.set_sizes(set, context.now_ns);
         Some(CardOpener {
             tag,
             set,
             scopes: [scope(Family::V4), scope(Family::V6)],
-            clamp: if is_clamped { sizes.whole } else { u32::MAX },
+            clamp: SegmentMtu::of_set(snapshot, set, context.now_ns),
         })
     }
 }
@@ -271,7 +270,7 @@ impl CardOpeners {
     }
 
     /// MTU that the MSS of a packet is clamped to by the tunnel it came by.
-    pub(super) fn clamp_of(&self, place: usize) -> u32 {
+    pub(super) fn clamp_of(&self, place: usize) -> SegmentMtu {
         self.known[usize::from(self.of.0[place])].clamp
     }
 

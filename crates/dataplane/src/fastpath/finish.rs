@@ -9,11 +9,12 @@ use super::prepared_path::{Heading, PathTarget};
 use super::{FastPath, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::bits;
+use crate::l4_checksum;
+use crate::mss::{self, SegmentMtu};
 use crate::row::{Origin, Row as GeneralRow, State};
 use crate::snapshot::Snapshot;
 use crate::stage::StageClock;
 use crate::watch::{Beside, Point, Watch};
-use crate::{l4_checksum, mss};
 
 impl FastPath {
     /// Sends a run of packets that came in clear, or were opened by cards.
@@ -140,11 +141,12 @@ impl FastPath {
         for place in bits(self.syn & mask_of(&run)) {
             let row = &self.columns.rows[place];
             let path = &self.paths.list[row.path.place()];
-            let mtu = path.clamp.min(self.clamp_of_opener(place));
-            if mtu == u32::MAX || path.drops().is_some() {
+            let clamp = path.clamp.narrower(self.clamp_of_opener(place));
+            if clamp == SegmentMtu::NONE || path.drops().is_some() {
                 continue;
             }
             let Some(packet) = self.parsed(context, packets, place) else { continue };
+            let Some(mtu) = clamp.of(packet.flow.family) else { continue };
             let frame = context.frames.bytes_mut(packets[place].packet.frame);
             let start = row.ip as usize;
             if let Some(bytes) = frame.get_mut(start..start + row.length as usize) {

@@ -11,6 +11,7 @@ use crate::batch_context::BatchContext;
 use crate::cache::{CachedRoute, FlowCache, Value};
 use crate::card_sas;
 use crate::ids::{NextHopId, PortId, SetIndex};
+use crate::mss::SegmentMtu;
 use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
@@ -40,8 +41,8 @@ pub(super) struct PreparedPath {
     pub(super) sealing: Option<(SaId, Form)>,
     /// Header for the card that seals, or encrypts what `sealing` writes; `None`: none does.
     pub(super) card: Option<[u8; CardHeader::BYTES]>,
-    /// MTU that the MSS is clamped to; `u32::MAX`: it is not.
-    pub(super) clamp: u32,
+    /// MTU that clamps the MSS.
+    pub(super) clamp: SegmentMtu,
     /// `None`: all packets of a run have a number.
     pub(super) numberless: Option<Numberless>,
     pub(super) run: PathRun,
@@ -322,7 +323,7 @@ impl PreparedPath {
                 let mtu = snapshot.set_sizes(set, context.now_ns).whole;
                 let path =
                     PreparedPath::by(snapshot, target, (adjacency, mtu, Verdict::Protect(set)))?;
-                let clamp = if snapshot.set(set).mss_clamp { mtu } else { u32::MAX };
+                let clamp = SegmentMtu::of_set(snapshot, set, context.now_ns);
                 Some(PreparedPath { sealing, card, clamp, ..path })
             }
         }
@@ -337,7 +338,7 @@ impl PreparedPath {
         let port = snapshot.path_port(adjacency.port);
         let mac = adjacency.mac.filter(|_| port.medium == Medium::Ethernet)?;
         let link = LinkTemplate::new(mac, port.mac, port.vlan);
-        let (egress, run, clamp) = (adjacency.port, PathRun::default(), u32::MAX);
+        let (egress, run, clamp) = (adjacency.port, PathRun::default(), SegmentMtu::NONE);
         let (sealing, card, numberless) = (None, None, None);
         Some(PreparedPath {
             target,
@@ -363,7 +364,7 @@ impl PreparedPath {
             verdict: Verdict::Drop(reason),
             sealing: None,
             card: None,
-            clamp: u32::MAX,
+            clamp: SegmentMtu::NONE,
             numberless: None,
             run: PathRun::default(),
         }

@@ -20,6 +20,7 @@ use super::{Columns, FastPath, Gate, MOST_RUNS, Row, limited, mask_of};
 use crate::batch_context::BatchContext;
 use crate::cache::{FlowCache, Scopes, bits};
 use crate::ids::SetIndex;
+use crate::mss::SegmentMtu;
 use crate::routes::RouteTarget;
 use crate::row::Row as GeneralRow;
 use crate::snapshot::Snapshot;
@@ -78,8 +79,8 @@ struct KnownSa {
     in_card: Option<u64>,
     /// The window's right edge before the batch: numbers right of it are new.
     right: u64,
-    /// MTU that the MSS of what comes by it is clamped to; `u32::MAX`: it is not.
-    clamp: u32,
+    /// MTU that clamps the MSS of packets from the tunnel.
+    clamp: SegmentMtu,
 }
 
 /// Source and destination of an SA's packets, as they lie in memory.
@@ -273,11 +274,11 @@ impl FastPath {
     }
 
     /// MTU that the MSS of an opened packet is clamped to by the tunnel it came by.
-    pub(super) fn clamp_of_opener(&self, place: usize) -> u32 {
+    pub(super) fn clamp_of_opener(&self, place: usize) -> SegmentMtu {
         match (self.is_sealed(), self.by_card) {
             (true, _) => self.opening.known[usize::from(self.opening.of.0[place])].clamp,
             (false, true) => self.card_openers.clamp_of(place),
-            (false, false) => u32::MAX,
+            (false, false) => SegmentMtu::NONE,
         }
     }
 
@@ -427,7 +428,6 @@ fn find<'s, F: Frames>(
     }
     let set = snapshot.set_of(sa.id);
     let scope = |family| snapshot.scope(ingress, Question::Enter, family, Some(set));
-    let of = snapshot.set(set);
     known.push(KnownSa {
         spi,
         id: sa.id,
@@ -444,7 +444,7 @@ fn find<'s, F: Frames>(
         is_ciphered: sa.suite != Suite::Null && in_card.is_none(),
         in_card,
         right: sa.window.right_edge(),
-        clamp: if of.mss_clamp { snapshot.set_sizes(set, context.now_ns).whole } else { u32::MAX },
+        clamp: SegmentMtu::of_set(snapshot, set, context.now_ns),
     });
     Some((sa, known.len() - 1))
 }

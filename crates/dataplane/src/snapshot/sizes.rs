@@ -1,6 +1,6 @@
 //! Sizes of packets to peers, by their paths, in one layer or two.
 
-use ipsec::{InboundSa, SaId};
+use ipsec::{InboundSa, Mode, SaId};
 use policy::SetIndex;
 use wire::Family;
 
@@ -15,22 +15,31 @@ pub struct SetSizes {
     pub outer: u32,
     /// Largest inner packet whose outer packet the path carries whole.
     pub whole: u32,
-    /// True if larger inner packets of IPv6 are sealed too: see [`SaSet::fragment_outer`].
+    /// True if outer packets may leave in fragments: then IPv6 packets of up to 1280 bytes are
+    /// sealed whatever the path carries.
     pub fragments: bool,
 }
 
-/// The least MTU that IPv6 may be told of, bytes (RFC 8200 §5): a link that carries less has to
-/// fragment and reassemble by itself.
+/// The least MTU of a link with IPv6, bytes (RFC 8200 §5). A tunnel is a link: over a narrower path
+/// the ends of the tunnel fragment and reassemble outer packets (RFC 2473 §7.1, over IPv4 RFC 4213
+/// §3.2). Hosts ignore smaller MTUs (RFC 8201 §4).
 const LEAST_MTU_V6: u32 = 1280;
 
 impl SetSizes {
-    /// Largest inner packet of a family that is sealed, bytes.
+    /// Returns the MTU of the tunnel's inside for a family, bytes.
     #[inline]
     pub fn inner(&self, family: Family) -> u32 {
-        match self.fragments && family == Family::V6 && self.outer > 0 {
-            true => self.whole.max(LEAST_MTU_V6),
+        match self.cuts(family) {
+            true => LEAST_MTU_V6,
             false => self.whole,
         }
+    }
+
+    /// Returns whether outer packets around packets of a family leave in fragments at need.
+    #[inline]
+    pub fn cuts(&self, family: Family) -> bool {
+        let is_narrow = self.whole < LEAST_MTU_V6 && self.outer > 0;
+        is_narrow && self.fragments && family == Family::V6
     }
 }
 
@@ -46,11 +55,11 @@ impl Snapshot {
         if let Some(outer) = link.outer {
             return self.nested_sizes(link, outer, now_ns);
         }
-        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.set.fragment_outer);
+        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.fragments);
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
         match known.filter(|known| *known < outer) {
             None => SetSizes { outer, whole, fragments },
-            Some(known) => self.narrow_sizes(&link.set, known),
+            Some(known) => self.narrow_sizes(link, known),
         }
     }
 
@@ -82,9 +91,20 @@ impl Snapshot {
     }
 
     #[cold]
-    fn narrow_sizes(&self, set: &SaSet, outer: u32) -> SetSizes {
-        let (whole, fragments) = (self.largest_inner(set, outer), set.fragment_outer);
+    fn narrow_sizes(&self, link: &SetLink, outer: u32) -> SetSizes {
+        let (whole, fragments) = (self.largest_inner(&link.set, outer), link.fragments);
         SetSizes { outer, whole, fragments }
+    }
+
+    /// Returns whether outer packets of a set may leave in fragments. In transport mode the host
+    /// has its own MTU for the peer; nothing fragments behind a card.
+    pub(super) fn may_cut(&self, set: &SaSet, mode: Mode) -> bool {
+        let may_cut = |sa: &SaId| {
+            let sa = self.outbound_sa(*sa);
+            sa.encapsulation.mode == Mode::Tunnel && sa.card.is_none()
+        };
+        let is_tunnel = mode == Mode::Tunnel && set.outer.is_none();
+        is_tunnel && set.outbound.iter().all(may_cut)
     }
 
     /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so

@@ -111,7 +111,6 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
         moves_by_ike: false,
         keepalive_s: (peer != 1).then_some(20),
         path_mtu: None,
-        fragment_outer: false,
         outer: None,
     });
     let window = Arc::new(ReplayWindow::new(64, short).unwrap());

@@ -130,6 +130,19 @@ impl Oracle<'_> {
         (0..=mtu).rev().find(|length| sealed(*length) <= mtu)
     }
 
+    /// Bytes of the largest packet of a family that a set carries. RFC 2473 §7.1, RFC 4213 §3.2:
+    /// a tunnel carries 1280 bytes of IPv6 over every path.
+    fn inside_mtu(&self, set: SetIndex, family: Family) -> usize {
+        let peer = &self.world.peers[set.0 as usize];
+        let whole = self.tunnel_mtu(set).unwrap_or(0);
+        let remote = Address::from(peer.tunnel().remote);
+        let has_way = matches!(self.world.route(remote), Some(RouteTarget::Via(_)));
+        match (family, peer.carriage.mode) {
+            (Family::V6, Mode::Tunnel) if has_way => whole.max(1280),
+            _ => whole,
+        }
+    }
+
     /// Returns the reasons why no SA of a set would seal a packet. Which of its SAs is asked is the
     /// gateway's affair, but one that is used up is passed over.
     fn refusals(&self, packet: &Ip, set: SetIndex, is_cut: bool) -> (Defects, bool) {
@@ -168,7 +181,7 @@ impl Oracle<'_> {
         sealed: Option<SetIndex>,
     ) -> Vec<Course> {
         let mtu = match sealed {
-            Some(set) => self.tunnel_mtu(set).unwrap_or(0),
+            Some(set) => self.inside_mtu(set, packet.flow.family),
             None => self.world.port(port).mtu as usize,
         };
         if came.is_forwarded() && packet.hop_limit == 1 {
@@ -195,7 +208,7 @@ impl Oracle<'_> {
         }
         for set in tunnels {
             if self.world.peers[set.0 as usize].mss_clamp {
-                clamp_mss(&mut bytes, packet, self.tunnel_mtu(set).unwrap_or(0));
+                clamp_mss(&mut bytes, packet, self.inside_mtu(set, packet.flow.family));
             }
         }
         let is_cut = bytes.len() > mtu;

@@ -89,7 +89,8 @@ fn one(course: &Course, verdicts: &[Verdict], emissions: &[Emission]) -> bool {
         Fate::Leaves(departure) if departure.packet.len() <= departure.mtu => match emissions {
             [emission] => {
                 *verdict == departure.verdict()
-                    && made.is_empty()
+                    && made.len() + 1 == emission.pieces
+                    && made.iter().all(|made| made == verdict)
                     && is_way(departure, emission)
                     && emission.packet == departure.packet
             }

@@ -52,6 +52,16 @@ pub(crate) struct Emission {
     /// The place of the peer whose SA sealed it.
     pub(crate) sealed: Option<u32>,
     pub(crate) ingress: PortId,
+    /// Number of packets on the wire: several if the outer packet left in fragments.
+    pub(crate) pieces: usize,
+}
+
+/// One IP packet on the wire.
+struct Leaving {
+    fate: Out,
+    egress: PortId,
+    ingress: PortId,
+    packet: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -241,33 +251,57 @@ impl<'w> Gateway<'w> {
         observed: &mut Observed,
         on_the_wire: &mut Vec<OnTheWire>,
     ) {
+        let mut leaving = vec![];
         for tx_packet in &out.tx {
             let bytes = self.take(tx_packet.packet);
-            let (mac, packet) = self.unlink(tx_packet.egress, &bytes);
-            let (sealed, packet, number) = self.unseal(worker, tx_packet.egress, packet);
-            on_the_wire.extend(number);
-            let fate = Out::Sent(tx_packet.egress, mac);
-            observed.emissions.push(Emission { fate, packet, sealed, ingress: tx_packet.ingress });
+            let (egress, ingress) = (tx_packet.egress, tx_packet.ingress);
+            let (mac, packet) = self.unlink(egress, &bytes);
+            leaving.push(Leaving { fate: Out::Sent(egress, mac), egress, ingress, packet });
             self.walks[worker].counters_mut().ledger(Some(tx_packet.ingress)).sent += 1;
         }
         for held in &out.held {
-            let bytes = self.take(held.packet);
-            let (sealed, packet, number) = self.unseal(worker, held.egress, bytes);
-            on_the_wire.extend(number);
-            let fate = Out::Held(held.egress);
-            observed.emissions.push(Emission { fate, packet, sealed, ingress: held.ingress });
+            let packet = self.take(held.packet);
+            let (egress, ingress) = (held.egress, held.ingress);
+            leaving.push(Leaving { fate: Out::Held(egress), egress, ingress, packet });
             self.walks[worker].counters_mut().ledger(Some(held.ingress)).held += 1;
         }
+        self.unseal_all(worker, &leaving, observed, on_the_wire);
         for host in &out.host {
             let packet = self.take(host.packet);
             let ingress = host.ingress;
             if host.form == Medium::Ip {
                 assert_eq!(headers::ip(&packet).unwrap().bytes, packet, "an IP packet, no more");
             }
-            observed.emissions.push(Emission { fate: Out::Host, packet, sealed: None, ingress });
+            let (fate, sealed, pieces) = (Out::Host, None, 1);
+            observed.emissions.push(Emission { fate, packet, sealed, ingress, pieces });
             self.walks[worker].counters_mut().ledger(Some(ingress)).host += 1;
         }
         observed.moved.extend(out.moved);
+    }
+
+    /// Opens the packets sealed by our SAs. Reassembles fragments of outer packets first.
+    fn unseal_all(
+        &self,
+        worker: usize,
+        mut leaving: &[Leaving],
+        observed: &mut Observed,
+        on_the_wire: &mut Vec<OnTheWire>,
+    ) {
+        while let Some(first) = leaving.first() {
+            let whole = whole_of(leaving).filter(|(outer, _)| headers::ip(outer).is_ok());
+            let cut = whole.map(|(outer, pieces)| {
+                let largest = leaving[..pieces].iter().map(|piece| piece.packet.len()).max();
+                (self.unseal(worker, first.egress, outer, largest), pieces)
+            });
+            let ((sealed, packet, number), pieces) = match cut {
+                Some((opened @ (Some(_), ..), pieces)) => (opened, pieces),
+                _ => (self.unseal(worker, first.egress, first.packet.clone(), None), 1),
+            };
+            on_the_wire.extend(number);
+            let (fate, ingress) = (first.fate, first.ingress);
+            observed.emissions.push(Emission { fate, packet, sealed, ingress, pieces });
+            leaving = &leaving[pieces..];
+        }
     }
 
     fn take(&mut self, packet: Descriptor) -> Vec<u8> {
@@ -290,12 +324,14 @@ impl<'w> Gateway<'w> {
         (link.destination, link.payload)
     }
 
-    /// Opens what one of our SAs sealed, and holds what is outside against the RFCs.
+    /// Opens a packet sealed by one of our SAs, and compares the outer headers with the RFCs.
+    /// `largest`: bytes of the largest fragment of the outer packet, if there were fragments.
     fn unseal(
         &self,
         worker: usize,
         egress: PortId,
         bytes: Vec<u8>,
+        largest: Option<usize>,
     ) -> (Option<u32>, Vec<u8>, Option<OnTheWire>) {
         let outer = headers::ip(&bytes).expect("what leaves has no defects");
         assert_eq!(outer.bytes.len(), bytes.len(), "nothing behind the packet");
@@ -312,7 +348,7 @@ impl<'w> Gateway<'w> {
             let tunnel = peer.tunnel();
             assert_eq!(ends, (tunnel.local.into(), tunnel.remote.into()));
             let packet = match peer.carriage.mode {
-                Mode::Tunnel => carried_whole(&peer.carriage, &outer, &text),
+                Mode::Tunnel => carried_whole(&peer.carriage, &outer, &text, largest.is_some()),
                 Mode::Transport => carried_in_its_own(&outer, &text),
             };
             // The MTU of a set is that of a packet without options.
@@ -323,14 +359,20 @@ impl<'w> Gateway<'w> {
             };
             let slack = options.min(esp::layout(keys.suite).block - 4);
             let mtu = self.world.mtu_to(peer, egress);
-            assert!(bytes.len() <= mtu + slack, "{} bytes", bytes.len());
+            let longest = largest.unwrap_or(bytes.len());
+            assert!(longest <= mtu + slack, "{longest} bytes");
+            if largest.is_some() {
+                // Only large IPv6 packets need fragments.
+                assert!(bytes.len() > mtu, "{} bytes in fragments", bytes.len());
+                assert!(packet[0] >> 4 == 6 && packet.len() <= 1280, "{} bytes", packet.len());
+            }
             let iv = &body[8..8 + esp::layout(keys.suite).iv];
             let iv = (!iv.is_empty())
                 .then(|| iv.iter().fold(0, |number, byte| number << 8 | u128::from(*byte)));
             return (Some(place as u32), packet, Some(OnTheWire { spi, sequence: low, iv }));
         }
         let mtu = self.world.port(egress).mtu as usize;
-        assert!(bytes.len() <= mtu, "{} bytes", bytes.len());
+        assert!(largest.is_some() || bytes.len() <= mtu, "{} bytes", bytes.len());
         (None, bytes, None)
     }
 }
@@ -372,8 +414,53 @@ fn esp_of<'p>(carriage: &Encapsulation, outer: &'p Ip) -> Option<&'p [u8]> {
     Some(payload)
 }
 
+/// RFC 791 §3.2, RFC 8200 §4.5: reassembles the fragments at the start of a list, all of one
+/// datagram and in order. Returns the packet and the number of fragments.
+fn whole_of(leaving: &[Leaving]) -> Option<(Vec<u8>, usize)> {
+    let parsed = |leaving: &Leaving| headers::ip(&leaving.packet).ok();
+    let first = parsed(leaving.first()?).filter(|first| first.part == Part::First)?;
+    // Routers may cut fragments again.
+    if first.flow.family == Family::V4 && first.dont_fragment {
+        return None;
+    }
+    let (mut data, mut pieces) = (vec![], 0);
+    for piece in leaving {
+        let ip = parsed(piece)?;
+        let (offset, _, more) = ip.data;
+        let follows = ip.part != Part::Whole
+            && (ip.identification, offset) == (first.identification, data.len())
+            && piece.fate == leaving[0].fate;
+        if !follows {
+            return None;
+        }
+        data.extend(&ip.bytes[ip.upper..]);
+        pieces += 1;
+        if !more {
+            break;
+        }
+    }
+    let mut whole = first.bytes.clone();
+    match first.flow.family {
+        Family::V4 => {
+            whole.truncate(20);
+            whole[2..4].copy_from_slice(&u16::try_from(20 + data.len()).ok()?.to_be_bytes());
+            whole[6..8].fill(0);
+            whole[10..12].fill(0);
+            let sum = icmp::internet_checksum(&whole);
+            whole[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        Family::V6 => {
+            whole[6] = whole[40];
+            whole.truncate(40);
+            whole[4..6].copy_from_slice(&(data.len() as u16).to_be_bytes());
+        }
+    }
+    whole.extend(data);
+    Some((whole, pieces))
+}
+
 /// RFC 4301 §5.1.2: the outer header of a tunnel, and the packet in it.
-fn carried_whole(carriage: &Encapsulation, outer: &Ip, text: &Text) -> Vec<u8> {
+fn carried_whole(carriage: &Encapsulation, outer: &Ip, text: &Text, is_cut: bool) -> Vec<u8> {
     let (inner, padding) = split(text);
     assert!(padding.iter().zip(1..).all(|(byte, n)| *byte == n), "{padding:?}");
     let whole = headers::ip(inner).expect("what is sealed has no defects");
@@ -385,6 +472,7 @@ fn carried_whole(carriage: &Encapsulation, outer: &Ip, text: &Text) -> Vec<u8> {
     };
     assert_eq!(outer.traffic_class, class, "DSCP by option, ECN is copied");
     let dont_fragment = match carriage.dont_fragment {
+        _ if is_cut => false,
         DontFragment::Set => true,
         DontFragment::Copy => whole.dont_fragment,
         DontFragment::Clear => false,

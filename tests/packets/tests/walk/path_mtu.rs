@@ -5,12 +5,16 @@ use std::sync::Arc;
 use dataplane::Verdict::{self, Drop, Forward, Protect};
 use dataplane::path_mtu::{AGE_NS, FLOOR_V4, FLOOR_V6, RECENT_NUMBERS};
 use dataplane::{DropReason, FastPathUse, HostService, SetIndex};
-use ipsec::{Account, Allowance, DontFragment, Encapsulation, Identifications, Lifetime, UdpPorts};
+use ipsec::{
+    Account, Allowance, CardSeat, CardWork, DontFragment, Encapsulation, Identifications, Lifetime,
+    Mode, UdpPorts,
+};
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, Laboratory, WAN};
 use packets::table::opened;
 use packets::{In, Out};
 use proptest::prelude::*;
 use wire::Family::{self, V4, V6};
+use wire::Fragment;
 use wire::build::{PacketBuilder, tcp_flags};
 use wire::flow::protocol;
 
@@ -551,16 +555,6 @@ proptest! {
     }
 }
 
-/// The sets of the peers cut outer packets.
-fn cutting(hub: &mut Hub) {
-    hub.parts.sets.iter_mut().for_each(|set| set.fragment_outer = true);
-}
-
-fn cutting_in_udp(hub: &mut Hub) {
-    in_udp(hub);
-    cutting(hub);
-}
-
 /// RFC 791 §3.2 and RFC 8200 §4.5, plainly: the packet that fragments make.
 fn whole(fragments: &[Vec<u8>]) -> Vec<u8> {
     let (mut packet, mut data) = (fragments[0].clone(), Vec::<u8>::new());
@@ -590,52 +584,110 @@ fn whole(fragments: &[Vec<u8>]) -> Vec<u8> {
     packet
 }
 
-/// An IPv6 packet of 1280 bytes crosses whatever the path is: nobody may call it too big.
+/// RFC 2473 §7.1, RFC 4213 §3.2: an IPv6 packet of 1280 bytes crosses whatever the path carries.
 #[test]
 fn on_narrow_paths_an_ipv6_packet_of_1280_bytes_leaves_in_outer_fragments() {
-    for (change, what) in [(cutting as fn(&mut Hub), "alone"), (cutting_in_udp, "in UDP")] {
+    for (change, what) in [(plain as fn(&mut Hub), "alone"), (in_udp, "in UDP")] {
         for (peer, mtu) in [(PEERS[0], 1310), (PEERS[0], 576), (PEERS[1], 1280)] {
-            let (set, family, ours, _, network) = peer;
-            let mut lab = laboratory(change);
-            let quote = sent(&mut lab, peer)[..64].to_vec();
-            lab.send(WAN, &message(family, ours, mtu, &quote).ip());
-            assert_eq!(outer(&lab, set), mtu);
-            let packet = |bytes: usize| {
-                between(V6, 1, network).udp(5, 6).payload_of(bytes - 48).hop_limit(9).ip()
-            };
-            let small = between(V6, 1, network).udp(5, 6).payload_of(100).ip();
-            let outcome = lab.send_all(LAN, &[packet(1280), small.clone()]);
-            let count = outcome.sent.len() - 1;
-            assert!(count >= 2, "{what}: {outcome:?}");
-            assert_eq!(outcome.verdicts, vec![Protect(set); count + 1], "{what}");
-            let mut pieces: Vec<Vec<u8>> =
-                outcome.sent.iter().map(|sent| sent.packet.clone()).collect();
-            assert!(pieces.iter().all(|piece| piece.len() <= mtu as usize), "{what}");
-            let last = pieces.pop().unwrap();
-            assert!(pieces.iter().all(|piece| family == V6 || piece[6] & 0x40 == 0), "DF, {what}");
-            let opened = lab.peer(set).open(&whole(&pieces)).expect("opens");
-            assert_eq!(opened.inner, packets::table::forwarded(&packet(1280)), "{what}");
-            let opened = lab.peer(set).open(&last).expect("opens");
-            assert_eq!(opened.inner, packets::table::forwarded(&small), "{what}");
-            let sa = lab.snapshot.set(set).outbound[0];
-            // The one before, and these two.
-            assert_eq!(lab.counters().sealed[sa.0 as usize].packets, 3);
-            // One byte more may be called too big, and so may IPv4 that does not fit whole.
-            let outcome = lab.send(LAN, &packet(1281));
-            assert_eq!(outcome.verdicts, [Drop(DropReason::TooBig), Forward(LAN)], "{what}");
-            let answer = &outcome.sent[0].packet;
-            assert_eq!(answer[44..48], 1280u32.to_be_bytes(), "{what}");
-            let fits = lab.snapshot.set_sizes(set, lab.now_ns).whole as usize;
-            let four = between(V4, 1, network).udp(5, 6).payload_of(fits - 27).dont_fragment();
-            assert_eq!(lab.send(LAN, &four.ip()).verdicts[0], Drop(DropReason::TooBig));
+            for fast_path in [FastPathUse::Eager, FastPathUse::Never] {
+                let lab = laboratory(change).with_fast_path(fast_path).remembering(1 << 10);
+                carries_ipv6(lab, peer, mtu, what);
+            }
         }
+    }
+}
+
+/// Sends IPv6 and IPv4 to a peer behind a path of this MTU.
+fn carries_ipv6(mut lab: Laboratory, peer: Peer, mtu: u32, what: &str) {
+    let (set, family, ours, _, network) = peer;
+    let quote = sent(&mut lab, peer)[..64].to_vec();
+    lab.send(WAN, &message(family, ours, mtu, &quote).ip());
+    assert_eq!(outer(&lab, set), mtu);
+    let packet =
+        |bytes: usize| between(V6, 1, network).udp(5, 6).payload_of(bytes - 48).hop_limit(9).ip();
+    let small = between(V6, 1, network).udp(5, 6).payload_of(100).ip();
+    let outcome = lab.send_all(LAN, &[packet(1280), small.clone()]);
+    let count = outcome.sent.len() - 1;
+    assert!(count >= 2, "{what}: {outcome:?}");
+    assert_eq!(outcome.verdicts, vec![Protect(set); count + 1], "{what}");
+    // The general walk may send the large packet behind the packets of the fast path.
+    let is_whole = |bytes: &Vec<u8>| {
+        let packet = wire::packet::parse(bytes).expect("an IP packet");
+        packet.fragment == Fragment::Whole
+    };
+    let (mut last, pieces): (Vec<_>, Vec<_>) =
+        outcome.sent.iter().map(|sent| sent.packet.clone()).partition(is_whole);
+    assert!(pieces.iter().all(|piece| piece.len() <= mtu as usize), "{what}");
+    assert!(pieces.iter().all(|piece| family == V6 || piece[6] & 0x40 == 0), "DF, {what}");
+    let opened = lab.peer(set).open(&whole(&pieces)).expect("opens");
+    assert_eq!(opened.inner, packets::table::forwarded(&packet(1280)), "{what}");
+    let opened = lab.peer(set).open(&last.pop().unwrap()).expect("opens");
+    assert_eq!(opened.inner, packets::table::forwarded(&small), "{what}");
+    let sa = lab.snapshot.set(set).outbound[0];
+    // The quoted packet, the large packet and the small packet.
+    assert_eq!(lab.counters().sealed[sa.0 as usize].packets, 3);
+    // Larger IPv6 packets and IPv4 packets beyond the path are reported as too big.
+    let outcome = lab.send(LAN, &packet(1281));
+    assert_eq!(outcome.verdicts, [Drop(DropReason::TooBig), Forward(LAN)], "{what}");
+    let answer = &outcome.sent[0].packet;
+    assert_eq!(answer[44..48], 1280u32.to_be_bytes(), "{what}");
+    let fits = lab.snapshot.set_sizes(set, lab.now_ns).whole as usize;
+    let four = between(V4, 1, network).udp(5, 6).payload_of(fits - 27).dont_fragment();
+    assert_eq!(lab.send(LAN, &four.ip()).verdicts[0], Drop(DropReason::TooBig));
+}
+
+/// An observer of the path forges the smallest MTU. Segments of IPv6 keep the 1280 bytes of the
+/// tunnel's inside, segments of IPv4 obey the path.
+#[test]
+fn the_mss_follows_the_inside_mtu_of_each_family() {
+    for fast_path in [FastPathUse::Eager, FastPathUse::Never] {
+        for (inner, headers) in [(V4, 40), (V6, 60)] {
+            let mut lab = Laboratory::default().with_fast_path(fast_path).remembering(1 << 10);
+            let quote = sent(&mut lab, PEERS[0])[..64].to_vec();
+            lab.send(WAN, &message(V4, "192.0.2.1", 68, &quote).ip());
+            let sizes = lab.snapshot.set_sizes(BERLIN, lab.now_ns);
+            assert_eq!((sizes.outer, sizes.inner(V4), sizes.inner(V6)), (576, sizes.whole, 1280));
+            let syn =
+                |from, to| between(inner, from, to).tcp_with(1, 2, tcp_flags::SYN, Some(9000)).ip();
+            let there = lab.send(LAN, &syn(1, 2));
+            let back = lab.peer(BERLIN).seal(&syn(2, 1));
+            let back = lab.send(WAN, &back);
+            for left in [opened(&mut lab, &there), opened(&mut lab, &back)] {
+                let [Out::Clear(_, segment) | Out::Sealed(_, segment)] = &left[..] else {
+                    panic!("one leaves")
+                };
+                let mss = u16::from_be_bytes(*segment.last_chunk().unwrap());
+                assert_eq!(u32::from(mss), sizes.inner(inner) - headers, "{inner:?}");
+            }
+        }
+    }
+}
+
+/// In transport mode the host has an MTU of its own for the peer; the gateway cuts nothing.
+#[test]
+fn a_set_in_transport_mode_or_in_a_card_cuts_no_outer_packets() {
+    let in_card: fn(&mut Hub) = |hub| {
+        let sa = &mut hub.parts.outbound[BERLIN.0 as usize];
+        let seat = CardSeat::of_worker(0, 1, CardWork::Cipher);
+        *sa = sa.at(sa.id, sa.set).seated(Some(seat)).into();
+    };
+    let in_transport: fn(&mut Hub) = |hub| {
+        hub.agree(BERLIN, |agreement| agreement.mode = Mode::Transport);
+    };
+    for change in [in_card, in_transport] {
+        let mut lab = laboratory(change);
+        lab.snapshot.set(BERLIN).path_mtu.as_ref().unwrap().lower(576, lab.now_ns);
+        let sizes = lab.snapshot.set_sizes(BERLIN, lab.now_ns);
+        assert!(!sizes.fragments && sizes.whole < 576);
+        assert_eq!(sizes.inner(V6), sizes.whole);
+        lab.now_ns += AGE_NS;
+        assert_eq!(lab.snapshot.set_sizes(BERLIN, lab.now_ns).outer, 1500);
     }
 }
 
 #[test]
 fn without_frames_for_all_fragments_none_leaves_and_the_limit_is_given_back() {
     let mut hub = Hub::default();
-    cutting(&mut hub);
     let account: Arc<Account> = Arc::default();
     let allowance = Allowance { lifetime: Lifetime::NONE, account: account.clone() };
     let sa = &mut hub.parts.outbound[BERLIN.0 as usize];
