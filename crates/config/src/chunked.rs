@@ -1,15 +1,15 @@
 //! A file read in pieces: the tree of a text takes thirty times the text, and a file may hold a
 //! million policies, so no more than some of them are a tree at any time.
 //!
-//! The text is cut before lines that begin a `[[policy]]` or a `[[rule]]`. What is neither, the
-//! frame, is one tree; a run of these entries is a tree for every few hundred KiB.
+//! The text is cut before lines that begin a `[[policy]]` or a `[[rule]]`, and a run of these
+//! entries where it is longer than [`PIECE_BYTES`]. The rest, the frame, is cut before sections, but
+//! not before sections that belong to the one in front of them. A piece is a tree of its own.
 //!
 //! It means what the whole means. TOML is read from left to right, and at the end of a piece
 //! without a mistake nothing is left open: the next line begins an expression, in the whole too.
 //! So the cuts of a file whose pieces have no mistake are where the whole has ends of expressions.
 //! A file with a mistake in any piece is read as a whole instead, for what it says of the mistake.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use toml::de::DeTable;
@@ -23,8 +23,8 @@ use crate::source::{Origin, Source};
 /// A run of entries is cut where it is longer, bytes.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// A text with a mistake is read as a whole if it is not longer, bytes.
-const WHOLE_BYTES: usize = 16 << 20;
+/// A text with a mistake is read as a whole if it is not longer, bytes: a tree of 75 MiB.
+pub(crate) const WHOLE_BYTES: usize = 1 << 20;
 
 /// The text cannot be read in pieces: it has a mistake, or policies or rules that do not begin with
 /// a line `[[policy]]` or `[[rule]]`.
@@ -74,6 +74,14 @@ impl Chunks {
         }
     }
 
+    /// Returns all pieces in the order of the text.
+    pub(crate) fn in_order(&self, text: &str) -> Vec<Range<usize>> {
+        let frame = self.frame.iter().flat_map(|part| frame_pieces(text, part.clone()));
+        let mut all: Vec<Range<usize>> = frame.chain(self.entries.iter().cloned()).collect();
+        all.sort_by_key(|piece| piece.start);
+        all
+    }
+
     /// Reads everything but the policies and rules.
     ///
     /// # Errors
@@ -83,22 +91,34 @@ impl Chunks {
         source: &Source<'_>,
         problems: &mut Diagnostics<'_>,
     ) -> Result<Raw, Whole> {
-        let part = |piece: &Range<usize>| &source.text[piece.clone()];
-        let text = match self.frame.as_slice() {
-            [one] => Cow::Borrowed(part(one)),
-            several => {
-                for piece in several {
-                    tree(part(piece))?;
-                }
-                Cow::Owned(several.iter().map(part).collect())
+        let mut frame = Raw::default();
+        let pieces = self.frame.iter().flat_map(|part| frame_pieces(source.text, part.clone()));
+        for (place, piece) in pieces.enumerate() {
+            let origin = Origin::of(std::slice::from_ref(&piece));
+            let table = tree(&source.text[piece.clone()])?;
+            if raw::LISTS.iter().any(|list| table.contains_key(*list)) {
+                return Err(Whole);
             }
-        };
-        let origin = Origin::of(&self.frame);
-        let table = tree(&text)?;
-        if raw::LISTS.iter().any(|list| table.contains_key(*list)) {
-            return Err(Whole);
+            // Sections that are written as keys could go on in a later piece.
+            if place > 0 && frame.has_top_keys {
+                return Err(Whole);
+            }
+            let top = Section::top(&table, &origin);
+            let more = raw::sections(&top, source.text, problems);
+            frame.append(more).map_err(|raw::SectionTwice| Whole)?;
+            if problems.is_flooded() || frame.is_beyond_limits() {
+                return Ok(frame);
+            }
         }
-        Ok(raw::frame(&Section::top(&table, &origin), problems))
+        if let Some(name) = frame.name_twice() {
+            if source.text.len() <= WHOLE_BYTES {
+                return Err(Whole);
+            }
+            let key = name.get_ref().clone();
+            problems.same_key(&name.span(), DiagnosticKind::SameKey { key });
+        }
+        frame.check_presence(problems);
+        Ok(frame)
     }
 
     /// Returns the policies and rules in chunks. Each piece is read when the iterator reaches it.
@@ -116,6 +136,35 @@ impl Chunks {
     }
 }
 
+/// Cuts a part of the frame before sections.
+fn frame_pieces(text: &str, part: Range<usize>) -> Vec<Range<usize>> {
+    let (mut pieces, mut begin, mut base) = (Vec::new(), part.start, "");
+    let mut at = part.start;
+    for line in text[part.clone()].split_inclusive('\n') {
+        let here = at;
+        at += line.len();
+        let Some(path) = header_path(line) else { continue };
+        let belongs = path.strip_prefix(base).is_some_and(|rest| rest.starts_with('.'));
+        if belongs && !base.is_empty() {
+            continue;
+        }
+        base = path;
+        if here - begin >= PIECE_BYTES {
+            pieces.push(begin..here);
+            begin = here;
+        }
+    }
+    pieces.push(begin..part.end);
+    pieces
+}
+
+/// Returns the name between the brackets of a header.
+fn header_path(line: &str) -> Option<&str> {
+    let name = line.trim_start_matches([' ', '\t']).strip_prefix('[')?;
+    let name = name.strip_prefix('[').unwrap_or(name);
+    Some(name.split(']').next().unwrap_or(name).trim())
+}
+
 /// Reads a text as a whole, if it cannot be read in [`Chunks`], and notes its mistakes. `Some`: the
 /// text has none.
 pub(crate) fn read_whole(
@@ -126,9 +175,7 @@ pub(crate) fn read_whole(
         return raw::read(source, problems);
     }
     let pieces = Chunks::of(source.text);
-    let mut all: Vec<&Range<usize>> = pieces.frame.iter().chain(&pieces.entries).collect();
-    all.sort_by_key(|piece| piece.start);
-    for piece in all {
+    for piece in &pieces.in_order(source.text) {
         let origin = Origin::of(std::slice::from_ref(piece));
         let (table, errors) = DeTable::parse_recoverable(&source.text[piece.clone()]);
         if !raw::note(&errors, source, &origin, problems) {

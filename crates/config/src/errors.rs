@@ -13,6 +13,9 @@ use crate::text;
 /// Errors that are shown at most, and warnings too; further errors are only counted.
 pub const MAX_PROBLEMS: usize = 40;
 
+/// Errors after which no further section is read.
+const FLOOD: usize = 1000;
+
 /// Draws problems without colours, which logs and the API's clients would show as debris.
 const PLAIN: Renderer = Renderer::plain();
 
@@ -296,7 +299,9 @@ impl<'a> Diagnostics<'a> {
 
     /// Suppresses later problems that only say that a section of this kind is missing.
     pub(crate) fn doubt(&mut self, section: Option<String>) {
-        self.doubted.extend(section);
+        if let Some(section) = section.filter(|section| !self.doubted.contains(section)) {
+            self.doubted.push(section);
+        }
     }
 
     /// Returns whether a mistake only repeats that a section was rejected.
@@ -354,6 +359,11 @@ impl<'a> Diagnostics<'a> {
     /// The line where a span begins, from 1.
     pub(crate) fn line(&self, span: &Span) -> u32 {
         self.source.place(span).line
+    }
+
+    /// Returns whether there are so many errors that no more need be found.
+    pub(crate) fn is_flooded(&self) -> bool {
+        self.errors > FLOOD
     }
 
     pub(crate) fn has_errors(&self) -> bool {

@@ -8,11 +8,13 @@ use std::collections::HashMap;
 use toml::de::DeTable;
 
 use crate::cards::SaOffload;
+use crate::chunked::{Chunks, WHOLE_BYTES};
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics, Severity};
 use crate::overlays::{KernelSettings, StoreSettings};
 use crate::raw::MAX_BYTES;
-use crate::source::{Location, Source};
+use crate::source::{Location, Origin, Source, Span};
+use crate::text_bounds;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 
 /// The only sections that there may be.
@@ -101,9 +103,26 @@ pub fn edited<'e>(
 fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
     let source = Source::new(name, text);
     let mut problems = Diagnostics::new(&source);
-    let (table, errors) = DeTable::parse_recoverable(text);
+    if let Some((span, mistake)) = text_bounds::exceeded(text) {
+        problems.error(&span, mistake);
+        return problems.finish().map(drop);
+    }
+    let pieces = match text.len() <= WHOLE_BYTES {
+        true => vec![0..text.len()],
+        false => Chunks::of(text).in_order(text),
+    };
+    for piece in pieces {
+        check_piece(&source, piece, &mut problems);
+    }
+    problems.finish().map(drop)
+}
+
+/// Notes the mistakes of a piece.
+fn check_piece(source: &Source<'_>, piece: Span, problems: &mut Diagnostics<'_>) {
+    let origin = Origin::of(std::slice::from_ref(&piece));
+    let (table, errors) = DeTable::parse_recoverable(&source.text[piece]);
     for error in &errors {
-        let span = error.span().unwrap_or(0..0);
+        let span = origin.span(error.span().unwrap_or(0..0));
         // A key that is there twice is told with all else.
         if !error.message().starts_with("duplicate key") {
             problems.error(&span, DiagnosticKind::Syntax { message: error.message().to_owned() });
@@ -115,12 +134,11 @@ fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
             let nearest = nearest(found, SECTIONS.iter().copied());
             let name = found.to_owned();
             problems.error(
-                &key.span(),
+                &origin.span(key.span()),
                 DiagnosticKind::UnknownSection { name, nearest, allowed: SECTIONS },
             );
         }
     }
-    problems.finish().map(drop)
 }
 
 fn without_groups(port: &Port) -> Port {

@@ -44,6 +44,7 @@ mod source;
 mod standalone;
 mod syntax;
 mod text;
+mod text_bounds;
 mod text_file;
 mod validate;
 pub mod validated;
@@ -150,7 +151,8 @@ fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigE
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
     }
     let source = Source::new(name, text);
-    if let Some((span, mistake)) = syntax::unreadable(text) {
+    let beyond = syntax::unreadable(text).or_else(|| text_bounds::exceeded(text));
+    if let Some((span, mistake)) = beyond {
         return Err(ConfigErrors::of(source.place(&span), mistake));
     }
     let (outcome, problems) =

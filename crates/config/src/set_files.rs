@@ -44,11 +44,14 @@ impl SetFiles<'_> {
     }
 }
 
-/// The members of a text, with their places.
-pub(crate) fn members(text: &str) -> Vec<Spanned<&str>> {
+/// The members of a text, with their places; of more than `limit` the first `limit + 1`.
+pub(crate) fn members(text: &str, limit: usize) -> Vec<Spanned<&str>> {
     let mut members = Vec::new();
     let mut at = 0;
     for line in text.split_inclusive('\n') {
+        if members.len() > limit {
+            break;
+        }
         let here = line.split('#').next().unwrap_or("");
         let member = here.trim();
         if !member.is_empty() {
@@ -67,10 +70,11 @@ mod tests {
     #[test]
     fn a_file_has_a_member_a_line_without_comments_and_blanks() {
         let text = "# all\n10.0.0.0/8\n\n  ::1 # one\r\n\t10.0.0.1 - 10.0.0.2";
-        let found = members(text);
+        let found = members(text, 9);
         let texts: Vec<&str> = found.iter().map(|member| *member.get_ref()).collect();
         assert_eq!(texts, ["10.0.0.0/8", "::1", "10.0.0.1 - 10.0.0.2"]);
         assert!(found.iter().all(|member| text[member.span()] == **member.get_ref()));
-        assert!(members("# nothing\n\n").is_empty());
+        assert!(members("# nothing\n\n", 9).is_empty());
+        assert_eq!(members(text, 1).len(), 2);
     }
 }

@@ -50,7 +50,7 @@ fn typographic(text: &str, at: usize) -> Option<(usize, char)> {
 
 /// The bracket of a list that the reader was in at byte `end`, if a line since then begins what
 /// can only stand outside of a list, or the file ends.
-fn unclosed_list(text: &str, end: usize) -> Option<usize> {
+pub(crate) fn unclosed_list(text: &str, end: usize) -> Option<usize> {
     let (before, rest) = text.split_at_checked(end)?;
     let open = open_list(before)?;
     let line_end = rest.find('\n').map_or(text.len(), |more| end + more);

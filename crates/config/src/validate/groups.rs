@@ -13,7 +13,7 @@ use crate::raw::{Raw, RawGroup, Texts};
 use crate::values::{name, word};
 
 /// Groups at most.
-pub(super) const MAX_GROUPS: usize = 4096;
+pub(crate) const MAX_GROUPS: usize = 4096;
 
 pub(super) fn validate(raw: &[RawGroup], problems: &mut Diagnostics<'_>) -> NamedSections<Group> {
     let mut groups = NamedSections { ids: HashMap::new(), list: Vec::new() };

@@ -26,7 +26,7 @@ use crate::validated::{Action, Policy};
 use crate::values::{address, bounded, name, word};
 
 /// Overlays at most.
-const MAX_OVERLAYS: usize = 64;
+pub(crate) const MAX_OVERLAYS: usize = 64;
 /// Overlays of one port at most: the steering program has a place for each.
 const MAX_ON_A_PORT: usize = 4;
 /// Entrances of an overlay at most.

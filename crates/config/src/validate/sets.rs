@@ -15,7 +15,7 @@ use crate::source::Source;
 use crate::values::name;
 
 /// Sets at most.
-const MAX_SETS: usize = 1024;
+pub(crate) const MAX_SETS: usize = 1024;
 /// Members of a set at most.
 const MAX_MEMBERS: usize = 100_000;
 
@@ -64,7 +64,7 @@ fn addresses(
         }
         (None, Some(written)) => {
             let (path, text) = files.read(written, problems)?;
-            let texts = members(&text);
+            let texts = members(&text, MAX_MEMBERS);
             if texts.is_empty() {
                 let file = written.get_ref().clone();
                 problems.error(&written.span(), DiagnosticKind::SetFileEmpty { file });

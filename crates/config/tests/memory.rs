@@ -1,0 +1,103 @@
+//! Memory that parsing takes at most: [`FACTOR`] bytes for each byte of the text, and [`FIXED`].
+//! Alone in its program, because it counts what the program allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes for each byte of the text.
+const FACTOR: usize = 8;
+/// Bytes for the tree of one section, whatever the length of the text.
+const FIXED: usize = 96 << 20;
+
+/// The allocator of the system, counted.
+struct CountingAllocator;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn grow(bytes: usize) {
+    let held = HELD.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(held, Ordering::Relaxed);
+}
+
+// SAFETY: every call is passed on to the allocator of the system as it came.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grow(layout.size());
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Parses a text, and returns the largest number of bytes that were held beside the text.
+fn peak_of(text: &str) -> (usize, bool) {
+    let before = HELD.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let is_good = config::parse(text, "hostile.toml").is_ok();
+    (PEAK.load(Ordering::Relaxed) - before, is_good)
+}
+
+const HEAD: &str = "[node]\nname = \"a\"\n[port.lan]\nnetdev = \"e\"\nside = \"protected\"\n";
+const BYTES: usize = 12 << 20;
+
+/// A head and a unit, repeated up to [`BYTES`]; `#` in the unit becomes a number.
+fn repeated(head: &str, unit: &str, tail: &str) -> String {
+    let mut text = String::from(head);
+    let mut number = 0;
+    while text.len() < BYTES {
+        text.push_str(&unit.replace('#', &number.to_string()));
+        number += 1;
+    }
+    text + tail
+}
+
+#[test]
+fn parsing_takes_eight_times_the_text_and_a_fixed_part() {
+    let policy = "[[policy]]\nname = \"p#\"\naction = \"bypass\"\nlocal = [\"10.0.0.0/8\"]\n\
+                  remote = [\"192.0.2.0/24\"]\npriority = 1\n";
+    let peer = "[peer.p#]\nlocal = \"192.0.2.1\"\nremote = \"198.51.100.1\"\nkeys = \"api\"\n\
+                suite = \"aes-128-gcm\"\nmode = \"tunnel\"\n";
+    let long_list = format!("[[policy]]\nlocal = [{}]\n", "1,".repeat(60_000));
+    let inputs = [
+        ("numbers", repeated(&format!("{HEAD}addresses=["), "1,", "]\n")),
+        ("lists", repeated(&format!("{HEAD}addresses=["), "[],", "]\n")),
+        ("strings", repeated(&format!("{HEAD}addresses=["), "\"::\",", "]\n")),
+        ("lists of entries", repeated(HEAD, &long_list, "")),
+        ("ports", repeated("[node]\nname = \"a\"\n", "[port.p#]\n", "")),
+        ("groups", repeated(HEAD, "[group.g#]\n", "")),
+        ("networks", repeated(HEAD, "[vni.#]\n", "")),
+        ("unknown sections", repeated(HEAD, "[x#]\n", "")),
+        ("empty routes", repeated(HEAD, "[[route]]\n", "")),
+        ("empty policies", repeated(HEAD, "[[policy]]\n", "")),
+        ("dotted keys", repeated(HEAD, "a#.b.c=1\n", "")),
+        ("keys", repeated(HEAD, "a#=1\n", "")),
+        ("top keys", repeated("", "a#=1\n", HEAD)),
+        ("inline tables", repeated(HEAD, "a#={b=1,c={}}\n", "")),
+        ("one inline table", repeated(&format!("{HEAD}x={{"), "a#=1,", "}\n")),
+        ("long string", repeated(&format!("{HEAD}x=\""), "xxxxxxxxxxxxxxxx", "\"\n")),
+        ("escapes", repeated(&format!("{HEAD}x=\""), "\\\\\\\\", "\"\n")),
+        ("comments", repeated(HEAD, "#\n", "")),
+        ("empty lines", repeated(HEAD, "\n", "")),
+        ("brackets", repeated(HEAD, "[", "")),
+        ("headers that do not end", repeated(HEAD, "[\n", "")),
+        ("garbage", repeated(HEAD, "@\n", "")),
+        ("quotes", repeated(HEAD, "\"\n", "")),
+        ("policies", repeated(HEAD, policy, "")),
+        ("peers", repeated(HEAD, peer, "")),
+    ];
+    for (what, text) in inputs {
+        let (peak, is_good) = peak_of(&text);
+        let factor = peak as f64 / text.len() as f64;
+        println!("{what}: {} bytes, {factor:.1} times as much held, {is_good}", text.len());
+        assert!(peak <= FACTOR * text.len() + FIXED, "{what}: {peak} bytes of {}", text.len());
+    }
+}
