@@ -4,6 +4,7 @@ pub(crate) mod capture;
 pub(crate) mod change;
 pub(crate) mod connection;
 pub(crate) mod detach;
+pub(crate) mod diff;
 pub(crate) mod endpoint;
 pub(crate) mod events;
 pub(crate) mod policy;
@@ -98,6 +99,15 @@ pub(crate) enum LiveError {
         what: String,
         /// The reason why it stays.
         error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The client does not understand the daemon's configuration.
+    #[error(
+        "the running configuration cannot be parsed: lockgate and lockgated have different \
+         versions: {problem}"
+    )]
+    OtherVersion {
+        /// The first mistake.
+        problem: String,
     },
     /// The daemon ended the stream of events.
     #[error("the daemon ended")]

@@ -35,8 +35,8 @@ use ipsec::SelfTestError;
 use elsewhere::Program;
 use failure::{Failure, Usage};
 use live::{
-    Socket, capture, change, connection, detach, endpoint, events, policy, probe, rule, sa, show,
-    status,
+    Socket, capture, change, connection, detach, diff, endpoint, events, policy, probe, rule, sa,
+    show, status,
 };
 
 /// Lockgate: an IPsec gateway in user space.
@@ -78,7 +78,7 @@ enum Command {
     Keygen(keygen::Args),
     Apply(change::ApplyArgs),
     Confirm(change::ConfirmArgs),
-    Diff(change::DiffArgs),
+    Diff(diff::DiffArgs),
     Rollback(change::RollbackArgs),
     Save(change::SaveArgs),
     Export(change::ExportArgs),
@@ -205,7 +205,7 @@ fn run(line: Option<CommandLine>) -> Result<(), Failure> {
         Command::Keygen(args) => keygen::run(&args),
         Command::Apply(args) => change::apply(&args, &socket),
         Command::Confirm(args) => change::confirm(&args, &socket),
-        Command::Diff(args) => change::diff(&args, &socket),
+        Command::Diff(args) => diff::diff(&args, &socket),
         Command::Rollback(args) => change::rollback(&args, &socket),
         Command::Save(args) => change::save(&args, &socket),
         Command::Export(args) => change::export(&args, &socket),

@@ -6,11 +6,12 @@ mod common;
 mod daemon;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
 use common::Place;
-use daemon::Lab;
+use daemon::{Lab, RUNNING};
 use serde_json::Value;
 
 #[test]
@@ -167,7 +168,7 @@ fn apply_sends_the_text_with_its_absolute_place_and_ends_with_what_became_of_it(
     }
     assert_eq!(lab.succeeds(&["rollback", "--list"]), lab.succeeds(&["show", "revisions"]));
     assert_eq!(lab.json(&["rollback", "--list"])["revisions"][0]["revision"], 3);
-    assert_eq!(lab.succeeds(&["export"]), "[node]\nname = \"gw-a\"\n");
+    assert_eq!(lab.succeeds(&["export"]), RUNNING);
 }
 
 #[test]
@@ -305,25 +306,73 @@ fn the_caches_entries_are_shown_as_many_as_are_asked_for() {
     lab.fails(2, &["show", "port", "--entries", "1"], &["is for `lockgate show cache`"]);
 }
 
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
 #[test]
 fn diff_ends_like_diff() {
     let lab = Lab::new();
-    for text in ["same", "other", "bad", "keys", "reader"] {
-        lab.place.write(text, text);
-    }
+    let other = RUNNING.replace("priority = 1", "priority = 2");
+    lab.place.write("same", RUNNING);
+    lab.place.write("other", &other);
+    lab.place.write("bad", &other.replace("discard", "discrad"));
     assert_eq!(lab.succeeds(&["diff", "-f", "same"]), "");
+    let ran = lab.place.run(&lab.args(&["diff", "-f", "other"]));
+    let notes = "note: keys were not compared: be root or in group lockgate-admin\n";
+    let is_root = is_root();
+    assert_eq!(ran.code(), 1);
+    let policy = "~ policy dns\n    - priority = 1\n    + priority = 2\n";
+    assert_eq!(
+        (ran.out().as_str(), ran.err().as_str()),
+        (policy, if is_root { "" } else { notes })
+    );
+    lab.fails(2, &["diff", "-f", "bad"], &["bad:10:10: error: ", "discrad"]);
+    lab.fails(2, &["diff", "-f", "missing"], &["missing: "]);
+    let json = lab.place.run(&lab.args(&["diff", "-f", "other", "--json"])).out();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["ok"], &json["revision"]), (&true.into(), &4.into()));
+    assert_eq!(
+        (&json["differences"][0]["name"], &json["keys_compared"]),
+        (&"dns".into(), &is_root.into())
+    );
+}
+
+/// The daemon compares keys, by a dry run.
+#[test]
+fn diff_compares_keys_for_administrators_only() {
+    let lab = Lab::new();
+    if !is_root() {
+        eprintln!("SKIPPED: diff_compares_keys_for_administrators_only: needs root");
+        return;
+    }
+    for name in ["keys", "busy", "lost"] {
+        lab.place.write(name, &format!("{RUNNING}# {name}\n"));
+    }
     let ran = lab.place.run(&lab.args(&["diff", "-f", "keys"]));
     let told = "~ keys of peer berlin\n    + out 0x00001001 fingerprint 0123456789abcdef…\n";
     assert_eq!((ran.code(), ran.out().as_str()), (1, told));
-    let ran = lab.place.run(&lab.args(&["diff", "-f", "reader"]));
-    let told = "note: keys were not compared: be root or in group lockgate-admin\n";
+    assert!(lab.fake.applied.lock().unwrap().iter().all(|request| request.dry_run));
+    let ran = lab.place.run(&lab.args(&["diff", "-f", "busy"]));
+    let told = "note: keys were not compared: revision 5 waits\n";
     assert_eq!((ran.code(), ran.err().as_str()), (0, told));
-    let ran = lab.place.run(&lab.args(&["diff", "-f", "other"]));
-    assert_eq!(ran.code(), 1);
-    assert_eq!(ran.out(), "~ policy dns\n    - priority = 1\n    + priority = 2\n");
-    assert_eq!(ran.err(), "");
-    lab.fails(2, &["diff", "-f", "bad"], &["new.toml:1:1: not good"]);
-    lab.fails(2, &["diff", "-f", "missing"], &["missing: "]);
+    lab.fails(2, &["diff", "-f", "lost"], &["berlin.keys: is not there"]);
+    // A reader asks for the running text alone.
+    lab.fake.applied.lock().unwrap().clear();
+    let program = lab.place.file("lockgate");
+    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), &program).unwrap();
+    for (path, mode) in [(&lab.place.path, 0o755), (&lab.socket, 0o666)] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let mut reader = Command::new("setpriv");
+    reader.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+    reader.arg(program).args(lab.args(&["diff", "-f", "-"])).current_dir(&lab.place.path);
+    let file = std::fs::File::open(lab.place.file("keys")).unwrap();
+    let ran = reader.stdin(file).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    let told = "note: keys were not compared: be root or in group lockgate-admin\n";
+    assert_eq!((ran.status.code(), &*said), (Some(0), told));
+    assert!(lab.fake.applied.lock().unwrap().is_empty());
 }
 
 #[test]

@@ -6,6 +6,8 @@
 
 mod admission;
 mod associations;
+mod call_limits;
+mod calls;
 mod capture;
 mod connections;
 mod endpoints;

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::{MAX_CAPTURES, v1};
-use config::{
-    ConfigErrors, ConnectionFilter, Diagnostic, Difference, KeyChange, KeyNames, Validated,
-};
+use config::{ConfigErrors, ConnectionFilter, Diagnostic, Difference, KeyChange, Validated};
 use control::{KeyManager, QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
@@ -40,6 +38,22 @@ pub(crate) struct ToConfirm {
     pub(crate) asked_over: ConnectionNumber,
 }
 
+/// Entries of one moment in their order. Each is made when the iterator reaches it.
+pub(crate) type EntryIter<E> = Box<dyn Iterator<Item = E> + Send>;
+
+/// Liveness of each peer by name.
+pub(crate) type LivenessSource = Arc<dyn Fn(&str) -> PeerLiveness + Send + Sync>;
+
+/// A configuration as text, which all readers share.
+#[derive(Clone, Debug)]
+pub(crate) struct ExportedText {
+    /// TOML.
+    pub(crate) text: Arc<str>,
+    pub(crate) revision: u64,
+    /// The directory that a relative `keys_dir` is relative to.
+    pub(crate) base_directory: String,
+}
+
 /// A consistent picture of the running state.
 #[derive(Clone)]
 pub(crate) struct Running {
@@ -62,7 +76,7 @@ pub(crate) struct Running {
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The time of each peer's last authentic packet.
-    pub(crate) liveness: HashMap<String, PeerLiveness>,
+    pub(crate) liveness: LivenessSource,
     /// Names of charon's SAs.
     pub(crate) ike_names: IkeNames,
     /// Source of the snapshot's SPIs: the key files, or stand-ins.
@@ -408,10 +422,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Removes the connections that pass a filter and returns how many. No worker acts any more
     /// on one that it read before. `None`: the daemon is ending. It is an event.
     async fn clear_connections(&self, clearing: ConnectionClearing, by: Uid) -> Option<u64>;
-    /// The configuration that runs, policies and all: of very many, it takes a while.
-    async fn configuration(&self) -> Arc<Validated>;
-    /// Names of the keys that the peers use.
-    async fn key_names(&self) -> KeyNames;
     /// Returns the revision and generation that run; asks no worker.
     async fn now(&self) -> Now;
     /// Returns what runs, since when, and how it is set up.
@@ -420,8 +430,8 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn overview(&self) -> v1::Status;
     /// The ports, the host port last.
     async fn ports(&self) -> Vec<v1::Port>;
-    /// The SAs, the refused ones too.
-    async fn security_associations(&self) -> Vec<v1::SecurityAssociation>;
+    /// Returns the SAs, the refused ones behind the others.
+    async fn sas(&self) -> EntryIter<v1::SecurityAssociation>;
     /// The neighbours that the walk knows, and those that packets wait for.
     async fn neighbours(&self) -> Vec<v1::Neighbour>;
     /// The flow cache.
@@ -439,7 +449,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.
-    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported>;
+    async fn export(&self, revision: Option<u64>) -> Option<ExportedText>;
     /// The revisions that are kept, newest first.
     async fn revisions(&self) -> Vec<v1::Revision>;
     /// Judges a configuration and, if it is meant, makes it the running one. Returns when every

@@ -1,23 +1,24 @@
 //! The daemon as the API sees it: what runs, in the API's words.
 
-use std::sync::Arc;
+use std::panic;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use api::v1;
-use config::Validated;
 use config::validated::OnExit;
 use control::{IkeChange, KeyManager};
 use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, Semaphore, broadcast, mpsc, oneshot, watch};
 use wire::{Flow, Vni};
 
 use crate::acquires::AcquireDesk;
 use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, ConnectionClearing, Intent, Now, PolicyChange, Running, Save,
+    ConfirmError, ConnectionClearing, EntryIter, ExportedText, Intent, Now, PolicyChange, Running,
+    Save,
 };
 use crate::cache_report;
 use crate::captures::Captures;
@@ -26,10 +27,12 @@ use crate::change::{body_of, machine};
 use crate::changer::Ask;
 use crate::clock;
 use crate::config_file::Target;
+use crate::counted::CountedPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::kernel_tier::KernelTier;
+use crate::metrics::{self, GatheredParts};
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
@@ -39,9 +42,7 @@ use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::sa_limits::MAX_EXPIRIES;
 use crate::save;
-use crate::shown::{
-    counters, kernel_tier, neighbours, policies_in_order, ports, security_associations,
-};
+use crate::shown::{kernel_tier, neighbours, policies_in_order, ports};
 use crate::state::State;
 use crate::totals::{SaKey, Totals};
 use crate::unconfirmed;
@@ -51,6 +52,8 @@ use crate::worker::Report;
 /// Number of attempts to ask the workers, each of which fails if one goes over to another snapshot
 /// meanwhile; after that the control thread asks them, between two changes.
 const ASKED_AGAIN: usize = 8;
+/// Answers that threads for blocking work make of the workers' reports at a time.
+const READERS_AT_A_TIME: usize = 2;
 /// Time for which the answer to a change waits for cards that are to drop no more.
 const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
@@ -68,6 +71,10 @@ pub(crate) struct Daemon {
     captures: Captures,
     /// Told of each SA of charon's that somebody else has deleted.
     deletions: broadcast::Sender<SaKey>,
+    /// Permits of readers whose answers are being made.
+    readers: Semaphore,
+    /// The latest text that a reader exported, while some reader holds it.
+    exported: Mutex<Option<(u64, Weak<str>)>>,
 }
 
 /// Parts of the daemon that the API reaches without the control thread.
@@ -84,13 +91,6 @@ impl Desks {
     }
 }
 
-/// Counts since the start, with the picture that they belong to.
-struct CountedPicture {
-    picture: Arc<Picture>,
-    reports: Vec<Report>,
-    totals: Totals,
-}
-
 impl Daemon {
     pub(crate) fn new(
         picture: watch::Receiver<Arc<Picture>>,
@@ -101,7 +101,19 @@ impl Daemon {
     ) -> Arc<Daemon> {
         let captures = Captures::default();
         let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
-        Arc::new(Daemon { picture, orders, asks, events, desks, captures, deletions })
+        let readers = Semaphore::new(READERS_AT_A_TIME);
+        let exported = Mutex::default();
+        Arc::new(Daemon {
+            picture,
+            orders,
+            asks,
+            events,
+            desks,
+            captures,
+            deletions,
+            readers,
+            exported,
+        })
     }
 
     /// Listens to deletions of charon's SAs by others.
@@ -158,23 +170,56 @@ impl Daemon {
         done
     }
 
-    /// Returns the workers' reports of now, and the totals since the start. A worker that has ended
-    /// ends the daemon; until then it has counted nothing.
-    async fn counted(&self) -> CountedPicture {
+    /// Returns the workers' reports of now. A worker that has ended ends the daemon; until then it
+    /// has counted nothing.
+    async fn reported(&self) -> (Arc<Picture>, Vec<Report>) {
         for _ in 0..ASKED_AGAIN {
             let mut shown = self.picture.clone();
             let picture = shown.borrow_and_update().clone();
             if let Some(reports) = picture.reports().await.unwrap_or_else(|_| Some(Vec::new())) {
-                let totals = picture.totals_with(&reports);
-                return CountedPicture { picture, reports, totals };
+                return (picture, reports);
             }
             // What was counted for the snapshot before is in the picture of the next.
             let _ = tokio::time::timeout(PICTURE_WAIT, shown.changed()).await;
         }
         let reports = self.order(|reply| Order::Count { reply }).await.unwrap_or_default();
+        (self.picture(), reports)
+    }
+
+    /// Makes something of the workers' reports of now and the totals since the start, on a thread
+    /// for blocking work: the control thread only passes messages. So many are made at a time as
+    /// [`READERS_AT_A_TIME`] says.
+    async fn counted<T: Send + 'static>(
+        &self,
+        make: impl FnOnce(CountedPicture) -> T + Send + 'static,
+    ) -> T {
+        // Nobody closes it; were it closed, more work at a time would do no harm.
+        let _turn = self.readers.acquire().await;
+        let (picture, reports) = self.reported().await;
+        let made = move || make(CountedPicture::of(picture, reports));
+        let made = tokio::task::spawn_blocking(made).await;
+        made.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()))
+    }
+
+    /// Makes the report of a scrape.
+    pub(crate) async fn metrics_report(&self) -> metrics::Report {
+        let parts = GatheredParts {
+            cards: self.cards().await,
+            endpoints: self.desks.endpoints.counts().map(crate::api::sums).unwrap_or_default(),
+            kernel_tier: self.desks.tier.report().map(kernel_tier),
+            events: self.event_counts().await,
+        };
+        let status = |picture: &Picture| status(picture, v1::Drift::default());
+        self.counted(move |counted| metrics::Report::of(status(&counted.picture), counted, parts))
+            .await
+    }
+
+    /// Returns the ports without their counters; its cost does not depend on the number of policies.
+    pub(crate) async fn port_states(&self) -> Vec<v1::Port> {
         let picture = self.picture();
-        let totals = picture.totals_with(&reports);
-        CountedPicture { picture, reports, totals }
+        // A worker that has ended ends the daemon.
+        let reports = picture.workers.brief_reports().await.unwrap_or_default();
+        ports(&picture, &reports, &Totals::default())
     }
 
     async fn apply_change(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
@@ -331,6 +376,11 @@ impl Daemon {
 
 #[cfg(test)]
 impl Daemon {
+    /// All SAs.
+    pub(crate) async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
+        self.sas().await.collect()
+    }
+
     /// Asks the key managers for an SA, as the control thread does for a worker.
     pub(crate) fn ask_for_sa(&self, asked: &dataplane::AcquireRequest, peer: &str) {
         self.desks.acquires.ask(std::time::Instant::now(), asked, peer);
@@ -361,7 +411,7 @@ impl Daemon {
 #[tonic::async_trait]
 impl Backend for Daemon {
     async fn running(&self) -> Running {
-        running(self.counted().await)
+        self.counted(CountedPicture::into_running).await
     }
 
     async fn snapshot(&self) -> Arc<Snapshot> {
@@ -387,17 +437,6 @@ impl Backend for Daemon {
         Some(removed)
     }
 
-    async fn configuration(&self) -> Arc<Validated> {
-        let picture = self.picture();
-        let settings = picture.config().clone();
-        let whole = move || picture.compiled.copied().validated().clone();
-        tokio::task::spawn_blocking(whole).await.unwrap_or(settings)
-    }
-
-    async fn key_names(&self) -> config::KeyNames {
-        self.picture().compiled.key_names()
-    }
-
     async fn now(&self) -> Now {
         let picture = self.picture();
         Now { revision: picture.revision, generation: picture.snapshot.generation() }
@@ -410,30 +449,30 @@ impl Backend for Daemon {
 
     async fn overview(&self) -> v1::Status {
         let drift = self.drift().await;
-        let counted = self.counted().await;
-        let CountedPicture { picture, reports, totals } = &counted;
-        let mut status = status(picture, drift);
-        status.connections = picture.snapshot.connections().map(crate::api::totals);
-        let ports: Vec<v1::Port> = ports(picture, reports, totals);
-        let sas = security_associations(picture, totals);
-        let picture = picture.clone();
-        let peers = crate::api::peers(&running(counted));
-        overview::fill(&picture, &mut status, &ports, &peers, &sas);
-        status
+        self.counted(move |counted| {
+            let picture = counted.picture.clone();
+            let mut status = status(&picture, drift);
+            status.connections = picture.snapshot.connections().map(crate::api::totals);
+            let (ports, sas): (_, Vec<_>) = (counted.ports(), counted.sas().collect());
+            let peers: Vec<_> = crate::api::peers(counted.into_running()).collect();
+            overview::fill(&picture, &mut status, &ports, &peers, &sas);
+            status
+        })
+        .await
     }
 
     async fn ports(&self) -> Vec<v1::Port> {
-        let CountedPicture { picture, reports, totals } = self.counted().await;
-        ports(&picture, &reports, &totals)
+        self.counted(|counted| counted.ports()).await
     }
 
-    async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        let CountedPicture { picture, totals, .. } = self.counted().await;
-        security_associations(&picture, &totals)
+    async fn sas(&self) -> EntryIter<v1::SecurityAssociation> {
+        self.counted(|counted| counted.sas()).await
     }
 
     async fn neighbours(&self) -> Vec<v1::Neighbour> {
-        neighbours(&self.picture())
+        let picture = self.picture();
+        let presented = tokio::task::spawn_blocking(move || neighbours(&picture)).await;
+        presented.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()))
     }
 
     async fn cache(&self) -> v1::Cache {
@@ -459,35 +498,36 @@ impl Backend for Daemon {
     }
 
     async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy> {
-        let CountedPicture { picture, totals, .. } = self.counted().await;
-        // Of very many policies it takes a while.
-        let order = move || policies_in_order(&picture, &totals);
-        tokio::task::spawn_blocking(order).await.unwrap_or_default()
+        self.counted(|CountedPicture { picture, totals, .. }| policies_in_order(&picture, &totals))
+            .await
     }
 
     async fn counters(&self) -> v1::Counters {
-        let CountedPicture { picture, reports, totals } = self.counted().await;
-        let kernel_tier = self.desks.tier.report().map(kernel_tier);
-        v1::Counters { kernel_tier, ..counters(&picture, &reports, &totals) }
+        let counters = self.counted(|counted| counted.counters()).await;
+        v1::Counters { kernel_tier: self.desks.tier.report().map(kernel_tier), ..counters }
     }
 
-    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
+    async fn export(&self, revision: Option<u64>) -> Option<ExportedText> {
+        // One text is made at a time, and shared while a reader holds it.
+        let mut shared = self.exported.lock().await;
         let picture = self.picture();
-        let number = revision.unwrap_or(picture.revision);
-        // Of a large configuration it takes a while.
-        let (toml, base) = if number == picture.revision {
-            let base = picture.base.to_path_buf();
-            let write = move || picture.compiled.copied().validated().effective();
-            (tokio::task::spawn_blocking(write).await.ok()?, base)
-        } else {
-            let base = picture.revisions.find(number)?.base.clone();
-            let reader = picture.revisions.reader(number)?;
-            let read = tokio::task::spawn_blocking(move || body_of(reader, number)).await.ok()?;
-            // What cannot be read is as good as gone.
-            (read.ok()?.text, base)
+        let revision = revision.unwrap_or(picture.revision);
+        let is_running = revision == picture.revision;
+        let base = match is_running {
+            true => picture.base.to_path_buf(),
+            false => picture.revisions.find(revision)?.base.clone(),
+        };
+        let known = shared.as_ref().filter(|(of, _)| *of == revision);
+        let text = match known.and_then(|(_, text)| text.upgrade()) {
+            Some(text) => text,
+            None => {
+                let text = text_of(picture, revision).await?;
+                *shared = Some((revision, Arc::downgrade(&text)));
+                text
+            }
         };
         let base_directory = base.display().to_string();
-        Some(v1::Exported { toml, revision: number, base_directory })
+        Some(ExportedText { text, revision, base_directory })
     }
 
     async fn revisions(&self) -> Vec<v1::Revision> {
@@ -650,23 +690,16 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-fn running(counted: CountedPicture) -> Running {
-    let CountedPicture { picture, reports, totals } = counted;
-    Running {
-        settings: picture.config().clone(),
-        ike_peers: picture.compiled.ike_peers().cloned().collect(),
-        cache_entries: cache_report::entries(&picture, &reports),
-        snapshot: picture.snapshot.clone(),
-        routes: picture.live.routes.clone(),
-        policies: totals.policies,
-        actions: totals.actions,
-        sas: totals.sas,
-        retired: totals.retired,
-        moves: picture.moves.clone(),
-        liveness: picture.liveness_of_peers(),
-        ike_names: picture.ike_names.clone(),
-        spis: control::Spis::Configured,
+/// Returns the text of a revision that is kept. Of a large configuration it takes a while.
+async fn text_of(picture: Arc<Picture>, revision: u64) -> Option<Arc<str>> {
+    if revision == picture.revision {
+        let write = move || picture.compiled.copied().validated().effective().into();
+        return tokio::task::spawn_blocking(write).await.ok();
     }
+    let reader = picture.revisions.reader(revision)?;
+    let read = tokio::task::spawn_blocking(move || body_of(reader, revision)).await.ok()?;
+    // A text that cannot be read is as good as gone.
+    Some(read.ok()?.text.into())
 }
 
 fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {
@@ -749,7 +782,7 @@ mod tests {
         assert_eq!(daemon.now().await.revision, 0);
         daemon.counters().await;
         daemon.security_associations().await;
-        assert!(daemon.export(None).await.unwrap().toml.contains("\"gw\""));
+        assert!(daemon.export(None).await.unwrap().text.contains("\"gw\""));
         assert!(!apply.is_finished());
         held_up.add_permits(8);
         let done = apply.await.unwrap().unwrap();

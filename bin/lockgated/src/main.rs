@@ -18,7 +18,7 @@
 //! | `save`, `config_file` | the configuration file, written and compared |
 //! | `sampling`, `look`, `liveness`, `sequence_usage`, `checksums` | what is done every second |
 //! | `sa_activity`, `sa_limits` | last packets of SAs; their limits |
-//! | `backend`, `backend_impl`, `shown`, `cached`, `api` | answers to the API |
+//! | `backend`, `backend_impl`, `counted`, `shown`, `cached`, `api` | answers to the API |
 //! | `metrics`, `events`, `notify` | reports to Prometheus, to readers of events, to systemd |
 //! | `totals` | what was counted, by names, which outlive slots |
 //! | `failure` | why it does not start |
@@ -46,6 +46,7 @@ mod config_file;
 mod confirm;
 mod connections;
 mod control_loop;
+mod counted;
 mod durable_file;
 mod endpoints;
 mod events;

@@ -1,10 +1,13 @@
 //! Counters for Prometheus, at `http://ADDRESS/metrics`; `/healthz` says whether all ports are
 //! served, `/` where to look.
 //!
-//! Each scrape shows what the API shows at that moment, so that the two never differ. Names begin
-//! with `lockgate_`, or `process_` for what all exporters have; those of counters end in `_total`.
-//! There is no password: see `[metrics] listen`.
+//! A scrape shows what the API showed at most a second ago: all scrapes of a second share one
+//! report, which threads for blocking work add up and render. Names begin with `lockgate_`, or with
+//! `process_` for what all exporters have; names of counters end in `_total`. There is no password:
+//! see `[metrics] listen`. So the cost of readers is bounded: one report a second, and connections
+//! as `connections.rs` admits them.
 
+mod connections;
 mod exposition;
 mod families;
 #[cfg(test)]
@@ -12,31 +15,35 @@ pub(crate) mod lint;
 mod process;
 #[cfg(test)]
 mod queries;
+mod shared;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::v1;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use policy::Action;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 
-use crate::backend::Backend;
+use crate::backend::Running;
+use crate::backend_impl::Daemon;
+use crate::cards::CardPicture;
+use crate::counted::CountedPicture;
+use connections::{ConnectionPlace, HEAD_TIME, OpenConnections};
 use exposition::Format;
 use process::Process;
+use shared::{SHARED_TIME, ScrapeSource, SharedScrapes, SourceFuture};
 
-/// Connections at a time; more wait.
-const MAX_CONNECTIONS: usize = 8;
 /// Longest time of a connection, from its first byte to its last.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
 /// Largest head of a request, bytes.
@@ -107,63 +114,82 @@ fn first_rules(mut groups: v1::Groups) -> v1::Groups {
     groups
 }
 
+/// Parts of a report that other threads gather.
+pub(crate) struct GatheredParts {
+    pub(crate) cards: Vec<CardPicture>,
+    pub(crate) endpoints: v1::EndpointSums,
+    pub(crate) kernel_tier: Option<v1::KernelTier>,
+    /// Number of events of each kind.
+    pub(crate) events: Vec<(&'static str, u64)>,
+}
+
 impl Report {
-    /// Asks the daemon.
-    pub(crate) async fn of(backend: &dyn Backend) -> Report {
-        let running = backend.running().await;
-        let peers = crate::api::peers(&running);
+    /// Makes a report. Its cost grows with the numbers of policies and SAs: for a thread for
+    /// blocking work.
+    pub(crate) fn of(status: v1::Status, counted: CountedPicture, parts: GatheredParts) -> Report {
+        let GatheredParts { cards, endpoints, kernel_tier, events } = parts;
+        let (ports, sas) = (counted.ports(), counted.sas().collect());
+        let counters = v1::Counters { kernel_tier, ..counted.counters() };
+        let cache = counted.cache();
+        let running = counted.into_running();
         let policies = running.snapshot.spd().policies();
-        let volume = |volume: &dataplane::counters::Volume| v1::Volume {
-            packets: volume.packets,
-            bytes: volume.bytes,
-        };
         let sums = running.actions.map(|[outbound, inbound]| v1::Volume {
             packets: outbound.packets + inbound.packets,
             bytes: outbound.bytes + inbound.bytes,
         });
-        let counted = |policy: &policy::Policy| {
-            running.policies.get(policy.name.as_str()).copied().unwrap_or_default()
-        };
+        let first = policies.iter().take(MAX_POLICIES);
         Report {
-            status: backend.status().await,
-            ports: backend.ports().await,
-            sas: backend.security_associations().await,
-            peers,
+            status,
+            ports,
+            sas,
+            peers: crate::api::peers(running.clone()).collect(),
             process: Process::read(),
-            policies: policies
-                .iter()
-                .take(MAX_POLICIES)
-                .map(|(_, policy)| {
-                    let [outbound, inbound] = counted(policy);
-                    let name = policy.name.clone();
-                    PolicyVolumes { name, outbound: volume(&outbound), inbound: volume(&inbound) }
-                })
-                .collect(),
+            policies: first.map(|(_, policy)| policy_volumes(&running, policy)).collect(),
             policy_count: policies.len(),
             groups: first_rules(crate::api::groups(&running)),
             actions: Action::NAMES.into_iter().zip(sums).collect(),
-            counters: backend.counters().await,
-            cache: backend.cache().await,
+            counters,
+            cache,
             connections: running.snapshot.connections().map(crate::api::totals).unwrap_or_default(),
-            endpoints: backend.endpoints().counts().map(crate::api::sums).unwrap_or_default(),
-            cards: crate::cards::cards(&backend.cards().await),
-            events: backend.event_counts().await,
+            endpoints,
+            cards: crate::cards::cards(&cards),
+            events,
         }
     }
+}
 
-    /// The ports that are not served, one sentence each; none: all is well.
-    fn unserved(&self) -> Vec<String> {
-        let mut faults = Vec::new();
-        for port in &self.ports {
-            let v1::Port { name, state, state_reason, queues, .. } = port;
-            if state != "up" {
-                faults.push(format!("port {name}: {state}: {state_reason}"));
-            }
-            for v1::Queue { queue, socket_refused, .. } in queues.iter().filter(|q| !q.socket) {
-                faults.push(format!("port {name}: queue {queue}: {socket_refused}"));
-            }
+fn policy_volumes(running: &Running, policy: &policy::Policy) -> PolicyVolumes {
+    let volume = |volume: dataplane::counters::Volume| v1::Volume {
+        packets: volume.packets,
+        bytes: volume.bytes,
+    };
+    let counted = running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
+    let [outbound, inbound] = counted.map(volume);
+    PolicyVolumes { name: policy.name.clone(), outbound, inbound }
+}
+
+/// Returns the ports that are not served, one sentence each; none: all is well.
+fn unserved(ports: &[v1::Port]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for port in ports {
+        let v1::Port { name, state, state_reason, queues, .. } = port;
+        if state != "up" {
+            faults.push(format!("port {name}: {state}: {state_reason}"));
         }
-        faults
+        for v1::Queue { queue, socket_refused, .. } in queues.iter().filter(|q| !q.socket) {
+            faults.push(format!("port {name}: queue {queue}: {socket_refused}"));
+        }
+    }
+    faults
+}
+
+impl ScrapeSource for Daemon {
+    fn report(self: Arc<Self>) -> SourceFuture<Report> {
+        Box::pin(async move { self.metrics_report().await })
+    }
+
+    fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>> {
+        Box::pin(async move { self.port_states().await })
     }
 }
 
@@ -177,42 +203,51 @@ const NOT_STORED: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store
 /// daemon.
 pub(crate) async fn serve(
     listen: SocketAddr,
-    backend: Arc<dyn Backend>,
+    daemon: Arc<Daemon>,
 ) -> Result<SocketAddr, ListenError> {
-    let source: Source = Arc::new(move || {
-        let backend = backend.clone();
-        Box::pin(async move { Report::of(backend.as_ref()).await })
-    });
-    serve_reports(listen, source).await
+    serve_reports(listen, daemon).await
 }
 
-/// The source of reports.
-type Source = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Report> + Send>> + Send + Sync>;
-
-async fn serve_reports(listen: SocketAddr, source: Source) -> Result<SocketAddr, ListenError> {
+async fn serve_reports<S: ScrapeSource>(
+    listen: SocketAddr,
+    source: Arc<S>,
+) -> Result<SocketAddr, ListenError> {
     let failed = |error| ListenError { listen, error };
     let listener = TcpListener::bind(listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let router = Router::new()
-        .route("/metrics", get(scrape))
-        .route("/healthz", get(health))
+        .route("/metrics", get(scrape::<S>))
+        .route("/healthz", get(health::<S>))
         .route("/", get(async || plain(StatusCode::OK, INDEX.to_owned())))
-        .with_state(source);
+        .with_state(SharedScrapes::new(source, SHARED_TIME));
     tokio::spawn(accept(listener, router));
     Ok(address)
 }
 
-async fn scrape(State(source): State<Source>, headers: HeaderMap) -> impl IntoResponse {
+async fn scrape<S: ScrapeSource>(
+    State(scrapes): State<Arc<SharedScrapes<S>>>,
+    headers: HeaderMap,
+) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let format = Format::accepted(&accept.collect::<Vec<_>>().join(","));
-    let text = source().await.into_text(format);
-    ([(header::CONTENT_TYPE, format.content_type()), NOT_STORED], text)
+    match scrapes.text(format).await {
+        Ok(text) => {
+            ([(header::CONTENT_TYPE, format.content_type()), NOT_STORED], text).into_response()
+        }
+        Err(_) => {
+            let text = "internal error: report it\n".to_owned();
+            plain(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
+        }
+    }
 }
 
-async fn health(State(source): State<Source>) -> impl IntoResponse {
-    match source().await.unserved() {
-        faults if faults.is_empty() => plain(StatusCode::OK, "ok\n".to_owned()),
-        faults => plain(StatusCode::SERVICE_UNAVAILABLE, faults.join("\n") + "\n"),
+async fn health<S: ScrapeSource>(
+    State(scrapes): State<Arc<SharedScrapes<S>>>,
+) -> impl IntoResponse {
+    let faults = scrapes.unserved().await;
+    match faults.is_empty() {
+        true => plain(StatusCode::OK, "ok\n".to_owned()),
+        false => plain(StatusCode::SERVICE_UNAVAILABLE, faults.join("\n") + "\n"),
     }
 }
 
@@ -221,26 +256,42 @@ fn plain(status: StatusCode, text: String) -> impl IntoResponse {
 }
 
 async fn accept(listener: TcpListener, router: Router) -> Infallible {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let open = OpenConnections::default();
     loop {
-        let place = places.clone().acquire_owned().await.expect("never closed");
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, source) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(_) => {
-                // Too many open files: it passes, or it is another's affair.
+                // Too many open files: the error passes, or others report it.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let mut server = hyper::server::conn::http1::Builder::new();
-            server.timer(TokioTimer::new()).keep_alive(false).max_buf_size(MAX_HEAD);
-            let connection = server.serve_connection(TokioIo::new(stream), service);
-            // What fails here is the reader's affair.
-            let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
-            drop(place);
-        });
+        // A connection that finds no place is closed.
+        if let Some((place, ended)) = open.admit(source.ip(), Instant::now()) {
+            tokio::spawn(serve_connection(stream, router.clone(), place, ended));
+        }
+    }
+}
+
+/// Serves one request of a connection. What fails here is the reader's affair.
+async fn serve_connection(
+    stream: TcpStream,
+    router: Router,
+    place: Arc<ConnectionPlace>,
+    ended: oneshot::Receiver<()>,
+) {
+    let mut server = hyper::server::conn::http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME);
+    server.keep_alive(false).max_buf_size(MAX_HEAD);
+    let answering = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        place.note_request();
+        answering.call(request)
+    });
+    let connection = server.serve_connection(TokioIo::new(stream), service);
+    tokio::select! {
+        _ = tokio::time::timeout(CONNECTION_TIME, connection) => {}
+        _ = ended => {}
     }
 }
 
@@ -248,6 +299,9 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
 pub(crate) mod tests {
     use super::lint::{labels, samples};
     use super::*;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use dataplane::DropReason;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
@@ -377,7 +431,7 @@ pub(crate) mod tests {
 
     /// The text of a scrape, in either format.
     pub(crate) fn texts(count: u64) -> [String; 2] {
-        [Format::Text, Format::OpenMetrics].map(|format| report(count).into_text(format))
+        [Format::Text, Format::OpenMetrics].map(|format| Arc::new(report(count)).text(format))
     }
 
     #[test]
@@ -447,7 +501,7 @@ pub(crate) mod tests {
         for format in [Format::Text, Format::OpenMetrics] {
             let mut report = report(3);
             report.policies[1].name = name.into();
-            let samples = samples(&report.into_text(format));
+            let samples = samples(&Arc::new(report).text(format));
             let of_policy = |sample: &&String| {
                 let labels = labels(sample).expect("checked by the lint");
                 labels.contains(&("policy".to_owned(), name.to_owned()))
@@ -491,10 +545,7 @@ pub(crate) mod tests {
         report.peers = (0..500).map(peer).collect();
         report.sas = (0..10_000).map(sa).collect();
         for format in [Format::Text, Format::OpenMetrics] {
-            let report = report.clone();
-            let start = std::time::Instant::now();
-            let text = report.into_text(format);
-            println!("{format:?}: {} bytes in {:?}", text.len(), start.elapsed());
+            let text = Arc::new(report.clone()).text(format);
             let count = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
             assert_eq!(count("lockgate_sa_packets_total{"), 10_000);
             assert_eq!(count("lockgate_peer_silent{"), 500);
@@ -573,11 +624,86 @@ pub(crate) mod tests {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
+    /// A source that counts its reports and shows the count.
+    #[derive(Default)]
+    struct CountingSource {
+        reports: AtomicU64,
+        change: Option<fn(&mut Report)>,
+    }
+
+    impl ScrapeSource for CountingSource {
+        fn report(self: Arc<Self>) -> SourceFuture<Report> {
+            let count = self.reports.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut made = report(count);
+            self.change.into_iter().for_each(|change| change(&mut made));
+            Box::pin(async { made })
+        }
+
+        fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>> {
+            let mut made = report(1);
+            self.change.into_iter().for_each(|change| change(&mut made));
+            Box::pin(async { made.ports })
+        }
+    }
+
+    const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    #[tokio::test]
+    async fn all_scrapes_of_a_second_share_one_report() {
+        let source = Arc::<CountingSource>::default();
+        // A second that does not end.
+        let scrapes = SharedScrapes::new(source.clone(), Duration::from_secs(3600));
+        let (first, second) =
+            tokio::join!(scrapes.text(Format::Text), scrapes.text(Format::OpenMetrics));
+        let first = first.unwrap();
+        for _ in 0..100 {
+            let again = scrapes.text(Format::Text).await.unwrap();
+            assert_eq!(again.as_ptr(), first.as_ptr(), "the bytes are shared");
+        }
+        assert!(second.unwrap().ends_with(b"# EOF\n"));
+        assert_eq!(source.reports.load(Ordering::Relaxed), 1);
+        // A second that is over at once.
+        let scrapes = SharedScrapes::new(source.clone(), Duration::ZERO);
+        for made in 2..5 {
+            assert_ne!(scrapes.text(Format::Text).await.unwrap(), first);
+            assert_eq!(source.reports.load(Ordering::Relaxed), made);
+        }
+        while scrapes.holds_report().await {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_out() {
+        let source = Arc::<CountingSource>::default();
+        let address = serve_reports(LOCAL, source).await.unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..3 * connections::MAX_SOURCE_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        for path in ["/healthz", "/metrics"] {
+            let answer = ask(address, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.0 200"), "{path}: {answer}");
+        }
+        // The oldest ones gave way; the others end when the time for a head is over.
+        for mut stream in silent {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        }
+    }
+
+    /// Once eight connections without a request held all places for ten seconds.
+    #[tokio::test]
+    async fn head_that_does_not_end_is_cut_off() {
+        let address = serve_reports(LOCAL, Arc::<CountingSource>::default()).await.unwrap();
+        let answer = ask(address, b"GET /metrics HTTP/1.1\r\nX: ").await;
+        assert!(!answer.contains("200 OK"), "{answer}");
+    }
+
     #[tokio::test]
     async fn only_get_is_answered_and_heads_are_bounded() {
-        let source: Source = Arc::new(|| Box::pin(async { report(1) }));
-        let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        let address = serve_reports(local, source.clone()).await.unwrap();
+        let source = Arc::<CountingSource>::default();
+        let address = serve_reports(LOCAL, source.clone()).await.unwrap();
         let answer = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -603,16 +729,9 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn health_is_200_only_while_all_ports_are_served() {
-        let local = SocketAddr::from(([127, 0, 0, 1], 0));
         let answer_of = async |change: fn(&mut Report)| {
-            let source: Source = Arc::new(move || {
-                Box::pin(async move {
-                    let mut report = report(1);
-                    change(&mut report);
-                    report
-                })
-            });
-            let address = serve_reports(local, source).await.unwrap();
+            let source = CountingSource { change: Some(change), ..CountingSource::default() };
+            let address = serve_reports(LOCAL, Arc::new(source)).await.unwrap();
             ask(address, b"GET /healthz HTTP/1.0\r\n\r\n").await
         };
         let well = answer_of(|_| ()).await;

@@ -18,7 +18,7 @@ use crate::cards::NetdevCard;
 use crate::config_file::KnownDrift;
 use crate::history::History;
 use crate::ike_names::IkeNames;
-use crate::liveness::{Liveness, PeerLiveness};
+use crate::liveness::Liveness;
 use crate::netdev::Netdev;
 use crate::revisions::Revisions;
 use crate::sa_activity::SaActivity;
@@ -104,12 +104,6 @@ impl Picture {
     /// The running configuration without its policies, which are the compiled one's.
     pub(crate) fn config(&self) -> &Arc<Validated> {
         self.compiled.settings()
-    }
-
-    /// The time at which each configured peer was heard.
-    pub(crate) fn liveness_of_peers(&self) -> HashMap<String, PeerLiveness> {
-        let peers = self.compiled.all_peers();
-        peers.map(|peer| (peer.name.clone(), self.liveness.of(&peer.name))).collect()
     }
 
     /// Refuses a change while another waits to be confirmed, and when the daemon ends.

@@ -15,7 +15,7 @@ mod lookup_order;
 mod sas;
 
 pub(crate) use lookup_order::policies_in_order;
-pub(crate) use sas::security_associations;
+pub(crate) use sas::sa_entries;
 
 use crate::assign;
 use crate::kernel_tier::TierReport;

@@ -15,8 +15,11 @@ pub mod v1 {
     tonic::include_proto!("lockgate.v1");
 }
 
+include!(concat!(env!("OUT_DIR"), "/calls.rs"));
+
 pub use connect::{ConnectError, GatewayClient, SocketPath, connect};
 pub use pages::{PAGE_ENTRIES, Page, whole};
+pub use prost::Message;
 
 /// Path of the socket on which the daemon listens if nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";
@@ -43,6 +46,15 @@ pub const MAX_STREAMS: u32 = 16;
 pub const MAX_CONNECTIONS: usize = 64;
 /// Connections at a time of one user who is not root.
 pub const MAX_USER_CONNECTIONS: usize = 16;
+/// Calls in progress at a time: this many of root, and this many of all others together.
+pub const MAX_CALLS: usize = 128;
+/// Calls in progress at a time of one user who is not root.
+pub const MAX_USER_CALLS: usize = 32;
+/// Answers at a time that are made as a whole: this many for root, and this many for all others
+/// together.
+pub const MAX_WHOLE_ANSWERS: usize = 8;
+/// Time after which the connection of a client ends that does not read its answer.
+pub const UNREAD_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 /// Time within which a new connection must send its HTTP/2 preface.
 pub const HANDSHAKE_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 /// Events that are kept for later readers.

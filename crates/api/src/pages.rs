@@ -40,6 +40,13 @@ impl Page for v1::Policies {
     }
 }
 
+impl Page for v1::Exported {
+    fn append(&mut self, next: v1::Exported) {
+        // The first piece has all the rest.
+        self.toml.push_str(&next.toml);
+    }
+}
+
 /// Reads an answer to its end, and returns its pages as one.
 ///
 /// # Errors

@@ -1,6 +1,4 @@
-//! `lockgate apply`, `confirm`, `diff`, `rollback`, `export`: the configuration that runs.
-
-use std::path::PathBuf;
+//! `lockgate apply`, `confirm`, `rollback`, `export`: the configuration that runs.
 
 use api::v1;
 use console::output::{complain, counted, print, print_json};
@@ -58,25 +56,6 @@ pub(crate) struct ConfirmArgs {
     /// Confirm only if this revision waits
     #[arg(value_name = "REV", value_parser = revision_number)]
     revision: Option<u64>,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Compare the running configuration with a file
-///
-/// Ends like diff(1): with 0 if both mean the same,
-/// 1 if they differ, 2 if they cannot be compared. Keys are compared by their fingerprints if you
-/// may change what runs (root, group lockgate-admin).
-#[derive(clap::Args)]
-pub(crate) struct DiffArgs {
-    /// The configuration, `-` for standard input; without it the file that lockgated starts with
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// The configuration, as an option instead of FILE
-    #[arg(short = 'f', long = "file", id = "file_option", value_name = "FILE")]
-    #[arg(conflicts_with = "file")]
-    option: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
     json: bool,
@@ -186,54 +165,13 @@ pub(crate) fn rollback(args: &RollbackArgs, socket: &Socket) -> Result<(), Failu
 /// Prints the running configuration.
 pub(crate) fn export(args: &ExportArgs, socket: &Socket) -> Result<(), Failure> {
     let request = v1::ExportRequest { revision: args.revision };
-    let exported = Ask::new(socket)?.call(async |client| client.export(request).await)?;
+    let exported =
+        Ask::new(socket)?.call(async |client| api::whole(client.export(request).await?).await)?;
     match args.json {
         true => print_json(&exported),
         false => print(&exported.toml),
     }?;
     Ok(())
-}
-
-/// Compares and prints the differences; fails with [`Failure::Bad`] if there are any.
-pub(crate) fn diff(args: &DiffArgs, socket: &Socket) -> Result<(), Failure> {
-    let trouble = |failure| Failure::Trouble(Box::new(failure));
-    let found = compare(args, socket).map_err(trouble)?;
-    let printed = match args.json {
-        true => print_json(&found),
-        false => {
-            complain(if found.ok { "" } else { found.rendered.as_str() });
-            if found.ok && !found.keys_compared {
-                let group = api::ADMIN_GROUP;
-                complain(&format!("note: keys were not compared: be root or in group {group}\n"));
-            }
-            let differences = found.differences.iter().map(lines);
-            print(&differences.chain(found.key_changes.iter().map(keys)).collect::<String>())
-        }
-    };
-    printed.map_err(Failure::from).map_err(trouble)?;
-    match found {
-        found if !found.ok => Err(Failure::Trouble(Box::new(Failure::Bad))),
-        found if found.differences.is_empty() && found.key_changes.is_empty() => Ok(()),
-        _ => Err(Failure::Bad),
-    }
-}
-
-fn compare(args: &DiffArgs, socket: &Socket) -> Result<v1::Differences, Failure> {
-    // A file that cannot be read is told without a daemon.
-    let named = args.file.as_ref().or(args.option.as_ref());
-    let document = named.map(|file| Document::read(&Input::of(file))).transpose()?;
-    let mut ask = Ask::new(socket)?;
-    let document = match document {
-        Some(document) => document,
-        None => {
-            let request = v1::ShowRequest::default();
-            let status = ask.call(async |client| client.show_status(request).await)?;
-            Document::read(&Input::File(status.config_file.into()))?
-        }
-    };
-    let Document { text, file, base_directory } = document;
-    let request = v1::DiffRequest { text, file, base_directory };
-    ask.call(async |client| client.diff(request).await)
 }
 
 /// A configuration file as it is sent.
@@ -308,7 +246,7 @@ fn summary(applied: &v1::Applied) -> String {
 }
 
 /// A peer with other keys, and a line for each key that goes or comes.
-fn keys(found: &v1::KeyChange) -> String {
+pub(super) fn keys(found: &v1::KeyChange) -> String {
     let line = |sign: char| {
         move |key: &v1::KeyName| {
             let v1::KeyName { direction, spi, fingerprint } = key;
@@ -348,7 +286,7 @@ pub(super) fn milliseconds(microseconds: u64) -> String {
 }
 
 /// A difference in one line.
-fn headline(found: &v1::Difference) -> String {
+pub(super) fn headline(found: &v1::Difference) -> String {
     let sign = match found.change.as_str() {
         "added" => '+',
         "removed" => '-',
@@ -356,18 +294,6 @@ fn headline(found: &v1::Difference) -> String {
     };
     let name = if found.name.is_empty() { "" } else { &format!(" {}", found.name) };
     format!("{sign} {}{name}\n", found.what)
-}
-
-/// A difference with the lines that are only on one side.
-fn lines(found: &v1::Difference) -> String {
-    let (before, after): (Vec<&str>, Vec<&str>) =
-        (found.before.lines().collect(), found.after.lines().collect());
-    let only = |side: &[&str], other: &[&str], sign: char| -> String {
-        let own = side.iter().filter(|line| !other.contains(line) && !line.is_empty());
-        own.map(|line| format!("    {sign} {line}\n")).collect()
-    };
-    let (gone, new) = (only(&before, &after, '-'), only(&after, &before, '+'));
-    format!("{}{gone}{new}", headline(found))
 }
 
 #[cfg(test)]
@@ -382,16 +308,6 @@ mod tests {
             before: before.into(),
             after: after.into(),
         }
-    }
-
-    #[test]
-    fn a_difference_shows_only_the_lines_that_differ() {
-        let changed = difference("changed", "name = 1\npriority = 1\n", "name = 1\npriority = 2\n");
-        assert_eq!(lines(&changed), "~ policy dns\n    - priority = 1\n    + priority = 2\n");
-        let added = difference("added", "", "[[policy]]\nname = 1\n");
-        assert_eq!(lines(&added), "+ policy dns\n    + [[policy]]\n    + name = 1\n");
-        let removed = difference("removed", "name = 1\n", "");
-        assert_eq!(lines(&removed), "- policy dns\n    - name = 1\n");
     }
 
     #[test]

@@ -151,7 +151,7 @@ pub(crate) fn run_set(args: &SetArgs, socket: &Socket) -> Result<(), Failure> {
 fn change(edit: &GroupEdit, how: &ChangeOptions, socket: &Socket) -> Result<(), Failure> {
     let mut ask = Ask::new(socket)?;
     let request = v1::ExportRequest::default();
-    let running = ask.call(async |client| client.export(request).await)?;
+    let running = ask.call(async |client| api::whole(client.export(request).await?).await)?;
     let v1::Exported { toml, revision, base_directory } = running;
     let file = format!("revision {revision} with the change");
     let text = with_group_edit(&toml, &file, edit).map_err(Failure::from)?;

@@ -19,6 +19,12 @@ use wire::{Address, Flow, Upper, Vni};
 
 use crate::common::Place;
 
+/// Running configuration.
+pub(crate) const RUNNING: &str = "\
+[node]\nname = \"gw-a\"\n[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n\
+[[policy]]\nname = \"dns\"\naction = \"discard\"\nlocal = [\"any\"]\nremote = [\"any\"]\n\
+priority = 1\n";
+
 /// A stand-in for the daemon, which remembers the requests.
 #[derive(Clone, Default)]
 pub(crate) struct Fake {
@@ -353,30 +359,12 @@ impl Gateway for Fake {
         answer(answered)
     }
 
-    async fn export(&self, _: Request<v1::ExportRequest>) -> Answer<v1::Exported> {
-        let toml = "[node]\nname = \"gw-a\"\n".into();
-        answer(v1::Exported { toml, ..v1::Exported::default() })
-    }
+    type ExportStream = Pages<v1::Exported>;
 
-    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
-        let text = request.into_inner().text;
-        let mut found =
-            v1::Differences { ok: true, keys_compared: text != "reader", ..Default::default() };
-        if text.contains("keys") {
-            let (direction, spi) = ("out".into(), "0x00001001".into());
-            let key = v1::KeyName { direction, spi, fingerprint: "0123456789abcdef".into() };
-            let (peer, added) = ("berlin".into(), vec![key]);
-            found.key_changes = vec![v1::KeyChange { peer, added, ..Default::default() }];
-        }
-        if text.contains("other") {
-            let (change, what, name) = ("changed".into(), "policy".into(), "dns".into());
-            let (before, after) = ("priority = 1".into(), "priority = 2".into());
-            found.differences = vec![v1::Difference { change, what, name, before, after }];
-        }
-        if text.contains("bad") {
-            (found.ok, found.rendered) = (false, "new.toml:1:1: not good\n".into());
-        }
-        answer(found)
+    async fn export(&self, _: Request<v1::ExportRequest>) -> Answer<Self::ExportStream> {
+        let (first, rest) = RUNNING.split_at(20);
+        let piece = |toml: &str| v1::Exported { toml: toml.into(), ..v1::Exported::default() };
+        in_pages([v1::Exported { revision: 4, ..piece(first) }, piece(rest)])
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
@@ -394,6 +382,18 @@ impl Gateway for Fake {
             applied.saved_to = "/etc/x.toml".into();
         }
         match request.text.as_str() {
+            text if text.ends_with("# keys\n") => {
+                let (direction, spi) = ("out".into(), "0x00001001".into());
+                let key = v1::KeyName { direction, spi, fingerprint: "0123456789abcdef".into() };
+                let (peer, added) = ("berlin".into(), vec![key]);
+                applied.key_changes = vec![v1::KeyChange { peer, added, ..Default::default() }];
+            }
+            text if text.ends_with("# busy\n") => {
+                (applied.ok, applied.refused) = (false, "revision 5 waits".into());
+            }
+            text if text.ends_with("# lost\n") => {
+                (applied.ok, applied.rendered) = (false, "berlin.keys: is not there\n".into());
+            }
             "full" => applied.not_saved = "not saved: no space".into(),
             "bad" => (applied.ok, applied.rendered) = (false, "new.toml:1:1: not good\n".into()),
             "unfit" => (applied.ok, applied.refused) = (false, "eth9 is not there".into()),

@@ -8,6 +8,7 @@ use policy::Direction;
 use tonic::Status;
 use zeroize::Zeroizing;
 
+use crate::backend::EntryIter;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 
 /// Reads SAs to put. Their keys are wiped when they are no longer needed.
@@ -158,22 +159,21 @@ fn number(text: &str) -> Option<u32> {
     plain.then(|| u32::from_str_radix(digits, radix).ok()).flatten()
 }
 
-/// Returns the SAs of a peer or an SPI, all if none is named.
+/// Returns the SAs of a peer or an SPI.
 ///
 /// # Errors
 /// `NotFound`.
 pub(super) fn named(
-    mut sas: Vec<v1::SecurityAssociation>,
-    name: Option<&str>,
+    sas: EntryIter<v1::SecurityAssociation>,
+    name: &str,
 ) -> Result<Vec<v1::SecurityAssociation>, Status> {
-    let Some(name) = name else { return Ok(sas) };
     let spi = number(name).map(|spi| format!("{spi:#010x}"));
-    sas.retain(|sa| sa.peer == name || Some(&sa.spi) == spi.as_ref());
-    match sas.is_empty() {
+    let found: Vec<_> = sas.filter(|sa| sa.peer == name || Some(&sa.spi) == spi.as_ref()).collect();
+    match found.is_empty() {
         true => Err(Status::not_found(format!(
             "there is no SA of a peer \"{name}\", nor one with such an SPI"
         ))),
-        false => Ok(sas),
+        false => Ok(found),
     }
 }
 
@@ -206,11 +206,10 @@ mod tests {
         // The last peer has a name that is a number.
         let all = [sa("a", "0x00001001"), sa("b", "0x00001002"), sa("4098", "0x00001003")];
         let found = |name: &str| {
-            let found = named(all.to_vec(), Some(name)).unwrap_or_default();
+            let found = named(Box::new(all.clone().into_iter()), name).unwrap_or_default();
             let place = |one: &v1::SecurityAssociation| all.iter().position(|sa| sa == one);
             found.iter().filter_map(place).collect::<Vec<_>>()
         };
-        assert_eq!(named(all.to_vec(), None).unwrap(), all);
         for (name, places) in [
             ("a", &[0][..]),
             ("0x1001", &[0]),
@@ -225,7 +224,7 @@ mod tests {
         for name in ["", "c", "0x", "1001", "0x1004", "+0x1001", "0x100000001001"] {
             assert_eq!(found(name), [0; 0], "{name}");
         }
-        let refused = named(all.to_vec(), Some("0x1004")).unwrap_err();
+        let refused = named(Box::new(all.clone().into_iter()), "0x1004").unwrap_err();
         assert_eq!(refused.code(), tonic::Code::NotFound);
     }
 

@@ -1,93 +1,65 @@
-//! Limits the size of requests by call and user. A request is read into memory before its call is
-//! looked at, so its size is bounded here, in front of the calls:
-//!
-//! | call | from those who may change | from others |
-//! |---|---|---|
-//! | Apply | a whole configuration | [`MAX_SMALL_REQUEST_BYTES`]: it is refused anyway |
-//! | ChangePolicies | the same | the same |
-//! | ChangeEndpoints | batch by batch, each as large | the same |
-//! | Diff | a whole configuration | the same, one at a time |
-//! | all others | [`MAX_SMALL_REQUEST_BYTES`] | the same |
+//! Limits the number of calls in progress by user ([`CallBudget`]), whole answers ([`AnswerTurns`])
+//! and the size of requests by call and user ([`CALL_LIMITS`](super::call_limits::CALL_LIMITS)). A
+//! request is read into memory before its call is looked at, so its size is bounded here, in front
+//! of the calls.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use api::{ADMIN_GROUP, MAX_SMALL_REQUEST_BYTES};
 use http_body_util::{BodyExt, Limited};
-use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
+use super::call_limits::{AnswerKind, AnswerTurns, RequestSize, limit_of};
+use super::calls::{CallBudget, WatchedBody};
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
 
-/// The end of a call's path.
-const APPLY: &str = "/Apply";
-const DIFF: &str = "/Diff";
-const CHANGE_POLICIES: &str = "/ChangePolicies";
-const CHANGE_ENDPOINTS: &str = "/ChangeEndpoints";
-
-/// The limits, to be laid around the service.
-pub(super) fn layer() -> Limits {
-    Limits { comparing: Arc::new(Semaphore::new(1)) }
+/// Returns the limits, to be laid around the service.
+pub(super) fn layer() -> RequestLimits {
+    RequestLimits(CallBudget::default(), AnswerTurns::default())
 }
 
-/// See [`layer`].
+/// Layer of [`LimitedService`].
 #[derive(Clone)]
-pub(super) struct Limits {
-    /// Permits of readers that compare configurations and may not change anything.
-    comparing: Arc<Semaphore>,
-}
+pub(super) struct RequestLimits(CallBudget, AnswerTurns);
 
-impl<S> Layer<S> for Limits {
-    type Service = Limit<S>;
+impl<S> Layer<S> for RequestLimits {
+    type Service = LimitedService<S>;
 
-    fn layer(&self, inner: S) -> Limit<S> {
-        Limit { inner, comparing: self.comparing.clone() }
+    fn layer(&self, inner: S) -> LimitedService<S> {
+        LimitedService { inner, budget: self.0.clone(), turns: self.1.clone() }
     }
 }
 
-/// A service behind the limits.
+/// Service behind the limits.
 #[derive(Clone)]
-pub(super) struct Limit<S> {
+pub(super) struct LimitedService<S> {
     inner: S,
-    comparing: Arc<Semaphore>,
+    budget: CallBudget,
+    turns: AnswerTurns,
 }
 
-/// The size that a request may have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Size {
-    Small,
-    /// The size of a configuration.
-    Large,
-    /// The size of a configuration, while no other such request is in progress.
-    LargeInTurn,
-}
-
-/// Returns the size that a request to `path` may have.
-fn size(path: &str, may_change: impl FnOnce() -> bool) -> Size {
-    let changes =
-        [APPLY, CHANGE_POLICIES, CHANGE_ENDPOINTS].iter().any(|call| path.ends_with(call));
-    let diff = path.ends_with(DIFF);
-    match (changes || diff) && may_change() {
-        true => Size::Large,
-        false if diff => Size::LargeInTurn,
-        false => Size::Small,
+/// Returns the largest size of a request to `path`.
+fn size(path: &str, may_change: impl FnOnce() -> bool) -> RequestSize {
+    match limit_of(path) {
+        Some(limit) if limit.request == RequestSize::Large && may_change() => RequestSize::Large,
+        _ => RequestSize::Small,
     }
 }
 
-impl<S, B> Service<Request<Body>> for Limit<S>
+impl<S, B> Service<Request<Body>> for LimitedService<S>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
     B: Default + Send + 'static,
 {
-    type Response = S::Response;
+    type Response = Response<WatchedBody<B>>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -95,36 +67,45 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let connection = request.extensions().get::<ConnectionInfo>();
-        if let Some(refusal) = connection.and_then(|connection| connection.refusal) {
-            let status = Status::resource_exhausted(refusal.to_string());
-            return Box::pin(async move { Ok(status.into_http()) });
-        }
+        let peer = Peer::of(connection);
+        let refusal = connection.and_then(|connection| connection.refusal);
+        let admitted = match refusal {
+            Some(refusal) => Err(refusal.to_string()),
+            None => self.budget.admit(peer.map(|peer| peer.uid.0)),
+        };
+        let permit = match admitted {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                let refused = Status::resource_exhausted(refusal).into_http();
+                return Box::pin(async move { Ok(refused.map(WatchedBody::unwatched)) });
+            }
+        };
+        let end = connection.map(|connection| connection.end.clone());
         // The one that is ready is used; its copy has to become so.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
-        let peer = Peer::of(connection);
         let may_change = || peer.is_some_and(Peer::may_change);
-        match size(request.uri().path(), may_change) {
-            Size::Large => Box::pin(inner.call(request)),
-            Size::Small => {
-                let limited = |body| {
-                    Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES).map_err(too_large))
-                };
-                Box::pin(inner.call(request.map(limited)))
-            }
-            Size::LargeInTurn => {
-                let comparing = self.comparing.clone();
-                Box::pin(async move {
-                    // Nobody closes it; were it closed, a comparison more would do no harm.
-                    let _turn = comparing.acquire().await;
-                    inner.call(request).await
-                })
-            }
-        }
+        let request = match size(request.uri().path(), may_change) {
+            RequestSize::Large => request,
+            RequestSize::Small => request.map(|body| {
+                Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES).map_err(too_large))
+            }),
+        };
+        let limit = limit_of(request.uri().path());
+        let is_whole = limit.is_some_and(|limit| limit.answer == AnswerKind::Whole);
+        let turns = Some(self.turns.clone()).filter(|_| is_whole);
+        Box::pin(async move {
+            let turn = match turns {
+                Some(turns) => Some(turns.take(peer.map(|peer| peer.uid.0)).await),
+                None => None,
+            };
+            let answer = inner.call(request).await?;
+            Ok(answer.map(|body| WatchedBody::new(body, (permit, turn), end)))
+        })
     }
 }
 
-/// The refusal of a request that goes beyond [`Size::Small`].
+/// The refusal of a request that goes beyond [`RequestSize::Small`].
 fn too_large(_: Box<dyn std::error::Error + Send + Sync>) -> Status {
     Status::resource_exhausted(format!(
         "the request is larger than {MAX_SMALL_REQUEST_BYTES} bytes; only configurations and \
@@ -137,15 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_configurations_are_large_and_only_admins_send_them_at_once() {
+    fn only_administrators_send_large_requests() {
         let of =
             |call: &str, may_change| size(&format!("/lockgate.v1.Gateway{call}"), || may_change);
-        assert_eq!((of("/Apply", true), of("/Apply", false)), (Size::Large, Size::Small));
-        assert_eq!(of("/ChangePolicies", true), Size::Large);
-        assert_eq!(of("/ChangePolicies", false), Size::Small);
-        assert_eq!(of("/ChangeEndpoints", true), Size::Large);
-        assert_eq!(of("/ChangeEndpoints", false), Size::Small);
-        assert_eq!((of("/Diff", true), of("/Diff", false)), (Size::Large, Size::LargeInTurn));
-        assert_eq!((of("/Explain", true), of("/ShowPorts", false)), (Size::Small, Size::Small));
+        for call in ["/Apply", "/ChangePolicies", "/ChangeEndpoints"] {
+            assert_eq!(of(call, true), RequestSize::Large, "{call}");
+            assert_eq!(of(call, false), RequestSize::Small, "{call}");
+        }
+        for call in ["/Explain", "/ShowPorts", "/Nothing"] {
+            assert_eq!(of(call, true), RequestSize::Small, "{call}");
+        }
     }
 }

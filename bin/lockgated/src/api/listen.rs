@@ -4,12 +4,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use api::{DEFAULT_SOCKET, HANDSHAKE_TIME, READ_GROUP};
 use nix::unistd::Group;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
@@ -204,6 +206,10 @@ pub(crate) struct Connection {
     /// Time by which the first bytes must have come; for a refused connection, the time when it
     /// ends.
     deadline: Pin<Box<Sleep>>,
+    end: Arc<Notify>,
+    /// Ready when `end` is notified.
+    ended: Pin<Box<dyn Future<Output = ()> + Send>>,
+    is_ended: bool,
 }
 
 /// The client's first bytes: HTTP/2's preface and the head of its settings (RFC 9113 §3.4).
@@ -212,7 +218,16 @@ const GREETING_BYTES: usize = 24 + 9;
 impl Connection {
     fn new(stream: UnixStream, number: ConnectionNumber, permit: Permit) -> Connection {
         let deadline = Box::pin(tokio::time::sleep(HANDSHAKE_TIME));
-        Connection { stream, number, permit, came: 0, deadline }
+        let end = Arc::<Notify>::default();
+        let notified = end.clone();
+        let ended = Box::pin(async move { notified.notified().await });
+        Connection { stream, number, permit, came: 0, deadline, end, ended, is_ended: false }
+    }
+
+    /// Ends a connection whose client does not read.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        self.is_ended = self.is_ended || self.ended.as_mut().poll(context).is_ready();
+        if self.is_ended { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 
     /// Ends a connection that has not greeted in time.
@@ -234,6 +249,8 @@ pub(crate) struct ConnectionInfo {
     pub(crate) number: ConnectionNumber,
     /// The reason if it gets no answers.
     pub(super) refusal: Option<Refusal>,
+    /// Ends the connection.
+    pub(super) end: Arc<Notify>,
 }
 
 impl Connected for Connection {
@@ -241,7 +258,7 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> ConnectionInfo {
         let (socket, refusal) = (self.stream.connect_info(), self.permit.refusal());
-        ConnectionInfo { socket, number: self.number, refusal }
+        ConnectionInfo { socket, number: self.number, refusal, end: self.end.clone() }
     }
 }
 
@@ -251,6 +268,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.poll_end(context)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         let more = buffer.filled().len() - before;

@@ -2,21 +2,25 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use api::v1;
+use api::{Message, v1};
 use config::validated::{self, Peer, PeerPlace};
-use config::{ConfigErrors, Diagnostic, Difference, KeyChange, KeyName, Severity, service_text};
+use config::{Diagnostic, Difference, KeyChange, KeyName, Severity, service_text};
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
 use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Tunnel};
 use policy::selector::protocol_text;
-use policy::{Action, Direction, Policy, PortRange, SaSetId};
+use policy::{Action, Direction, Policy, PolicyIndex, PortRange, SaSetId};
 use wire::{Address, Flow, Upper, Vni};
 
-use crate::backend::{ChangeError, ChangeReport, Intent, Now, Running, WaitingChange};
+use super::pages::{PAGE_BYTES, PageEntry};
+use crate::backend::{
+    ChangeError, ChangeReport, EntryIter, ExportedText, Intent, Now, Running, WaitingChange,
+};
 use crate::clock;
 use crate::liveness::PeerLiveness;
 use crate::shown::{in_front, short};
@@ -35,52 +39,64 @@ pub(super) fn action_volumes(
     sums.skip(places.start).take(places.len()).map(one).collect()
 }
 
-/// Presents the policies in order of precedence, with their counters.
-pub(super) fn policies(running: &Running) -> Vec<v1::Policy> {
+/// Slots of the policies in order of precedence.
+pub(super) type PolicyOrder = Arc<[PolicyIndex]>;
+
+/// Returns the order of a snapshot's policies. Cost: they are sorted.
+pub(super) fn policy_order(snapshot: &Snapshot) -> PolicyOrder {
+    snapshot.spd().policies().into_iter().map(|(index, _)| index).collect()
+}
+
+/// Presents the policies in an order, with their counters.
+pub(super) fn policies(running: Running, order: PolicyOrder) -> EntryIter<v1::Policy> {
+    let count = order.len();
+    Box::new((0..count).map(move |place| policy(&running, order[place])))
+}
+
+fn policy(running: &Running, index: PolicyIndex) -> v1::Policy {
     let snapshot = &*running.snapshot;
-    let peers: HashMap<SaSetId, &str> =
-        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
-    let one = |policy: &Policy| {
-        let [outbound, inbound] =
-            running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
-        let (action, peer) = match policy.action {
-            Action::Protect(set) => ("PROTECT", peers.get(&set).map(|peer| (*peer).to_owned())),
-            Action::Bypass => ("BYPASS", None),
-            Action::Discard => ("DISCARD", None),
-            Action::Permit(_) => ("PERMIT", None),
-            Action::Reflect(_) => ("REFLECT", None),
-            Action::Deny(_) | Action::NoRule(_) => ("DENY", None),
-        };
-        let direction = match policy.only {
-            None => "both",
-            Some(Direction::Inbound) => "inbound",
-            Some(Direction::Outbound) => "outbound",
-        };
-        let selector = &policy.selector;
-        let texts = |ports: &[PortRange]| -> Vec<String> {
-            ports.iter().map(PortRange::to_string).collect()
-        };
-        let [local_ports, remote_ports] = selector.upper.ports().unwrap_or_default().map(texts);
-        let icmp = selector.upper.messages().iter().map(ToString::to_string).collect();
-        v1::Policy {
-            id: policy.id.0,
-            name: policy.name.clone(),
-            action: action.into(),
-            peer,
-            priority: policy.priority,
-            direction: direction.into(),
-            local: validated::addresses(&selector.local),
-            remote: validated::addresses(&selector.remote),
-            protocol: protocol_text(selector.protocol),
-            local_ports,
-            remote_ports,
-            icmp,
-            outbound: Some(volume(outbound)),
-            inbound: Some(volume(inbound)),
-            ports: ingress(snapshot, policy),
-        }
+    let policy = snapshot.spd().policy(index);
+    let [outbound, inbound] =
+        running.policies.get(policy.name.as_str()).copied().unwrap_or_default();
+    let peer = |set: SaSetId| {
+        let set = snapshot.sad().places().get(set).map(|place| snapshot.set(place));
+        set.map(|set| set.peer.clone())
     };
-    snapshot.spd().policies().into_iter().map(|(_, policy)| one(policy)).collect()
+    let (action, peer) = match policy.action {
+        Action::Protect(set) => ("PROTECT", peer(set)),
+        Action::Bypass => ("BYPASS", None),
+        Action::Discard => ("DISCARD", None),
+        Action::Permit(_) => ("PERMIT", None),
+        Action::Reflect(_) => ("REFLECT", None),
+        Action::Deny(_) | Action::NoRule(_) => ("DENY", None),
+    };
+    let direction = match policy.only {
+        None => "both",
+        Some(Direction::Inbound) => "inbound",
+        Some(Direction::Outbound) => "outbound",
+    };
+    let selector = &policy.selector;
+    let texts =
+        |ports: &[PortRange]| -> Vec<String> { ports.iter().map(PortRange::to_string).collect() };
+    let [local_ports, remote_ports] = selector.upper.ports().unwrap_or_default().map(texts);
+    let icmp = selector.upper.messages().iter().map(ToString::to_string).collect();
+    v1::Policy {
+        id: policy.id.0,
+        name: policy.name.clone(),
+        action: action.into(),
+        peer,
+        priority: policy.priority,
+        direction: direction.into(),
+        local: validated::addresses(&selector.local),
+        remote: validated::addresses(&selector.remote),
+        protocol: protocol_text(selector.protocol),
+        local_ports,
+        remote_ports,
+        icmp,
+        outbound: Some(volume(outbound)),
+        inbound: Some(volume(inbound)),
+        ports: ingress(snapshot, policy),
+    }
 }
 
 /// Names of the ports that a policy speaks of; none: of any.
@@ -102,12 +118,34 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
     entries.collect()
 }
 
+/// Returns the pieces of a configuration.
+pub(super) fn exported(exported: ExportedText) -> EntryIter<v1::Exported> {
+    let ExportedText { text, revision, base_directory } = exported;
+    let mut first = Some(v1::Exported { toml: String::new(), revision, base_directory });
+    let mut at = 0;
+    Box::new(std::iter::from_fn(move || {
+        let rest = text.get(at..).filter(|rest| !rest.is_empty() || first.is_some())?;
+        let piece = &rest[..rest.floor_char_boundary(PAGE_BYTES)];
+        at += piece.len();
+        Some(v1::Exported { toml: piece.into(), ..first.take().unwrap_or_default() })
+    }))
+}
+
 /// An entry of `show placement`.
 pub(super) enum Placed {
     /// A rule of a group.
     Rule(v1::PlacedRule),
     /// A policy.
     Policy(v1::PlacedPolicy),
+}
+
+impl PageEntry for Placed {
+    fn bytes(&self) -> usize {
+        match self {
+            Placed::Rule(rule) => rule.encoded_len(),
+            Placed::Policy(policy) => policy.encoded_len(),
+        }
+    }
 }
 
 /// A page of `show placement`.
@@ -122,73 +160,119 @@ pub(super) fn placement(cards: Vec<v1::Card>, placed: Vec<Placed>) -> v1::Placem
     page
 }
 
-/// The peers with the state of their SAs.
-pub(crate) fn peers(running: &Running) -> Vec<v1::Peer> {
-    let snapshot = &*running.snapshot;
-    let (users, volumes) = (users(snapshot), volumes(running));
-    // Looked through once: a hub has as many SAs as peers.
-    let mut opening: HashMap<SaSetId, (u32, &InboundSa)> = HashMap::new();
-    for sa in snapshot.inbound() {
-        opening.entry(sa.set).and_modify(|(count, _)| *count += 1).or_insert((1, sa));
-    }
-    let sets = snapshot.sets().map(|(place, set)| (set.peer.as_str(), (place, set)));
-    let sets: HashMap<&str, (SetIndex, &SaSet)> = sets.collect();
+/// Returns the peers with the state of their SAs.
+pub(crate) fn peers(running: Running) -> EntryIter<v1::Peer> {
+    let facts = peer_facts(&running);
     let now_ns = clock::now_ns();
-    let one = |peer: &Peer| {
-        let [sealed, opened] = volumes.get(peer.name.as_str()).copied().unwrap_or_default();
-        let set = sets.get(peer.name.as_str());
-        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let opening = set.and_then(|(_, set)| opening.get(&set.id));
-        let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
-        let ends = (set.map(|(_, set)| *set), opening.map(|(_, sa)| *sa));
-        let (now_between, port) = current_ends(snapshot, ends, peer);
-        let route = route_to(snapshot, now_between.remote);
-        let PeerLiveness { last_received, silent_since, sent_since } =
-            running.liveness.get(&peer.name).copied().unwrap_or_default();
-        let sizes = set.map(|(place, _)| snapshot.set_sizes(*place, now_ns));
-        let learned = set.and_then(|(_, set)| set.path_mtu.as_ref()?.learned(now_ns));
-        let learned = learned.filter(|learned| sizes.is_some_and(|of| of.outer == learned.mtu));
-        let state = peer_state(snapshot, set.map(|(_, set)| *set), route.is_some());
-        v1::Peer {
-            name: peer.name.clone(),
-            local: tunnel.local.to_string(),
-            remote: tunnel.remote.to_string(),
-            suite: peer.suite.to_string(),
-            keys: peer.keys.to_string(),
-            state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
-            route: route.unwrap_or_default(),
-            inner_mtu: sizes.map_or(0, |sizes| sizes.whole),
-            outbound_sas: set.map_or(0, |(_, set)| count(set.outbound.len())),
-            inbound_sas: opening.map_or(0, |(count, _)| *count),
-            sealed: Some(volume(sealed)),
-            opened: Some(volume(opened)),
-            policies: set.and_then(|(_, set)| users.get(&set.id).copied()).unwrap_or(0),
-            mode: mode.name().into(),
-            encapsulation: in_front(&peer.encapsulation).into(),
-            remote_port: udp.map(|ports| ports.remote.into()),
-            current_remote: now_between.remote.to_string(),
-            current_remote_port: port.map(u32::from),
-            current_local: now_between.local.to_string(),
-            moves_to: validated::addresses(&peer.moves.remote),
-            local_moves_to: validated::addresses(&peer.moves.local),
-            behind_nat: peer.place == PeerPlace::BehindNat,
-            moves: running.moves.get(&peer.name).copied().unwrap_or(0),
-            nat_keepalive_s: peer.nat_keepalive_s,
-            extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
-            last_received: last_received.map(wall_clock),
-            last_received_age_ms: last_received.map(|time| time.elapsed().as_millis() as u64),
-            silent: silent_since.is_some(),
-            silent_since: silent_since.map(wall_clock),
-            sent_since,
-            path_mtu: sizes.map_or(0, |sizes| sizes.outer),
-            path_mtu_age_ms: learned.map(|learned| learned.age_ms),
-            pmtu: peer.pmtu.name().into(),
-            fragment_outer: peer.fragment_outer,
-            outer: peer.outer.clone(),
-            ike: set.and_then(|(_, set)| ike_child(running, set, peer)),
+    let present = move |(place, facts): (usize, PeerFacts)| {
+        let configured = running.settings.peers.len();
+        match place.checked_sub(configured) {
+            None => peer(&running, &running.settings.peers[place], facts, now_ns),
+            Some(place) => peer(&running, &running.ike_peers[place], facts, now_ns),
         }
     };
-    running.settings.peers.iter().chain(&running.ike_peers).map(one).collect()
+    Box::new(facts.into_iter().enumerate().map(present))
+}
+
+/// Facts of a peer that are found for all peers at once.
+#[derive(Clone, Copy, Default)]
+struct PeerFacts {
+    /// Place of its SAs.
+    set: Option<SetIndex>,
+    /// Number of policies that name it.
+    policies: u32,
+    /// Packets sealed and opened, over all SAs that it has or had.
+    volumes: [Volume; 2],
+}
+
+/// Finds the facts of all peers, those that charon made behind the others.
+fn peer_facts(running: &Running) -> Vec<PeerFacts> {
+    let snapshot = &*running.snapshot;
+    let all = || running.settings.peers.iter().chain(&running.ike_peers);
+    let places: HashMap<&str, usize> =
+        all().enumerate().map(|(place, peer)| (peer.name.as_str(), place)).collect();
+    let mut facts = vec![PeerFacts::default(); all().count()];
+    let place_of = |peer: &str| places.get(peer).copied();
+    for (index, set) in snapshot.sets() {
+        if let Some(place) = place_of(&set.peer) {
+            facts[place].set = Some(index);
+        }
+    }
+    for (_, policy) in snapshot.spd().holding_policies() {
+        let Action::Protect(set) = policy.action else { continue };
+        let set = snapshot.sad().places().get(set).map(|place| snapshot.set(place));
+        if let Some(place) = set.and_then(|set| place_of(&set.peer)) {
+            facts[place].policies += 1;
+        }
+    }
+    for (peer, volumes) in &running.retired {
+        if let Some(place) = place_of(peer) {
+            facts[place].volumes = *volumes;
+        }
+    }
+    for ((direction, _, peer), volume) in &running.sas {
+        let Some(place) = place_of(peer) else { continue };
+        let [sealed, opened] = &mut facts[place].volumes;
+        let sum = if *direction == Direction::Outbound { sealed } else { opened };
+        sum.packets += volume.packets;
+        sum.bytes += volume.bytes;
+    }
+    facts
+}
+
+fn peer(running: &Running, peer: &Peer, facts: PeerFacts, now_ns: u64) -> v1::Peer {
+    let snapshot = &*running.snapshot;
+    let PeerFacts { set: place, policies, volumes: [sealed, opened] } = facts;
+    let set = place.map(|place| snapshot.set(place));
+    let openers = place.map_or(&[][..], |place| snapshot.sad().openers_of(place));
+    let opening = openers.iter().min().map(|sa| snapshot.inbound_sa(*sa));
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let Encapsulation { mode, tunnel, udp, .. } = peer.encapsulation;
+    let (now_between, port) = current_ends(snapshot, (set, opening), peer);
+    let route = route_to(snapshot, now_between.remote);
+    let PeerLiveness { last_received, silent_since, sent_since } = (running.liveness)(&peer.name);
+    let sizes = place.map(|place| snapshot.set_sizes(place, now_ns));
+    let learned = set.and_then(|set| set.path_mtu.as_ref()?.learned(now_ns));
+    let learned = learned.filter(|learned| sizes.is_some_and(|of| of.outer == learned.mtu));
+    let state = peer_state(snapshot, set, route.is_some());
+    v1::Peer {
+        name: peer.name.clone(),
+        local: tunnel.local.to_string(),
+        remote: tunnel.remote.to_string(),
+        suite: peer.suite.to_string(),
+        keys: peer.keys.to_string(),
+        state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
+        route: route.unwrap_or_default(),
+        inner_mtu: sizes.map_or(0, |sizes| sizes.whole),
+        outbound_sas: set.map_or(0, |set| count(set.outbound.len())),
+        inbound_sas: count(openers.len()),
+        sealed: Some(volume(sealed)),
+        opened: Some(volume(opened)),
+        policies,
+        mode: mode.name().into(),
+        encapsulation: in_front(&peer.encapsulation).into(),
+        remote_port: udp.map(|ports| ports.remote.into()),
+        current_remote: now_between.remote.to_string(),
+        current_remote_port: port.map(u32::from),
+        current_local: now_between.local.to_string(),
+        moves_to: validated::addresses(&peer.moves.remote),
+        local_moves_to: validated::addresses(&peer.moves.local),
+        behind_nat: peer.place == PeerPlace::BehindNat,
+        moves: running.moves.get(&peer.name).copied().unwrap_or(0),
+        nat_keepalive_s: peer.nat_keepalive_s,
+        extended_sequence_numbers: peer.numbers == SequenceNumbers::Extended,
+        last_received: last_received.map(wall_clock),
+        last_received_age_ms: last_received.map(|time| time.elapsed().as_millis() as u64),
+        silent: silent_since.is_some(),
+        silent_since: silent_since.map(wall_clock),
+        sent_since,
+        path_mtu: sizes.map_or(0, |sizes| sizes.outer),
+        path_mtu_age_ms: learned.map(|learned| learned.age_ms),
+        pmtu: peer.pmtu.name().into(),
+        fragment_outer: peer.fragment_outer,
+        outer: peer.outer.clone(),
+        ike: set.and_then(|set| ike_child(running, set, peer)),
+    }
 }
 
 /// Returns the child of charon's whose SA seals first for a peer.
@@ -196,31 +280,6 @@ fn ike_child(running: &Running, set: &SaSet, peer: &Peer) -> Option<v1::IkeChild
     let sa = running.snapshot.outbound_sa(*set.outbound.first()?);
     let key = (Direction::Outbound, sa.spi, peer.name.clone());
     running.ike_names.shown(&key, sa.allowance.as_ref(), crate::sa_limits::boot_clock_ns())
-}
-
-/// Returns the number of policies that name each set.
-fn users(snapshot: &Snapshot) -> HashMap<SaSetId, u32> {
-    let mut users: HashMap<SaSetId, u32> = HashMap::new();
-    for (_, policy) in snapshot.spd().holding_policies() {
-        if let Action::Protect(set) = policy.action {
-            *users.entry(set).or_default() += 1;
-        }
-    }
-    users
-}
-
-/// Returns the volumes of each peer, sealed and opened, over all SAs that it has or had.
-fn volumes(running: &Running) -> HashMap<&str, [Volume; 2]> {
-    let retired = running.retired.iter();
-    let mut volumes: HashMap<&str, [Volume; 2]> =
-        retired.map(|(peer, volumes)| (&**peer, *volumes)).collect();
-    for ((direction, _, peer), volume) in &running.sas {
-        let [sealed, opened] = volumes.entry(peer).or_default();
-        let sum = if *direction == Direction::Outbound { sealed } else { opened };
-        sum.packets += volume.packets;
-        sum.bytes += volume.bytes;
-    }
-    volumes
 }
 
 /// Returns the current ends of a peer's SAs and, with ESP in UDP, the peer's port.
@@ -423,39 +482,6 @@ pub(super) fn name_child(told: &mut Explained, running: &Running) {
     let place = behind_sa.map_or(told.lines.len(), |place| place + 1);
     told.lines.insert(place, ("child", format!("{text}, reqid {}", child.reqid)));
     told.child = Some(text);
-}
-
-/// A configuration compared with the running one.
-pub(super) struct Comparison {
-    pub(super) differences: Vec<Difference>,
-    pub(super) warnings: Vec<Diagnostic>,
-    /// Peers with other keys; `None`: keys were not compared.
-    pub(super) key_changes: Option<Vec<KeyChange>>,
-}
-
-/// Presents a comparison with the running configuration.
-pub(super) fn compared(
-    compared: Result<Comparison, ConfigErrors>,
-    revision: u64,
-) -> v1::Differences {
-    match compared {
-        Ok(Comparison { differences, warnings, key_changes }) => v1::Differences {
-            ok: true,
-            differences: differences.into_iter().map(difference).collect(),
-            problems: warnings.iter().map(problem).collect(),
-            rendered: config::render(&warnings),
-            revision,
-            keys_compared: key_changes.is_some(),
-            key_changes: key_changes.into_iter().flatten().map(key_change).collect(),
-        },
-        Err(errors) => v1::Differences {
-            ok: false,
-            problems: errors.problems.iter().map(problem).collect(),
-            rendered: config::render(&errors.problems),
-            revision,
-            ..v1::Differences::default()
-        },
-    }
 }
 
 fn key_change(found: KeyChange) -> v1::KeyChange {

@@ -1,14 +1,15 @@
 //! Serves each call: reads, or checks who asks and passes the change on.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use api::v1::gateway_server::Gateway;
-use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, v1};
+use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, Page, v1};
 use control::{DeadPort, KeyManager, Picture, Question, QuestionError, Routing};
-use dataplane::Prefix;
 use dataplane::explain::tag_unused;
-use tokio::sync::watch;
+use dataplane::{Prefix, Snapshot};
+use policy::PolicyIndex;
+use tokio::sync::{Mutex, watch};
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
 use tokio_stream::{Stream, StreamExt};
@@ -17,9 +18,10 @@ use tonic::{Request, Response, Status, Streaming};
 use super::listen::ConnectionInfo;
 use super::pages::Pages;
 use super::peer::Peer;
+use super::present::PolicyOrder;
 use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, Intent,
+    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Intent,
     PolicyChange, Save, ToConfirm,
 };
 use crate::cards::{self, placement};
@@ -32,12 +34,31 @@ pub(crate) struct Service<B> {
     backend: Arc<B>,
     /// Ends the streams when its sender is gone.
     ended: watch::Receiver<()>,
+    /// Order of the policies of the latest snapshot that a reader asked for, while an answer
+    /// holds it.
+    policy_order: Mutex<Option<SharedOrder>>,
 }
+
+/// An order of policies with its snapshot.
+type SharedOrder = (Weak<Snapshot>, Weak<[PolicyIndex]>);
 
 impl<B: Backend> Service<B> {
     /// A service; its streams end when the sender of `ended` is dropped.
     pub(crate) fn new(backend: Arc<B>, ended: watch::Receiver<()>) -> Service<B> {
-        Service { backend, ended }
+        Service { backend, ended, policy_order: Mutex::default() }
+    }
+
+    /// Returns the order of a snapshot's policies, which all answers about the snapshot share.
+    async fn policy_order(&self, snapshot: &Arc<Snapshot>) -> Result<PolicyOrder, Status> {
+        let mut shared = self.policy_order.lock().await;
+        let known = shared.as_ref().filter(|(of, _)| of.ptr_eq(&Arc::downgrade(snapshot)));
+        if let Some(order) = known.and_then(|(_, order)| order.upgrade()) {
+            return Ok(order);
+        }
+        let sorted = snapshot.clone();
+        let order = beside(move || present::policy_order(&sorted)).await?;
+        *shared = Some((Arc::downgrade(snapshot), Arc::downgrade(&order)));
+        Ok(order)
     }
 
     /// Returns the user who asks if that user may change what runs; else records an event and
@@ -63,11 +84,6 @@ impl<B: Backend> Service<B> {
 fn connection_of<T>(request: &Request<T>) -> ConnectionNumber {
     let info = request.extensions().get::<ConnectionInfo>();
     info.map_or(ConnectionNumber(0), |info| info.number)
-}
-
-/// Returns whether the client may change what runs; records no event if not.
-fn may_change<T>(request: &Request<T>) -> bool {
-    Peer::of(request.extensions().get::<ConnectionInfo>()).is_some_and(Peer::may_change)
 }
 
 /// Runs a change to its end even if whoever asked goes away.
@@ -106,8 +122,9 @@ impl<B: Backend> Gateway for Service<B> {
 
     async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<Self::ShowPeersStream> {
         let running = self.backend.running().await;
-        let peers = beside(move || present::peers(&running)).await?;
-        let peers = named(peers, "peer", request.into_inner().name, |peer| &peer.name)?;
+        let peers = beside(move || present::peers(running)).await?;
+        let name = request.into_inner().name;
+        let peers = named_entries(peers, "peer", name, |peer| &peer.name).await?;
         Ok(pages::answer(peers, self.ended.clone(), |peers| v1::Peers { peers }))
     }
 
@@ -117,8 +134,11 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowSecurityAssociationsStream> {
-        let sas = self.backend.security_associations().await;
-        let sas = associations::named(sas, request.into_inner().name.as_deref())?;
+        let mut sas = self.backend.sas().await;
+        if let Some(name) = request.into_inner().name {
+            let found = beside(move || associations::named(sas, &name)).await??;
+            sas = Box::new(found.into_iter());
+        }
         Ok(pages::answer(sas, self.ended.clone(), |sas| v1::SecurityAssociations { sas }))
     }
 
@@ -133,8 +153,9 @@ impl<B: Backend> Gateway for Service<B> {
         let host = present::host_bypasses(&running);
         let sums = present::action_volumes(&running, 0..3);
         let cache_entries = running.cache_entries.clone();
-        let policies = beside(move || present::policies(&running)).await?;
-        let policies = named(policies, "policy", name, |p| &p.name)?;
+        let order = self.policy_order(&running.snapshot).await?;
+        let policies = present::policies(running, order);
+        let policies = named_entries(policies, "policy", name, |policy| &policy.name).await?;
         let mut first = v1::Policies { policies: Vec::new(), host, cache_entries, sums };
         Ok(pages::answer(policies, self.ended.clone(), move |policies| v1::Policies {
             policies,
@@ -170,9 +191,9 @@ impl<B: Backend> Gateway for Service<B> {
             rules.retain(|rule| rule.card == name);
         }
         let rules = rules.into_iter().map(present::Placed::Rule);
-        let placed = rules.chain(policies.into_iter().map(present::Placed::Policy)).collect();
+        let placed = rules.chain(policies.into_iter().map(present::Placed::Policy));
         let mut cards = Some(cards);
-        Ok(pages::answer(placed, self.ended.clone(), move |placed| {
+        Ok(pages::answer(Box::new(placed), self.ended.clone(), move |placed| {
             present::placement(cards.take().unwrap_or_default(), placed)
         }))
     }
@@ -308,41 +329,22 @@ impl<B: Backend> Gateway for Service<B> {
         Ok(Response::new(answer))
     }
 
-    async fn export(&self, request: Request<v1::ExportRequest>) -> Answer<v1::Exported> {
+    type ExportStream = Pages<v1::Exported>;
+
+    async fn export(&self, request: Request<v1::ExportRequest>) -> Answer<Self::ExportStream> {
         let revision = request.into_inner().revision;
         let exported = self.backend.export(revision).await.ok_or_else(|| {
             let asked = revision.map_or("that revision".into(), |n| format!("revision {n}"));
             Status::not_found(format!("{asked} is not kept: see `lockgate show revisions`"))
         })?;
-        Ok(Response::new(exported))
-    }
-
-    async fn diff(&self, request: Request<v1::DiffRequest>) -> Answer<v1::Differences> {
-        // A reader who may not change anything could have any file of ours looked at.
-        let may_read_keys = may_change(&request);
-        let v1::DiffRequest { text, file, base_directory } = request.into_inner();
-        let base = may_read_keys.then(|| std::path::PathBuf::from(base_directory));
-        let base = base.filter(|base| base.is_absolute());
-        let revision = self.backend.now().await.revision;
-        let validated = self.backend.configuration().await;
-        let keys_in_use = self.backend.key_names().await;
-        // Large configurations take a while, and this thread has other things to do.
-        let compared = tokio::task::spawn_blocking(move || {
-            let parsed = match &base {
-                Some(base) => config::parse_in(&text, &file, base)?,
-                None => config::parse(&text, &file)?,
-            };
-            let differences = config::differences(&validated, &parsed.validated);
-            let Some(base) = &base else {
-                let (warnings, key_changes) = (parsed.warnings, None);
-                return Ok(present::Comparison { differences, warnings, key_changes });
-            };
-            let config::Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
-            let changes = config::key_changes(&keys_in_use, &keys.names(&validated));
-            Ok(present::Comparison { differences, warnings, key_changes: Some(changes) })
-        });
-        let compared = compared.await.map_err(|_| Status::internal("internal error: report it"))?;
-        Ok(Response::new(present::compared(compared, revision)))
+        let pieces = present::exported(exported);
+        Ok(pages::answer(pieces, self.ended.clone(), |pieces| {
+            let whole = pieces.into_iter().reduce(|mut whole, piece| {
+                whole.append(piece);
+                whole
+            });
+            whole.unwrap_or_default()
+        }))
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
@@ -583,6 +585,23 @@ fn named<T>(
         return Err(Status::not_found(format!("there is no {what} \"{name}\"")));
     }
     Ok(found)
+}
+
+/// Returns the entries of a name, all if none is given. Searches on a thread for blocking work.
+async fn named_entries<T: Send + 'static>(
+    entries: EntryIter<T>,
+    what: &'static str,
+    name: Option<String>,
+    name_of: fn(&T) -> &String,
+) -> Result<EntryIter<T>, Status> {
+    let Some(name) = name else { return Ok(entries) };
+    let wanted = name.clone();
+    let search = move || entries.filter(|entry| *name_of(entry) == wanted).collect::<Vec<T>>();
+    let found = beside(search).await?;
+    match found.is_empty() {
+        true => Err(Status::not_found(format!("there is no {what} \"{name}\""))),
+        false => Ok(Box::new(found.into_iter())),
+    }
 }
 
 /// A stream that ends when the sender of `ended` is gone.

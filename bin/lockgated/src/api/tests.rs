@@ -3,10 +3,11 @@
 mod fake;
 mod watch;
 
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::{ConnectError, GatewayClient, v1};
@@ -290,42 +291,6 @@ async fn an_explanation_is_that_of_the_file() {
 }
 
 #[tokio::test]
-async fn a_difference_is_told_by_name_and_a_mistake_by_its_place() {
-    let (directory, _, server, mut client) = lab(Duration::ZERO).await;
-    let keys = directory.0.path().join("keys");
-    std::fs::DirBuilder::new().mode(0o700).create(&keys).unwrap();
-    let [ours, _theirs] = config::generate_pair(ipsec::Suite::Aes128Gcm).unwrap();
-    config::write_key_file(&keys.join("berlin.keys"), &ours).unwrap();
-    let mut ask = async |text: String| {
-        let (file, base_directory) = ("b.toml".into(), keys.display().to_string());
-        let request = v1::DiffRequest { text, file, base_directory };
-        client.diff(request).await.unwrap().into_inner()
-    };
-    let same = ask(CONFIG.into()).await;
-    assert_eq!((same.ok, same.differences.len(), same.revision), (true, 0, 4));
-    // Root's question; whoever may not change anything has no key file looked at.
-    let may = nix::unistd::geteuid().is_root();
-    assert_eq!(same.keys_compared, may);
-    if may {
-        let [change] = same.key_changes.as_slice() else { panic!("{same:?}") };
-        assert_eq!((change.peer.as_str(), change.removed.len()), ("berlin", 0));
-        let names: Vec<&str> = change.added.iter().map(|key| key.direction.as_str()).collect();
-        assert_eq!(names, ["in", "out"]);
-        for digits in ours.split_whitespace().filter(|word| word.len() == 40) {
-            assert!(!format!("{same:?}").contains(&digits[..16]), "key material was told");
-        }
-    }
-    let other = ask(CONFIG.replace("priority = 1\n", "priority = 2\n")).await;
-    let [found] = other.differences.as_slice() else { panic!("{other:?}") };
-    assert_eq!((found.what.as_str(), found.name.as_str()), ("policy", "rest"));
-    assert!(found.before.contains("priority = 1") && found.after.contains("priority = 2"));
-    let bad = ask(CONFIG.replace("discard", "discrad")).await;
-    assert!(!bad.ok && bad.rendered.contains("b.toml:"), "{}", bad.rendered);
-    assert!(bad.problems[0].line > 10, "{bad:?}");
-    server.stop().await;
-}
-
-#[tokio::test]
 async fn a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back() {
     if !is_root("a_change_is_passed_on_with_who_asked_and_its_mistakes_come_back") {
         return;
@@ -547,16 +512,72 @@ async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_rep
     assert!(matches!(no_socket, ConnectError::NoSocket { .. }), "{no_socket}");
 }
 
+/// Once a list was made whole for each stream and kept until the client had read it.
+#[tokio::test]
+async fn unread_answers_hold_a_page_each() {
+    let (directory, fake, server, _client) = lab(Duration::ZERO).await;
+    fake.sa_count.store(10_000_000, Ordering::Relaxed);
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let mut client = api::connect(&directory.socket()).await.unwrap();
+        for _ in 0..api::MAX_STREAMS / 2 {
+            let all = v1::ShowRequest::default();
+            let mut stream = client.show_security_associations(all).await.unwrap().into_inner();
+            let page = stream.message().await.unwrap().unwrap();
+            assert!((1..=api::PAGE_ENTRIES).contains(&page.sas.len()));
+            unread.push(stream);
+        }
+    }
+    // Clients take in a few MiB a connection, of 23 bytes an entry; the server holds a page and the
+    // next entry of each answer.
+    let most = 4 * (8 << 20) / 23 + unread.len() * 3 * api::PAGE_ENTRIES;
+    let made = fake.made.load(Ordering::Relaxed) as usize;
+    assert!(made <= most, "{made} entries are made, {most} at most");
+    // The next pages come when they are read.
+    let mut rest = unread.pop().unwrap();
+    for _ in 0..200 {
+        assert!(!rest.message().await.unwrap().unwrap().sas.is_empty());
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn calls_beyond_the_limit_are_refused_and_others_go_on() {
+    let (directory, _fake, server, mut client) = lab(Duration::ZERO).await;
+    let root = nix::unistd::geteuid().is_root();
+    let most = if root { api::MAX_CALLS } else { api::MAX_USER_CALLS };
+    let follow = v1::EventsRequest { follow: true, ..v1::EventsRequest::default() };
+    let mut open = Vec::new();
+    while open.len() < most {
+        let mut other = api::connect(&directory.socket()).await.unwrap();
+        for _ in 0..(api::MAX_STREAMS as usize).min(most - open.len()) {
+            open.push(other.events(follow.clone()).await.unwrap().into_inner());
+        }
+    }
+    let refused = client.show_ports(v1::ShowRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().starts_with(&format!("too many calls: {most} ")), "{refused}");
+    open.clear();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while client.show_ports(v1::ShowRequest::default()).await.is_err() {
+        assert!(tokio::time::Instant::now() < deadline, "never room again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_request_that_carries_no_configuration_may_not_be_large() {
     let (_directory, _, server, mut client) = lab(Duration::ZERO).await;
     let refused = client.show_policies(named(&"x".repeat(100_000))).await.unwrap_err();
     assert!(refused.message().contains("larger than 65536 bytes"), "{refused}");
-    // The connection lives on, and a configuration may be larger.
-    let padded = format!("{CONFIG}{}", "# padding\n".repeat(100_000));
-    let (file, base_directory) = ("b.toml".into(), String::new());
-    let request = v1::DiffRequest { text: padded, file, base_directory };
-    assert!(client.diff(request).await.unwrap().into_inner().ok);
+    // The connection lives on.
+    client.show_policies(named("rest")).await.unwrap();
+    // Only administrators send a configuration.
+    if is_root("a_request_that_carries_no_configuration_may_not_be_large") {
+        let padded = format!("{CONFIG}{}", "# padding\n".repeat(100_000));
+        assert!(client.apply(apply_of(&padded)).await.unwrap().into_inner().ok);
+    }
     server.stop().await;
 }
 

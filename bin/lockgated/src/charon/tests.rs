@@ -527,8 +527,8 @@ async fn names_of_a_child_are_shown_with_both_of_its_sas() {
     assert_eq!(named[0], ("gw-b".into(), "net".into(), named[1].2));
     assert_eq!(named[0], named[1]);
     let running = lab.daemon.running().await;
-    let peers = crate::api::peers(&running);
-    let peer = peers.iter().find(|peer| peer.name == "a").unwrap();
+    let mut peers = crate::api::peers(running);
+    let peer = peers.find(|peer| peer.name == "a").unwrap();
     assert_eq!(peer.ike.as_ref().unwrap().child, "net");
 }
 

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use mime::Mime;
 use prometheus::TextEncoder;
@@ -244,7 +245,7 @@ impl<'a> Families<'a> {
 
 impl Report {
     /// Encodes all families.
-    pub(super) fn into_text(self, format: Format) -> String {
+    pub(super) fn text(self: &Arc<Report>, format: Format) -> String {
         let mut out = String::new();
         match format {
             Format::Text => {
@@ -254,7 +255,7 @@ impl Report {
             }
             Format::OpenMetrics => {
                 let mut registry = Registry::default();
-                registry.register_collector(Box::new(self));
+                registry.register_collector(Box::new(SharedCollector(self.clone())));
                 text::encode(&mut out, &registry).expect("a string takes all text");
             }
         }
@@ -262,9 +263,13 @@ impl Report {
     }
 }
 
-impl Collector for Report {
+/// A report for a registry, which asks for a collector of its own.
+#[derive(Debug)]
+struct SharedCollector(Arc<Report>);
+
+impl Collector for SharedCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.families().0.iter().try_for_each(|family| family.encode(&mut encoder))
+        self.0.families().0.iter().try_for_each(|family| family.encode(&mut encoder))
     }
 }
 

@@ -244,7 +244,7 @@ async fn sas_outlast_changes_of_configuration_and_end_with_their_peer() {
         assert!(sa.age_ms.unwrap() < 60_000 && sa.lifetime.is_none(), "{sa:?}");
         assert!(!sa.fingerprint.is_empty());
     }
-    assert!(lab.daemon.key_names().await["a"].is_empty());
+    assert!(lab.daemon.picture().compiled.key_names()["a"].is_empty());
     lab.apply(&format!("{}[peer.a.lifetime]\nhard_packets = 9\n", api_peer())).await;
     let shown = lab.shown().await;
     assert!(shown.len() == 2 && shown.iter().all(|sa| sa.lifetime.is_some()), "{shown:?}");

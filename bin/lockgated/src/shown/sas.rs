@@ -1,36 +1,55 @@
 //! Describes SAs in the API's messages.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 
 use api::v1;
 use control::{RefusedKey, SaOwner};
 use dataplane::DropReason;
 use ipsec::{
-    Allowance, CardSeat, CardWork, Encapsulation, InboundSa, Limit, Limits, OutboundSa,
+    Allowance, CardSeat, CardWork, Encapsulation, InboundSa, Limit, Limits, OutboundSa, SaId,
     SequenceNumbers, Spi, Used,
 };
 use policy::{Direction, SaSetId};
 
 use super::{in_front, short};
+use crate::backend::EntryIter;
 use crate::cards::NetdevCard;
 use crate::picture::Picture;
 use crate::totals::Totals;
 use crate::{sa_limits, sequence_usage};
 
-/// The SAs, the refused ones behind the others.
-pub(crate) fn security_associations(
-    picture: &Picture,
-    totals: &Totals,
-) -> Vec<v1::SecurityAssociation> {
-    let snapshot = &picture.snapshot;
-    let peers: HashMap<SaSetId, &str> =
-        snapshot.sets().map(|(_, set)| (set.id, set.peer.as_str())).collect();
-    let of = |set: SaSetId| peers.get(&set).copied().unwrap_or_default();
-    let outbound = snapshot.outbound().map(|sa| outbound(picture, totals, sa, of(sa.set)));
-    let inbound = snapshot.inbound().map(|sa| inbound(picture, totals, sa, of(sa.set)));
-    let refused = picture.compiled.refused.iter();
-    let refused = refused.filter_map(|key| refused_key(picture, totals, key));
-    outbound.chain(inbound).chain(refused).collect()
+/// Returns the SAs of a picture, the refused ones behind the others. Each is presented when the
+/// iterator reaches it.
+pub(crate) fn sa_entries(
+    picture: Arc<Picture>,
+    totals: Totals,
+) -> EntryIter<v1::SecurityAssociation> {
+    let [outbound_slots, inbound_slots] = picture.snapshot.sad().room();
+    let shown = Arc::new((picture, totals));
+    let outbounds = shown.clone();
+    let outbound = (0..outbound_slots as u32).filter_map(move |slot| {
+        let (picture, totals) = &*outbounds;
+        let sa = picture.snapshot.sad().find_outbound(SaId(slot))?;
+        Some(outbound(picture, totals, sa, peer_of(picture, sa.set)))
+    });
+    let inbounds = shown.clone();
+    let inbound = (0..inbound_slots as u32).filter_map(move |slot| {
+        let (picture, totals) = &*inbounds;
+        let sa = picture.snapshot.sad().find_inbound(SaId(slot))?;
+        Some(inbound(picture, totals, sa, peer_of(picture, sa.set)))
+    });
+    let refused = (0..shown.0.compiled.refused.len()).filter_map(move |place| {
+        let (picture, totals) = &*shown;
+        refused_key(picture, totals, &picture.compiled.refused[place])
+    });
+    Box::new(outbound.chain(inbound).chain(refused))
+}
+
+/// Name of the peer of a set.
+fn peer_of(picture: &Picture, set: SaSetId) -> &str {
+    let sad = picture.snapshot.sad();
+    let set = sad.places().get(set).and_then(|place| sad.set(place));
+    set.map_or("", |set| set.peer.as_str())
 }
 
 fn outbound(

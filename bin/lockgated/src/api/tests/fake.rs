@@ -1,5 +1,6 @@
 //! A stand-in for the daemon's state.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ use wire::{Flow, Vni};
 
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, ConnectionClearing, Consent, Intent, Now, PolicyChange, Running, ToConfirm,
+    ConfirmError, ConnectionClearing, Consent, EntryIter, ExportedText, Intent, Now, PolicyChange,
+    Running, ToConfirm,
 };
 use crate::cards::CardPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
@@ -85,6 +87,10 @@ pub(super) struct Fake {
     pub(super) to_confirm: Mutex<Option<ToConfirm>>,
     pub(super) events: broadcast::Sender<v1::Event>,
     endpoints: Arc<EndpointDesk>,
+    /// SAs that there are.
+    pub(super) sa_count: AtomicU64,
+    /// SAs that were presented.
+    pub(super) made: Arc<AtomicU64>,
     /// The time that a change takes.
     slow: Duration,
 }
@@ -108,7 +114,7 @@ impl Fake {
             ),
             retired: imbl::OrdMap::unit("berlin".into(), [Volume { packets: 2, bytes: 200 }; 2]),
             moves: Arc::new([("berlin".into(), 3)].into()),
-            liveness: [("berlin".into(), heard())].into(),
+            liveness: Arc::new(|peer| if peer == "berlin" { heard() } else { Default::default() }),
             ike_names: crate::ike_names::IkeNames::default(),
             spis: Spis::Unknown,
             cache_entries: ["ipv4", "ipv6"].map(entries).into(),
@@ -122,6 +128,8 @@ impl Fake {
                 crate::kernel_tier::KernelTier::off(),
                 crate::events::Events::new(),
             ),
+            sa_count: AtomicU64::new(0),
+            made: Arc::default(),
             slow,
         })
     }
@@ -164,14 +172,6 @@ impl Backend for Fake {
         Some(3)
     }
 
-    async fn configuration(&self) -> Arc<config::Validated> {
-        self.running.settings.clone()
-    }
-
-    async fn key_names(&self) -> config::KeyNames {
-        [("berlin".to_owned(), Default::default())].into()
-    }
-
     async fn now(&self) -> Now {
         Now { revision: 4, generation: Generation(7) }
     }
@@ -188,8 +188,14 @@ impl Backend for Fake {
         ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
     }
 
-    async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        Vec::new()
+    /// As many as [`Fake::sa_count`] says; each is counted when it is made.
+    async fn sas(&self) -> EntryIter<v1::SecurityAssociation> {
+        let made = self.made.clone();
+        Box::new((0..self.sa_count.load(Ordering::Relaxed)).map(move |number| {
+            made.fetch_add(1, Ordering::Relaxed);
+            let spi = format!("{number:#010x}");
+            v1::SecurityAssociation { spi, peer: "berlin".into(), ..Default::default() }
+        }))
     }
 
     async fn neighbours(&self) -> Vec<v1::Neighbour> {
@@ -229,10 +235,10 @@ impl Backend for Fake {
         v1::Counters { drops, ..v1::Counters::default() }
     }
 
-    async fn export(&self, revision: Option<u64>) -> Option<v1::Exported> {
-        let toml = self.running.settings.effective();
+    async fn export(&self, revision: Option<u64>) -> Option<ExportedText> {
+        let text = self.running.settings.effective().into();
         let kept = revision.is_none_or(|revision| revision == 4);
-        kept.then_some(v1::Exported { toml, revision: 4, base_directory: "/etc".into() })
+        kept.then_some(ExportedText { text, revision: 4, base_directory: "/etc".into() })
     }
 
     async fn revisions(&self) -> Vec<v1::Revision> {

@@ -1,0 +1,113 @@
+//! One report for all scrapes of a second, rendered on a thread for blocking work.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use api::v1;
+use axum::body::Bytes;
+use tokio::sync::Mutex;
+use tokio::task::JoinError;
+use tokio::time::Instant;
+
+use super::exposition::Format;
+use super::{Report, unserved};
+
+/// Time for which a report is shared.
+pub(super) const SHARED_TIME: Duration = Duration::from_secs(1);
+
+/// A future of a source.
+pub(super) type SourceFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Source of the content of scrapes.
+pub(super) trait ScrapeSource: Send + Sync + 'static {
+    /// Makes a report; its cost grows with the numbers of policies and SAs.
+    fn report(self: Arc<Self>) -> SourceFuture<Report>;
+    /// Returns the ports without their counters; its cost grows with the number of ports alone.
+    fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>>;
+}
+
+/// Content that all readers of a second share.
+pub(super) struct SharedScrapes<S> {
+    source: Arc<S>,
+    /// Age at which a report is made anew.
+    shared_time: Duration,
+    /// A reader that finds no report makes the report and lets the others wait.
+    report: Mutex<Option<SharedReport>>,
+    health: Mutex<Option<(Instant, Arc<[String]>)>>,
+}
+
+/// A report and its texts as far as readers asked for them.
+struct SharedReport {
+    made: Instant,
+    report: Arc<Report>,
+    texts: [Option<Bytes>; 2],
+}
+
+impl<S: ScrapeSource> SharedScrapes<S> {
+    pub(super) fn new(source: Arc<S>, shared_time: Duration) -> Arc<SharedScrapes<S>> {
+        let (report, health) = (Mutex::default(), Mutex::default());
+        Arc::new(SharedScrapes { source, shared_time, report, health })
+    }
+
+    /// Returns the text of the latest report, which is at most as old as a report is shared.
+    ///
+    /// # Errors
+    /// Rendering panicked.
+    pub(super) async fn text(self: &Arc<Self>, format: Format) -> Result<Bytes, JoinError> {
+        let mut shared = self.report.lock().await;
+        let shared = match &mut *shared {
+            Some(report) if report.made.elapsed() < self.shared_time => report,
+            outdated => {
+                // Two reports at a time would take twice the memory.
+                *outdated = None;
+                let made = Instant::now();
+                let report = Arc::new(self.source.clone().report().await);
+                tokio::spawn(forget(Arc::downgrade(self), made, self.shared_time));
+                outdated.insert(SharedReport { made, report, texts: [None, None] })
+            }
+        };
+        let text = &mut shared.texts[format as usize];
+        if let Some(text) = text {
+            return Ok(text.clone());
+        }
+        let report = shared.report.clone();
+        let rendered = tokio::task::spawn_blocking(move || report.text(format)).await?;
+        Ok(text.insert(Bytes::from(rendered)).clone())
+    }
+
+    /// Returns whether a report is held.
+    #[cfg(test)]
+    pub(super) async fn holds_report(&self) -> bool {
+        self.report.lock().await.is_some()
+    }
+
+    /// Returns the ports that are not served, one sentence each, as of the last second.
+    pub(super) async fn unserved(&self) -> Arc<[String]> {
+        let mut health = self.health.lock().await;
+        match &*health {
+            Some((made, faults)) if made.elapsed() < self.shared_time => faults.clone(),
+            _ => {
+                let made = Instant::now();
+                let faults: Arc<[String]> = unserved(&self.source.clone().ports().await).into();
+                *health = Some((made, faults.clone()));
+                faults
+            }
+        }
+    }
+}
+
+/// Drops a report that nobody may read any more: an idle listener holds none.
+async fn forget<S: ScrapeSource>(
+    scrapes: Weak<SharedScrapes<S>>,
+    made: Instant,
+    shared_time: Duration,
+) {
+    tokio::time::sleep_until(made + shared_time).await;
+    let Some(scrapes) = scrapes.upgrade() else { return };
+    let mut shared = scrapes.report.lock().await;
+    if shared.as_ref().is_some_and(|report| report.made == made) {
+        *shared = None;
+    }
+}
