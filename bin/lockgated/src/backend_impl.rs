@@ -214,7 +214,7 @@ impl Daemon {
             .await
     }
 
-    /// Returns the ports without their counters; its cost does not depend on the number of policies.
+    /// Returns the ports without their counters. The number of policies does not matter.
     pub(crate) async fn port_states(&self) -> Vec<v1::Port> {
         let picture = self.picture();
         // A worker that has ended ends the daemon.

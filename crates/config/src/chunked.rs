@@ -2,8 +2,8 @@
 //! million policies, so no more than some of them are a tree at any time.
 //!
 //! The text is cut before lines that begin a `[[policy]]` or a `[[rule]]`, and a run of these
-//! entries where it is longer than [`PIECE_BYTES`]. The rest, the frame, is cut before sections, but
-//! not before sections that belong to the one in front of them. A piece is a tree of its own.
+//! entries where it is longer than [`PIECE_BYTES`]. The rest, the frame, is cut before sections,
+//! but not before a section within an earlier section. A piece is a tree of its own.
 //!
 //! It means what the whole means. TOML is read from left to right, and at the end of a piece
 //! without a mistake nothing is left open: the next line begins an expression, in the whole too.

@@ -4,17 +4,18 @@
 use toml::Spanned;
 use toml::de::DeTable;
 
-use crate::cards::MAX_CARDS;
 use crate::connections::TIMEOUT_KEYS;
 use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
 use crate::errors::Diagnostics;
 use crate::lifetime::{self, LimitKeys};
-use crate::overlays::MAX_NETWORKS;
 use crate::read::{Scalar, Section};
 use crate::schema;
 use crate::source::{Origin, Source, Span};
 use crate::syntax;
-use crate::validate::{MAX_GROUPS, MAX_OVERLAYS, MAX_PORTS, MAX_SETS};
+
+mod pieces;
+
+pub(crate) use pieces::SectionTwice;
 
 /// The largest file that is read, bytes.
 pub const MAX_BYTES: u64 = 256 << 20;
@@ -56,86 +57,6 @@ pub(crate) struct Raw {
     has_node: bool,
     /// True if there is a section of a port, right or wrong.
     has_port: bool,
-}
-
-/// A section without a name of its own is in two pieces of a text.
-pub(crate) struct SectionTwice;
-
-impl Raw {
-    /// Adds the sections of a later piece of the text.
-    ///
-    /// # Errors
-    /// [`SectionTwice`].
-    pub(crate) fn append(&mut self, later: Raw) -> Result<(), SectionTwice> {
-        fn one<T>(kept: &mut Option<T>, later: Option<T>) -> Result<(), SectionTwice> {
-            match (&kept, later) {
-                (Some(_), Some(_)) => return Err(SectionTwice),
-                (None, later) => *kept = later,
-                (Some(_), None) => {}
-            }
-            Ok(())
-        }
-        one(&mut self.node, later.node)?;
-        one(&mut self.cache, later.cache)?;
-        one(&mut self.connections, later.connections)?;
-        one(&mut self.metrics, later.metrics)?;
-        one(&mut self.store, later.store)?;
-        one(&mut self.kernel, later.kernel)?;
-        one(&mut self.audit, later.audit)?;
-        one(&mut self.ike, later.ike)?;
-        self.ports.extend(later.ports);
-        self.peers.extend(later.peers);
-        self.sets.extend(later.sets);
-        self.groups.extend(later.groups);
-        self.routes.extend(later.routes);
-        self.neighbours.extend(later.neighbours);
-        self.overlays.extend(later.overlays);
-        self.networks.extend(later.networks);
-        self.cards.extend(later.cards);
-        self.has_top_keys |= later.has_top_keys;
-        self.has_node |= later.has_node;
-        self.has_port |= later.has_port;
-        Ok(())
-    }
-
-    /// Returns whether a list is longer than validation allows, so that no more need be read.
-    pub(crate) fn is_beyond_limits(&self) -> bool {
-        self.ports.len() > MAX_PORTS
-            || self.sets.len() > MAX_SETS
-            || self.groups.len() > MAX_GROUPS
-            || self.overlays.len() > MAX_OVERLAYS
-            || self.networks.len() > MAX_NETWORKS
-            || self.cards.len() > MAX_CARDS
-    }
-
-    /// Returns a name that two sections of a kind have: they are in different pieces.
-    pub(crate) fn name_twice(&self) -> Option<&Spanned<String>> {
-        fn twice<'r>(
-            names: impl Iterator<Item = &'r Spanned<String>>,
-        ) -> Option<&'r Spanned<String>> {
-            let mut names: Vec<&Spanned<String>> = names.collect();
-            names.sort_by_key(|name| (name.get_ref(), name.span().start));
-            let pair = names.windows(2).find(|pair| pair[0].get_ref() == pair[1].get_ref())?;
-            Some(pair[1])
-        }
-        None.or_else(|| twice(self.ports.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.peers.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.sets.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.groups.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.overlays.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.networks.iter().map(|of| &of.name)))
-            .or_else(|| twice(self.cards.iter().map(|of| &of.name)))
-    }
-
-    /// Notes the sections that every file has.
-    pub(crate) fn check_presence(&self, problems: &mut Diagnostics<'_>) {
-        let has = [self.has_node, self.has_port];
-        for (section, has) in ["[node]", "[port.NAME]"].into_iter().zip(has) {
-            if !has {
-                problems.error(&(0..0), DiagnosticKind::MissingSection { section });
-            }
-        }
-    }
 }
 
 /// `[node]`.

@@ -1,8 +1,8 @@
 //! Bounds on a text before any part of it becomes a tree of TOML.
 //!
-//! The tree of a text takes up to 75 times the text. So a tree is made of one piece at a time
-//! ([`crate::chunked`]), and a piece ends where a section ends. Here each section is counted, in one
-//! pass without memory of its own, and the largest section bounds the largest tree.
+//! The tree of a text takes up to 75 times the text. So the parser makes a tree of one piece at a
+//! time ([`crate::chunked`]), and a piece ends where a section ends. One pass counts each section
+//! without memory of its own; the largest section bounds the largest tree.
 
 use toml_parser::lexer::TokenKind;
 

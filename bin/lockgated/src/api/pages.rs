@@ -1,7 +1,7 @@
 //! Long answers, page by page: all of one moment, and made as the client reads.
 //!
-//! An answer holds the snapshot of its moment and a position in it. So an unread answer costs a page
-//! and an entry, however long the answer is.
+//! An answer holds the snapshot of its moment and a position. So an unread answer costs a page and
+//! an entry, however long the answer is.
 
 use std::iter::Peekable;
 use std::pin::Pin;
