@@ -17,10 +17,11 @@ pub(crate) mod status;
 use std::path::PathBuf;
 
 use ::policy::TcpSegments;
-use api::{GatewayClient, SocketPath, v1};
+use api::{ConnectError, Connection, GatewayClient, SilenceWatch, SilentDaemon, SocketPath, v1};
+use console::output::complain;
 use control::Question;
 use tokio::runtime::Runtime;
-use tonic::{Code, Response, Status};
+use tonic::{Code, Response, Status, Streaming};
 use wire::Upper;
 
 use crate::failure::Failure;
@@ -88,7 +89,7 @@ pub(crate) enum LiveError {
     },
     /// No command was given, and no daemon answers.
     #[error("{0}\n`lockgate --help` lists the commands")]
-    Alone(api::ConnectError),
+    Alone(ConnectError),
     /// The command needs root.
     #[error("must be run as root (detach reopens the ports that a stopped daemon left closed)")]
     NotRoot,
@@ -128,6 +129,7 @@ impl LiveError {
 pub(crate) struct Ask {
     runtime: Runtime,
     client: GatewayClient,
+    watch: SilenceWatch,
 }
 
 impl Ask {
@@ -136,8 +138,28 @@ impl Ask {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().map_err(LiveError::Runtime)?;
         let path = socket.path();
-        let client = runtime.block_on(api::connect(path.as_path()))?;
-        Ok(Ask { runtime, client })
+        let report = |daemon: SilentDaemon| {
+            complain(&format!("lockgate: {daemon}; the command waits\n"));
+        };
+        let connection = runtime.block_on(api::connect_watched(path.as_path(), report))?;
+        let Connection { client, watch } = connection;
+        Ok(Ask { runtime, client, watch })
+    }
+
+    /// Waits for the daemon.
+    ///
+    /// # Errors
+    /// Those of the work; [`ConnectError::Silent`]: the daemon was stopped meanwhile, or hangs.
+    fn wait<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        wait(&self.runtime, &self.watch, work)
+    }
+
+    /// Waits for the next message of a stream. `None`: the stream ended.
+    fn next<T>(&self, stream: &mut Streaming<T>) -> Result<Option<T>, Failure> {
+        self.wait(async { stream.message().await.map_err(AnswerError) })
     }
 
     /// Makes one call.
@@ -145,9 +167,9 @@ impl Ask {
         &mut self,
         call: impl AsyncFnOnce(&mut GatewayClient) -> Result<Response<T>, Status>,
     ) -> Result<T, Failure> {
-        let Ask { runtime, client } = self;
-        let answer = runtime.block_on(call(client)).map_err(AnswerError)?;
-        Ok(answer.into_inner())
+        let Ask { runtime, client, watch } = self;
+        let answered = async { call(client).await.map_err(AnswerError) };
+        wait(runtime, watch, answered).map(Response::into_inner)
     }
 
     /// Asks the daemon for the verdict on a packet.
@@ -157,6 +179,22 @@ impl Ask {
     ) -> Result<v1::Explanation, Failure> {
         self.call(async |client| client.explain(request).await)
     }
+}
+
+fn wait<T, E>(
+    runtime: &Runtime,
+    watch: &SilenceWatch,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure>
+where
+    Failure: From<E>,
+{
+    runtime.block_on(async {
+        tokio::select! {
+            done = work => Ok(done?),
+            silent = watch.silent() => Err(ConnectError::Silent(silent).into()),
+        }
+    })
 }
 
 /// Translates a question for the daemon.

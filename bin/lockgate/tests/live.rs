@@ -5,13 +5,14 @@ mod common;
 #[path = "common/daemon.rs"]
 mod daemon;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use common::Place;
 use daemon::{Lab, RUNNING};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 #[test]
@@ -477,4 +478,118 @@ fn every_command_has_a_manual_page() {
     for word in words.into_iter().chain(["detach", "check", "keygen", "replay", "demo", "bench"]) {
         assert!(place.file(&format!("m/lockgate-{word}.1")).exists(), "{word}");
     }
+}
+
+/// Environment variable that makes this test program a stand-in daemon: a file for its socket's
+/// path.
+const STAND_IN: &str = "LOCKGATE_TEST_STAND_IN";
+
+/// Not a test: the process that [`StandIn`] starts.
+#[test]
+fn stand_in_daemon() {
+    let Some(file) = std::env::var_os(STAND_IN) else { return };
+    let lab = Lab::new();
+    lab.fake.follows.store(true, std::sync::atomic::Ordering::Relaxed);
+    let beside = Path::new(&file).with_extension("new");
+    std::fs::write(&beside, lab.socket.to_str().unwrap()).unwrap();
+    std::fs::rename(&beside, &file).unwrap();
+    // Until the test that started it ends.
+    std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+}
+
+/// A stand-in daemon in a process of its own, so that it can be stopped.
+struct StandIn {
+    child: Child,
+    socket: String,
+}
+
+impl StandIn {
+    fn start(place: &Place) -> StandIn {
+        let file = place.file("socket-of-stand-in");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "stand_in_daemon"]).env(STAND_IN, &file);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut stand_in = StandIn { child, socket: String::new() };
+        while stand_in.socket.is_empty() {
+            assert_eq!(stand_in.child.try_wait().unwrap(), None, "the stand-in ended");
+            stand_in.socket = std::fs::read_to_string(&file).unwrap_or_default();
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        stand_in
+    }
+
+    /// Sends a signal, and waits until the kernel shows its effect.
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).unwrap();
+        let stat = format!("/proc/{}/stat", self.child.id());
+        let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+        while is_stopped() != (signal == Signal::STOP) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn every_command_names_a_daemon_that_is_stopped() {
+    let place = Place::with_gateways();
+    let stand_in = StandIn::start(&place);
+    let socket = stand_in.socket.as_str();
+    let commands: [(i32, &[&str]); 12] = [
+        (1, &[]),
+        (1, &["status"]),
+        (1, &["show", "port"]),
+        (1, &["show", "policy"]),
+        (1, &["apply", "a.toml"]),
+        (2, &["diff", "a.toml"]),
+        (1, &["export"]),
+        (1, &["rollback"]),
+        (1, &["events"]),
+        (1, &["sa", "watch"]),
+        (1, &["show", "endpoint"]),
+        (1, &["capture", "wan"]),
+    ];
+    // A daemon that is at work answers: the socket is right.
+    place.succeeds(&["status", "--socket", socket]);
+    stand_in.signal(Signal::STOP);
+    let process = stand_in.child.id();
+    let named = format!(
+        "lockgated (process {process}, state T) does not answer: it is stopped, and `kill -CONT \
+         {process}` continues it"
+    );
+    std::thread::scope(|scope| {
+        for (code, words) in commands {
+            let (place, named) = (&place, &named);
+            scope.spawn(move || {
+                place.fails(code, &[words, &["--socket", socket]].concat(), &[named]);
+            });
+        }
+    });
+    stand_in.signal(Signal::CONT);
+    place.succeeds(&["status", "--socket", socket]);
+}
+
+#[test]
+fn a_command_that_waits_names_a_daemon_that_is_stopped_meanwhile() {
+    let place = Place::with_gateways();
+    let stand_in = StandIn::start(&place);
+    let mut follow = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    follow.args(["events", "--follow", "--socket", &stand_in.socket]);
+    let mut follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.contains("two | lines"), "{first}");
+    stand_in.signal(Signal::STOP);
+    let ended = follow.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    let named = format!("(process {}, state T) does not answer", stand_in.child.id());
+    assert!(told.contains(&named), "{told}");
 }

@@ -3,16 +3,24 @@
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+use crate::silence::{SilenceWatch, SilentDaemon};
 use crate::v1::gateway_client::GatewayClient as Generated;
 use crate::{
     ADMIN_GROUP, DEFAULT_SOCKET, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, READ_GROUP, SOCKET_VARIABLE,
 };
+
+/// Interval of the pings that a waiting client sends.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which the transport takes a silent connection for dead; [`SilenceWatch`] judges it
+/// much earlier, and does not blame a daemon for the client's own pauses.
+const PING_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A client of the daemon.
 pub type GatewayClient = Generated<Channel>;
@@ -49,6 +57,9 @@ pub enum ConnectError {
         /// The operating system's error.
         error: std::io::Error,
     },
+    /// The process that listens sends nothing.
+    #[error("{0}")]
+    Silent(SilentDaemon),
     /// The process that listens does not speak this API.
     #[error("{}: what listens there is no lockgated: {error}", .socket.display())]
     Handshake {
@@ -79,33 +90,57 @@ impl SocketPath {
     }
 }
 
+/// A connection to the daemon.
+pub struct Connection {
+    /// Client of the daemon's calls.
+    pub client: GatewayClient,
+    /// Watch that ends the wait for a daemon that stopped meanwhile.
+    pub watch: SilenceWatch,
+}
+
 /// Connects to the daemon that listens at `socket`. Must run inside a tokio runtime with I/O.
 ///
 /// # Errors
 /// [`ConnectError`].
 pub async fn connect(socket: &Path) -> Result<GatewayClient, ConnectError> {
+    connect_watched(socket, |_| {}).await.map(|connection| connection.client)
+}
+
+/// Connects as [`connect`] does. Calls `report` once if the daemon computes for so long that it has
+/// sent nothing yet.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect_watched(
+    socket: &Path,
+    report: impl FnOnce(SilentDaemon),
+) -> Result<Connection, ConnectError> {
     let owned = || socket.to_owned();
     // The first connection is made here, for its error's sake; the channel makes others itself.
-    let mut first =
-        Some(UnixStream::connect(socket).await.map_err(|error| refusal(socket, error))?);
-    let again = owned();
+    let stream = UnixStream::connect(socket).await.map_err(|error| refusal(socket, error))?;
+    let (watch, stream) = SilenceWatch::new(stream);
+    let (mut first, again) = (Some(stream), owned());
     let connector = service_fn(move |_: tonic::codegen::http::Uri| {
         let (first, again) = (first.take(), again.clone());
         async move {
             let stream = match first {
                 Some(stream) => stream,
-                None => UnixStream::connect(again).await?,
+                None => SilenceWatch::new(UnixStream::connect(again).await?).1,
             };
             Ok::<_, std::io::Error>(TokioIo::new(stream))
         }
     });
     let channel = Endpoint::from_static("http://lockgated.local")
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .connect_with_connector(connector)
         .await
         .map_err(|error| ConnectError::Handshake { socket: owned(), error })?;
-    Ok(Generated::new(channel)
+    watch.first_sign(report).await.map_err(ConnectError::Silent)?;
+    let client = Generated::new(channel)
         .max_decoding_message_size(MAX_ANSWER_BYTES)
-        .max_encoding_message_size(MAX_REQUEST_BYTES))
+        .max_encoding_message_size(MAX_REQUEST_BYTES);
+    Ok(Connection { client, watch })
 }
 
 fn refusal(socket: &Path, error: std::io::Error) -> ConnectError {
@@ -118,6 +153,8 @@ fn refusal(socket: &Path, error: std::io::Error) -> ConnectError {
         ErrorKind::PermissionDenied => ConnectError::Denied { socket },
         ErrorKind::ConnectionRefused if is_something_else() => ConnectError::NoSocket { socket },
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => ConnectError::NoDaemon { socket },
+        // The queue of connections is full: nobody accepts.
+        ErrorKind::WouldBlock => ConnectError::Silent(SilentDaemon { process: None, state: None }),
         _ => ConnectError::Other { socket, error },
     }
 }

@@ -8,6 +8,7 @@ mod connect;
 mod details;
 mod pages;
 mod put;
+mod silence;
 
 /// Version 1 of the API, generated from `proto/lockgate/v1/lockgate.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, reason = "generated")]
@@ -17,9 +18,10 @@ pub mod v1 {
 
 include!(concat!(env!("OUT_DIR"), "/calls.rs"));
 
-pub use connect::{ConnectError, GatewayClient, SocketPath, connect};
+pub use connect::{ConnectError, Connection, GatewayClient, SocketPath, connect, connect_watched};
 pub use pages::{PAGE_ENTRIES, Page, whole};
 pub use prost::Message;
+pub use silence::{ProcessState, SilenceWatch, SilentDaemon};
 
 /// Path of the socket on which the daemon listens if nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/lockgate/api.sock";

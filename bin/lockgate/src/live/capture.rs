@@ -146,7 +146,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         None => Output::Lines,
     };
     let (start, mut counts) = (Instant::now(), Counts::default());
-    let ended = ask.runtime.block_on(follow(&mut stream, &mut output, &mut counts))?;
+    let ended = ask.wait(follow(&mut stream, &mut output, &mut counts))?;
     drop(stream);
     if let Output::File(file) = &mut output {
         file.finish(counts)?;

@@ -70,7 +70,7 @@ pub(super) fn show(filter: &str, form: Form, socket: &Socket) -> Result<Reader, 
     let mut ask = Ask::new(socket)?;
     let request = v1::ConnectionsRequest { filter: filter.to_owned() };
     let mut pages = ask.call(async |client| client.show_connections(request).await)?;
-    ask.runtime.block_on(print_all(&mut pages, form))
+    ask.wait(print_all(&mut pages, form))
 }
 
 async fn print_all(

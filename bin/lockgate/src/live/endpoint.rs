@@ -233,11 +233,12 @@ fn send(
     form: Form,
     socket: &Socket,
 ) -> Result<(), Failure> {
-    let Ask { runtime, mut client } = Ask::new(socket)?;
+    let ask = Ask::new(socket)?;
+    let mut client = ask.client.clone();
     let began = Instant::now();
     let (to, batches) = mpsc::channel(BATCHES_WAITING);
     let sender = std::thread::spawn(move || send_batches(Box::new(changes), &to));
-    let answered = runtime.block_on(async {
+    let answered = ask.wait(async {
         let stream = ReceiverStream::new(batches);
         let answers = client.change_endpoints(stream).await.map_err(AnswerError)?;
         receive(answers.into_inner(), (began, until)).await
@@ -339,7 +340,7 @@ fn export(args: &ExportArgs, socket: &Socket) -> Result<(), Failure> {
     let request = v1::EndpointsRequest { vni: args.vni };
     let mut pages = ask.call(async |client| client.show_endpoints(request).await)?;
     let Some(file) = file else {
-        return ask.runtime.block_on(print_all(&mut pages, Shape::File(form))).map(drop);
+        return ask.wait(print_all(&mut pages, Shape::File(form))).map(drop);
     };
     let failed = |error: std::io::Error| Usage::BadEndpointFile {
         place: file.display().to_string(),
@@ -348,7 +349,7 @@ fn export(args: &ExportArgs, socket: &Socket) -> Result<(), Failure> {
     let beside = file.with_extension("part");
     let mut out = BufWriter::new(File::create(&beside).map_err(failed)?);
     let mut printer = Printer::new(Shape::File(form));
-    let written = ask.runtime.block_on(async {
+    let written = ask.wait(async {
         while let Some(page) = pages.message().await.map_err(AnswerError)? {
             out.write_all(printer.page(&page).as_bytes()).map_err(failed)?;
             if page.sums.is_some() {
@@ -383,7 +384,7 @@ pub(super) fn show(vni: Option<&str>, form: Form, socket: &Socket) -> Result<Rea
         Form::Table => Shape::Table,
         Form::Json => Shape::File(FileForm::Json),
     };
-    ask.runtime.block_on(print_all(&mut pages, shape))
+    ask.wait(print_all(&mut pages, shape))
 }
 
 async fn print_all(

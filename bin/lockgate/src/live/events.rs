@@ -6,7 +6,7 @@ use api::v1;
 use console::output::{Reader, json_line, print_line};
 use console::terminal::{Style, Terminal, printable};
 
-use super::{AnswerError, Ask, LiveError, Socket};
+use super::{Ask, LiveError, Socket};
 use crate::failure::Failure;
 
 /// Columns in front of an event's text: time and severity.
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         severity: args.severity.map(|severity| severity.word().into()),
     };
     let mut stream = ask.call(async |client| client.events(request).await)?;
-    while let Some(event) = ask.runtime.block_on(stream.message()).map_err(AnswerError)? {
+    while let Some(event) = ask.next(&mut stream)? {
         // The width may change while events come.
         let text = match args.json {
             true => json_line(&event),

@@ -11,7 +11,7 @@ use ipsec::{Lifetime, Limits};
 use policy::Direction;
 
 use super::change::milliseconds;
-use super::{AnswerError, Ask, LiveError, Socket};
+use super::{Ask, LiveError, Socket};
 use crate::failure::{Failure, Usage};
 
 /// Put and delete SAs of peers with keys = "api"
@@ -137,7 +137,7 @@ fn watch(args: &WatchArgs, socket: &Socket) -> Result<(), Failure> {
     let mut ask = Ask::new(socket)?;
     let request = v1::WatchAcquiresRequest {};
     let mut stream = ask.call(async |client| client.watch_acquires(request).await)?;
-    while let Some(acquire) = ask.runtime.block_on(stream.message()).map_err(AnswerError)? {
+    while let Some(acquire) = ask.next(&mut stream)? {
         let v1::Acquire { id, peer, policy, flow, .. } = &acquire;
         let text = match args.json {
             true => json_line(&acquire),

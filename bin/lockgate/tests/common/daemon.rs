@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use api::v1;
@@ -13,6 +14,7 @@ use control::{Picture, Question, Spis};
 use dataplane::explain::Inside;
 use serde_json::Value;
 use tokio::net::UnixListener;
+use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, Streaming};
 use wire::{Address, Flow, Upper, Vni};
@@ -34,6 +36,8 @@ pub(crate) struct Fake {
     pub(crate) watched: Arc<Mutex<Vec<v1::EventsRequest>>>,
     pub(crate) put: Arc<Mutex<Vec<v1::PutSecurityAssociationsRequest>>>,
     pub(crate) deleted: Arc<Mutex<Vec<v1::DeleteSecurityAssociationsRequest>>>,
+    /// Set if streams of events go on for ever.
+    pub(crate) follows: Arc<AtomicBool>,
     /// Ports that are not up.
     pub(crate) dead: Arc<Mutex<Vec<control::DeadPort>>>,
 }
@@ -451,7 +455,11 @@ impl Gateway for Fake {
 
     async fn events(&self, request: Request<v1::EventsRequest>) -> Answer<Self::EventsStream> {
         self.watched.lock().unwrap().push(request.into_inner());
-        answer(Box::pin(tokio_stream::iter([1, 2].map(event).map(Ok))))
+        let events = tokio_stream::iter([1, 2].map(event).map(Ok));
+        match self.follows.load(Ordering::Relaxed) {
+            true => answer(Box::pin(events.chain(tokio_stream::pending()))),
+            false => answer(Box::pin(events)),
+        }
     }
 
     type ChangeEndpointsStream =

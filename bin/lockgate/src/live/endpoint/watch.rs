@@ -4,7 +4,7 @@ use api::v1::{self, endpoint_change::Change};
 use console::output::{Reader, json_line, print_on};
 use serde::Serialize;
 
-use super::{AnswerError, Ask, Failure, LiveError, Socket, cells, row};
+use super::{Ask, Failure, LiveError, Socket, cells, row};
 
 /// Print changes of endpoints as they are applied, until it is interrupted
 ///
@@ -27,7 +27,7 @@ pub(super) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
     let mut ask = Ask::new(socket)?;
     let request = v1::EndpointsWatch { after: args.since };
     let mut stream = ask.call(async |client| client.watch_endpoints(request).await)?;
-    while let Some(watched) = ask.runtime.block_on(stream.message()).map_err(AnswerError)? {
+    while let Some(watched) = ask.next(&mut stream)? {
         let changes = watched.changes.into_iter().filter_map(|change| change.change);
         let text: String = match args.json {
             true => changes.map(|change| format!("{}\n", json_line(&Line::from(change)))).collect(),
