@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{ConfigErrors, Loaded, Parsed};
+use config::{ConfigErrors, IncludedTexts, Loaded, Parsed, SetFiles};
 
 use crate::failure::Failure;
 
@@ -74,12 +74,21 @@ impl Input {
         }
     }
 
+    /// Reads the set files that this text of the input names, with the caller's rights.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(crate) fn included(&self, text: &str) -> Result<IncludedTexts, ConfigErrors> {
+        IncludedTexts::read(text, &self.name(), self.base())
+    }
+
     /// Reads the configuration without its keys, with the files of its sets of addresses.
     ///
     /// # Errors
     /// All mistakes of the text and of those files.
     pub(crate) fn parsed(&self) -> Result<Parsed, ConfigErrors> {
-        config::parse_in(&self.text()?, &self.name(), self.base())
+        let files = SetFiles::OfCaller(self.base());
+        config::parse_with(&self.text()?, &self.name(), files)
     }
 
     /// Reads the configuration for this machine, and its keys: from `keys_dir` as the file says it,

@@ -7,6 +7,7 @@ mod daemon;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -592,4 +593,48 @@ fn a_command_that_waits_names_a_daemon_that_is_stopped_meanwhile() {
     assert_eq!(ended.status.code(), Some(1), "{told}");
     let named = format!("(process {}, state T) does not answer", stand_in.child.id());
     assert!(told.contains(&named), "{told}");
+}
+
+#[test]
+fn apply_and_diff_send_the_texts_of_set_files() {
+    let lab = Lab::new();
+    let text = "[node]\nname = \"a\"\n[set.s]\nfile = \"sets/s.txt\"\n";
+    lab.place.write("new.toml", text);
+    let missing = ["new.toml:4:8: error: set file sets/s.txt cannot be read: No such file"];
+    lab.fails(1, &["apply", "new.toml"], &missing);
+    lab.fails(2, &["diff", "new.toml"], &missing);
+    std::fs::create_dir(lab.place.file("sets")).unwrap();
+    lab.place.write("sets/s.txt", "10.0.0.0/8\n");
+    lab.place.run(&lab.args(&["apply", "new.toml"]));
+    let sent = lab.fake.applied.lock().unwrap().pop().unwrap();
+    let (file, text) = ("sets/s.txt".into(), "10.0.0.0/8\n".into());
+    assert_eq!(sent.included, [api::v1::IncludedText { file, text }]);
+}
+
+#[test]
+fn a_set_file_is_opened_with_the_rights_of_the_caller() {
+    // A user who is not root: another one if this test is root's.
+    let place = Place::with_gateways();
+    let open = |name: &str, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(place.file(name), mode).unwrap();
+    };
+    place.write("secret", "root:*:20228:0:99999:7:::\n");
+    let secret = place.file("secret");
+    let text = format!("[node]\nname = \"a\"\n[set.s]\nfile = \"{}\"\n", secret.display());
+    place.write("new.toml", &text);
+    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), place.file("lockgate")).unwrap();
+    for (name, mode) in [(".", 0o755), ("lockgate", 0o755), ("new.toml", 0o644), ("secret", 0)] {
+        open(name, mode);
+    }
+    let mut command = Command::new(place.file("lockgate"));
+    command.args(["apply", "new.toml", "--socket", "none.sock"]).current_dir(&place.path);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    let ran = command.output().unwrap();
+    let told = String::from_utf8(ran.stderr).unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{told}");
+    let named = format!("set file {} cannot be read: Permission denied", secret.display());
+    assert!(told.contains(&named) && !told.contains("root:"), "{told}");
 }

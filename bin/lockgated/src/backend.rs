@@ -2,12 +2,15 @@
 //! that its tests need no daemon.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{MAX_CAPTURES, v1};
-use config::{ConfigErrors, ConnectionFilter, Diagnostic, Difference, KeyChange, Validated};
+use config::{
+    ConfigErrors, ConnectionFilter, Diagnostic, Difference, IncludedTexts, KeyChange, SetFiles,
+    Validated,
+};
 use control::{KeyManager, QuestionError, Spis, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
@@ -110,8 +113,10 @@ pub(crate) struct Change {
     pub(crate) text: String,
     /// The file's name, for messages.
     pub(crate) file: String,
-    /// Absolute path of the directory that a relative `keys_dir` is relative to.
+    /// Absolute path of the directory that relative names in it start at.
     pub(crate) base_directory: PathBuf,
+    /// Source of the texts of its set files.
+    pub(crate) includes: Includes,
     /// Choice between apply and dry run.
     pub(crate) intent: Intent,
     /// Rolls the change back unless it is confirmed in time; `None`: the change stays.
@@ -120,6 +125,25 @@ pub(crate) struct Change {
     pub(crate) save: Save,
     /// Only if this revision runs; `None`: whichever does.
     pub(crate) only_after: Option<u64>,
+}
+
+/// Source of the texts of a configuration's set files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Includes {
+    /// The client sent them. The daemon opens no file.
+    Sent(IncludedTexts),
+    /// The configuration is the daemon's own file: its set files lie beside it, without links.
+    BesideFile,
+}
+
+impl Includes {
+    /// Returns the source for a configuration in this directory.
+    pub(crate) fn of<'p>(&'p self, base: &'p Path) -> SetFiles<'p> {
+        match self {
+            Includes::Sent(texts) => SetFiles::Sent { base, texts },
+            Includes::BesideFile => SetFiles::Beneath(base),
+        }
+    }
 }
 
 /// Policies that someone wants removed and added, as one transaction.

@@ -17,8 +17,8 @@ use crate::acquires::AcquireDesk;
 use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, ConnectionClearing, EntryIter, ExportedText, Intent, Now, PolicyChange, Running,
-    Save,
+    ConfirmError, ConnectionClearing, EntryIter, ExportedText, Includes, Intent, Now, PolicyChange,
+    Running, Save,
 };
 use crate::cache_report;
 use crate::captures::Captures;
@@ -272,6 +272,30 @@ impl Daemon {
         Ok(done)
     }
 
+    /// Applies the daemon's own file, as its user asks for by SIGHUP.
+    pub(crate) async fn apply_own_file(&self) {
+        let (file, by) = (self.picture().file.clone(), Uid(rustix::process::geteuid().as_raw()));
+        let (name, base_directory) = (file.display().to_string(), config::base_of(&file).into());
+        let read = tokio::task::spawn_blocking(move || config::read_text(&file)).await;
+        let done = match read.map_err(machine).and_then(|read| Ok(read?)) {
+            Err(unread) => Err(unread),
+            Ok(text) => {
+                let change = Change {
+                    text,
+                    file: name.clone(),
+                    base_directory,
+                    includes: Includes::BesideFile,
+                    intent: Intent::Apply,
+                    confirm: None,
+                    save: Save::No,
+                    only_after: None,
+                };
+                self.apply_change(change, by).await
+            }
+        };
+        self.audit(by, [Kind::Applied, Kind::ApplyRefused], &name, &done);
+    }
+
     async fn save_running(&self) -> Result<v1::Saved, ChangeError> {
         self.ask(|reply| Ask::Save { reply }).await.unwrap_or(Err(ChangeError::Stopping))
     }
@@ -282,16 +306,16 @@ impl Daemon {
         if change.intent == Intent::DryRun {
             return self.apply_change(change, by).await;
         }
-        let file = self.picture().file.clone();
-        let (text, name, base) =
-            (change.text.clone(), change.file.clone(), change.base_directory.clone());
+        let picture = self.picture();
+        let (text, name) = (change.text.clone(), change.file.clone());
+        let (base, includes) = (change.base_directory.clone(), change.includes.clone());
         let prepare = move || {
+            let (file, keys_dir) = (&picture.file, picture.keys_directory());
             // What is wrong with it is told where it is applied.
-            if let Ok(parsed) = config::parse_in(&text, &name, &base) {
-                save::check_keys_dir(&parsed.validated, &base, &file)?;
-                save::check_set_files(&parsed, &base, &file)?;
+            if let Ok(parsed) = config::parse_with(&text, &name, includes.of(&base)) {
+                save::check_file_text(&parsed, &text, file, &keys_dir)?;
             }
-            Target::open(&file).map(|target| (target, text))
+            Target::open(file).map(|target| (target, text))
         };
         let prepared = tokio::task::spawn_blocking(prepare).await.map_err(machine)?;
         let (target, text) = prepared.map_err(ChangeError::NotSaved)?;
@@ -756,6 +780,7 @@ mod tests {
                 text: configuration(&self.folder, "other", &format!("{LAN}{more}")),
                 file: "test".into(),
                 base_directory: self.folder.path().into(),
+                includes: Includes::BesideFile,
                 intent: Intent::Apply,
                 confirm: None,
                 save: Save::No,

@@ -1,5 +1,8 @@
 //! `apply` and `rollback`: another configuration, all of it or nothing.
 
+#[cfg(test)]
+mod local_files;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +15,7 @@ use control::{Compiled, Compiler, PreparedConfiguration, check_netdevs};
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
-use crate::backend::{ChangeError, ChangeReport, Intent, ToConfirm};
+use crate::backend::{ChangeError, ChangeReport, Includes, Intent, ToConfirm};
 use crate::cache_memory;
 use crate::config_file::same_directory;
 use crate::events::Kind;
@@ -60,11 +63,14 @@ struct NeedsOtherMode {
     file: PathBuf,
 }
 
-/// Origin of a configuration that is applied: cause, file, base directory and user.
+/// Origin of a configuration that is applied: cause, file, base directory, set files and user.
 pub(crate) struct Origin {
     pub(crate) cause: Cause,
     pub(crate) file: String,
+    /// Directory that relative names in it start at.
     pub(crate) base: PathBuf,
+    /// Source of the texts of its set files.
+    pub(crate) includes: Includes,
     pub(crate) by: Uid,
     /// The earlier revision that it brings back.
     pub(crate) restores: Option<RestoredRevision>,
@@ -136,9 +142,11 @@ impl Proposal {
         compiler: &Compiler,
         (text, origin): (&str, &Origin),
     ) -> Result<Proposal, ChangeError> {
-        let Origin { file, base, .. } = origin;
-        let parsed = config::parse_in(text, file, base)?.within(linux::machine_memory())?;
-        let Loaded { validated, warnings, keys } = parsed.load_keys(base)?;
+        let Origin { file, base, includes, .. } = origin;
+        let parsed = config::parse_with(text, file, includes.of(base))?;
+        let mut parsed = parsed.within(linux::machine_memory())?;
+        let keys_dir = running.keep_keys_dir(&mut parsed.validated, base)?;
+        let Loaded { validated, warnings, keys } = parsed.load_keys_in(&keys_dir)?;
         let differences = differences(running.compiled.validated(), &validated);
         let names = keys.names(&validated);
         let key_changes = key_changes(&running.compiled.key_names(), &names);
@@ -161,10 +169,8 @@ impl Proposal {
     }
 
     /// Returns whether it runs already, keys and all.
-    fn is_what_runs(&self, state: &State, base: &Path) -> bool {
-        let keys_dir = &self.prepared.settings().node.keys_dir;
-        let same_keys_dir = same_directory(&base.join(keys_dir), &state.base.join(keys_dir));
-        self.differences.is_empty() && self.key_changes.is_empty() && same_keys_dir
+    fn is_what_runs(&self) -> bool {
+        self.differences.is_empty() && self.key_changes.is_empty()
     }
 
     /// An answer that says that the running revision stays.
@@ -179,6 +185,29 @@ impl Proposal {
             key_changes,
             ..ChangeReport::default()
         }
+    }
+}
+
+impl Picture {
+    /// Directory that the daemon reads key files from. Only a restart changes it.
+    pub(crate) fn keys_directory(&self) -> PathBuf {
+        self.base.join(&self.config().node.keys_dir)
+    }
+
+    /// Checks that a configuration of directory `base` names the running `keys_dir`, in the same
+    /// words or by another path, and writes it in the running words. Returns the directory.
+    ///
+    /// # Errors
+    /// The configuration names another directory: the daemon must be restarted.
+    fn keep_keys_dir(&self, new: &mut Validated, base: &Path) -> Result<PathBuf, ChangeError> {
+        let (running, directory) = (&self.config().node.keys_dir, self.keys_directory());
+        let named = &mut new.node.keys_dir;
+        if *named != *running && !same_directory(&base.join(&*named), &directory) {
+            let (key, file) = ("node.keys_dir".to_owned(), self.file.to_path_buf());
+            return Err(machine(NeedsRestart { key, file }));
+        }
+        *named = running.clone();
+        Ok(directory)
     }
 }
 
@@ -235,7 +264,7 @@ impl State {
         confirm: Option<ToConfirm>,
     ) -> Result<ChangeReport, ChangeError> {
         self.check(&proposal)?;
-        let is_same = proposal.is_what_runs(self, &origin.base);
+        let is_same = proposal.is_what_runs();
         if is_same && self.gateway.compiled.refused.is_empty() {
             self.accept(&proposal.effective).await;
             return Ok(ChangeReport { unchanged: true, ..proposal.answer(self) });
@@ -313,7 +342,7 @@ impl State {
         compiled: Compiled,
         guard: Guard,
         Summary { key_changes, stored_keys, warnings, differences, effective }: Summary,
-        Origin { cause, file, base, by, restores }: Origin,
+        Origin { cause, file, by, restores, .. }: Origin,
         confirm: Option<ToConfirm>,
     ) -> Result<ChangeReport, ChangeError> {
         let is_start_file = *Path::new(&file) == *self.file;
@@ -334,7 +363,7 @@ impl State {
             uid: by.0,
             cause,
             file,
-            base,
+            base: self.base.to_path_buf(),
             changes: (differences.len() + key_changes.len()) as u32,
             restored: restores.as_ref().map(|restored| restored.revision),
             confirmation: match promise {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1;
-use config::Validated;
+use config::{IncludedTexts, Validated};
 use control::guard::{Guard, UnwritableName};
 use control::{CompileError, Compiler, IkeChange, NotAdopted, RebuiltBase};
 use dataplane::SnapshotError;
@@ -23,7 +23,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::backend::{Change, ChangeError, ChangeReport, ConfirmError, Intent, ToConfirm};
+use crate::backend::{
+    Change, ChangeError, ChangeReport, ConfirmError, Includes, Intent, ToConfirm,
+};
 use crate::change::{EvaluatedChange, Origin, Proposal, RestoredRevision, body_of, machine};
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke, PreparedIke};
@@ -224,7 +226,8 @@ impl Changer {
     }
 
     async fn apply(&mut self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError> {
-        let Change { text, file, base_directory: base, intent, confirm, only_after, .. } = change;
+        let Change { text, file, base_directory: base, includes, .. } = change;
+        let Change { intent, confirm, only_after, .. } = change;
         // No other change is made before this one.
         let running = self.picture().revision;
         if let Some(expected) = only_after.filter(|expected| *expected != running) {
@@ -233,7 +236,7 @@ impl Changer {
         if intent == Intent::Apply {
             self.picture().check_free()?;
         }
-        let origin = Origin { cause: Cause::Apply, file, base, by, restores: None };
+        let origin = Origin { cause: Cause::Apply, file, base, includes, by, restores: None };
         self.propose(text, origin, (intent, confirm)).await
     }
 
@@ -251,7 +254,8 @@ impl Changer {
         let Body { text, keys } = body;
         let restores = Some(RestoredRevision { revision: number, keys });
         let (cause, file) = (Cause::Rollback, format!("revision {number}"));
-        let origin = Origin { cause, file, base, by, restores };
+        let includes = Includes::Sent(IncludedTexts::default());
+        let origin = Origin { cause, file, base, includes, by, restores };
         self.propose(text, origin, (Intent::Apply, None)).await
     }
 
@@ -317,7 +321,6 @@ impl Changer {
     async fn one_step_back(&self) -> Result<(u64, PathBuf, Body), ChangeError> {
         let picture = self.picture();
         let mut at = picture.revisions.origin_of(picture.restored.unwrap_or(picture.revision));
-        let is_absolute = picture.config().node.keys_dir.is_absolute();
         let compiled = picture.compiled.copied();
         let text = move || compiled.validated().effective();
         let running = tokio::task::spawn_blocking(text).await.map_err(machine)?;
@@ -325,7 +328,7 @@ impl Changer {
             let before = picture.revisions.before(at).map(|kept| kept.number);
             let number = before.ok_or(ChangeError::NoEarlier)?;
             let (number, base, body) = self.kept(number).await?;
-            if body.text != running || !(is_absolute || *base == *picture.base) {
+            if body.text != running {
                 return Ok((number, base, body));
             }
             at = picture.revisions.origin_of(number);

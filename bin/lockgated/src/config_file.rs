@@ -49,8 +49,8 @@ pub(crate) enum SaveError {
     },
     /// The text means other set files in the file's directory.
     #[error(
-        "the configuration has sets in files beside it, which are not those beside {}: write the \
-         whole paths, or `addresses`", .file.display()
+        "a restart with this text in {} would read other set files, or none: copy them into its \
+         directory under these names, or write `addresses`", .file.display()
     )]
     SetFiles {
         /// The file.
@@ -58,8 +58,8 @@ pub(crate) enum SaveError {
     },
     /// The text means other keys in the file's directory.
     #[error(
-        "keys_dir is relative, and would be another directory beside {} than beside the file that \
-         was applied: write it as an absolute path", .file.display()
+        "keys_dir is relative, and beside {} would not be the directory that lockgated reads keys \
+         from: write it as an absolute path", .file.display()
     )]
     KeysDir {
         /// The daemon's file.

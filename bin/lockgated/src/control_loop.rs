@@ -81,6 +81,24 @@ impl Signals {
     }
 }
 
+/// SIGHUP, caught from the start on: a terminal that closes does not end the gateway.
+pub(crate) struct HangupSignal(Signal);
+
+impl HangupSignal {
+    /// Catches SIGHUP from now on.
+    pub(crate) fn catch() -> Result<HangupSignal, Failure> {
+        signal(SignalKind::hangup()).map(HangupSignal).map_err(Failure::Signals)
+    }
+}
+
+/// Applies the daemon's file at each SIGHUP, for ever. Signals that come while the file is being
+/// applied are one: the file is read once more.
+pub(crate) async fn apply_at_hangup(daemon: Arc<Daemon>, mut hangup: HangupSignal) {
+    while hangup.0.recv().await.is_some() {
+        daemon.apply_own_file().await;
+    }
+}
+
 /// Channels by which workers and other threads reach the control thread.
 pub(crate) struct Inbox {
     /// Neighbours that packets wait for.

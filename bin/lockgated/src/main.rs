@@ -112,7 +112,7 @@ use tokio::task::JoinSet;
 use crate::backend_impl::{Daemon, Desks};
 use crate::changer::Changer;
 use crate::charon::{CHARON_SOCKET, CharonSocket};
-use crate::control_loop::{Inbox, Signals};
+use crate::control_loop::{HangupSignal, Inbox, Signals};
 use crate::events::{Events, Kind};
 use crate::failure::Failure;
 use crate::notify::Health;
@@ -177,7 +177,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     if let Err(error) = hardening::lock_memory() {
         events.record(Kind::MemoryUnlocked, "", error.to_string(), &[]);
     }
-    let signals = Signals::catch()?;
+    let (signals, hangup) = (Signals::catch()?, HangupSignal::catch()?);
     let config = &beginning.loaded.validated;
     let (metrics, socket) = (config.metrics, config.node.run_dir.join(SOCKET));
     let charon_socket = config.node.run_dir.join(CHARON_SOCKET);
@@ -212,6 +212,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     tokio::spawn(events.clone().report_held_forever());
     tasks.spawn(changer.run());
     tasks.spawn(control_loop::watch_guard(daemon.clone()));
+    tasks.spawn(control_loop::apply_at_hangup(daemon.clone(), hangup));
     tokio::spawn(notify::feed_watchdog(health(daemon.clone())));
     let ports = state.gateway.netdevs.len();
     let status = format!("{ports} netdevs attached; API at {}", socket.display());

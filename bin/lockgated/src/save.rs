@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use api::v1;
-use config::{Parsed, Validated, differences};
+use config::{Parsed, SetFiles, Validated, differences};
 use control::Compiled;
 
 use crate::backend::{ChangeError, ChangeReport};
@@ -17,11 +17,7 @@ use crate::who::Uid;
 
 /// Checks that a text which was written for the directory `base` means the same in the directory of
 /// `file`.
-pub(crate) fn check_keys_dir(
-    config: &Validated,
-    base: &Path,
-    file: &Path,
-) -> Result<(), SaveError> {
+fn check_keys_dir(config: &Validated, base: &Path, file: &Path) -> Result<(), SaveError> {
     let is_fine = config.node.keys_dir.is_absolute();
     match is_fine || same_directory(base, config::base_of(file)) {
         true => Ok(()),
@@ -29,13 +25,26 @@ pub(crate) fn check_keys_dir(
     }
 }
 
-/// Checks that relative names of set files mean the same files in `file` as in a configuration of
-/// directory `base`.
+/// Checks that a restart with this text in `file` would have the same key files, which lie in
+/// `keys_dir`, and the same set files as `parsed`.
 ///
 /// # Errors
-/// [`SaveError::SetFiles`].
-pub(crate) fn check_set_files(parsed: &Parsed, base: &Path, file: &Path) -> Result<(), SaveError> {
-    match !parsed.names_relative_files || same_directory(base, config::base_of(file)) {
+/// [`SaveError::KeysDir`], [`SaveError::SetFiles`].
+pub(crate) fn check_file_text(
+    parsed: &Parsed,
+    text: &str,
+    file: &Path,
+    keys_dir: &Path,
+) -> Result<(), SaveError> {
+    let (directory, named) = (config::base_of(file), &parsed.validated.node.keys_dir);
+    if named.is_relative() && !same_directory(&directory.join(named), keys_dir) {
+        return Err(SaveError::KeysDir { file: file.to_owned() });
+    }
+    if !parsed.includes_files {
+        return Ok(());
+    }
+    let saved = config::parse_with(text, "", SetFiles::Beneath(directory));
+    match saved.is_ok_and(|saved| saved.validated.sets == parsed.validated.sets) {
         true => Ok(()),
         false => Err(SaveError::SetFiles { file: file.to_owned() }),
     }
@@ -151,19 +160,35 @@ mod tests {
     }
 
     #[test]
-    fn a_set_file_with_a_relative_name_means_the_same_only_beside_its_own_file() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a.txt");
-        std::fs::write(&path, "10.0.0.0/8\n").unwrap();
-        let check = |set_file: &str, base: &Path| {
+    fn a_saved_text_names_set_files_that_a_restart_reads_with_the_same_members() {
+        let (beside, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = beside.path().join("lockgate.toml");
+        std::fs::write(elsewhere.path().join("a.txt"), "10.0.0.0/8\n").unwrap();
+        let check = |set_file: &str| {
             let text = format!("[node]\nname = \"a\"\n{PORT}[set.s]\nfile = \"{set_file}\"\n");
-            let parsed = config::parse_in(&text, "t", folder.path()).unwrap();
-            check_set_files(&parsed, base, &folder.path().join("lockgate.toml"))
+            let files = SetFiles::OfCaller(elsewhere.path());
+            let parsed = config::parse_with(&text, "t", files).unwrap();
+            check_file_text(&parsed, &text, &file, beside.path())
         };
-        assert!(check("a.txt", folder.path()).is_ok());
-        assert!(check(&path.display().to_string(), Path::new("/root")).is_ok());
-        let refused = check("a.txt", Path::new("/root"));
-        assert!(matches!(refused, Err(SaveError::SetFiles { .. })));
+        assert!(matches!(check("a.txt"), Err(SaveError::SetFiles { .. })));
+        std::fs::write(beside.path().join("a.txt"), "10.0.0.0/9\n").unwrap();
+        assert!(matches!(check("a.txt"), Err(SaveError::SetFiles { .. })));
+        std::fs::write(beside.path().join("a.txt"), "10.0.0.0/8 # the same\n").unwrap();
+        assert!(check("a.txt").is_ok());
+        let whole = elsewhere.path().join("a.txt").display().to_string();
+        assert!(matches!(check(&whole), Err(SaveError::SetFiles { .. })));
+    }
+
+    #[test]
+    fn a_saved_text_names_the_running_keys_dir() {
+        let beside = tempfile::tempdir().unwrap();
+        let file = beside.path().join("lockgate.toml");
+        let check = |keys_dir: &str, running: &Path| {
+            let text = format!("[node]\nname = \"a\"\nkeys_dir = \"{keys_dir}\"\n{PORT}");
+            check_file_text(&config::parse(&text, "t").unwrap(), &text, &file, running)
+        };
+        assert!(check(".", beside.path()).is_ok());
+        assert!(matches!(check(".", Path::new("/root")), Err(SaveError::KeysDir { .. })));
     }
 
     const PORT: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";

@@ -16,6 +16,7 @@ use wire::{Address, Vni};
 
 use crate::groups::RuleAction;
 use crate::meeting::{Meeting, MissingIke};
+use crate::set_files::MemberMistake;
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
 
@@ -395,6 +396,20 @@ pub enum DiagnosticKind {
     SetFile { file: String, problem: Box<DiagnosticKind> },
     #[error("set file {file} has no member")]
     SetFileEmpty { file: String },
+    #[error("lies outside the directory of the configuration file")]
+    OutsideDirectory,
+    #[error("is reached by a symbolic link")]
+    ReachedByLink,
+    #[error("did not come with the configuration")]
+    NotSent,
+    #[error("is one too many: all set files together may have {limit} bytes")]
+    IncludedTooLong { limit: u64 },
+    #[error("lockgated does not start with set file {file}: it {problem}")]
+    SetFileAtStart { file: String, problem: Box<DiagnosticKind> },
+    #[error(transparent)]
+    SetMember(MemberMistake),
+    #[error("an earlier line has this member already")]
+    RepeatedMember,
     #[error("files of sets are not read here")]
     SetFileRefused,
     #[error("there is no set `{name}`")]

@@ -248,11 +248,23 @@ pub(crate) struct Diagnostics<'a> {
     warnings: usize,
     /// Sections of which one was rejected by its name: what refers to one of them may be right.
     doubted: Vec<String>,
+    /// Permission to show lines of the source.
+    quoting: Quoting,
+}
+
+/// Permission to show lines of a source in messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Quoting {
+    /// The source is the configuration, which its author sent.
+    Lines,
+    /// The source is a file that the configuration names: its author may not be its reader.
+    Nothing,
 }
 
 impl<'a> Diagnostics<'a> {
     pub(crate) fn new(source: &'a Source<'a>) -> Diagnostics<'a> {
-        Diagnostics { source, list: Vec::new(), errors: 0, warnings: 0, doubted: Vec::new() }
+        let (list, doubted, quoting) = (Vec::new(), Vec::new(), Quoting::Lines);
+        Diagnostics { source, list, errors: 0, warnings: 0, doubted, quoting }
     }
 
     pub(crate) fn error(&mut self, span: &Span, mistake: DiagnosticKind) {
@@ -275,13 +287,13 @@ impl<'a> Diagnostics<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
-    /// Judges another file, which this one names: its problems are told among those of this one.
+    /// Judges a file that this one names. Its problems join those of this one, without its lines.
     pub(crate) fn within<T>(
         &mut self,
         file: &Source<'_>,
         judge: impl FnOnce(&mut Diagnostics<'_>) -> T,
     ) -> T {
-        let mut own = Diagnostics::new(file);
+        let mut own = Diagnostics { quoting: Quoting::Nothing, ..Diagnostics::new(file) };
         let judged = judge(&mut own);
         let Diagnostics { list, errors, warnings, .. } = own;
         let told = [Severity::Error, Severity::Warning].map(|severity| match severity {
@@ -350,7 +362,9 @@ impl<'a> Diagnostics<'a> {
         let help = mistake.help().unwrap_or_default();
         let quotes_key = [mistake.to_string(), help].iter().any(|t| self.source.may_hold_key(t));
         let mistake = if quotes_key { DiagnosticKind::NotShown } else { mistake };
-        let secret = mistake.may_hold_a_secret() || self.source.may_hold_key(line);
+        let secret = mistake.may_hold_a_secret()
+            || self.source.may_hold_key(line)
+            || self.quoting == Quoting::Nothing;
         let excerpt = (!secret).then(|| self.source.excerpt(span));
         let place = self.source.place(span);
         self.list.push(Diagnostic { severity, place, mistake, earlier, excerpt });

@@ -7,8 +7,9 @@
 //!
 //! All mistakes are told at once ([`ConfigErrors`]), each with its line and what to do; nothing
 //! comes of a file unless there are none. Keys stay in files of their own ([`Keys`]) and are read
-//! in a step of their own. [`parse`] touches no file; [`parse_in`] reads those of sets of
-//! addresses. Nothing here asks the kernel, and nothing runs beside the caller.
+//! in a step of their own. [`parse`] touches no file; [`parse_with`] takes the texts of set files
+//! from a source that the caller names. Nothing here asks the kernel, and nothing runs beside the
+//! caller.
 #![forbid(unsafe_code)]
 
 pub mod allow_host;
@@ -27,6 +28,7 @@ mod group_policies;
 pub mod groups;
 mod host_port;
 mod ike;
+mod included;
 mod interface_address;
 mod key_names;
 mod keys;
@@ -67,6 +69,7 @@ pub use group_edits::{GroupEdit, GroupEditError, with_group_edit};
 pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP, last_rule_name, rule_name};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
 pub use ike::{BeyondBounds, IkeBounds, Shunt, ShuntAction};
+pub use included::{IncludedTexts, MAX_INCLUDED_BYTES};
 pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
 pub use keys::{
@@ -83,6 +86,7 @@ pub use peer_moves::PeerMoves;
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};
+pub use set_files::{MemberMistake, SetFiles};
 pub use source::Location;
 pub use standalone::ConfiguredRoutes;
 pub use text::{escaped, escaped_line, is_hidden};
@@ -94,7 +98,6 @@ pub use written::{mac_text, service_text};
 
 use chunked::{Chunks, Whole};
 use errors::Diagnostics;
-use set_files::SetFiles;
 use source::Source;
 use validate::Outcome;
 
@@ -105,8 +108,8 @@ pub struct Parsed {
     pub validated: Validated,
     /// Mistakes that are allowed, but were probably not meant.
     pub warnings: Vec<Diagnostic>,
-    /// True if a set of addresses was read from a file with a relative name.
-    pub names_relative_files: bool,
+    /// True if a set of addresses is in a file.
+    pub includes_files: bool,
     /// The place where each peer's key file is named, one entry per peer.
     key_places: Vec<Location>,
     /// The place where the size of the flow cache is named, or the begin of the file.
@@ -133,19 +136,14 @@ pub struct Loaded {
 /// # Errors
 /// All mistakes of the text, with its warnings.
 pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
-    parsed(text, name, SetFiles::Refused)
+    parse_with(text, name, SetFiles::Refused)
 }
 
-/// Parses and validates a configuration with the files of its sets of addresses. Relative names of
-/// them start at `base`, the directory of the configuration file ([`base_of`]).
+/// Parses and validates a configuration with the texts of its set files.
 ///
 /// # Errors
-/// All mistakes of the text and of those files, with its warnings.
-pub fn parse_in(text: &str, name: &str, base: &Path) -> Result<Parsed, ConfigErrors> {
-    parsed(text, name, SetFiles::In(base))
-}
-
-fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigErrors> {
+/// All mistakes of the text and of its set files, with its warnings.
+pub fn parse_with(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
         let mistake = DiagnosticKind::TooLong { size: text.len() as u64, limit: MAX_BYTES };
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
@@ -165,7 +163,7 @@ fn parsed(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigE
     };
     Ok(Parsed {
         warnings,
-        names_relative_files: outcome.names_relative_files,
+        includes_files: outcome.includes_files,
         key_places: outcome.keys.iter().map(|span| source.place(span)).collect(),
         flows_place: source.place(&outcome.flows),
         connections_place: source.place(&outcome.max_connections),
@@ -195,13 +193,14 @@ fn as_a_whole<'a>(source: &'a Source<'a>, files: SetFiles<'_>) -> Judged<'a> {
     (validated, problems)
 }
 
-/// Reads a configuration file without its keys: for `explain`, which seals and opens nothing and
-/// goes on without them.
+/// Reads a configuration file without its keys, as the daemon reads it at its start: set files lie
+/// in the file's directory or below, without links.
 ///
 /// # Errors
 /// All mistakes, or why the file cannot be read.
 pub fn read(path: &Path) -> Result<Parsed, ConfigErrors> {
-    parse_in(&read_text(path)?, &path.display().to_string(), base_of(path))
+    let files = SetFiles::Beneath(base_of(path));
+    parse_with(&read_text(path)?, &path.display().to_string(), files)
 }
 
 /// Reads the text of a configuration file. Never waits: a pipe or a device is refused.

@@ -134,7 +134,7 @@ sections! {
              in cleartext"
         "keys_dir" Text Value("\".\""),
             "directory of the key files, relative to the directory of the configuration file; \
-             only its owner may write to it"
+             only its owner may write to it. A change needs a restart"
         "run_dir" Text Value("\"/run/lockgate\""),
             "directory for what lasts until the next boot: API socket, counters, replay windows, \
              connections. An absolute path of at most 96 bytes"
@@ -307,7 +307,8 @@ sections! {
             "prefixes, ranges and addresses of both IP versions, at most 100,000"
         "file" Text Words("none"),
             "file with a prefix, range or address a line, at most 100,000; `#` begins a comment. A \
-             relative name starts at the directory of the configuration file"
+             relative name starts at the directory of the configuration file, where the daemon reads \
+             it at its start; `apply` sends its text"
     ]
 
     GROUP "[group.NAME]" "A security group: rules that ports and virtual networks list in \

@@ -1,45 +1,129 @@
 //! Files of sets of addresses: one prefix, range or address a line. `#` begins a comment.
+//!
+//! A command opens a set file with its caller's rights and sends the text with the configuration.
+//! The daemon opens no file for a client. For itself it opens regular files in the directory of its
+//! configuration file or below, without links.
+//!
+//! No message quotes a set file: its text may be any file of the process that opens it.
 
+use std::borrow::Cow;
 use std::path::Path;
 
+use policy::SelectorError;
 use toml::Spanned;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
+use crate::included::IncludedTexts;
 use crate::text_file;
 
 /// Largest file of a set that is read, bytes.
-const MAX_SET_FILE_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_SET_FILE_BYTES: u64 = 16 << 20;
 
-/// The treatment of sets that are in files.
-#[derive(Clone, Copy)]
-pub(crate) enum SetFiles<'p> {
-    /// No file is read: such a set is an error.
+/// Source of the texts of set files.
+#[derive(Clone, Copy, Debug)]
+pub enum SetFiles<'p> {
+    /// No source: a set in a file is an error.
     Refused,
-    /// They are read; relative names start here.
-    In(&'p Path),
+    /// Files that the caller of this process may read. Relative names start at this directory.
+    OfCaller(&'p Path),
+    /// Regular files in this directory or below, without links.
+    Beneath(&'p Path),
+    /// Texts that came with the configuration. No file is opened.
+    Sent {
+        /// Directory that relative names start at in messages.
+        base: &'p Path,
+        /// The texts.
+        texts: &'p IncludedTexts,
+    },
 }
 
-impl SetFiles<'_> {
-    /// Reads the file of a set: its path for messages, and its text. `None`: there was an error.
+/// Text of a set file.
+pub(crate) struct SetFileText<'p> {
+    /// Path of the file, for messages.
+    pub(crate) path: String,
+    /// Content of the file.
+    pub(crate) text: Cow<'p, str>,
+}
+
+impl<'p> SetFiles<'p> {
+    /// Returns the text of a set's file. `None`: an error was noted.
     pub(crate) fn read(
         self,
         written: &Spanned<String>,
         problems: &mut Diagnostics<'_>,
-    ) -> Option<(String, String)> {
+    ) -> Option<SetFileText<'p>> {
         let (file, span) = (written.get_ref(), written.span());
-        let SetFiles::In(base) = self else {
-            problems.error(&span, DiagnosticKind::SetFileRefused);
-            return None;
+        let in_file = |problem| (file.clone(), Box::new(problem));
+        let (base, text) = match self {
+            SetFiles::Refused => {
+                problems.error(&span, DiagnosticKind::SetFileRefused);
+                return None;
+            }
+            SetFiles::OfCaller(base) => {
+                let text = text_file::read(&base.join(file), MAX_SET_FILE_BYTES).map(Cow::Owned);
+                if text.is_ok()
+                    && let Err(problem) = text_file::check_beneath(base, Path::new(file))
+                {
+                    let (file, problem) = in_file(problem);
+                    problems.warning(&span, DiagnosticKind::SetFileAtStart { file, problem });
+                }
+                (base, text)
+            }
+            SetFiles::Beneath(base) => {
+                let text = text_file::read_beneath(base, Path::new(file), MAX_SET_FILE_BYTES);
+                (base, text.map(Cow::Owned))
+            }
+            SetFiles::Sent { base, texts } => {
+                let text = texts.text_of(file).map(Cow::Borrowed);
+                (base, text.ok_or(DiagnosticKind::NotSent))
+            }
         };
-        let path = base.join(file);
-        match text_file::read(&path, MAX_SET_FILE_BYTES) {
-            Ok(text) => Some((path.display().to_string(), text)),
+        match text {
+            Ok(text) => Some(SetFileText { path: base.join(file).display().to_string(), text }),
             Err(problem) => {
-                let (file, problem) = (file.clone(), Box::new(problem));
+                let (file, problem) = in_file(problem);
                 problems.error(&span, DiagnosticKind::SetFile { file, problem });
                 None
             }
+        }
+    }
+}
+
+/// Kind of mistake in a member of a set file. Holds nothing of the file's text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MemberMistake {
+    /// Neither an address nor a prefix nor a range.
+    #[error(
+        "this member is not an address: write a prefix (10.0.0.0/8), a range \
+         (10.2.0.0-10.2.0.9) or a single address"
+    )]
+    NotAnAddress,
+    /// The text behind `/` is no number, or more bits than the address has.
+    #[error("the prefix length of this member must be a number from 0 to {bits}")]
+    PrefixLength {
+        /// Bits of the address.
+        bits: u8,
+    },
+    /// A prefix with bits set behind its length.
+    #[error("this member has bits set behind the prefix length: write the network's address")]
+    HostBits,
+    /// The ends of a range are of two families.
+    #[error("this range mixes IPv4 and IPv6: write one range for each")]
+    MixedFamilies,
+    /// The first address is above the second.
+    #[error("this range is inverted: write the lower address first")]
+    Inverted,
+}
+
+impl From<SelectorError> for MemberMistake {
+    fn from(error: SelectorError) -> MemberMistake {
+        match error {
+            SelectorError::PrefixLength { bits, .. } => MemberMistake::PrefixLength { bits },
+            SelectorError::HostBits { .. } => MemberMistake::HostBits,
+            SelectorError::MixedFamilies { .. } => MemberMistake::MixedFamilies,
+            SelectorError::InvertedAddresses { .. } => MemberMistake::Inverted,
+            _ => MemberMistake::NotAnAddress,
         }
     }
 }

@@ -1,8 +1,12 @@
 //! Reads text files: the configuration, and those that it names.
 
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use crate::diagnostic::DiagnosticKind;
 
@@ -11,17 +15,73 @@ use crate::diagnostic::DiagnosticKind;
 /// # Errors
 /// The reason why it cannot be read: rights, kind, size or encoding.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<String, DiagnosticKind> {
-    let unreadable = |error: std::io::Error| DiagnosticKind::Unreadable { kind: error.kind() };
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = match options.open(path) {
-        // A socket.
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            return Err(DiagnosticKind::NotRegular { kind: "a socket" });
-        }
-        opened => opened.map_err(unreadable)?,
+    read_opened(options.open(path).map_err(|error| unopened(&error))?, limit)
+}
+
+/// Reads a regular file of at most `limit` bytes in `directory` or below. The kernel follows no
+/// symbolic link on the way from `directory`, and never leaves it. Never waits.
+///
+/// # Errors
+/// As [`read`]; [`DiagnosticKind::OutsideDirectory`], [`DiagnosticKind::ReachedByLink`].
+pub(crate) fn read_beneath(
+    directory: &Path,
+    file: &Path,
+    limit: u64,
+) -> Result<String, DiagnosticKind> {
+    read_opened(open_beneath(directory, file, OFlags::RDONLY | OFlags::NONBLOCK)?, limit)
+}
+
+/// Checks that [`read_beneath`] would reach the file. Opens no device and reads nothing.
+///
+/// # Errors
+/// As [`read_beneath`].
+pub(crate) fn check_beneath(directory: &Path, file: &Path) -> Result<(), DiagnosticKind> {
+    open_beneath(directory, file, OFlags::PATH).map(drop)
+}
+
+/// Number of attempts to open a path whose directories are being renamed.
+const RENAME_ATTEMPTS: usize = 8;
+
+fn open_beneath(directory: &Path, file: &Path, flags: OFlags) -> Result<File, DiagnosticKind> {
+    let failed = |error: Errno| match error {
+        Errno::XDEV => DiagnosticKind::OutsideDirectory,
+        Errno::LOOP => DiagnosticKind::ReachedByLink,
+        error => unopened(&error.into()),
     };
-    let metadata = file.metadata().map_err(unreadable)?;
+    let here = Path::new(".");
+    let directory = if directory == Path::new("") { here } else { directory };
+    let directory = std::path::absolute(directory).map_err(|error| unopened(&error))?;
+    let inside = match file.is_absolute() {
+        true => file.strip_prefix(&directory).map_err(|_| DiagnosticKind::OutsideDirectory)?,
+        false => file,
+    };
+    let (path, no_mode) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let directory = rustix::fs::open(&directory, path, no_mode).map_err(failed)?;
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let open = || rustix::fs::openat2(&directory, inside, flags, no_mode, resolve);
+    let mut opened = open();
+    for _ in 1..RENAME_ATTEMPTS {
+        if opened.as_ref().err() != Some(&Errno::AGAIN) {
+            break;
+        }
+        opened = open();
+    }
+    opened.map(File::from).map_err(failed)
+}
+
+/// Returns the reason why a file was not opened.
+fn unopened(error: &std::io::Error) -> DiagnosticKind {
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => DiagnosticKind::NotRegular { kind: "a socket" },
+        _ => DiagnosticKind::Unreadable { kind: error.kind() },
+    }
+}
+
+fn read_opened(file: File, limit: u64) -> Result<String, DiagnosticKind> {
+    let metadata = file.metadata().map_err(|error| unopened(&error))?;
     let kind = metadata.file_type();
     match kind {
         _ if kind.is_file() && metadata.len() > limit => {

@@ -5,7 +5,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 
 use dataplane::Side;
@@ -71,8 +70,8 @@ pub(crate) struct Outcome {
     pub(crate) max_connections: Span,
     /// The place where the size of the table of endpoints is named.
     pub(crate) max_endpoints: Span,
-    /// True if a set is in a file with a relative name.
-    pub(crate) names_relative_files: bool,
+    /// True if a set is in a file.
+    pub(crate) includes_files: bool,
 }
 
 /// Validates all sections, and returns the configuration unless there was an error. `lists` are
@@ -155,9 +154,8 @@ fn outcome(raw: &Raw, validated: Validated) -> Outcome {
     let flows = place(raw.cache.as_ref().and_then(|raw| raw.flows.as_ref()));
     let max_connections = place(raw.connections.as_ref().and_then(|raw| raw.max.as_ref()));
     let max_endpoints = place(raw.store.as_ref().and_then(|raw| raw.endpoints.as_ref()));
-    let mut files = raw.sets.iter().filter_map(|set| set.file.as_ref());
-    let names_relative_files = files.any(|file| Path::new(file.get_ref()).is_relative());
-    Outcome { validated, keys, flows, max_connections, max_endpoints, names_relative_files }
+    let includes_files = raw.sets.iter().any(|set| set.file.is_some());
+    Outcome { validated, keys, flows, max_connections, max_endpoints, includes_files }
 }
 
 /// The place of a value, or the begin of the file.

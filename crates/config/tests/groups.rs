@@ -1,11 +1,11 @@
 //! Security groups: sets, groups, rules and the ports that list groups.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use config::groups::{GroupId, Rule, RuleAction, RuleAddresses, SetId};
 use config::{
-    Diagnostic, Parsed, Severity, Validated, differences, edited, parse, parse_in, parse_policies,
+    Diagnostic, IncludedTexts, Parsed, SetFiles, Severity, Validated, differences, edited, parse,
+    parse_policies, parse_with,
 };
 use policy::{
     Action, AddressRange, GroupMode, GroupSide, Policy, PortRange, TcpSegments, UpperSelector,
@@ -646,17 +646,19 @@ fn with_file(content: &str) -> (tempfile::TempDir, String) {
 fn a_set_in_a_file_means_its_members_and_is_relative_to_the_configuration() {
     let (folder, text) =
         with_file("# admins\n10.9.0.0/24\n\n 2001:db8:9::/64 # six\r\n10.8.0.1-10.8.0.9");
-    let parsed = parse_in(&text, "groups.toml", folder.path()).unwrap();
-    assert!(parsed.names_relative_files);
+    let parsed = parse_with(&text, "groups.toml", SetFiles::OfCaller(folder.path())).unwrap();
+    assert!(parsed.includes_files && !config::render(&parsed.warnings).contains("set file"));
     assert_eq!(parsed.validated, meaning(GOOD));
     // What it means stands without the file.
     assert_eq!(meaning(&parsed.validated.effective()), parsed.validated);
     let path = folder.path().join("groups.toml");
     std::fs::write(&path, &text).unwrap();
     assert_eq!(config::read(&path).unwrap().validated, parsed.validated);
+    // An absolute name of a file in the directory is one too.
     let whole = text.replace("admins.txt", &folder.path().join("admins.txt").display().to_string());
-    let parsed = parse_in(&whole, "groups.toml", Path::new("/nowhere")).unwrap();
-    assert!(!parsed.names_relative_files);
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(config::read(&path).unwrap().validated, parsed.validated);
+    assert!(!parse(GOOD, "groups.toml").unwrap().includes_files);
 }
 
 #[test]
@@ -667,26 +669,135 @@ fn mistakes_in_a_set_file_are_told_with_its_name_and_line() {
     }
     let digits = "0123456789abcdef0123456789abcdef\n10.0.0.0/33\n";
     for (content, place, message) in [
-        ("10.0.0.0/8\n  10.0.0.1/8 # x\n", "admins.txt:2:3: error: ", "the network is 10.0.0.0/8"),
-        ("any\n", "admins.txt:1:1: error: ", "\"any\" is not an address"),
-        ("@other\n", "admins.txt:1:1: error: ", "\"@other\" is not an address"),
+        ("10.0.0.0/8\n  10.0.0.1/8 # x\n", "admins.txt:2:3: error: ", "has bits set behind"),
+        ("10.0.0.0/33\n", "admins.txt:1:1: error: ", "a number from 0 to 32"),
+        ("10.0.0.2-10.0.0.1\n", "admins.txt:1:1: error: ", "this range is inverted"),
+        ("10.0.0.2-::1\n", "admins.txt:1:1: error: ", "mixes IPv4 and IPv6"),
+        ("any\n", "admins.txt:1:1: error: ", "is not an address"),
+        ("@other\n", "admins.txt:1:1: error: ", "is not an address"),
         ("# nothing\n", "groups.toml:16:8: error: ", "set file admins.txt has no member"),
         (&long, "admins.txt:100001:1: error: ", "more than 100000 members of a set"),
-        (digits, "admins.txt:1:1: error: ", "is not shown"),
+        (digits, "admins.txt:1:1: error: ", "is not an address"),
     ] {
         let (folder, text) = with_file(content);
-        let errors = parse_in(&text, "groups.toml", folder.path()).unwrap_err();
+        let errors =
+            parse_with(&text, "groups.toml", SetFiles::OfCaller(folder.path())).unwrap_err();
         let told = errors.to_string();
         assert!(told.contains(place) && told.contains(message), "{told}");
         assert!(!told.contains("0123456789abcdef"), "{told}");
     }
     let (folder, text) = with_file("10.0.0.0/8\n10.0.0.0/8\n");
-    let warnings = parse_in(&text, "groups.toml", folder.path()).unwrap().warnings;
+    let warnings =
+        parse_with(&text, "groups.toml", SetFiles::OfCaller(folder.path())).unwrap().warnings;
     let told = config::render(&warnings);
-    assert!(told.contains("admins.txt:2:1: warning: \"10.0.0.0/8\" is listed twice"), "{told}");
+    assert!(told.contains("admins.txt:2:1: warning: an earlier line has this member"), "{told}");
     let (folder, text) = with_file(&"x\n".repeat(100));
-    let errors = parse_in(&text, "groups.toml", folder.path()).unwrap_err();
+    let errors = parse_with(&text, "groups.toml", SetFiles::OfCaller(folder.path())).unwrap_err();
     assert_eq!((errors.errors(), errors.untold), (40, 60));
+}
+
+/// Content of a file that no message may show: its first word is the secret of the test.
+const SECRET: &str = "root:*:20228:0:99999:7:::\n10.9.8.7/8\n10.9.8.7\n10.9.8.7\n";
+
+#[test]
+fn no_message_quotes_a_set_file() {
+    let (folder, text) = with_file(SECRET);
+    let sent: IncludedTexts = [("admins.txt".to_owned(), SECRET.to_owned())].into_iter().collect();
+    for files in [
+        SetFiles::OfCaller(folder.path()),
+        SetFiles::Beneath(folder.path()),
+        SetFiles::Sent { base: folder.path(), texts: &sent },
+    ] {
+        let errors = parse_with(&text, "groups.toml", files).unwrap_err();
+        let json = serde_json::to_string(&errors).unwrap();
+        for told in [errors.to_string(), errors.in_lines(), format!("{files:?}"), json] {
+            assert!(!told.contains("root") && !told.contains("10.9.8.7"), "{told}");
+        }
+        assert!(errors.to_string().contains("admins.txt:2:1: error: "), "{errors}");
+    }
+}
+
+#[test]
+fn a_set_file_of_a_client_is_never_opened() {
+    let (folder, text) = with_file("10.9.0.0/24\n");
+    let texts = IncludedTexts::default();
+    for file in ["admins.txt", "/etc/hostname", "../admins.txt"] {
+        let text = text.replace("admins.txt", file);
+        let files = SetFiles::Sent { base: folder.path(), texts: &texts };
+        let told = parse_with(&text, "groups.toml", files).unwrap_err().to_string();
+        let at = format!("groups.toml:16:8: error: set file {file} did not come with");
+        assert!(told.contains(&at) && told.contains("`lockgate apply`"), "{told}");
+    }
+    let texts = IncludedTexts::read(&text, "groups.toml", folder.path()).unwrap();
+    std::fs::remove_file(folder.path().join("admins.txt")).unwrap();
+    let files = SetFiles::Sent { base: folder.path(), texts: &texts };
+    let parsed = parse_with(&text, "groups.toml", files).unwrap();
+    assert_eq!(parsed.validated.sets[0].addresses, [range("10.9.0.0/24")]);
+}
+
+#[test]
+fn a_client_reads_set_files_with_its_own_rights_and_within_bounds() {
+    let (folder, text) = with_file("10.9.0.0/24\n");
+    let read = |text: &str| IncludedTexts::read(text, "groups.toml", folder.path());
+    let missing = read(&text.replace("admins.txt", "gone.txt")).unwrap_err().to_string();
+    let at = "groups.toml:16:8: error: set file gone.txt cannot be read: No such file";
+    assert!(missing.contains(at), "{missing}");
+    // A configuration without a set file, and a text that is none, include nothing.
+    assert!(read(GOOD).unwrap().is_empty() && read("[set.a]\nfile = 3\n[").unwrap().is_empty());
+    let mut many = text.clone();
+    let content = vec![b'#'; config::MAX_INCLUDED_BYTES as usize / 4];
+    for n in 0..4 {
+        std::fs::write(folder.path().join(format!("{n}.txt")), &content).unwrap();
+        writeln!(many, "[set.s{n}]\nfile = \"{n}.txt\"").unwrap();
+    }
+    let beyond = read(&many).unwrap_err().to_string();
+    assert!(beyond.contains("all set files together may have 67108864 bytes"), "{beyond}");
+}
+
+#[test]
+fn a_start_reads_set_files_in_the_directory_of_the_configuration_without_links() {
+    let (folder, text) = with_file("10.9.0.0/24\n");
+    let inside = folder.path().join("gw");
+    std::fs::create_dir_all(inside.join("sets")).unwrap();
+    std::fs::write(inside.join("sets/a.txt"), "10.9.0.0/24\n").unwrap();
+    std::os::unix::fs::symlink("sets/a.txt", inside.join("link.txt")).unwrap();
+    std::os::unix::fs::symlink("sets", inside.join("linked")).unwrap();
+    let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, inside.join("pipe"), pipe, mode, 0).unwrap();
+    let config = inside.join("groups.toml");
+    let start = |file: &str| {
+        std::fs::write(&config, text.replace("admins.txt", file)).unwrap();
+        config::read(&config).map(|parsed| parsed.validated.sets[0].addresses.clone())
+    };
+    let whole = inside.join("sets/a.txt").display().to_string();
+    for file in ["sets/a.txt", "sets/../sets/a.txt", &whole] {
+        assert_eq!(start(file).unwrap(), [range("10.9.0.0/24")], "{file}");
+    }
+    let outside = folder.path().join("admins.txt").display().to_string();
+    let above = format!("{}/../admins.txt", inside.display());
+    let beyond = "lies outside the directory of the configuration file";
+    for (file, problem) in [
+        (outside.as_str(), beyond),
+        (above.as_str(), beyond),
+        ("../admins.txt", beyond),
+        ("/etc/hostname", beyond),
+        ("link.txt", "is reached by a symbolic link"),
+        ("linked/a.txt", "is reached by a symbolic link"),
+        ("pipe", "is a pipe, not a regular file"),
+        ("sets", "is a directory, not a regular file"),
+        ("gone.txt", "cannot be read: No such file or directory"),
+    ] {
+        let told = start(file).unwrap_err().to_string();
+        assert!(told.contains("16:8: error: set file ") && told.contains(problem), "{told}");
+    }
+    // A command reads such a file, and warns that the daemon does not start with it.
+    for file in [outside.as_str(), "link.txt"] {
+        let text = text.replace("admins.txt", file);
+        let files = SetFiles::OfCaller(&inside);
+        let warnings = parse_with(&text, "groups.toml", files).unwrap().warnings;
+        let told = config::render(&warnings);
+        assert!(told.contains("16:8: warning: lockgated does not start with set file"), "{told}");
+    }
 }
 
 #[test]
@@ -694,7 +805,7 @@ fn a_set_file_that_cannot_be_read_is_told_where_it_is_named() {
     let (folder, text) = with_file("10.0.0.0/8\n");
     let told = |file: &str| {
         let text = text.replace("admins.txt", file);
-        parse_in(&text, "groups.toml", folder.path()).unwrap_err().to_string()
+        parse_with(&text, "groups.toml", SetFiles::OfCaller(folder.path())).unwrap_err().to_string()
     };
     let missing = told("gone.txt");
     let at = "groups.toml:16:8: error: set file gone.txt cannot be read: No such file or directory";

@@ -151,6 +151,11 @@ impl Daemon {
         self.signal(Signal::CONT);
     }
 
+    /// Sends SIGHUP.
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
+    }
+
     fn signal(&self, signal: Signal) {
         if let Some(process) = Pid::from_raw(self.pid() as i32) {
             // It may have ended meanwhile.

@@ -177,3 +177,37 @@ fn an_idle_daemon_is_ready_feeds_the_watchdog_and_says_that_it_ends() {
     let told = std::iter::from_fn(|| hear().ok()).find(|told: &String| !told.contains("WATCHDOG"));
     assert!(told.as_ref().is_some_and(|told| told.starts_with("STOPPING=1\n")), "{told:?}");
 }
+
+#[test]
+fn a_hangup_applies_the_file_and_a_stopped_daemon_is_named() {
+    let Some(mut lab) = net::running("hangup", Plan::default()) else { return };
+    let path = lab.gateways.file(1).path();
+    let good = std::fs::read_to_string(&path).unwrap();
+    let policy = "
+[[policy]]
+name = \"lookup\"
+action = \"bypass\"
+local = [\"any\"]
+remote = [\"9.9.9.9/32\"]
+";
+    let running = |lab: &net::Lab| lab.gateways.daemon(1).unwrap().run(&["export"]).unwrap().stdout;
+    for (more, event, runs) in [(policy, "applied", true), ("[port.lan]\n", "apply_refused", true)]
+    {
+        std::fs::write(&path, format!("{good}{more}")).unwrap();
+        lab.gateways.daemon(1).unwrap().hang_up();
+        net::wait_for(event, || !net::events(&lab.gateways, 1, event).is_empty());
+        assert_eq!(running(&lab).contains("9.9.9.9"), runs, "{event}");
+    }
+    let refused = net::events(&lab.gateways, 1, "apply_refused");
+    assert_eq!(refused[0]["subject"], path.display().to_string());
+    let daemon = lab.gateways.daemon(1).unwrap();
+    daemon.pause();
+    let status = daemon.run(&["status"]).unwrap();
+    daemon.resume();
+    let named = format!("lockgated (process {}, state T) does not answer", daemon.pid());
+    assert!(status.stderr.contains(&named), "{}", status.stderr);
+    assert_eq!(status.status.code(), Some(1));
+    std::fs::write(&path, good).unwrap();
+    lab.flows_again();
+    lab.balances();
+}

@@ -110,7 +110,7 @@ pub(super) struct ChangeOptions {
 
 /// Applies a configuration and prints the result.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
-    let Document { text, file, base_directory } = Document::read(&args.file.input())?;
+    let Document { text, file, base_directory, included } = Document::read(&args.file.input())?;
     let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
     let (save, only_after) = (args.save, None);
     let request = v1::ApplyRequest {
@@ -121,6 +121,7 @@ pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
         confirm_within_s,
         save,
         only_after,
+        included,
     };
     let applied = Ask::new(socket)?.call(async |client| client.apply(request).await)?;
     answer(&applied, args.json)
@@ -179,16 +180,20 @@ pub(super) struct Document {
     pub(super) text: String,
     pub(super) file: String,
     pub(super) base_directory: String,
+    /// Texts of its set files, which the daemon does not open.
+    pub(super) included: Vec<v1::IncludedText>,
 }
 
 impl Document {
-    /// Reads it.
+    /// Reads a configuration and the set files that it names, with the caller's rights.
     pub(super) fn read(input: &Input) -> Result<Document, Failure> {
         let text = input.text()?;
+        let included = input.included(&text)?.into_iter();
+        let included = included.map(|(file, text)| v1::IncludedText { file, text }).collect();
         // The daemon works in another directory, and `show revisions` names the file long after
         // this one is left.
         let (base, file) = input.absolute()?;
-        Ok(Document { text, file, base_directory: base.display().to_string() })
+        Ok(Document { text, file, base_directory: base.display().to_string(), included })
     }
 }
 

@@ -163,6 +163,8 @@ fn change(edit: &GroupEdit, how: &ChangeOptions, socket: &Socket) -> Result<(), 
         confirm_within_s: 0,
         save: how.save,
         only_after: Some(revision),
+        // The text of a revision holds the members of its sets.
+        included: Vec::new(),
     };
     let applied = ask.call(async |client| client.apply(request).await)?;
     answer(&applied, how.json)

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, Page, v1};
+use config::IncludedTexts;
 use control::{DeadPort, KeyManager, Picture, Question, QuestionError, Routing};
 use dataplane::explain::tag_unused;
 use dataplane::{Prefix, Snapshot};
@@ -21,7 +22,7 @@ use super::peer::Peer;
 use super::present::PolicyOrder;
 use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Intent,
+    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Includes, Intent,
     PolicyChange, Save, ToConfirm,
 };
 use crate::cards::{self, placement};
@@ -353,7 +354,7 @@ impl<B: Backend> Gateway for Service<B> {
         let asked_over = connection_of(&request);
         let request = request.into_inner();
         let v1::ApplyRequest { text, file, base_directory, dry_run, .. } = request;
-        let v1::ApplyRequest { confirm_within_s, save, only_after, .. } = request;
+        let v1::ApplyRequest { confirm_within_s, save, only_after, included, .. } = request;
         let intent = if dry_run { Intent::DryRun } else { Intent::Apply };
         let save = if save { Save::Yes } else { Save::No };
         let confirm = match confirm_within_s {
@@ -375,7 +376,9 @@ impl<B: Backend> Gateway for Service<B> {
             return Err(Status::invalid_argument(text));
         }
         let backend = self.backend.clone();
-        let change = Change { text, file, base_directory, intent, confirm, save, only_after };
+        let includes = Includes::Sent(included_texts(included));
+        let change =
+            Change { text, file, base_directory, includes, intent, confirm, save, only_after };
         let result = to_its_end(async move { backend.apply(change, by).await }).await?;
         let took_us = microseconds_since(start);
         let now = self.backend.now().await;
@@ -564,6 +567,11 @@ impl<B: Backend> Gateway for Service<B> {
 }
 
 /// The refusal of a capture.
+/// The texts that came with a configuration. Of two for one file the last counts.
+fn included_texts(sent: Vec<v1::IncludedText>) -> IncludedTexts {
+    sent.into_iter().map(|v1::IncludedText { file, text }| (file, text)).collect()
+}
+
 fn refused(error: CaptureError) -> Status {
     let text = error.to_string();
     match error {

@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 use super::desk::Desk;
 use super::own::selector_of;
 use super::tests::gateway_of_peer_a;
-use crate::backend::{Backend, Change, Intent, Save, ToConfirm};
+use crate::backend::{Backend, Change, Includes, Intent, Save, ToConfirm};
 use crate::backend_impl::Daemon;
 use crate::test_lab::{RunningLab, configuration};
 use crate::who::{ConnectionNumber, Uid};
@@ -138,6 +138,7 @@ impl Lab {
             text,
             file: "test".into(),
             base_directory: self.running.folder.path().into(),
+            includes: Includes::BesideFile,
             intent: Intent::Apply,
             confirm: within.map(|within| ToConfirm { within, asked_over: ConnectionNumber(1) }),
             save: Save::No,

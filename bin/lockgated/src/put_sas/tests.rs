@@ -9,7 +9,7 @@ use policy::Direction::{Inbound, Outbound};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::backend::{Backend, Change, Consent, Intent, PolicyChange, Save};
+use crate::backend::{Backend, Change, Consent, Includes, Intent, PolicyChange, Save};
 use crate::backend_impl::Daemon;
 use crate::test_lab::{RunningLab, TestLab, configuration};
 
@@ -217,6 +217,7 @@ impl Lab {
             text: configuration(&self.folder, "gw", sections),
             file: "test".into(),
             base_directory: self.folder.path().into(),
+            includes: Includes::BesideFile,
             intent: Intent::Apply,
             confirm: None,
             save: Save::No,

@@ -26,7 +26,9 @@ impl DiagnosticKind {
                 "write \"tcp/22\", \"udp/500\", \"icmp\" or a protocol's number",
             )),
             Self::SetWithoutAt { name } => Some(format!("write \"@{name}\"")),
-            Self::SetFile { problem, .. } => set_file_help(problem).map(str::to_owned),
+            Self::SetFile { problem, .. } | Self::SetFileAtStart { problem, .. } => {
+                set_file_help(problem).map(str::to_owned)
+            }
             Self::BarePort { number, service: None } => {
                 Some(format!("for a port write \"tcp/{number}\" or \"udp/{number}\""))
             }
@@ -509,6 +511,14 @@ fn set_file_help(problem: &DiagnosticKind) -> Option<&'static str> {
             Some("a relative name starts at the directory of the configuration file")
         }
         DiagnosticKind::NotRegular { .. } => Some("name a text file with a member a line"),
+        DiagnosticKind::OutsideDirectory | DiagnosticKind::ReachedByLink => Some(
+            "lockgated opens set files in the directory of its configuration file or below, \
+             without links: copy the file there. `lockgate apply` sends any file that you may read",
+        ),
+        DiagnosticKind::NotSent => Some(
+            "lockgated opens no file for a client: `lockgate apply` sends the texts of set files, \
+             the API takes them in `included`",
+        ),
         problem => problem.fixed_help(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use policy::AddressRange;
+use policy::{AddressRange, SelectorError};
 use toml::Spanned;
 
 use super::NamedSections;
@@ -10,7 +10,7 @@ use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Set, joined};
 use crate::raw::RawSet;
-use crate::set_files::{SetFiles, members};
+use crate::set_files::{MemberMistake, SetFileText, SetFiles, members};
 use crate::source::Source;
 use crate::values::name;
 
@@ -60,10 +60,10 @@ fn addresses(
             let texts = written.get_ref().iter();
             let texts: Vec<_> =
                 texts.map(|text| Spanned::new(text.span(), text.get_ref().as_str())).collect();
-            ranges(&texts, problems)
+            ranges(&texts, MemberPlace::Configuration, problems)
         }
         (None, Some(written)) => {
-            let (path, text) = files.read(written, problems)?;
+            let SetFileText { path, text } = files.read(written, problems)?;
             let texts = members(&text, MAX_MEMBERS);
             if texts.is_empty() {
                 let file = written.get_ref().clone();
@@ -71,7 +71,7 @@ fn addresses(
                 return None;
             }
             let source = Source::new(&path, &text);
-            problems.within(&source, |problems| ranges(&texts, problems))
+            problems.within(&source, |problems| ranges(&texts, MemberPlace::SetFile, problems))
         }
         (None, None) => {
             // A key that was mistyped, or whose value is of another type, is told already.
@@ -83,8 +83,37 @@ fn addresses(
     }
 }
 
-/// The addresses of members, as few ranges as possible.
-fn ranges(members: &[Spanned<&str>], problems: &mut Diagnostics<'_>) -> Option<Vec<AddressRange>> {
+/// Place of a set's members.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MemberPlace {
+    /// `addresses` of the section.
+    Configuration,
+    /// The set's file, of which messages quote nothing.
+    SetFile,
+}
+
+impl MemberPlace {
+    fn repeated(self, member: &str) -> DiagnosticKind {
+        match self {
+            MemberPlace::Configuration => DiagnosticKind::Repeated { text: member.to_owned() },
+            MemberPlace::SetFile => DiagnosticKind::RepeatedMember,
+        }
+    }
+
+    fn wrong(self, error: SelectorError) -> DiagnosticKind {
+        match self {
+            MemberPlace::Configuration => DiagnosticKind::Selector(error.into()),
+            MemberPlace::SetFile => DiagnosticKind::SetMember(MemberMistake::from(error)),
+        }
+    }
+}
+
+/// Returns the addresses of members, as few ranges as possible.
+fn ranges(
+    members: &[Spanned<&str>],
+    place: MemberPlace,
+    problems: &mut Diagnostics<'_>,
+) -> Option<Vec<AddressRange>> {
     if let Some(beyond) = members.get(MAX_MEMBERS) {
         let mistake = DiagnosticKind::TooMany { what: "members of a set", limit: MAX_MEMBERS };
         problems.error(&beyond.span(), mistake);
@@ -95,13 +124,12 @@ fn ranges(members: &[Spanned<&str>], problems: &mut Diagnostics<'_>) -> Option<V
         match member.get_ref().parse::<AddressRange>() {
             Ok(range) => {
                 if !seen.insert(range) {
-                    let text = (*member.get_ref()).to_owned();
-                    problems.warning(&member.span(), DiagnosticKind::Repeated { text });
+                    problems.warning(&member.span(), place.repeated(member.get_ref()));
                 }
                 ranges.push(range);
             }
             Err(error) => {
-                problems.error(&member.span(), DiagnosticKind::Selector(error.into()));
+                problems.error(&member.span(), place.wrong(error));
                 sound = false;
             }
         }
