@@ -8,7 +8,7 @@ use config::HOST_NETDEV;
 use control::guard::GuardWatch;
 use control::host_routes;
 use dataplane::{AcquireRequest, AddressUpdate, Generation, ResolveRequest};
-use linux::{HostRoute, Lists, Mirror, NeighbourState, Note};
+use linux::{ChangedLinks, HostRoute, LinkWatch, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::Receiver;
@@ -137,7 +137,7 @@ pub(crate) async fn run(
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     }
     let mut told = UnansweredNeighbours::default();
-    let mut host = HostRoutes::default();
+    let (mut host, mut links) = (HostRoutes::default(), LinkWatch::start());
     apply_view(state, mirror, &mut told).await?;
     host.lead(state, mirror, Set::Always);
     loop {
@@ -153,6 +153,7 @@ pub(crate) async fn run(
                 apply_view(state, mirror, &mut told).await?;
                 host.follow(changes.lists, state, mirror);
             }
+            changed = links.changed() => restore_programs(state, &changed),
             Some(ended) = tasks.join_next() => {
                 return Err(Failure::TaskEnded { error: ended.err() });
             }
@@ -217,6 +218,13 @@ async fn inspect_all(state: &mut State, mirror: &mut Mirror) -> Result<(), Worke
         state.gateway.renew_caches().await?;
     }
     Ok(())
+}
+
+/// Attaches programs again that another program removed.
+fn restore_programs(state: &mut State, changed: &ChangedLinks) {
+    if state.gateway.restore_changed_programs(changed) {
+        state.show();
+    }
 }
 
 /// Has the kernel resolve a neighbour.

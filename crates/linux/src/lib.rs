@@ -2,6 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
+//! | `link_watch` | notifications about netdevs, at once |
 //! | [`mirror`] | a live copy of netdevs, addresses, routes, neighbours; the host port's routes |
 //! | [`view`] | the copy itself, as plain data |
 //! | [`ethtool`] | queues and receive offloads of a netdev |
@@ -13,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ethtool;
+mod link_watch;
 pub mod mirror;
 mod netlink;
 pub mod nft;
@@ -20,6 +22,7 @@ pub mod view;
 pub mod xfrm;
 
 pub use ethtool::{Channels, Ethtool, Offload};
+pub use link_watch::{ChangedLinks, LinkWatch};
 pub use mirror::{
     Changes, HostPortError, HostRoute, Lists, Mirror, MirrorError, Note, ResyncReason, read_link,
 };

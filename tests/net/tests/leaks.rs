@@ -1,9 +1,9 @@
 //! The leak hunt: whatever happens to a gateway, nothing that a policy wanted protected leaves in
 //! clear, though forwarding is on and the kernel's routes would work.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use net::{AGAIN, STEP, lab, running, wait_for_pings};
+use net::{AGAIN, STEP, events, lab, running, wait_for, wait_for_pings};
 use netlab::capture::{Scope, Tally};
 use netlab::ping::Ping;
 use netlab::sites::{Plan, Shape};
@@ -231,6 +231,39 @@ fn a_guard_removed_by_hand_is_told_and_restored_and_nothing_leaks() {
             gateways.site(1).gateway.run(&["nft", "list", "table", "inet", "lockgate"], AGAIN);
         assert!(listed.unwrap().status.success());
     });
+    lab.balances();
+}
+
+#[test]
+fn a_removed_xdp_program_is_restored_when_the_kernel_reports_the_removal() {
+    let Some(mut lab) = running("xdp_removed", Plan::default()) else { return };
+    let rounds = if std::env::var_os("LOCKGATE_LONG").is_some() { 200 } else { 20 };
+    let mut times = Vec::new();
+    lab.hunt(|gateways| {
+        for round in 0..rounds {
+            let netdev = ["lan", "wan"][round % 2];
+            let before = SystemTime::now();
+            gateways.site(1).gateway.ip(&format!("link set {netdev} xdp off")).unwrap();
+            let mut restored = Vec::new();
+            wait_for("program_restored", || {
+                restored = events(gateways, 1, "program_restored");
+                restored.len() > round
+            });
+            assert_eq!(restored[round]["subject"], netdev);
+            let at = restored[round]["time"].as_str().unwrap();
+            let at = humantime::parse_rfc3339(at).unwrap();
+            times.push(at.duration_since(before).unwrap_or_default());
+        }
+    });
+    times.sort();
+    let [median, longest] = [times[times.len() / 2], times[times.len() - 1]];
+    println!("XDP restored {rounds} times: median {median:?}, longest {longest:?}, `ip` included");
+    let removed = events(&lab.gateways, 1, "program_removed");
+    assert_eq!(removed.len(), rounds);
+    // The look once a second may come first, rarely.
+    let reported = removed.iter().filter(|event| event["details"]["sign"] == "notification");
+    let reported = reported.count();
+    assert!(reported > rounds / 2, "{reported} of {rounds} by a notification: {removed:?}");
     lab.balances();
 }
 

@@ -12,7 +12,7 @@ use control::LiveParts;
 use dataplane::PortId;
 use dataplane::carve_out::{Packets, Reserved};
 use dataplane::{NetdevId, NextHop, Prefix, RouteTarget, Side, Snapshot};
-use linux::Offload;
+use linux::{ChangedLinks, Offload};
 
 use super::Gateway;
 use super::machine::Program;
@@ -49,6 +49,24 @@ pub(super) enum Retry {
     Now,
     /// Later, when [`Gateway::inspect`] runs.
     ByTheClock,
+}
+
+/// Sign by which the daemon noticed that a program was removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum RemovalSign {
+    /// The kernel reported the netdev as changed.
+    Notification,
+    /// The daemon looked, once a second.
+    Inspection,
+}
+
+impl RemovalSign {
+    fn name(self) -> &'static str {
+        match self {
+            RemovalSign::Notification => "notification",
+            RemovalSign::Inspection => "inspection",
+        }
+    }
 }
 
 impl Gateway {
@@ -168,32 +186,52 @@ impl Gateway {
     /// # Errors
     /// [`WorkerGone`].
     pub(crate) async fn inspect(&mut self) -> Result<(), WorkerGone> {
-        let names: Vec<String> = self.netdevs.keys().cloned().collect();
-        for name in names {
-            if self.machine.is_attached(&name) {
-                continue;
-            }
-            let message = format!("the XDP program was taken off {name}");
-            self.events.record(Kind::ProgramRemoved, &name, message, &[]);
-            match self.machine.attach_again(&name) {
-                Ok(attached) => {
-                    if let Some(netdev) = Arc::make_mut(&mut self.netdevs).get_mut(&name) {
-                        netdev.attached = attached.into();
-                    }
-                    let message = format!("the XDP program is on {name} again");
-                    self.events.record(Kind::ProgramRestored, &name, message, &[]);
-                }
-                Err(error) => {
-                    self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
-                }
-            }
-        }
+        let names = self.netdevs.keys().cloned().collect();
+        self.restore_programs(names, RemovalSign::Inspection);
         // Refused before: the kernel may tell of nothing for hours.
         match self.reservation_due || self.instruction_due {
             true => self.follow(self.view.clone()).await?,
             false => self.renew_guard().await,
         }
         self.tend(Retry::Now).await
+    }
+
+    /// Attaches programs again that another program removed from netdevs which the kernel reported
+    /// as changed. Returns whether a program was removed.
+    pub(crate) fn restore_changed_programs(&mut self, changed: &ChangedLinks) -> bool {
+        let changed = self.netdevs.iter().filter(|(_, netdev)| changed.may_hold(netdev.ifindex));
+        let names = changed.map(|(name, _)| name.clone()).collect();
+        self.restore_programs(names, RemovalSign::Notification)
+    }
+
+    /// Attaches the programs of these netdevs again where they were removed. Returns whether a
+    /// program was removed.
+    fn restore_programs(&mut self, names: Vec<String>, sign: RemovalSign) -> bool {
+        let mut was_removed = false;
+        for name in names {
+            if self.machine.is_attached(&name) {
+                continue;
+            }
+            was_removed = true;
+            // Before anything is reported: the netdev is open.
+            let attached = self.machine.attach_again(&name);
+            let message = format!("the XDP program was taken off {name}");
+            let details: crate::events::Details<'_> = &[("sign", &sign.name())];
+            self.events.record(Kind::ProgramRemoved, &name, message, details);
+            match attached {
+                Ok(attached) => {
+                    if let Some(netdev) = Arc::make_mut(&mut self.netdevs).get_mut(&name) {
+                        netdev.attached = attached.into();
+                    }
+                    let message = format!("the XDP program is on {name} again");
+                    self.events.record(Kind::ProgramRestored, &name, message, details);
+                }
+                Err(error) => {
+                    self.events.record(Kind::PortRefused, &name, error.to_string(), &[]);
+                }
+            }
+        }
+        was_removed
     }
 
     /// The slot of a netdev, if the running configuration names it.

@@ -126,6 +126,8 @@ pub(crate) struct World {
     /// The netdevs of that snapshot, in its order.
     pub(super) names: Vec<String>,
     pub(super) programs: BTreeMap<String, SimulatedProgram>,
+    /// Programs that somebody took off their netdevs.
+    pub(super) taken_off: BTreeMap<String, SimulatedProgram>,
     /// Entries of each worker's flow cache, as far as it was given one.
     pub(super) caches: [Option<usize>; WORKERS],
     /// Semaphore without whose permits no guard is installed; `guards_waiting` counts the waiting
@@ -154,6 +156,7 @@ impl Simulated {
             walked,
             names,
             programs: BTreeMap::new(),
+            taken_off: BTreeMap::new(),
             caches: [None; WORKERS],
             held_up: None,
             guards_waiting: 0,
@@ -416,7 +419,10 @@ impl Machine for Simulated {
     }
 
     fn attach_again(&mut self, netdev: &str) -> Result<Attached, NetdevError> {
-        Err(netdev_refused(netdev))
+        let mut world = self.world();
+        let program = world.taken_off.remove(netdev).ok_or_else(|| netdev_refused(netdev))?;
+        world.programs.insert(netdev.to_owned(), program);
+        Ok(Attached { mode: Mode::Generic, native_refused: None, replaced: false })
     }
 
     async fn attach_host(

@@ -11,7 +11,7 @@ use dataplane::cache::FIRST_ENTRIES;
 use dataplane::carve_out::Reserved;
 use dataplane::connections::{Judgement, Key, Zone};
 use keystate::KeyState;
-use linux::Link;
+use linux::{ChangedLinks, Link};
 use policy::connection::Shown;
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -316,6 +316,28 @@ fn policies_are_walked_only_once_programs_and_guard_withhold_what_they_may_want(
     };
     assert_eq!(before, [Step::Install, Step::SetPorts, Step::SetPorts, Step::Install]);
     assert_eq!(after, [Step::Instruct, Step::Instruct]);
+    lab.runs(&config);
+}
+
+#[test]
+fn a_removed_program_is_attached_again_as_soon_as_the_kernel_reports_its_netdev() {
+    let config = Config::small();
+    let mut lab = Lab::new(&config);
+    let take_off = |lab: &Lab, netdev: &str| {
+        let mut world = lab.machine.world();
+        let program = world.programs.remove(netdev).unwrap();
+        world.taken_off.insert(netdev.to_owned(), program);
+    };
+    let is_on = |lab: &Lab, netdev: &str| lab.machine.world().programs.contains_key(netdev);
+    take_off(&lab, "eth0");
+    take_off(&lab, "eth1");
+    // Index 1 is eth0; of the other the kernel has reported nothing.
+    assert!(lab.gateway.restore_changed_programs(&ChangedLinks::Some([1, 9].into())));
+    assert!(is_on(&lab, "eth0") && !is_on(&lab, "eth1"));
+    assert!(!lab.gateway.restore_changed_programs(&ChangedLinks::Some([1].into())));
+    // Notifications were lost.
+    assert!(lab.gateway.restore_changed_programs(&ChangedLinks::Any));
+    assert!(is_on(&lab, "eth1"));
     lab.runs(&config);
 }
 
