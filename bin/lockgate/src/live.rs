@@ -149,7 +149,7 @@ impl Ask {
     /// Waits for the daemon.
     ///
     /// # Errors
-    /// Those of the work; [`ConnectError::Silent`]: the daemon was stopped meanwhile, or hangs.
+    /// Errors of the work; [`ConnectError::Silent`]: the daemon was stopped meanwhile, or hangs.
     fn wait<T, E>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
     where
         Failure: From<E>,

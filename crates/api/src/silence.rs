@@ -1,6 +1,5 @@
-//! Detects a daemon that accepts a connection and sends nothing: the kernel accepts for a process
-//! that is stopped or hangs. A daemon at work sends its HTTP/2 settings at once, and answers the
-//! pings of a client that waits.
+//! Detects a silent daemon: the kernel accepts connections for a stopped or hanging process. A
+//! daemon at work sends its HTTP/2 settings at once, and answers the pings of a waiting client.
 
 use std::fmt;
 use std::io;
@@ -14,13 +13,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-/// Interval at which a waiting client looks whether anything came. Silence is counted in these
-/// intervals, so that a client that was stopped itself blames nobody.
+/// Interval at which a waiting client checks for received bytes. Silence is counted in intervals:
+/// a client counts one for the time in which the client itself was stopped.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Intervals of silence after which the daemon is named.
 const SILENT_INTERVALS: u32 = 6;
-/// Intervals of silence that a daemon whose control thread computes may take: the service manager's
-/// watchdog ends a daemon that hangs for longer.
+/// Intervals of silence of a computing daemon: the service manager's watchdog ends a daemon that
+/// hangs for longer.
 const BUSY_INTERVALS: u32 = 24;
 /// Intervals of silence in a call, for a daemon that is not stopped.
 const CALL_INTERVALS: u32 = 60;
@@ -30,7 +29,7 @@ const CALL_INTERVALS: u32 = 60;
 pub struct ProcessState(pub char);
 
 impl ProcessState {
-    /// Reads the state of a process' main thread. `None`: there is no process, or it is hidden.
+    /// Reads the state of a process' main thread. `None`: no such process, or a hidden one.
     fn of(process: u32) -> Option<ProcessState> {
         state_in(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
     }
@@ -114,7 +113,7 @@ pub struct SilenceWatch {
 }
 
 impl SilenceWatch {
-    /// Watches a connection, and counts what it receives.
+    /// Watches a connection. The returned stream counts its reads.
     pub(crate) fn new(stream: UnixStream) -> (SilenceWatch, CountedStream) {
         let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
         // 0: a process of another PID namespace.
@@ -176,7 +175,7 @@ impl SilenceWatch {
     }
 }
 
-/// A connection that counts what it receives, its end included.
+/// Connection with a count of its reads, the end of the stream included.
 pub(crate) struct CountedStream {
     stream: UnixStream,
     received: Arc<ReceivedReads>,

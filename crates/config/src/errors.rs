@@ -255,9 +255,9 @@ pub(crate) struct Diagnostics<'a> {
 /// Permission to show lines of a source in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Quoting {
-    /// The source is the configuration, which its author sent.
+    /// The source is the configuration: its author reads the message.
     Lines,
-    /// The source is a file that the configuration names: its author may not be its reader.
+    /// The source is a set file: the reader of the message may lack the right to read the file.
     Nothing,
 }
 
@@ -287,7 +287,7 @@ impl<'a> Diagnostics<'a> {
         self.push(Severity::Error, span, mistake, earlier);
     }
 
-    /// Judges a file that this one names. Its problems join those of this one, without its lines.
+    /// Judges a named file. Its problems join this list, without lines of the named file.
     pub(crate) fn within<T>(
         &mut self,
         file: &Source<'_>,

@@ -60,7 +60,7 @@ impl IncludedTexts {
         self.0.get(file).map(String::as_str)
     }
 
-    /// Returns whether there is no text.
+    /// Returns true if no text is included.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -51,7 +51,7 @@ impl LinkWatch {
         LinkWatch { events: open().ok() }
     }
 
-    /// Waits for changes of netdevs. Cancel safe: the kernel keeps what is not read yet.
+    /// Waits for changes of netdevs. Cancel safe: the kernel keeps unread notifications.
     pub async fn changed(&mut self) -> ChangedLinks {
         loop {
             let Some(events) = &mut self.events else {
@@ -65,7 +65,7 @@ impl LinkWatch {
             match receive(events).await {
                 Ok(indexes) if indexes.is_empty() => {}
                 Ok(indexes) => return ChangedLinks::Some(indexes),
-                // The kernel had more to tell than there was room, or the socket broke.
+                // Notifications were lost, or the socket broke.
                 Err(_) => {
                     self.events = open().ok();
                     return ChangedLinks::Any;

@@ -180,7 +180,7 @@ fn an_idle_daemon_is_ready_feeds_the_watchdog_and_says_that_it_ends() {
 
 #[test]
 fn a_hangup_applies_the_file_and_a_stopped_daemon_is_named() {
-    let Some(mut lab) = net::running("hangup", Plan::default()) else { return };
+    let Some(lab) = net::running("hangup", Plan::default()) else { return };
     let path = lab.gateways.file(1).path();
     let good = std::fs::read_to_string(&path).unwrap();
     let policy = "
@@ -191,12 +191,11 @@ local = [\"any\"]
 remote = [\"9.9.9.9/32\"]
 ";
     let running = |lab: &net::Lab| lab.gateways.daemon(1).unwrap().run(&["export"]).unwrap().stdout;
-    for (more, event, runs) in [(policy, "applied", true), ("[port.lan]\n", "apply_refused", true)]
-    {
+    for (more, event) in [(policy, "applied"), ("[port.lan]\n", "apply_refused")] {
         std::fs::write(&path, format!("{good}{more}")).unwrap();
         lab.gateways.daemon(1).unwrap().hang_up();
         net::wait_for(event, || !net::events(&lab.gateways, 1, event).is_empty());
-        assert_eq!(running(&lab).contains("9.9.9.9"), runs, "{event}");
+        assert!(running(&lab).contains("9.9.9.9"), "{event}");
     }
     let refused = net::events(&lab.gateways, 1, "apply_refused");
     assert_eq!(refused[0]["subject"], path.display().to_string());

@@ -1,4 +1,4 @@
-//! Files that a configuration names: who opens them, and what `apply` and SIGHUP refuse.
+//! Files that a configuration names: owners of the open call, refusals of `apply` and SIGHUP.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -51,7 +51,7 @@ pub(super) enum Retry {
     ByTheClock,
 }
 
-/// Sign by which the daemon noticed that a program was removed.
+/// Sign of a removed program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RemovalSign {
     /// The kernel reported the netdev as changed.
@@ -196,16 +196,15 @@ impl Gateway {
         self.tend(Retry::Now).await
     }
 
-    /// Attaches programs again that another program removed from netdevs which the kernel reported
-    /// as changed. Returns whether a program was removed.
+    /// Restores removed programs of netdevs that the kernel reported as changed. Returns whether a
+    /// program was removed.
     pub(crate) fn restore_changed_programs(&mut self, changed: &ChangedLinks) -> bool {
         let changed = self.netdevs.iter().filter(|(_, netdev)| changed.may_hold(netdev.ifindex));
         let names = changed.map(|(name, _)| name.clone()).collect();
         self.restore_programs(names, RemovalSign::Notification)
     }
 
-    /// Attaches the programs of these netdevs again where they were removed. Returns whether a
-    /// program was removed.
+    /// Restores removed programs of these netdevs. Returns whether a program was removed.
     fn restore_programs(&mut self, names: Vec<String>, sign: RemovalSign) -> bool {
         let mut was_removed = false;
         for name in names {

@@ -88,7 +88,7 @@ fn addresses(
 enum MemberPlace {
     /// `addresses` of the section.
     Configuration,
-    /// The set's file, of which messages quote nothing.
+    /// The set's file: messages quote no line of a set file.
     SetFile,
 }
 
