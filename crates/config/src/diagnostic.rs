@@ -16,7 +16,7 @@ use wire::{Address, Vni};
 
 use crate::groups::RuleAction;
 use crate::meeting::{Meeting, MissingIke};
-use crate::set_files::MemberMistake;
+use crate::member_mistake::MemberMistake;
 pub(crate) use foreign::renamed;
 pub use foreign::{Foreign, Refusal};
 

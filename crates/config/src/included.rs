@@ -11,11 +11,12 @@ use crate::chunked::{Chunks, read_whole};
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::{ConfigErrors, Diagnostics};
 use crate::raw::MAX_BYTES;
-use crate::set_files::MAX_SET_FILE_BYTES;
 use crate::source::Source;
 use crate::syntax;
 use crate::text_file;
 
+/// Largest file of a set that is read, bytes.
+pub(crate) const MAX_SET_FILE_BYTES: u64 = 16 << 20;
 /// Largest sum of the texts that a configuration includes, bytes.
 pub const MAX_INCLUDED_BYTES: u64 = 64 << 20;
 

@@ -34,6 +34,7 @@ mod key_names;
 mod keys;
 mod lifetime;
 mod meeting;
+mod member_mistake;
 mod overlays;
 mod peer_moves;
 mod raw;
@@ -78,6 +79,7 @@ pub use keys::{
 };
 pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
 pub use meeting::{Meeting, MissingIke};
+pub use member_mistake::MemberMistake;
 pub use overlays::{
     DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
     MAX_NETWORKS, NetworkSettings, OverlaySettings, StoreKind, StoreSettings,
@@ -86,7 +88,7 @@ pub use peer_moves::PeerMoves;
 pub use raw::MAX_BYTES;
 pub use replay_keys::{ReplayKey, read_replay_keys, write_replay_keys};
 pub use sa_lines::{SaLine, parse_sa_lines, read_sa_lines, sa_lines_of};
-pub use set_files::{MemberMistake, SetFiles};
+pub use set_files::SetFiles;
 pub use source::Location;
 pub use standalone::ConfiguredRoutes;
 pub use text::{escaped, escaped_line, is_hidden};

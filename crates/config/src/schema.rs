@@ -307,8 +307,8 @@ sections! {
             "prefixes, ranges and addresses of both IP versions, at most 100,000"
         "file" Text Words("none"),
             "file with a prefix, range or address a line, at most 100,000; `#` begins a comment. A \
-             relative name starts at the directory of the configuration file, where the daemon reads \
-             it at its start; `apply` sends its text"
+             relative name starts at the directory of the configuration file, where the daemon \
+             reads it at its start; `apply` sends its text"
     ]
 
     GROUP "[group.NAME]" "A security group: rules that ports and virtual networks list in \

@@ -9,16 +9,12 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use policy::SelectorError;
 use toml::Spanned;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::included::IncludedTexts;
+use crate::included::{IncludedTexts, MAX_SET_FILE_BYTES};
 use crate::text_file;
-
-/// Largest file of a set that is read, bytes.
-pub(crate) const MAX_SET_FILE_BYTES: u64 = 16 << 20;
 
 /// Source of the texts of set files.
 #[derive(Clone, Copy, Debug)]
@@ -90,45 +86,7 @@ impl<'p> SetFiles<'p> {
     }
 }
 
-/// Kind of mistake in a member of a set file. Holds nothing of the file's text.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum MemberMistake {
-    /// Neither an address nor a prefix nor a range.
-    #[error(
-        "this member is not an address: write a prefix (10.0.0.0/8), a range \
-         (10.2.0.0-10.2.0.9) or a single address"
-    )]
-    NotAnAddress,
-    /// The text behind `/` is no number, or more bits than the address has.
-    #[error("the prefix length of this member must be a number from 0 to {bits}")]
-    PrefixLength {
-        /// Bits of the address.
-        bits: u8,
-    },
-    /// A prefix with bits set behind its length.
-    #[error("this member has bits set behind the prefix length: write the network's address")]
-    HostBits,
-    /// The ends of a range are of two families.
-    #[error("this range mixes IPv4 and IPv6: write one range for each")]
-    MixedFamilies,
-    /// The first address is above the second.
-    #[error("this range is inverted: write the lower address first")]
-    Inverted,
-}
-
-impl From<SelectorError> for MemberMistake {
-    fn from(error: SelectorError) -> MemberMistake {
-        match error {
-            SelectorError::PrefixLength { bits, .. } => MemberMistake::PrefixLength { bits },
-            SelectorError::HostBits { .. } => MemberMistake::HostBits,
-            SelectorError::MixedFamilies { .. } => MemberMistake::MixedFamilies,
-            SelectorError::InvertedAddresses { .. } => MemberMistake::Inverted,
-            _ => MemberMistake::NotAnAddress,
-        }
-    }
-}
-
-/// The members of a text, with their places; of more than `limit` the first `limit + 1`.
+/// Returns the members of a text, with their places; of more than `limit`, the first `limit + 1`.
 pub(crate) fn members(text: &str, limit: usize) -> Vec<Spanned<&str>> {
     let mut members = Vec::new();
     let mut at = 0;

@@ -9,8 +9,9 @@ use super::NamedSections;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Set, joined};
+use crate::member_mistake::MemberMistake;
 use crate::raw::RawSet;
-use crate::set_files::{MemberMistake, SetFileText, SetFiles, members};
+use crate::set_files::{SetFileText, SetFiles, members};
 use crate::source::Source;
 use crate::values::name;
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use dataplane::{DropReason, Generation, HoldKind, Sources, Verdict};
 use endpoints::{Book, Change, Endpoint, EndpointKey};
-use packets::lab::{HOST_MAC, Hub, LAN, LAN2, host};
+use packets::lab::{HOST_MAC, Hub, LAN, LAN2, host, with_ports};
 use packets::overlay::{PLAIN, WEB, mac, overlays_of_book, tenant, vni};
 use policy::{Policy, Spd};
 use wire::build::{PacketBuilder, tcp_flags};
+use wire::flow::protocol::TCP;
 use wire::overlay::Kind;
 use wire::{Family, LinkAddress};
 
@@ -73,7 +74,8 @@ fn a_tenants_packet_leaves_only_if_the_groups_of_its_network_still_permit_it() {
     let raised = |sources: &mut Sources, _| sources.generation = Generation(9);
     assert_eq!(waited(WEB, |_| {}, raised, DropReason::GroupNoMatch), (1, 0));
     let without_web = |sources: &mut Sources, mut policies: Vec<Policy>| {
-        policies.retain(|policy| policy.name != "web");
+        let web = policies.iter_mut().find(|policy| policy.name == "web").expect("a rule");
+        *web = with_ports(web.clone(), TCP, &["81"]);
         sources.spd = Arc::new(Spd::new(policies).expect("few policies"));
         sources.generation = Generation(9);
     };
