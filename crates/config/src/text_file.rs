@@ -30,7 +30,8 @@ pub(crate) fn read_beneath(
     file: &Path,
     limit: u64,
 ) -> Result<String, DiagnosticKind> {
-    read_opened(open_beneath(directory, file, OFlags::RDONLY | OFlags::NONBLOCK)?, limit)
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    read_opened(open_beneath(directory, file, flags)?, limit)
 }
 
 /// Checks that [`read_beneath`] would reach the file. Opens no device and reads nothing.
@@ -59,7 +60,7 @@ fn open_beneath(directory: &Path, file: &Path, flags: OFlags) -> Result<File, Di
     };
     let (path, no_mode) = (OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let directory = rustix::fs::open(&directory, path, no_mode).map_err(failed)?;
-    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags = flags | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let open = || rustix::fs::openat2(&directory, inside, flags, no_mode, resolve);
     let mut opened = open();
