@@ -81,10 +81,11 @@ fn besiege(
         format!("{name} {:.1} > {:.1} % of {sent}", control.percent(), beside.percent())
     });
     println!(
-        "siege: {name}: {attacks} in {seconds:.1} s; lost: {}; {aftermath}, before {} MiB: \
-         {verdict}",
+        "siege: {name}: {attacks} in {seconds:.1} s; lost: {}; {aftermath}, before {} MiB, \
+         peak {} MiB: {verdict}",
         losses.collect::<Vec<_>>().join(", "),
         before >> 10,
+        stage::peak_memory(&lab).unwrap_or(0) >> 10,
     );
     assert!(faults.is_empty(), "{name}: {verdict}\n{}", lab.logs());
 }

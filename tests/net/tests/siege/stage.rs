@@ -212,8 +212,17 @@ pub(crate) fn wait_for_recovery(lab: &Lab, before_kib: u64, limit: Duration) -> 
 
 /// Resident memory of daemon 1, in KiB. `None`: the daemon has ended.
 pub(crate) fn memory(lab: &Lab) -> Option<u64> {
+    memory_of_kind(lab, "VmRSS:")
+}
+
+/// Largest resident memory of daemon 1 so far, in KiB. `None`: the daemon has ended.
+pub(crate) fn peak_memory(lab: &Lab) -> Option<u64> {
+    memory_of_kind(lab, "VmHWM:")
+}
+
+fn memory_of_kind(lab: &Lab, kind: &str) -> Option<u64> {
     let pid = lab.gateways.daemon(1).ok()?.pid();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(kind))?;
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
