@@ -108,7 +108,7 @@ fn check_sections(text: &str, name: &str) -> Result<(), ConfigErrors> {
         return problems.finish().map(drop);
     }
     let pieces = match text.len() <= WHOLE_BYTES {
-        true => vec![0..text.len()],
+        true => std::iter::once(0..text.len()).collect(),
         false => Chunks::of(text).in_order(text),
     };
     for piece in pieces {

@@ -38,7 +38,6 @@ pub(super) fn validate(
         half_open: half_open?,
         per_zone: per_zone?,
         half_open_per_zone: half_open_per_zone?,
-        ..default
     };
     Some(ConnectionSettings { limits, timeouts: timeouts? })
 }
