@@ -11,7 +11,7 @@
 //! Each test runs a phase without the attack and a phase beside the attack, with one pair of
 //! gateways. Honest packets of each kind lose at most one percent more beside the attack.
 //! Afterwards no packet is held, no ledger has an imbalance, and the memory of the daemon is within
-//! five percent.
+//! five percent. The largest memory grows by at most 64 MiB.
 
 mod frames;
 mod honest;
@@ -37,6 +37,9 @@ const WARM_UP: Duration = Duration::from_secs(3);
 const MAX_MORE_LOSS: f64 = 1.0;
 /// Lasting growth of the daemon's memory after an attack.
 const MAX_GROWTH: f64 = 1.05;
+/// Growth of the daemon's largest memory by an attack, in KiB: eight times the largest text of a
+/// request here, which is 8 MB.
+const MAX_PEAK_GROWTH_KIB: u64 = 64 << 10;
 /// Time to recover: fragments wait 2 s, packets for neighbours 3 s.
 const RECOVERY: Duration = Duration::from_secs(20);
 
@@ -62,6 +65,7 @@ fn besiege(
     let mut probe = probe(&lab);
     let control = honest::run_phase(&lab, probe.as_mut());
     let before = stage::memory(&lab).expect("the daemon runs");
+    let peak_before = stage::peak_memory(&lab).expect("the daemon runs");
     let stop = AtomicBool::new(false);
     let started = Instant::now();
     let (attacks, beside) = std::thread::scope(|scope| {
@@ -74,7 +78,11 @@ fn besiege(
     });
     let seconds = started.elapsed().as_secs_f64();
     let aftermath = stage::wait_for_recovery(&lab, before, RECOVERY);
-    let faults = faults(&control, &beside, before, &aftermath);
+    let peak = stage::peak_memory(&lab).unwrap_or(0);
+    let mut faults = faults(&control, &beside, before, &aftermath);
+    if peak > peak_before + MAX_PEAK_GROWTH_KIB {
+        faults.push(format!("the daemon took {} MiB more", (peak - peak_before) >> 10));
+    }
     let verdict = if faults.is_empty() { "holds".to_owned() } else { faults.join("; ") };
     let losses = control.kinds.iter().zip(&beside.kinds).map(|(control, beside)| {
         let KindLoss { name, sent, .. } = beside;
@@ -85,7 +93,7 @@ fn besiege(
          peak {} MiB: {verdict}",
         losses.collect::<Vec<_>>().join(", "),
         before >> 10,
-        stage::peak_memory(&lab).unwrap_or(0) >> 10,
+        peak >> 10,
     );
     assert!(faults.is_empty(), "{name}: {verdict}\n{}", lab.logs());
 }
