@@ -166,6 +166,9 @@ pub(crate) trait FlowHead {
     /// The group in which the connection's changes are counted, in whatever zone.
     fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup;
 
+    /// Digest of the flow's ends, the same in both directions.
+    fn ends(&self) -> u32;
+
     /// Changes until now of the flow's connections and of those that are counted with them: the low
     /// byte.
     #[inline(always)]
@@ -191,6 +194,12 @@ fn ports(of_flow: u64, from: Originator) -> u32 {
         Originator::First => (of_flow as u32).rotate_left(16),
         Originator::Second => of_flow as u32,
     }
+}
+
+/// Mixes addresses and ports of both ends in either order.
+#[inline(always)]
+fn mixed_ends(addresses: u32, ports: u32) -> u32 {
+    addresses ^ (ports ^ ports.rotate_left(16)).wrapping_mul(0x9e37_79b1)
 }
 
 /// Returns whether the source port is the higher one.
@@ -219,6 +228,12 @@ impl FlowHead for [u64; 2] {
     fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup {
         changes.group_v4(self[0], self[1] as u32)
     }
+
+    #[inline(always)]
+    fn ends(&self) -> u32 {
+        let [addresses, of_flow] = *self;
+        mixed_ends(addresses as u32 ^ (addresses >> 32) as u32, of_flow as u32)
+    }
 }
 
 impl FlowHead for [u64; 6] {
@@ -246,6 +261,13 @@ impl FlowHead for [u64; 6] {
     fn group(&self, changes: &ChangesView<'_>) -> ChangeGroup {
         let [source_low, of_flow, source_high, low, high, _] = *self;
         changes.group_v6([source_low, source_high], [low, high], of_flow as u32)
+    }
+
+    #[inline(always)]
+    fn ends(&self) -> u32 {
+        let [source_low, of_flow, source_high, low, high, _] = *self;
+        let addresses = source_low ^ low ^ (source_high ^ high).rotate_left(13);
+        mixed_ends(addresses as u32 ^ (addresses >> 32) as u32, of_flow as u32)
     }
 }
 
@@ -303,6 +325,20 @@ impl Connections {
             let bucket = self.bucket(*hash & u64::from(u32::MAX)) * BUCKET;
             let first = bucket + start::<H::Key>(*hash);
             (first..first + H::Key::LINES).for_each(|line| self.lines.prefetch(line));
+        }
+    }
+
+    /// Prefetches all candidate lines of the keys at a range of places.
+    #[inline(never)]
+    pub(crate) fn prefetch_buckets<K: KeyWords>(
+        &self,
+        column: &KeyColumn<K>,
+        places: std::ops::Range<usize>,
+    ) {
+        for hash in &column.hashes[places] {
+            for bucket in self.buckets(*hash) {
+                (0..BUCKET).for_each(|line| self.lines.prefetch(bucket * BUCKET + line));
+            }
         }
     }
 
@@ -540,6 +576,11 @@ mod tests {
             let group = table.group_of(&Key::of(&flow, zone).unwrap());
             let changes = || table.changes().of(group);
             let (marked_at, said) = (changes(), steady().filter(|said| said.may_be_marked));
+            let [ends, other] = [turned, !turned].map(|turned| match is_v6 {
+                false => v4_head_of(&of(turned)).ends(),
+                true => v6_head_of(&of(turned)).ends(),
+            });
+            prop_assert_eq!(ends, other, "either order");
             prop_assert_eq!(marked_at, match is_v6 {
                 false => v4_head_of(&flow).changes(&table.changes()),
                 true => v6_head_of(&flow).changes(&table.changes()),

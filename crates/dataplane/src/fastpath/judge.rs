@@ -32,6 +32,8 @@ pub(super) struct Learning {
     pub(super) verdicts: Vec<FlowVerdict>,
     /// The answer of each book by itself, of the flows whose connections are tracked.
     pub(super) tracked: Vec<Option<TrackedVerdict>>,
+    /// Those answers while a question is asked.
+    pub(super) said: Vec<TrackedVerdict>,
 }
 
 /// A packet whose flow is not known.

@@ -117,6 +117,34 @@ fn mark<const HEAD: usize, const WORDS: usize>(
     }
 }
 
+/// Maximum unmarked packets of a batch beside marked ones.
+const MOST_APART: u32 = 16;
+
+/// Returns whether the ends of all `others` differ from the ends of all `marked` packets.
+#[inline(never)]
+fn are_apart<const HEAD: usize>(column: &Column<HEAD>, marked: u64, others: u64) -> bool
+where
+    [u64; HEAD]: FlowHead,
+{
+    if others.count_ones() > MOST_APART {
+        return false;
+    }
+    let mut ends = [0u32; BATCH];
+    for (place, (ends, head)) in ends.iter_mut().zip(&column.heads).enumerate() {
+        *ends = if marked >> place & 1 != 0 { head.ends() | 1 } else { 0 };
+    }
+    bits(others).all(|place| {
+        let of = column.heads[place].ends() | 1;
+        !ends.iter().fold(false, |is_shared, ends| is_shared | (*ends == of))
+    })
+}
+
+/// Returns the bits below the lowest bit of a mask; all bits for an empty mask.
+#[inline(always)]
+fn below(mask: u64) -> u64 {
+    (mask & mask.wrapping_neg()).wrapping_sub(1)
+}
+
 /// Returns the second of a batch.
 fn now_s<F>(context: &BatchContext<'_, F>) -> u32 {
     (context.now_ns / 1_000_000_000) as u32
@@ -169,15 +197,49 @@ impl Judge<'_> {
             Some(markable) => self.marked(context, (column, group), markable, (range, known)),
             None => 0,
         };
+        let of = Known { known, marked, markable };
         match cache {
             Some(cache) if marked == mask => {
                 self.resolve::<HEAD, WORDS, F>(context, cache, column, group)
             }
-            cache => {
-                let of = Known { known, marked, markable };
-                self.judge_in_order::<HEAD, WORDS, F>(context, cache, (column, group), of)
+            Some(cache) if marked != 0 && are_apart(column, marked, mask & !marked) => {
+                self.judge_apart::<HEAD, WORDS, F>(context, cache, (column, group), of)
             }
+            cache => self.judge_in_order::<HEAD, WORDS, F>(context, cache, (column, group), of),
         }
+    }
+
+    /// Decides about the packets of marked entries together, then about the others in order. The
+    /// others belong to other connections. If another packet evicts a marked connection, the marked
+    /// packets of this batch still pass, as beside an eviction by another worker.
+    #[inline(never)]
+    fn judge_apart<const HEAD: usize, const WORDS: usize, F: Frames>(
+        &mut self,
+        context: &mut BatchContext<'_, F>,
+        cache: &mut FlowCache,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        Known { known, marked, markable }: Known<'_>,
+    ) -> u64
+    where
+        [u64; HEAD]: TrackedHead,
+    {
+        let of_marked = PacketGroup { mask: marked, ..*group };
+        let fit = self.resolve::<HEAD, WORDS, F>(context, cache, column, &of_marked);
+        let unfit = marked & !fit;
+        // The general walk takes all packets behind the first unfit one.
+        let others = group.mask & !marked & below(unfit);
+        let of_others = PacketGroup { mask: others, ..*group };
+        let known = Known { known: known & others, marked: 0, markable };
+        let others_fit = match others {
+            0 => 0,
+            _ => self.judge_in_order::<HEAD, WORDS, F>(
+                context,
+                Some(cache),
+                (column, &of_others),
+                known,
+            ),
+        };
+        (fit | others_fit) & below(unfit | others & !others_fit)
     }
 
     /// Decides about packets one after the other.
@@ -318,7 +380,14 @@ impl Judge<'_> {
         };
         let same = learning.pending[learned..].iter().enumerate().take_while(follows).count();
         let places = first.place..first.place + same;
-        self.prepare(context, (column, group), places, (tracked, first.hop))
+        let alike = self.prepare(context, (column, group), places.clone(), (tracked, first.hop))?;
+        // A new flow mostly has no connection: a miss reads all candidate lines.
+        for (port, keys) in alike.ports.iter().zip(<[u64; HEAD]>::columns(self.tracking)) {
+            if port.is_some() {
+                alike.connections.prefetch_buckets(keys, places.clone());
+            }
+        }
+        Some(alike)
     }
 
     /// Writes the keys of connections of packets, and asks for the memory where these are.
@@ -536,7 +605,7 @@ impl Learning {
     /// Asks the tables about all flows, those of one question together; each book by itself where
     /// connections are tracked.
     fn look_up_tracked<F>(&mut self, context: &mut BatchContext<'_, F>) {
-        let Learning { flows, questions, verdicts, tracked, .. } = self;
+        let Learning { flows, questions, verdicts, tracked, said, .. } = self;
         let tables = context.snapshot.tables();
         verdicts.clear();
         verdicts.resize(flows.len(), FlowVerdict::NOT_ASKED);
@@ -551,10 +620,10 @@ impl Learning {
                 tables.classify(scope, exit, flows, &mut verdicts[range]);
                 continue;
             }
-            let mut said = [TrackedVerdict::NOT_ASKED; BATCH];
-            let said = &mut said[..flows.len()];
+            said.clear();
+            said.resize(flows.len(), TrackedVerdict::NOT_ASKED);
             tables.classify_tracked(scope, exit, flows, said);
-            tracked[range].iter_mut().zip(said).for_each(|(of, said)| *of = Some(*said));
+            tracked[range].iter_mut().zip(&*said).for_each(|(of, said)| *of = Some(*said));
         }
         context.counters.full_lookups += flows.len() as u64;
     }

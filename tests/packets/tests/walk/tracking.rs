@@ -349,10 +349,31 @@ fn a_conversation() -> impl Strategy<Value = Vec<Packet>> {
     )
 }
 
+/// Some TCP connections whose originators send one segment after the other, so that the flows are
+/// marked, and then segments of all kinds, SYNs of others among them.
+fn a_mixed_batch() -> impl Strategy<Value = Vec<Packet>> {
+    const FLAGS: [u8; 8] = [0x10, 0x10, 0x10, 0x10, 0x02, 0x11, 0x04, 0x10];
+    let pair = select(vec![(0, 1), (0, 2), (2, 0)]);
+    let mix = proptest::collection::vec((0..5u16, select(FLAGS.to_vec())), 1..40);
+    (pair, 1..4u16, mix).prop_map(|((client, server), marked, mix)| {
+        let of = |(number, is_turned, flags): (u16, bool, u8)| {
+            let content = Content::Tcp(flags);
+            Packet { client, server, port: 4000 + number, is_turned, content }
+        };
+        let begin = [(false, 0x02), (true, 0x12), (false, 0x10), (false, 0x10), (false, 0x10)];
+        let begin = (0..marked)
+            .flat_map(|number| begin.map(|(is_turned, flags)| (number, is_turned, flags)));
+        let again = [0x10; 2].into_iter().flat_map(|flags| (0..marked).map(move |it| (it, flags)));
+        let one_way = again.chain(mix).map(|(number, flags)| (number, false, flags));
+        begin.chain(one_way).map(of).collect()
+    })
+}
+
 fn a_step() -> impl Strategy<Value = Step> {
     let packets = prop_oneof![
-        2 => proptest::collection::vec(a_packet(), 1..12),
+        3 => proptest::collection::vec(a_packet(), 1..12),
         1 => a_conversation(),
+        1 => a_mixed_batch(),
     ];
     let seconds = select(vec![1, 9, 10, 29, 30, 59, 119, 120, 179, 180]);
     prop_oneof![
