@@ -218,7 +218,7 @@ impl Daemon {
     pub(crate) async fn port_states(&self) -> Vec<v1::Port> {
         let picture = self.picture();
         // A worker that has ended ends the daemon.
-        let reports = picture.workers.brief_reports().await.unwrap_or_default();
+        let reports = picture.workers.brief_reports(&picture.snapshot).await.unwrap_or_default();
         ports(&picture, &reports, &Totals::default())
     }
 

@@ -110,7 +110,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn sender(port: u16, address: u32) -> PacketSender {
-        PacketSender::behind(PortId(port), Address::v4(address.into()))
+        PacketSender::behind(PortId(port), Address::v4(address))
     }
 
     /// Allowed messages in ten seconds: to `honest` at 10/s, and to the senders `flood(n)` at

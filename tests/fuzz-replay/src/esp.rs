@@ -193,6 +193,7 @@ fn packet_to_seal(ends: &Ends, input: &mut Bytes<'_>) -> (Vec<u8>, Packet) {
             hop_limit: 1,
             traffic_class,
             fragment: Fragment::Whole,
+            fragment_fields: wire::FragmentFields::UNKNOWN,
             dont_fragment: shape & 2 != 0,
         };
         return (bytes, packet);

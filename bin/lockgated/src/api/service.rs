@@ -22,8 +22,8 @@ use super::peer::Peer;
 use super::present::PolicyOrder;
 use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
-    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Includes, Intent,
-    PolicyChange, Save, ToConfirm,
+    Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Includes,
+    Intent, PolicyChange, Save, ToConfirm,
 };
 use crate::cards::{self, placement};
 use crate::events::{self, Filter};

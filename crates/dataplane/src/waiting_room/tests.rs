@@ -8,7 +8,7 @@ const NARROW: RoomBounds = RoomBounds { all: 12, key: 3 };
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn sender(port: u16, address: u32) -> PacketSender {
-    PacketSender::behind(PortId(port), Address::v4(address.into()))
+    PacketSender::behind(PortId(port), Address::v4(address))
 }
 
 /// A step of a random room.
@@ -28,7 +28,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     let senders = (0..3u16, 0..4u32, prop::bool::weighted(0.2)).prop_map(|(port, from, inside)| {
         let vni = Vni::new(from).filter(|_| inside);
         match vni {
-            Some(vni) => PacketSender::inside(PortId(port), vni, Address::v4(from.into())),
+            Some(vni) => PacketSender::inside(PortId(port), vni, Address::v4(from)),
             None => sender(port, from),
         }
     });
