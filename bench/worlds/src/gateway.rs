@@ -71,7 +71,6 @@ fn sa_set(number: u32, tunnel: Tunnel) -> SaSet {
         moves_by_ike: false,
         keepalive_s: Some(KEEPALIVE_S),
         path_mtu: None,
-        fragment_outer: false,
         outer: None,
     }
 }

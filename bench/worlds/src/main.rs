@@ -19,7 +19,7 @@ use io::memory::{MemoryFrames, PreloadedPort};
 use ipsec::Suite;
 use ipsec::cipher::BackendKind;
 use scene::{Case, Direction, Keys, OtherCipher};
-use wire::{BATCH, Family};
+use wire::Family;
 
 use gateway::{MANY, ONE, WorldSize};
 
@@ -231,6 +231,6 @@ mod tests {
                 assert_eq!(run(&Row { work, size }), counted);
             }
         }
-        assert!(BATCH > 1, "a turn takes one packet of a batch's room");
+        assert!(wire::BATCH > 1, "a turn takes one packet of a batch's room");
     }
 }

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use api::{ADMIN_GROUP, v1};
-use config::{Diagnostic, Parsed, Severity};
+use config::{Diagnostic, IncludedTexts, Parsed, SetFiles, Severity};
 use console::output::{complain, print, print_json};
 use nix::unistd::{Group, User, getegid, geteuid, getgrouplist, getgroups};
 use serde::Serialize;
@@ -113,11 +113,15 @@ fn compare(args: &DiffArgs, socket: &Socket) -> Result<ComparedConfiguration, Fa
     }
 }
 
-/// Compares all but the keys. Files of sets are opened with the caller's rights.
+/// Compares all but the keys, with the texts of set files that [`Document::read`] read.
 fn compared(running: &Parsed, document: &Document, revision: u64) -> ComparedConfiguration {
     let base = Path::new(&document.base_directory);
+    let included = document.included.iter();
+    let texts: IncludedTexts =
+        included.map(|text| (text.file.clone(), text.text.clone())).collect();
+    let files = SetFiles::Sent { base, texts: &texts };
     let found = ComparedConfiguration { revision, ..ComparedConfiguration::default() };
-    match config::parse_in(&document.text, &document.file, base) {
+    match config::parse_with(&document.text, &document.file, files) {
         Ok(Parsed { validated, warnings, .. }) => {
             let differences = config::differences(&running.validated, &validated);
             ComparedConfiguration {
@@ -142,9 +146,10 @@ fn with_keys(
     document: Document,
     ask: &mut Ask,
 ) -> Result<ComparedConfiguration, Failure> {
-    let Document { text, file, base_directory } = document;
+    let Document { text, file, base_directory, included } = document;
+    let dry_run = true;
     let request =
-        v1::ApplyRequest { text, file, base_directory, dry_run: true, ..Default::default() };
+        v1::ApplyRequest { text, file, base_directory, dry_run, included, ..Default::default() };
     let v1::Applied { ok, key_changes, problems, rendered, refused, .. } =
         ask.call(async |client| client.apply(request).await)?;
     Ok(match ok {

@@ -76,7 +76,7 @@ async fn a_sent_set_file_runs_and_its_revision_holds_the_members() {
     let done = apply_from(&lab.daemon, Path::new("/nowhere"), &text, &sent).await.unwrap();
     assert_eq!((done.revision, name(&lab.daemon).as_str()), (1, "other"));
     let exported = lab.daemon.export(None).await.unwrap();
-    assert!(exported.toml.contains("10.9.0.0/24") && !exported.toml.contains("admins.txt"));
+    assert!(exported.text.contains("10.9.0.0/24") && !exported.text.contains("admins.txt"));
     // A rollback to it needs no file.
     let plain = configuration(&lab.folder, "third", LAN);
     apply_from(&lab.daemon, Path::new("/nowhere"), &plain, &[]).await.unwrap();

@@ -402,11 +402,11 @@ fn ring_entries(ring: &HalfOpenRing<AtomicU64>) -> Vec<u32> {
     lines
 }
 
+/// The work of a thread on a ring: the ring, a hand, and the lines that the thread took.
+type RingThread = fn(&HalfOpenRing<AtomicU64>, &AtomicU64, &Mutex<Vec<u32>>);
+
 /// Runs two threads on a ring of four slots in every order.
-fn ring_in_every_order(
-    threads: [fn(&HalfOpenRing<AtomicU64>, &AtomicU64, &Mutex<Vec<u32>>); 2],
-    check: fn(Vec<u32>, Vec<u32>),
-) {
+fn ring_in_every_order(threads: [RingThread; 2], check: fn(Vec<u32>, Vec<u32>)) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {

@@ -89,7 +89,7 @@ fn put_peer(sad: &mut Sad, peer: usize, remote: Address, id: SaId, spi: u32) {
     let tunnel = Tunnel { local: [192, 0, 2, 1].into(), remote: remote.into() };
     let counter = Arc::new(SequenceCounter::new(short));
     // Some SAs are in UDP, and some peers want keepalives.
-    let udp = (spi % 3 != 0).then_some(UdpPorts { local: 4500, remote: 4500 });
+    let udp = (!spi.is_multiple_of(3)).then_some(UdpPorts { local: 4500, remote: 4500 });
     let carried = Encapsulation { udp, ..tunnel.into() };
     let outbound = OutboundSa::new(id, Spi::new(spi).unwrap(), set, &key(1), carried, counter);
     // Some peers' SAs are in a card.

@@ -423,7 +423,7 @@ fn whole_of(leaving: &[Leaving]) -> Option<(Vec<u8>, usize)> {
     if first.flow.family == Family::V4 && first.dont_fragment {
         return None;
     }
-    let (mut data, mut pieces) = (vec![], 0);
+    let (mut data, mut pieces) = (Vec::<u8>::new(), 0);
     for piece in leaving {
         let ip = parsed(piece)?;
         let (offset, _, more) = ip.data;
