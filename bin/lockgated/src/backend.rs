@@ -448,8 +448,6 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn clear_connections(&self, clearing: ConnectionClearing, by: Uid) -> Option<u64>;
     /// Returns the revision and generation that run; asks no worker.
     async fn now(&self) -> Now;
-    /// Returns what runs, since when, and how it is set up.
-    async fn status(&self) -> v1::Status;
     /// Returns the status with rates, peers, drops of the last minute and warnings.
     async fn overview(&self) -> v1::Status;
     /// The ports, the host port last.

@@ -214,6 +214,13 @@ impl Daemon {
             .await
     }
 
+    /// Returns the status without rates, peers and warnings.
+    #[cfg(test)]
+    pub(crate) async fn status(&self) -> v1::Status {
+        let drift = self.drift().await;
+        status(&self.picture(), drift)
+    }
+
     /// Returns the ports without their counters. The number of policies does not matter.
     pub(crate) async fn port_states(&self) -> Vec<v1::Port> {
         let picture = self.picture();
@@ -464,11 +471,6 @@ impl Backend for Daemon {
     async fn now(&self) -> Now {
         let picture = self.picture();
         Now { revision: picture.revision, generation: picture.snapshot.generation() }
-    }
-
-    async fn status(&self) -> v1::Status {
-        let drift = self.drift().await;
-        status(&self.picture(), drift)
     }
 
     async fn overview(&self) -> v1::Status {

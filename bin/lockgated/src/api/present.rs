@@ -125,7 +125,8 @@ pub(super) fn exported(exported: ExportedText) -> EntryIter<v1::Exported> {
     let mut at = 0;
     Box::new(std::iter::from_fn(move || {
         let rest = text.get(at..).filter(|rest| !rest.is_empty() || first.is_some())?;
-        let piece = &rest[..rest.floor_char_boundary(PAGE_BYTES)];
+        let end = (0..=rest.len().min(PAGE_BYTES)).rev().find(|end| rest.is_char_boundary(*end))?;
+        let piece = &rest[..end];
         at += piece.len();
         Some(v1::Exported { toml: piece.into(), ..first.take().unwrap_or_default() })
     }))
