@@ -99,10 +99,12 @@ pub(crate) fn next<F: Frames>(
     }
     row.state = State::Clear;
     match judge((snapshot, now_ns), &row, row.bytes(frames)) {
-        (Ok(State::Protect(set)), Some(policy))
-            if snapshot.set(set).id == waiting.set && !seals(set) =>
-        {
-            Next::Wait(policy)
+        (Ok(State::Protect(set)), Some(policy)) => {
+            let (lacking, layer) = lacking(snapshot, set);
+            match (snapshot.set(lacking).id, layer) == (waiting.set, waiting.lacks) {
+                true if !seals(lacking) => Next::Wait(policy),
+                _ => go_on(row),
+            }
         }
         _ => go_on(row),
     }

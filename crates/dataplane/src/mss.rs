@@ -36,6 +36,10 @@ impl SegmentMtu {
             return SegmentMtu::NONE;
         }
         let sizes = snapshot.set_sizes(set, now_ns);
+        if sizes.whole == 0 {
+            // No SA seals, or no route leads to the peer: the size is unknown.
+            return SegmentMtu::NONE;
+        }
         SegmentMtu { v4: sizes.inner(Family::V4), v6: sizes.inner(Family::V6) }
     }
 

@@ -13,6 +13,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use endpoints::Table;
 use foldhash::fast::FixedState;
@@ -78,7 +80,11 @@ pub struct Overlays {
     ports: Box<[(u16, PortId)]>,
     networks: HashMap<Vni, VirtualNetwork, FixedState>,
     endpoints: Arc<Table>,
+    number: u64,
 }
+
+/// Number of the next [`Overlays`] of the process.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl Overlays {
     /// Puts overlays and networks together. Of two overlays with one entrance and UDP port the
@@ -105,7 +111,13 @@ impl Overlays {
             ports,
             networks,
             endpoints,
+            number: NEXT_NUMBER.fetch_add(1, Relaxed),
         }
+    }
+
+    /// The number of the overlays and networks, which no others of the process have.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// The overlays; [`OverlayId`] counts into them.

@@ -3,6 +3,7 @@
 use policy::Generation;
 
 use crate::ids::{PortId, RouteGeneration};
+use crate::overlays::Overlays;
 use crate::snapshot::Snapshot;
 
 /// Generations of all parts of a snapshot with an influence on verdicts. Snapshots with an equal
@@ -16,12 +17,15 @@ pub(crate) struct VerdictBasis {
     routes: RouteGeneration,
     /// The host port.
     host: Option<PortId>,
+    /// Number of the overlays and virtual networks.
+    overlays: Option<u64>,
 }
 
 impl VerdictBasis {
     /// The basis of verdicts under a snapshot.
     pub(crate) fn of(snapshot: &Snapshot) -> VerdictBasis {
         let (policies, routes) = (snapshot.generation(), snapshot.route_generation());
-        VerdictBasis { policies, routes, host: snapshot.host() }
+        let overlays = snapshot.overlays().map(Overlays::number);
+        VerdictBasis { policies, routes, host: snapshot.host(), overlays }
     }
 }

@@ -360,10 +360,19 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
         }
     }
 
+    /// Queues the request of a known key again if due. A queued request moves to a sender with a
+    /// shorter queue: no sender's request waits behind the scan of another sender.
     fn repeat_request(&mut self, now_ns: u64, key: Slot, sender: Slot) {
         if self.is_due(now_ns, key) {
             self.made.remove(&mut self.links.request, key);
             self.queue_last(key, sender);
+        } else if let RequestState::Queued(first) = self.keys[key].request
+            && self.senders[sender].queued.len() + 1 < self.senders[first].queued.len()
+        {
+            // The queue of `first` keeps a key, so `first` stays.
+            self.unqueue(key, first);
+            self.senders[sender].queued.push(&mut self.links.request, key);
+            self.begin_asking(key, sender);
         }
     }
 

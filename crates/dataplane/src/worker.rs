@@ -199,8 +199,10 @@ impl<F: Frames, P: Port<F>> Worker<F, P> {
     /// `now_ns` is by the clock of [`turn`](Self::turn).
     pub fn adopt(&mut self, snapshot: &Snapshot, now_ns: u64) {
         self.walk.adopt(snapshot);
-        self.release(snapshot, now_ns);
+        // Packets without an SA come first: they wait by slots of policies, and packets that
+        // `release` has judged again may join them.
         self.resume(snapshot, now_ns);
+        self.release(snapshot, now_ns);
     }
 
     /// Runs the timers that are due at a time, by the clock of [`turn`](Self::turn). Call it once a

@@ -81,7 +81,7 @@ impl RoomModel {
                 self.requests.remove(at);
                 self.queue(key, sender, usize::MAX);
             }
-            Some(_) => {}
+            Some(at) => self.move_request(at, sender),
         }
         self.count(sender, 1);
         let joined = self.changes;
@@ -187,6 +187,23 @@ impl RoomModel {
     fn begin(&mut self, key: Key, sender: PacketSender) {
         self.keys.push(key);
         self.queue(key, sender, 0);
+    }
+
+    /// Moves a queued request to a sender whose queue is shorter even with the request.
+    fn move_request(&mut self, at: usize, sender: PacketSender) {
+        let (key, ModelRequest::Queued(first)) = self.requests[at] else { return };
+        if self.queued(sender) + 1 < self.queued(first) {
+            self.requests.remove(at);
+            let queue = self.queues.iter_mut().find(|(other, _)| *other == first).unwrap();
+            queue.1.retain(|other| *other != key);
+            self.queue(key, sender, 0);
+        }
+    }
+
+    /// Requests in the queue of a sender.
+    fn queued(&self, sender: PacketSender) -> usize {
+        let queue = self.queues.iter().find(|(other, _)| *other == sender);
+        queue.map_or(0, |(_, keys)| keys.len())
     }
 
     /// Puts a key into the queue of a sender: in front, or behind all.

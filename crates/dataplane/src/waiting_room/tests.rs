@@ -200,6 +200,18 @@ fn a_new_key_asks_at_once_beside_any_number_of_others() {
 }
 
 #[test]
+fn a_key_of_a_scan_asks_at_once_for_another_sender() {
+    let mut room = room();
+    for scanned in 0..500 {
+        room.admit(0, (scanned, sender(0, 1)), 0, BOUNDS);
+    }
+    room.admit(0, (7, sender(0, 2)), 1, BOUNDS);
+    let next = |_| room.next_request(0).map(|(key, _)| key);
+    let asked: Vec<u32> = (0..3).filter_map(next).collect();
+    assert_eq!(asked, [499, 7, 498]);
+}
+
+#[test]
 fn first_requests_come_before_repetitions() {
     let mut room = room();
     room.admit(0, (1, sender(0, 1)), 0, BOUNDS);
