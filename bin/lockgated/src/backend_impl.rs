@@ -26,7 +26,7 @@ use crate::cards::CardPicture;
 use crate::change::{body_of, machine};
 use crate::changer::Ask;
 use crate::clock;
-use crate::config_file::Target;
+use crate::config_file::{KnownDrift, Target};
 use crate::counted::CountedPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
@@ -72,9 +72,11 @@ pub(crate) struct Daemon {
     /// Told of each SA of charon's that somebody else has deleted.
     deletions: broadcast::Sender<SaKey>,
     /// Permits of readers whose answers are being made.
-    readers: Semaphore,
+    readers: Arc<Semaphore>,
     /// The latest text that a reader exported, while some reader holds it.
-    exported: Mutex<Option<(u64, Weak<str>)>>,
+    exported: Arc<Mutex<Option<(u64, Weak<str>)>>>,
+    /// The latest comparison with the daemon's file that a reader asked for.
+    compared: Arc<Mutex<Option<Arc<KnownDrift>>>>,
 }
 
 /// Parts of the daemon that the API reaches without the control thread.
@@ -101,8 +103,8 @@ impl Daemon {
     ) -> Arc<Daemon> {
         let captures = Captures::default();
         let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
-        let readers = Semaphore::new(READERS_AT_A_TIME);
-        let exported = Mutex::default();
+        let readers = Arc::new(Semaphore::new(READERS_AT_A_TIME));
+        let (exported, compared) = Default::default();
         Arc::new(Daemon {
             picture,
             orders,
@@ -113,6 +115,7 @@ impl Daemon {
             deletions,
             readers,
             exported,
+            compared,
         })
     }
 
@@ -188,15 +191,18 @@ impl Daemon {
 
     /// Makes something of the workers' reports of now and the totals since the start, on a thread
     /// for blocking work: the control thread only passes messages. So many are made at a time as
-    /// [`READERS_AT_A_TIME`] says.
+    /// [`READERS_AT_A_TIME`] says, also if the readers have gone meanwhile.
     async fn counted<T: Send + 'static>(
         &self,
         make: impl FnOnce(CountedPicture) -> T + Send + 'static,
     ) -> T {
         // Nobody closes it; were it closed, more work at a time would do no harm.
-        let _turn = self.readers.acquire().await;
+        let turn = self.readers.clone().acquire_owned().await;
         let (picture, reports) = self.reported().await;
-        let made = move || make(CountedPicture::of(picture, reports));
+        let made = move || {
+            let _turn = turn;
+            make(CountedPicture::of(picture, reports))
+        };
         let made = tokio::task::spawn_blocking(made).await;
         made.unwrap_or_else(|error| panic::resume_unwind(error.into_panic()))
     }
@@ -357,18 +363,25 @@ impl Daemon {
     }
 
     /// Compares what runs with the daemon's file. Costs a look at the file, and the comparison if
-    /// either changed since.
+    /// either changed since. One comparison is made at a time, also if the reader has gone meanwhile.
     async fn drift(&self) -> v1::Drift {
         let picture = self.picture();
-        if let Some(drift) =
-            picture.drift.as_ref().and_then(|known| known.still(&picture.file, picture.revision))
-        {
-            return drift.clone();
+        if let Some(drift) = known_drift(picture.drift.as_deref(), &picture) {
+            return drift;
         }
-        let compared = tokio::task::spawn_blocking(move || save::compared(&picture)).await;
+        let mut latest = self.compared.clone().lock_owned().await;
+        let picture = self.picture();
+        if let Some(drift) = known_drift(latest.as_deref(), &picture) {
+            return drift;
+        }
+        let compare = move || {
+            let known = Arc::new(save::compared(&picture));
+            *latest = Some(known.clone());
+            known
+        };
+        let compared = tokio::task::spawn_blocking(compare).await;
         let Ok(known) = compared else { return v1::Drift::default() };
         let drift = known.drift().clone();
-        let known = Arc::new(known);
         let (reply, _) = oneshot::channel();
         // The next question need not compare again; this one does not wait for it.
         let _ = self.orders.try_send(Order::Compared { known, reply });
@@ -535,7 +548,7 @@ impl Backend for Daemon {
 
     async fn export(&self, revision: Option<u64>) -> Option<ExportedText> {
         // One text is made at a time, and shared while a reader holds it.
-        let mut shared = self.exported.lock().await;
+        let mut shared = self.exported.clone().lock_owned().await;
         let picture = self.picture();
         let revision = revision.unwrap_or(picture.revision);
         let is_running = revision == picture.revision;
@@ -547,9 +560,13 @@ impl Backend for Daemon {
         let text = match known.and_then(|(_, text)| text.upgrade()) {
             Some(text) => text,
             None => {
-                let text = text_of(picture, revision).await?;
-                *shared = Some((revision, Arc::downgrade(&text)));
-                text
+                // The lock is held until the text is made, also if the reader goes away.
+                let make = async move {
+                    let text = text_of(picture, revision).await?;
+                    *shared = Some((revision, Arc::downgrade(&text)));
+                    Some(text)
+                };
+                tokio::spawn(make).await.ok()??
             }
         };
         let base_directory = base.display().to_string();
@@ -716,6 +733,11 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
+/// Returns an earlier comparison of a picture with the daemon's file, if neither changed since.
+fn known_drift(known: Option<&KnownDrift>, picture: &Picture) -> Option<v1::Drift> {
+    known?.still(&picture.file, picture.revision).cloned()
+}
+
 /// Returns the text of a revision that is kept. Of a large configuration it takes a while.
 async fn text_of(picture: Arc<Picture>, revision: u64) -> Option<Arc<str>> {
     if revision == picture.revision {
@@ -815,6 +837,29 @@ mod tests {
         let done = apply.await.unwrap().unwrap();
         assert_eq!(daemon.now().await.revision, done.revision);
         assert_eq!(daemon.status().await.node, "other");
+    }
+
+    #[tokio::test]
+    async fn work_of_a_reader_who_has_gone_keeps_its_turn() {
+        let lab = Lab::new();
+        let readers = &lab.daemon.readers;
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (begin, begun) = oneshot::channel();
+        let work = move |_| {
+            let _ = begin.send(());
+            let _ = released.recv();
+        };
+        let mut reader = Box::pin(lab.daemon.counted(work));
+        tokio::select! {
+            () = &mut reader => panic!("the work waits"),
+            begun = begun => begun.unwrap(),
+        }
+        drop(reader);
+        assert_eq!(readers.available_permits(), READERS_AT_A_TIME - 1);
+        drop(release);
+        while readers.available_permits() < READERS_AT_A_TIME {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     #[tokio::test]

@@ -2,11 +2,16 @@
 //! and the size of requests by call and user ([`CALL_LIMITS`](super::call_limits::CALL_LIMITS)). A
 //! request is read into memory before its call is looked at, so its size is bounded here, in front
 //! of the calls.
+//!
+//! A call runs to its end after the client has gone, and keeps its place until then: otherwise a
+//! client could begin work without limit and reset each stream.
 
+use std::panic;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use api::{ADMIN_GROUP, MAX_SMALL_REQUEST_BYTES};
+use api::{ADMIN_GROUP, MAX_SMALL_REQUEST_BYTES, REQUEST_TIME};
 use http_body_util::{BodyExt, Limited};
 use tonic::Status;
 use tonic::body::Body;
@@ -17,6 +22,10 @@ use super::call_limits::{AnswerKind, AnswerTurns, RequestSize, limit_of};
 use super::calls::{CallBudget, WatchedBody};
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
+
+/// Longest time of a call whose client has been refused or has gone. The body of a stream is not
+/// bound by the time.
+const WORK_TIME: Duration = REQUEST_TIME.saturating_mul(2);
 
 /// Returns the limits, to be laid around the service.
 pub(super) fn layer() -> RequestLimits {
@@ -54,7 +63,8 @@ fn size(path: &str, may_change: impl FnOnce() -> bool) -> RequestSize {
 impl<S, B> Service<Request<Body>> for LimitedService<S>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
     B: Default + Send + 'static,
 {
     type Response = Response<WatchedBody<B>>;
@@ -95,14 +105,28 @@ where
         let is_whole = limit.is_some_and(|limit| limit.answer == AnswerKind::Whole);
         let turns = Some(self.turns.clone()).filter(|_| is_whole);
         Box::pin(async move {
+            // A client may go away before the turn of its call: then no work begins.
             let turn = match turns {
                 Some(turns) => Some(turns.take(peer.map(|peer| peer.uid.0)).await),
                 None => None,
             };
-            let answer = inner.call(request).await?;
-            Ok(answer.map(|body| WatchedBody::new(body, (permit, turn), end)))
+            let call = inner.call(request);
+            let work = async move { (call.await, (permit, turn)) };
+            match tokio::spawn(tokio::time::timeout(WORK_TIME, work)).await {
+                Ok(Ok((answer, permit))) => {
+                    Ok(answer?.map(|body| WatchedBody::new(body, permit, end)))
+                }
+                Ok(Err(_)) => Ok(unavailable("the request took too long")),
+                Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
+                Err(_) => Ok(unavailable("lockgated is stopping")),
+            }
         })
     }
+}
+
+/// Returns the answer to a call without a result.
+fn unavailable<B: Default>(reason: &str) -> Response<WatchedBody<B>> {
+    Status::unavailable(reason).into_http().map(WatchedBody::unwatched)
 }
 
 /// The refusal of a request that goes beyond [`RequestSize::Small`].
@@ -115,7 +139,84 @@ fn too_large(_: Box<dyn std::error::Error + Send + Sync>) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+    use std::sync::Arc;
+
+    use api::MAX_USER_CALLS;
+    use tokio::sync::Semaphore;
+
     use super::*;
+
+    /// Service whose calls wait for a permit each.
+    #[derive(Clone)]
+    struct HeldService(Arc<Semaphore>);
+
+    impl Service<Request<Body>> for HeldService {
+        type Response = Response<Body>;
+        type Error = Infallible;
+        type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Request<Body>) -> Self::Future {
+            let released = self.0.clone();
+            Box::pin(async move {
+                released.acquire().await.unwrap().forget();
+                Ok(Response::new(Body::default()))
+            })
+        }
+    }
+
+    /// Polls a call once; the client goes away when the call is dropped.
+    async fn is_pending<T>(call: &mut Pin<Box<dyn Future<Output = T> + Send>>) -> bool {
+        poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await
+    }
+
+    fn request(path: &str) -> Request<Body> {
+        Request::builder().uri(path).body(Body::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn call_counts_until_its_work_ends_although_its_client_has_gone() {
+        let released = Arc::new(Semaphore::new(0));
+        let limits = layer();
+        let budget = limits.0.clone();
+        let mut service = limits.layer(HeldService(released.clone()));
+        for _ in 0..MAX_USER_CALLS {
+            let mut call = service.call(request("/lockgate.v1.Gateway/ShowPolicies"));
+            assert!(is_pending(&mut call).await);
+        }
+        assert!(budget.admit(None).is_err());
+        released.add_permits(MAX_USER_CALLS);
+        while budget.admit(None).is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn turn_of_a_whole_answer_lasts_until_its_work_ends() {
+        let released = Arc::new(Semaphore::new(0));
+        let limits = layer();
+        let (budget, turns) = (limits.0.clone(), limits.1.clone());
+        let mut service = limits.layer(HeldService(released.clone()));
+        let mut call = service.call(request("/lockgate.v1.Gateway/ShowPorts"));
+        assert!(is_pending(&mut call).await);
+        drop(call);
+        for _ in 0..MAX_USER_CALLS {
+            // Each waits for the first, and leaves: no place stays taken.
+            let mut call = service.call(request("/lockgate.v1.Gateway/ShowPorts"));
+            assert!(is_pending(&mut call).await);
+        }
+        assert!(budget.admit(None).is_ok());
+        let mut next = Box::pin(turns.take(None));
+        let waits = poll_fn(|context| Poll::Ready(next.as_mut().poll(context).is_pending()));
+        assert!(waits.await, "the first call is in progress");
+        released.add_permits(1);
+        drop(next.await);
+    }
 
     #[test]
     fn only_administrators_send_large_requests() {

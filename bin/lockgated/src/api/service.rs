@@ -37,7 +37,7 @@ pub(crate) struct Service<B> {
     ended: watch::Receiver<()>,
     /// Order of the policies of the latest snapshot that a reader asked for, while an answer
     /// holds it.
-    policy_order: Mutex<Option<SharedOrder>>,
+    policy_order: Arc<Mutex<Option<SharedOrder>>>,
 }
 
 /// An order of policies with its snapshot.
@@ -46,20 +46,24 @@ type SharedOrder = (Weak<Snapshot>, Weak<[PolicyIndex]>);
 impl<B: Backend> Service<B> {
     /// A service; its streams end when the sender of `ended` is dropped.
     pub(crate) fn new(backend: Arc<B>, ended: watch::Receiver<()>) -> Service<B> {
-        Service { backend, ended, policy_order: Mutex::default() }
+        Service { backend, ended, policy_order: Arc::default() }
     }
 
-    /// Returns the order of a snapshot's policies, which all answers about the snapshot share.
+    /// Returns the order of a snapshot's policies, which all answers about the snapshot share. One
+    /// order is made at a time, also if the reader has gone meanwhile.
     async fn policy_order(&self, snapshot: &Arc<Snapshot>) -> Result<PolicyOrder, Status> {
-        let mut shared = self.policy_order.lock().await;
+        let mut shared = self.policy_order.clone().lock_owned().await;
         let known = shared.as_ref().filter(|(of, _)| of.ptr_eq(&Arc::downgrade(snapshot)));
         if let Some(order) = known.and_then(|(_, order)| order.upgrade()) {
             return Ok(order);
         }
         let sorted = snapshot.clone();
-        let order = beside(move || present::policy_order(&sorted)).await?;
-        *shared = Some((Arc::downgrade(snapshot), Arc::downgrade(&order)));
-        Ok(order)
+        let sort = move || {
+            let order = present::policy_order(&sorted);
+            *shared = Some((Arc::downgrade(&sorted), Arc::downgrade(&order)));
+            order
+        };
+        beside(sort).await
     }
 
     /// Returns the user who asks if that user may change what runs; else records an event and
@@ -566,12 +570,12 @@ impl<B: Backend> Gateway for Service<B> {
     }
 }
 
-/// The refusal of a capture.
 /// The texts that came with a configuration. Of two for one file the last counts.
 fn included_texts(sent: Vec<v1::IncludedText>) -> IncludedTexts {
     sent.into_iter().map(|v1::IncludedText { file, text }| (file, text)).collect()
 }
 
+/// The refusal of a capture.
 fn refused(error: CaptureError) -> Status {
     let text = error.to_string();
     match error {
