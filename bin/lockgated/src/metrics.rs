@@ -234,21 +234,23 @@ async fn scrape<S: ScrapeSource>(
         Ok(text) => {
             ([(header::CONTENT_TYPE, format.content_type()), NOT_STORED], text).into_response()
         }
-        Err(_) => {
-            let text = "internal error: report it\n".to_owned();
-            plain(StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
-        }
+        Err(_) => internal_error().into_response(),
     }
 }
 
 async fn health<S: ScrapeSource>(
     State(scrapes): State<Arc<SharedScrapes<S>>>,
 ) -> impl IntoResponse {
-    let faults = scrapes.unserved().await;
-    match faults.is_empty() {
-        true => plain(StatusCode::OK, "ok\n".to_owned()),
-        false => plain(StatusCode::SERVICE_UNAVAILABLE, faults.join("\n") + "\n"),
-    }
+    let response = match scrapes.unserved().await {
+        Ok(faults) if faults.is_empty() => plain(StatusCode::OK, "ok\n".to_owned()),
+        Ok(faults) => plain(StatusCode::SERVICE_UNAVAILABLE, faults.join("\n") + "\n"),
+        Err(_) => return internal_error().into_response(),
+    };
+    response.into_response()
+}
+
+fn internal_error() -> impl IntoResponse {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, "internal error: report it\n".to_owned())
 }
 
 fn plain(status: StatusCode, text: String) -> impl IntoResponse {
@@ -301,10 +303,12 @@ pub(crate) mod tests {
     use super::*;
     use std::net::{IpAddr, Ipv4Addr};
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::Poll;
 
     use dataplane::DropReason;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+    use tokio::sync::Semaphore;
 
     /// A report whose every counter is `count`.
     fn report(count: u64) -> Report {
@@ -671,6 +675,59 @@ pub(crate) mod tests {
         while scrapes.holds_report().await {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// A source whose answers wait for a permit each.
+    struct HeldSource {
+        reports: AtomicU64,
+        looks: AtomicU64,
+        released: Semaphore,
+    }
+
+    impl ScrapeSource for HeldSource {
+        fn report(self: Arc<Self>) -> SourceFuture<Report> {
+            self.reports.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                self.released.acquire().await.unwrap().forget();
+                report(1)
+            })
+        }
+
+        fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async move {
+                self.released.acquire().await.unwrap().forget();
+                report(1).ports
+            })
+        }
+    }
+
+    /// Begins a request, and drops the request before its answer.
+    async fn close_early(request: impl Future) {
+        let mut request = std::pin::pin!(request);
+        std::future::poll_fn(|context| {
+            assert!(request.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        // The work that the request began.
+        tokio::task::yield_now().await;
+    }
+
+    #[tokio::test]
+    async fn requests_that_are_closed_before_the_answer_make_one_report() {
+        let (reports, looks) = Default::default();
+        let source = Arc::new(HeldSource { reports, looks, released: Semaphore::new(0) });
+        let scrapes = SharedScrapes::new(source.clone(), Duration::from_secs(3600));
+        for _ in 0..100 {
+            close_early(scrapes.text(Format::Text)).await;
+            close_early(scrapes.unserved()).await;
+        }
+        source.released.add_permits(2);
+        assert!(!scrapes.text(Format::Text).await.unwrap().is_empty());
+        assert!(scrapes.unserved().await.unwrap().is_empty());
+        assert_eq!(source.reports.load(Ordering::Relaxed), 1);
+        assert_eq!(source.looks.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

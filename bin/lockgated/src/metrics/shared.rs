@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::v1;
 use axum::body::Bytes;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
@@ -28,14 +28,15 @@ pub(super) trait ScrapeSource: Send + Sync + 'static {
     fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>>;
 }
 
-/// Content that all readers of a second share.
+/// Content that all readers of a second share. The first reader of a second makes the
+/// content, and the others wait. The work goes on after the reader has gone, so that no other reader
+/// begins the same work.
 pub(super) struct SharedScrapes<S> {
     source: Arc<S>,
     /// Age at which a report is made anew.
     shared_time: Duration,
-    /// A reader that finds no report makes the report and lets the others wait.
-    report: Mutex<Option<SharedReport>>,
-    health: Mutex<Option<(Instant, Arc<[String]>)>>,
+    report: Arc<Mutex<Option<SharedReport>>>,
+    health: Arc<Mutex<Option<SharedHealth>>>,
 }
 
 /// A report and its texts as far as readers asked for them.
@@ -45,18 +46,33 @@ struct SharedReport {
     texts: [Option<Bytes>; 2],
 }
 
+/// The ports that were not served at a moment.
+struct SharedHealth {
+    made: Instant,
+    faults: Arc<[String]>,
+}
+
 impl<S: ScrapeSource> SharedScrapes<S> {
     pub(super) fn new(source: Arc<S>, shared_time: Duration) -> Arc<SharedScrapes<S>> {
-        let (report, health) = (Mutex::default(), Mutex::default());
+        let (report, health) = Default::default();
         Arc::new(SharedScrapes { source, shared_time, report, health })
     }
 
     /// Returns the text of the latest report, which is at most as old as a report is shared.
     ///
     /// # Errors
-    /// Rendering panicked.
+    /// The source or rendering panicked.
     pub(super) async fn text(self: &Arc<Self>, format: Format) -> Result<Bytes, JoinError> {
-        let mut shared = self.report.lock().await;
+        let shared = self.report.clone().lock_owned().await;
+        tokio::spawn(self.clone().text_in_turn(shared, format)).await?
+    }
+
+    /// Returns the text of the latest report. Makes an outdated report and a missing text anew.
+    async fn text_in_turn(
+        self: Arc<Self>,
+        mut shared: OwnedMutexGuard<Option<SharedReport>>,
+        format: Format,
+    ) -> Result<Bytes, JoinError> {
         let shared = match &mut *shared {
             Some(report) if report.made.elapsed() < self.shared_time => report,
             outdated => {
@@ -64,7 +80,7 @@ impl<S: ScrapeSource> SharedScrapes<S> {
                 *outdated = None;
                 let made = Instant::now();
                 let report = Arc::new(self.source.clone().report().await);
-                tokio::spawn(forget(Arc::downgrade(self), made, self.shared_time));
+                tokio::spawn(forget(Arc::downgrade(&self), made, self.shared_time));
                 outdated.insert(SharedReport { made, report, texts: [None, None] })
             }
         };
@@ -84,17 +100,24 @@ impl<S: ScrapeSource> SharedScrapes<S> {
     }
 
     /// Returns the ports that are not served, one sentence each, as of the last second.
-    pub(super) async fn unserved(&self) -> Arc<[String]> {
-        let mut health = self.health.lock().await;
-        match &*health {
-            Some((made, faults)) if made.elapsed() < self.shared_time => faults.clone(),
-            _ => {
-                let made = Instant::now();
-                let faults: Arc<[String]> = unserved(&self.source.clone().ports().await).into();
-                *health = Some((made, faults.clone()));
-                faults
-            }
+    ///
+    /// # Errors
+    /// The source panicked.
+    pub(super) async fn unserved(&self) -> Result<Arc<[String]>, JoinError> {
+        let mut health = self.health.clone().lock_owned().await;
+        if let Some(SharedHealth { made, faults }) = &*health
+            && made.elapsed() < self.shared_time
+        {
+            return Ok(faults.clone());
         }
+        let source = self.source.clone();
+        let look = async move {
+            let made = Instant::now();
+            let faults: Arc<[String]> = unserved(&source.ports().await).into();
+            *health = Some(SharedHealth { made, faults: faults.clone() });
+            faults
+        };
+        tokio::spawn(look).await
     }
 }
 
