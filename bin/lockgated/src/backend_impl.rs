@@ -363,7 +363,7 @@ impl Daemon {
     }
 
     /// Compares what runs with the daemon's file. Costs a look at the file, and the comparison if
-    /// either changed since. One comparison is made at a time, also if the reader has gone meanwhile.
+    /// either changed since. One comparison is made at a time, also if a reader goes away.
     async fn drift(&self) -> v1::Drift {
         let picture = self.picture();
         if let Some(drift) = known_drift(picture.drift.as_deref(), &picture) {

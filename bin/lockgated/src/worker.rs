@@ -694,8 +694,10 @@ impl Thread {
         }
     }
 
-    /// Makes all requested reports, before their ports and SAs leave their slots.
+    /// Makes all requested reports, before their ports and SAs leave their slots. A report without
+    /// a requester is not made: no packet is processed meanwhile.
     fn finish_reports(&mut self) {
+        self.reports.discard_abandoned();
         while !self.reports.is_empty() {
             self.go_on_reporting();
         }

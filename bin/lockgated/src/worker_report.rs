@@ -1,6 +1,7 @@
 //! Reports of a worker, made in parts between turns. The cost of a part is bounded, however many
 //! ports, netdevs, SAs and domains exist.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,15 +123,23 @@ impl ReportLists {
     }
 }
 
-/// Requested reports, the oldest first.
+/// Requested reports, the oldest first. Each requester waits for one report, and requests without
+/// a requester leave the queue. So the queue is as long as the number of requesters at a time: the
+/// control thread, `/healthz`, and the API's readers as far as the API admits them.
 #[derive(Default)]
 pub(crate) struct ReportQueue {
-    asked: Vec<(ReportLists, oneshot::Sender<Report>)>,
+    asked: VecDeque<(ReportLists, oneshot::Sender<Report>)>,
 }
 
 impl ReportQueue {
     pub(crate) fn push(&mut self, lists: ReportLists, reply: oneshot::Sender<Report>) {
-        self.asked.push((lists, reply));
+        self.asked.push_back((lists, reply));
+        self.discard_abandoned();
+    }
+
+    /// Drops the requests whose requesters have gone.
+    pub(crate) fn discard_abandoned(&mut self) {
+        self.asked.retain(|(_, reply)| !reply.is_closed());
     }
 
     /// Returns whether no report is requested.
@@ -145,7 +154,46 @@ impl ReportQueue {
         &mut self,
         worker: &mut Worker<XdpFrames, LivePort>,
     ) -> Option<(ReportLists, oneshot::Sender<Report>)> {
-        let (lists, _) = self.asked.first_mut()?;
-        (lists.step(worker) == CopyProgress::Finished).then(|| self.asked.remove(0))
+        let (lists, reply) = self.asked.front_mut()?;
+        if reply.is_closed() {
+            self.asked.pop_front();
+            return None;
+        }
+        match lists.step(worker) {
+            CopyProgress::Finished => self.asked.pop_front(),
+            CopyProgress::Unfinished => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::ReplayKeys;
+    use dataplane::Generation;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_requesters_who_have_gone_leave_the_queue() {
+        let text = "[node]\nname = \"a\"\n[port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n";
+        let config = config::parse(text, "a.toml").unwrap_or_else(|e| panic!("{e}")).validated;
+        let keys = ReplayKeys::stand_ins(&config).unwrap();
+        let snapshot = control::compile(&config, keys, Generation(1)).unwrap();
+        let mut queue = ReportQueue::default();
+        let mut waiting = Vec::new();
+        for number in 0..1000 {
+            let (reply, answer) = oneshot::channel();
+            queue.push(ReportLists::with_room(&snapshot), reply);
+            // One requester of a hundred waits for the answer.
+            waiting.extend((number % 100 == 0).then_some(answer));
+        }
+        assert_eq!(waiting.len(), 10);
+        assert!(queue.asked.len() <= waiting.len() + 1);
+        waiting.truncate(3);
+        queue.discard_abandoned();
+        assert_eq!(queue.asked.len(), 3);
+        waiting.clear();
+        queue.discard_abandoned();
+        assert!(queue.is_empty());
     }
 }

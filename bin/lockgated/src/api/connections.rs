@@ -42,6 +42,10 @@ pub(super) fn stream(backend: Arc<impl Backend>, filter: ConnectionFilter) -> Re
 async fn send_all(backend: Arc<impl Backend>, filter: ConnectionFilter, to: Sender<Answer>) {
     let (filter, mut from) = (Arc::new(filter), Some(Place(0)));
     while let Some(place) = from {
+        // A filter may pass nothing: no message tells that the client has gone.
+        if to.is_closed() {
+            return;
+        }
         // Of the names of now. None is kept while the client reads.
         let (snapshot, filter) = (backend.snapshot().await, filter.clone());
         let read = tokio::task::spawn_blocking(move || page(&snapshot, &filter, place));

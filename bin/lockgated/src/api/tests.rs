@@ -194,6 +194,16 @@ async fn connections_are_shown_with_their_port_and_rule_and_the_totals_behind_th
 }
 
 #[tokio::test]
+async fn search_for_connections_ends_when_the_client_has_gone() {
+    let fake = Fake::new(Duration::ZERO);
+    let filter = super::connections::filter("state established").unwrap();
+    drop(super::connections::stream(fake.clone(), filter));
+    // The first step of the search sees that nobody listens.
+    tokio::task::yield_now().await;
+    assert_eq!(Arc::strong_count(&fake), 1);
+}
+
+#[tokio::test]
 async fn sas_are_put_and_deleted_for_root_and_refusals_are_answers() {
     if !is_root("sas_are_put_and_deleted") {
         return;
