@@ -596,7 +596,7 @@ impl Backend for Daemon {
             Save::No => self.apply_change(change, by).await,
             Save::Yes => self.apply_and_save(change, by).await,
         };
-        if intent == Intent::Apply || done.is_err() {
+        if intent == Intent::Apply {
             self.audit(by, [Kind::Applied, Kind::ApplyRefused], &file, &done);
         }
         done

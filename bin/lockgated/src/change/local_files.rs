@@ -14,16 +14,11 @@ const LAN: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";
 /// Content of a file that belongs to somebody else.
 const SECRET: &str = "root:*:20228:0:99999:7:::\n";
 
-/// Applies a text that a client sent from a directory, with the texts of its set files.
-async fn apply_from(
-    daemon: &Daemon,
-    base: &Path,
-    text: &str,
-    sent: &[(&str, &str)],
-) -> Result<ChangeReport, ChangeError> {
+/// Returns a text that a client sent from a directory, with the texts of its set files.
+fn change_from(base: &Path, text: &str, sent: &[(&str, &str)]) -> Change {
     let owned = |(file, text): &(&str, &str)| ((*file).to_owned(), (*text).to_owned());
     let texts: IncludedTexts = sent.iter().map(owned).collect();
-    let change = Change {
+    Change {
         text: text.to_owned(),
         file: base.join("new.toml").display().to_string(),
         base_directory: base.to_owned(),
@@ -32,8 +27,17 @@ async fn apply_from(
         confirm: None,
         save: Save::No,
         only_after: None,
-    };
-    daemon.apply(change, Uid(1000)).await
+    }
+}
+
+/// Applies a text that a client sent from a directory, with the texts of its set files.
+async fn apply_from(
+    daemon: &Daemon,
+    base: &Path,
+    text: &str,
+    sent: &[(&str, &str)],
+) -> Result<ChangeReport, ChangeError> {
+    daemon.apply(change_from(base, text, sent), Uid(1000)).await
 }
 
 async fn events_of(daemon: &Daemon) -> String {
@@ -65,6 +69,18 @@ async fn the_daemon_opens_no_set_file_for_a_client() {
     assert_eq!(name(&lab.daemon), "gw");
     let events = events_of(&lab.daemon).await;
     assert!(events.contains("apply_refused") && !events.contains("root"), "{events}");
+}
+
+#[tokio::test]
+async fn a_dry_run_with_mistakes_is_no_event() {
+    let lab = RunningLab::new(LAN);
+    let set = format!("{LAN}[set.admins]\nfile = \"admins.txt\"\n");
+    let text = configuration(&lab.folder, "other", &set);
+    let change = change_from(lab.folder.path(), &text, &[]);
+    let dry_run = Change { intent: Intent::DryRun, ..change };
+    assert!(lab.daemon.apply(dry_run, Uid(1000)).await.is_err());
+    let events = events_of(&lab.daemon).await;
+    assert!(!events.contains("apply_refused"), "{events}");
 }
 
 #[tokio::test]
