@@ -596,6 +596,29 @@ fn a_command_that_waits_names_a_daemon_that_is_stopped_meanwhile() {
 }
 
 #[test]
+fn a_capture_file_is_whole_although_the_daemon_is_stopped_meanwhile() {
+    let place = Place::with_gateways();
+    let stand_in = StandIn::start(&place);
+    let path = place.file("wan.pcapng");
+    let mut capture = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    capture.args(["capture", "wan", "--socket", &stand_in.socket, "-w"]).arg(&path);
+    let capture = capture.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let length = || std::fs::metadata(&path).map_or(0, |file| file.len());
+    while length() == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    stand_in.signal(Signal::STOP);
+    let ended = capture.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    let named = format!("(process {}, state T) does not answer", stand_in.child.id());
+    assert!(told.contains(&named) && told.contains("none left out: broken off"), "{told}");
+    let bytes = std::fs::read(&path).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("of the whole capture: none left out"), "{text}");
+}
+
+#[test]
 fn apply_and_diff_send_the_texts_of_set_files() {
     let lab = Lab::new();
     let text = "[node]\nname = \"a\"\n[set.s]\nfile = \"sets/s.txt\"\n";

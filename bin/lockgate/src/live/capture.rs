@@ -119,6 +119,8 @@ enum CaptureEnd {
     NoReader,
     /// The connection is gone.
     Lost(Failure),
+    /// The daemon fell silent, or the output cannot be written.
+    BrokenOff(Failure),
 }
 
 /// Counts of a capture.
@@ -146,21 +148,28 @@ pub(crate) fn run(args: &Args, socket: &Socket) -> Result<(), Failure> {
         None => Output::Lines,
     };
     let (start, mut counts) = (Instant::now(), Counts::default());
-    let ended = ask.wait(follow(&mut stream, &mut output, &mut counts))?;
+    let ended = ask.wait(follow(&mut stream, &mut output, &mut counts));
+    let ended = ended.unwrap_or_else(CaptureEnd::BrokenOff);
     drop(stream);
     if let Output::File(file) = &mut output {
-        file.finish(counts)?;
+        // The packets that came are a whole file.
+        let finished = file.finish(counts);
+        // The first failure says more than a second one.
+        if !matches!(ended, CaptureEnd::BrokenOff(_)) {
+            finished?;
+        }
     }
     let why = match &ended {
         CaptureEnd::ByDaemon(why) => why.as_str(),
         CaptureEnd::Interrupted => "interrupted",
         CaptureEnd::NoReader => "nobody reads any more",
         CaptureEnd::Lost(_) => "the daemon ended",
+        CaptureEnd::BrokenOff(_) => "broken off",
     };
     // The last line is for the person; a terminal that is gone has none.
     complain(&format!("lockgate: {}\n", summary(args, counts, start, why)));
     match ended {
-        CaptureEnd::Lost(failure) => Err(failure),
+        CaptureEnd::Lost(failure) | CaptureEnd::BrokenOff(failure) => Err(failure),
         CaptureEnd::ByDaemon(_) | CaptureEnd::Interrupted | CaptureEnd::NoReader => Ok(()),
     }
 }

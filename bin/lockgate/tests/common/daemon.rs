@@ -446,8 +446,12 @@ impl Gateway for Fake {
             inbound_policy: "\x1b[2J\u{202e}\nforged".into(),
             ..v1::CapturedPacket::default()
         };
-        let (packets, ended) = (vec![packet], "time limit reached".into());
-        let captured = v1::Captured { packets, ended, ..v1::Captured::default() };
+        let mut captured = v1::Captured { packets: vec![packet], ..v1::Captured::default() };
+        if self.follows.load(Ordering::Relaxed) {
+            let first = tokio_stream::iter([Ok(captured)]);
+            return answer(Box::pin(first.chain(tokio_stream::pending())));
+        }
+        captured.ended = "time limit reached".into();
         answer(Box::pin(tokio_stream::iter([Ok(captured)])))
     }
 
