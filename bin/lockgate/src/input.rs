@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use config::{ConfigErrors, IncludedTexts, Loaded, Parsed, SetFiles};
+use config::{ConfigErrors, IncludedFiles, IncludedTexts, Loaded, Parsed, SetFiles};
 
 use crate::failure::Failure;
 
@@ -74,11 +74,12 @@ impl Input {
         }
     }
 
-    /// Reads the set files that this text of the input names, with the caller's rights.
+    /// Reads the set files that this text of the input names, with the caller's rights. Warns of
+    /// files that the daemon will not read at its start.
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn included(&self, text: &str) -> Result<IncludedTexts, ConfigErrors> {
+    pub(crate) fn included(&self, text: &str) -> Result<IncludedFiles, ConfigErrors> {
         IncludedTexts::read(text, &self.name(), self.base())
     }
 

@@ -628,10 +628,17 @@ fn apply_and_diff_send_the_texts_of_set_files() {
     lab.fails(2, &["diff", "new.toml"], &missing);
     std::fs::create_dir(lab.place.file("sets")).unwrap();
     lab.place.write("sets/s.txt", "10.0.0.0/8\n");
-    lab.place.run(&lab.args(&["apply", "new.toml"]));
+    let ran = lab.place.run(&lab.args(&["apply", "new.toml"]));
+    assert!(!ran.err().contains("does not start"), "{}", ran.err());
     let sent = lab.fake.applied.lock().unwrap().pop().unwrap();
     let (file, text) = ("sets/s.txt".into(), "10.0.0.0/8\n".into());
     assert_eq!(sent.included, [api::v1::IncludedText { file, text }]);
+    // The next start would refuse the link.
+    std::os::unix::fs::symlink("s.txt", lab.place.file("sets/link.txt")).unwrap();
+    lab.place.write("new.toml", "[node]\nname = \"a\"\n[set.s]\nfile = \"sets/link.txt\"\n");
+    let ran = lab.place.run(&lab.args(&["apply", "new.toml"]));
+    let warning = "4:8: warning: lockgated does not start with set file sets/link.txt";
+    assert_eq!(ran.err().matches(warning).count(), 1, "{}", ran.err());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use crate::chunked::{Chunks, read_whole};
 use crate::diagnostic::DiagnosticKind;
-use crate::errors::{ConfigErrors, Diagnostics};
+use crate::errors::{ConfigErrors, Diagnostic, Diagnostics};
 use crate::raw::MAX_BYTES;
 use crate::source::Source;
 use crate::syntax;
@@ -19,6 +19,15 @@ use crate::text_file;
 pub(crate) const MAX_SET_FILE_BYTES: u64 = 16 << 20;
 /// Largest sum of the texts that a configuration includes, bytes.
 pub const MAX_INCLUDED_BYTES: u64 = 64 << 20;
+
+/// Files of a configuration's sets, as a client read them.
+#[derive(Debug, Default)]
+pub struct IncludedFiles {
+    /// Texts of the files.
+    pub texts: IncludedTexts,
+    /// A warning for each file that a start of the daemon refuses.
+    pub warnings: Vec<Diagnostic>,
+}
 
 /// Texts that a configuration includes, by the file names in the configuration.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -31,10 +40,10 @@ impl IncludedTexts {
     ///
     /// # Errors
     /// A file cannot be read, or all files together exceed [`MAX_INCLUDED_BYTES`].
-    pub fn read(text: &str, name: &str, base: &Path) -> Result<IncludedTexts, ConfigErrors> {
+    pub fn read(text: &str, name: &str, base: &Path) -> Result<IncludedFiles, ConfigErrors> {
         let mut texts = IncludedTexts::default();
         if text.len() as u64 > MAX_BYTES || syntax::unreadable(text).is_some() {
-            return Ok(texts);
+            return Ok(IncludedFiles::default());
         }
         let source = Source::new(name, text);
         let mut problems = Diagnostics::new(&source);
@@ -46,14 +55,17 @@ impl IncludedTexts {
             }
             let read = text_file::read(&base.join(file), MAX_SET_FILE_BYTES);
             match read.and_then(|text| fitting(text, &mut room)) {
-                Ok(text) => _ = texts.0.insert(file.clone(), text),
+                Ok(text) => {
+                    texts.0.insert(file.clone(), text);
+                    warn_of_start(written, base, &mut problems);
+                }
                 Err(problem) => {
                     let (file, problem) = (file.clone(), Box::new(problem));
                     problems.error(&written.span(), DiagnosticKind::SetFile { file, problem });
                 }
             }
         }
-        problems.finish().map(|_| texts)
+        problems.finish().map(|warnings| IncludedFiles { texts, warnings })
     }
 
     /// Returns the text of a file by its name in the configuration.
@@ -64,6 +76,20 @@ impl IncludedTexts {
     /// Returns true if no text is included.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Notes a warning if the daemon does not start with a set file. A start reads set files beneath
+/// `base` alone, through no link.
+pub(crate) fn warn_of_start(
+    written: &Spanned<String>,
+    base: &Path,
+    problems: &mut Diagnostics<'_>,
+) {
+    let file = written.get_ref();
+    if let Err(problem) = text_file::check_beneath(base, Path::new(file)) {
+        let (file, problem) = (file.clone(), Box::new(problem));
+        problems.warning(&written.span(), DiagnosticKind::SetFileAtStart { file, problem });
     }
 }
 

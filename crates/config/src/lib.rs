@@ -70,7 +70,7 @@ pub use group_edits::{GroupEdit, GroupEditError, with_group_edit};
 pub use group_policies::{MAX_GROUPS_A_SIDE, MAX_RULES_A_GROUP, last_rule_name, rule_name};
 pub use host_port::{HOST_NETDEV, HOST_PORT};
 pub use ike::{BeyondBounds, IkeBounds, Shunt, ShuntAction};
-pub use included::{IncludedTexts, MAX_INCLUDED_BYTES};
+pub use included::{IncludedFiles, IncludedTexts, MAX_INCLUDED_BYTES};
 pub use interface_address::InterfaceAddress;
 pub use key_names::{KeyChange, KeyName, KeyNames, key_changes};
 pub use keys::{

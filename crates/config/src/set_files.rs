@@ -13,7 +13,7 @@ use toml::Spanned;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::included::{IncludedTexts, MAX_SET_FILE_BYTES};
+use crate::included::{IncludedTexts, MAX_SET_FILE_BYTES, warn_of_start};
 use crate::text_file;
 
 /// Source of the texts of set files.
@@ -50,7 +50,6 @@ impl<'p> SetFiles<'p> {
         problems: &mut Diagnostics<'_>,
     ) -> Option<SetFileText<'p>> {
         let (file, span) = (written.get_ref(), written.span());
-        let in_file = |problem| (file.clone(), Box::new(problem));
         let (base, text) = match self {
             SetFiles::Refused => {
                 problems.error(&span, DiagnosticKind::SetFileRefused);
@@ -58,11 +57,8 @@ impl<'p> SetFiles<'p> {
             }
             SetFiles::OfCaller(base) => {
                 let text = text_file::read(&base.join(file), MAX_SET_FILE_BYTES).map(Cow::Owned);
-                if text.is_ok()
-                    && let Err(problem) = text_file::check_beneath(base, Path::new(file))
-                {
-                    let (file, problem) = in_file(problem);
-                    problems.warning(&span, DiagnosticKind::SetFileAtStart { file, problem });
+                if text.is_ok() {
+                    warn_of_start(written, base, problems);
                 }
                 (base, text)
             }
@@ -78,7 +74,7 @@ impl<'p> SetFiles<'p> {
         match text {
             Ok(text) => Some(SetFileText { path: base.join(file).display().to_string(), text }),
             Err(problem) => {
-                let (file, problem) = in_file(problem);
+                let (file, problem) = (file.clone(), Box::new(problem));
                 problems.error(&span, DiagnosticKind::SetFile { file, problem });
                 None
             }

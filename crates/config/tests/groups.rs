@@ -728,7 +728,7 @@ fn a_set_file_of_a_client_is_never_opened() {
         let at = format!("groups.toml:16:8: error: set file {file} did not come with");
         assert!(told.contains(&at) && told.contains("`lockgate apply`"), "{told}");
     }
-    let texts = IncludedTexts::read(&text, "groups.toml", folder.path()).unwrap();
+    let texts = IncludedTexts::read(&text, "groups.toml", folder.path()).unwrap().texts;
     std::fs::remove_file(folder.path().join("admins.txt")).unwrap();
     let files = SetFiles::Sent { base: folder.path(), texts: &texts };
     let parsed = parse_with(&text, "groups.toml", files).unwrap();
@@ -743,7 +743,9 @@ fn a_client_reads_set_files_with_its_own_rights_and_within_bounds() {
     let at = "groups.toml:16:8: error: set file gone.txt cannot be read: No such file";
     assert!(missing.contains(at), "{missing}");
     // A configuration without a set file, and a text that is none, include nothing.
-    assert!(read(GOOD).unwrap().is_empty() && read("[set.a]\nfile = 3\n[").unwrap().is_empty());
+    for text in [GOOD, "[set.a]\nfile = 3\n["] {
+        assert!(read(text).unwrap().texts.is_empty());
+    }
     let mut many = text.clone();
     let content = vec![b'#'; config::MAX_INCLUDED_BYTES as usize / 4];
     for n in 0..4 {
@@ -794,10 +796,17 @@ fn a_start_reads_set_files_in_the_directory_of_the_configuration_without_links()
     for file in [outside.as_str(), "link.txt"] {
         let text = text.replace("admins.txt", file);
         let files = SetFiles::OfCaller(&inside);
-        let warnings = parse_with(&text, "groups.toml", files).unwrap().warnings;
-        let told = config::render(&warnings);
-        assert!(told.contains("16:8: warning: lockgated does not start with set file"), "{told}");
+        let checked = parse_with(&text, "groups.toml", files).unwrap().warnings;
+        let sent = IncludedTexts::read(&text, "groups.toml", &inside).unwrap().warnings;
+        for warnings in [checked, sent] {
+            let told = config::render(&warnings);
+            let warning = "16:8: warning: lockgated does not start with set file";
+            assert_eq!(told.matches(warning).count(), 1, "{told}");
+        }
     }
+    let text = text.replace("admins.txt", "sets/a.txt");
+    let read = IncludedTexts::read(&text, "groups.toml", &inside).unwrap();
+    assert!(!read.texts.is_empty() && read.warnings.is_empty());
 }
 
 #[test]

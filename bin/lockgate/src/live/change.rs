@@ -1,6 +1,7 @@
 //! `lockgate apply`, `confirm`, `rollback`, `export`: the configuration that runs.
 
 use api::v1;
+use config::{Diagnostic, IncludedFiles};
 use console::output::{complain, counted, print, print_json};
 
 use super::{Ask, Socket, show};
@@ -110,7 +111,10 @@ pub(super) struct ChangeOptions {
 
 /// Applies a configuration and prints the result.
 pub(crate) fn apply(args: &ApplyArgs, socket: &Socket) -> Result<(), Failure> {
-    let Document { text, file, base_directory, included } = Document::read(&args.file.input())?;
+    let document = Document::read(&args.file.input())?;
+    // The daemon opens no set file for a client, and cannot warn of one.
+    complain(&config::render(&document.warnings));
+    let Document { text, file, base_directory, included, .. } = document;
     let (dry_run, confirm_within_s) = (args.dry_run, args.confirm.unwrap_or(0));
     let (save, only_after) = (args.save, None);
     let request = v1::ApplyRequest {
@@ -182,18 +186,22 @@ pub(super) struct Document {
     pub(super) base_directory: String,
     /// Texts of its set files, which the daemon does not open.
     pub(super) included: Vec<v1::IncludedText>,
+    /// Warnings of set files that the daemon will not read at its start.
+    pub(super) warnings: Vec<Diagnostic>,
 }
 
 impl Document {
     /// Reads a configuration and the set files that it names, with the caller's rights.
     pub(super) fn read(input: &Input) -> Result<Document, Failure> {
         let text = input.text()?;
-        let included = input.included(&text)?.into_iter();
+        let IncludedFiles { texts, warnings } = input.included(&text)?;
+        let included = texts.into_iter();
         let included = included.map(|(file, text)| v1::IncludedText { file, text }).collect();
         // The daemon works in another directory, and `show revisions` names the file long after
         // this one is left.
         let (base, file) = input.absolute()?;
-        Ok(Document { text, file, base_directory: base.display().to_string(), included })
+        let base_directory = base.display().to_string();
+        Ok(Document { text, file, base_directory, included, warnings })
     }
 }
 

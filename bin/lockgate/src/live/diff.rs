@@ -146,7 +146,7 @@ fn with_keys(
     document: Document,
     ask: &mut Ask,
 ) -> Result<ComparedConfiguration, Failure> {
-    let Document { text, file, base_directory, included } = document;
+    let Document { text, file, base_directory, included, .. } = document;
     let dry_run = true;
     let request =
         v1::ApplyRequest { text, file, base_directory, dry_run, included, ..Default::default() };
