@@ -91,6 +91,9 @@ const LIBRARIES: &[(&str, Option<&str>)] = &[
     ("libelf.so.1", Some("libelf1")),
     ("libz.so.1", Some("zlib1g")),
 ];
+/// Documents, beside the reference.
+const DOCUMENTS: &[&str] =
+    &["README.md", "docs/OPERATION.md", "docs/CONFIGURATION.md", "docs/LIMITS.md"];
 /// Examples, each with its name in the package.
 const EXAMPLES: &[(&str, &str)] = &[
     ("etc/lockgate.toml", "lockgate.toml"),
@@ -344,7 +347,7 @@ impl Stage {
             let markdown = page.markdown(|file| text(&root().join(file)))?;
             self.manual(page.name, &page.roff(day.trim(), &markdown))?;
         }
-        for document in ["README.md", "docs/OPERATION.md", "docs/CONFIGURATION.md"] {
+        for document in DOCUMENTS {
             let name = document.rsplit('/').next().expect("a name");
             self.copy(document, &format!("usr/share/doc/{}/{name}", self.package.name))?;
         }

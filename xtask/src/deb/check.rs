@@ -32,6 +32,7 @@ const EXPECTED: &[&str] = &[
     "usr/share/man/man5/lockgate.toml.5.gz",
     "usr/share/man/man8/lockgated.8.gz",
     "usr/share/doc/lockgate/OPERATION.md",
+    "usr/share/doc/lockgate/LIMITS.md",
     "usr/share/doc/lockgate/reference/events.md",
     "usr/share/doc/lockgate/copyright",
     "usr/share/doc/lockgate/examples/lockgate.toml",
