@@ -57,7 +57,7 @@ impl IncludedTexts {
             match read.and_then(|text| fitting(text, &mut room)) {
                 Ok(text) => {
                     texts.0.insert(file.clone(), text);
-                    warn_of_start(written, base, &mut problems);
+                    warn_of_start(&written, base, &mut problems);
                 }
                 Err(problem) => {
                     let (file, problem) = (file.clone(), Box::new(problem));
