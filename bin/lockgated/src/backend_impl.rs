@@ -59,6 +59,9 @@ const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
+/// A revision's number and its text.
+type SharedExport = (u64, Weak<str>);
+
 /// The daemon for the API: the last picture of the running state, and channels to the threads that
 /// change it.
 pub(crate) struct Daemon {
@@ -74,7 +77,7 @@ pub(crate) struct Daemon {
     /// Permits of readers whose answers are being made.
     readers: Arc<Semaphore>,
     /// The latest text that a reader exported, while some reader holds it.
-    exported: Arc<Mutex<Option<(u64, Weak<str>)>>>,
+    exported: Arc<Mutex<Option<SharedExport>>>,
     /// The latest comparison with the daemon's file that a reader asked for.
     compared: Arc<Mutex<Option<Arc<KnownDrift>>>>,
 }
