@@ -146,6 +146,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
         "changes",
         &["wire", "policy", "ipsec", "dataplane", "keystate", "config", "linux", "control"],
     ),
+    ("worlds", &["wire", "policy", "ipsec", "dataplane", "io", "scene"]),
     ("xtask", &["callgrind"]),
 ];
 

@@ -329,7 +329,7 @@ fn diff_ends_like_diff() {
         (ran.out().as_str(), ran.err().as_str()),
         (policy, if is_root { "" } else { notes })
     );
-    lab.fails(2, &["diff", "-f", "bad"], &["bad:10:10: error: ", "discrad"]);
+    lab.fails(2, &["diff", "-f", "bad"], &["bad:8:10: error: ", "discrad"]);
     lab.fails(2, &["diff", "-f", "missing"], &["missing: "]);
     let json = lab.place.run(&lab.args(&["diff", "-f", "other", "--json"])).out();
     let json: Value = serde_json::from_str(&json).unwrap();

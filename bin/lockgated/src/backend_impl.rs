@@ -32,7 +32,7 @@ use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::kernel_tier::KernelTier;
-use crate::metrics::{self, GatheredParts};
+use crate::metrics::{self, GatheredParts, SourceFuture};
 use crate::orders::{Order, Reply, SaOrder};
 use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
@@ -211,7 +211,7 @@ impl Daemon {
     }
 
     /// Makes the report of a scrape.
-    pub(crate) async fn metrics_report(&self) -> metrics::Report {
+    async fn metrics_report(&self) -> metrics::Report {
         let parts = GatheredParts {
             cards: self.cards().await,
             endpoints: self.desks.endpoints.counts().map(crate::api::sums).unwrap_or_default(),
@@ -231,7 +231,7 @@ impl Daemon {
     }
 
     /// Returns the ports without their counters. The number of policies does not matter.
-    pub(crate) async fn port_states(&self) -> Vec<v1::Port> {
+    async fn port_states(&self) -> Vec<v1::Port> {
         let picture = self.picture();
         // A worker that has ended ends the daemon.
         let reports = picture.workers.brief_reports(&picture.snapshot).await.unwrap_or_default();
@@ -452,6 +452,16 @@ impl Daemon {
             }
         };
         self.events.audit(by, Kind::PoliciesChanged, &done.policies.subject, message, details);
+    }
+}
+
+impl metrics::ScrapeSource for Daemon {
+    fn report(self: Arc<Self>) -> SourceFuture<metrics::Report> {
+        Box::pin(async move { self.metrics_report().await })
+    }
+
+    fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>> {
+        Box::pin(async move { self.port_states().await })
     }
 }
 

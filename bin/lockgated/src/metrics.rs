@@ -36,13 +36,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use crate::backend::Running;
-use crate::backend_impl::Daemon;
 use crate::cards::CardPicture;
 use crate::counted::CountedPicture;
 use connections::{ConnectionPlace, HEAD_TIME, OpenConnections};
 use exposition::Format;
 use process::Process;
-use shared::{SHARED_TIME, ScrapeSource, SharedScrapes, SourceFuture};
+use shared::{SHARED_TIME, SharedScrapes};
+
+pub(crate) use shared::{ScrapeSource, SourceFuture};
 
 /// Longest time of a connection, from its first byte to its last.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
@@ -183,16 +184,6 @@ fn unserved(ports: &[v1::Port]) -> Vec<String> {
     faults
 }
 
-impl ScrapeSource for Daemon {
-    fn report(self: Arc<Self>) -> SourceFuture<Report> {
-        Box::pin(async move { self.metrics_report().await })
-    }
-
-    fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>> {
-        Box::pin(async move { self.port_states().await })
-    }
-}
-
 /// Every answer is of its moment.
 const NOT_STORED: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 
@@ -201,14 +192,7 @@ const NOT_STORED: (header::HeaderName, &str) = (header::CACHE_CONTROL, "no-store
 /// # Errors
 /// [`ListenError`]: the address is not one of the host, or is in use. Not a reason to stop the
 /// daemon.
-pub(crate) async fn serve(
-    listen: SocketAddr,
-    daemon: Arc<Daemon>,
-) -> Result<SocketAddr, ListenError> {
-    serve_reports(listen, daemon).await
-}
-
-async fn serve_reports<S: ScrapeSource>(
+pub(crate) async fn serve<S: ScrapeSource>(
     listen: SocketAddr,
     source: Arc<S>,
 ) -> Result<SocketAddr, ListenError> {
@@ -733,7 +717,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn silent_connections_keep_nobody_out() {
         let source = Arc::<CountingSource>::default();
-        let address = serve_reports(LOCAL, source).await.unwrap();
+        let address = serve(LOCAL, source).await.unwrap();
         let mut silent = Vec::new();
         for _ in 0..3 * connections::MAX_SOURCE_CONNECTIONS {
             silent.push(TcpStream::connect(address).await.unwrap());
@@ -752,7 +736,7 @@ pub(crate) mod tests {
     /// Once eight connections without a request held all places for ten seconds.
     #[tokio::test]
     async fn head_that_does_not_end_is_cut_off() {
-        let address = serve_reports(LOCAL, Arc::<CountingSource>::default()).await.unwrap();
+        let address = serve(LOCAL, Arc::<CountingSource>::default()).await.unwrap();
         let answer = ask(address, b"GET /metrics HTTP/1.1\r\nX: ").await;
         assert!(!answer.contains("200 OK"), "{answer}");
     }
@@ -760,7 +744,7 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn only_get_is_answered_and_heads_are_bounded() {
         let source = Arc::<CountingSource>::default();
-        let address = serve_reports(LOCAL, source.clone()).await.unwrap();
+        let address = serve(LOCAL, source.clone()).await.unwrap();
         let answer = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -780,7 +764,7 @@ pub(crate) mod tests {
         let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * MAX_HEAD));
         let answer = ask(address, huge.as_bytes()).await;
         assert!(!answer.contains("200 OK"), "{answer}");
-        let error = serve_reports(address, source).await.unwrap_err().to_string();
+        let error = serve(address, source).await.unwrap_err().to_string();
         assert!(error.contains("[metrics] listen"), "{error}");
     }
 
@@ -788,7 +772,7 @@ pub(crate) mod tests {
     async fn health_is_200_only_while_all_ports_are_served() {
         let answer_of = async |change: fn(&mut Report)| {
             let source = CountingSource { change: Some(change), ..CountingSource::default() };
-            let address = serve_reports(LOCAL, Arc::new(source)).await.unwrap();
+            let address = serve(LOCAL, Arc::new(source)).await.unwrap();
             ask(address, b"GET /healthz HTTP/1.0\r\n\r\n").await
         };
         let well = answer_of(|_| ()).await;

@@ -7,6 +7,11 @@ use policy::{AddressRange, GroupMode, PortRange, Selector, UpperSelector};
 
 use crate::written::{addresses, list, quoted};
 
+/// Groups at most.
+pub(crate) const MAX_GROUPS: usize = 4096;
+/// Sets at most.
+pub(crate) const MAX_SETS: usize = 1024;
+
 /// A set of addresses: place in [`Validated::sets`](crate::Validated::sets).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SetId(pub u32);

@@ -15,6 +15,8 @@ use crate::written::{count_text, list, quoted};
 pub const DEFAULT_ENDPOINTS: u32 = 1 << 16;
 /// Endpoints that there may be room for at most.
 pub const MAX_ENDPOINTS: u32 = 1 << 22;
+/// Overlays at most.
+pub(crate) const MAX_OVERLAYS: usize = 64;
 /// Virtual networks at most.
 pub const MAX_NETWORKS: usize = 65_536;
 /// Virtual networks with groups at most: each has a class of its own, as ports have.

@@ -19,6 +19,8 @@ pub(crate) use pieces::SectionTwice;
 
 /// The largest file that is read, bytes.
 pub const MAX_BYTES: u64 = 256 << 20;
+/// Ports at most: a [`PortId`](dataplane::PortId) has 16 bits, and one number is the host port's.
+pub(crate) const MAX_PORTS: usize = 4096;
 
 /// A list of strings, each with its place.
 pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;

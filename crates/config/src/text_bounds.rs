@@ -29,11 +29,20 @@ struct SectionCounts {
     in_header: bool,
 }
 
+/// Place of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TokenPlace {
+    /// The token may begin a header, or a key with its value.
+    ExpressionStart,
+    /// All other places.
+    Inside,
+}
+
 impl SectionCounts {
     /// Counts a token, and returns the bound that it exceeds.
-    fn count(&mut self, kind: TokenKind, begins_expression: bool) -> Option<DiagnosticKind> {
+    fn count(&mut self, kind: TokenKind, place: TokenPlace) -> Option<DiagnosticKind> {
         match kind {
-            TokenKind::LeftSquareBracket if begins_expression => {
+            TokenKind::LeftSquareBracket if place == TokenPlace::ExpressionStart => {
                 *self = SectionCounts { in_header: true, ..SectionCounts::default() };
             }
             TokenKind::Newline => (self.in_header, self.dots) = (false, 0),
@@ -71,10 +80,10 @@ impl SectionCounts {
 /// Finds the first place at which a text exceeds a bound.
 pub(crate) fn exceeded(text: &str) -> Option<(Span, DiagnosticKind)> {
     let mut section = SectionCounts::default();
-    let mut begins_expression = true;
+    let mut place = TokenPlace::ExpressionStart;
     for token in toml_parser::Source::new(text).lex() {
         let kind = token.kind();
-        if let Some(mistake) = section.count(kind, begins_expression) {
+        if let Some(mistake) = section.count(kind, place) {
             let span = token.span();
             // A list without an end takes in all that comes behind it.
             let open = syntax::unclosed_list(text, span.start()).filter(|_| section.depth > 0);
@@ -83,10 +92,10 @@ pub(crate) fn exceeded(text: &str) -> Option<(Span, DiagnosticKind)> {
                 None => (span.start()..span.end(), mistake),
             });
         }
-        begins_expression = match kind {
-            TokenKind::Newline => section.depth == 0,
-            TokenKind::Whitespace => begins_expression,
-            _ => false,
+        place = match kind {
+            TokenKind::Newline if section.depth == 0 => TokenPlace::ExpressionStart,
+            TokenKind::Whitespace => place,
+            _ => TokenPlace::Inside,
         };
     }
     None

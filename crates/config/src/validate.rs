@@ -53,11 +53,7 @@ mod sets;
 use policies::Judge;
 use rules::RuleJudge;
 
-pub(crate) use groups::MAX_GROUPS;
 pub use node::{DEFAULT_FLOWS, MAX_FLOWS, MAX_WORKERS};
-pub(crate) use overlays::MAX_OVERLAYS;
-pub(crate) use ports::MAX_PORTS;
-pub(crate) use sets::MAX_SETS;
 
 /// A validated configuration, with the places in the file that later checks refer to.
 pub(crate) struct Outcome {

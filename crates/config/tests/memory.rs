@@ -24,17 +24,22 @@ fn grow(bytes: usize) {
     PEAK.fetch_max(held, Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on to the allocator of the system as it came.
+// SAFETY: every call goes to the allocator of the system unchanged. Threat: another allocator's
+// memory would be freed here.
 unsafe impl GlobalAlloc for CountingAllocator {
+    /// # Safety
+    /// As [`GlobalAlloc::alloc`].
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract. Threat: a layout of size 0.
         unsafe { System.alloc(layout) }
     }
 
+    /// # Safety
+    /// As [`GlobalAlloc::dealloc`].
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller keeps the contract. Threat: a pointer of another allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

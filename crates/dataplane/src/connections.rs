@@ -74,12 +74,12 @@ pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 
 use eviction::Eviction;
 use half_open::{HalfOpenEntry, HalfOpenRing, RingSlot};
-use key::{KEY, Originator};
+use key::{KEY, Originator, ZoneSlot};
 use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals, RemovedTenant};
 use state_word::StateWord;
 use steady::Steady;
 pub(crate) use steady::{EventClass, FlowHead, KeyColumn, KeyWords, SteadyConnection};
-use tally::{Share, Tally, ZoneSlot};
+use tally::{Share, Tally};
 
 /// Words of a value in a line: two of the judgement, one that stays.
 const VALUE: usize = 3;

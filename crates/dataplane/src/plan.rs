@@ -78,7 +78,8 @@ fn protected<F>(
     let sealing = context.snapshot.outbound_sa(sa);
     let card = sealing.card;
     let (mtu, cut_at) = match card {
-        None => (sizes.inner(family), sizes.cuts(family).then_some(sizes.outer)),
+        // Packets of both families share a path of the batch; those of IPv4 never reach the limit.
+        None => (sizes.inner(family), sizes.cuts(Family::V6).then_some(sizes.outer)),
         Some(_) if card_sas::is_spent(sealing.allowance.as_ref()) => {
             return Err(DropReason::SaHardLimit);
         }

@@ -13,7 +13,6 @@ pub(super) const BOOL_PARAMETERS: &[&str] = &[
     "crates/config/src/chunked.rs push",
     "crates/cpu/src/lanes.rs ones",
     "crates/dataplane/src/decide/routing.rs no_way",
-    "crates/policy/src/spd/change.rs made_again",
     "crates/wire/src/build.rs fragment",
     "crates/wire/src/packet.rs fragment_of",
 ];

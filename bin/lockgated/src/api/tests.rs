@@ -547,6 +547,8 @@ async fn unread_answers_hold_a_page_each() {
     for _ in 0..200 {
         assert!(!rest.message().await.unwrap().unwrap().sas.is_empty());
     }
+    // A server that stops waits for answers under way.
+    drop((unread, rest));
     server.stop().await;
 }
 

@@ -18,19 +18,18 @@ use super::{Report, unserved};
 pub(super) const SHARED_TIME: Duration = Duration::from_secs(1);
 
 /// A future of a source.
-pub(super) type SourceFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+pub(crate) type SourceFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Source of the content of scrapes.
-pub(super) trait ScrapeSource: Send + Sync + 'static {
+pub(crate) trait ScrapeSource: Send + Sync + 'static {
     /// Makes a report; its cost grows with the numbers of policies and SAs.
     fn report(self: Arc<Self>) -> SourceFuture<Report>;
     /// Returns the ports without their counters; its cost grows with the number of ports alone.
     fn ports(self: Arc<Self>) -> SourceFuture<Vec<v1::Port>>;
 }
 
-/// Content that all readers of a second share. The first reader of a second makes the
-/// content, and the others wait. The work goes on after the reader has gone, so that no other reader
-/// begins the same work.
+/// Content for all readers of a second. The first reader of a second makes the content; others
+/// wait. The work goes on after the reader has gone, so no other reader begins the same work.
 pub(super) struct SharedScrapes<S> {
     source: Arc<S>,
     /// Age at which a report is made anew.

@@ -2,12 +2,12 @@
 
 use toml::Spanned;
 
-use super::Raw;
+use super::{MAX_PORTS, Raw};
 use crate::cards::MAX_CARDS;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::overlays::MAX_NETWORKS;
-use crate::validate::{MAX_GROUPS, MAX_OVERLAYS, MAX_PORTS, MAX_SETS};
+use crate::groups::{MAX_GROUPS, MAX_SETS};
+use crate::overlays::{MAX_NETWORKS, MAX_OVERLAYS};
 
 /// A section without a name of its own is in two pieces of a text.
 pub(crate) struct SectionTwice;

@@ -8,12 +8,9 @@ use super::NamedSections;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::group_policies::MAX_GROUPS_A_SIDE;
-use crate::groups::{Group, GroupId};
+use crate::groups::{Group, GroupId, MAX_GROUPS};
 use crate::raw::{Raw, RawGroup, Texts};
 use crate::values::{name, word};
-
-/// Groups at most.
-pub(crate) const MAX_GROUPS: usize = 4096;
 
 pub(super) fn validate(raw: &[RawGroup], problems: &mut Diagnostics<'_>) -> NamedSections<Group> {
     let mut groups = NamedSections { ids: HashMap::new(), list: Vec::new() };

@@ -11,22 +11,20 @@ use wire::{Address, Family, Vni};
 
 use super::NamedSections;
 use super::connections::size;
-use super::ports::{MAX_PORTS, Ports};
+use super::ports::Ports;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::overlays::{
     DEFAULT_ENDPOINTS, DirectUse, FIRST_NETWORK, KernelSettings, KernelUse, MAX_ENDPOINTS,
-    MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS, NetworkSettings, OverlaySettings, StoreKind,
-    StoreSettings,
+    MAX_NETWORKS, MAX_NETWORKS_WITH_GROUPS, MAX_OVERLAYS, NetworkSettings, OverlaySettings,
+    StoreKind, StoreSettings,
 };
-use crate::raw::{RawKernel, RawNetwork, RawOverlay, RawStore};
+use crate::raw::{MAX_PORTS, RawKernel, RawNetwork, RawOverlay, RawStore};
 use crate::source::Span;
 use crate::validated::{Action, Policy};
 use crate::values::{address, bounded, name, word};
 
-/// Overlays at most.
-pub(crate) const MAX_OVERLAYS: usize = 64;
 /// Overlays of one port at most: the steering program has a place for each.
 const MAX_ON_A_PORT: usize = 4;
 /// Entrances of an overlay at most.

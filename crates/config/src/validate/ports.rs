@@ -14,13 +14,11 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::interface_address::InterfaceAddress;
-use crate::raw::RawPort;
+use crate::raw::{MAX_PORTS, RawPort};
 use crate::source::Span;
 use crate::validated::{Port, XdpUse};
 use crate::values::{bounded, interface, mac, name, service, word};
 
-/// Ports at most: a [`PortId`] has 16 bits, and one number is the host port's.
-pub(crate) const MAX_PORTS: usize = 4096;
 /// Smallest MTU of a link that carries IPv4 (RFC 791 §3.2).
 const LEAST_MTU: u32 = 68;
 /// Smallest MTU of a link that carries IPv6 (RFC 8200 §5).

@@ -8,15 +8,13 @@ use toml::Spanned;
 use super::NamedSections;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
-use crate::groups::{Set, joined};
+use crate::groups::{MAX_SETS, Set, joined};
 use crate::member_mistake::MemberMistake;
 use crate::raw::RawSet;
 use crate::set_files::{SetFileText, SetFiles, members};
 use crate::source::Source;
 use crate::values::name;
 
-/// Sets at most.
-pub(crate) const MAX_SETS: usize = 1024;
 /// Members of a set at most.
 const MAX_MEMBERS: usize = 100_000;
 

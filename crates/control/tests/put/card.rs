@@ -9,7 +9,7 @@ use offload::{
 };
 use policy::Direction::{Inbound, Outbound};
 
-use crate::gateway::{Gateway, peer, sa};
+use crate::gateway::{Gateway, between_gateways, peer, sa};
 
 const CARD: &str = "[card.nic0]\nkind = \"emulated\"\nsocket = \"/c\"\nports = [\"wan\"]\n";
 
@@ -87,10 +87,7 @@ fn without_a_limit_all_numbers_are_the_lease_and_an_sa_that_opens_has_none() {
         let emulated = "emulated:sas=9".parse::<offload::Capabilities>().unwrap();
         assert!(both.iter().all(|sa| emulated.sa_fits(sa).is_ok()));
     }
-    let ends = carried("packet", "mode = \"transport\"")
-        .replace("local = [\"any\"]", "local = [\"192.0.2.1\"]")
-        .replace("remote = [\"any\"]", "remote = [\"198.51.100.1\"]");
-    let transport = Gateway::new(&ends);
+    let transport = Gateway::new(&between_gateways(&carried("packet", "mode = \"transport\"")));
     assert_eq!(wishes(&transport, vec![sa(Outbound, 500, 1)])[0].mode, SaMode::Transport);
 }
 

@@ -35,6 +35,12 @@ pub(crate) fn peer(name: &str, remote: &str, more: &str) -> String {
     )
 }
 
+/// Makes the policy of a peer at 198.51.100.1 one between the gateways themselves.
+pub(crate) fn between_gateways(peer: &str) -> String {
+    peer.replace("local = [\"any\"]", "local = [\"192.0.2.1\"]")
+        .replace("remote = [\"any\"]", "remote = [\"198.51.100.1\"]")
+}
+
 pub(crate) fn api_peer(name: &str, remote: &str) -> String {
     peer(name, remote, "keys = \"api\"")
 }

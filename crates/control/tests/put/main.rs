@@ -17,7 +17,9 @@ use control::{
 };
 use dataplane::counters::CounterRoom;
 use dataplane::{Snapshot, VacatedSlots};
-use gateway::{Gateway, SECOND, api_peer, instead_of, name, of, peer, peers, sa, spi};
+use gateway::{
+    Gateway, SECOND, api_peer, between_gateways, instead_of, name, of, peer, peers, sa, spi,
+};
 use ipsec::{Lifetime, Limits, SaId, SequenceNumbers, Suite};
 use keystate::KeyUsed;
 use policy::Direction::{self, Inbound, Outbound};
@@ -483,6 +485,10 @@ fn among_ten_thousand_sas_one_is_put_or_deleted_within_ten_milliseconds() {
 fn outbound_sas_of_a_peer_share_out_the_identifications_where_packets_may_be_cut() {
     for (more, are_cut) in [("", true), ("df = \"clear\"", true), ("mode = \"transport\"", false)] {
         let peer = peer("a", "198.51.100.1", &format!("keys = \"api\"\n{more}"));
+        let peer = match are_cut {
+            true => peer,
+            false => between_gateways(&peer),
+        };
         let mut gateway = Gateway::new(&peer);
         let put = |n: u32| sa(Outbound, 0x4000 + n, n + 1);
         let check = |gateway: &Gateway| {

@@ -1,11 +1,13 @@
-//! Room under the bounds of the table: the oldest half-open connection gives way, or expired ones go.
+//! Room under the bounds of the table: the oldest half-open connection gives way, or expired
+//! connections go.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::half_open::{HalfOpenEntry, RingSlot};
+use super::key::ZoneSlot;
 use super::lines::{Removals, RemovedTenant};
 use super::state_word::{StateWord, Vacant};
-use super::tally::{Refusal, Share, ZoneSlot};
+use super::tally::{Refusal, Share};
 use super::{Connections, Constant, Removal};
 
 /// Maximum slots of half-open connections for one eviction to read.

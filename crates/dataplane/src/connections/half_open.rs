@@ -12,8 +12,8 @@
 //! [`PROBES`] taken slots the new connection replaces the last entry, and the replaced connection
 //! stays until its time-out.
 
+use super::key::ZoneSlot;
 use super::lines::Word;
-use super::tally::ZoneSlot;
 
 /// Maximum slots for one insertion to read.
 const PROBES: usize = 16;

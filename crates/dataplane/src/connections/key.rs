@@ -30,6 +30,10 @@ const IS_V6: u8 = 0x40;
 const IS_ECHO: u8 = 0x01;
 const KIND_SHIFT: u32 = 40;
 
+/// Slot of a port or virtual network: the index of its zone's counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ZoneSlot(pub(super) u16);
+
 /// The realm of a connection: those of two zones never meet, whatever their addresses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Zone {

@@ -7,11 +7,11 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use policy::connection::{Flags, State, Status};
 
 use super::half_open::{HalfOpenEntry, HalfOpenRing};
+use super::key::ZoneSlot;
 use super::lines::{
     Bounds, Candidates, LineInserted, LineKey, Lines, Removals, RemovedTenant, Word,
 };
 use super::state_word::StateWord;
-use super::tally::ZoneSlot;
 
 impl Word for AtomicU64 {
     fn new() -> Self {

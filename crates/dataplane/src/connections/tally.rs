@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::key::ZoneSlot;
+
 /// The bound that refused a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
@@ -100,10 +102,6 @@ pub struct TableCounts {
 
 /// Slots of zones: ports and virtual networks have numbers of 16 bits.
 const ZONES: usize = 1 << 16;
-
-/// Slot of a port or virtual network: the index of its zone's counts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct ZoneSlot(pub(super) u16);
 
 /// Two counts in one word: all, and half-open ones.
 #[derive(Default)]

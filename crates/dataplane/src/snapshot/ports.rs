@@ -184,6 +184,25 @@ fn netdevs(
 }
 
 impl Snapshot {
+    /// Returns the number of slots of ports, vacant or not: all ports are below it.
+    pub fn port_slots(&self) -> usize {
+        self.path_ports.len()
+    }
+
+    /// Returns the number of slots of netdevs, vacant or not: all netdevs are below it.
+    pub fn netdev_slots(&self) -> usize {
+        self.ports.netdevs.len()
+    }
+
+    /// Returns the ports of an earlier snapshot that are no longer in their slots.
+    pub fn ports_gone_since<'s>(
+        &'s self,
+        before: &'s Snapshot,
+    ) -> impl Iterator<Item = PortId> + 's {
+        let changes = self.ports.infos.changes(&before.ports.infos, PortInfo::is_port);
+        changes.filter(|(_, _, now)| now.is_none()).map(|(slot, ..)| PortId(slot as u16))
+    }
+
     /// Returns whether an address is the gateway's own, on an unprotected port.
     pub(crate) fn is_own_outside(&self, address: Address) -> bool {
         self.ports.outside.contains(&address)

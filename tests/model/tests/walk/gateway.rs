@@ -360,7 +360,7 @@ impl<'w> Gateway<'w> {
             let slack = options.min(esp::layout(keys.suite).block - 4);
             let mtu = self.world.mtu_to(peer, egress);
             let longest = largest.unwrap_or(bytes.len());
-            assert!(longest <= mtu + slack, "{longest} bytes");
+            assert!(longest <= mtu + slack, "{longest} bytes of {mtu}, cut {largest:?}");
             if largest.is_some() {
                 // Only large IPv6 packets need fragments.
                 assert!(bytes.len() > mtu, "{} bytes in fragments", bytes.len());

@@ -257,6 +257,10 @@ proptest! {
             let is_secret = |window: &[u8]| window == &SECRET[..8];
             prop_assert!(!sent.packet.windows(8).any(is_secret), "in clear: {like:?}");
             prop_assert!(sent.packet.len() <= mtu as usize + 12, "{} {mtu}", sent.packet.len());
+            // An outer packet with IPv6 inside may leave in fragments.
+            if wire::packet::parse(&sent.packet).unwrap().fragment != wire::Fragment::Whole {
+                continue;
+            }
             let peer = lab.peer(like.far.set);
             prop_assert!(peer.open(&sent.packet).is_some(), "{like:?}");
         }
