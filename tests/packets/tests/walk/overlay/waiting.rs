@@ -1,4 +1,4 @@
-//! Tenants' packets that wait for the link address of the host that they go to.
+//! Tenants' packets without the link address of their destination host.
 
 use std::sync::Arc;
 
