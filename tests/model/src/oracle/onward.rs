@@ -207,7 +207,9 @@ impl Oracle<'_> {
             tunnels.push(SetIndex(peer as u32));
         }
         for set in tunnels {
-            if self.world.peers[set.0 as usize].mss_clamp {
+            // A set that cannot seal has no size.
+            let has_size = self.tunnel_mtu(set).is_some_and(|mtu| mtu > 0);
+            if self.world.peers[set.0 as usize].mss_clamp && has_size {
                 clamp_mss(&mut bytes, packet, self.inside_mtu(set, packet.flow.family));
             }
         }
