@@ -30,6 +30,7 @@ pub use host_port::{HostPortError, HostRoute};
 
 use crate::netlink::{Events, Message, NetlinkError, Requests};
 use crate::view::{Link, LinkKind, NeighbourEntry, NeighbourState, Refused, View};
+use neighbours::UnansweredRequests;
 use patch::PatchOutcome;
 use reading::{ReadLists, ReadRoutes, Reading};
 
@@ -222,6 +223,7 @@ pub struct Mirror {
     cut: bool,
     /// Next hops that the kernel was asked to keep fresh.
     fresh: OrdSet<(u32, Address)>,
+    unanswered: UnansweredRequests,
 }
 
 impl Mirror {
@@ -245,6 +247,7 @@ impl Mirror {
             retry: FIRST_RETRY,
             cut: false,
             fresh: OrdSet::new(),
+            unanswered: UnansweredRequests::default(),
         };
         while !mirror.stale.is_empty() {
             tokio::time::sleep_until(mirror.not_before).await;

@@ -445,6 +445,36 @@ async fn neighbours() {
 }
 
 #[test]
+fn unanswered_requests_leave_the_table_of_neighbours_room() {
+    inside("unanswered_requests_leave_the_table_of_neighbours_room", |far| {
+        connect(far);
+        on_runtime(ask_for_many_neighbours());
+    });
+}
+
+/// Asks for more neighbours than the kernel's table holds. Nobody answers but the far end.
+async fn ask_for_many_neighbours() {
+    let mut mirror = Mirror::start().await.expect("a mirror");
+    let mirror = &mut mirror;
+    until(mirror, "a cable", |view| view.link_named("veth0").unwrap().is_up()).await;
+    let veth = index(mirror.view(), "veth0");
+    let router = (veth, address("2001:db8:1::2"));
+    is_found(mirror, router).await;
+    // A table has 1024 places by default (`gc_thresh3`).
+    for number in 0..1500 {
+        let nobody = address(&format!("2001:db8:1::1:{number:x}"));
+        let asked = mirror.resolve(veth, nobody);
+        assert!(asked.is_ok(), "request {number}: {asked:?}");
+    }
+    let _ = tokio::time::timeout(Duration::from_millis(100), mirror.changed()).await;
+    let usable_mac = mirror.view().neighbours.get(&router).and_then(|entry| entry.usable_mac());
+    assert!(usable_mac.is_some(), "an answered request keeps the entry");
+    let listed = run("ip", &["-6", "neigh", "show", "dev", "veth0"]);
+    let unanswered = listed.lines().filter(|line| !line.contains("lladdr")).count();
+    assert!((1..=128).contains(&unanswered), "{unanswered} entries without an answer");
+}
+
+#[test]
 fn host_routes_are_made_and_removed() {
     inside("host_routes_are_made_and_removed", |far| {
         connect(far);

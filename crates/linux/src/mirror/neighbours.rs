@@ -1,6 +1,6 @@
 //! Neighbours on demand: the kernel resolves, Lockgate asks and listens.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use imbl::OrdSet;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_REPLACE};
@@ -13,8 +13,12 @@ use wire::{Address, Family};
 
 use super::{Mirror, kind};
 use crate::netlink::NetlinkError;
-use crate::view::NeighbourState;
+use crate::view::{NeighbourEntry, NeighbourState};
 
+/// Maximum requests without an answer. The kernel's table has 1024 places by default
+/// (`neigh.default.gc_thresh3`), shared by all network namespaces, and refuses to answer ARP when
+/// the table is full.
+const MAX_UNANSWERED: usize = 128;
 /// Stale neighbours that are asked again in one go at most.
 const PROBES_AT_ONCE: usize = 64;
 
@@ -27,9 +31,20 @@ enum Keeping {
     Nobody,
 }
 
+/// Neighbours that [`Mirror::resolve`] asked the kernel for, the oldest request first.
+///
+/// An entry without an answer fills a place of the kernel's table for three seconds, so a scan of a
+/// subnet could fill the table. Above [`MAX_UNANSWERED`] the oldest entry without an answer gives
+/// way. Packets that still wait for this neighbour ask again.
+#[derive(Default)]
+pub(super) struct UnansweredRequests {
+    oldest_first: VecDeque<(u32, Address)>,
+}
+
 impl Mirror {
     /// Asks the kernel to resolve a neighbour's link address, as if it had a packet for it. The
-    /// address arrives as a change of the view.
+    /// address arrives as a change of the view. Of more than 128 requests without an answer the
+    /// oldest gives way; if the kernel's table is full, the older half.
     ///
     /// # Errors
     /// [`NetlinkError::Refused`]: the netdev is gone or down; others: netlink broke.
@@ -38,7 +53,43 @@ impl Mirror {
             true => Keeping::Kernel,
             false => Keeping::Nobody,
         };
-        self.ask(link, address, keeping)
+        let mut asked = self.ask(link, address, keeping);
+        let is_full = |error: &NetlinkError| error.errno() == Some(libc::ENOBUFS);
+        if asked.as_ref().is_err_and(is_full) {
+            self.keep_unanswered(self.unanswered.oldest_first.len() / 2);
+            asked = self.ask(link, address, keeping);
+        }
+        let neighbour = (link, address);
+        let is_answered = |entry: &NeighbourEntry| entry.usable_mac().is_some();
+        let is_waiting = asked.is_ok()
+            && keeping == Keeping::Nobody
+            && !self.view.neighbours.get(&neighbour).is_some_and(is_answered);
+        if is_waiting && !self.unanswered.oldest_first.contains(&neighbour) {
+            self.unanswered.oldest_first.push_back(neighbour);
+            self.keep_unanswered(MAX_UNANSWERED);
+        }
+        asked
+    }
+
+    /// Keeps so many requests. The kernel forgets the neighbours of older requests without an
+    /// answer.
+    fn keep_unanswered(&mut self, maximum: usize) {
+        while self.unanswered.oldest_first.len() > maximum
+            && let Some((link, address)) = self.unanswered.oldest_first.pop_front()
+        {
+            // The kernel does not report an entry before an answer or a failure.
+            let entry = self.view.neighbours.get(&(link, address));
+            let is_unanswered = entry.is_none_or(|entry| match entry.state {
+                NeighbourState::Unresolved | NeighbourState::Failed => !entry.managed,
+                NeighbourState::Good | NeighbourState::Permanent | NeighbourState::Stale => false,
+            });
+            if is_unanswered {
+                let payload = question(link, address, Keeping::Nobody);
+                // Refused: the kernel has removed the entry already.
+                let _ =
+                    self.requests.request("neighbour", kind::DEL_NEIGHBOUR, 0, &payload, |_| {});
+            }
+        }
     }
 
     /// Makes the kernel keep these next hops fresh (`NTF_MANAGED`), and no others that it was asked

@@ -84,7 +84,12 @@ fn run_probe(probe: &mut Probe, stop: &AtomicBool) -> KindLoss {
             let end = *end.get_or_insert(now + LAST);
             let sent = usize::from(probe.next - first);
             if now > end || arrived.len() == sent {
-                let lost = sent - arrived.len();
+                let missing: Vec<u16> =
+                    (first..probe.next).filter(|number| !arrived.contains(number)).collect();
+                if !missing.is_empty() {
+                    println!("siege: {}: {first} and later, lost {missing:?}", probe.name);
+                }
+                let lost = missing.len();
                 return KindLoss { name: probe.name, sent, lost };
             }
         } else if now >= due {
