@@ -226,6 +226,24 @@ pub(crate) fn run_tests<'a>(
     run_tests_into(tests, threads, prepare, &mut std::io::stdout())
 }
 
+/// Number of programs in the line with the slowest.
+const SLOWEST: usize = 6;
+
+/// Run time of a test program.
+struct ProgramTime {
+    name: String,
+    seconds: f64,
+}
+
+/// Returns the slowest programs as a line.
+fn slowest_line(mut times: Vec<ProgramTime>) -> String {
+    times.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let slowest = times.iter().take(SLOWEST);
+    let slowest: Vec<String> =
+        slowest.map(|time| format!("{} {:.0} s", time.name, time.seconds)).collect();
+    format!("{} programs; the slowest: {}", times.len(), slowest.join(", "))
+}
+
 /// Runs test programs as [`run_tests`] does, with what they say written to `out`.
 fn run_tests_into<'a>(
     tests: impl Iterator<Item = &'a TestProgram>,
@@ -234,8 +252,9 @@ fn run_tests_into<'a>(
     out: &mut impl Write,
 ) -> Result<Outcome, Failure> {
     let mut sum = Counts::default();
-    let mut failed = Vec::new();
+    let (mut failed, mut times) = (Vec::new(), Vec::new());
     for test in tests {
+        let start = Instant::now();
         // What nobody reads any more keeps no test from running.
         let _ = writeln!(out, "\n--- {}", test.name());
         let mut command = test.command();
@@ -255,7 +274,9 @@ fn run_tests_into<'a>(
             }
             Outcome::Skipped(_) => {}
         }
+        times.push(ProgramTime { name: test.name(), seconds: start.elapsed().as_secs_f64() });
     }
+    let _ = writeln!(out, "\n{}", slowest_line(times));
     if !sum.is_known() {
         let _ = writeln!(out, "\nno test ran: the programs or their names have changed");
         return Ok(Outcome::Failed(sum));
@@ -374,6 +395,13 @@ fn table(task: &str, parts: &[Part]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slow_programs_are_named_with_their_times() {
+        let time = |name: &str, seconds| ProgramTime { name: name.to_owned(), seconds };
+        let line = slowest_line(vec![time("wire", 0.4), time("model", 51.6), time("net", 12.0)]);
+        assert_eq!(line, "3 programs; the slowest: model 52 s, net 12 s, wire 0 s");
+    }
     use crate::program;
 
     #[test]
