@@ -705,7 +705,8 @@ impl Thread {
 
     /// Returns a report with complete lists.
     fn report(&self, lists: ReportLists) -> Report {
-        let ReportLists { counters, queues, host, domains } = lists;
+        let census = lists.census();
+        let ReportLists { counters, queues, host, domains, .. } = lists;
         let counters = counters.finish(self.worker.counters());
         let mut cache_counters = self.cache_before;
         cache_counters.add(&counters.cache);
@@ -718,7 +719,7 @@ impl Thread {
         let [handed_over, taken_over] = self.handed_before;
         let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Report {
-            census: self.worker.frames().census(),
+            census,
             frame_bytes: self.worker.frames().umem().area().layout().size.bytes(),
             quota: self.quota,
             waiting: self.worker.waiting(),

@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 const STEP_NETDEVS: usize = 8;
 /// Most domains of a part.
 const STEP_DOMAINS: usize = 4096;
+/// Most frames of a part whose owners are counted: some microseconds.
+const STEP_FRAMES: usize = 2048;
 
 /// Counts under a snapshot.
 pub(crate) struct FlushedCounts {
@@ -81,6 +83,16 @@ pub(crate) struct ReportLists {
     pub(crate) queues: Vec<Vec<io::QueueStatistics>>,
     pub(crate) host: Option<io::TunStatistics>,
     pub(crate) domains: Vec<(u64, bool)>,
+    /// Frames by owner, the last part.
+    census: CensusProgress,
+}
+
+/// Progress of a report's census of frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CensusProgress {
+    NotBegun,
+    UnderWay,
+    Finished(xsk::Census),
 }
 
 impl ReportLists {
@@ -91,6 +103,15 @@ impl ReportLists {
             queues: Vec::with_capacity(snapshot.netdev_slots()),
             host: None,
             domains: Vec::with_capacity(snapshot.spd().domains().count()),
+            census: CensusProgress::NotBegun,
+        }
+    }
+
+    /// Frames by owner. Zeros before the last part.
+    pub(crate) fn census(&self) -> xsk::Census {
+        match self.census {
+            CensusProgress::Finished(census) => census,
+            CensusProgress::NotBegun | CensusProgress::UnderWay => xsk::Census::default(),
         }
     }
 
@@ -116,9 +137,28 @@ impl ReportLists {
             let rest = cache.domain_uses(self.domains.len()).take(STEP_DOMAINS);
             self.domains.extend(rest);
         }
-        match (self.queues.len() < slots, self.domains.len() < domains) {
-            (false, false) => CopyProgress::Finished,
-            _ => CopyProgress::Unfinished,
+        if self.queues.len() < slots || self.domains.len() < domains {
+            return CopyProgress::Unfinished;
+        }
+        self.count_frames(worker.frames_mut())
+    }
+
+    /// Counts the owners of the next frames. The census shows the moment of the last part.
+    fn count_frames(&mut self, frames: &mut XdpFrames) -> CopyProgress {
+        let umem = frames.umem_mut();
+        if self.census == CensusProgress::NotBegun {
+            // A requester who has gone may have left a census under way.
+            umem.begin_census();
+        }
+        match umem.go_on_with_census(STEP_FRAMES) {
+            Some(census) => {
+                self.census = CensusProgress::Finished(census);
+                CopyProgress::Finished
+            }
+            None => {
+                self.census = CensusProgress::UnderWay;
+                CopyProgress::Unfinished
+            }
         }
     }
 }
@@ -173,12 +213,49 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn requests_of_requesters_who_have_gone_leave_the_queue() {
+    fn snapshot() -> Snapshot {
         let text = "[node]\nname = \"a\"\n[port.lan]\nnetdev = \"eth0\"\nside = \"protected\"\n";
         let config = config::parse(text, "a.toml").unwrap_or_else(|e| panic!("{e}")).validated;
         let keys = ReplayKeys::stand_ins(&config).unwrap();
-        let snapshot = control::compile(&config, keys, Generation(1)).unwrap();
+        control::compile(&config, keys, Generation(1)).unwrap()
+    }
+
+    /// Frames change owners between the parts. A requester who goes leaves a census under way.
+    #[test]
+    fn a_report_has_the_census_of_its_last_part() {
+        let (snapshot, frames) = (snapshot(), 2 * STEP_FRAMES as u32 + 100);
+        let frames = XdpFrames::new(xsk::Umem::new(frames).unwrap());
+        let mut worker: Worker<XdpFrames, LivePort> = Worker::new(&snapshot, frames, Vec::new());
+        for abandons in [true, false] {
+            let mut queue = ReportQueue::default();
+            let (reply, answer) = oneshot::channel();
+            queue.push(ReportLists::with_room(&snapshot), reply);
+            let mut parts = 0;
+            let lists = loop {
+                parts += 1;
+                let made = queue.step(&mut worker);
+                let census = worker.frames().census();
+                let _ = worker.frames_mut().umem_mut().take();
+                if let Some((lists, _)) = made {
+                    break Some((lists.census(), census));
+                }
+                if abandons && parts == 2 {
+                    break None;
+                }
+            };
+            drop(answer);
+            if let Some((reported, counted)) = lists {
+                assert_eq!(reported, counted);
+                assert!(reported.outside > 2 && reported.imbalance() == 0, "{reported:?}");
+                assert_eq!(parts, 3);
+            }
+            assert_eq!(lists.is_none(), abandons);
+        }
+    }
+
+    #[test]
+    fn requests_of_requesters_who_have_gone_leave_the_queue() {
+        let snapshot = snapshot();
         let mut queue = ReportQueue::default();
         let mut waiting = Vec::new();
         for number in 0..1000 {

@@ -60,19 +60,24 @@
 //! |---|---|
 //! | `ring` | the arithmetic of one ring, and its two ends |
 //! | `umem` | frames, their owners, the free list |
+//! | `owner` | the owner tags of frames |
+//! | `census` | counts of frames by owner, at once or in parts |
 //! | `socket` | opening, the four rings at work, closing |
 //! | `quarantine` | when a closed socket's frames are free again, and what proves it |
 //! | `system` | the few system calls, each once |
 #![deny(clippy::undocumented_unsafe_blocks)]
 
+mod census;
 mod error;
+mod owner;
 mod quarantine;
 mod ring;
 mod socket;
 mod system;
 mod umem;
 
+pub use census::Census;
 pub use error::{OptionFault, XskError};
 pub use quarantine::release_quarantined;
 pub use socket::{Counters, HeldFrames, KernelStatistics, Options, Socket, Statistics, Transfer};
-pub use umem::{Area, Census, FrameSize, HEADROOM, Layout, Packet, Spacing, Umem};
+pub use umem::{Area, FrameSize, HEADROOM, Layout, Packet, Spacing, Umem};

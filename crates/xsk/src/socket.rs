@@ -5,10 +5,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::owner::Owner;
 use crate::quarantine::{self, Queue};
 use crate::ring::{Consumer, Producer};
 use crate::system::{self, Mapping, XdpSocket};
-use crate::umem::{BoundSocket, Owner, OwnerChange, Spacing};
+use crate::umem::{BoundSocket, OwnerChange, Spacing};
 use crate::{Area, OptionFault, Packet, Umem, XskError};
 
 /// Least and most entries of a ring.

@@ -5,6 +5,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::census::{Census, OwnerTally};
+use crate::owner::{MAX_SOCKETS, Owner};
 use crate::quarantine::{self, Queue};
 use crate::system::{self, Mapping};
 use crate::{OptionFault, XskError};
@@ -155,66 +157,6 @@ impl Packet {
     }
 }
 
-/// The owner of a frame, in 16 bits: nobody, the caller, or one half of a socket, perhaps a closed
-/// one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Owner(u16);
-
-impl Owner {
-    const FREE: Owner = Owner(0);
-    const OUTSIDE: Owner = Owner(1);
-    const FIRST_SOCKET: u16 = 4;
-
-    /// The fill and rx rings of a socket, and what the kernel keeps of them.
-    pub(crate) fn receive(slot: usize) -> Owner {
-        Owner(Owner::FIRST_SOCKET + 2 * slot as u16)
-    }
-
-    /// The tx and completion rings of a socket, and what is on its way.
-    pub(crate) fn transmit(slot: usize) -> Owner {
-        Owner(Owner::FIRST_SOCKET + 2 * slot as u16 + 1)
-    }
-
-    /// The socket's slot, if a socket is the owner.
-    fn slot(self) -> Option<usize> {
-        Some(usize::from(self.0.checked_sub(Owner::FIRST_SOCKET)? / 2))
-    }
-
-    fn is_transmit(self) -> bool {
-        self.0 % 2 == 1
-    }
-}
-
-/// A count of all frames by owner. Counted afresh from the owner tags, except `free`, which is
-/// the length of the free list: so that the sum holds only if both tell the same story.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Census {
-    /// Frames that exist.
-    pub total: usize,
-    /// Frames on the free list.
-    pub free: usize,
-    /// Frames taken by the caller: packets in progress, packets held.
-    pub outside: usize,
-    /// Frames in fill and rx rings of sockets.
-    pub receive: usize,
-    /// Frames in tx and completion rings of sockets.
-    pub transmit: usize,
-    /// Frames in quarantine: their socket is closed, and the kernel may not have let go of them.
-    pub quarantined: usize,
-}
-
-impl Census {
-    /// Frames that somebody has.
-    pub const fn sum(&self) -> usize {
-        self.free + self.outside + self.receive + self.transmit + self.quarantined
-    }
-
-    /// Frames lost (positive) or counted twice (negative); 0 always, or there is a bug.
-    pub const fn imbalance(&self) -> i64 {
-        self.total as i64 - self.sum() as i64
-    }
-}
-
 /// One place for a socket of an area; its number is in the owner tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Slot {
@@ -256,9 +198,6 @@ pub struct Area {
     /// Some slot is [`Slot::Released`].
     released: AtomicBool,
 }
-
-/// Sockets on one area at most.
-pub(crate) const MAX_SOCKETS: usize = 1024;
 
 impl Area {
     /// Frames of the memory.
@@ -394,6 +333,8 @@ pub struct Umem {
     stride: usize,
     /// One entry a frame.
     owners: Vec<Owner>,
+    /// The census under way, if any.
+    tally: OwnerTally,
     /// Last freed, first taken: it is warm in the cache.
     free: Vec<u32>,
 }
@@ -425,6 +366,7 @@ impl Umem {
             frame_bytes,
             stride,
             owners: vec![Owner::FREE; frames as usize],
+            tally: OwnerTally::new(),
             free: (0..frames).rev().collect(),
         })
     }
@@ -506,8 +448,30 @@ impl Umem {
         unsafe { self.free_from(frame) };
     }
 
-    /// Counts all frames by owner. Cost: one pass over the owner tags, 2 bytes a frame.
+    /// Counts all frames by owner. Cost: one pass over the owner tags, 2 bytes a frame. A worker
+    /// counts in parts: [`begin_census`](Self::begin_census).
     pub fn census(&self) -> Census {
+        self.sort_owners(self.owners.iter().map(|owner| (*owner, 1)))
+    }
+
+    /// Begins a census in parts; a census under way ends.
+    pub fn begin_census(&mut self) {
+        self.tally.begin();
+    }
+
+    /// Counts up to `step` more frames (at least 1). After the last part, returns the census of
+    /// this moment.
+    pub fn go_on_with_census(&mut self, step: usize) -> Option<Census> {
+        if !self.tally.visit(&self.owners, step.max(1)) {
+            return None;
+        }
+        let census = self.sort_owners(self.tally.by_owner());
+        self.tally.end();
+        Some(census)
+    }
+
+    /// Sorts frames by the state of their owners.
+    fn sort_owners(&self, by_owner: impl Iterator<Item = (Owner, usize)>) -> Census {
         let mut census =
             Census { total: self.owners.len(), free: self.free.len(), ..Census::default() };
         let slots = self.area.registry().0;
@@ -515,13 +479,13 @@ impl Umem {
             let slot = owner.slot().and_then(|slot| slots.get(slot));
             matches!(slot, Some(Slot::Closed(_) | Slot::Released))
         };
-        for owner in &self.owners {
-            match *owner {
+        for (owner, frames) in by_owner {
+            match owner {
                 Owner::FREE => {}
-                Owner::OUTSIDE => census.outside += 1,
-                owner if is_closed(owner) => census.quarantined += 1,
-                owner if owner.is_transmit() => census.transmit += 1,
-                _ => census.receive += 1,
+                Owner::OUTSIDE => census.outside += frames,
+                owner if is_closed(owner) => census.quarantined += frames,
+                owner if owner.is_transmit() => census.transmit += frames,
+                _ => census.receive += frames,
             }
         }
         census
@@ -562,6 +526,7 @@ impl Umem {
             None => self.take_reclaimed()?,
         };
         self.owners[frame as usize] = owner;
+        self.tally.note(frame, Owner::FREE, owner);
         Some(frame)
     }
 
@@ -614,6 +579,7 @@ impl Umem {
         match self.owners.get_mut(frame as usize) {
             Some(owner) if *owner == from => {
                 *owner = to;
+                self.tally.note(frame, from, to);
                 OwnerChange::Done
             }
             _ => OwnerChange::NotTheOwner,
@@ -626,7 +592,8 @@ impl Umem {
     /// Nobody has the frame, neither the kernel nor the list. Else the next who takes it shares it.
     #[inline]
     unsafe fn free_from(&mut self, frame: u32) {
-        self.owners[frame as usize] = Owner::FREE;
+        let owner = std::mem::replace(&mut self.owners[frame as usize], Owner::FREE);
+        self.tally.note(frame, owner, Owner::FREE);
         self.free.push(frame);
     }
 
@@ -657,6 +624,8 @@ fn not_the_callers(frame: u32) -> ! {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const QUEUE: Queue = Queue { ifindex: 7, number: 0 };
@@ -908,6 +877,71 @@ mod tests {
         assert_eq!((census.receive, census.transmit, census.imbalance()), (2, 1, 0));
         assert_eq!(umem.reclaim(), 0);
         assert_eq!(area.reserve().unwrap(), dead, "the place is free again");
+    }
+
+    /// A step of a history of frames: see `change`.
+    fn a_change() -> impl Strategy<Value = (u8, u32)> {
+        (0u8..8, 0u32..40)
+    }
+
+    /// Changes an owner as rings do: frames are taken, passed, come back and are freed; sockets
+    /// close, and the kernel lets go of their frames.
+    fn change(umem: &mut Umem, slots: [usize; 3], (kind, frame): (u8, u32)) {
+        let (area, slot) = (Arc::clone(umem.area()), slots[frame as usize % 3]);
+        let [receive, transmit] = [Owner::receive(slot), Owner::transmit(slot)];
+        match kind {
+            0 => _ = umem.take(),
+            1 => _ = umem.take_for(receive),
+            2 => _ = umem.pass(frame, transmit),
+            // SAFETY: no kernel has any frame of this memory. Threat: none.
+            3 => _ = unsafe { umem.obtain(frame, receive) },
+            // SAFETY: see above. Threat: none.
+            4 => _ = unsafe { umem.free_of(frame, transmit) },
+            5 if umem.owners[frame as usize] == Owner::OUTSIDE => umem.give(frame),
+            6 if frame == 3 => close(&area, slots[0]),
+            7 if frame == 3 => {
+                release(&area, QUEUE, u64::MAX);
+                umem.reclaim();
+            }
+            _ => {}
+        }
+    }
+
+    proptest! {
+        /// Oracle: the count at once.
+        #[test]
+        fn a_census_in_parts_is_the_count_of_its_last_moment(
+            before in prop::collection::vec(a_change(), 0..200),
+            parts in prop::collection::vec(
+                (prop_oneof![Just(1usize), Just(39), Just(40), 2usize..12],
+                 prop::collection::vec(a_change(), 0..30)),
+                1..60,
+            ),
+        ) {
+            let mut umem = Umem::new(40).unwrap();
+            let area = Arc::clone(umem.area());
+            let slots = [(); 3].map(|()| area.reserve().unwrap());
+            before.into_iter().for_each(|step| change(&mut umem, slots, step));
+            umem.begin_census();
+            let (mut counted, mut finished) = (0, 0);
+            for (step, changes) in parts {
+                changes.into_iter().for_each(|step| change(&mut umem, slots, step));
+                counted += step;
+                let census = umem.go_on_with_census(step);
+                prop_assert_eq!(census.is_some(), counted >= 40);
+                if let Some(census) = census {
+                    prop_assert_eq!(census, umem.census());
+                    prop_assert_eq!(census.imbalance(), 0);
+                    (counted, finished) = (0, finished + 1);
+                    // Every third is abandoned on its way, before the next begins.
+                    umem.begin_census();
+                    if finished % 3 == 0 {
+                        umem.go_on_with_census(7);
+                        umem.begin_census();
+                    }
+                }
+            }
+        }
     }
 
     #[test]
