@@ -22,12 +22,13 @@ const CHANGES: &str = "changes";
 const MOST_A_CHANGE: f64 = 150_000.0;
 /// The program for a worker's turns among few and among very many objects.
 const WORLDS: &str = "worlds";
-/// Rows of the program, and the most instructions of a turn.
+/// Rows of the program, and the most instructions of a turn: a quarter more than were counted in
+/// November 2026 (125, 3179, 3329 and 40,413 among many objects).
 const TURNS: [(&str, f64); 4] = [
-    ("idle turn", 600.0),
+    ("idle turn", 160.0),
     ("sealed packet", 4_000.0),
-    ("opened packet", 4_000.0),
-    ("keepalive step", 100_000.0),
+    ("opened packet", 4_200.0),
+    ("keepalive step", 50_000.0),
 ];
 /// Most instructions of a turn among many objects, as a share of a turn among few. Not for a step
 /// of keepalives: few sets send few keepalives.
@@ -53,11 +54,15 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
     let file = table_file();
     let known = Table::read(&file)?;
     let head = head(&names)?;
+    let mut counts = Counts::default();
     if let Some(difference) = known.head.difference(&head) {
         println!("the table was made with {difference}");
-        return Ok(Outcome::Skipped("the table was made with other tools: see the line above"));
+        check_bounds(rows, &mut counts)?;
+        return Ok(match counts.failed() {
+            0 => Outcome::Skipped("the table was made with other tools: see the line above"),
+            _ => Outcome::Failed(counts),
+        });
     }
-    let mut counts = Counts::default();
     println!("{:<34}{:>10}{:>10}{:>9}", "instructions a packet", "table", "now", "change");
     for name in &names {
         let row = count(PROGRAM, name, "packets")?;
@@ -68,15 +73,23 @@ pub(crate) fn check(rows: Rows) -> Result<Outcome, Failure> {
             _ => counts.add_failed(),
         }
     }
-    if rows == Rows::All {
-        check_changes(&mut counts)?;
-        check_turns(&mut counts)?;
-    }
     if counts.failed() > 0 {
         println!("if this is meant: cargo xtask instructions --renew, and say why in the commit");
-        return Ok(Outcome::Failed(counts));
     }
-    Ok(Outcome::Passed(counts))
+    check_bounds(rows, &mut counts)?;
+    Ok(match counts.failed() {
+        0 => Outcome::Passed(counts),
+        _ => Outcome::Failed(counts),
+    })
+}
+
+/// Counts the rows that have bounds. Bounds need no table, so they hold with other tools too.
+fn check_bounds(rows: Rows, counts: &mut Counts) -> Result<(), Failure> {
+    if rows == Rows::All {
+        check_changes(counts)?;
+        check_turns(counts)?;
+    }
+    Ok(())
 }
 
 /// Counts what a change of one thing among very many takes. Hash keys are drawn at random there, so

@@ -143,7 +143,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "instructions",
-        what: "instructions a packet of every row against the committed table",
+        what: "instructions a packet against the committed table, a turn among very many objects",
         run: |_| crate::instructions::check(crate::instructions::Rows::All),
     },
     Part {

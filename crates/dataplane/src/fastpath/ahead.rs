@@ -80,7 +80,8 @@ pub(super) fn ask_openers<F: Frames>(
     packets: &[Received],
     link: usize,
 ) {
-    if context.snapshot.set_slots() >= MANY_SETS {
+    // Fewer packets have fewer changes: reading the SPIs would not pay.
+    if packets.len() >= MANY_CHANGES && context.snapshot.set_slots() >= MANY_SETS {
         ask_for_openers(context, packets, link);
     }
 }
