@@ -15,9 +15,10 @@
 //!   deciphered, and has a mark with the SA's tag that says so: if it says *forged*, or the mark is
 //!   missing or another SA's, nothing of the packet is looked at (`integrity`, `card_sa`). Window,
 //!   numbers, limits, sizes and counts are the walk's, exactly. Packets too large are cut before
-//!   they are sealed, as nothing can be cut behind the card.
-//! * **Beside.** Software neither seals nor opens by such an SA (`card_sa`), and does not count its
-//!   packets: the card does. Their policies and ports are counted as always.
+//!   they are sealed, as nothing can be cut behind the card. An IPv6 packet whose outer packet must
+//!   leave in fragments is encrypted by software, with a number of the SA.
+//! * **Beside.** But for such fragments, software neither seals nor opens by such an SA
+//!   (`card_sa`), and does not count its packets: the card does. Their policies and ports are counted as always.
 
 use ipsec::{Allowance, CardSeat, CardWork, InboundSa, Mode, OutboundSa, SaId, SeatCarrier};
 use wire::flow::protocol;

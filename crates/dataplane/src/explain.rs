@@ -105,10 +105,7 @@ fn conclude(
                 (told.egress, told.sealed_by) = (Some(egress), Some(sa.id));
                 told.sealed_again_by = again;
                 let sizes = snapshot.set_sizes(set, now_ns);
-                told.mtu = Some(match sa.card {
-                    Some(_) => sizes.whole,
-                    None => sizes.inner(packet.flow.family),
-                });
+                told.mtu = Some(sizes.inner(packet.flow.family));
                 Verdict::Protect(set)
             }
             Err(DropReason::NoSa) if awaits_sa(snapshot, set) => Verdict::Hold(HoldKind::Sa),

@@ -3,9 +3,15 @@
 //! (RFC 2473 §7.1, RFC 4213 §3.2.1; RFC 4303 §3.3.4: in tunnel mode a gateway may fragment a
 //! sealed packet). The peer reassembles the outer packet before it opens the packet.
 //!
-//! The rule holds for every set in tunnel mode with all SAs in software. Path MTUs come from ICMP
-//! without authentication: an observer of the path can forge the floor, and must not end IPv6 in
-//! the tunnel.
+//! * A peer behind another one: only the packets of the outer layer are cut.
+//! * A tenant's IPv6 packet in an overlay packet: the limit counts the tenant's packet.
+//! * Transport mode: the host's packet is cut behind ESP (RFC 4303 §3.3.4). A packet with extension
+//!   headers in front of ESP stays whole.
+//! * A card in crypto mode: software encrypts the packet, since nothing cuts behind a card. A card in
+//!   packet mode has the SA's numbers: its sets cut nothing.
+//!
+//! Path MTUs come from ICMP without authentication: an observer of the path can forge the floor,
+//! and must not end IPv6 in the tunnel.
 //!
 //! Routers may cut the fragments again: IPv4's DF is clear. The identification of the fragments is
 //! the packet's own: of IPv4 the SA's number for packets without DF (RFC 6864), of IPv6 the sum of

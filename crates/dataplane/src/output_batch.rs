@@ -46,6 +46,8 @@ pub(crate) struct OutputRow {
     /// if its packet is dropped, the length is 0.
     pub(crate) offset: u32,
     pub(crate) length: u32,
+    /// True if the sealed packet leaves in fragments.
+    pub(crate) is_cut: bool,
 }
 
 impl OutputRow {
@@ -106,7 +108,12 @@ impl OutputBatch {
         let known = |path_use: &PathUse| {
             path_use.path.protection == path.protection && path_use.path.adjacency == path.adjacency
         };
-        let place = self.paths.iter().rposition(known).unwrap_or_else(|| {
+        let place = self.paths.iter().rposition(known);
+        if let Some(place) = place {
+            let shared = &mut self.paths[place].path;
+            shared.cut_at = shared.cut_at.or(path.cut_at);
+        }
+        let place = place.unwrap_or_else(|| {
             self.paths.push(PathUse {
                 path: *path,
                 count: 0,
@@ -125,7 +132,7 @@ impl OutputBatch {
     pub(crate) fn push(&mut self, row: usize, path: &OutputPath) {
         let path = self.place_of(path);
         self.paths[path as usize].count += 1;
-        self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0 });
+        self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0, is_cut: false });
     }
 
     /// Draws a run of sequence numbers for every path on which software seals, with one atomic step

@@ -30,16 +30,16 @@ impl Protection {
     }
 }
 
-/// An output path: adjacency, SA and MTU, which are the same for all packets of a batch that leave
-/// by it.
+/// An output path: adjacency and SA are the same for all packets of a batch that leave by it; the
+/// MTU depends on the packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputPath {
     pub(crate) adjacency: Adjacency,
     /// `None`: in clear.
     pub(crate) protection: Option<Protection>,
-    /// Bytes of the largest packet that may take it, before sealing.
+    /// Bytes of the largest packet of a packet's kind that may take it, before sealing.
     pub(crate) mtu: u32,
-    /// Bytes of outer packets above which they leave in fragments; `None`: none does.
+    /// Bytes of outer packets above which they leave in fragments; `None`: all fit.
     pub(crate) cut_at: Option<u32>,
     /// The set whose SA seals again what was sealed; `None`: it leaves as it is.
     pub(crate) outer: Option<SetIndex>,

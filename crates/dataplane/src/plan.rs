@@ -1,8 +1,10 @@
 //! Stage 5: what leaves is made fit to leave: hop limit, path MTU, MSS, fragments; and each output
 //! row gets its SA.
 
+use ipsec::{Mode, OutboundSa};
 use wire::flow::protocol;
 use wire::icmp::{self, Error};
+use wire::packet::IPV6_BYTES;
 use wire::{Address, Family, Fragment, FrameId, Frames, HEADROOM};
 
 use crate::batch_context::BatchContext;
@@ -16,7 +18,7 @@ use crate::outputs::ToHost;
 use crate::packet_sender::PacketSender;
 use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{LEAST_MTU_V6, SetSizes, Snapshot};
 use crate::verdict::{DropReason, Verdict};
 use crate::{acquire, card_sas, decide, nested, worker_share};
 
@@ -34,7 +36,7 @@ pub(crate) fn plan<F: Frames>(
         let row = &mut rows[number];
         let path = match row.state {
             State::Forward(adjacency) => Ok(in_clear(context.snapshot, adjacency)),
-            State::Protect(set) => protected(context, set, row.packet.flow.family),
+            State::Protect(set) => protected(context, set, row),
             State::Host => {
                 to_host(context, row);
                 continue;
@@ -64,11 +66,11 @@ fn in_clear(snapshot: &Snapshot, adjacency: Adjacency) -> OutputPath {
     OutputPath { adjacency, protection: None, mtu, cut_at: None, outer: None }
 }
 
-/// The path of packets of a family that are to be sealed.
-fn protected<F>(
+/// The path of a row's packet that is to be sealed.
+fn protected<F: Frames>(
     context: &BatchContext<'_, F>,
     set: SetIndex,
-    family: Family,
+    row: &Row,
 ) -> Result<OutputPath, DropReason> {
     let sas = &context.snapshot.set(set).outbound;
     let sa =
@@ -77,23 +79,55 @@ fn protected<F>(
     let sizes = context.snapshot.set_sizes(set, context.now_ns);
     let sealing = context.snapshot.outbound_sa(sa);
     let card = sealing.card;
-    let (mtu, cut_at) = match card {
-        // Packets of both families share a path of the batch; those of IPv4 never reach the limit.
-        None => (sizes.inner(family), sizes.cuts(Family::V6).then_some(sizes.outer)),
-        Some(_) if card_sas::is_spent(sealing.allowance.as_ref()) => {
+    if let Some(seat) = card {
+        if card_sas::is_spent(sealing.allowance.as_ref()) {
             return Err(DropReason::SaHardLimit);
         }
-        // What a card encrypts cannot be cut behind it.
-        Some(seat) if card_sas::leads_there(context.snapshot, adjacency.port, seat) => {
-            (sizes.whole, None)
+        if !card_sas::leads_there(context.snapshot, adjacency.port, seat) {
+            return Err(DropReason::DevMismatch);
         }
-        Some(_) => return Err(DropReason::DevMismatch),
+    }
+    let mtu = match row.packet.length <= sizes.whole {
+        true => sizes.whole,
+        false => sizes.whole.max(least_mtu(context, (&sizes, sealing), row)),
     };
     let outer = context.snapshot.outer_of(set);
     if let Some(outer) = outer {
         nested::may_seal(context, card, outer)?;
     }
+    // Only the outermost packet leaves in fragments.
+    let cut_at = (mtu > sizes.whole && outer.is_none()).then_some(sizes.outer);
     Ok(OutputPath { adjacency, protection: Some(Protection { set, sa, card }), mtu, cut_at, outer })
+}
+
+/// Bytes of the largest packet of a row's kind that a set carries whatever its path carries, in
+/// fragments of the outer packet. 0: none.
+///
+/// * IPv6: the least MTU of a link.
+/// * IPv6 of a tenant: the same, with the headers of the overlay packet around it.
+/// * ESP of a peer behind this one: all. The inner layer has judged the size.
+/// * IPv4: none. Its hosts obey any MTU.
+#[cold]
+fn least_mtu<F: Frames>(
+    context: &BatchContext<'_, F>,
+    (sizes, sa): (&SetSizes, &OutboundSa),
+    row: &Row,
+) -> u32 {
+    let (Row { packet, .. }, is_possible) = (row, sizes.fragments && sizes.outer > 0);
+    // Routers read extension headers in front of ESP in each fragment: such packets stay whole.
+    let is_bare = usize::from(packet.upper_offset) == IPV6_BYTES;
+    match row.origin {
+        _ if !is_possible => 0,
+        Origin::Sealed(_) => packet.length,
+        Origin::Carried(_) => {
+            let tenants = decide::tenants_packet(context.snapshot, row, row.bytes(context.frames));
+            let tenants = tenants.filter(|(_, packet)| packet.flow.family == Family::V6);
+            tenants.map_or(0, |(around, _)| around as u32 + LEAST_MTU_V6)
+        }
+        _ if packet.flow.family == Family::V4 => 0,
+        _ if sa.encapsulation.mode == Mode::Transport && !is_bare => 0,
+        _ => LEAST_MTU_V6,
+    }
 }
 
 /// Returns whether a row's packet may leave whole.

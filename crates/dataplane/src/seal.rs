@@ -1,6 +1,7 @@
 //! Stage 6: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
 //! SA: a nonce written just before it is used stalls the cipher. What a card is to encrypt leaves
-//! without, behind a header that names the SA to the card.
+//! without, behind a header that names the SA to the card. Nothing cuts behind a card: software
+//! encrypts a packet that leaves in fragments.
 
 use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::{Descriptor, Frames};
@@ -23,6 +24,13 @@ impl OutputBatch {
     fn run_cipher<F: Frames>(&mut self, context: &mut BatchContext<'_, F>, rows: &mut [Row]) {
         let OutputBatch { list, paths, jobs, .. } = self;
         let path_of = |list: &[OutputRow], job: &SealJob| list[job.row as usize].path;
+        if paths.iter().any(|path_use| path_use.path.cipher_card().is_some()) {
+            // A card encrypts each packet behind a header for the card, or drops it.
+            jobs.retain(|job| {
+                let OutputRow { path, is_cut, .. } = list[job.row as usize];
+                is_cut || paths[path as usize].path.cipher_card().is_none()
+            });
+        }
         if paths.len() > 1 {
             jobs.sort_unstable_by_key(|job| (path_of(list, job), job.row));
         }
@@ -33,10 +41,6 @@ impl OutputBatch {
             let (jobs, others) = rest.split_at(behind);
             rest = others;
             if jobs.is_empty() {
-                continue;
-            }
-            if path_use.path.cipher_card().is_some() {
-                // Its card's: each packet has a header for that in front, or is dropped there.
                 continue;
             }
             let sa = context.snapshot.outbound_sa(sa);
@@ -160,11 +164,14 @@ fn transmit_cut<F: Frames>(
     cuts: &mut Cuts,
 ) {
     let path = path_use.path;
+    // No card encrypts a fragment.
+    let protection = path.protection.map(|protection| Protection { card: None, ..protection });
+    let path_of_pieces = OutputPath { protection, ..path };
     let link = link_bytes(context.snapshot, path.adjacency);
     for output_row in run.iter_mut().filter(|output_row| output_row.leaves()) {
         let row = rows[output_row.row as usize];
         let packet = output_row.packet(row.frame);
-        if packet.length as usize <= *mtu as usize + link {
+        if !output_row.is_cut {
             path_use.leaves(&row);
             transmit_or_hold_one(context, &row, &path, packet);
             continue;
@@ -177,7 +184,7 @@ fn transmit_cut<F: Frames>(
         path_use.leaves(&row);
         for (number, piece) in cuts.pieces.drain(..).enumerate() {
             let place = if number == 0 { row.place } else { context.make(row.ingress) };
-            transmit_or_hold_one(context, &Row { place, ..row }, &path, piece);
+            transmit_or_hold_one(context, &Row { place, ..row }, &path_of_pieces, piece);
         }
         context.frames.give(row.frame);
     }
@@ -302,6 +309,8 @@ fn write_sealed<F: Frames>(
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
+    output_row.is_cut = path.cut_at.is_some_and(|mtu| outer.len() > mtu as usize);
+    let card = card.filter(|_| !output_row.is_cut);
     let start = match path.outer {
         None => write_link(snapshot, frame, outer.start, path.adjacency, sa.family()),
         // It is sealed again first.

@@ -40,6 +40,7 @@ pub(crate) use self::number::SnapshotNumber;
 pub(crate) use self::ports::PathPort;
 pub use self::ports::PortInfos;
 pub use self::routing::{Neighbours, Routes};
+pub(crate) use self::sizes::LEAST_MTU_V6;
 pub use self::sizes::SetSizes;
 
 /// A resolved neighbour.
@@ -396,7 +397,7 @@ impl Snapshot {
         if set.outbound.iter().any(|sa| self.sources.sad.find_outbound(*sa).is_none()) {
             return Err(SnapshotError::Dangling("an SA set"));
         }
-        let (mtu, fragments) = (self.largest_inner(&set, outer_mtu), self.may_cut(&set, mode));
+        let (mtu, fragments) = (self.largest_inner(&set, outer_mtu), self.may_cut(&set));
         let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
         Ok(SetLink { set, mode, hop, outer_mtu, mtu, fragments, outer })
     }

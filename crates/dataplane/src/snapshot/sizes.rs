@@ -1,6 +1,6 @@
 //! Sizes of packets to peers, by their paths, in one layer or two.
 
-use ipsec::{InboundSa, Mode, SaId};
+use ipsec::{InboundSa, SaId};
 use policy::SetIndex;
 use wire::Family;
 
@@ -22,8 +22,9 @@ pub struct SetSizes {
 
 /// The least MTU of a link with IPv6, bytes (RFC 8200 §5). A tunnel is a link: over a narrower path
 /// the ends of the tunnel fragment and reassemble outer packets (RFC 2473 §7.1, over IPv4 RFC 4213
-/// §3.2). Hosts ignore smaller MTUs (RFC 8201 §4).
-const LEAST_MTU_V6: u32 = 1280;
+/// §3.2). Hosts ignore smaller MTUs (RFC 8201 §4), in transport mode too: there the fragments are
+/// those of the host's own packet, made behind ESP (RFC 4303 §3.3.4).
+pub(crate) const LEAST_MTU_V6: u32 = 1280;
 
 impl SetSizes {
     /// Returns the MTU of the tunnel's inside for a family, bytes.
@@ -63,13 +64,18 @@ impl Snapshot {
         }
     }
 
-    /// Sizes where packets are sealed again: by the path MTUs of both peers.
+    /// Sizes where packets are sealed again: by the path MTUs of both peers. The packets of the
+    /// outer layer leave in fragments; no packet of the inner layer does. So fragments do not help
+    /// on a narrow path behind the outer peer.
     #[cold]
     fn nested_sizes(&self, link: &SetLink, outer: SetIndex, now_ns: u64) -> SetSizes {
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
-        let around = self.set_sizes(outer, now_ns).whole.min(link.outer_mtu);
-        let outer = known.map_or(around, |known| known.min(around));
-        SetSizes { outer, whole: self.largest_inner(&link.set, outer), fragments: false }
+        let around = self.set_sizes(outer, now_ns);
+        let room = around.whole.min(link.outer_mtu);
+        let behind = known.filter(|known| *known < room);
+        let outer = behind.unwrap_or(room);
+        let fragments = link.fragments && around.fragments && behind.is_none();
+        SetSizes { outer, whole: self.largest_inner(&link.set, outer), fragments }
     }
 
     /// The set whose SA seals again what an SA of a set has sealed; `None`: none does.
@@ -96,15 +102,10 @@ impl Snapshot {
         SetSizes { outer, whole, fragments }
     }
 
-    /// Returns whether outer packets of a set may leave in fragments. In transport mode the host
-    /// has its own MTU for the peer; nothing fragments behind a card.
-    pub(super) fn may_cut(&self, set: &SaSet, mode: Mode) -> bool {
-        let may_cut = |sa: &SaId| {
-            let sa = self.outbound_sa(*sa);
-            sa.encapsulation.mode == Mode::Tunnel && sa.card.is_none()
-        };
-        let is_tunnel = mode == Mode::Tunnel && set.outer.is_none();
-        is_tunnel && set.outbound.iter().all(may_cut)
+    /// Returns whether outer packets of a set may leave in fragments. Nothing cuts behind a card,
+    /// so software seals such packets, unless the sequence numbers are the card's.
+    pub(super) fn may_cut(&self, set: &SaSet) -> bool {
+        set.outbound.iter().all(|sa| self.outbound_sa(*sa).packet_card().is_none())
     }
 
     /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so

@@ -130,16 +130,26 @@ impl Oracle<'_> {
         (0..=mtu).rev().find(|length| sealed(*length) <= mtu)
     }
 
-    /// Bytes of the largest packet of a family that a set carries. RFC 2473 §7.1, RFC 4213 §3.2:
-    /// a tunnel carries 1280 bytes of IPv6 over every path.
+    /// Bytes of the largest packet of a family that a set carries. RFC 2473 §7.1, RFC 4213 §3.2,
+    /// RFC 4303 §3.3.4: an SA carries 1280 bytes of IPv6 over every path.
     fn inside_mtu(&self, set: SetIndex, family: Family) -> usize {
         let peer = &self.world.peers[set.0 as usize];
         let whole = self.tunnel_mtu(set).unwrap_or(0);
         let remote = Address::from(peer.tunnel().remote);
         let has_way = matches!(self.world.route(remote), Some(RouteTarget::Via(_)));
-        match (family, peer.carriage.mode) {
-            (Family::V6, Mode::Tunnel) if has_way => whole.max(1280),
+        match family {
+            Family::V6 if has_way => whole.max(1280),
             _ => whole,
+        }
+    }
+
+    /// Bytes of the largest packet of a packet's kind that a set carries. Extension headers in
+    /// front of ESP keep a packet whole.
+    fn mtu_for(&self, set: SetIndex, packet: &Ip) -> usize {
+        let is_extended = packet.flow.family == Family::V6 && packet.upper > 40;
+        match self.world.peers[set.0 as usize].carriage.mode {
+            Mode::Transport if is_extended => self.tunnel_mtu(set).unwrap_or(0),
+            _ => self.inside_mtu(set, packet.flow.family),
         }
     }
 
@@ -181,7 +191,7 @@ impl Oracle<'_> {
         sealed: Option<SetIndex>,
     ) -> Vec<Course> {
         let mtu = match sealed {
-            Some(set) => self.inside_mtu(set, packet.flow.family),
+            Some(set) => self.mtu_for(set, packet),
             None => self.world.port(port).mtu as usize,
         };
         if came.is_forwarded() && packet.hop_limit == 1 {

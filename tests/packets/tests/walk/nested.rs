@@ -10,10 +10,11 @@ use offload::Service;
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, Laboratory, WAN, numbered, policy};
 use packets::table::forwarded;
 use policy::{Action, Policy, Selector, Spd};
-use wire::Family::{self, V4};
+use wire::Family::{self, V4, V6};
 use wire::flow::protocol::ESP;
 
 use crate::card::CardOnWire;
+use crate::path_mtu::whole;
 use crate::{FAMILIES, between, datagram};
 
 /// Peers behind berlin, with their networks.
@@ -193,6 +194,45 @@ fn the_largest_packet_fits_both_layers_and_a_larger_one_is_answered() {
         let told = u16::from_be_bytes([answer[26], answer[27]]);
         assert_eq!(usize::from(told), largest, "the MTU in fragmentation needed");
     }
+}
+
+/// RFC 2473 §7.1, RFC 4213 §3.2: the packets of the outer layer leave in fragments around IPv6
+/// packets of up to 1280 bytes. IPv4 obeys the path.
+#[test]
+fn ipv6_of_1280_bytes_behind_another_peer_crosses_a_narrow_path_in_outer_fragments() {
+    for (mtu, mut lab) in
+        [1380, 1310, 576].into_iter().flat_map(|mtu| laboratories().map(move |lab| (mtu, lab)))
+    {
+        lab.snapshot.set(BERLIN).path_mtu.as_ref().unwrap().lower(mtu, lab.now_ns);
+        for (set, network) in BEHIND {
+            let packet = |bytes: usize| datagram(V6, 1, network).payload_of(bytes - 48).ip();
+            let outcome = lab.send_all(LAN, &[packet(1280), packet(200)]);
+            assert!(outcome.verdicts.iter().all(|verdict| *verdict == Protect(set)), "{mtu}");
+            let sent: Vec<_> = outcome.sent.into_iter().map(|sent| sent.packet).collect();
+            assert!(sent.len() > 2 && sent.iter().all(|piece| piece.len() <= mtu as usize));
+            let (last, pieces) = sent.split_last().expect("packets");
+            assert_eq!(opened(&mut lab, set, &whole(pieces)), forwarded(&packet(1280)));
+            assert_eq!(opened(&mut lab, set, last), forwarded(&packet(200)));
+            let sizes = lab.snapshot.set_sizes(set, lab.now_ns);
+            assert_eq!(sizes.inner(V6), sizes.whole.max(1280));
+            let outcome = lab.send(LAN, &packet(sizes.inner(V6) as usize + 1));
+            assert_eq!(outcome.verdicts[0], Drop(DropReason::TooBig), "{mtu}");
+            let four = between(V4, 1, network).dont_fragment().udp(1, 2);
+            let four = four.payload_of(sizes.whole as usize - 27).ip();
+            assert_eq!(lab.send(LAN, &four).verdicts[0], Drop(DropReason::TooBig), "{mtu}");
+        }
+    }
+}
+
+/// The path behind the outer peer is narrow: fragments of the outer layer end at the outer peer.
+#[test]
+fn a_narrow_path_behind_the_outer_peer_is_reported() {
+    let mut lab = hub().laboratory();
+    lab.snapshot.set(CARLA).path_mtu.as_ref().unwrap().lower(1300, lab.now_ns);
+    let sizes = lab.snapshot.set_sizes(CARLA, lab.now_ns);
+    assert!(!sizes.fragments && sizes.whole < 1280);
+    let packet = datagram(V6, 1, 3).payload_of(1232).ip();
+    assert_eq!(lab.send(LAN, &packet).verdicts[0], Drop(DropReason::TooBig));
 }
 
 /// A set that is there no more leads nowhere: nothing leaves with one layer alone.

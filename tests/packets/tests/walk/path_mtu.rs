@@ -5,10 +5,8 @@ use std::sync::Arc;
 use dataplane::Verdict::{self, Drop, Forward, Protect};
 use dataplane::path_mtu::{AGE_NS, FLOOR_V4, FLOOR_V6, RECENT_NUMBERS};
 use dataplane::{DropReason, FastPathUse, HostService, SetIndex};
-use ipsec::{
-    Account, Allowance, CardSeat, CardWork, DontFragment, Encapsulation, Identifications, Lifetime,
-    Mode, UdpPorts,
-};
+use ipsec::{Account, Allowance, DontFragment, Encapsulation, Identifications, Lifetime, UdpPorts};
+use offload::Service;
 use packets::lab::{BERLIN, CARLA, DORA, Hub, LAN, Laboratory, WAN};
 use packets::table::opened;
 use packets::{In, Out};
@@ -18,6 +16,7 @@ use wire::Fragment;
 use wire::build::{PacketBuilder, tcp_flags};
 use wire::flow::protocol;
 
+use crate::card::CardOnWire;
 use crate::{FAMILIES, between, icmp};
 
 /// A set, the family of its outer packets, our end and the peer's, and the network behind it.
@@ -556,7 +555,7 @@ proptest! {
 }
 
 /// RFC 791 §3.2 and RFC 8200 §4.5, plainly: the packet that fragments make.
-fn whole(fragments: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn whole(fragments: &[Vec<u8>]) -> Vec<u8> {
     let (mut packet, mut data) = (fragments[0].clone(), Vec::<u8>::new());
     let parsed = |bytes: &[u8]| wire::packet::parse(bytes).expect("a fragment is a packet");
     let header = |bytes: &[u8]| parsed(bytes).fragment_header().unwrap();
@@ -663,25 +662,54 @@ fn the_mss_follows_the_inside_mtu_of_each_family() {
     }
 }
 
-/// In transport mode the host has an MTU of its own for the peer; the gateway cuts nothing.
+/// A card that writes whole packets draws the numbers: no software can seal a packet by the SA.
 #[test]
-fn a_set_in_transport_mode_or_in_a_card_cuts_no_outer_packets() {
-    let in_card: fn(&mut Hub) = |hub| {
-        let sa = &mut hub.parts.outbound[BERLIN.0 as usize];
-        let seat = CardSeat::of_worker(0, 1, CardWork::Cipher);
-        *sa = sa.at(sa.id, sa.set).seated(Some(seat)).into();
-    };
-    let in_transport: fn(&mut Hub) = |hub| {
-        hub.agree(BERLIN, |agreement| agreement.mode = Mode::Transport);
-    };
-    for change in [in_card, in_transport] {
-        let mut lab = laboratory(change);
-        lab.snapshot.set(BERLIN).path_mtu.as_ref().unwrap().lower(576, lab.now_ns);
-        let sizes = lab.snapshot.set_sizes(BERLIN, lab.now_ns);
-        assert!(!sizes.fragments && sizes.whole < 576);
-        assert_eq!(sizes.inner(V6), sizes.whole);
-        lab.now_ns += AGE_NS;
-        assert_eq!(lab.snapshot.set_sizes(BERLIN, lab.now_ns).outer, 1500);
+fn a_set_in_a_card_that_writes_whole_packets_cuts_no_outer_packets() {
+    let mut lab = laboratory(|hub| hub.seat(BERLIN));
+    lab.snapshot.set(BERLIN).path_mtu.as_ref().unwrap().lower(576, lab.now_ns);
+    let sizes = lab.snapshot.set_sizes(BERLIN, lab.now_ns);
+    assert!(!sizes.fragments && sizes.whole < 576);
+    assert_eq!(sizes.inner(V6), sizes.whole);
+    let packet = between(V6, 1, 2).udp(5, 6).payload_of(1232).ip();
+    assert_eq!(lab.send(LAN, &packet).verdicts[0], Drop(DropReason::TooBig));
+    lab.now_ns += AGE_NS;
+    assert_eq!(lab.snapshot.set_sizes(BERLIN, lab.now_ns).outer, 1500);
+}
+
+/// Nothing cuts behind a card. Software encrypts an IPv6 packet that leaves in fragments, by a
+/// number of the SA; the card encrypts the others.
+#[test]
+fn beside_a_card_that_encrypts_software_encrypts_packets_that_leave_in_fragments() {
+    // Cards in crypto mode refuse ESP in UDP over IPv6.
+    for (change, set) in [(plain as fn(&mut Hub), BERLIN), (plain, DORA), (in_udp, BERLIN)] {
+        for fast_path in [FastPathUse::Eager, FastPathUse::Never] {
+            let mut hub = Hub::default();
+            change(&mut hub);
+            let card = CardOnWire::serving(Service::Crypto, &mut hub, &[set]);
+            let lab = hub.laboratory().with_fast_path(fast_path).remembering(1 << 10);
+            let mut lab = lab.behind(card.clone());
+            lab.snapshot.set(set).path_mtu.as_ref().unwrap().lower(1320, lab.now_ns);
+            let network = if set == BERLIN { 2 } else { 4 };
+            let packet = |bytes: usize| between(V6, 1, network).udp(5, 6).payload_of(bytes - 48);
+            let [large, small] = [1280, 200].map(|bytes| packet(bytes).ip());
+            let outcome = lab.send_all(LAN, &[&small, &large, &small]);
+            assert_eq!(outcome.verdicts, [Protect(set); 4], "{fast_path:?}");
+            let is_whole = |bytes: &&Vec<u8>| {
+                wire::packet::parse(bytes).is_ok_and(|packet| packet.fragment == Fragment::Whole)
+            };
+            let sent: Vec<_> = outcome.sent.into_iter().map(|sent| sent.packet).collect();
+            let (one, pieces): (Vec<_>, Vec<_>) = sent.iter().partition(is_whole);
+            assert!(pieces.iter().all(|piece| piece.len() <= 1320));
+            let pieces: Vec<_> = pieces.into_iter().cloned().collect();
+            let opened = lab.peer(set).open(&whole(&pieces)).expect("opens");
+            assert_eq!(opened.inner, packets::table::forwarded(&large));
+            for bytes in one {
+                let opened = lab.peer(set).open(bytes).expect("the card has sealed it");
+                assert_eq!(opened.inner, packets::table::forwarded(&small));
+            }
+            assert_eq!(card.packets(packets::lab::tags(set)[0]), 2, "the card encrypted these");
+            assert_eq!(card.losses(), []);
+        }
     }
 }
 

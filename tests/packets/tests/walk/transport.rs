@@ -13,6 +13,7 @@ use wire::build::{PacketBuilder, tcp_flags};
 use wire::flow::protocol::{DESTINATION, HOP_BY_HOP, IPV4, NONE, ROUTING, TCP};
 
 use crate::datagram;
+use crate::path_mtu::whole;
 
 /// The gateway's outer address and a peer's.
 const PEERS: [(SetIndex, Family, &str, &str); 2] =
@@ -205,6 +206,35 @@ fn the_largest_packet_of_linux_is_what_the_path_takes_sealed() {
             let larger = packet.payload_of(mtu as usize - headers + 1).ip();
             assert_eq!(lab.send(HOST, &larger).verdicts[0], Drop(DropReason::TooBig));
         }
+    }
+}
+
+/// RFC 4303 §3.3.4: in transport mode, fragmentation comes behind ESP. The host need not send less
+/// than 1280 bytes (RFC 8200 §5). A packet with extension headers stays whole.
+#[test]
+fn ipv6_of_1280_bytes_crosses_a_narrow_path_in_fragments_behind_esp() {
+    for change in [transport as fn(&mut Hub), in_udp, in_blocks] {
+        let mut lab = laboratory(change);
+        let (set, _, ours, theirs) = PEERS[1];
+        lab.snapshot.set(set).path_mtu.as_ref().unwrap().lower(1280, lab.now_ns);
+        let fits = lab.snapshot.set_sizes(set, lab.now_ns).whole as usize;
+        assert!(fits < 1280);
+        let packet =
+            |bytes: usize| PacketBuilder::between(ours, theirs).udp(5, 6).payload_of(bytes - 48);
+        for bytes in [fits, fits + 1, 1280] {
+            let packet = packet(bytes).ip();
+            let outcome = lab.send(HOST, &packet);
+            let sent: Vec<_> = outcome.sent.into_iter().map(|sent| sent.packet).collect();
+            assert!(sent.iter().all(|sent| sent.len() <= 1280), "{bytes}");
+            assert_eq!(outcome.verdicts, vec![Verdict::Protect(set); sent.len()], "{bytes}");
+            assert_eq!(sent.len() > 1, bytes > fits, "{bytes}");
+            let outer = if sent.len() > 1 { whole(&sent) } else { sent[0].clone() };
+            assert_eq!(lab.peer(set).open(&outer).expect("opens").inner, packet, "{bytes}");
+        }
+        assert_eq!(lab.send(HOST, &packet(1281).ip()).verdicts[0], Drop(DropReason::TooBig));
+        let extended = PacketBuilder::between(ours, theirs).extension(HOP_BY_HOP, &[1, 4]);
+        let extended = extended.udp(5, 6).payload_of(1280 - 56).ip();
+        assert_eq!(lab.send(HOST, &extended).verdicts[0], Drop(DropReason::TooBig));
     }
 }
 

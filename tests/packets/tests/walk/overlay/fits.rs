@@ -1,6 +1,7 @@
 //! Tenants' packets that do not fit the way to the host, and fragments of tenants.
 
 use super::*;
+use crate::path_mtu::whole;
 
 /// A tenant whose packet does not fit the way to the host is told so, inside its network.
 #[test]
@@ -41,6 +42,48 @@ fn tenants_are_told_what_fits() {
             let told = wire::icmp::too_big_message(message, &error).unwrap();
             assert_eq!(told.mtu as usize, most);
             assert_eq!(told.quoted.flow.destination_address(), tenant(inner, 2));
+        }
+    }
+}
+
+/// RFC 2473 §7.1, RFC 4213 §3.2: on a narrow path to the host, the sealed packet around a tenant's
+/// IPv6 packet of up to 1280 bytes leaves in fragments. IPv4 obeys the path.
+#[test]
+fn tenants_ipv6_of_1280_bytes_crosses_a_narrow_path_in_fragments_of_the_sealed_packet() {
+    for (outer, kind) in FAMILIES.into_iter().flat_map(|f| [(f, Kind::Vxlan), (f, Kind::Geneve)]) {
+        for mtu in [1380, 1310, 576] {
+            let mut hub = Hub::default();
+            having(outer, kind)(&mut hub);
+            let mut lab = hub.laboratory();
+            lab.snapshot.set(BERLIN).path_mtu.as_ref().unwrap().lower(mtu, lab.now_ns);
+            let sized = |inner: Family, bytes: usize| {
+                let header = if inner == Family::V4 { 28 } else { 48 };
+                let packet = PacketBuilder::new(tenant(inner, 1), tenant(inner, 4)).udp(1, 2);
+                let packet = packet.dont_fragment().payload_of(bytes - header);
+                OverlayPacket::new(outer, kind, PLAIN, packet.frame(mac(4), mac(1), None))
+            };
+            let sent = sized(Family::V6, 1280);
+            let outcome = lab.send(LAN, &sent.ip());
+            let pieces: Vec<_> = outcome.sent.into_iter().map(|sent| sent.packet).collect();
+            assert!(pieces.len() > 1, "{outer:?} {kind:?} {mtu}: {:?}", outcome.verdicts);
+            assert!(pieces.iter().all(|piece| piece.len() <= mtu as usize));
+            let opened = lab.peer(BERLIN).open(&whole(&pieces)).expect("opens").inner;
+            assert_rightly_sent(kind, outer, &opened);
+            assert!(opened.ends_with(&sent.frame), "the frame is the tenant's");
+            for (inner, bytes) in [(Family::V6, 1281), (Family::V4, 1280)] {
+                let outcome = lab.send(LAN, &sized(inner, bytes).ip());
+                assert_eq!(outcome.verdicts[0], Verdict::Drop(DropReason::TooBig), "{inner:?}");
+                let message = outcome.sent.last().expect("the tenant is told").packet.clone();
+                let packet = wire::packet::parse(&message).unwrap();
+                let overlay = &message[usize::from(packet.upper_offset) + 8..];
+                let behind = wire::overlay::parse(kind, overlay).unwrap().length + 14;
+                let error = wire::packet::parse(&overlay[behind..]).unwrap();
+                let told = wire::icmp::too_big_message(&overlay[behind..], &error).unwrap();
+                match inner {
+                    Family::V6 => assert_eq!(told.mtu, 1280),
+                    Family::V4 => assert!(told.mtu < u32::from(mtu) - 100, "{}", told.mtu),
+                }
+            }
         }
     }
 }
