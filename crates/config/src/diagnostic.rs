@@ -485,8 +485,8 @@ pub enum DiagnosticKind {
     OffloadBehindNat,
     #[error("there is no card: no SA of this peer could be put")]
     OffloadWithoutCard,
-    #[error("`fragment_outer` has no effect on SAs in a card")]
-    FragmentOuterOnCard,
+    #[error("`fragment_outer` has no effect any more")]
+    FragmentOuterWithoutEffect,
     #[error(
         "card `{card}` has Linux write outer headers, with the DSCP of inner packets: it refuses \
          SAs with a fixed `dscp`"

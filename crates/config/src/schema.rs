@@ -234,9 +234,9 @@ sections! {
         "df" Text Value("\"set\""),
             "in tunnel mode over IPv4: don't-fragment flag of the outer header: `\"set\"`, \
              `\"clear\"`, or `\"copy\"` of the inner packet's"
-        "fragment_outer" Truth Value("false"),
-            "in tunnel mode; no effect, for files of earlier releases: IPv6 packets of up to 1280 \
-             bytes cross every path, if need be in fragments of the outer packet"
+        "fragment_outer" Truth Words("none"),
+            "deprecated, without effect, and warned of: IPv6 packets of up to 1280 bytes cross \
+             every path, in fragments of the outer packet where they must"
         "offload" Text Value("\"none\""),
             "the carrier of the SAs that are put for the peer: `\"none\"`: software; `\"packet\"`: \
              the network card of the port that leads to it does all of ESP, or the SA is refused; \

@@ -274,9 +274,6 @@ pub struct Peer {
     pub mss_clamp: bool,
     /// The treatment of ICMP that tells the path MTU to the peer.
     pub pmtu: PathMtuUse,
-    /// Value of a key without effect, for files of earlier releases: every peer in tunnel mode is
-    /// sent IPv6 packets of up to 1280 bytes, if need be in fragments of the outer packet.
-    pub fragment_outer: bool,
     /// Fixed, or behind a NAT: then its address and UDP port may change.
     pub place: PeerPlace,
     /// Addresses that the ends may move to when IKE says so.
@@ -749,5 +746,5 @@ fn write_peer(out: &mut String, peer: &Peer) -> std::fmt::Result {
         };
         writeln!(out, "df = \"{df}\"")?;
     }
-    writeln!(out, "fragment_outer = {}", peer.fragment_outer)
+    Ok(())
 }

@@ -60,7 +60,6 @@ fn every_default_is_written_out() {
         "mss_clamp = true",
         "offload = \"none\"",
         "pmtu = \"learn\"",
-        "fragment_outer = false",
         "encapsulation = \"none\"",
         "dscp = \"copy\"",
         "df = \"set\"",
@@ -484,7 +483,7 @@ fn peers_of_every_kind_mean_themselves_when_every_default_is_written_out() {
         ("mode = \"transport\"\n", "encapsulation = \"none\"\n\n"),
         ("mode = \"transport\"\nencapsulation = \"udp\"\n", "nat_keepalive = 20\n\n"),
         ("dscp = 46\ndf = \"clear\"\nesn = true\n", "dscp = 46\ndf = \"clear\"\n"),
-        ("fragment_outer = true\n", "df = \"set\"\nfragment_outer = true\n"),
+        ("fragment_outer = true\n", "df = \"set\"\n"),
         ("pmtu = \"ignore\"\n", "mss_clamp = true\npmtu = \"ignore\"\n"),
         (
             "outer = \"q\"\n[peer.q]\nlocal = \"192.0.2.1\"\nremote = \"192.0.2.3\"\n\

@@ -508,8 +508,8 @@ fn keys_of_a_peer_that_a_card_cannot_honour_are_told() {
         let parsed =
             parse(&gateway(kind, peer), "gw.toml").unwrap_or_else(|e| panic!("{}", told(e)));
         let is_it = |mistake: &DiagnosticKind| {
-            use DiagnosticKind::{DscpOnCard, FragmentOuterOnCard};
-            matches!(mistake, DscpOnCard { .. } | FragmentOuterOnCard)
+            use DiagnosticKind::{DscpOnCard, FragmentOuterWithoutEffect};
+            matches!(mistake, DscpOnCard { .. } | FragmentOuterWithoutEffect)
         };
         let warnings = parsed.warnings.iter().filter(|problem| is_it(&problem.mistake));
         warnings.map(ToString::to_string).collect::<Vec<String>>()
@@ -524,12 +524,11 @@ fn keys_of_a_peer_that_a_card_cannot_honour_are_told() {
     // In software, which has a fixed DSCP.
     assert_eq!(told(xfrm, &format!("{dscp}offload = \"auto\"\n")), [""; 0]);
     assert_eq!(told(xfrm, "dscp = \"copy\"\noffload = \"packet\"\n"), [""; 0]);
-    for kind in [xfrm, emulated] {
-        let warnings = told(kind, "fragment_outer = true\noffload = \"auto\"\n");
-        assert!(warnings.len() == 1, "{kind}: {warnings:?}");
-        assert!(warnings[0].contains("`fragment_outer` has no effect on SAs in a card"));
-        assert_eq!(told(kind, "fragment_outer = true\n"), [""; 0]);
-        assert_eq!(told(kind, "fragment_outer = false\noffload = \"auto\"\n"), [""; 0]);
+    for value in ["true", "false"] {
+        let warnings = told(emulated, &format!("fragment_outer = {value}\n"));
+        assert!(warnings.len() == 1, "{value}: {warnings:?}");
+        assert!(warnings[0].contains("`fragment_outer` has no effect any more"), "{warnings:?}");
+        assert!(warnings[0].contains("leave it out"), "{warnings:?}");
     }
 }
 

@@ -270,7 +270,7 @@ fn peer(running: &Running, peer: &Peer, facts: PeerFacts, now_ns: u64) -> v1::Pe
         path_mtu: sizes.map_or(0, |sizes| sizes.outer),
         path_mtu_age_ms: learned.map(|learned| learned.age_ms),
         pmtu: peer.pmtu.name().into(),
-        fragment_outer: peer.fragment_outer,
+        fragment_outer: sizes.is_some_and(|sizes| sizes.fragments),
         outer: peer.outer.clone(),
         ike: set.and_then(|set| ike_child(running, set, peer)),
     }

@@ -661,7 +661,6 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
         replay_window: REPLAY_WINDOW,
         mss_clamp: true,
         pmtu: PathMtuUse::Learn,
-        fragment_outer: false,
         place: PeerPlace::Fixed,
         moves: config::PeerMoves { local: bounds.ends.clone(), remote: bounds.peers.clone() },
         nat_keepalive_s: None,

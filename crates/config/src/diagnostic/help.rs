@@ -425,9 +425,9 @@ impl DiagnosticKind {
             DiagnosticKind::OffloadWithoutCard => {
                 "add [card.NAME] with the port that leads to the peer, or write \"auto\""
             }
-            DiagnosticKind::FragmentOuterOnCard => {
-                "leave it out, or write offload = \"none\": IPv6 packets that do not fit the path \
-                 are dropped"
+            DiagnosticKind::FragmentOuterWithoutEffect => {
+                "leave it out: IPv6 packets of up to 1280 bytes cross every path, in fragments of \
+                 the outer packet where they must"
             }
             DiagnosticKind::DscpOnCard { .. } => {
                 "leave `dscp` out, or write offload = \"none\" or \"auto\", which keeps the SAs in \

@@ -1,5 +1,4 @@
-//! Keys of peers that have no effect, or none that a card could have, where a card carries their
-//! SAs.
+//! Keys of peers that no card obeys, where a card carries their SAs.
 
 use ipsec::{Dscp, Mode};
 use toml::Spanned;
@@ -20,9 +19,6 @@ pub(super) fn warn(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<
         |peer: &Peer| peer.offload != SaOffload::None && !matches!(peer.keys, KeySource::File(_));
     let peers = validated.peers.iter().zip(&raw.peers);
     for (peer, raw) in peers.filter(|(peer, _)| may_be_there(peer)) {
-        if let Some(written) = raw.fragment_outer.as_ref().filter(|_| peer.fragment_outer) {
-            problems.warning(&written.span(), DiagnosticKind::FragmentOuterOnCard);
-        }
         let hides = peer.encapsulation.mode == Mode::Tunnel
             && matches!(peer.encapsulation.dscp, Dscp::Fixed(_));
         if let Some(card) = by_linux.filter(|_| hides && peer.offload.needs_card()) {

@@ -99,8 +99,7 @@ fn check_headers(
     let dscp = raw.dscp.as_ref().map(Spanned::span);
     let df = raw.df.as_ref().map(Spanned::span);
     let mut fits = true;
-    let fragment_outer = raw.fragment_outer.as_ref().map(Spanned::span);
-    for (key, span) in [("dscp", &dscp), ("df", &df), ("fragment_outer", &fragment_outer)] {
+    for (key, span) in [("dscp", &dscp), ("df", &df)] {
         if let (Some(Mode::Transport), Some(span)) = (mode, span) {
             problems.error(span, DiagnosticKind::OnlyInTunnelMode { key });
             fits = false;

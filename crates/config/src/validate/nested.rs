@@ -63,7 +63,6 @@ fn one(
 fn not_beside(peer: &Peer, written: &RawPeer) -> Option<(&'static str, std::ops::Range<usize>)> {
     let at = |key: &Option<Spanned<String>>| key.as_ref().map_or(written.at.clone(), Spanned::span);
     let encapsulation = &peer.encapsulation;
-    let fragment_outer = written.fragment_outer.as_ref();
     match () {
         () if encapsulation.mode == Mode::Transport => {
             Some(("mode = \"transport\"", at(&written.mode)))
@@ -79,10 +78,6 @@ fn not_beside(peer: &Peer, written: &RawPeer) -> Option<(&'static str, std::ops:
             Some(("local_moves_to", at.unwrap_or(written.at.clone())))
         }
         () if peer.offload != SaOffload::None => Some(("offload", at(&written.offload))),
-        () if peer.fragment_outer => {
-            let at = fragment_outer.map_or(written.at.clone(), Spanned::span);
-            Some(("fragment_outer = true", at))
-        }
         () => None,
     }
 }

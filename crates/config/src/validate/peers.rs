@@ -81,6 +81,9 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
     let offload = offload(raw, keys.as_ref(), problems);
     let moves = moves::moves(raw, (tunnel, keys.as_ref()), ports, problems);
+    if let Some(written) = &raw.fragment_outer {
+        problems.warning(&written.span(), DiagnosticKind::FragmentOuterWithoutEffect);
+    }
     let EncapsulationParts { encapsulation, place, nat_keepalive_s } = carried?;
     Some(Peer {
         name: peer_name?,
@@ -91,7 +94,6 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
         replay_window: window?,
         mss_clamp: raw.mss_clamp.as_ref().is_none_or(|written| *written.get_ref()),
         pmtu: pmtu?,
-        fragment_outer: raw.fragment_outer.as_ref().is_some_and(|written| *written.get_ref()),
         place,
         moves: moves?,
         nat_keepalive_s,

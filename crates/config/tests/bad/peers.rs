@@ -161,13 +161,6 @@ pub(crate) const ERRORS: &[Row] = &[
         "leave it out",
     ),
     row(
-        "mode = \"tunnel\"",
-        "fragment_outer = true\nouter = \"berlin\"",
-        "21:18",
-        "`fragment_outer = true` does not go with `outer`",
-        "leave it out",
-    ),
-    row(
         "keys = \"file:berlin.keys\"\nmanual = \"laboratory\"",
         "keys = \"api\"\noffload = \"auto\"\nouter = \"berlin\"",
         "19:11",
@@ -438,13 +431,6 @@ pub(crate) const ERRORS: &[Row] = &[
         "did you mean `learn`?",
     ),
     row("mode = \"tunnel\"", "fragment_outer = 1", "21:18", "must be true or false", ""),
-    row(
-        "mode = \"tunnel\"",
-        "mode = \"transport\"\nfragment_outer = false",
-        "22:18",
-        "`fragment_outer` has an effect only in tunnel mode",
-        "",
-    ),
     row(
         "mode = \"tunnel\"",
         "df = \"cleared\"",
