@@ -23,9 +23,11 @@ pub const SERVER: &str = "10.2.0.2";
 pub const LAN: &str = "lan0";
 /// The card's wire.
 pub const WIRE: &str = "w0";
-/// Bytes of a packet of a stream, and the time between two.
+/// Bytes of a packet of a stream.
 const STREAM_BYTES: usize = 64;
-const STREAM_STEP: Duration = Duration::from_millis(1);
+/// Time between two packets of a stream. A flow comes by a single queue, and the ring of a queue
+/// holds at least 256 frames: a daemon without a core for a second loses no packet.
+const STREAM_STEP: Duration = Duration::from_millis(4);
 /// Time that a connection waits for an answer.
 const NO_ANSWER: Duration = Duration::from_millis(300);
 

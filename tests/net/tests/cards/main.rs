@@ -15,9 +15,17 @@ fn plan(card: &str) -> CardPlan<'_> {
     CardPlan { card, ..CardPlan::new("", "") }
 }
 
+/// A card with a single queue, whose ring holds four seconds of a stream: a busy machine loses no
+/// packet.
+fn plan_for_stream(card: &str) -> CardPlan<'_> {
+    CardPlan { queues: 1, ..plan(card) }
+}
+
 /// Fails if packets of a stream were lost or came twice.
-fn all_arrived(delivery: &Delivery) {
-    assert_eq!((delivery.lost(), delivery.repeated()), (0, 0), "of {}", delivery.sent.len());
+fn all_arrived(place: &Place, delivery: &Delivery) {
+    let found = (delivery.lost(), delivery.repeated());
+    let (sent, by_rings) = (delivery.sent.len(), place.lost_by_rings());
+    assert_eq!(found, (0, 0), "of {sent}; the daemon's rings had no room for {by_rings}");
 }
 
 /// Tries to connect to the server, which the gateway denies.
@@ -184,7 +192,9 @@ fn rules_go_into_the_card_with_their_group_and_leave_with_it() {
 #[test]
 fn while_the_card_is_programmed_the_gateway_decides() {
     let test = "while_it_is_programmed";
-    let Some(mut place) = Place::build(test, plan("emulated:rules=50,ms=500")) else { return };
+    let Some(mut place) = Place::build(test, plan_for_stream("emulated:rules=50,ms=500")) else {
+        return;
+    };
     place.start(&simple_rules());
     place.pings(3);
     let stream = place.stream();
@@ -194,7 +204,7 @@ fn while_the_card_is_programmed_the_gateway_decides() {
     let [tagged_now, _] = place.decided();
     assert!(tagged_now > tagged, "tags appear");
     let delivery = stream.finish();
-    all_arrived(&delivery);
+    all_arrived(&place, &delivery);
     assert_eq!(delivery.reordered(), 0, "tagged and untagged packets keep their order");
     assert_eq!(place.audited()[1], 0, "{}", place.daemon().log());
 }
@@ -203,7 +213,7 @@ fn while_the_card_is_programmed_the_gateway_decides() {
 #[test]
 fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing_wrongly() {
     let faults = "refuse=300,twice=200,never=50,late=300,late_ms=300,garbage=200";
-    let plan = CardPlan { faults, ..plan("emulated:rules=60,ms=1") };
+    let plan = CardPlan { faults, ..plan_for_stream("emulated:rules=60,ms=1") };
     let Some(mut place) = Place::build("bad_card", plan) else { return };
     let some = (0..40).map(|number| {
         let ports = format!("protocol = \"udp\"\nto_ports = [\"{}\"]", 9000 + number);
@@ -217,7 +227,7 @@ fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing
         tries_tcp(&place);
         assert_eq!(place.pings(2), 2);
     }
-    all_arrived(&stream.finish());
+    all_arrived(&place, &stream.finish());
     let [audited, wrong] = place.audited();
     assert_eq!(wrong, 0, "of {audited}: {}", place.daemon().log());
     // A refusal is an event with the rule and the driver's words, and the rule stays here.
@@ -244,7 +254,7 @@ fn a_card_that_refuses_repeats_forgets_answers_and_marks_garbage_decides_nothing
 #[test]
 fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
     let card = "emulated:rules=50,ms=1";
-    let Some(mut place) = Place::build("late", plan(card)) else { return };
+    let Some(mut place) = Place::build("late", plan_for_stream(card)) else { return };
     // It is not there yet, as far as the daemon can see.
     let socket = place.card().socket().to_owned();
     let hidden = socket.with_extension("hidden");
@@ -272,7 +282,7 @@ fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
     place.until("one entry", |of| of["cards"][0]["max_entries"] == 1 && place.items() <= 1);
     tell(&format!("reload {card}"));
     place.until("lan/udp in the card", |_| place.placed("lan/udp")["counts"] == true);
-    all_arrived(&stream.finish());
+    all_arrived(&place, &stream.finish());
     // The link goes and comes.
     tell("link down");
     place.until("lost", |_| place.daemon().log().contains("its link is down; "));
@@ -292,7 +302,7 @@ fn a_card_comes_late_goes_and_comes_back_and_packets_pass_all_the_while() {
         of["cards"][0]["state"] == "none" && why.contains("nothing listens")
     });
     assert_eq!(place.placed("lan/ping")["state"], "absent", "what was in it is nowhere");
-    place.insert(plan(card));
+    place.insert(plan_for_stream(card));
     place.settle();
     assert_eq!(place.audited()[1], 0, "{}", place.daemon().log());
     for event in ["card_serves", "card_changed", "card_lost"] {

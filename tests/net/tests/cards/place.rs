@@ -121,6 +121,15 @@ impl Place {
         self.lab.counted(name).unwrap()
     }
 
+    /// Frames that the kernel dropped since the start because a queue's ring had no room or no
+    /// free frame: the daemon had no core for a while.
+    pub(crate) fn lost_by_rings(&self) -> u64 {
+        let ports = self.daemon().ports().unwrap();
+        let queues = ports.iter().flat_map(|port| port["queues"].as_array().unwrap());
+        let count = |queue: &Value, name: &str| queue[name].as_u64().unwrap_or(0);
+        queues.map(|queue| count(queue, "rx_dropped") + count(queue, "queue_full")).sum()
+    }
+
     pub(crate) fn items(&self) -> usize {
         self.lab.items().unwrap()
     }
