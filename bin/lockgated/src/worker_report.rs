@@ -147,7 +147,7 @@ impl ReportLists {
     fn count_frames(&mut self, frames: &mut XdpFrames) -> CopyProgress {
         let umem = frames.umem_mut();
         if self.census == CensusProgress::NotBegun {
-            // A requester who has gone may have left a census under way.
+            // An abandoned report may have left a census under way.
             umem.begin_census();
         }
         match umem.go_on_with_census(STEP_FRAMES) {
@@ -220,7 +220,7 @@ mod tests {
         control::compile(&config, keys, Generation(1)).unwrap()
     }
 
-    /// Frames change owners between the parts. A requester who goes leaves a census under way.
+    /// Frames change owners between the parts. An abandoned report leaves a census under way.
     #[test]
     fn a_report_has_the_census_of_its_last_part() {
         let (snapshot, frames) = (snapshot(), 2 * STEP_FRAMES as u32 + 100);

@@ -37,9 +37,9 @@ pub(crate) struct OutputPath {
     pub(crate) adjacency: Adjacency,
     /// `None`: in clear.
     pub(crate) protection: Option<Protection>,
-    /// Bytes of the largest packet of a packet's kind that may take it, before sealing.
+    /// Bytes of the largest packet of the same kind, before sealing.
     pub(crate) mtu: u32,
-    /// Bytes of outer packets above which they leave in fragments; `None`: all fit.
+    /// Bytes above which outer packets leave in fragments; `None`: all fit.
     pub(crate) cut_at: Option<u32>,
     /// The set whose SA seals again what was sealed; `None`: it leaves as it is.
     pub(crate) outer: Option<SetIndex>,

@@ -66,7 +66,7 @@ fn in_clear(snapshot: &Snapshot, adjacency: Adjacency) -> OutputPath {
     OutputPath { adjacency, protection: None, mtu, cut_at: None, outer: None }
 }
 
-/// The path of a row's packet that is to be sealed.
+/// The path of a row's packet to be sealed.
 fn protected<F: Frames>(
     context: &BatchContext<'_, F>,
     set: SetIndex,
@@ -100,11 +100,11 @@ fn protected<F: Frames>(
     Ok(OutputPath { adjacency, protection: Some(Protection { set, sa, card }), mtu, cut_at, outer })
 }
 
-/// Bytes of the largest packet of a row's kind that a set carries whatever its path carries, in
-/// fragments of the outer packet. 0: none.
+/// Bytes of the largest packet of a row's kind on the narrowest path, in fragments of the outer
+/// packet. 0: the path alone bounds the packet.
 ///
 /// * IPv6: the least MTU of a link.
-/// * IPv6 of a tenant: the same, with the headers of the overlay packet around it.
+/// * IPv6 of a tenant: the same, and the headers of the overlay packet.
 /// * ESP of a peer behind this one: all. The inner layer has judged the size.
 /// * IPv4: none. Its hosts obey any MTU.
 #[cold]

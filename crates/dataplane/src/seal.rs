@@ -1,7 +1,7 @@
 //! Stage 6: all headers, nonces and trailers of the batch, then the cipher over the batch, SA by
 //! SA: a nonce written just before it is used stalls the cipher. What a card is to encrypt leaves
 //! without, behind a header that names the SA to the card. Nothing cuts behind a card: software
-//! encrypts a packet that leaves in fragments.
+//! encrypts packets to be sent in fragments.
 
 use ipsec::{Mode, OutboundSa, SaId, SealJob, SequenceError};
 use wire::{Descriptor, Frames};

@@ -1,13 +1,13 @@
 //! Counts of frames by owner, at once or in parts.
 //!
-//! A count in parts visits some frames a step while frames change owners. A change of a frame that
-//! the hand has passed moves in the tally; a change ahead of the hand waits for the hand. So the
-//! tally of the last step shows the moment of the last step, as a count at once would.
+//! A count in parts visits some frames a step while frames change owners. A change behind the hand
+//! moves in the tally; a change ahead of the hand waits for the hand. So the tally of the last step
+//! shows the moment of the last step, as a count at once does.
 
 use crate::owner::Owner;
 
-/// A count of all frames by owner. Counted afresh from the owner tags, except `free`, which is
-/// the length of the free list: so that the sum holds only if both tell the same story.
+/// All frames by owner, counted afresh from the owner tags. Only `free` is the length of the free
+/// list: the sum holds if tags and list agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Census {
     /// Frames that exist.
@@ -25,7 +25,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Frames that somebody has.
+    /// Frames of all owners.
     pub const fn sum(&self) -> usize {
         self.free + self.outside + self.receive + self.transmit + self.quarantined
     }
@@ -38,7 +38,7 @@ impl Census {
 
 /// Frames by owner tag, as far as a hand has visited them.
 pub(crate) struct OwnerTally {
-    /// First frame that is not visited; 0: no count is under way.
+    /// First frame to visit; 0: no count is under way.
     hand: u32,
     /// Visited frames, by owner tag.
     frames: Vec<u32>,
@@ -50,7 +50,7 @@ impl OwnerTally {
         OwnerTally { hand: 0, frames: vec![0; Owner::COUNT] }
     }
 
-    /// Begins a count. Cost: bounded by the number of sockets that an area may have.
+    /// Begins a count. Cost: bounded by the most sockets of an area.
     pub(crate) fn begin(&mut self) {
         self.hand = 0;
         self.frames.fill(0);
