@@ -26,6 +26,7 @@ mod error;
 mod esp;
 mod esp_fragments;
 pub mod explain;
+mod fair_shares;
 mod fastpath;
 mod follow;
 mod fragment;

@@ -129,6 +129,12 @@ impl Index {
         self.next[place] = std::mem::replace(&mut self.heads[bucket], slot);
     }
 
+    /// Capacity for buckets and slots.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.heads.capacity() + self.next.capacity()
+    }
+
     /// Takes out a slot that was added with this hash.
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         let (bucket, next) = (self.bucket(hash), self.next[usize::from(slot)]);

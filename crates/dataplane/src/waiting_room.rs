@@ -4,7 +4,8 @@
 //! **Packets.** A packet waits for a key (a neighbour, a policy) and belongs to a sender behind an
 //! ingress port. The room admits every packet. Above a bound, the longest share gives way:
 //!
-//! * all packets of the room: the longest sender of the longest port loses the oldest packet;
+//! * all packets of the room: the rule of [`FairShares`]. A port has a guarantee of a sixteenth of
+//!   the bound, a sender of 1/256;
 //! * the packets of a key: the key loses the packet of the longest port, then of the longest
 //!   sender, then the oldest.
 //!
@@ -18,21 +19,19 @@
 //!
 //! **Cost.** Each operation takes a bounded number of steps. All memory is taken at the start.
 
-mod ranking;
+mod request_queue;
 
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, RandomState};
 
-use foldhash::quality::RandomState;
-
-use self::ranking::{RankedShares, ShareRanking};
-use crate::ids::PortId;
+use self::request_queue::{QueuedRequest, RequestOrigin, RequestQueue};
+use crate::fair_shares::{FairShares, ShareGuarantee};
 use crate::packet_sender::PacketSender;
-use crate::slots::{AgeList, Index, Link, Slab, Slot};
+use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
 
 /// Interval of a key's requests while packets wait, nanoseconds.
 pub(crate) const REQUEST_INTERVAL_NS: u64 = 1_000_000_000;
@@ -53,7 +52,6 @@ struct Occupant<P> {
     packet: Option<P>,
     since_ns: u64,
     key: Slot,
-    sender: Slot,
 }
 
 /// State of a key's request.
@@ -73,56 +71,19 @@ struct KeyEntry<K> {
     request: RequestState,
 }
 
-/// The packets of a sender, and the keys in its queue of requests.
-#[derive(Debug)]
-struct SenderShare {
-    sender: PacketSender,
-    port: Slot,
-    packets: AgeList,
-    queued: AgeList,
-}
-
-/// The senders of a port by length, and the senders with requests in turn.
-#[derive(Debug)]
-struct PortShare {
-    port: PortId,
-    senders: ShareRanking,
-    asking: AgeList,
-}
-
-/// Links of lists: packets by age in all, of a key, of a sender; keys by age and by request;
-/// senders and ports with requests.
-#[derive(Debug)]
-struct RoomLinks {
-    all: Vec<Link>,
-    key: Vec<Link>,
-    sender: Vec<Link>,
-    key_age: Vec<Link>,
-    request: Vec<Link>,
-    asking_sender: Vec<Link>,
-    asking_port: Vec<Link>,
-}
-
 /// The waiting packets of one worker.
 pub(crate) struct WaitingRoom<K, P> {
     hasher: RandomState,
     packets: Slab<Occupant<P>>,
     keys: Slab<KeyEntry<K>>,
     by_key: Index,
-    senders: Slab<SenderShare>,
-    by_sender: Index,
-    ports: Slab<PortShare>,
-    by_port: Index,
-    port_ranking: ShareRanking,
-    ranked_ports: RankedShares,
-    ranked_senders: RankedShares,
-    links: RoomLinks,
-    all: AgeList,
+    /// Packets by sender. A queued key claims the sender's slot.
+    shares: FairShares,
+    requests: RequestQueue,
+    /// Links of [`KeyEntry::packets`].
+    packet_links: Vec<Link>,
     key_ages: AgeList,
-    /// Keys with a made request, by time.
-    made: AgeList,
-    /// Ports with queued requests, the next in front.
-    asking: AgeList,
+    key_age_links: Vec<Link>,
 }
 
 impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
@@ -130,38 +91,22 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
     pub(crate) fn new(capacity: usize) -> WaitingRoom<K, P> {
         // Admission precedes eviction; a sender may have requests without packets.
         let (packets, senders) = (capacity + 1, 2 * (capacity + 1));
-        let links = |slots: usize| vec![Link::NONE; slots];
         WaitingRoom {
-            hasher: RandomState::default(),
+            hasher: RandomState::new(),
             packets: Slab::new(packets),
             keys: Slab::new(packets),
             by_key: Index::new(packets),
-            senders: Slab::new(senders),
-            by_sender: Index::new(senders),
-            ports: Slab::new(senders),
-            by_port: Index::new(senders),
-            port_ranking: ShareRanking::EMPTY,
-            ranked_ports: RankedShares::new(senders),
-            ranked_senders: RankedShares::new(senders),
-            links: RoomLinks {
-                all: links(packets),
-                key: links(packets),
-                sender: links(packets),
-                key_age: links(packets),
-                request: links(packets),
-                asking_sender: links(senders),
-                asking_port: links(senders),
-            },
-            all: AgeList::default(),
+            shares: FairShares::new(packets, packets),
+            requests: RequestQueue::new(packets, senders),
+            packet_links: vec![Link::NONE; packets],
             key_ages: AgeList::default(),
-            made: AgeList::default(),
-            asking: AgeList::default(),
+            key_age_links: vec![Link::NONE; packets],
         }
     }
 
     /// Returns the number of waiting packets.
     pub(crate) fn len(&self) -> usize {
-        self.all.len()
+        self.shares.len()
     }
 
     /// Returns the number of waiting packets of a key.
@@ -178,7 +123,9 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
         packet: P,
         bounds: RoomBounds,
     ) -> Option<P> {
-        let sender = self.find_sender(&sender).unwrap_or_else(|| self.insert_sender(sender));
+        let occupant = Occupant { packet: Some(packet), since_ns: now_ns, key: NONE };
+        let slot = self.packets.insert(occupant).expect("memory for one more than the bound");
+        let sender = self.shares.join(slot, sender);
         let key = match self.find_key(key) {
             Some(key) => {
                 self.repeat_request(now_ns, key, sender);
@@ -186,19 +133,13 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
             }
             None => self.insert_key(key, sender),
         };
-        let occupant = Occupant { packet: Some(packet), since_ns: now_ns, key, sender };
-        let slot = self.packets.insert(occupant).expect("memory for one more than the bound");
-        self.all.push(&mut self.links.all, slot);
-        self.keys[key].packets.push(&mut self.links.key, slot);
-        self.senders[sender].packets.push(&mut self.links.sender, slot);
-        let port = self.senders[sender].port;
-        self.ranked_senders.grow(&mut self.ports[port].senders, sender);
-        self.ranked_ports.grow(&mut self.port_ranking, port);
-        let capacity = self.links.all.len() - 1;
+        self.packets[slot].key = key;
+        self.keys[key].packets.push(&mut self.packet_links, slot);
+        let all = bounds.all.min(self.packet_links.len() - 1);
         let gives_way = if self.keys[key].packets.len() > bounds.key {
             self.longest_of_key(key)
-        } else if self.all.len() > bounds.all.min(capacity) {
-            self.longest()
+        } else if self.len() > all {
+            self.shares.eviction_candidate(guarantee(all))
         } else {
             None
         };
@@ -207,12 +148,12 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
 
     /// The oldest packet.
     pub(crate) fn oldest(&self) -> Option<Slot> {
-        self.all.oldest()
+        self.shares.oldest()
     }
 
     /// The next younger packet.
     pub(crate) fn after(&self, slot: Slot) -> Option<Slot> {
-        self.all.after(&self.links.all, slot)
+        self.shares.after(slot)
     }
 
     /// The packet of a slot, and the key; `None`: the slot is free.
@@ -229,34 +170,30 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
 
     /// Takes the oldest packet out if admitted at `until_ns` or before.
     pub(crate) fn take_before(&mut self, until_ns: u64) -> Option<P> {
-        let oldest = self.all.oldest().filter(|slot| self.packets[*slot].since_ns <= until_ns)?;
+        let oldest = self.oldest().filter(|slot| self.packets[*slot].since_ns <= until_ns)?;
         self.remove(oldest)
     }
 
     /// Takes the packet of a slot out. A key without packets asks no more.
     pub(crate) fn remove(&mut self, slot: Slot) -> Option<P> {
-        let Occupant { packet, key, sender, .. } = &mut self.packets[slot];
-        let (packet, key, sender) = (packet.take()?, *key, *sender);
+        let Occupant { packet, key, .. } = &mut self.packets[slot];
+        let (packet, key) = (packet.take()?, *key);
         self.packets.remove(slot);
-        self.all.remove(&mut self.links.all, slot);
         self.leave_key(key, slot);
-        self.senders[sender].packets.remove(&mut self.links.sender, slot);
-        let port = self.senders[sender].port;
-        self.ranked_senders.shrink(&mut self.ports[port].senders, sender);
-        self.ranked_ports.shrink(&mut self.port_ranking, port);
-        self.remove_idle(sender);
+        self.shares.leave(slot);
         Some(packet)
     }
 
     /// Moves the packet of a slot to another key, behind the packets of this key.
     pub(crate) fn move_to(&mut self, slot: Slot, key: K) {
-        let Occupant { key: before, sender, .. } = self.packets[slot];
+        let before = self.packets[slot].key;
         if self.keys[before].key == key {
             return;
         }
+        let sender = self.shares.sender_of(slot);
         self.leave_key(before, slot);
         let key = self.find_key(key).unwrap_or_else(|| self.insert_key(key, sender));
-        self.keys[key].packets.push(&mut self.links.key, slot);
+        self.keys[key].packets.push(&mut self.packet_links, slot);
         self.packets[slot].key = key;
     }
 
@@ -267,7 +204,7 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
 
     /// The next younger key.
     pub(crate) fn key_after(&self, slot: Slot) -> Option<Slot> {
-        self.key_ages.after(&self.links.key_age, slot)
+        self.key_ages.after(&self.key_age_links, slot)
     }
 
     /// The key of a slot.
@@ -301,54 +238,36 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
     /// True if requests are queued.
     #[inline]
     pub(crate) fn has_requests(&self) -> bool {
-        self.asking.oldest().is_some()
+        !self.requests.is_empty()
     }
 
     /// Queues the requests of keys whose last request is [`REQUEST_INTERVAL_NS`] old.
     pub(crate) fn queue_repetitions(&mut self, now_ns: u64) {
-        while let Some(key) = self.made.oldest().filter(|key| self.is_due(now_ns, *key)) {
+        while let Some(key) = self.requests.oldest_made().filter(|key| self.is_due(now_ns, *key)) {
             let first = self.keys[key].packets.oldest().expect("a key has packets");
-            let sender = self.packets[first].sender;
-            self.made.remove(&mut self.links.request, key);
-            self.queue_last(key, sender);
+            self.queue_repetition(key, self.shares.sender_of(first));
         }
     }
 
     /// Makes the next request: returns the key and the key's oldest packet.
     pub(crate) fn next_request(&mut self, now_ns: u64) -> Option<(K, &P)> {
-        let port = self.asking.oldest()?;
-        let sender = self.ports[port].asking.oldest()?;
-        let key = self.senders[sender].queued.newest()?;
-        self.unqueue(key, sender);
-        self.made.push(&mut self.links.request, key);
+        let QueuedRequest { key, origin } = self.requests.pop()?;
+        self.shares.release_claim(origin.sender);
+        self.requests.push_made(key);
         self.keys[key].request = RequestState::Made(now_ns);
-        self.take_turn(port, sender);
-        self.remove_idle(sender);
         let first = self.keys[key].packets.oldest()?;
         Some((self.keys[key].key, self.packets[first].packet.as_ref()?))
     }
 
-    /// The oldest packet of the longest sender of the longest port.
-    fn longest(&self) -> Option<Slot> {
-        let port = self.ranked_ports.longest(&self.port_ranking)?;
-        let sender = self.ranked_senders.longest(&self.ports[port].senders)?;
-        self.senders[sender].packets.oldest()
-    }
-
     /// The packet of a key with the longest port, then the longest sender.
     fn longest_of_key(&self, key: Slot) -> Option<Slot> {
-        let shares = |slot: Slot| {
-            let sender = self.packets[slot].sender;
-            let port = self.senders[sender].port;
-            (self.ranked_ports.length(port), self.ranked_senders.length(sender))
-        };
         let mut longest = self.keys[key].packets.oldest()?;
         let mut next = Some(longest);
         while let Some(slot) = next {
-            if shares(slot) > shares(longest) {
+            if self.shares.lengths(slot) > self.shares.lengths(longest) {
                 longest = slot;
             }
-            next = self.keys[key].packets.after(&self.links.key, slot);
+            next = self.keys[key].packets.after(&self.packet_links, slot);
         }
         Some(longest)
     }
@@ -364,60 +283,38 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
     /// shorter queue: no sender's request waits behind the scan of another sender.
     fn repeat_request(&mut self, now_ns: u64, key: Slot, sender: Slot) {
         if self.is_due(now_ns, key) {
-            self.made.remove(&mut self.links.request, key);
-            self.queue_last(key, sender);
+            self.queue_repetition(key, sender);
         } else if let RequestState::Queued(first) = self.keys[key].request
-            && self.senders[sender].queued.len() + 1 < self.senders[first].queued.len()
+            && self.requests.len_of(sender) + 1 < self.requests.len_of(first)
         {
-            // The queue of `first` keeps a key, so `first` stays.
             self.unqueue(key, first);
-            self.senders[sender].queued.push(&mut self.links.request, key);
-            self.begin_asking(key, sender);
+            self.queue_first(key, sender);
         }
     }
 
-    /// Puts a key behind the others of a sender in the queue of requests.
-    fn queue_last(&mut self, key: Slot, sender: Slot) {
-        self.senders[sender].queued.push_oldest(&mut self.links.request, key);
-        self.begin_asking(key, sender);
-    }
-
-    fn begin_asking(&mut self, key: Slot, sender: Slot) {
+    /// Queues a key with a made request behind the others of a sender.
+    fn queue_repetition(&mut self, key: Slot, sender: Slot) {
+        self.requests.remove_made(key);
+        self.shares.claim(sender);
+        self.requests.push_last(self.queued_request(key, sender));
         self.keys[key].request = RequestState::Queued(sender);
-        if self.senders[sender].queued.len() > 1 {
-            return;
-        }
-        let port = self.senders[sender].port;
-        self.ports[port].asking.push(&mut self.links.asking_sender, sender);
-        if self.ports[port].asking.len() == 1 {
-            self.asking.push(&mut self.links.asking_port, port);
-        }
+    }
+
+    /// Queues a key in front of the others of a sender.
+    fn queue_first(&mut self, key: Slot, sender: Slot) {
+        self.shares.claim(sender);
+        self.requests.push_first(self.queued_request(key, sender));
+        self.keys[key].request = RequestState::Queued(sender);
     }
 
     /// Takes a key out of the queue of a sender.
     fn unqueue(&mut self, key: Slot, sender: Slot) {
-        self.senders[sender].queued.remove(&mut self.links.request, key);
-        if self.senders[sender].queued.len() > 0 {
-            return;
-        }
-        let port = self.senders[sender].port;
-        self.ports[port].asking.remove(&mut self.links.asking_sender, sender);
-        if self.ports[port].asking.len() == 0 {
-            self.asking.remove(&mut self.links.asking_port, port);
-        }
+        self.requests.remove(self.queued_request(key, sender));
+        self.shares.release_claim(sender);
     }
 
-    /// Puts a served sender and port behind the others with requests.
-    fn take_turn(&mut self, port: Slot, sender: Slot) {
-        if self.senders[sender].queued.len() > 0 {
-            let asking = &mut self.ports[port].asking;
-            asking.remove(&mut self.links.asking_sender, sender);
-            asking.push(&mut self.links.asking_sender, sender);
-        }
-        if self.ports[port].asking.len() > 0 {
-            self.asking.remove(&mut self.links.asking_port, port);
-            self.asking.push(&mut self.links.asking_port, port);
-        }
+    fn queued_request(&self, key: Slot, sender: Slot) -> QueuedRequest {
+        QueuedRequest { key, origin: RequestOrigin { sender, port: self.shares.port_of(sender) } }
     }
 
     fn find_key(&self, key: K) -> Option<Slot> {
@@ -431,78 +328,39 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
         let entry = KeyEntry { key, packets: AgeList::default(), request };
         let slot = self.keys.insert(entry).expect("as many keys as packets");
         self.by_key.insert(hash, slot);
-        self.key_ages.push(&mut self.links.key_age, slot);
-        self.senders[sender].queued.push(&mut self.links.request, slot);
-        self.begin_asking(slot, sender);
+        self.key_ages.push(&mut self.key_age_links, slot);
+        self.queue_first(slot, sender);
         slot
     }
 
     /// Takes a packet out of a key, and removes a key without packets.
     fn leave_key(&mut self, key: Slot, packet: Slot) {
-        self.keys[key].packets.remove(&mut self.links.key, packet);
+        self.keys[key].packets.remove(&mut self.packet_links, packet);
         if self.keys[key].packets.len() > 0 {
             return;
         }
         match self.keys[key].request {
-            RequestState::Made(_) => self.made.remove(&mut self.links.request, key),
-            RequestState::Queued(sender) => {
-                self.unqueue(key, sender);
-                self.remove_idle(sender);
-            }
+            RequestState::Made(_) => self.requests.remove_made(key),
+            RequestState::Queued(sender) => self.unqueue(key, sender),
         }
-        self.key_ages.remove(&mut self.links.key_age, key);
+        self.key_ages.remove(&mut self.key_age_links, key);
         self.by_key.remove(self.hasher.hash_one(self.keys[key].key), key);
         self.keys.remove(key);
     }
+}
 
-    fn find_sender(&self, sender: &PacketSender) -> Option<Slot> {
-        let hash = self.hasher.hash_one(sender);
-        self.by_sender.find(hash, |slot| self.senders[slot].sender == *sender)
-    }
-
-    fn insert_sender(&mut self, sender: PacketSender) -> Slot {
-        let port = self.find_port(sender.ingress).unwrap_or_else(|| {
-            let (port, senders) = (sender.ingress, ShareRanking::EMPTY);
-            let share = PortShare { port, senders, asking: AgeList::default() };
-            let slot = self.ports.insert(share).expect("as many ports as senders");
-            self.by_port.insert(self.hasher.hash_one(port), slot);
-            slot
-        });
-        let (packets, queued) = (AgeList::default(), AgeList::default());
-        let share = SenderShare { sender, port, packets, queued };
-        let slot = self.senders.insert(share).expect("two senders a packet");
-        self.by_sender.insert(self.hasher.hash_one(sender), slot);
-        slot
-    }
-
-    fn find_port(&self, port: PortId) -> Option<Slot> {
-        self.by_port.find(self.hasher.hash_one(port), |slot| self.ports[slot].port == port)
-    }
-
-    /// Removes a sender without packets and requests, and a port with the last sender.
-    fn remove_idle(&mut self, sender: Slot) {
-        let SenderShare { sender: address, port, packets, queued } = &self.senders[sender];
-        if packets.len() > 0 || queued.len() > 0 {
-            return;
-        }
-        let (address, port) = (*address, *port);
-        self.by_sender.remove(self.hasher.hash_one(address), sender);
-        self.senders.remove(sender);
-        // A port without packets may still have senders with requests.
-        if self.ranked_ports.length(port) == 0 && self.ports[port].asking.len() == 0 {
-            self.by_port.remove(self.hasher.hash_one(address.ingress), port);
-            self.ports.remove(port);
-        }
-    }
+/// The guarantee of a room with so many packets.
+fn guarantee(all: usize) -> ShareGuarantee {
+    ShareGuarantee { port: all / 16, sender: all / 256 }
 }
 
 #[cfg(test)]
 impl<K, P> WaitingRoom<K, P> {
     /// Capacities of the memory.
-    fn memory(&self) -> [usize; 6] {
-        let links = self.links.all.capacity() + self.links.request.capacity();
-        let slabs = [self.packets.memory(), self.keys.memory(), self.senders.memory()];
-        let [packets, keys, senders] = slabs;
-        [packets, keys, senders, self.ports.memory(), links, self.ranked_senders.memory()]
+    fn memory(&self) -> ([usize; 5], [usize; 7]) {
+        let links = self.packet_links.capacity() + self.key_age_links.capacity();
+        let slabs = [self.packets.memory(), self.keys.memory(), self.by_key.memory()];
+        let [packets, keys, by_key] = slabs;
+        ([packets, keys, by_key, links, self.requests.memory()], self.shares.memory())
     }
 }

@@ -1,6 +1,7 @@
 //! The naive twin of the room: plain lists, searched from end to end.
 
-use super::{REQUEST_INTERVAL_NS, RoomBounds};
+use super::{REQUEST_INTERVAL_NS, RoomBounds, guarantee};
+use crate::fair_shares::model::SharesModel;
 use crate::ids::PortId;
 use crate::packet_sender::PacketSender;
 
@@ -18,13 +19,6 @@ pub(super) struct ModelPacket {
     joined: u64,
 }
 
-/// The length of a share, and the number of the last change of this length.
-struct ModelShare<S> {
-    owner: S,
-    length: usize,
-    since: u64,
-}
-
 /// The request of a key: in a sender's queue, or made.
 enum ModelRequest {
     Queued(PacketSender),
@@ -37,34 +31,12 @@ pub(super) struct RoomModel {
     pub(super) packets: Vec<ModelPacket>,
     /// Keys with packets, the oldest first.
     pub(super) keys: Vec<Key>,
-    ports: Vec<ModelShare<PortId>>,
-    senders: Vec<ModelShare<PacketSender>>,
+    shares: SharesModel,
     changes: u64,
     requests: Vec<(Key, ModelRequest)>,
     /// Senders with queued keys in the order of service, and ports with queued keys, in turn.
     queues: Vec<(PacketSender, Vec<Key>)>,
     turns: Vec<PortId>,
-}
-
-fn change<S: PartialEq>(shares: &mut Vec<ModelShare<S>>, owner: S, by: isize, since: u64) {
-    let at = shares.iter().position(|share| share.owner == owner).unwrap_or_else(|| {
-        shares.push(ModelShare { owner, length: 0, since });
-        shares.len() - 1
-    });
-    let share = &mut shares[at];
-    (share.length, share.since) = (share.length.checked_add_signed(by).unwrap(), since);
-    if share.length == 0 {
-        shares.remove(at);
-    }
-}
-
-fn length_of<S: PartialEq>(shares: &[ModelShare<S>], owner: &S) -> usize {
-    shares.iter().find(|share| share.owner == *owner).map_or(0, |share| share.length)
-}
-
-fn longest<'s, S>(shares: impl Iterator<Item = &'s ModelShare<S>>) -> Option<&'s S> {
-    let order = |share: &&ModelShare<S>| (share.length, std::cmp::Reverse(share.since));
-    shares.max_by_key(order).map(|share| &share.owner)
 }
 
 impl RoomModel {
@@ -83,23 +55,17 @@ impl RoomModel {
             }
             Some(at) => self.move_request(at, sender),
         }
-        self.count(sender, 1);
+        self.shares.join(number, sender);
+        self.changes += 1;
         let joined = self.changes;
         self.packets.push(ModelPacket { number, key, sender, since_ns: now_ns, joined });
         let of_key = self.of_key(key);
         let gives_way = if of_key.len() > bounds.key {
-            let shares = |packet: &ModelPacket| {
-                let of_port = length_of(&self.ports, &packet.sender.ingress);
-                (of_port, length_of(&self.senders, &packet.sender))
-            };
+            let shares = |packet: &ModelPacket| self.shares.lengths(packet.sender);
             let most = of_key.iter().map(shares).max().unwrap();
             of_key.iter().find(|packet| shares(packet) == most).map(|packet| packet.number)
         } else if self.packets.len() > bounds.all {
-            let port = *longest(self.ports.iter()).unwrap();
-            let of_port = self.senders.iter().filter(|share| share.owner.ingress == port);
-            let sender = *longest(of_port).unwrap();
-            let oldest = self.packets.iter().find(|packet| packet.sender == sender);
-            oldest.map(|packet| packet.number)
+            self.shares.eviction_candidate(guarantee(bounds.all))
         } else {
             None
         };
@@ -108,9 +74,9 @@ impl RoomModel {
 
     pub(super) fn remove(&mut self, number: u32) -> u32 {
         let at = self.packets.iter().position(|packet| packet.number == number).unwrap();
-        let ModelPacket { key, sender, .. } = self.packets.remove(at);
+        let ModelPacket { key, .. } = self.packets.remove(at);
         self.leave_key(key);
-        self.count(sender, -1);
+        self.shares.leave(number);
         number
     }
 
@@ -232,11 +198,5 @@ impl RoomModel {
                 self.turns.retain(|port| *port != sender.ingress);
             }
         }
-    }
-
-    fn count(&mut self, sender: PacketSender, by: isize) {
-        self.changes += 1;
-        change(&mut self.senders, sender, by, self.changes);
-        change(&mut self.ports, sender.ingress, by, self.changes);
     }
 }

@@ -3,6 +3,7 @@ use wire::{Address, Vni};
 
 use super::model::RoomModel;
 use super::*;
+use crate::ids::PortId;
 
 const NARROW: RoomBounds = RoomBounds { all: 12, key: 3 };
 const SECOND_NS: u64 = 1_000_000_000;
