@@ -42,6 +42,13 @@ pub(crate) struct ShareGuarantee {
     pub(crate) sender: usize,
 }
 
+/// Maximum members, and the guarantee above this maximum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShareBound {
+    pub(crate) all: usize,
+    pub(crate) guarantee: ShareGuarantee,
+}
+
 /// Lengths of the shares that a member is in, in the order of comparison.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ShareLengths {

@@ -70,7 +70,7 @@ pub(crate) fn take_in<F: Frames>(
         Answer::First | Answer::Known(_) => Taken::Other,
         Answer::Complete => complete(context, netdev, row),
         Answer::Unknown(place) | Answer::Part(place) => {
-            let held = place.hold_or_refuse(*row);
+            let held = place.hold(*row);
             context.counters.ledger(Some(row.ingress)).received += 1;
             match held {
                 Ok(()) => {

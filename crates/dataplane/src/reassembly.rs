@@ -20,9 +20,10 @@ mod whole;
 
 use cpu::aes::Secret;
 use ipsec::MAX_TAIL_BYTES;
-use wire::{Frames, HEADROOM};
+use wire::{BATCH, Frames, HEADROOM};
 
 use crate::counters::Counters;
+use crate::fair_shares::{ShareBound, ShareGuarantee};
 use crate::row::Row;
 #[cfg(doc)]
 use crate::row::State;
@@ -30,35 +31,51 @@ use crate::snapshot::Snapshot;
 pub(crate) use datagram::{Datagram, Way};
 pub(crate) use ranges::Part;
 pub(crate) use table::{Answer, First, Piece};
-use table::{Bounds, Limits, Table};
+use table::{Limits, Table};
 use whole::MAX_PACKET_BYTES;
 pub(crate) use whole::{Source, assemble, length};
 
-/// Time that a datagram is known, and that a fragment waits for others, nanoseconds.
+/// Lifetime of an incomplete datagram and of a waiting fragment, nanoseconds.
 pub const PATIENCE_NS: u64 = 2_000_000_000;
-/// Fragments that wait at most, over all datagrams.
+/// Maximum waiting fragments of a worker, except ESP.
 pub const MAX_WAITING: usize = 1024;
-/// Fragments of one datagram that wait at most.
+/// Maximum waiting fragments of one datagram, except ESP.
 pub const MAX_PER_DATAGRAM: usize = 16;
+/// Maximum waiting fragments of ESP packets, of a worker.
+pub const MAX_ESP_WAITING: usize = 512;
+/// Maximum waiting fragments of one ESP packet.
+pub const MAX_ESP_PER_DATAGRAM: usize = 64;
 
+// A sender without a flood has few datagrams under way. The guarantee of waiting fragments holds a
+// whole datagram, so that a large datagram does not give way to forged small ones.
+//
+// Beside 3,000 fragments a second from forged senders, an honest datagram has 1.3 s until it is the
+// oldest of 4,096, and a waiting fragment 0.3 s until it is the oldest of 1,024.
 const LIMITS: Limits = Limits {
-    datagrams: Bounds { all: 4096, port: 2048, sender: 128 },
-    held: Bounds { all: MAX_WAITING, port: 512, sender: 64 },
+    datagrams: ShareBound { all: 4096, guarantee: ShareGuarantee { port: 256, sender: 8 } },
+    held: ShareBound {
+        all: MAX_WAITING,
+        guarantee: ShareGuarantee { port: 64, sender: MAX_PER_DATAGRAM },
+    },
     held_a_datagram: MAX_PER_DATAGRAM,
     patience_ns: PATIENCE_NS,
 };
 
-/// Fragments of one ESP packet that wait at most, for the last to come.
-pub const MAX_ESP_PER_DATAGRAM: usize = 64;
-/// Fragments of one peer's ESP packets that wait at most.
-pub const MAX_ESP_PER_SENDER: usize = 128;
-
 const ESP_LIMITS: Limits = Limits {
-    datagrams: Bounds { all: 512, port: 256, sender: 64 },
-    held: Bounds { all: 512, port: 256, sender: MAX_ESP_PER_SENDER },
+    datagrams: ShareBound { all: 512, guarantee: ShareGuarantee { port: 32, sender: 8 } },
+    held: ShareBound {
+        all: MAX_ESP_WAITING,
+        guarantee: ShareGuarantee { port: 128, sender: MAX_ESP_PER_DATAGRAM },
+    },
     held_a_datagram: MAX_ESP_PER_DATAGRAM,
     patience_ns: PATIENCE_NS,
 };
+
+/// Fragments of the ESP packets that one batch completes: waiting ones, and the batch.
+const MAX_GATHERED: usize = MAX_ESP_WAITING + BATCH;
+/// Bytes of the memory in which a packet is put together: the largest packet, with headroom, and
+/// with room for a cipher behind it.
+const BUFFER_BYTES: usize = HEADROOM + MAX_PACKET_BYTES + MAX_TAIL_BYTES;
 
 /// The fragments of one worker: the datagrams that it knows, and the rows of those that wait. Owns
 /// the frames of these.
@@ -69,18 +86,22 @@ pub(crate) struct Reassembly {
     /// Fragments of ESP packets all of which have come: of each packet those that waited, then the
     /// last to come, which is [`State::Large`]. Between batches there are none.
     gathered: Vec<Row>,
-    /// Memory in which a packet is put together. It is taken for the first one.
+    /// Memory of [`BUFFER_BYTES`] in which a packet is put together.
     buffer: Vec<u8>,
 }
 
 impl Reassembly {
     /// An empty one. The secret is that of all workers that fragments are handed over between.
     pub(crate) fn new(secret: &Secret) -> Reassembly {
-        let (table, esp) = (Table::new(LIMITS, secret), Table::new(ESP_LIMITS, secret));
-        Reassembly { table, esp, gathered: Vec::new(), buffer: Vec::new() }
+        Reassembly {
+            table: Table::new(LIMITS, secret),
+            esp: Table::new(ESP_LIMITS, secret),
+            gathered: Vec::with_capacity(MAX_GATHERED),
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+        }
     }
 
-    /// Fragments that wait.
+    /// Number of waiting fragments.
     pub(crate) fn waiting(&self) -> usize {
         self.table.waiting() + self.esp.waiting()
     }
@@ -178,11 +199,10 @@ impl Reassembly {
         self.gathered.drain(from..)
     }
 
-    /// Takes the memory in which a packet is put together: room for the largest, with headroom and
-    /// what a cipher may write behind it.
+    /// Takes the memory in which a packet is put together: [`BUFFER_BYTES`].
     pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(HEADROOM + MAX_PACKET_BYTES + MAX_TAIL_BYTES, 0);
+        buffer.resize(BUFFER_BYTES, 0);
         buffer
     }
 

@@ -6,9 +6,7 @@ use policy::SaSetId;
 use wire::{Address, Family, FragmentHeader, Packet, Vni};
 
 use crate::ids::PortId;
-
-/// Bits of an IPv6 address that one sender has for itself: it may speak from any below them.
-const SOURCE_BITS: u32 = 64;
+use crate::packet_sender::PacketSender;
 
 /// The way by which fragments come. Those that came by different ways are never put together:
 /// nobody who sends by one has a say in what comes by another.
@@ -48,15 +46,13 @@ impl Datagram {
         }
     }
 
-    /// The sender, as far as its datagrams are bounded.
-    pub(super) fn sender(&self) -> Sender {
-        let Datagram { way, source, .. } = *self;
-        let prefix = match source.family {
-            Family::V4 => source.value,
-            Family::V6 => source.value >> SOURCE_BITS << SOURCE_BITS,
-        };
-        let Way { ingress, network, .. } = way;
-        Sender { ingress, network, prefix: Address { value: prefix, ..source } }
+    /// The sender, behind a port or in a virtual network.
+    pub(super) fn sender(&self) -> PacketSender {
+        let Way { ingress, network, .. } = self.way;
+        match network {
+            Some(network) => PacketSender::inside(ingress, network, self.source),
+            None => PacketSender::behind(ingress, self.source),
+        }
     }
 
     /// Its fields without the way, as words of a hash.
@@ -68,15 +64,7 @@ impl Datagram {
     }
 }
 
-/// A source address by a port, or in a virtual network; of IPv6 its /64.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Sender {
-    pub(super) ingress: PortId,
-    network: Option<Vni>,
-    prefix: Address,
-}
-
-/// The hash of datagrams and senders, which strangers choose.
+/// The keyed hash of datagrams: strangers choose the fields.
 pub(super) struct Hashes(KeyedHash);
 
 impl Hashes {
@@ -93,14 +81,6 @@ impl Hashes {
 
     pub(super) fn datagram(&self, datagram: &Datagram) -> u64 {
         self.one(datagram.words())
-    }
-
-    pub(super) fn sender(&self, sender: &Sender) -> u64 {
-        let Sender { ingress, network, prefix } = *sender;
-        let value = prefix.value;
-        let network = network.map_or(0, |vni| u64::from(vni.get()) + 1);
-        let place = u64::from(ingress.0) | network << 16;
-        self.one([(value >> 64) as u64, value as u64, place, family(prefix)])
     }
 
     fn one<const WORDS: usize>(&self, words: [u64; WORDS]) -> u64 {

@@ -3,6 +3,7 @@
 use super::datagram::Datagram;
 use super::ranges::{MOST, Part, REMEMBERED_PARTS};
 use super::table::{First, Limits, Piece};
+use crate::fair_shares::model::SharesModel;
 use crate::ids::PortId;
 use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
@@ -22,6 +23,7 @@ pub(super) enum Told {
 }
 
 struct Known {
+    number: u32,
     datagram: Datagram,
     since_ns: u64,
     parts: Vec<Part>,
@@ -34,13 +36,24 @@ struct Known {
 pub(super) struct Model {
     limits: Limits,
     known: Vec<Known>,
+    next_number: u32,
+    datagram_shares: SharesModel,
+    held_shares: SharesModel,
     pub(super) released: Vec<u32>,
     pub(super) dropped: Vec<(u32, DropReason)>,
 }
 
 impl Model {
     pub(super) fn new(limits: Limits) -> Model {
-        Model { limits, known: vec![], released: vec![], dropped: vec![] }
+        Model {
+            limits,
+            known: vec![],
+            next_number: 0,
+            datagram_shares: SharesModel::default(),
+            held_shares: SharesModel::default(),
+            released: vec![],
+            dropped: vec![],
+        }
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -52,15 +65,7 @@ impl Model {
         self.expire(now_ns);
         let is_it = |known: &Known| known.datagram == piece.datagram;
         if !self.known.iter().any(is_it) {
-            self.make_room(&piece.datagram);
-            self.known.push(Known {
-                datagram: piece.datagram,
-                since_ns: now_ns,
-                parts: vec![],
-                first: None,
-                refused: None,
-                waiting: vec![],
-            });
+            self.insert(now_ns, piece.datagram);
         }
         let place = self.known.iter().position(is_it).unwrap();
         if let Some(reason) = self.known[place].refused {
@@ -72,19 +77,17 @@ impl Model {
         }
         let fault = fault(&self.known[place].parts, piece.part);
         if let Some(reason) = fault.or(piece.first.and_then(Result::err)) {
-            self.known[place].refused = Some(reason);
-            let waiting = std::mem::take(&mut self.known[place].waiting);
-            self.dropped.extend(waiting.into_iter().map(|fragment| (fragment, reason)));
+            self.refuse(place, reason);
             return Told::Dropped(reason);
         }
         self.known[place].parts.push(piece.part);
         if let Some(Ok(first)) = piece.first {
             self.known[place].first = Some(first);
         }
-        let known = &mut self.known[place];
+        let known = &self.known[place];
         match (known.first, piece.first) {
             (Some(First::Shows(_)), Some(_)) => {
-                self.released.append(&mut known.waiting);
+                self.release(place);
                 self.forget_complete(place);
                 Told::First
             }
@@ -93,8 +96,8 @@ impl Model {
                 Told::Known(upper_layer)
             }
             (Some(First::Esp), _) if is_complete(&known.parts) => {
-                self.released.append(&mut known.waiting);
-                self.known.remove(place);
+                self.release(place);
+                self.remove(place);
                 Told::Complete
             }
             (Some(First::Esp), _) => self.hold(place, waits_as, Told::Part),
@@ -102,20 +105,65 @@ impl Model {
         }
     }
 
+    fn insert(&mut self, now_ns: u64, datagram: Datagram) {
+        let (number, since_ns) = (self.next_number, now_ns);
+        let (parts, waiting) = (vec![], vec![]);
+        let known =
+            Known { number, datagram, since_ns, parts, first: None, refused: None, waiting };
+        self.next_number += 1;
+        self.known.push(known);
+        self.datagram_shares.join(number, datagram.sender());
+        let bound = self.limits.datagrams;
+        if self.known.len() > bound.all {
+            let number = self.datagram_shares.eviction_candidate(bound.guarantee).unwrap();
+            let gives_way = self.known.iter().position(|known| known.number == number).unwrap();
+            self.drop_waiting(gives_way, DropReason::FragmentLimit);
+            self.remove(gives_way);
+        }
+    }
+
     fn hold(&mut self, place: usize, waits_as: Option<u32>, otherwise: Told) -> Told {
         let Some(fragment) = waits_as else { return otherwise };
-        if self.has_room_to_wait(place) {
-            self.known[place].waiting.push(fragment);
-            return Told::Held;
+        if self.known[place].waiting.len() >= self.limits.held_a_datagram {
+            self.refuse(place, DropReason::FragmentLimit);
+            return Told::Dropped(DropReason::FragmentLimit);
         }
-        let reason = DropReason::FragmentLimit;
-        if otherwise == Told::Part {
-            // Without this one it never becomes whole.
-            let waiting = std::mem::take(&mut self.known[place].waiting);
-            self.dropped.extend(waiting.into_iter().map(|fragment| (fragment, reason)));
-            self.known[place].refused = Some(reason);
+        self.known[place].waiting.push(fragment);
+        self.held_shares.join(fragment, self.known[place].datagram.sender());
+        let bound = self.limits.held;
+        if self.waiting() > bound.all {
+            let fragment = self.held_shares.eviction_candidate(bound.guarantee).unwrap();
+            let has_it = |known: &Known| known.waiting.contains(&fragment);
+            let gives_way = self.known.iter().position(has_it).unwrap();
+            self.refuse(gives_way, DropReason::FragmentLimit);
         }
-        Told::Dropped(reason)
+        Told::Held
+    }
+
+    fn refuse(&mut self, place: usize, reason: DropReason) {
+        self.known[place].refused = Some(reason);
+        self.drop_waiting(place, reason);
+    }
+
+    fn release(&mut self, place: usize) {
+        let waiting = self.take_waiting(place);
+        self.released.extend(waiting);
+    }
+
+    fn drop_waiting(&mut self, place: usize, reason: DropReason) {
+        let waiting = self.take_waiting(place);
+        self.dropped.extend(waiting.into_iter().map(|fragment| (fragment, reason)));
+    }
+
+    fn take_waiting(&mut self, place: usize) -> Vec<u32> {
+        let waiting = std::mem::take(&mut self.known[place].waiting);
+        waiting.iter().for_each(|fragment| self.held_shares.leave(*fragment));
+        waiting
+    }
+
+    fn remove(&mut self, place: usize) {
+        let known = self.known.remove(place);
+        self.datagram_shares.leave(known.number);
     }
 
     pub(super) fn expire(&mut self, now_ns: u64) {
@@ -128,50 +176,16 @@ impl Model {
     }
 
     fn forget(&mut self, reason: DropReason, is_gone: impl Fn(&Known) -> bool) {
-        for known in std::mem::take(&mut self.known) {
-            if is_gone(&known) {
-                self.dropped.extend(known.waiting.into_iter().map(|fragment| (fragment, reason)));
-            } else {
-                self.known.push(known);
-            }
+        while let Some(place) = self.known.iter().position(&is_gone) {
+            self.drop_waiting(place, reason);
+            self.remove(place);
         }
     }
 
     fn forget_complete(&mut self, place: usize) {
         if is_complete(&self.known[place].parts) {
-            self.known.remove(place);
+            self.remove(place);
         }
-    }
-
-    /// The oldest of the sender, then of the port, then of all gives way.
-    fn make_room(&mut self, datagram: &Datagram) {
-        let of_sender = |known: &Known| known.datagram.sender() == datagram.sender();
-        let of_port = |known: &Known| known.datagram.way.ingress == datagram.way.ingress;
-        let bounds = self.limits.datagrams;
-        self.keep_below(bounds.sender, of_sender);
-        self.keep_below(bounds.port, of_port);
-        self.keep_below(bounds.all, |_| true);
-    }
-
-    fn keep_below(&mut self, bound: usize, counts: impl Fn(&Known) -> bool) {
-        if self.known.iter().filter(|known| counts(known)).count() >= bound {
-            let oldest = self.known.iter().position(counts).unwrap();
-            let waiting = self.known.remove(oldest).waiting;
-            let reason = DropReason::FragmentLimit;
-            self.dropped.extend(waiting.into_iter().map(|fragment| (fragment, reason)));
-        }
-    }
-
-    fn has_room_to_wait(&self, place: usize) -> bool {
-        let Known { datagram, waiting, .. } = &self.known[place];
-        let waits = |counts: &dyn Fn(&Known) -> bool| -> usize {
-            self.known.iter().filter(|known| counts(known)).map(|known| known.waiting.len()).sum()
-        };
-        let Limits { held, held_a_datagram, .. } = self.limits;
-        waiting.len() < held_a_datagram
-            && waits(&|known| known.datagram.sender() == datagram.sender()) < held.sender
-            && waits(&|known| known.datagram.way.ingress == datagram.way.ingress) < held.port
-            && waits(&|_| true) < held.all
     }
 }
 

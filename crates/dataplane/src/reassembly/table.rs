@@ -1,15 +1,19 @@
-//! The datagrams of which fragments have come lately: virtual reassembly (RFC 4301 §7 approach 3),
-//! and what has come of datagrams that are put together.
+//! Recent fragmented datagrams: virtual reassembly (RFC 4301 §7 approach 3), and the state of
+//! datagrams to be put together.
 //!
-//! A datagram is known from its first fragment to come, whichever it is, until all of it has come
-//! or its time is over. No data is kept: of what has come only where it lay, of a first fragment
-//! its upper layer. Fragments that wait are the caller's, by any handle: they wait for their first,
-//! and where that is ESP for all the others.
+//! An entry begins with the earliest fragment of a datagram, and ends with the last missing
+//! fragment or after the patience. The table keeps no data: only the ranges of the fragments, and
+//! the upper layer of the first one. Waiting fragments are handles of the caller. A fragment waits
+//! for the first one of the datagram; if the datagram is ESP, for all others.
 //!
-//! **Bounds.** Of datagrams, and of fragments that wait: in all, a port and a sender. Where a
-//! datagram comes that one of these bounds has no room for, the oldest within that bound gives way:
-//! a sender's flood drives out the sender's own, a port's those of the port. A fragment that has no
-//! room to wait is dropped.
+//! **Bounds.** The table bounds datagrams and waiting fragments, and admits all of them. Above a
+//! bound one datagram gives way, by the rule of [`FairShares`]:
+//!
+//! * datagrams: the datagram of the rule leaves the table;
+//! * waiting fragments: the datagram of the fragment of the rule becomes invalid. Without this
+//!   fragment no receiver completes the datagram.
+//!
+//! A datagram with too many waiting fragments becomes invalid, too.
 //!
 //! An invalid datagram stays in the table until it expires, so no more fragments of it pass. An
 //! exact duplicate (same place, length and more-bit) makes no datagram invalid: networks duplicate
@@ -18,31 +22,23 @@
 
 use cpu::aes::Secret;
 
-use super::datagram::{Datagram, Hashes, Sender};
+use super::datagram::{Datagram, Hashes};
 use super::ranges::{Fault, Part, Ranges};
+use crate::fair_shares::{FairShares, ShareBound};
 use crate::ids::PortId;
-use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
+use crate::slots::{AgeList, Index, Link, Slab, Slot};
 use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
-
-/// Bounds of a number: in all, of a port, of a sender.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
-    pub(crate) all: usize,
-    pub(crate) port: usize,
-    pub(crate) sender: usize,
-}
 
 /// Limits of a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Datagrams that are known.
-    pub(crate) datagrams: Bounds,
-    /// Fragments that wait.
-    pub(crate) held: Bounds,
-    /// Fragments of one datagram that wait.
+    pub(crate) datagrams: ShareBound,
+    /// Waiting fragments.
+    pub(crate) held: ShareBound,
+    /// Waiting fragments of one datagram.
     pub(crate) held_a_datagram: usize,
-    /// Time that a datagram is known, nanoseconds.
+    /// Lifetime of an incomplete datagram, nanoseconds.
     pub(crate) patience_ns: u64,
 }
 
@@ -99,25 +95,13 @@ pub(crate) struct WaitingPlace<'t, H> {
 }
 
 impl<H: Copy> WaitingPlace<'_, H> {
-    /// Adds the fragment to the waiting fragments of its datagram.
+    /// Adds the fragment to the waiting fragments of its datagram. Above a bound a datagram becomes
+    /// invalid, perhaps this one: [`Table::dropped`] returns its fragments.
     ///
     /// # Errors
-    /// No room is left: drop the fragment.
+    /// Too many fragments of the datagram wait: drop the fragment.
     pub(crate) fn hold(self, fragment: H) -> Result<(), DropReason> {
         self.table.hold(self.datagram, fragment)
-    }
-
-    /// Adds the fragment to the waiting fragments of its datagram. Without room the datagram
-    /// becomes invalid: a part of it is lost.
-    ///
-    /// # Errors
-    /// No room is left: drop the fragment. [`Table::dropped`] returns the others.
-    pub(crate) fn hold_or_refuse(self, fragment: H) -> Result<(), DropReason> {
-        let held = self.table.hold(self.datagram, fragment);
-        if let Err(reason) = held {
-            self.table.refuse(self.datagram, None, reason);
-        }
-        held
     }
 
     /// Gives the place up: the caller forwards or drops the fragment.
@@ -146,75 +130,47 @@ struct Entry {
     until_ns: u64,
     knowledge: Knowledge,
     ranges: Ranges,
-    /// Slot of its sender.
-    sender: Slot,
-    /// Fragments that wait, oldest first, and how many.
-    waiting: (Slot, Slot),
-    waits: usize,
+    /// Waiting fragments, in the order of arrival.
+    waiting: AgeList,
 }
 
-/// The use that a sender, a port, or all make of the table.
-#[derive(Clone, Copy, Default, Debug)]
-struct Share {
-    datagrams: AgeList,
-    held: usize,
-}
-
-/// A sender of datagrams that are known.
+/// A waiting fragment.
 #[derive(Clone, Copy, Debug)]
-struct SenderEntry {
-    sender: Sender,
-    share: Share,
-}
-
-/// A fragment that waits, and the next of its datagram.
-#[derive(Clone, Copy, Debug)]
-struct Held<H> {
+struct HeldFragment<H> {
     fragment: H,
-    next: Slot,
+    /// Slot of the datagram.
+    datagram: Slot,
 }
 
-/// Links of the entries: one entry a slot.
-#[derive(Default, Debug)]
-struct Links {
-    all: Vec<Link>,
-    port: Vec<Link>,
-    sender: Vec<Link>,
-}
-
-/// The datagrams of one worker. `H` is the caller's handle of a fragment that waits.
+/// The datagrams of one worker. `H` is the caller's handle of a waiting fragment.
 pub(crate) struct Table<H> {
     limits: Limits,
     hashes: Hashes,
     entries: Slab<Entry>,
     by_datagram: Index,
-    links: Links,
-    all: Share,
-    /// One entry a port.
-    ports: Vec<Share>,
-    senders: Slab<SenderEntry>,
-    by_sender: Index,
-    held: Slab<Held<H>>,
+    datagram_shares: FairShares,
+    held: Slab<HeldFragment<H>>,
+    /// Links of [`Entry::waiting`].
+    held_links: Vec<Link>,
+    held_shares: FairShares,
     released: Vec<H>,
     dropped: Vec<(H, DropReason)>,
 }
 
 impl<H: Copy> Table<H> {
-    /// An empty table.
+    /// Takes the memory of an empty table.
     pub(crate) fn new(limits: Limits, secret: &Secret) -> Table<H> {
-        let (datagrams, held) = (limits.datagrams.all, limits.held.all);
-        let links = || Vec::with_capacity(datagrams);
+        // Admission precedes eviction.
+        let (datagrams, held) = (limits.datagrams.all + 1, limits.held.all + 1);
         Table {
             limits,
             hashes: Hashes::new(secret),
             entries: Slab::new(datagrams),
             by_datagram: Index::new(datagrams),
-            links: Links { all: links(), port: links(), sender: links() },
-            all: Share::default(),
-            ports: Vec::new(),
-            senders: Slab::new(datagrams),
-            by_sender: Index::new(datagrams),
+            datagram_shares: FairShares::new(datagrams, 0),
             held: Slab::new(held),
+            held_links: vec![Link::NONE; held],
+            held_shares: FairShares::new(held, 0),
             released: Vec::with_capacity(limits.held_a_datagram),
             dropped: Vec::with_capacity(held),
         }
@@ -225,14 +181,18 @@ impl<H: Copy> Table<H> {
         self.hashes.owner(datagram, workers)
     }
 
-    /// Fragments that wait.
+    /// Number of waiting fragments.
     pub(crate) fn waiting(&self) -> usize {
-        self.all.held
+        self.held_shares.len()
     }
 
-    /// Returns whether a datagram's time is over.
+    /// True if the patience of a datagram is over.
     pub(crate) fn is_due(&self, now_ns: u64) -> bool {
-        self.all.datagrams.oldest().is_some_and(|slot| self.entries[slot].until_ns <= now_ns)
+        self.oldest_due(now_ns).is_some()
+    }
+
+    fn oldest_due(&self, now_ns: u64) -> Option<Slot> {
+        self.datagram_shares.oldest().filter(|slot| self.entries[*slot].until_ns <= now_ns)
     }
 
     /// Fragments that waited and go on now, in the order in which they came; empties the list.
@@ -248,48 +208,51 @@ impl<H: Copy> Table<H> {
     /// Takes a fragment in.
     pub(crate) fn take_in(&mut self, now_ns: u64, piece: &Piece) -> Answer<'_, H> {
         self.expire(now_ns);
-        let hash = self.hashes.datagram(&piece.datagram);
-        let entries = &self.entries;
-        let known = self.by_datagram.find(hash, |slot| entries[slot].datagram == piece.datagram);
-        let slot = known.unwrap_or_else(|| self.insert(now_ns, &piece.datagram, hash));
-        let entry = &mut self.entries[slot];
-        if let Knowledge::Refused { reason, may_be_esp } = entry.knowledge {
+        let slot = self.find_or_insert(now_ns, &piece.datagram);
+        if let Knowledge::Refused { reason, may_be_esp } = self.entries[slot].knowledge {
             return Answer::Refused { reason, may_be_esp };
         }
-        let taken = match entry.ranges.add(piece.part) {
+        let taken = match self.entries[slot].ranges.add(piece.part) {
             Ok(()) => Ok(()),
             Err(Fault::Duplicate) => return Answer::Duplicate,
             Err(Fault::Overlap) => Err(DropReason::FragmentOverlap),
             Err(Fault::TooMany) => Err(DropReason::FragmentLimit),
         };
-        let first = taken.and_then(|()| piece.first.transpose());
-        let is_complete = entry.ranges.is_complete();
-        match (first, entry.knowledge) {
-            (Err(reason), _) => {
+        match taken.and_then(|()| piece.first.transpose()) {
+            Ok(first) => self.answer(slot, first),
+            Err(reason) => {
                 let may_be_esp = self.refuse(slot, piece.first, reason);
                 Answer::Refused { reason, may_be_esp }
             }
-            (Ok(Some(First::Shows(upper_layer))), _) => {
+        }
+    }
+
+    /// The answer about a valid fragment, by the content of a first one.
+    fn answer(&mut self, slot: Slot, first: Option<First>) -> Answer<'_, H> {
+        let entry = &mut self.entries[slot];
+        let is_complete = entry.ranges.is_complete();
+        match (first, entry.knowledge) {
+            (Some(First::Shows(upper_layer)), _) => {
                 entry.knowledge = Knowledge::First(upper_layer);
                 self.release(slot);
                 self.remove_complete(slot);
                 Answer::First
             }
-            (Ok(None), Knowledge::First(upper_layer)) => {
+            (None, Knowledge::First(upper_layer)) => {
                 self.remove_complete(slot);
                 Answer::Known(upper_layer)
             }
-            (Ok(Some(First::Esp)), _) | (Ok(None), Knowledge::Esp) if is_complete => {
+            (Some(First::Esp), _) | (None, Knowledge::Esp) if is_complete => {
                 self.release(slot);
                 self.remove(slot);
                 Answer::Complete
             }
-            (Ok(Some(First::Esp)), _) | (Ok(None), Knowledge::Esp) => {
+            (Some(First::Esp), _) | (None, Knowledge::Esp) => {
                 entry.knowledge = Knowledge::Esp;
                 Answer::Part(WaitingPlace { table: self, datagram: slot })
             }
             // The datagram stays until it expires, even a complete one: this fragment may wait.
-            (Ok(None), Knowledge::NoFirst | Knowledge::Refused { .. }) => {
+            (None, Knowledge::NoFirst | Knowledge::Refused { .. }) => {
                 Answer::Unknown(WaitingPlace { table: self, datagram: slot })
             }
         }
@@ -298,54 +261,48 @@ impl<H: Copy> Table<H> {
     /// Adds a fragment to the waiting fragments of a datagram.
     ///
     /// # Errors
-    /// No room is left: drop the fragment.
+    /// Too many fragments of the datagram wait: drop the fragment.
     fn hold(&mut self, datagram: Slot, fragment: H) -> Result<(), DropReason> {
-        let Limits { held, held_a_datagram, .. } = self.limits;
-        let entry = &mut self.entries[datagram];
-        let port = &mut self.ports[usize::from(entry.datagram.way.ingress.0)];
-        let sender = &mut self.senders[entry.sender].share;
-        let is_full = entry.waits >= held_a_datagram
-            || sender.held >= held.sender
-            || port.held >= held.port
-            || self.all.held >= held.all;
-        let slot = (!is_full).then(|| self.held.insert(Held { fragment, next: NONE })).flatten();
-        let slot = slot.ok_or(DropReason::FragmentLimit)?;
-        match entry.waiting.1 {
-            NONE => entry.waiting = (slot, slot),
-            newest => {
-                self.held[newest].next = slot;
-                entry.waiting.1 = slot;
-            }
+        let Limits { held: bound, held_a_datagram, .. } = self.limits;
+        if self.entries[datagram].waiting.len() >= held_a_datagram {
+            self.refuse(datagram, None, DropReason::FragmentLimit);
+            return Err(DropReason::FragmentLimit);
         }
-        entry.waits += 1;
-        sender.held += 1;
-        port.held += 1;
-        self.all.held += 1;
+        let held = self.held.insert(HeldFragment { fragment, datagram });
+        let held = held.expect("memory for one more than the bound");
+        let entry = &mut self.entries[datagram];
+        entry.waiting.push(&mut self.held_links, held);
+        self.held_shares.join(held, entry.datagram.sender());
+        if self.held_shares.len() > bound.all
+            && let Some(gives_way) = self.held_shares.eviction_candidate(bound.guarantee)
+        {
+            self.refuse(self.held[gives_way].datagram, None, DropReason::FragmentLimit);
+        }
         Ok(())
     }
 
-    /// Forgets the datagrams whose time is over.
+    /// Removes datagrams after their patience.
     pub(crate) fn expire(&mut self, now_ns: u64) {
-        while self.is_due(now_ns) {
-            self.drop_oldest(self.all, DropReason::FragmentTimeout);
+        while let Some(slot) = self.oldest_due(now_ns) {
+            self.drop_datagram(slot, DropReason::FragmentTimeout);
         }
     }
 
-    /// Forgets the datagrams that came by some ports.
+    /// Removes the datagrams of some ingress ports.
     pub(crate) fn forget_ports(&mut self, is_gone: impl Fn(PortId) -> bool) {
-        for port in 0..self.ports.len() {
-            if is_gone(PortId(port as u16)) {
-                while self.drop_oldest(self.ports[port], DropReason::FragmentTimeout) {}
+        let mut next = self.datagram_shares.oldest();
+        while let Some(slot) = next {
+            next = self.datagram_shares.after(slot);
+            if is_gone(self.entries[slot].datagram.way.ingress) {
+                self.drop_datagram(slot, DropReason::FragmentTimeout);
             }
         }
     }
 
-    /// Drops the oldest datagram of a share, and says whether there was one.
-    fn drop_oldest(&mut self, share: Share, reason: DropReason) -> bool {
-        let Some(slot) = share.datagrams.oldest() else { return false };
+    /// Removes a datagram, and drops the waiting fragments.
+    fn drop_datagram(&mut self, slot: Slot, reason: DropReason) {
         self.drop_waiting(slot, reason);
         self.remove(slot);
-        true
     }
 
     /// Makes a datagram invalid because of a fragment. Returns [`Answer::Refused::may_be_esp`].
@@ -376,61 +333,42 @@ impl<H: Copy> Table<H> {
         }
     }
 
-    /// Takes out the oldest fragment of a datagram that waits.
+    /// Takes out the oldest waiting fragment of a datagram.
     fn pop_waiting(&mut self, slot: Slot) -> Option<H> {
-        let entry = &mut self.entries[slot];
-        let oldest = entry.waiting.0;
-        if oldest == NONE {
-            return None;
-        }
-        let Held { fragment, next } = self.held[oldest];
-        entry.waiting = (next, if next == NONE { NONE } else { entry.waiting.1 });
-        entry.waits -= 1;
-        self.senders[entry.sender].share.held -= 1;
-        self.ports[usize::from(entry.datagram.way.ingress.0)].held -= 1;
-        self.all.held -= 1;
+        let waiting = &mut self.entries[slot].waiting;
+        let oldest = waiting.oldest()?;
+        waiting.remove(&mut self.held_links, oldest);
+        self.held_shares.leave(oldest);
         self.held.remove(oldest);
-        Some(fragment)
+        Some(self.held[oldest].fragment)
     }
 
-    /// Adds a datagram; where there is no room for it the oldest gives way.
+    fn find_or_insert(&mut self, now_ns: u64, datagram: &Datagram) -> Slot {
+        let hash = self.hashes.datagram(datagram);
+        let entries = &self.entries;
+        let known = self.by_datagram.find(hash, |slot| entries[slot].datagram == *datagram);
+        known.unwrap_or_else(|| self.insert(now_ns, datagram, hash))
+    }
+
+    /// Adds a datagram. Above the bound another one gives way.
     fn insert(&mut self, now_ns: u64, datagram: &Datagram, hash: u64) -> Slot {
-        let sender = datagram.sender();
-        let port = usize::from(datagram.way.ingress.0);
-        if self.ports.len() <= port {
-            self.ports.resize(port + 1, Share::default());
-        }
-        let Bounds { all, port: of_port, sender: of_sender } = self.limits.datagrams;
-        let known = self.find_sender(&sender).map(|slot| self.senders[slot].share);
-        if let Some(share) = known.filter(|share| share.datagrams.len() >= of_sender) {
-            self.drop_oldest(share, DropReason::FragmentLimit);
-        }
-        if self.ports[port].datagrams.len() >= of_port {
-            self.drop_oldest(self.ports[port], DropReason::FragmentLimit);
-        }
-        if self.all.datagrams.len() >= all {
-            self.drop_oldest(self.all, DropReason::FragmentLimit);
-        }
-        // Only now: a sender whose last datagram gave way has no slot any more.
-        let sender = self.find_sender(&sender).unwrap_or_else(|| self.insert_sender(sender));
         let entry = Entry {
             datagram: *datagram,
             until_ns: now_ns.saturating_add(self.limits.patience_ns),
             knowledge: Knowledge::NoFirst,
             ranges: Ranges::default(),
-            sender,
-            waiting: (NONE, NONE),
-            waits: 0,
+            waiting: AgeList::default(),
         };
-        let slot = self.entries.insert(entry).expect("the bounds left room");
+        let slot = self.entries.insert(entry).expect("memory for one more than the bound");
         self.by_datagram.insert(hash, slot);
-        let Links { all, port: by_port, sender: by_sender } = &mut self.links;
-        for links in [&mut *all, by_port, by_sender] {
-            links.resize(links.len().max(usize::from(slot) + 1), Link::NONE);
+        self.datagram_shares.join(slot, datagram.sender());
+        let bound = self.limits.datagrams;
+        if self.datagram_shares.len() > bound.all
+            && let Some(gives_way) = self.datagram_shares.eviction_candidate(bound.guarantee)
+        {
+            // Not the new one: it is the youngest of several.
+            self.drop_datagram(gives_way, DropReason::FragmentLimit);
         }
-        self.all.datagrams.push(all, slot);
-        self.ports[port].datagrams.push(by_port, slot);
-        self.senders[sender].share.datagrams.push(by_sender, slot);
         slot
     }
 
@@ -441,32 +379,32 @@ impl<H: Copy> Table<H> {
         }
     }
 
-    /// Removes a datagram without waiting fragments, and with the last of a sender the sender.
+    /// Removes a datagram without waiting fragments.
     fn remove(&mut self, slot: Slot) {
-        let Entry { datagram, sender, waits, .. } = self.entries[slot];
-        debug_assert_eq!(waits, 0, "no list has the fragments that wait");
-        self.by_datagram.remove(self.hashes.datagram(&datagram), slot);
-        self.all.datagrams.remove(&mut self.links.all, slot);
-        let port = &mut self.ports[usize::from(datagram.way.ingress.0)];
-        port.datagrams.remove(&mut self.links.port, slot);
-        let of_sender = &mut self.senders[sender].share.datagrams;
-        of_sender.remove(&mut self.links.sender, slot);
-        if of_sender.len() == 0 {
-            self.by_sender.remove(self.hashes.sender(&datagram.sender()), sender);
-            self.senders.remove(sender);
-        }
+        let Entry { datagram, waiting, .. } = &self.entries[slot];
+        debug_assert_eq!(waiting.len(), 0, "no list has the waiting fragments");
+        self.by_datagram.remove(self.hashes.datagram(datagram), slot);
+        self.datagram_shares.leave(slot);
         self.entries.remove(slot);
     }
+}
 
-    fn find_sender(&self, sender: &Sender) -> Option<Slot> {
-        let senders = &self.senders;
-        self.by_sender.find(self.hashes.sender(sender), |slot| senders[slot].sender == *sender)
-    }
-
-    fn insert_sender(&mut self, sender: Sender) -> Slot {
-        let entry = SenderEntry { sender, share: Share::default() };
-        let slot = self.senders.insert(entry).expect("as many as datagrams");
-        self.by_sender.insert(self.hashes.sender(&sender), slot);
-        slot
+#[cfg(test)]
+impl<H> Table<H> {
+    /// Capacities of the memory.
+    pub(super) fn memory(&self) -> [usize; 20] {
+        let mut all = [0; 20];
+        let (datagrams, held) = (self.datagram_shares.memory(), self.held_shares.memory());
+        all[..7].copy_from_slice(&datagrams);
+        all[7..14].copy_from_slice(&held);
+        all[14..].copy_from_slice(&[
+            self.entries.memory(),
+            self.by_datagram.memory(),
+            self.held.memory(),
+            self.held_links.capacity(),
+            self.released.capacity(),
+            self.dropped.capacity(),
+        ]);
+        all
     }
 }

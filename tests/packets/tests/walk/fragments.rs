@@ -1,7 +1,7 @@
 //! Virtual reassembly: a later fragment is judged by the ports of its datagram's first one.
 
 use dataplane::Verdict::{self, Drop, Forward, Hold, Protect};
-use dataplane::reassembly::{MAX_PER_DATAGRAM, PATIENCE_NS};
+use dataplane::reassembly::{MAX_PER_DATAGRAM, MAX_WAITING, PATIENCE_NS};
 use dataplane::{DropReason, HoldKind, PortInfo};
 use packets::lab::{BERLIN, HOST, Hub, LAN, Laboratory, WAN};
 use packets::table::{forwarded, run};
@@ -222,8 +222,6 @@ fn an_overlap_drops_what_waits_too() {
         for offset in 4..4 + MAX_PER_DATAGRAM as u16 {
             assert_eq!(lab.send(LAN, &middle(family, 1, offset)).verdicts, [WAITS]);
         }
-        let limit = Drop(DropReason::FragmentLimit);
-        assert_eq!(lab.send(LAN, &middle(family, 1, 99)).verdicts, [limit], "one too many");
         let duplicate = Drop(DropReason::FragmentDuplicate);
         assert_eq!(lab.send(LAN, &middle(family, 1, 5)).verdicts, [duplicate]);
         let overlap = Drop(DropReason::FragmentOverlap);
@@ -234,12 +232,28 @@ fn an_overlap_drops_what_waits_too() {
     }
 }
 
+#[test]
+fn a_fragment_above_the_bound_of_a_datagram_drops_the_datagram() {
+    for family in FAMILIES {
+        let mut lab = Hub::default().laboratory();
+        for offset in 4..4 + MAX_PER_DATAGRAM as u16 {
+            assert_eq!(lab.send(LAN, &middle(family, 1, offset)).verdicts, [WAITS]);
+        }
+        let limit = Drop(DropReason::FragmentLimit);
+        assert_eq!(lab.send(LAN, &middle(family, 1, 99)).verdicts, [limit]);
+        let dropped = lab.counters().dropped(DropReason::FragmentLimit);
+        assert_eq!((lab.waiting(), dropped), (0, MAX_PER_DATAGRAM as u64 + 1));
+        assert_eq!(lab.send(LAN, &first(family, 1, 443)).verdicts, [limit]);
+        assert_eq!(lab.counters().total().imbalance(), 0);
+    }
+}
+
 /// Whatever one source sends, fragments of others meet.
 #[test]
 fn a_flood_from_one_source_keeps_no_others_out() {
     // FRAG
     for family in FAMILIES {
-        let mut lab = Hub::default().laboratory();
+        let mut lab = Hub { frames: 2048, ..Hub::default() }.laboratory();
         // From network 1 in its own name, for a datagram each.
         let flood = |number: u32| {
             let from = PacketBuilder::new(packets::lab::host(family, 11), {
@@ -256,6 +270,8 @@ fn a_flood_from_one_source_keeps_no_others_out() {
             let outcome = lab.send(LAN, &first(family, round, 443));
             assert_eq!(outcome.verdicts, [TO_BERLIN, TO_BERLIN], "round {round}");
         }
+        // The last fragment of another sender had one place.
+        assert_eq!(lab.waiting(), MAX_WAITING - 1);
         assert!(lab.counters().dropped(DropReason::FragmentLimit) > 1000);
     }
 }
