@@ -384,6 +384,24 @@ fn esp_packets_complete_beside_floods_of_endless_fragments() {
     }
 }
 
+/// Every tenth datagram lost its first fragment: these entries make the sender's share long.
+#[test]
+fn datagrams_of_a_busy_sender_with_losses_complete_beside_forged_senders() {
+    let mut table = table();
+    for number in 0..15_000 {
+        let now_ns = u64::from(number) * FLOOD_INTERVAL_NS;
+        let honest = datagram(0, 7, number);
+        assert_eq!(ask(&mut table, now_ns, &last(honest, 0), Some(number)), Told::Held);
+        let flood = later(datagram(0, 100 + number, number), 0);
+        ask(&mut table, now_ns, &flood, Some(u32::MAX));
+        if number % 10 > 0 {
+            assert_eq!(ask(&mut table, now_ns, &first(honest), None), Told::First);
+            assert_eq!(table.released().collect::<Vec<_>>(), [number]);
+        }
+        table.dropped();
+    }
+}
+
 #[test]
 fn datagrams_complete_beside_a_flood_of_duplicates() {
     let duplicates: [&dyn Fn(u32) -> Piece; 3] = [

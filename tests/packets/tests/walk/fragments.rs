@@ -272,6 +272,8 @@ fn a_flood_from_one_source_keeps_no_others_out() {
         }
         // The last fragment of another sender had one place.
         assert_eq!(lab.waiting(), MAX_WAITING - 1);
+        let total = lab.counters().total();
+        assert_eq!((total.held, total.imbalance()), (MAX_WAITING as u64 - 1, 0));
         assert!(lab.counters().dropped(DropReason::FragmentLimit) > 1000);
     }
 }
