@@ -1,36 +1,51 @@
 //! Rate limits of a worker's ICMP errors (RFC 1812 §4.3.2.8, RFC 4443 §2.4 f).
 //!
-//! A message takes a token from each of four buckets, or is not made and takes none:
+//! A message takes a token from each of three buckets, or is not made and takes none:
 //!
-//! | bucket | rate | burst |
-//! |---|---|---|
-//! | of the worker | 1000/s | 64 |
-//! | of the kind: "too big", or any other | 500/s | 64 |
-//! | of the ingress port or virtual network, and the kind | 250/s | 48 |
-//! | of the sender of the quoted packet, and the kind | 100/s | 32 |
+//! | bucket | rate | burst | reserved |
+//! |---|---|---|---|
+//! | of the kind: "too big", or any other | 750/s | 128 | 64 for quiet origins |
+//! | of the origin and the kind | 250/s | 48 | 16 for quiet senders |
+//! | of the sender of the quoted packet, and the kind | 100/s | 32 | |
 //!
-//! So no sender, port or kind takes all tokens: path MTU discovery works beside any number of
-//! packets with TTL 1. A keyed hash selects the buckets of ports and senders, so strangers cannot
-//! aim at a bucket.
+//! An origin is an ingress port, or a virtual network behind a port.
+//!
+//! **Quiet.** A sender is quiet while its packets ask for at most [`QUIET_RATE`] messages of a
+//! kind, an origin while its quiet senders together do. Refused messages count. A sender or an
+//! origin above the rate therefore stays loud until it asks for less, and takes no reserved token.
+//! So loud origins leave tokens for quiet origins, and loud senders of an origin for its quiet
+//! senders. Both kinds together bound a worker: 1500 messages a second.
+//!
+//! Path MTU discovery works beside any number of packets with TTL 1, because "too big" is a kind.
+//!
+//! **Places.** A kind has places for [`ORIGINS`] origins, and each origin for [`SENDERS`] senders.
+//! A new name takes the place of the name that asked for least, with the state of that place. Loud
+//! origins and senders therefore keep their places. A keyed hash names senders, so strangers cannot
+//! aim at a place.
 
 use cpu::aes::{KeyedHash, Secret};
 
 use crate::limiter::{TokenBucket, TokenRate};
 use crate::packet_sender::PacketSender;
 
-/// Messages of a worker.
-pub(crate) const ICMP_RATE: TokenRate = TokenRate::per_second(1000, 64);
 /// Messages of a kind.
-const KIND_RATE: TokenRate = TokenRate::per_second(500, 64);
+const KIND_RATE: TokenRate = TokenRate::per_second(750, 128);
+/// Tokens of a kind that only quiet origins take.
+const KIND_RESERVE: u64 = 64;
 /// Messages of a kind about packets from a port or a virtual network.
 const ORIGIN_RATE: TokenRate = TokenRate::per_second(250, 48);
+/// Tokens of an origin that only quiet senders take.
+const ORIGIN_RESERVE: u64 = 16;
 /// Messages of a kind to a sender.
 const SENDER_RATE: TokenRate = TokenRate::per_second(100, 32);
+/// Messages of a kind that a quiet sender, or the quiet senders of a quiet origin, ask for. The
+/// burst is small: origins that become loud at the same time take few reserved tokens.
+const QUIET_RATE: TokenRate = TokenRate::per_second(20, 2);
 
-/// Buckets of ports and virtual networks, for each kind; a power of two.
-const ORIGIN_BUCKETS: usize = 256;
-/// Buckets of senders, for each kind; a power of two.
-const SENDER_BUCKETS: usize = 1024;
+/// Places of ports and virtual networks, for each kind.
+const ORIGINS: usize = 128;
+/// Places of senders, for each origin and kind.
+const SENDERS: usize = 64;
 
 /// Kind of an ICMP error, as far as rates are limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,19 +56,60 @@ pub(crate) enum IcmpKind {
     Other,
 }
 
+/// Messages of a sender or of an origin.
+#[derive(Clone, Copy, Default)]
+struct Messages {
+    /// Messages that were made.
+    made: TokenBucket,
+    /// Messages that were asked for, refused ones among them.
+    asked: TokenBucket,
+}
+
+/// Messages by name, in places that new names take over.
+struct MessageTable<Name, const PLACES: usize> {
+    names: [Name; PLACES],
+    messages: [Messages; PLACES],
+}
+
+impl<Name: Copy + PartialEq, const PLACES: usize> MessageTable<Name, PLACES> {
+    /// A table whose places all have a name.
+    fn new(name: Name) -> Self {
+        MessageTable { names: [name; PLACES], messages: [Messages::default(); PLACES] }
+    }
+
+    /// Returns the place of a name: its own place, or else the place that asked for least.
+    fn place_of(&mut self, name: Name) -> usize {
+        if let Some(place) = self.names.iter().position(|other| *other == name) {
+            return place;
+        }
+        let asked = self.messages.iter().map(|messages| messages.asked).enumerate();
+        let (place, _) = asked.min_by_key(|(_, asked)| *asked).expect("a table has places");
+        self.names[place] = name;
+        place
+    }
+
+    /// Returns the messages of a name.
+    fn of(&mut self, name: Name) -> &mut Messages {
+        let place = self.place_of(name);
+        &mut self.messages[place]
+    }
+}
+
 /// The buckets of a kind.
 struct KindBuckets {
     all: TokenBucket,
-    origins: Box<[TokenBucket; ORIGIN_BUCKETS]>,
-    senders: Box<[TokenBucket; SENDER_BUCKETS]>,
+    /// By port and virtual network.
+    origins: Box<MessageTable<u64, ORIGINS>>,
+    /// By the place of their origin, then by hash.
+    senders: Box<[MessageTable<u32, SENDERS>]>,
 }
 
 impl KindBuckets {
     fn new() -> KindBuckets {
         KindBuckets {
             all: TokenBucket::default(),
-            origins: Box::new([TokenBucket::default(); ORIGIN_BUCKETS]),
-            senders: Box::new([TokenBucket::default(); SENDER_BUCKETS]),
+            origins: Box::new(MessageTable::new(u64::MAX)),
+            senders: (0..ORIGINS).map(|_| MessageTable::new(0)).collect(),
         }
     }
 }
@@ -61,7 +117,6 @@ impl KindBuckets {
 /// The limits of one worker.
 pub(crate) struct IcmpLimiter {
     hash: KeyedHash,
-    all: TokenBucket,
     /// Buckets by [`IcmpKind`].
     kinds: [KindBuckets; 2],
 }
@@ -71,27 +126,30 @@ impl IcmpLimiter {
     pub(crate) fn new(secret: &Secret) -> IcmpLimiter {
         IcmpLimiter {
             hash: KeyedHash::new(secret),
-            all: TokenBucket::default(),
             kinds: [KindBuckets::new(), KindBuckets::new()],
         }
     }
 
-    /// Takes the tokens of a message of a kind to a sender. False if a bucket is empty.
+    /// Takes the tokens of a message of a kind to a sender. False if a bucket has none for it.
     pub(crate) fn allows(&mut self, now_ns: u64, kind: IcmpKind, sender: &PacketSender) -> bool {
-        let mut hashes = [0; 2];
-        self.hash.hash(&[sender.origin_words(), sender.words()], &mut hashes);
-        let [origin, sender] = hashes;
-        let IcmpLimiter { all, kinds, .. } = self;
-        let KindBuckets { all: of_kind, origins, senders } = &mut kinds[kind as usize];
+        let mut hash = [0];
+        self.hash.hash(&[sender.words()], &mut hash);
+        let KindBuckets { all, origins, senders } = &mut self.kinds[kind as usize];
+        let place = origins.place_of(sender.origin_words()[0]);
+        let origin = &mut origins.messages[place];
+        let sender = senders[place].of(hash[0] as u32);
+        let is_quiet_sender = sender.asked.charge(now_ns, QUIET_RATE);
+        let is_quiet_origin = is_quiet_sender && origin.asked.charge(now_ns, QUIET_RATE);
         let buckets = [
-            (all, ICMP_RATE),
-            (of_kind, KIND_RATE),
-            (&mut origins[origin as usize % ORIGIN_BUCKETS], ORIGIN_RATE),
-            (&mut senders[sender as usize % SENDER_BUCKETS], SENDER_RATE),
+            (&mut sender.made, SENDER_RATE, 0),
+            (&mut origin.made, ORIGIN_RATE, if is_quiet_sender { 0 } else { ORIGIN_RESERVE }),
+            (all, KIND_RATE, if is_quiet_origin { 0 } else { KIND_RESERVE }),
         ];
-        let is_allowed = buckets.iter().all(|(bucket, rate)| bucket.has_token(now_ns, *rate));
+        let has_token = |bucket: &TokenBucket, rate, reserve| bucket.tokens(now_ns, rate) > reserve;
+        let is_allowed =
+            buckets.iter().all(|(bucket, rate, reserve)| has_token(bucket, *rate, *reserve));
         if is_allowed {
-            for (bucket, rate) in buckets {
+            for (bucket, rate, _) in buckets {
                 bucket.take(now_ns, rate);
             }
         }
@@ -145,7 +203,7 @@ mod tests {
         for (number, flood) in floods.iter().enumerate() {
             let allowed = honest_beside(honest, 3000, |n| (flood(n), IcmpKind::Other));
             assert_eq!(allowed[0], 100, "flood {number}");
-            assert!((900..=5064).contains(&allowed[1]), "flood {number}: {allowed:?}");
+            assert!((900..=7628).contains(&allowed[1]), "flood {number}: {allowed:?}");
         }
     }
 
@@ -164,7 +222,49 @@ mod tests {
             let allowed =
                 honest_beside((sender(1, 1), kind), 3000, |n| (sender(0, n as u32), kind));
             assert_eq!(allowed[0], 100);
-            assert!((2500..=2548).contains(&allowed[1]), "{allowed:?}");
+            assert!((2450..=2548).contains(&allowed[1]), "{allowed:?}");
+        }
+    }
+
+    #[test]
+    fn any_number_of_loud_ports_leaves_a_quiet_port_its_tokens() {
+        // Ports, hosts of each, packets a second.
+        let mut floods = vec![(120, 1, 100_000), (120, 1 << 20, 100_000)];
+        for hosts in [1, 4, 1 << 20] {
+            floods.extend([3, 63].map(|ports| (ports, hosts, 3000)));
+        }
+        for (ports, hosts, per_second) in floods {
+            for kind in [IcmpKind::TooBig, IcmpKind::Other] {
+                let flood = |n: u64| sender(1 + (n % ports) as u16, (n / ports % hosts) as u32);
+                let honest = (sender(0, 1), kind);
+                let allowed = honest_beside(honest, per_second, |n| (flood(n), kind));
+                let case = (ports, hosts, per_second);
+                assert_eq!(allowed[0], 100, "{case:?}: {allowed:?}");
+                let least = 7000.min(1000 * ports * hosts);
+                assert!(allowed[1] >= least, "loud ports share the rest: {case:?} {allowed:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_loud_senders_leaves_a_quiet_sender_of_their_port_its_tokens() {
+        for kind in [IcmpKind::TooBig, IcmpKind::Other] {
+            for loud in [1, 3, 20, 63] {
+                for others in [0, 2, 62] {
+                    // Other ports are loud as well.
+                    let flood = |n: u64| match n % (others + 1) {
+                        0 => sender(0, 2 + (n / (others + 1) % loud) as u32),
+                        port => sender(port as u16, (n / (others + 1) % 5) as u32),
+                    };
+                    // Each sender asks for more than a quiet one does.
+                    let per_second = 100 * loud * (others + 1);
+                    let honest = (sender(0, 1), kind);
+                    let allowed = honest_beside(honest, per_second, |n| (flood(n), kind));
+                    // A loud sender counts as quiet at first: for 0.3 s the port may be loud.
+                    let case = format!("{loud} loud senders, {others} loud ports");
+                    assert!((97..=100).contains(&allowed[0]), "{case}: {allowed:?}");
+                }
+            }
         }
     }
 
@@ -183,15 +283,39 @@ mod tests {
 
     #[test]
     fn all_messages_of_a_worker_are_limited() {
-        let mut limiter = IcmpLimiter::new(&SECRET);
-        let mut allowed = 0;
-        for n in 0..100_000u64 {
-            let now_ns = 1_000_000_000 + n * MS / 10;
-            let kind = if n % 2 == 0 { IcmpKind::TooBig } else { IcmpKind::Other };
-            let from = sender(n as u16 % 64, n as u32);
-            allowed += u64::from(limiter.allows(now_ns, kind, &from));
+        // Loud and quiet senders of more origins than there are places.
+        for (ports, hosts) in [(64, 1 << 20), (64, 8), (4000, 1), (4000, 1 << 20)] {
+            let mut limiter = IcmpLimiter::new(&SECRET);
+            let mut allowed = 0;
+            for n in 0..100_000u64 {
+                let now_ns = 1_000_000_000 + n * MS / 10;
+                let kind = if n % 2 == 0 { IcmpKind::TooBig } else { IcmpKind::Other };
+                let from = sender((n / 2 % ports) as u16, (n / 2 % hosts) as u32);
+                allowed += u64::from(limiter.allows(now_ns, kind, &from));
+            }
+            assert!((14_000..=15_256).contains(&allowed), "{allowed} in ten seconds");
         }
-        assert!((9_900..=10_064).contains(&allowed), "{allowed} in ten seconds");
+    }
+
+    #[test]
+    fn a_loud_sender_is_quiet_again_after_a_pause() {
+        let mut table = MessageTable::<u32, 2>::new(0);
+        let mut ask = |now_ms| table.of(1).asked.charge(now_ms * MS, QUIET_RATE);
+        assert_eq!((0..1000).filter(|_| ask(1_000)).count(), 2);
+        // The pause pays two tokens of debt, and one for the next message.
+        assert!(!ask(1_100));
+        assert!(ask(1_250));
+    }
+
+    #[test]
+    fn a_new_name_takes_the_place_that_asked_for_least() {
+        let mut table = MessageTable::<u32, 4>::new(0);
+        for (name, times) in [(1, 3), (2, 1), (3, 2), (4, 4)] {
+            (0..times).for_each(|_| _ = table.of(name).asked.charge(1_000 * MS, QUIET_RATE));
+        }
+        let place = table.place_of(2);
+        assert_eq!(table.place_of(5), place);
+        assert!([1, 3, 4].iter().all(|name| table.place_of(*name) != place));
     }
 
     #[test]

@@ -26,8 +26,8 @@ impl TokenRate {
     }
 }
 
-/// A token bucket, full at the start.
-#[derive(Clone, Copy, Default, Debug)]
+/// A token bucket, full at the start. The order of buckets of one rate: the fuller one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct TokenBucket {
     /// Time up to which tokens are spent, nanoseconds; a token adds the interval.
     spent_until_ns: u64,
@@ -41,9 +41,19 @@ impl TokenBucket {
         (spent_until_ns <= now_ns.max(rate.full_ns())).then_some(spent_until_ns)
     }
 
-    /// Returns whether the bucket has a token.
-    pub(crate) fn has_token(self, now_ns: u64, rate: TokenRate) -> bool {
-        self.after_next(now_ns, rate).is_some()
+    /// Returns the number of tokens in the bucket.
+    pub(crate) fn tokens(self, now_ns: u64, rate: TokenRate) -> u64 {
+        let now_ns = now_ns.max(rate.full_ns());
+        let spent_until_ns = self.spent_until_ns.max(now_ns - rate.full_ns());
+        now_ns.saturating_sub(spent_until_ns) / rate.interval_ns
+    }
+
+    /// Takes a token, from an empty bucket as debt of at most a burst. True without debt.
+    pub(crate) fn charge(&mut self, now_ns: u64, rate: TokenRate) -> bool {
+        let now_ns = now_ns.max(rate.full_ns());
+        let spent_until_ns = self.spent_until_ns.max(now_ns - rate.full_ns()) + rate.interval_ns;
+        self.spent_until_ns = spent_until_ns.min(now_ns + rate.full_ns());
+        spent_until_ns <= now_ns
     }
 
     /// Takes a token. False if the bucket is empty.
@@ -77,6 +87,31 @@ mod tests {
         passed(&mut bucket, 1_000_000_000, 1000);
         let later = (1..=100).map(|ms| passed(&mut bucket, 1_000_000_000 + ms * 1_000_000, 5));
         assert_eq!(later.sum::<u64>(), 100);
+    }
+
+    #[test]
+    fn a_bucket_has_as_many_tokens_as_it_gives() {
+        for now_ns in [0, 1, 63_999_999, 64_000_000, 5_000_000_000] {
+            for taken in [0, 1, 63, 64] {
+                let mut bucket = TokenBucket::default();
+                passed(&mut bucket, now_ns, taken);
+                for later_ns in [0, 999_999, 1_000_000, 10_000_001, 1_000_000_000] {
+                    let then_ns = now_ns + later_ns;
+                    let tokens = bucket.tokens(then_ns, RATE);
+                    assert_eq!(tokens, passed(&mut bucket.clone(), then_ns, 1000));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_charged_bucket_pays_its_debt_first() {
+        let (mut bucket, second_ns) = (TokenBucket::default(), 1_000_000_000);
+        let mut charge = |now_ns| bucket.charge(now_ns, RATE);
+        assert_eq!((0..1000).filter(|_| charge(second_ns)).count(), 64);
+        // The debt is a burst, however many charges there were.
+        assert!(!charge(second_ns + 64_999_999));
+        assert_eq!((0..1000).filter(|_| charge(second_ns + 194_000_000)).count(), 64);
     }
 
     #[test]
