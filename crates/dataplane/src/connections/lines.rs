@@ -233,6 +233,14 @@ impl<W: Word, const KEY: usize, const VALUE: usize, const BUCKET: usize>
         }
     }
 
+    /// Prefetches all lines of a bucket.
+    #[inline(always)]
+    pub(super) fn prefetch_bucket(&self, bucket: usize) {
+        let first = bucket * BUCKET;
+        let lines = self.lines.get(first..first + BUCKET).unwrap_or_default();
+        lines.iter().for_each(cpu::prefetch_ref);
+    }
+
     /// Lines in which an entry of `width` lines may begin, in the order in which they are tried, if
     /// `start` is the first of them. A wide entry may lie in the bucket beside that one, too: both
     /// together have as many places for wide entries as one has for others.

@@ -329,7 +329,7 @@ impl Connections {
     }
 
     /// Prefetches all candidate lines of the keys at a range of places.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn prefetch_buckets<K: KeyWords>(
         &self,
         column: &KeyColumn<K>,
@@ -337,7 +337,7 @@ impl Connections {
     ) {
         for hash in &column.hashes[places] {
             for bucket in self.buckets(*hash) {
-                (0..BUCKET).for_each(|line| self.lines.prefetch(bucket * BUCKET + line));
+                self.lines.prefetch_bucket(bucket);
             }
         }
     }

@@ -279,7 +279,12 @@ impl Judge<'_> {
             let pending = pending.filter(|it| it.place == place);
             if place >= behind {
                 alike = match (pending, &cache) {
-                    (Some(_), _) => self.alike_pending(context, (column, group), learned),
+                    (Some(_), None) => self.alike_pending(context, (column, group), learned),
+                    (Some(_), Some(_)) => {
+                        let alike = self.alike_pending(context, (column, group), learned);
+                        // A flow without an entry mostly has no connection.
+                        alike.inspect(|it| self.prefetch_candidates::<HEAD>(it))
+                    }
                     (None, Some(cache)) => {
                         let of = (place, known & !marked);
                         self.alike::<HEAD, F>(context, cache, (column, group), of)
@@ -380,14 +385,20 @@ impl Judge<'_> {
         };
         let same = learning.pending[learned..].iter().enumerate().take_while(follows).count();
         let places = first.place..first.place + same;
-        let alike = self.prepare(context, (column, group), places.clone(), (tracked, first.hop))?;
-        // A new flow mostly has no connection: a miss reads all candidate lines.
+        self.prepare(context, (column, group), places, (tracked, first.hop))
+    }
+
+    /// Prefetches all lines of the connections of packets: a search without a result reads all.
+    #[inline(never)]
+    fn prefetch_candidates<const HEAD: usize>(&mut self, alike: &Alike<'_>)
+    where
+        [u64; HEAD]: TrackedHead,
+    {
         for (port, keys) in alike.ports.iter().zip(<[u64; HEAD]>::columns(self.tracking)) {
             if port.is_some() {
-                alike.connections.prefetch_buckets(keys, places.clone());
+                alike.connections.prefetch_buckets(keys, alike.places.clone());
             }
         }
-        Some(alike)
     }
 
     /// Writes the keys of connections of packets, and asks for the memory where these are.
