@@ -31,7 +31,7 @@
 //!
 //! Half-open connections have at most a quarter of the table and a share of each zone, unless the
 //! limits say otherwise. At a bound the oldest half-open connection gives way, of the same zone if
-//! the bound is the zone's (`half_open`; a search reads at most 512 slots). If there is none, the
+//! the bound is the zone's (`half_open`; a search reads at most 1024 slots). If there is none, the
 //! next 16 lines of the table are swept. If no connection of these lines is over, the new one is
 //! refused and counted. If both buckets of a new key are full, the oldest half-open connection in
 //! the buckets gives way. An assured connection gives way to nobody before its time-out.
@@ -254,8 +254,6 @@ pub struct Connections {
     hash: KeyedHash,
     tally: Tally,
     half_open: HalfOpenRing<AtomicU64>,
-    /// Ring position for the search of the oldest half-open connection of all zones.
-    hand: AtomicU64,
     /// Next line to sweep before a refusal.
     reclaiming: AtomicUsize,
     timeouts: Timeouts,
@@ -281,7 +279,6 @@ impl Connections {
             hash: KeyedHash::new(secret),
             tally: Tally::new(limits),
             half_open: HalfOpenRing::new(slots),
-            hand: AtomicU64::new(0),
             reclaiming: AtomicUsize::new(0),
             steady: Steady::new(&timeouts),
             timeouts,

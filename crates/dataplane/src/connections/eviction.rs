@@ -1,7 +1,7 @@
 //! Room under the bounds of the table: the oldest half-open connection gives way, or expired
 //! connections go.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::half_open::{HalfOpenEntry, RingSlot};
 use super::key::ZoneSlot;
@@ -10,7 +10,7 @@ use super::state_word::{StateWord, Vacant};
 use super::tally::{Refusal, Share};
 use super::{Connections, Constant, Removal};
 
-/// Maximum slots of half-open connections for one eviction to read.
+/// Maximum slots of half-open connections for one eviction to read by each of two hands.
 const EVICTION_STEPS: usize = 512;
 /// Slots as expensive as one line.
 const LOOK_STEPS: usize = 32;
@@ -45,9 +45,18 @@ impl Connections {
         matches!(self.tenant_of(entry), EntryTenant::Other)
     }
 
-    /// Removes the oldest half-open connection, of a zone or of all. False: none was found.
+    /// Removes the oldest half-open connection that is found, of a zone or of all. False: none was
+    /// found.
     fn evict_half_open(&self, zone: Option<ZoneSlot>, removals: &impl Removals) -> bool {
-        let hand = zone.map_or(&self.hand, |zone| self.tally.hand(zone));
+        if self.tally.half_open(zone) == 0 {
+            return false;
+        }
+        let hands = self.tally.hands(zone).in_order();
+        hands.into_iter().any(|hand| self.evict_at(hand, zone, removals))
+    }
+
+    /// Removes the next half-open connection at a hand. False: none was found within the steps.
+    fn evict_at(&self, hand: &AtomicU64, zone: Option<ZoneSlot>, removals: &impl Removals) -> bool {
         let is_of = |entry: HalfOpenEntry| zone.is_none_or(|zone| entry.zone == zone);
         let mut steps = EVICTION_STEPS;
         while let Some((slot, entry)) = self.half_open.advance(hand, &mut steps, is_of) {
@@ -57,6 +66,7 @@ impl Connections {
                 EntryTenant::HalfOpen(word) => {
                     let at = entry.line as usize;
                     if self.lines.remove(at, word, removals, StateWord::is_half_open) {
+                        self.prefetch_next(hand);
                         return true;
                     }
                 }
@@ -66,12 +76,24 @@ impl Connections {
         false
     }
 
+    /// Prefetches the line at a hand for the next eviction. The second line says whether the first
+    /// one has a wide entry.
+    fn prefetch_next(&self, hand: &AtomicU64) {
+        if let Some(entry) = self.half_open.peek(hand) {
+            let first = entry.line as usize & !1;
+            (first..first + 2).for_each(|at| self.lines.prefetch(at));
+        }
+    }
+
     /// Sweeps the next lines of the table. True if a connection was over.
     fn reclaim(&self, now_s: u32) -> bool {
-        let first = self.reclaiming.fetch_add(RECLAIMED_LINES, Relaxed);
-        let lines = first..first + RECLAIMED_LINES.min(self.lines.len());
-        let is_swept = |at| self.expire(at % self.lines.len(), now_s);
-        let removed = lines.filter(|at| is_swept(*at)).count();
+        let all = self.lines.len();
+        let first = self.reclaiming.fetch_add(RECLAIMED_LINES, Relaxed) % all;
+        let lines = first..first + RECLAIMED_LINES.min(all);
+        let is_swept = |at| self.expire(if at < all { at } else { at - all }, now_s);
+        let removed = lines.clone().filter(|at| is_swept(*at)).count();
+        // For the next refusal.
+        (lines.end..lines.end + RECLAIMED_LINES).for_each(|at| self.lines.prefetch(at));
         self.tally.expired.fetch_add(removed as u64, Relaxed);
         removed > 0
     }
@@ -85,7 +107,9 @@ impl Connections {
 
     /// Counts one more connection; at a bound others give way.
     pub(super) fn reserve(&self, share: Share, now_s: u32) -> Result<(), Refusal> {
-        self.within_bounds(share.zone, now_s, || self.tally.reserve(share))
+        self.within_bounds(share.zone, now_s, || {
+            self.tally.reserve(share, || self.half_open.tail())
+        })
     }
 
     /// Counts an assured connection as half-open; at a bound others give way.
@@ -95,7 +119,9 @@ impl Connections {
         width: u32,
         now_s: u32,
     ) -> Result<(), Refusal> {
-        self.within_bounds(zone, now_s, || self.tally.reserve_half_open(zone, width))
+        self.within_bounds(zone, now_s, || {
+            self.tally.reserve_half_open(zone, width, || self.half_open.tail())
+        })
     }
 
     #[inline]

@@ -3,8 +3,14 @@
 //!
 //! The ring has at least two slots for each allowed half-open connection. A connection takes the
 //! next empty slot at the tail, and empties the slot when the connection is assured or ends. A hand
-//! moves towards the tail in search of the oldest connection: each zone has a hand, and the table
-//! has another. A hand at the tail, or overtaken by the tail, goes on at the oldest slot.
+//! moves towards the tail in search of the oldest connection. A hand at the tail, or overtaken by
+//! the tail, goes on at the oldest slot.
+//!
+//! Each zone has two hands, and so has the table ([`EvictionHands`]). The first hand begins where
+//! the first half-open connection begins. Many slots of other zones, or empty ones, may lie between
+//! that hand and the next connection. If an eviction finds none within its steps, the second hand
+//! goes on. The second hand begins where the count reaches half of its bound: the newer half of the
+//! connections lies behind, in a flood without gaps.
 //!
 //! **An entry is a hint.** An entry names a line and a zone; the evicting thread checks the line. A
 //! race may leave a stale entry behind: the line has another tenant. The next thread at a stale
@@ -48,6 +54,50 @@ impl RingSlot {
     pub(super) const NONE: RingSlot = RingSlot(u64::MAX);
 }
 
+/// Positions where the search for a connection that gives way goes on.
+#[derive(Default)]
+pub(super) struct EvictionHands<W> {
+    /// At or before the oldest connection.
+    oldest: W,
+    /// Before the newer half of the connections at the bound, and moved on by evictions since.
+    newer: W,
+}
+
+/// A hand that begins anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum EvictionHand {
+    Oldest,
+    Newer,
+}
+
+impl<W: Word> EvictionHands<W> {
+    /// Returns the hand that begins at the tail when the half-open connections go from one count to
+    /// another. The bound of 1 needs no second hand.
+    #[inline]
+    pub(super) fn moves([before, after]: [u32; 2], bound: u32) -> Option<EvictionHand> {
+        let half = bound / 2;
+        match before {
+            0 if after > 0 => Some(EvictionHand::Oldest),
+            _ if before <= half && half < after => Some(EvictionHand::Newer),
+            _ => None,
+        }
+    }
+
+    /// Puts a hand at a position.
+    #[cold]
+    pub(super) fn put(&self, hand: EvictionHand, position: u64) {
+        match hand {
+            EvictionHand::Oldest => self.oldest.store(position),
+            EvictionHand::Newer => self.newer.store(position),
+        }
+    }
+
+    /// The hands in the order of a search.
+    pub(super) fn in_order(&self) -> [&W; 2] {
+        [&self.oldest, &self.newer]
+    }
+}
+
 /// The ring.
 pub(super) struct HalfOpenRing<W> {
     slots: Box<[W]>,
@@ -69,6 +119,12 @@ impl<W: Word> HalfOpenRing<W> {
 
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.slots)
+    }
+
+    /// Position of the next insertion.
+    #[inline]
+    pub(super) fn tail(&self) -> u64 {
+        self.tail.load()
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -102,6 +158,11 @@ impl<W: Word> HalfOpenRing<W> {
     pub(super) fn remove(&self, slot: RingSlot, entry: HalfOpenEntry) -> bool {
         let of = self.slots.get(slot.0 as usize);
         of.is_some_and(|of| of.compare_exchange(entry.word(), 0).is_ok())
+    }
+
+    /// Returns the entry at a hand. `None`: the slot is empty.
+    pub(super) fn peek(&self, hand: &W) -> Option<HalfOpenEntry> {
+        HalfOpenEntry::of_word(self.slots[self.slot(hand.load())].load())
     }
 
     /// Moves a hand past the next entry of a filter, and returns the entry. `steps` bounds the
@@ -233,6 +294,28 @@ mod tests {
                 prop_assert_eq!(found, there.iter().map(|it| it.0.line).collect());
             }
         }
+    }
+
+    #[test]
+    fn a_hand_begins_at_the_first_connection_and_another_in_the_middle() {
+        use EvictionHand::{Newer, Oldest};
+        let moves =
+            |before, after, bound| EvictionHands::<AtomicU64>::moves([before, after], bound);
+        for bound in [1, 2, 3, 64, 65, u32::MAX] {
+            assert_eq!(moves(0, 1, bound), Some(Oldest), "{bound}");
+            assert_eq!(moves(bound - 1, bound - 1, bound), None, "none begins");
+            let half = bound / 2;
+            if half > 0 {
+                assert_eq!(moves(half, half + 1, bound), Some(Newer), "{bound}");
+                // IPv6 counts two.
+                assert_eq!(
+                    moves(half - 1, half + 1, bound),
+                    if half == 1 { Some(Oldest) } else { Some(Newer) }
+                );
+            }
+        }
+        assert_eq!(moves(0, 2, 64), Some(Oldest));
+        assert_eq!((moves(31, 32, 64), moves(33, 34, 64)), (None, None));
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! The counts of the table, and what they may reach.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 
+use super::half_open::EvictionHands;
 use super::key::ZoneSlot;
 
 /// The bound that refused a connection.
@@ -117,8 +121,17 @@ impl Pair {
         (word as u32, (word >> 32) as u32)
     }
 
-    /// Adds, unless one gets above its limit: `Err` names the first that does.
-    fn reserve(&self, add: (u32, u32), limits: (u32, u32)) -> Result<(), Exceeded> {
+    /// Adds, or names the first exceeded limit. Moves a hand of the count to `tail`, the position
+    /// of the next half-open connection, if the hand begins with this addition.
+    ///
+    /// The tail is read before the exchange. A thread with a later exchange therefore inserts at
+    /// that position or behind.
+    fn reserve(
+        &self,
+        add: (u32, u32),
+        limits: (u32, u32),
+        (hands, tail): (&EvictionHands<AtomicU64>, &impl Fn() -> u64),
+    ) -> Result<(), Exceeded> {
         let add = Pair::word(add.0, add.1);
         let mut seen = self.0.load(Relaxed);
         loop {
@@ -130,8 +143,14 @@ impl Pair {
             if add >> 32 > 0 && (new >> 32) as u32 > limits.1 {
                 return Err(Exceeded::HalfOpen);
             }
-            match self.0.compare_exchange_weak(seen, new, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
+            let half_open = [(seen >> 32) as u32, (new >> 32) as u32];
+            let moves = EvictionHands::<AtomicU64>::moves(half_open, limits.1);
+            let tail = moves.map(|hand| (hand, tail()));
+            match self.0.compare_exchange_weak(seen, new, AcqRel, Relaxed) {
+                Ok(_) => {
+                    tail.into_iter().for_each(|(hand, tail)| hands.put(hand, tail));
+                    return Ok(());
+                }
                 Err(other) => seen = other,
             }
         }
@@ -147,18 +166,19 @@ enum Exceeded {
     HalfOpen,
 }
 
-/// A zone's counts, and the hand of its evictions.
+/// A zone's counts, and the hands of its evictions.
 #[derive(Default)]
 struct ZoneEntry {
     counts: Pair,
-    /// Ring position for the search of the zone's oldest half-open connection.
-    hand: AtomicU64,
+    hands: EvictionHands<AtomicU64>,
 }
 
 /// The counts.
 pub(super) struct Tally {
     pub(super) limits: Limits,
     lines: Pair,
+    /// The hands of evictions from all zones.
+    hands: EvictionHands<AtomicU64>,
     pub(super) made: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) replaced: AtomicU64,
@@ -181,6 +201,7 @@ impl Tally {
         Tally {
             limits,
             lines: Pair::default(),
+            hands: EvictionHands::default(),
             made: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             replaced: AtomicU64::new(0),
@@ -193,23 +214,27 @@ impl Tally {
         &self.zones[usize::from(slot.0)].counts
     }
 
-    /// The hand of a zone's evictions.
-    pub(super) fn hand(&self, slot: ZoneSlot) -> &AtomicU64 {
-        &self.zones[usize::from(slot.0)].hand
+    /// The hands of a zone's evictions; without a zone, of evictions from all zones.
+    pub(super) fn hands(&self, zone: Option<ZoneSlot>) -> &EvictionHands<AtomicU64> {
+        zone.map_or(&self.hands, |slot| &self.zones[usize::from(slot.0)].hands)
     }
 
-    pub(super) fn reserve(&self, share: Share) -> Result<(), Refusal> {
+    /// Counts a connection. `tail` returns the position of the next half-open connection.
+    pub(super) fn reserve(&self, share: Share, tail: impl Fn() -> u64) -> Result<(), Refusal> {
         let half_open = u32::from(share.is_half_open);
-        let zone = self.pair(share.zone);
+        let zone = &self.zones[usize::from(share.zone.0)];
         let limits = (self.limits.per_zone, self.limits.half_open_per_zone);
-        zone.reserve((1, half_open), limits).map_err(|it| match it {
-            Exceeded::All => Refusal::ZoneLimit,
-            Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
-        })?;
+        zone.counts.reserve((1, half_open), limits, (&zone.hands, &tail)).map_err(
+            |it| match it {
+                Exceeded::All => Refusal::ZoneLimit,
+                Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
+            },
+        )?;
+        let add = (share.width, half_open * share.width);
         let limits = (self.limits.max, self.limits.half_open);
-        let reserved = self.lines.reserve((share.width, half_open * share.width), limits);
+        let reserved = self.lines.reserve(add, limits, (&self.hands, &tail));
         reserved.map_err(|exceeded| {
-            zone.take(1, half_open);
+            zone.counts.take(1, half_open);
             match exceeded {
                 Exceeded::All => Refusal::TableFull,
                 Exceeded::HalfOpen => Refusal::HalfOpenLimit,
@@ -224,14 +249,20 @@ impl Tally {
         self.lines.take(share.width, half_open * share.width);
     }
 
-    /// Counts a connection that is there as half-open.
-    pub(super) fn reserve_half_open(&self, zone: ZoneSlot, width: u32) -> Result<(), Refusal> {
-        let counts = self.pair(zone);
+    /// Counts an assured connection as half-open. `tail`: as for [`reserve`](Self::reserve).
+    pub(super) fn reserve_half_open(
+        &self,
+        zone: ZoneSlot,
+        width: u32,
+        tail: impl Fn() -> u64,
+    ) -> Result<(), Refusal> {
+        let zone = &self.zones[usize::from(zone.0)];
         let limits = (u32::MAX, self.limits.half_open_per_zone);
-        counts.reserve((0, 1), limits).map_err(|_| Refusal::ZoneHalfOpenLimit)?;
+        let reserved = zone.counts.reserve((0, 1), limits, (&zone.hands, &tail));
+        reserved.map_err(|_| Refusal::ZoneHalfOpenLimit)?;
         let limits = (u32::MAX, self.limits.half_open);
-        self.lines.reserve((0, width), limits).map_err(|_| {
-            counts.take(0, 1);
+        self.lines.reserve((0, width), limits, (&self.hands, &tail)).map_err(|_| {
+            zone.counts.take(0, 1);
             Refusal::HalfOpenLimit
         })
     }
@@ -256,6 +287,11 @@ impl Tally {
             replaced: self.replaced.load(Relaxed),
             refused: std::array::from_fn(|at| self.refused[at].load(Relaxed)),
         }
+    }
+
+    /// Half-open connections of a zone, or half-open lines of all.
+    pub(super) fn half_open(&self, zone: Option<ZoneSlot>) -> u32 {
+        zone.map_or(&self.lines, |slot| self.pair(slot)).read().1
     }
 
     /// Connections of a zone.

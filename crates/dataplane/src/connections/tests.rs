@@ -726,6 +726,77 @@ fn a_zone_at_its_bound_finds_its_own_half_open_ones_among_many_of_others() {
     assert_eq!(table.counts().refused, [0; 4]);
 }
 
+/// Limits with bounds of 4096 half-open connections of the table and 1024 of a zone.
+fn limits_of_two_bounds() -> Limits {
+    Limits { half_open: 4096, half_open_per_zone: 1024, ..Limits::of(1 << 14) }
+}
+
+/// Admits some SYNs of a zone, from a host on.
+fn all_begin(table: &Connections, zone: u16, first: u32, count: u32) {
+    for host in first..first + count {
+        let begun = begin(table, &syn(zone, 0, host), 100);
+        assert!(matches!(begun, Inserted::New(_)), "{zone}, {host}: {begun:?}");
+    }
+}
+
+// dataplane 6
+#[test]
+fn a_zone_at_its_bound_finds_a_victim_behind_a_ring_of_other_zones() {
+    for has_old_one in [false, true] {
+        let table = Connections::new(limits_of_two_bounds(), Timeouts::default(), SECRET);
+        // A connection of the zone that begins before all others and stays half-open.
+        all_begin(&table, 1, 0, u32::from(has_old_one));
+        for zone in 2..5 {
+            all_begin(&table, zone, 0, 1000);
+        }
+        // At the bound the oldest gives way, then others of the zone.
+        all_begin(&table, 1, 1, 2000);
+        let counts = table.counts();
+        assert_eq!((counts.refused, counts.half_open_lines), ([0; 4], 4024));
+        assert!((2..5).all(|zone| table.find(&syn(zone, 0, 0), 100).is_some()));
+        assert!(table.find(&syn(1, 0, 2000), 100).is_some());
+    }
+}
+
+#[test]
+fn a_full_table_finds_a_victim_behind_many_empty_slots() {
+    let table = Connections::new(limits_of_two_bounds(), Timeouts::default(), SECRET);
+    // One stays half-open; the slots behind are of established connections.
+    all_begin(&table, 1, 0, 1);
+    (0..3000).for_each(|host| establish(&table, &syn(2, 0, host), 100));
+    for zone in 3..7 {
+        all_begin(&table, zone, 0, 1023);
+    }
+    all_begin(&table, 7, 0, 500);
+    let counts = table.counts();
+    assert_eq!((counts.refused, counts.half_open_lines), ([0; 4], 4096));
+    assert!(table.find(&syn(1, 0, 0), 100).is_none(), "the oldest goes first");
+}
+
+/// Two workers flood one zone at its bound, beside SYNs of other zones.
+#[test]
+fn two_workers_at_the_bound_of_a_zone_evict_its_own() {
+    let limits = Limits { half_open_per_zone: 64, ..Limits::of(1 << 16) };
+    let table = Connections::new(limits, Timeouts::default(), SECRET);
+    let run = |me: u32| {
+        let mut refused = 0;
+        for host in 0..5_000 {
+            let begun = begin(&table, &syn(1, 0, me << 16 | host), 100);
+            refused += u32::from(matches!(begun, Inserted::Refused(_)));
+            begin(&table, &syn((2 + (me << 8) + host / 60) as u16, 0, host), 100);
+        }
+        refused
+    };
+    let refused = std::thread::scope(|scope| {
+        let other = scope.spawn(|| run(1));
+        run(0) + other.join().expect("it does not panic")
+    });
+    // The other worker may take the room of an eviction.
+    assert!(refused < 100, "{refused} of 10,000: {:?}", table.counts());
+    let zone = table.zones().find(|zone| zone.attachment == 1).expect("it has connections");
+    assert_eq!(zone.half_open, 64);
+}
+
 #[test]
 fn connections_that_are_over_refuse_nobody_though_nothing_swept_them() {
     for limits in [Limits::of(512), Limits { per_zone: 512, ..Limits::of(1 << 12) }] {
