@@ -113,6 +113,8 @@ impl Connections {
     }
 
     /// Counts an assured connection as half-open; at a bound others give way.
+    #[cold]
+    #[inline(never)]
     pub(super) fn reserve_half_open(
         &self,
         zone: ZoneSlot,
