@@ -19,6 +19,7 @@ mod pages;
 mod peer;
 mod present;
 mod service;
+mod shared_counts;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,6 @@
 //! The daemon's interface to the API. The server is written against this trait and nothing else, so
 //! that its tests need no daemon.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,28 +8,21 @@ use std::time::Duration;
 use api::{MAX_CAPTURES, v1};
 use config::{
     ConfigErrors, ConnectionFilter, Diagnostic, Difference, IncludedTexts, KeyChange, SetFiles,
-    Validated,
 };
-use control::{KeyManager, QuestionError, Spis, Takeovers};
+use control::{KeyManager, QuestionError, Takeovers};
 use dataplane::cache::{Key, Recall};
-use dataplane::counters::Volume;
 use dataplane::tap::{Filter, Layers, Outcome};
-use dataplane::{Generation, Routes, Snapshot};
-use ipsec::Spi;
-use policy::Direction;
+use dataplane::{Generation, Snapshot};
 use tokio::sync::{broadcast, mpsc};
 use wire::{Flow, Vni};
 
 use crate::cards::CardPicture;
 use crate::config_file::SaveError;
 use crate::endpoints::{ChangeSums, EndpointDesk};
-use crate::ike_names::IkeNames;
-use crate::liveness::PeerLiveness;
+use crate::fair_turns::Caller;
+pub(crate) use crate::running::{CountedState, EntryIter, Running};
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
-
-/// Lifelong identity of an SA: direction, SPI, peer.
-pub(crate) type SaKey = (Direction, Spi, String);
 
 /// A change is to be confirmed, or it is rolled back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,12 +33,6 @@ pub(crate) struct ToConfirm {
     pub(crate) asked_over: ConnectionNumber,
 }
 
-/// Entries of one moment in their order. Each is made when the iterator reaches it.
-pub(crate) type EntryIter<E> = Box<dyn Iterator<Item = E> + Send>;
-
-/// Liveness of each peer by name.
-pub(crate) type LivenessSource = Arc<dyn Fn(&str) -> PeerLiveness + Send + Sync>;
-
 /// A configuration as text, which all readers share.
 #[derive(Clone, Debug)]
 pub(crate) struct ExportedText {
@@ -55,37 +41,6 @@ pub(crate) struct ExportedText {
     pub(crate) revision: u64,
     /// The directory that a relative `keys_dir` is relative to.
     pub(crate) base_directory: String,
-}
-
-/// A consistent picture of the running state.
-#[derive(Clone)]
-pub(crate) struct Running {
-    /// The configuration without its policies, which are the snapshot's.
-    pub(crate) settings: Arc<Validated>,
-    /// Peers that charon made by itself.
-    pub(crate) ike_peers: Vec<config::validated::Peer>,
-    /// The snapshot that the workers run on.
-    pub(crate) snapshot: Arc<Snapshot>,
-    /// The routes that the snapshot was made from.
-    pub(crate) routes: Routes,
-    /// Packets that the policies decided since the start, outbound and inbound, by name.
-    pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
-    /// Their sums by what they did to packets: [`policy::Action::kind`] counts into it.
-    pub(crate) actions: [[Volume; 2]; policy::Action::NAMES.len()],
-    /// Volume that the SAs sealed and opened since the start.
-    pub(crate) sas: imbl::HashMap<SaKey, Volume>,
-    /// Packets and bytes of SAs that are gone, as sums by peer.
-    pub(crate) retired: imbl::OrdMap<Arc<str>, [Volume; 2]>,
-    /// Number of times that each peer has moved since the start.
-    pub(crate) moves: Arc<HashMap<String, u64>>,
-    /// The time of each peer's last authentic packet.
-    pub(crate) liveness: LivenessSource,
-    /// Names of charon's SAs.
-    pub(crate) ike_names: IkeNames,
-    /// Source of the snapshot's SPIs: the key files, or stand-ins.
-    pub(crate) spis: Spis,
-    /// Entries of the flow cache that hold; none if it is off.
-    pub(crate) cache_entries: Vec<v1::CacheEntries>,
 }
 
 /// Choice between applying a change and a dry run.
@@ -435,12 +390,15 @@ pub(crate) enum CaptureError {
     Stopping,
 }
 
-/// The daemon, as the API sees it. Policies, peers, routes, explanations and differences are read
+/// The daemon, as the API sees it. A caller waits in the queue of its kind for a turn of work.
+/// Policies, peers, routes, explanations and differences are read
 /// from [`Running`]; the other calls return the rest.
 #[tonic::async_trait]
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns a consistent picture of what runs.
-    async fn running(&self) -> Running;
+    async fn running(&self, caller: Caller) -> Running;
+    /// Returns what runs and the SAs, with their counts of one moment, for answers that share them.
+    async fn counted_state(&self, caller: Caller) -> CountedState;
     /// Returns the snapshot that the workers run on; asks no worker.
     async fn snapshot(&self) -> Arc<Snapshot>;
     /// Removes the connections that pass a filter and returns how many. No worker acts any more
@@ -449,11 +407,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns the revision and generation that run; asks no worker.
     async fn now(&self) -> Now;
     /// Returns the status with rates, peers, drops of the last minute and warnings.
-    async fn overview(&self) -> v1::Status;
+    async fn overview(&self, caller: Caller) -> v1::Status;
     /// The ports, the host port last.
-    async fn ports(&self) -> Vec<v1::Port>;
-    /// Returns the SAs, the refused ones behind the others.
-    async fn sas(&self) -> EntryIter<v1::SecurityAssociation>;
+    async fn ports(&self, caller: Caller) -> Vec<v1::Port>;
     /// The neighbours that the walk knows, and those that packets wait for.
     async fn neighbours(&self) -> Vec<v1::Neighbour>;
     /// The flow cache.
@@ -467,9 +423,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The network cards, and what they have of the rules.
     async fn cards(&self) -> Vec<CardPicture>;
     /// The policies of both directions in their orders of lookup; none, if there are no cards.
-    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy>;
+    async fn policies_in_order(&self, caller: Caller) -> Vec<v1::PlacedPolicy>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
-    async fn counters(&self) -> v1::Counters;
+    async fn counters(&self, caller: Caller) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.
     async fn export(&self, revision: Option<u64>) -> Option<ExportedText>;
     /// The revisions that are kept, newest first.

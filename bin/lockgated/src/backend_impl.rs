@@ -10,15 +10,15 @@ use control::{IkeChange, KeyManager};
 use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
-use tokio::sync::{Mutex, Semaphore, broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Mutex, broadcast, mpsc, oneshot, watch};
 use wire::{Flow, Vni};
 
 use crate::acquires::AcquireDesk;
 use crate::api::port_name;
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, ConnectionClearing, EntryIter, ExportedText, Includes, Intent, Now, PolicyChange,
-    Running, Save,
+    ConfirmError, ConnectionClearing, CountedState, ExportedText, Includes, Intent, Now,
+    PolicyChange, Running, Save,
 };
 use crate::cache_report;
 use crate::captures::Captures;
@@ -30,6 +30,7 @@ use crate::config_file::{KnownDrift, Target};
 use crate::counted::CountedPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
+use crate::fair_turns::{Caller, FairTurns, TurnCounts};
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::kernel_tier::KernelTier;
 use crate::metrics::{self, GatheredParts, SourceFuture};
@@ -53,7 +54,7 @@ use crate::worker::Report;
 /// meanwhile; after that the control thread asks them, between two changes.
 const ASKED_AGAIN: usize = 8;
 /// Answers that threads for blocking work make of the workers' reports at a time.
-const READERS_AT_A_TIME: usize = 2;
+const WORK_AT_A_TIME: TurnCounts = TurnCounts { administrators: 2, readers: 2, scrapes: 1 };
 /// Time for which the answer to a change waits for cards that are to drop no more.
 const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
@@ -74,8 +75,8 @@ pub(crate) struct Daemon {
     captures: Captures,
     /// Told of each SA of charon's that somebody else has deleted.
     deletions: broadcast::Sender<SaKey>,
-    /// Permits of readers whose answers are being made.
-    readers: Arc<Semaphore>,
+    /// Turns of callers whose answers are being made.
+    turns: FairTurns,
     /// The latest text that a reader exported, while some reader holds it.
     exported: Arc<Mutex<Option<SharedExport>>>,
     /// The latest comparison with the daemon's file that a reader asked for.
@@ -106,7 +107,7 @@ impl Daemon {
     ) -> Arc<Daemon> {
         let captures = Captures::default();
         let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
-        let readers = Arc::new(Semaphore::new(READERS_AT_A_TIME));
+        let turns = FairTurns::new(WORK_AT_A_TIME);
         let (exported, compared) = Default::default();
         Arc::new(Daemon {
             picture,
@@ -116,7 +117,7 @@ impl Daemon {
             desks,
             captures,
             deletions,
-            readers,
+            turns,
             exported,
             compared,
         })
@@ -193,14 +194,14 @@ impl Daemon {
     }
 
     /// Makes something of the workers' reports of now and the totals since the start, on a thread
-    /// for blocking work: the control thread only passes messages. So many are made at a time as
-    /// [`READERS_AT_A_TIME`] says, also if the readers have gone meanwhile.
+    /// for blocking work: the control thread only passes messages. [`WORK_AT_A_TIME`] bounds the
+    /// work, also the work of callers that have gone meanwhile.
     async fn counted<T: Send + 'static>(
         &self,
+        caller: Caller,
         make: impl FnOnce(CountedPicture) -> T + Send + 'static,
     ) -> T {
-        // Nobody closes it; were it closed, more work at a time would do no harm.
-        let turn = self.readers.clone().acquire_owned().await;
+        let turn = self.turns.take(caller).await;
         let (picture, reports) = self.reported().await;
         let made = move || {
             let _turn = turn;
@@ -219,8 +220,10 @@ impl Daemon {
             events: self.event_counts().await,
         };
         let status = |picture: &Picture| status(picture, v1::Drift::default());
-        self.counted(move |counted| metrics::Report::of(status(&counted.picture), counted, parts))
-            .await
+        let make = move |counted: CountedPicture| {
+            metrics::Report::of(status(&counted.picture), counted, parts)
+        };
+        self.counted(Caller::Scrape, make).await
     }
 
     /// Returns the status without rates, peers and warnings.
@@ -425,7 +428,7 @@ impl Daemon {
 impl Daemon {
     /// All SAs.
     pub(crate) async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        self.sas().await.collect()
+        Arc::new(self.counted_state(Caller::Administrator(0)).await).sas().collect()
     }
 
     /// Asks the key managers for an SA, as the control thread does for a worker.
@@ -467,8 +470,12 @@ impl metrics::ScrapeSource for Daemon {
 
 #[tonic::async_trait]
 impl Backend for Daemon {
-    async fn running(&self) -> Running {
-        self.counted(CountedPicture::into_running).await
+    async fn running(&self, caller: Caller) -> Running {
+        self.counted(caller, CountedPicture::into_running).await
+    }
+
+    async fn counted_state(&self, caller: Caller) -> CountedState {
+        self.counted(caller, CountedPicture::into_state).await
     }
 
     async fn snapshot(&self) -> Arc<Snapshot> {
@@ -499,26 +506,22 @@ impl Backend for Daemon {
         Now { revision: picture.revision, generation: picture.snapshot.generation() }
     }
 
-    async fn overview(&self) -> v1::Status {
+    async fn overview(&self, caller: Caller) -> v1::Status {
         let drift = self.drift().await;
-        self.counted(move |counted| {
+        self.counted(caller, move |counted| {
             let picture = counted.picture.clone();
             let mut status = status(&picture, drift);
             status.connections = picture.snapshot.connections().map(crate::api::totals);
             let (ports, sas): (_, Vec<_>) = (counted.ports(), counted.sas().collect());
-            let peers: Vec<_> = crate::api::peers(counted.into_running()).collect();
+            let peers: Vec<_> = crate::api::peers(Arc::new(counted.into_state())).collect();
             overview::fill(&picture, &mut status, &ports, &peers, &sas);
             status
         })
         .await
     }
 
-    async fn ports(&self) -> Vec<v1::Port> {
-        self.counted(|counted| counted.ports()).await
-    }
-
-    async fn sas(&self) -> EntryIter<v1::SecurityAssociation> {
-        self.counted(|counted| counted.sas()).await
+    async fn ports(&self, caller: Caller) -> Vec<v1::Port> {
+        self.counted(caller, |counted| counted.ports()).await
     }
 
     async fn neighbours(&self) -> Vec<v1::Neighbour> {
@@ -549,13 +552,13 @@ impl Backend for Daemon {
         self.order(|reply| Order::Cards { reply }).await.unwrap_or_default()
     }
 
-    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy> {
-        self.counted(|CountedPicture { picture, totals, .. }| policies_in_order(&picture, &totals))
-            .await
+    async fn policies_in_order(&self, caller: Caller) -> Vec<v1::PlacedPolicy> {
+        let order = |counted: CountedPicture| policies_in_order(&counted.picture, &counted.totals);
+        self.counted(caller, order).await
     }
 
-    async fn counters(&self) -> v1::Counters {
-        let counters = self.counted(|counted| counted.counters()).await;
+    async fn counters(&self, caller: Caller) -> v1::Counters {
+        let counters = self.counted(caller, |counted| counted.counters()).await;
         v1::Counters { kernel_tier: self.desks.tier.report().map(kernel_tier), ..counters }
     }
 
@@ -796,6 +799,7 @@ mod tests {
     use crate::gateway::simulated::Simulated;
     use crate::test_lab::{PEER, RunningLab, configuration};
 
+    const READER: Caller = Caller::Reader(Some(7));
     const LAN: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";
 
     /// A daemon over a simulated machine.
@@ -839,10 +843,10 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         // The change is half made, and goes no further before it is let.
-        assert_eq!(daemon.overview().await.node, "gw");
-        assert_eq!(daemon.ports().await.len(), 2);
+        assert_eq!(daemon.overview(READER).await.node, "gw");
+        assert_eq!(daemon.ports(READER).await.len(), 2);
         assert_eq!(daemon.now().await.revision, 0);
-        daemon.counters().await;
+        daemon.counters(READER).await;
         daemon.security_associations().await;
         assert!(daemon.export(None).await.unwrap().text.contains("\"gw\""));
         assert!(!apply.is_finished());
@@ -852,27 +856,60 @@ mod tests {
         assert_eq!(daemon.status().await.node, "other");
     }
 
-    #[tokio::test]
-    async fn work_of_a_reader_who_has_gone_keeps_its_turn() {
-        let lab = Lab::new();
-        let readers = &lab.daemon.readers;
+    /// Work of a caller that goes on until the sender is dropped.
+    async fn begin_held_work(
+        daemon: &Arc<Daemon>,
+        caller: Caller,
+    ) -> (JoinHandle<()>, std::sync::mpsc::Sender<()>) {
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (begin, begun) = oneshot::channel();
         let work = move |_| {
             let _ = begin.send(());
             let _ = released.recv();
         };
-        let mut reader = Box::pin(lab.daemon.counted(work));
-        tokio::select! {
-            () = &mut reader => panic!("the work waits"),
-            begun = begun => begun.unwrap(),
-        }
-        drop(reader);
-        assert_eq!(readers.available_permits(), READERS_AT_A_TIME - 1);
+        let daemon = daemon.clone();
+        let work = tokio::spawn(async move { daemon.counted(caller, work).await });
+        begun.await.unwrap();
+        (work, release)
+    }
+
+    #[tokio::test]
+    async fn work_of_a_reader_who_has_gone_keeps_its_turn() {
+        let lab = Lab::new();
+        let (work, release) = begin_held_work(&lab.daemon, READER).await;
+        work.abort();
+        assert!(work.await.unwrap_err().is_cancelled());
+        assert_eq!(lab.daemon.turns.users(), 1);
         drop(release);
-        while readers.available_permits() < READERS_AT_A_TIME {
+        while lab.daemon.turns.users() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    #[tokio::test]
+    async fn readers_delay_neither_administrators_nor_scrapes() {
+        let lab = Lab::new();
+        let mut held = Vec::new();
+        for user in 0..WORK_AT_A_TIME.readers as u32 {
+            held.push(begin_held_work(&lab.daemon, Caller::Reader(Some(1000 + user))).await);
+        }
+        let overview = lab.daemon.overview(READER);
+        let mut overview = std::pin::pin!(overview);
+        for caller in [Caller::Administrator(0), Caller::Administrator(64_000)] {
+            assert_eq!(lab.daemon.overview(caller).await.node, "gw");
+            assert_eq!(
+                lab.daemon.counted_state(caller).await.running.spis,
+                control::Spis::Configured
+            );
+        }
+        assert_eq!(lab.daemon.metrics_report().await.ports.len(), 2);
+        tokio::select! {
+            biased;
+            _ = &mut overview => panic!("all turns of readers are taken"),
+            () = tokio::task::yield_now() => {}
+        }
+        held.clear();
+        assert_eq!(overview.await.node, "gw");
     }
 
     #[tokio::test]
@@ -897,7 +934,7 @@ mod tests {
         while !is_reserved() && !apply.is_finished() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert_eq!(lab.daemon.overview().await.node, "gw");
+        assert_eq!(lab.daemon.overview(READER).await.node, "gw");
         assert!(!apply.is_finished() && begun.elapsed() < Duration::from_secs(10));
         let read = tokio::task::spawn_blocking(move || std::fs::read(slow));
         apply.await.unwrap().unwrap();

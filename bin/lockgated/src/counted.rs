@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use api::v1;
 
-use crate::backend::{EntryIter, Running};
 use crate::cache_report;
 use crate::picture::Picture;
+use crate::running::{CountedState, EntryIter, Running};
 use crate::shown::{counters, ports, sa_entries};
 use crate::totals::Totals;
 use crate::worker::Report;
@@ -16,13 +16,13 @@ use crate::worker::Report;
 pub(crate) struct CountedPicture {
     pub(crate) picture: Arc<Picture>,
     pub(crate) reports: Vec<Report>,
-    pub(crate) totals: Totals,
+    pub(crate) totals: Arc<Totals>,
 }
 
 impl CountedPicture {
     /// Adds up the workers' reports.
     pub(crate) fn of(picture: Arc<Picture>, reports: Vec<Report>) -> CountedPicture {
-        let totals = picture.totals_with(&reports);
+        let totals = Arc::new(picture.totals_with(&reports));
         CountedPicture { picture, reports, totals }
     }
 
@@ -43,6 +43,13 @@ impl CountedPicture {
         sa_entries(self.picture.clone(), self.totals.clone())
     }
 
+    /// Returns the state for answers that share the counts.
+    pub(crate) fn into_state(self) -> CountedState {
+        let (picture, totals) = (self.picture.clone(), self.totals.clone());
+        let sas = Box::new(move || sa_entries(picture.clone(), totals.clone()));
+        CountedState::new(self.into_running(), sas)
+    }
+
     pub(crate) fn into_running(self) -> Running {
         let CountedPicture { picture, reports, totals } = self;
         let liveness = picture.liveness.clone();
@@ -52,10 +59,10 @@ impl CountedPicture {
             cache_entries: cache_report::entries(&picture, &reports),
             snapshot: picture.snapshot.clone(),
             routes: picture.live.routes.clone(),
-            policies: totals.policies,
+            policies: totals.policies.clone(),
             actions: totals.actions,
-            sas: totals.sas,
-            retired: totals.retired,
+            sas: totals.sas.clone(),
+            retired: totals.retired.clone(),
             moves: picture.moves.clone(),
             liveness: Arc::new(move |peer: &str| liveness.of(peer)),
             ike_names: picture.ike_names.clone(),

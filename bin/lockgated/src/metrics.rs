@@ -132,7 +132,8 @@ impl Report {
         let (ports, sas) = (counted.ports(), counted.sas().collect());
         let counters = v1::Counters { kernel_tier, ..counted.counters() };
         let cache = counted.cache();
-        let running = counted.into_running();
+        let state = Arc::new(counted.into_state());
+        let running = &state.running;
         let policies = running.snapshot.spd().policies();
         let sums = running.actions.map(|[outbound, inbound]| v1::Volume {
             packets: outbound.packets + inbound.packets,
@@ -143,11 +144,11 @@ impl Report {
             status,
             ports,
             sas,
-            peers: crate::api::peers(running.clone()).collect(),
+            peers: crate::api::peers(state.clone()).collect(),
             process: Process::read(),
-            policies: first.map(|(_, policy)| policy_volumes(&running, policy)).collect(),
+            policies: first.map(|(_, policy)| policy_volumes(running, policy)).collect(),
             policy_count: policies.len(),
-            groups: first_rules(crate::api::groups(&running)),
+            groups: first_rules(crate::api::groups(running)),
             actions: Action::NAMES.into_iter().zip(sums).collect(),
             counters,
             cache,

@@ -1,5 +1,5 @@
-//! Limits on open connections, by user: members of the group cannot keep root out, nor one of
-//! them the others.
+//! Limits on open connections, by user: readers cannot keep administrators out, nor one reader the
+//! others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,6 +18,8 @@ pub(super) struct Open(Arc<Mutex<Counts>>);
 struct Counts {
     root: usize,
     others: usize,
+    /// Connections of administrators that found no room among the others.
+    administrators: usize,
     /// Open connections by user id; `None`: the kernel did not say. A user without a connection has
     /// no entry.
     users: HashMap<Option<u32>, usize>,
@@ -54,13 +56,25 @@ impl fmt::Display for Refusal {
 pub(super) struct Permit {
     open: Open,
     user: Option<u32>,
-    refusal: Option<Refusal>,
+    place: ConnectionPlace,
+}
+
+/// Count that a connection belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ConnectionPlace {
+    Root,
+    Others,
+    Administrators,
+    Refused(Refusal),
 }
 
 impl Permit {
     /// The reason why it gets no answers, if it does not.
     pub(super) fn refusal(&self) -> Option<Refusal> {
-        self.refusal
+        match self.place {
+            ConnectionPlace::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
     }
 }
 
@@ -70,33 +84,51 @@ impl Open {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection of this user. `None`: it is closed without an answer.
-    pub(super) fn admit(&self, user: Option<u32>) -> Option<Permit> {
+    /// Counts a connection of this user. `None`: it is closed without an answer. The rights of the
+    /// user matter only where the others have no room.
+    pub(super) fn admit(
+        &self,
+        user: Option<u32>,
+        may_change: impl FnOnce() -> bool,
+    ) -> Option<Permit> {
         let mut counts = self.counts();
-        let refusal = counts.refusal(user);
-        match (refusal, user) {
-            (Some(_), _) if counts.refused >= MAX_REFUSED => return None,
-            (Some(_), _) => counts.refused += 1,
-            (None, Some(0)) => counts.root += 1,
-            (None, user) => {
-                counts.others += 1;
-                *counts.users.entry(user).or_default() += 1;
-            }
+        let place = counts.place(user, may_change);
+        match place {
+            ConnectionPlace::Refused(_) if counts.refused >= MAX_REFUSED => return None,
+            ConnectionPlace::Refused(_) => counts.refused += 1,
+            ConnectionPlace::Root => counts.root += 1,
+            ConnectionPlace::Others => counts.others += 1,
+            ConnectionPlace::Administrators => counts.administrators += 1,
         }
-        Some(Permit { open: self.clone(), user, refusal })
+        if place.is_of_user() {
+            *counts.users.entry(user).or_default() += 1;
+        }
+        Some(Permit { open: self.clone(), user, place })
+    }
+}
+
+impl ConnectionPlace {
+    /// Returns whether the connection counts for its user.
+    fn is_of_user(self) -> bool {
+        matches!(self, ConnectionPlace::Others | ConnectionPlace::Administrators)
     }
 }
 
 impl Counts {
-    fn refusal(&self, user: Option<u32>) -> Option<Refusal> {
-        if user == Some(0) {
-            return (self.root >= MAX_CONNECTIONS).then_some(Refusal::All);
-        }
+    fn place(&self, user: Option<u32>, may_change: impl FnOnce() -> bool) -> ConnectionPlace {
         let own = self.users.get(&user).copied().unwrap_or(0);
         match user {
-            Some(user) if own >= MAX_USER_CONNECTIONS => Some(Refusal::User(user)),
-            _ if own >= MAX_USER_CONNECTIONS => Some(Refusal::All),
-            _ => (self.others >= MAX_CONNECTIONS).then_some(Refusal::All),
+            Some(0) if self.root < MAX_CONNECTIONS => ConnectionPlace::Root,
+            Some(0) => ConnectionPlace::Refused(Refusal::All),
+            Some(user) if own >= MAX_USER_CONNECTIONS => {
+                ConnectionPlace::Refused(Refusal::User(user))
+            }
+            None if own >= MAX_USER_CONNECTIONS => ConnectionPlace::Refused(Refusal::All),
+            _ if self.others < MAX_CONNECTIONS => ConnectionPlace::Others,
+            _ if self.administrators < MAX_CONNECTIONS && may_change() => {
+                ConnectionPlace::Administrators
+            }
+            _ => ConnectionPlace::Refused(Refusal::All),
         }
     }
 }
@@ -104,17 +136,17 @@ impl Counts {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut counts = self.open.counts();
-        match (self.refusal, self.user) {
-            (Some(_), _) => counts.refused -= 1,
-            (None, Some(0)) => counts.root -= 1,
-            (None, user) => {
-                counts.others -= 1;
-                if let Some(own) = counts.users.get_mut(&user) {
-                    *own -= 1;
-                    if *own == 0 {
-                        counts.users.remove(&user);
-                    }
-                }
+        match self.place {
+            ConnectionPlace::Refused(_) => counts.refused -= 1,
+            ConnectionPlace::Root => counts.root -= 1,
+            ConnectionPlace::Others => counts.others -= 1,
+            ConnectionPlace::Administrators => counts.administrators -= 1,
+        }
+        let own = counts.users.get_mut(&self.user).filter(|_| self.place.is_of_user());
+        if let Some(own) = own {
+            *own -= 1;
+            if *own == 0 {
+                counts.users.remove(&self.user);
             }
         }
     }
@@ -125,9 +157,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_keeps_neither_others_nor_root_out() {
+    fn one_user_keeps_neither_others_nor_administrators_out() {
+        const ADMIN: u32 = 5;
         let open = Open::default();
-        let admitted = |user| open.admit(user).map(|permit| (permit.refusal(), permit));
+        let admit = |user| open.admit(user, || user == Some(ADMIN));
+        let admitted = |user| admit(user).map(|permit| (permit.refusal(), permit));
         let mut held = Vec::new();
         let mut answered = |user| {
             let (refusal, permit) = admitted(user).expect("told why not");
@@ -144,17 +178,22 @@ mod tests {
             }
         }
         assert_eq!(answered(Some(99)), Some(Refusal::All), "all of them are {MAX_CONNECTIONS}");
+        for _ in 0..MAX_USER_CONNECTIONS {
+            assert_eq!(answered(Some(ADMIN)), None, "administrators have room of their own");
+        }
+        assert_eq!(answered(Some(ADMIN)), Some(Refusal::User(ADMIN)));
         for _ in 0..MAX_CONNECTIONS {
             assert_eq!(answered(Some(0)), None, "root has its own");
         }
         assert_eq!(answered(Some(0)), Some(Refusal::All));
-        for _ in 3..MAX_REFUSED {
+        for _ in 4..MAX_REFUSED {
             answered(Some(7));
         }
-        assert!(open.admit(Some(7)).is_none(), "closed without a word");
+        assert!(admit(Some(7)).is_none(), "closed without a word");
         held.clear();
         let counts = open.counts();
         assert_eq!((counts.root, counts.others, counts.refused), (0, 0, 0));
+        assert_eq!(counts.administrators, 0);
         assert!(counts.users.is_empty());
     }
 }

@@ -1,10 +1,8 @@
 //! Limits of each call. `docs/LIMITS.md` has a row for each; a test compares both with the API.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
 use api::MAX_WHOLE_ANSWERS;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::fair_turns::{FairTurns, TurnCounts};
 
 /// Right that a call needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +27,8 @@ pub(super) enum RequestSize {
 pub(super) enum AnswerKind {
     /// A page, and the snapshot of its moment.
     Paged,
-    /// The whole answer, whose size grows with the configuration. A user makes one at a time, all
-    /// users together [`MAX_WHOLE_ANSWERS`].
+    /// The whole answer, whose size grows with the configuration. A reader makes one at a time, all
+    /// readers together [`MAX_WHOLE_ANSWERS`].
     Whole,
 }
 
@@ -95,61 +93,14 @@ pub(super) fn limit_of(path: &str) -> Option<&'static CallLimit> {
     CALL_LIMITS.iter().find(|limit| limit.name == name)
 }
 
-/// Turns of whole answers: a user who is not root makes one at a time.
-#[derive(Clone)]
-pub(super) struct AnswerTurns(Arc<TurnTable>);
-
-struct TurnTable {
-    root: Arc<Semaphore>,
-    others: Arc<Semaphore>,
-    /// Each while a call of the user waits or is in progress.
-    users: Mutex<HashMap<Option<u32>, Weak<Semaphore>>>,
-}
-
-/// A turn; the next call of the user begins when this is dropped.
-pub(super) struct AnswerTurn {
-    _of_all: Option<OwnedSemaphorePermit>,
-    _of_user: Option<OwnedSemaphorePermit>,
-}
-
-impl Default for AnswerTurns {
-    fn default() -> AnswerTurns {
-        let [root, others] = [(); 2].map(|()| Arc::new(Semaphore::new(MAX_WHOLE_ANSWERS)));
-        AnswerTurns(Arc::new(TurnTable { root, others, users: Mutex::default() }))
-    }
-}
-
-impl AnswerTurns {
-    /// Waits for the turn of a user.
-    pub(super) async fn take(&self, user: Option<u32>) -> AnswerTurn {
-        let (all, of_user) = match user {
-            Some(0) => (&self.0.root, None),
-            user => (&self.0.others, Some(self.of_user(user))),
-        };
-        // Nobody closes them; were one closed, more answers at a time would do no harm.
-        let _of_user = match of_user {
-            Some(turns) => turns.acquire_owned().await.ok(),
-            None => None,
-        };
-        AnswerTurn { _of_all: all.clone().acquire_owned().await.ok(), _of_user }
-    }
-
-    fn of_user(&self, user: Option<u32>) -> Arc<Semaphore> {
-        let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
-        users.retain(|_, turns| turns.strong_count() > 0);
-        if let Some(turns) = users.get(&user).and_then(Weak::upgrade) {
-            return turns;
-        }
-        let turns = Arc::new(Semaphore::new(1));
-        users.insert(user, Arc::downgrade(&turns));
-        turns
-    }
+/// Returns the turns of whole answers: a reader makes one at a time.
+pub(super) fn answer_turns() -> FairTurns {
+    let (administrators, readers) = (MAX_WHOLE_ANSWERS, MAX_WHOLE_ANSWERS);
+    FairTurns::new(TurnCounts { administrators, readers, scrapes: 0 })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Poll;
-
     use super::*;
 
     /// Each line of the table of calls in the document: `| Name | right | … |`.
@@ -177,22 +128,5 @@ mod tests {
             let is_whole = cells[4].starts_with("whole");
             assert_eq!(is_whole, answer == AnswerKind::Whole, "{row}");
         }
-    }
-
-    #[tokio::test]
-    async fn user_makes_one_whole_answer_at_a_time() {
-        let turns = AnswerTurns::default();
-        let first = turns.take(Some(7)).await;
-        let mut second = Box::pin(turns.take(Some(7)));
-        let is_waiting =
-            std::future::poll_fn(|context| Poll::Ready(second.as_mut().poll(context).is_pending()));
-        assert!(is_waiting.await);
-        drop(turns.take(Some(8)).await);
-        let of_root = [turns.take(Some(0)).await, turns.take(Some(0)).await];
-        drop(first);
-        drop(second.await);
-        drop(of_root);
-        turns.take(Some(9)).await;
-        assert_eq!(turns.0.users.lock().unwrap().len(), 1, "users without a call have no entry");
     }
 }

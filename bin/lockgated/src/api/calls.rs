@@ -16,7 +16,7 @@ use hyper::body::{Body, Frame};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use super::call_limits::AnswerTurn;
+use crate::fair_turns::{Caller, WorkTurn};
 
 /// Bytes of an answer that are handed over at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -25,15 +25,33 @@ const PIECE_BYTES: usize = 16 << 10;
 #[derive(Clone, Default)]
 pub(super) struct CallBudget(Arc<Mutex<CallCounts>>);
 
-/// Calls in progress by user id; `None`: the kernel did not name the user. A user without a call
-/// has no entry.
+/// Calls in progress by caller. A caller without a call has no entry.
 #[derive(Default)]
-struct CallCounts(HashMap<Option<u32>, usize>);
+struct CallCounts(HashMap<Caller, usize>);
 
 /// One call in progress; it is counted until this is dropped.
 pub(super) struct CallPermit {
     budget: CallBudget,
-    user: Option<u32>,
+    caller: Caller,
+}
+
+/// Callers that share a bound on calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CallerGroup {
+    Root,
+    /// Members of group `lockgate-admin`.
+    Administrators,
+    Readers,
+}
+
+impl CallerGroup {
+    fn of(caller: Caller) -> CallerGroup {
+        match caller {
+            Caller::Administrator(0) => CallerGroup::Root,
+            Caller::Administrator(_) => CallerGroup::Administrators,
+            Caller::Reader(_) | Caller::Scrape => CallerGroup::Readers,
+        }
+    }
 }
 
 impl CallBudget {
@@ -41,41 +59,46 @@ impl CallBudget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call of a user.
+    /// Counts a call of a caller.
     ///
     /// # Errors
-    /// The user or all users together have too many calls in progress.
-    pub(super) fn admit(&self, user: Option<u32>) -> Result<CallPermit, String> {
+    /// The caller, or all callers of a [`CallerGroup`] together, have too many calls in progress.
+    pub(super) fn admit(&self, caller: Caller) -> Result<CallPermit, String> {
         let mut counts = self.counts();
-        let is_root = user == Some(0);
-        let all = counts.0.iter().filter(|(of, _)| (**of == Some(0)) == is_root);
+        let group = CallerGroup::of(caller);
+        let all = counts.0.iter().filter(|(of, _)| CallerGroup::of(**of) == group);
         let all: usize = all.map(|(_, count)| count).sum();
-        let own = counts.0.get(&user).copied().unwrap_or(0);
+        let own = counts.0.get(&caller).copied().unwrap_or(0);
         let advice = "end commands that follow events, or read their answers";
         if all >= MAX_CALLS {
             return Err(format!(
                 "too many calls: {MAX_CALLS} are in progress, which is the limit; {advice}"
             ));
         }
-        if !is_root && own >= MAX_USER_CALLS {
-            let whose = user.map_or("of one user".into(), |user| format!("of user {user}"));
+        if group != CallerGroup::Root && own >= MAX_USER_CALLS {
+            let whose = match caller {
+                Caller::Administrator(user) | Caller::Reader(Some(user)) => {
+                    format!("of user {user}")
+                }
+                Caller::Reader(None) | Caller::Scrape => "of one user".to_owned(),
+            };
             return Err(format!(
                 "too many calls: {MAX_USER_CALLS} {whose} are in progress, which is the limit of a \
                  user; {advice}"
             ));
         }
-        *counts.0.entry(user).or_default() += 1;
-        Ok(CallPermit { budget: self.clone(), user })
+        *counts.0.entry(caller).or_default() += 1;
+        Ok(CallPermit { budget: self.clone(), caller })
     }
 }
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
         let mut counts = self.budget.counts();
-        if let Some(own) = counts.0.get_mut(&self.user) {
+        if let Some(own) = counts.0.get_mut(&self.caller) {
             *own -= 1;
             if *own == 0 {
-                counts.0.remove(&self.user);
+                counts.0.remove(&self.caller);
             }
         }
     }
@@ -90,7 +113,7 @@ struct AnswerProgress {
 }
 
 /// Rights to make an answer: a place among the calls in progress and, for a whole answer, a turn.
-type AnswerPermit = (CallPermit, Option<AnswerTurn>);
+type AnswerPermit = (CallPermit, Option<WorkTurn>);
 
 /// Body of an answer. It hands over small pieces, so that it lasts until the client has read it.
 /// Where the client reads nothing for [`UNREAD_TIME`], its connection ends.
@@ -203,12 +226,17 @@ mod tests {
     #[test]
     fn calls_of_one_user_keep_neither_others_nor_root_out() {
         let budget = CallBudget::default();
+        const ADMIN: u32 = 5;
+        let of = |user| match user {
+            0 | ADMIN => Caller::Administrator(user),
+            user => Caller::Reader(Some(user)),
+        };
         let mut held: Vec<CallPermit> = Vec::new();
         let mut admit = |user: u32, count: usize| {
             for _ in 0..count {
-                held.push(budget.admit(Some(user)).unwrap_or_else(|error| panic!("{error}")));
+                held.push(budget.admit(of(user)).unwrap_or_else(|error| panic!("{error}")));
             }
-            budget.admit(Some(user)).map(drop)
+            budget.admit(of(user)).map(drop)
         };
         let refused = admit(7, MAX_USER_CALLS).unwrap_err();
         assert!(refused.starts_with("too many calls: 32 of user 7 are in progress"), "{refused}");
@@ -218,13 +246,14 @@ mod tests {
         }
         let refused = admit(8, MAX_USER_CALLS - 1).unwrap_err();
         assert!(refused.starts_with("too many calls: 128 are in progress"), "{refused}");
+        assert!(admit(ADMIN, MAX_USER_CALLS).is_err(), "an administrator has a bound too");
         assert!(admit(0, MAX_CALLS).is_err());
         held.clear();
         assert!(budget.counts().0.is_empty());
     }
 
     fn watched(bytes: usize) -> WatchedBody<http_body_util::Full<Bytes>> {
-        let permit = CallBudget::default().admit(Some(7)).unwrap();
+        let permit = CallBudget::default().admit(Caller::Reader(Some(7))).unwrap();
         let body = http_body_util::Full::new(Bytes::from(vec![0; bytes]));
         WatchedBody::new(body, (permit, None), None)
     }

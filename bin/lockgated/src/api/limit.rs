@@ -1,4 +1,4 @@
-//! Limits the number of calls in progress by user ([`CallBudget`]), whole answers ([`AnswerTurns`])
+//! Limits the number of calls in progress by user ([`CallBudget`]), whole answers ([`answer_turns`])
 //! and the size of requests by call and user ([`CALL_LIMITS`](super::call_limits::CALL_LIMITS)). A
 //! request is read into memory before its call is looked at, so its size is bounded here, in front
 //! of the calls.
@@ -18,10 +18,11 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-use super::call_limits::{AnswerKind, AnswerTurns, RequestSize, limit_of};
+use super::call_limits::{AnswerKind, RequestSize, answer_turns, limit_of};
 use super::calls::{CallBudget, WatchedBody};
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
+use crate::fair_turns::{Caller, FairTurns};
 
 /// Longest time of a call whose client has been refused or has gone. The body of a stream is not
 /// bound by the time.
@@ -29,12 +30,12 @@ const WORK_TIME: Duration = REQUEST_TIME.saturating_mul(2);
 
 /// Returns the limits, to be laid around the service.
 pub(super) fn layer() -> RequestLimits {
-    RequestLimits(CallBudget::default(), AnswerTurns::default())
+    RequestLimits(CallBudget::default(), answer_turns())
 }
 
 /// Layer of [`LimitedService`].
 #[derive(Clone)]
-pub(super) struct RequestLimits(CallBudget, AnswerTurns);
+pub(super) struct RequestLimits(CallBudget, FairTurns);
 
 impl<S> Layer<S> for RequestLimits {
     type Service = LimitedService<S>;
@@ -49,7 +50,7 @@ impl<S> Layer<S> for RequestLimits {
 pub(super) struct LimitedService<S> {
     inner: S,
     budget: CallBudget,
-    turns: AnswerTurns,
+    turns: FairTurns,
 }
 
 /// Returns the largest size of a request to `path`.
@@ -75,13 +76,14 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let connection = request.extensions().get::<ConnectionInfo>();
-        let peer = Peer::of(connection);
+        let peer = connection.and_then(ConnectionInfo::peer);
+        let caller = connection.map_or(Caller::Reader(None), ConnectionInfo::caller);
         let refusal = connection.and_then(|connection| connection.refusal);
         let admitted = match refusal {
             Some(refusal) => Err(refusal.to_string()),
-            None => self.budget.admit(peer.map(|peer| peer.uid.0)),
+            None => self.budget.admit(caller),
         };
         let permit = match admitted {
             Ok(permit) => permit,
@@ -91,6 +93,7 @@ where
             }
         };
         let end = connection.map(|connection| connection.end.clone());
+        request.extensions_mut().insert(caller);
         // The one that is ready is used; its copy has to become so.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
@@ -107,7 +110,7 @@ where
         Box::pin(async move {
             // A client may go away before the turn of its call: then no work begins.
             let turn = match turns {
-                Some(turns) => Some(turns.take(peer.map(|peer| peer.uid.0)).await),
+                Some(turns) => Some(turns.take(caller).await),
                 None => None,
             };
             let call = inner.call(request);
@@ -147,6 +150,9 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+
+    /// The caller of requests without a connection.
+    const CALLER: Caller = Caller::Reader(None);
 
     /// Service whose calls wait for a permit each.
     #[derive(Clone)]
@@ -189,9 +195,9 @@ mod tests {
             let mut call = service.call(request("/lockgate.v1.Gateway/ShowPolicies"));
             assert!(is_pending(&mut call).await);
         }
-        assert!(budget.admit(None).is_err());
+        assert!(budget.admit(CALLER).is_err());
         released.add_permits(MAX_USER_CALLS);
-        while budget.admit(None).is_err() {
+        while budget.admit(CALLER).is_err() {
             tokio::task::yield_now().await;
         }
     }
@@ -210,8 +216,8 @@ mod tests {
             let mut call = service.call(request("/lockgate.v1.Gateway/ShowPorts"));
             assert!(is_pending(&mut call).await);
         }
-        assert!(budget.admit(None).is_ok());
-        let mut next = Box::pin(turns.take(None));
+        assert!(budget.admit(CALLER).is_ok());
+        let mut next = Box::pin(turns.take(CALLER));
         let waits = poll_fn(|context| Poll::Ready(next.as_mut().poll(context).is_pending()));
         assert!(waits.await, "the first call is in progress");
         released.add_permits(1);

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use api::{DEFAULT_SOCKET, HANDSHAKE_TIME, READ_GROUP};
@@ -17,6 +17,8 @@ use tokio_stream::Stream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::admission::{Open, Permit, Refusal};
+use super::peer::Peer;
+use crate::fair_turns::Caller;
 use crate::who::ConnectionNumber;
 
 const DIRECTORY_MODE: u32 = 0o750;
@@ -186,8 +188,9 @@ impl Stream for Connections {
                 Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(Ok((stream, _))) => stream,
             };
-            let user = stream.peer_cred().map(|peer| peer.uid()).ok();
-            if let Some(permit) = self.open.admit(user) {
+            let peer = stream.peer_cred().map(Peer::of).ok();
+            let may_change = || peer.is_some_and(Peer::may_change);
+            if let Some(permit) = self.open.admit(peer.map(|peer| peer.uid.0), may_change) {
                 self.accepted += 1;
                 let number = ConnectionNumber(self.accepted);
                 return Poll::Ready(Some(Ok(Connection::new(stream, number, permit))));
@@ -251,6 +254,20 @@ pub(crate) struct ConnectionInfo {
     pub(super) refusal: Option<Refusal>,
     /// Ends the connection.
     pub(super) end: Arc<Notify>,
+    caller: Arc<OnceLock<Caller>>,
+}
+
+impl ConnectionInfo {
+    /// Returns the process at the other end; `None`: the kernel does not name it.
+    pub(super) fn peer(&self) -> Option<Peer> {
+        self.socket.peer_cred.map(Peer::of)
+    }
+
+    /// Returns the caller in whose queues calls wait, as of the connection's first call.
+    pub(super) fn caller(&self) -> Caller {
+        let caller = || self.peer().map_or(Caller::Reader(None), Peer::caller);
+        *self.caller.get_or_init(caller)
+    }
 }
 
 impl Connected for Connection {
@@ -258,7 +275,8 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> ConnectionInfo {
         let (socket, refusal) = (self.stream.connect_info(), self.permit.refusal());
-        ConnectionInfo { socket, number: self.number, refusal, end: self.end.clone() }
+        let (number, end, caller) = (self.number, self.end.clone(), Arc::default());
+        ConnectionInfo { socket, number, refusal, end, caller }
     }
 }
 

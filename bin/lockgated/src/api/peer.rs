@@ -4,8 +4,9 @@ use std::ffi::CString;
 
 use api::ADMIN_GROUP;
 use nix::unistd::{Gid, Group, User, getgrouplist};
+use tokio::net::unix::UCred;
 
-use super::listen::ConnectionInfo;
+use crate::fair_turns::Caller;
 use crate::who::Uid;
 
 /// The process at the other end when it connected, as reported by the kernel.
@@ -17,10 +18,17 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// `None` if the kernel does not say.
-    pub(super) fn of(info: Option<&ConnectionInfo>) -> Option<Peer> {
-        let peer = info?.socket.peer_cred?;
-        Some(Peer { uid: Uid(peer.uid()), gid: peer.gid() })
+    /// Returns the process that the kernel reports.
+    pub(super) fn of(credentials: UCred) -> Peer {
+        Peer { uid: Uid(credentials.uid()), gid: credentials.gid() }
+    }
+
+    /// Returns the caller in whose queue the peer waits. Cost: [`Peer::may_change`].
+    pub(super) fn caller(self) -> Caller {
+        match self.may_change() {
+            true => Caller::Administrator(self.uid.0),
+            false => Caller::Reader(Some(self.uid.0)),
+        }
     }
 
     /// Returns whether the user may change the configuration: root, and members of group

@@ -1,6 +1,5 @@
 //! Puts what runs into the words of the API.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -11,7 +10,7 @@ use config::{Diagnostic, Difference, KeyChange, KeyName, Severity, service_text}
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
-use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, SetIndex, Side, Snapshot};
+use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, Side, Snapshot};
 use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PolicyIndex, PortRange, SaSetId};
@@ -23,6 +22,7 @@ use crate::backend::{
 };
 use crate::clock;
 use crate::liveness::PeerLiveness;
+use crate::running::{CountedState, PeerFacts};
 use crate::shown::{in_front, short};
 
 /// Presents the sums of counters by action, from one place of [`Action::NAMES`] to another.
@@ -48,9 +48,9 @@ pub(super) fn policy_order(snapshot: &Snapshot) -> PolicyOrder {
 }
 
 /// Presents the policies in an order, with their counters.
-pub(super) fn policies(running: Running, order: PolicyOrder) -> EntryIter<v1::Policy> {
+pub(super) fn policies(state: Arc<CountedState>, order: PolicyOrder) -> EntryIter<v1::Policy> {
     let count = order.len();
-    Box::new((0..count).map(move |place| policy(&running, order[place])))
+    Box::new((0..count).map(move |place| policy(&state.running, order[place])))
 }
 
 fn policy(running: &Running, index: PolicyIndex) -> v1::Policy {
@@ -161,64 +161,20 @@ pub(super) fn placement(cards: Vec<v1::Card>, placed: Vec<Placed>) -> v1::Placem
     page
 }
 
-/// Returns the peers with the state of their SAs.
-pub(crate) fn peers(running: Running) -> EntryIter<v1::Peer> {
-    let facts = peer_facts(&running);
+/// Returns the peers with the state of their SAs. Cost: [`CountedState::peer_facts`].
+pub(crate) fn peers(state: Arc<CountedState>) -> EntryIter<v1::Peer> {
     let now_ns = clock::now_ns();
-    let present = move |(place, facts): (usize, PeerFacts)| {
-        let configured = running.settings.peers.len();
-        match place.checked_sub(configured) {
-            None => peer(&running, &running.settings.peers[place], facts, now_ns),
-            Some(place) => peer(&running, &running.ike_peers[place], facts, now_ns),
-        }
+    let count = state.peer_facts().len();
+    let present = move |place: usize| {
+        let (running, facts) = (&state.running, state.peer_facts()[place]);
+        let configured = &running.settings.peers;
+        let of = configured.get(place).unwrap_or_else(|| {
+            // A peer of charon's own.
+            &running.ike_peers[place - configured.len()]
+        });
+        peer(running, of, facts, now_ns)
     };
-    Box::new(facts.into_iter().enumerate().map(present))
-}
-
-/// Facts of a peer that are found for all peers at once.
-#[derive(Clone, Copy, Default)]
-struct PeerFacts {
-    /// Place of its SAs.
-    set: Option<SetIndex>,
-    /// Number of policies that name it.
-    policies: u32,
-    /// Packets sealed and opened, over all SAs that it has or had.
-    volumes: [Volume; 2],
-}
-
-/// Finds the facts of all peers, those that charon made behind the others.
-fn peer_facts(running: &Running) -> Vec<PeerFacts> {
-    let snapshot = &*running.snapshot;
-    let all = || running.settings.peers.iter().chain(&running.ike_peers);
-    let places: HashMap<&str, usize> =
-        all().enumerate().map(|(place, peer)| (peer.name.as_str(), place)).collect();
-    let mut facts = vec![PeerFacts::default(); all().count()];
-    let place_of = |peer: &str| places.get(peer).copied();
-    for (index, set) in snapshot.sets() {
-        if let Some(place) = place_of(&set.peer) {
-            facts[place].set = Some(index);
-        }
-    }
-    for (_, policy) in snapshot.spd().holding_policies() {
-        let Action::Protect(set) = policy.action else { continue };
-        let set = snapshot.sad().places().get(set).map(|place| snapshot.set(place));
-        if let Some(place) = set.and_then(|set| place_of(&set.peer)) {
-            facts[place].policies += 1;
-        }
-    }
-    for (peer, volumes) in &running.retired {
-        if let Some(place) = place_of(peer) {
-            facts[place].volumes = *volumes;
-        }
-    }
-    for ((direction, _, peer), volume) in &running.sas {
-        let Some(place) = place_of(peer) else { continue };
-        let [sealed, opened] = &mut facts[place].volumes;
-        let sum = if *direction == Direction::Outbound { sealed } else { opened };
-        sum.packets += volume.packets;
-        sum.bytes += volume.bytes;
-    }
-    facts
+    Box::new((0..count).map(present))
 }
 
 fn peer(running: &Running, peer: &Peer, facts: PeerFacts, now_ns: u64) -> v1::Peer {

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use api::v1::gateway_server::Gateway;
 use api::{ADMIN_GROUP, DEFAULT_CACHE_ENTRIES, MAX_CACHE_ENTRIES, Page, v1};
@@ -18,8 +19,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::listen::ConnectionInfo;
 use super::pages::Pages;
-use super::peer::Peer;
 use super::present::PolicyOrder;
+use super::shared_counts::{CountsReader, SHARED_TIME, SharedCounts};
 use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Includes,
@@ -27,6 +28,8 @@ use crate::backend::{
 };
 use crate::cards::{self, placement};
 use crate::events::{self, Filter};
+use crate::fair_turns::Caller;
+use crate::running::CountedState;
 use crate::unconfirmed::confirm_time;
 use crate::who::{ConnectionNumber, Uid};
 
@@ -38,6 +41,7 @@ pub(crate) struct Service<B> {
     /// Order of the policies of the latest snapshot that a reader asked for, while an answer
     /// holds it.
     policy_order: Arc<Mutex<Option<SharedOrder>>>,
+    counts: SharedCounts,
 }
 
 /// An order of policies with its snapshot.
@@ -46,7 +50,38 @@ type SharedOrder = (Weak<Snapshot>, Weak<[PolicyIndex]>);
 impl<B: Backend> Service<B> {
     /// A service; its streams end when the sender of `ended` is dropped.
     pub(crate) fn new(backend: Arc<B>, ended: watch::Receiver<()>) -> Service<B> {
-        Service { backend, ended, policy_order: Arc::default() }
+        Service::sharing(backend, ended, SHARED_TIME)
+    }
+
+    /// A service whose answers share counts up to an age.
+    pub(super) fn sharing(
+        backend: Arc<B>,
+        ended: watch::Receiver<()>,
+        shared_time: Duration,
+    ) -> Service<B> {
+        let counts = SharedCounts::new(shared_time);
+        Service { backend, ended, policy_order: Arc::default(), counts }
+    }
+
+    /// Returns the number of counts that answers hold.
+    #[cfg(test)]
+    pub(super) fn held_counts(&self) -> usize {
+        self.counts.held()
+    }
+
+    /// Returns the counts for a long answer: those that an unread answer of the user holds, or new
+    /// ones.
+    async fn counted_state<T>(&self, request: &Request<T>) -> Arc<CountedState> {
+        let info = request.extensions().get::<ConnectionInfo>();
+        let (caller, end) = (caller_of(request), info.map(|info| info.end.clone()));
+        let reader = CountsReader { caller, end };
+        let _turn = self.counts.take_turn(caller).await;
+        let (snapshot, now) = (self.backend.snapshot().await, Instant::now());
+        if let Some(counts) = self.counts.find(&reader, &snapshot, now) {
+            return counts;
+        }
+        let counts = self.backend.counted_state(caller).await;
+        self.counts.keep(&reader, counts, now)
     }
 
     /// Returns the order of a snapshot's policies, which all answers about the snapshot share. One
@@ -70,7 +105,7 @@ impl<B: Backend> Service<B> {
     /// refuses.
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
         let info = request.extensions().get::<ConnectionInfo>();
-        let Some(peer) = Peer::of(info) else {
+        let Some(peer) = info.and_then(ConnectionInfo::peer) else {
             return Err(Status::permission_denied(
                 "the kernel does not name the user of the connection",
             ));
@@ -91,6 +126,11 @@ fn connection_of<T>(request: &Request<T>) -> ConnectionNumber {
     info.map_or(ConnectionNumber(0), |info| info.number)
 }
 
+/// Returns the caller in whose queues a request waits. Only requests by hand lack one.
+fn caller_of<T>(request: &Request<T>) -> Caller {
+    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(None))
+}
+
 /// Runs a change to its end even if whoever asked goes away.
 async fn to_its_end<T: Send + 'static>(
     change: impl Future<Output = T> + Send + 'static,
@@ -105,7 +145,7 @@ async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) ->
     made.map_err(|_| Status::internal("internal error: report it"))
 }
 
-fn microseconds_since(start: std::time::Instant) -> u64 {
+fn microseconds_since(start: Instant) -> u64 {
     start.elapsed().as_micros().try_into().unwrap_or(u64::MAX)
 }
 
@@ -113,12 +153,12 @@ type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl<B: Backend> Gateway for Service<B> {
-    async fn show_status(&self, _: Request<v1::ShowRequest>) -> Answer<v1::Status> {
-        Ok(Response::new(self.backend.overview().await))
+    async fn show_status(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Status> {
+        Ok(Response::new(self.backend.overview(caller_of(&request)).await))
     }
 
     async fn show_ports(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Ports> {
-        let ports = self.backend.ports().await;
+        let ports = self.backend.ports(caller_of(&request)).await;
         let ports = named(ports, "port", request.into_inner().name, |port| &port.name)?;
         Ok(Response::new(v1::Ports { ports }))
     }
@@ -126,8 +166,8 @@ impl<B: Backend> Gateway for Service<B> {
     type ShowPeersStream = Pages<v1::Peers>;
 
     async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<Self::ShowPeersStream> {
-        let running = self.backend.running().await;
-        let peers = beside(move || present::peers(running)).await?;
+        let state = self.counted_state(&request).await;
+        let peers = beside(move || present::peers(state)).await?;
         let name = request.into_inner().name;
         let peers = named_entries(peers, "peer", name, |peer| &peer.name).await?;
         Ok(pages::answer(peers, self.ended.clone(), |peers| v1::Peers { peers }))
@@ -139,7 +179,7 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowSecurityAssociationsStream> {
-        let mut sas = self.backend.sas().await;
+        let mut sas = self.counted_state(&request).await.sas();
         if let Some(name) = request.into_inner().name {
             let found = beside(move || associations::named(sas, &name)).await??;
             sas = Box::new(found.into_iter());
@@ -153,13 +193,13 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowPoliciesStream> {
-        let running = self.backend.running().await;
-        let name = request.into_inner().name;
-        let host = present::host_bypasses(&running);
-        let sums = present::action_volumes(&running, 0..3);
+        let state = self.counted_state(&request).await;
+        let (name, running) = (request.into_inner().name, &state.running);
+        let host = present::host_bypasses(running);
+        let sums = present::action_volumes(running, 0..3);
         let cache_entries = running.cache_entries.clone();
         let order = self.policy_order(&running.snapshot).await?;
-        let policies = present::policies(running, order);
+        let policies = present::policies(state, order);
         let policies = named_entries(policies, "policy", name, |policy| &policy.name).await?;
         let mut first = v1::Policies { policies: Vec::new(), host, cache_entries, sums };
         Ok(pages::answer(policies, self.ended.clone(), move |policies| v1::Policies {
@@ -169,7 +209,7 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn show_groups(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Groups> {
-        let running = self.backend.running().await;
+        let running = self.backend.running(caller_of(&request)).await;
         let name = request.into_inner().name;
         let groups = beside(move || groups::groups(&running)).await?;
         let v1::Groups { groups, mut ports, sums } = groups;
@@ -186,10 +226,10 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowPlacementStream> {
-        let name = request.into_inner().name;
+        let (caller, name) = (caller_of(&request), request.into_inner().name);
         let pictures = self.backend.cards().await;
         let (cards, mut rules) = beside(move || placement(&pictures)).await?;
-        let policies = self.backend.policies_in_order().await;
+        let policies = self.backend.policies_in_order(caller).await;
         let cards = named(cards, "card", name.clone(), |card| &card.name)?;
         if let Some(name) = name {
             // All policies stay: the order is that of all cards.
@@ -265,13 +305,13 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn show_routes(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Routes> {
-        let routes = present::routes(&self.backend.running().await);
+        let routes = present::routes(&self.backend.running(caller_of(&request)).await);
         let routes = named(routes, "route", request.into_inner().name, |route| &route.to)?;
         Ok(Response::new(v1::Routes { routes }))
     }
 
     async fn show_counters(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Counters> {
-        let mut counters = self.backend.counters().await;
+        let mut counters = self.backend.counters(caller_of(&request)).await;
         match request.into_inner().name {
             None => counters.drops.retain(|drop| drop.count > 0),
             name => counters.drops = named(counters.drops, "drop reason", name, |d| &d.name)?,
@@ -280,17 +320,17 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Answer<v1::Explanation> {
-        let request = request.into_inner();
+        let (caller, request) = (caller_of(&request), request.into_inner());
         let flow = present::flow(&request).ok_or_else(|| {
             Status::invalid_argument("a flow needs two addresses of one family and a protocol")
         })?;
-        let running = self.backend.running().await;
+        let running = self.backend.running(caller).await;
         let prefixes: Vec<Prefix> = running.routes.keys().copied().collect();
         let (snapshot, spis) = (&*running.snapshot, running.spis);
         let is_dead = |port: &v1::Port| port.state != "up";
         let dead_ports: Vec<DeadPort> = self
             .backend
-            .ports()
+            .ports(caller)
             .await
             .into_iter()
             .filter(is_dead)
@@ -353,7 +393,7 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn apply(&self, request: Request<v1::ApplyRequest>) -> Answer<v1::Applied> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let by = self.admin(&request, "apply").await?;
         let asked_over = connection_of(&request);
         let request = request.into_inner();
@@ -393,7 +433,7 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ChangePoliciesRequest>,
     ) -> Answer<v1::Applied> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let by = self.admin(&request, "change policies").await?;
         let v1::ChangePoliciesRequest { add, remove, file, dry_run, save, yes } =
             request.into_inner();
@@ -412,7 +452,7 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::PutSecurityAssociationsRequest>,
     ) -> Answer<v1::SecurityAssociationsChanged> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let by = self.admin(&request, "put SAs").await?;
         let put = associations::put(request.into_inner())?;
         let backend = self.backend.clone();
@@ -424,7 +464,7 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::DeleteSecurityAssociationsRequest>,
     ) -> Answer<v1::SecurityAssociationsChanged> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let by = self.admin(&request, "delete SAs").await?;
         let deletion = associations::deletion(request.into_inner())?;
         let backend = self.backend.clone();
@@ -462,7 +502,7 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn rollback(&self, request: Request<v1::RollbackRequest>) -> Answer<v1::Applied> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let by = self.admin(&request, "rollback").await?;
         let (backend, revision) = (self.backend.clone(), request.into_inner().revision);
         let result = to_its_end(async move { backend.rollback(revision, by).await }).await?;

@@ -1,6 +1,6 @@
 //! The server before a backend that is none: what it answers, to whom, and what it refuses.
 
-mod fake;
+pub(super) mod fake;
 mod watch;
 
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::v1::gateway_server::Gateway;
 use api::{ConnectError, GatewayClient, v1};
 use dataplane::Snapshot;
 use dataplane::connections::{Inserted, Judgement, Key, Zone};
@@ -20,6 +21,7 @@ use tokio::sync::oneshot;
 use tonic::Code;
 use wire::{Family, Flow, Upper};
 
+use super::service::Service;
 use super::{BoundSocket, ListenError, bind, serve};
 use crate::backend::Backend;
 use fake::{CONFIG, Fake, entries, event};
@@ -550,6 +552,40 @@ async fn unread_answers_hold_a_page_each() {
     // A server that stops waits for answers under way.
     drop((unread, rest));
     server.stop().await;
+}
+
+/// Once each unread answer held counts of its own.
+#[tokio::test]
+async fn unread_answers_of_a_user_share_one_set_of_counts() {
+    const UNREAD: usize = 32;
+    let fake = Fake::new(Duration::ZERO);
+    let (_goes_on, ended) = tokio::sync::watch::channel(());
+    let service = Service::sharing(fake.clone(), ended, Duration::from_secs(3600));
+    let all = || tonic::Request::new(v1::ShowRequest::default());
+    let mut unread = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..UNREAD {
+        let (peers, sas, policies) = tokio::join!(
+            service.show_peers(all()),
+            service.show_security_associations(all()),
+            service.show_policies(all())
+        );
+        unread.0.push(peers.unwrap());
+        unread.1.push(sas.unwrap());
+        unread.2.push(policies.unwrap());
+    }
+    assert_eq!((fake.counted.load(Ordering::Relaxed), service.held_counts()), (1, 1));
+    // A last answer of each kind holds the counts alone.
+    for kind in 0..3 {
+        match kind {
+            0 => unread.0.clear(),
+            1 => unread.1.clear(),
+            _ => unread.2.clear(),
+        }
+        assert_eq!(service.held_counts(), usize::from(kind < 2));
+    }
+    // Where no answer holds counts, the next answer has new ones.
+    drop(service.show_peers(all()).await.unwrap());
+    assert_eq!((fake.counted.load(Ordering::Relaxed), service.held_counts()), (2, 0));
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ use crate::{sa_limits, sequence_usage};
 /// iterator reaches it.
 pub(crate) fn sa_entries(
     picture: Arc<Picture>,
-    totals: Totals,
+    totals: Arc<Totals>,
 ) -> EntryIter<v1::SecurityAssociation> {
     let [outbound_slots, inbound_slots] = picture.snapshot.sad().room();
     let shown = Arc::new((picture, totals));

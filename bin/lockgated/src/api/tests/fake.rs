@@ -16,11 +16,12 @@ use wire::{Flow, Vni};
 
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, CaptureOrder, Change, ChangeError, ChangeReport,
-    ConfirmError, ConnectionClearing, Consent, EntryIter, ExportedText, Intent, Now, PolicyChange,
-    Running, ToConfirm,
+    ConfirmError, ConnectionClearing, Consent, CountedState, EntryIter, ExportedText, Intent, Now,
+    PolicyChange, Running, ToConfirm,
 };
 use crate::cards::CardPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
+use crate::fair_turns::Caller;
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -81,7 +82,7 @@ via = "192.0.2.2"
 "#;
 
 /// A backend that runs [`CONFIG`] and remembers the changes that clients asked for.
-pub(super) struct Fake {
+pub(in super::super) struct Fake {
     running: Running,
     asked: Mutex<Vec<String>>,
     pub(super) to_confirm: Mutex<Option<ToConfirm>>,
@@ -91,12 +92,14 @@ pub(super) struct Fake {
     pub(super) sa_count: AtomicU64,
     /// SAs that were presented.
     pub(super) made: Arc<AtomicU64>,
+    /// Counts that were made.
+    pub(super) counted: AtomicU64,
     /// The time that a change takes.
     slow: Duration,
 }
 
 impl Fake {
-    pub(super) fn new(slow: Duration) -> Arc<Fake> {
+    pub(in super::super) fn new(slow: Duration) -> Arc<Fake> {
         let parsed = config::parse(CONFIG, "a.toml").unwrap_or_else(|e| panic!("{e}"));
         let keys = ReplayKeys::stand_ins(&parsed.validated).unwrap();
         let snapshot = control::compile(&parsed.validated, keys, Generation(7)).unwrap();
@@ -130,8 +133,23 @@ impl Fake {
             ),
             sa_count: AtomicU64::new(0),
             made: Arc::default(),
+            counted: AtomicU64::new(0),
             slow,
         })
+    }
+
+    /// The running state with as many SAs as [`Fake::sa_count`] says; each is counted when it is made.
+    pub(in super::super) fn state(&self) -> CountedState {
+        let (made, count) = (self.made.clone(), self.sa_count.load(Ordering::Relaxed));
+        let sas = move || -> EntryIter<v1::SecurityAssociation> {
+            let made = made.clone();
+            Box::new((0..count).map(move |number| {
+                made.fetch_add(1, Ordering::Relaxed);
+                let spi = format!("{number:#010x}");
+                v1::SecurityAssociation { spi, peer: "berlin".into(), ..Default::default() }
+            }))
+        };
+        CountedState::new(self.running.clone(), Box::new(sas))
     }
 
     fn note(&self, what: String) {
@@ -159,8 +177,13 @@ pub(super) fn event(number: u64) -> v1::Event {
 
 #[tonic::async_trait]
 impl Backend for Fake {
-    async fn running(&self) -> Running {
+    async fn running(&self, _: Caller) -> Running {
         self.running.clone()
+    }
+
+    async fn counted_state(&self, _: Caller) -> CountedState {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        self.state()
     }
 
     async fn snapshot(&self) -> Arc<Snapshot> {
@@ -176,22 +199,12 @@ impl Backend for Fake {
         Now { revision: 4, generation: Generation(7) }
     }
 
-    async fn overview(&self) -> v1::Status {
+    async fn overview(&self, _: Caller) -> v1::Status {
         v1::Status { node: "gw-a".into(), generation: 7, ..v1::Status::default() }
     }
 
-    async fn ports(&self) -> Vec<v1::Port> {
+    async fn ports(&self, _: Caller) -> Vec<v1::Port> {
         ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
-    }
-
-    /// As many as [`Fake::sa_count`] says; each is counted when it is made.
-    async fn sas(&self) -> EntryIter<v1::SecurityAssociation> {
-        let made = self.made.clone();
-        Box::new((0..self.sa_count.load(Ordering::Relaxed)).map(move |number| {
-            made.fetch_add(1, Ordering::Relaxed);
-            let spi = format!("{number:#010x}");
-            v1::SecurityAssociation { spi, peer: "berlin".into(), ..Default::default() }
-        }))
     }
 
     async fn neighbours(&self) -> Vec<v1::Neighbour> {
@@ -221,11 +234,11 @@ impl Backend for Fake {
         Vec::new()
     }
 
-    async fn policies_in_order(&self) -> Vec<v1::PlacedPolicy> {
+    async fn policies_in_order(&self, _: Caller) -> Vec<v1::PlacedPolicy> {
         Vec::new()
     }
 
-    async fn counters(&self) -> v1::Counters {
+    async fn counters(&self, _: Caller) -> v1::Counters {
         let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
         let drops = vec![drop("no_route", 0), drop("no_match", 5)];
         v1::Counters { drops, ..v1::Counters::default() }
