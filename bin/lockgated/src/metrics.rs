@@ -20,7 +20,7 @@ mod shared;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::v1;
 use axum::Router;
@@ -28,7 +28,6 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use policy::Action;
@@ -38,7 +37,7 @@ use tokio::sync::oneshot;
 use crate::backend::Running;
 use crate::cards::CardPicture;
 use crate::counted::CountedPicture;
-use connections::{ConnectionPlace, HEAD_TIME, OpenConnections};
+use connections::{ConnectionPlace, OpenConnections, ScrapeClient};
 use exposition::Format;
 use process::Process;
 use shared::{SHARED_TIME, SharedScrapes};
@@ -47,6 +46,8 @@ pub(crate) use shared::{ScrapeSource, SourceFuture};
 
 /// Longest time of a connection, from its first byte to its last.
 const CONNECTION_TIME: Duration = Duration::from_secs(10);
+/// Time for the head of a request.
+const HEAD_TIME: Duration = Duration::from_secs(2);
 /// Largest head of a request, bytes.
 const MAX_HEAD: usize = 8 << 10;
 /// Policies whose counters are shown; `lockgate_policies` tells how many there are.
@@ -253,8 +254,9 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
                 continue;
             }
         };
-        // A connection that finds no place is closed.
-        if let Some((place, ended)) = open.admit(source.ip(), Instant::now()) {
+        // The client of a connection that has ended already has no address.
+        if let Ok(server) = stream.local_addr() {
+            let (place, ended) = open.admit(ScrapeClient::of(source, server));
             tokio::spawn(serve_connection(stream, router.clone(), place, ended));
         }
     }
@@ -264,17 +266,13 @@ async fn accept(listener: TcpListener, router: Router) -> Infallible {
 async fn serve_connection(
     stream: TcpStream,
     router: Router,
-    place: Arc<ConnectionPlace>,
+    _place: ConnectionPlace,
     ended: oneshot::Receiver<()>,
 ) {
     let mut server = hyper::server::conn::http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME);
     server.keep_alive(false).max_buf_size(MAX_HEAD);
-    let answering = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
-        place.note_request();
-        answering.call(request)
-    });
+    let service = TowerToHyperService::new(router);
     let connection = server.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         _ = tokio::time::timeout(CONNECTION_TIME, connection) => {}
@@ -720,7 +718,7 @@ pub(crate) mod tests {
         let source = Arc::<CountingSource>::default();
         let address = serve(LOCAL, source).await.unwrap();
         let mut silent = Vec::new();
-        for _ in 0..3 * connections::MAX_SOURCE_CONNECTIONS {
+        for _ in 0..3 * connections::MAX_LOCAL_CONNECTIONS {
             silent.push(TcpStream::connect(address).await.unwrap());
         }
         for path in ["/healthz", "/metrics"] {
@@ -731,6 +729,24 @@ pub(crate) mod tests {
         for mut stream in silent {
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
+        }
+    }
+
+    /// Once sixteen connections whose clients read nothing held all places of an address.
+    #[tokio::test]
+    async fn unread_answers_keep_nobody_out() {
+        let source = Arc::<CountingSource>::default();
+        let address = serve(LOCAL, source).await.unwrap();
+        let mut unread = Vec::new();
+        for _ in 0..3 * connections::MAX_LOCAL_CONNECTIONS {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // An older connection may have given way already.
+            let _ = stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await;
+            unread.push(stream);
+        }
+        for path in ["/healthz", "/metrics"] {
+            let answer = ask(address, format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.0 200"), "{path}: {answer}");
         }
     }
 

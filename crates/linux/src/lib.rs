@@ -7,6 +7,7 @@
 //! | [`view`] | the copy itself, as plain data |
 //! | [`ethtool`] | queues and receive offloads of a netdev |
 //! | [`xfrm`] | SAs and policies that Linux carries |
+//! | [`tcp_user`] | the user of a local TCP connection |
 //! | [`nft`] | a table of nftables: put in place, listed, watched, removed |
 //!
 //! Nothing here knows a configuration: the caller says what it wants. Every function works in the
@@ -18,6 +19,7 @@ mod link_watch;
 pub mod mirror;
 mod netlink;
 pub mod nft;
+mod tcp_user;
 pub mod view;
 pub mod xfrm;
 
@@ -27,6 +29,7 @@ pub use mirror::{
     Changes, HostPortError, HostRoute, Lists, Mirror, MirrorError, Note, ResyncReason, read_link,
 };
 pub use netlink::NetlinkError;
+pub use tcp_user::tcp_user;
 pub use view::{
     HOST_ROUTE_PROTOCOL, HOST_ROUTE_TABLE, Hop, KernelRoute, LOCAL_TABLE, Link, LinkKind,
     MAIN_TABLE, NeighbourEntry, NeighbourState, Refused, RouteKind, RouteList, RouteStatus,

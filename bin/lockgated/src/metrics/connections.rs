@@ -1,18 +1,18 @@
-//! Open connections of the metrics' port. Where a bound is reached, the oldest silent connection
-//! gives way, so that connections without a request keep no reader out.
+//! Open connections of the metrics' port. At the bound the oldest connection of the longest share
+//! gives way, so that a client with many connections keeps no other client out. Users of this
+//! machine have places of their own.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
+use linux::tcp_user;
 use tokio::sync::oneshot;
 
-/// Connections at a time.
-pub(super) const MAX_CONNECTIONS: usize = 64;
-/// Connections at a time from one source address.
-pub(super) const MAX_SOURCE_CONNECTIONS: usize = 16;
-/// Time for the head of a request. An older connection gives way even if it sent a request.
-pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
+/// Connections at a time from other machines.
+pub(super) const MAX_REMOTE_CONNECTIONS: usize = 64;
+/// Connections at a time from this machine.
+pub(super) const MAX_LOCAL_CONNECTIONS: usize = 16;
 
 /// The connections that are open.
 #[derive(Clone, Default)]
@@ -28,12 +28,22 @@ struct ConnectionTable {
 /// A connection in the table.
 struct OpenConnection {
     number: u64,
-    source: IpAddr,
-    since: Instant,
-    /// True until the head of a request came.
-    silent: bool,
+    client: ScrapeClient,
     /// Ends the connection when it is dropped.
     _end: oneshot::Sender<()>,
+}
+
+/// Client whose connections are one share.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum ScrapeClient {
+    /// User of this machine.
+    LocalUser(u32),
+    /// Loopback address whose user the kernel does not tell.
+    LocalAddress(IpAddr),
+    /// IPv4 address.
+    V4(Ipv4Addr),
+    /// IPv6 network of 64 bits.
+    V6([u8; 8]),
 }
 
 /// Place of a connection; dropping it frees the place.
@@ -42,56 +52,63 @@ pub(super) struct ConnectionPlace {
     number: u64,
 }
 
+impl ScrapeClient {
+    /// Returns the client of a connection between two addresses. Asks the kernel for the user of a
+    /// client on this machine.
+    pub(super) fn of(client: SocketAddr, server: SocketAddr) -> ScrapeClient {
+        let address = client.ip().to_canonical();
+        if address.is_loopback() || address == server.ip().to_canonical() {
+            let user = tcp_user(client, server).map(ScrapeClient::LocalUser);
+            return user.unwrap_or(ScrapeClient::LocalAddress(address));
+        }
+        match address {
+            IpAddr::V4(address) => ScrapeClient::V4(address),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                ScrapeClient::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+
+    fn is_local(self) -> bool {
+        matches!(self, ScrapeClient::LocalUser(_) | ScrapeClient::LocalAddress(_))
+    }
+}
+
 impl OpenConnections {
     fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a connection at a time, with the signal of its end. `None`: nobody gives way to it.
-    pub(super) fn admit(
-        &self,
-        source: IpAddr,
-        now: Instant,
-    ) -> Option<(Arc<ConnectionPlace>, oneshot::Receiver<()>)> {
+    /// Admits a connection, with the signal of its end.
+    pub(super) fn admit(&self, client: ScrapeClient) -> (ConnectionPlace, oneshot::Receiver<()>) {
         let mut table = self.table();
-        let is_of_source = |open: &OpenConnection| open.source == source;
-        let of_source = table.connections.iter().filter(|open| is_of_source(open)).count();
-        let is_admitted = match () {
-            () if of_source >= MAX_SOURCE_CONNECTIONS => table.evict(now, is_of_source),
-            () if table.connections.len() >= MAX_CONNECTIONS => table.evict(now, |_| true),
-            () => true,
-        };
-        if !is_admitted {
-            return None;
-        }
+        table.make_room(client);
         let (end, ended) = oneshot::channel();
         table.accepted += 1;
         let number = table.accepted;
-        let open = OpenConnection { number, source, since: now, silent: true, _end: end };
-        table.connections.push(open);
-        Some((Arc::new(ConnectionPlace { open: self.clone(), number }), ended))
+        table.connections.push(OpenConnection { number, client, _end: end });
+        (ConnectionPlace { open: self.clone(), number }, ended)
     }
 }
 
 impl ConnectionTable {
-    /// Ends the oldest silent connection of some, else their oldest one that had [`HEAD_TIME`].
-    /// Returns whether there was one.
-    fn evict(&mut self, now: Instant, of: impl Fn(&OpenConnection) -> bool) -> bool {
-        let silent = self.connections.iter().position(|open| of(open) && open.silent);
-        let had_time = |open: &OpenConnection| now.duration_since(open.since) >= HEAD_TIME;
-        let place =
-            silent.or_else(|| self.connections.iter().position(|open| of(open) && had_time(open)));
-        place.map(|place| self.connections.remove(place)).is_some()
-    }
-}
-
-impl ConnectionPlace {
-    /// Notes that the head of a request came.
-    pub(super) fn note_request(&self) {
-        let mut table = self.open.table();
-        let number = self.number;
-        if let Some(open) = table.connections.iter_mut().find(|open| open.number == number) {
-            open.silent = false;
+    /// At the bound, ends the oldest connection of the client with most connections, the new one
+    /// included; of equal clients, the oldest connection of all.
+    fn make_room(&mut self, client: ScrapeClient) {
+        let most = if client.is_local() { MAX_LOCAL_CONNECTIONS } else { MAX_REMOTE_CONNECTIONS };
+        let mut shares = HashMap::from([(client, 1)]);
+        let is_beside = |open: &&OpenConnection| open.client.is_local() == client.is_local();
+        for open in self.connections.iter().filter(is_beside) {
+            *shares.entry(open.client).or_insert(0) += 1;
+        }
+        if shares.values().sum::<usize>() <= most {
+            return;
+        }
+        let longest = shares.values().max().copied();
+        let gives_way = |open: &OpenConnection| shares.get(&open.client).copied() == longest;
+        if let Some(place) = self.connections.iter().position(gives_way) {
+            self.connections.remove(place);
         }
     }
 }
@@ -107,47 +124,67 @@ impl Drop for ConnectionPlace {
 mod tests {
     use super::*;
 
-    fn source(last: u8) -> IpAddr {
-        [192, 0, 2, last].into()
+    fn client(last: u8) -> ScrapeClient {
+        ScrapeClient::V4(Ipv4Addr::new(192, 0, 2, last))
     }
 
     /// Each entry is a connection: its place, and the signal of its end.
-    type AdmittedConnections = Vec<(Arc<ConnectionPlace>, oneshot::Receiver<()>)>;
+    type AdmittedConnections = Vec<(ConnectionPlace, oneshot::Receiver<()>)>;
 
-    fn has_ended((_, ended): &mut (Arc<ConnectionPlace>, oneshot::Receiver<()>)) -> bool {
+    fn has_ended((_, ended): &mut (ConnectionPlace, oneshot::Receiver<()>)) -> bool {
         ended.try_recv() == Err(oneshot::error::TryRecvError::Closed)
     }
 
     #[test]
-    fn oldest_silent_connection_gives_way() {
-        let (open, now) = (OpenConnections::default(), Instant::now());
-        let mut held: AdmittedConnections = Vec::new();
-        for last in 0..MAX_CONNECTIONS / MAX_SOURCE_CONNECTIONS {
-            for _ in 0..MAX_SOURCE_CONNECTIONS {
-                held.push(open.admit(source(last as u8), now).unwrap());
-            }
-        }
-        held[0].0.note_request();
-        held.push(open.admit(source(200), now).unwrap());
+    fn oldest_connection_of_the_longest_share_gives_way() {
+        let open = OpenConnections::default();
+        let mut held: AdmittedConnections = vec![open.admit(client(1)), open.admit(client(2))];
+        held.extend((2..MAX_REMOTE_CONNECTIONS).map(|_| open.admit(client(2))));
+        held.push(open.admit(client(3)));
         assert!(!has_ended(&mut held[0]) && has_ended(&mut held[1]) && !has_ended(&mut held[2]));
-        assert_eq!(open.table().connections.len(), MAX_CONNECTIONS);
-        // A source at its bound takes no place of another source.
-        held.push(open.admit(source(1), now).unwrap());
-        assert!(!has_ended(&mut held[2]) && has_ended(&mut held[MAX_SOURCE_CONNECTIONS]));
+        held.push(open.admit(client(2)));
+        assert!(has_ended(&mut held[2]) && !has_ended(&mut held[MAX_REMOTE_CONNECTIONS]));
+        assert_eq!(open.table().connections.len(), MAX_REMOTE_CONNECTIONS);
         held.clear();
         assert!(open.table().connections.is_empty());
     }
 
     #[test]
-    fn connection_with_a_request_keeps_its_place_for_a_while() {
-        let (open, now) = (OpenConnections::default(), Instant::now());
+    fn of_equal_shares_the_oldest_connection_gives_way() {
+        let open = OpenConnections::default();
+        let count = MAX_REMOTE_CONNECTIONS as u8;
         let mut held: AdmittedConnections =
-            (0..MAX_SOURCE_CONNECTIONS).map(|_| open.admit(source(1), now).unwrap()).collect();
-        held.iter().for_each(|(place, _)| place.note_request());
-        assert!(open.admit(source(1), now).is_none());
-        assert!(open.admit(source(2), now).is_some());
-        let newest = open.admit(source(1), now + HEAD_TIME).unwrap();
+            (0..count).map(|last| open.admit(client(last))).collect();
+        held.push(open.admit(client(count)));
         assert!(has_ended(&mut held[0]) && !has_ended(&mut held[1]));
-        drop(newest);
+        // A client with two connections gives way itself.
+        held.push(open.admit(client(9)));
+        assert!(has_ended(&mut held[9]) && !has_ended(&mut held[1]));
+    }
+
+    #[test]
+    fn users_of_this_machine_and_other_machines_take_no_place_of_each_other() {
+        let open = OpenConnections::default();
+        let [scraper, nobody] = [100, 65_534].map(ScrapeClient::LocalUser);
+        let mut own = open.admit(scraper);
+        let mut held: AdmittedConnections = (0..MAX_REMOTE_CONNECTIONS + 9)
+            .flat_map(|last| [client(last as u8), nobody])
+            .map(|client| open.admit(client))
+            .collect();
+        assert!(!has_ended(&mut own));
+        let is_open = |held: &mut AdmittedConnections| {
+            held.iter_mut().filter_map(|open| (!has_ended(open)).then_some(())).count()
+        };
+        assert_eq!(is_open(&mut held), MAX_REMOTE_CONNECTIONS + MAX_LOCAL_CONNECTIONS - 1);
+    }
+
+    #[test]
+    fn hosts_of_an_ipv6_network_are_one_client() {
+        let of =
+            |address: &str| ScrapeClient::of(address.parse().unwrap(), "[::]:9".parse().unwrap());
+        assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:0:2]:2"));
+        assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));
+        assert_eq!(of("[::ffff:192.0.2.7]:1"), client(7));
+        assert_ne!(of("192.0.2.7:1"), of("192.0.2.8:1"));
     }
 }
