@@ -639,6 +639,8 @@ fn apply_and_diff_send_the_texts_of_set_files() {
     let ran = lab.place.run(&lab.args(&["apply", "new.toml"]));
     let warning = "4:8: warning: lockgated does not start with set file sets/link.txt";
     assert_eq!(ran.err().matches(warning).count(), 1, "{}", ran.err());
+    let ran = lab.place.run(&lab.args(&["diff", "new.toml"]));
+    assert_eq!(ran.err().matches(warning).count(), 1, "{}", ran.err());
 }
 
 #[test]

@@ -435,7 +435,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn apply(&self, change: Change, by: Uid) -> Result<ChangeReport, ChangeError>;
     /// Judges a change of policies and, if it is meant, makes it. Returns when every worker walks
     /// by the new set; changes that are asked for together may be published together. Refused or
-    /// not, it is an event.
+    /// not, a change that is meant is an event.
     async fn change_policies(
         &self,
         change: PolicyChange,

@@ -630,8 +630,9 @@ impl Backend for Daemon {
             _ => self.change_in_turn(change, by).await,
         };
         match &done {
-            Ok(done) if intent == Intent::Apply => self.audit_policies(by, done),
-            Ok(_) => {}
+            // A dry run is no event.
+            _ if intent == Intent::DryRun => {}
+            Ok(done) => self.audit_policies(by, done),
             Err(error) => {
                 let subject = match error {
                     ChangeError::Takes(takeovers) => takeovers.found.first().map(|one| &one.by),

@@ -9,7 +9,10 @@ use std::time::SystemTime;
 
 use config::allow_host::meetings;
 use config::validated::Validated;
-use config::{Diagnostic, Difference, KeyChange, Keys, Loaded, Meeting, differences, key_changes};
+use config::{
+    CardSettings, Diagnostic, Difference, KeyChange, Keys, Loaded, Meeting, differences,
+    key_changes,
+};
 use control::guard::{Guard, UnwritableName};
 use control::{Compiled, Compiler, PreparedConfiguration, check_netdevs};
 use dataplane::Side;
@@ -17,7 +20,6 @@ use dataplane::carve_out::Reserved;
 
 use crate::backend::{ChangeError, ChangeReport, Includes, Intent, ToConfirm};
 use crate::cache_memory;
-use crate::config_file::same_directory;
 use crate::events::Kind;
 use crate::gateway::{OtherMode, Transaction, TransactionError};
 use crate::picture::Picture;
@@ -36,7 +38,7 @@ pub(crate) fn restart_note(file: &Path) -> String {
     format!("{RESTART_NOTE}{} again; `lockgate save` writes what runs there", file.display())
 }
 
-/// Keys of `[node]`, `[metrics]` and `[connections]` that are read at the start only.
+/// Keys that are read at the start only.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{key} is read when lockgated starts: write it into {} and restart it",
@@ -200,14 +202,13 @@ impl Picture {
     /// # Errors
     /// The configuration names another directory: the daemon must be restarted.
     fn keep_keys_dir(&self, new: &mut Validated, base: &Path) -> Result<PathBuf, ChangeError> {
-        let (running, directory) = (&self.config().node.keys_dir, self.keys_directory());
-        let named = &mut new.node.keys_dir;
-        if *named != *running && !same_directory(&base.join(&*named), &directory) {
-            let (key, file) = ("node.keys_dir".to_owned(), self.file.to_path_buf());
-            return Err(machine(NeedsRestart { key, file }));
+        match new.keep_keys_dir(base, self.config(), &self.base) {
+            true => Ok(self.keys_directory()),
+            false => {
+                let (key, file) = ("node.keys_dir".to_owned(), self.file.to_path_buf());
+                Err(machine(NeedsRestart { key, file }))
+            }
         }
-        *named = running.clone();
-        Ok(directory)
     }
 }
 
@@ -463,10 +464,13 @@ impl State {
         // The table of connections is made by the configuration that first needs one.
         let has_table = self.gateway.compiled.connections().is_some();
         let of_table = || old.connections.changed_key(&new.connections).filter(|_| has_table);
+        let of_card = || self.unknown_card_socket(new);
         let has_endpoints = self.gateway.compiled.overlays().is_some();
         let of_store = || old.store.changed_key(&new.store).filter(|_| has_endpoints);
         let of_kernel = || old.kernel.changed_key(&new.kernel).filter(|_| has_endpoints);
-        if let Some(key) = changed.or_else(of_table).or_else(of_store).or_else(of_kernel) {
+        if let Some(key) =
+            changed.or_else(of_card).or_else(of_table).or_else(of_store).or_else(of_kernel)
+        {
             return Err(machine(NeedsRestart { key, file }));
         }
         match self.gateway.port_in_another_mode(new) {
@@ -475,6 +479,18 @@ impl State {
             }
             None => Ok(()),
         }
+    }
+
+    /// Returns the key of a card's socket that the daemon did not start with.
+    fn unknown_card_socket(&self, new: &Validated) -> Option<String> {
+        let is_unknown = |card: &&CardSettings| {
+            let socket = card.socket.as_ref();
+            socket.is_some_and(|socket| {
+                !self.card_sockets.contains(&(card.name.clone(), socket.clone()))
+            })
+        };
+        let card = new.cards.iter().find(is_unknown)?;
+        Some(format!("card.{}.socket", card.name))
     }
 
     /// The services of `allow_host` that these policies want packets of, by the addresses that the

@@ -155,12 +155,6 @@ impl Drop for Target {
     }
 }
 
-/// Returns whether two paths are the same directory, links followed.
-pub(crate) fn same_directory(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    one == other || real(one) == real(other)
-}
-
 /// A file's facts when it was compared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stamp {

@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use api::v1;
-use config::{Parsed, SetFiles, Validated, differences};
+use config::{Parsed, SetFiles, Validated, differences, same_directory};
 use control::Compiled;
 
 use crate::backend::{ChangeError, ChangeReport};
 use crate::change::RESTART_NOTE;
-use crate::config_file::{KnownDrift, SaveError, Stamp, Target, same_directory};
+use crate::config_file::{KnownDrift, SaveError, Stamp, Target};
 use crate::events::{Events, Kind};
 use crate::picture::Picture;
 use crate::unconfirmed;

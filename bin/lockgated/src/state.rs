@@ -111,6 +111,8 @@ pub(crate) struct State {
     /// The time at which flow caches last were to be replaced because they were full of verdicts.
     cache_filled: Option<Instant>,
     pub(crate) growth: Growth,
+    /// Names and sockets of the cards that the daemon started with.
+    pub(crate) card_sockets: Vec<(String, PathBuf)>,
     pub(crate) events: Events,
     /// Requests for SAs.
     pub(crate) acquires: Arc<AcquireDesk>,
@@ -143,6 +145,9 @@ impl State {
         let records = Records::new(&node.state_dir);
         let kept_connections = KeptConnections::new(&node.run_dir);
         let refused_connections = gateway.snapshot.connections().map(RefusedSoFar::of);
+        let cards = gateway.config().cards.iter();
+        let card_sockets = cards.filter_map(|card| Some((card.name.clone(), card.socket.clone()?)));
+        let card_sockets = card_sockets.collect();
         State {
             gateway,
             workers,
@@ -181,6 +186,7 @@ impl State {
             stopping: false,
             cache_filled: None,
             growth: Growth::default(),
+            card_sockets,
             events,
             acquires,
             endpoints,

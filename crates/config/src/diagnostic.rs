@@ -404,6 +404,8 @@ pub enum DiagnosticKind {
     NotSent,
     #[error("is one too many: all set files together may have {limit} bytes")]
     IncludedTooLong { limit: u64 },
+    #[error("the texts of the set files have more than {limit} bytes together")]
+    SentTooLong { limit: u64 },
     #[error("lockgated does not start with set file {file}: it {problem}")]
     SetFileAtStart { file: String, problem: Box<DiagnosticKind> },
     #[error(transparent)]

@@ -73,6 +73,11 @@ impl IncludedTexts {
         self.0.get(file).map(String::as_str)
     }
 
+    /// Returns the sum of the texts' lengths, bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.values().map(|text| text.len() as u64).sum()
+    }
+
     /// Returns true if no text is included.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -32,6 +32,7 @@ mod included;
 mod interface_address;
 mod key_names;
 mod keys;
+mod keys_dir;
 mod lifetime;
 mod meeting;
 mod member_mistake;
@@ -77,6 +78,7 @@ pub use keys::{
     KeyFileError, KeyLine, Keys, MAX_KEY_FILE_BYTES, ReplayKeys, effective_user, generate_pair,
     write_key_file,
 };
+pub use keys_dir::same_directory;
 pub use lifetime::MAX_SECONDS as MAX_LIMIT_SECONDS;
 pub use meeting::{Meeting, MissingIke};
 pub use member_mistake::MemberMistake;
@@ -148,6 +150,12 @@ pub fn parse(text: &str, name: &str) -> Result<Parsed, ConfigErrors> {
 pub fn parse_with(text: &str, name: &str, files: SetFiles<'_>) -> Result<Parsed, ConfigErrors> {
     if text.len() as u64 > MAX_BYTES {
         let mistake = DiagnosticKind::TooLong { size: text.len() as u64, limit: MAX_BYTES };
+        return Err(ConfigErrors::of(Location::of_file(name), mistake));
+    }
+    if let SetFiles::Sent { texts, .. } = files
+        && texts.bytes() > MAX_INCLUDED_BYTES
+    {
+        let mistake = DiagnosticKind::SentTooLong { limit: MAX_INCLUDED_BYTES };
         return Err(ConfigErrors::of(Location::of_file(name), mistake));
     }
     let source = Source::new(name, text);

@@ -67,8 +67,13 @@ impl<'p> SetFiles<'p> {
                 (base, text.map(Cow::Owned))
             }
             SetFiles::Sent { base, texts } => {
-                let text = texts.text_of(file).map(Cow::Borrowed);
-                (base, text.ok_or(DiagnosticKind::NotSent))
+                let text = texts.text_of(file).ok_or(DiagnosticKind::NotSent);
+                let limit = MAX_SET_FILE_BYTES;
+                let text = text.and_then(|text| match text.len() as u64 {
+                    size if size > limit => Err(DiagnosticKind::TooLong { size, limit }),
+                    _ => Ok(Cow::Borrowed(text)),
+                });
+                (base, text)
             }
         };
         match text {

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use api::{ADMIN_GROUP, v1};
-use config::{Diagnostic, IncludedTexts, Parsed, SetFiles, Severity};
+use config::{Diagnostic, IncludedTexts, Parsed, SetFiles, Severity, Validated};
 use console::output::{complain, print, print_json};
 use nix::unistd::{Group, User, getegid, geteuid, getgrouplist, getgroups};
 use serde::Serialize;
@@ -98,31 +98,50 @@ fn compare(args: &DiffArgs, socket: &Socket) -> Result<ComparedConfiguration, Fa
             Document::read(&Input::File(status.config_file.into()))?
         }
     };
+    // As `apply` does: the daemon opens no set file for a client, and cannot warn of it.
+    complain(&config::render(&document.warnings));
     let request = v1::ExportRequest::default();
-    let v1::Exported { toml, revision, .. } =
+    let v1::Exported { toml, revision, base_directory } =
         ask.call(async |client| api::whole(client.export(request).await?).await)?;
     let running = config::parse(&toml, "running configuration").map_err(|errors| {
         let first = errors.problems.first().map(|problem| problem.in_one_line());
         LiveError::OtherVersion { problem: first.unwrap_or_default() }
     })?;
     drop(toml);
-    let found = compared(&running, &document, revision);
+    let running = RunningText {
+        validated: running.validated,
+        base_directory: base_directory.into(),
+        revision,
+    };
+    let found = compared(&running, &document);
     match found.ok && is_administrator() {
         true => with_keys(found, document, &mut ask),
         false => Ok(found),
     }
 }
 
-/// Compares all but the keys, with the texts of set files that [`Document::read`] read.
-fn compared(running: &Parsed, document: &Document, revision: u64) -> ComparedConfiguration {
+/// The running configuration.
+struct RunningText {
+    validated: Validated,
+    /// Directory at which a relative `keys_dir` begins.
+    base_directory: PathBuf,
+    revision: u64,
+}
+
+/// Compares all but the keys, with the texts of set files that [`Document::read`] read. As for
+/// `apply`, `keys_dir` may name the running directory by another path.
+fn compared(running: &RunningText, document: &Document) -> ComparedConfiguration {
     let base = Path::new(&document.base_directory);
     let included = document.included.iter();
     let texts: IncludedTexts =
         included.map(|text| (text.file.clone(), text.text.clone())).collect();
     let files = SetFiles::Sent { base, texts: &texts };
+    let revision = running.revision;
     let found = ComparedConfiguration { revision, ..ComparedConfiguration::default() };
     match config::parse_with(&document.text, &document.file, files) {
-        Ok(Parsed { validated, warnings, .. }) => {
+        Ok(Parsed { mut validated, warnings, .. }) => {
+            // `apply` refuses another directory; here the difference says so.
+            validated.keep_keys_dir(base, &running.validated, &running.base_directory);
             let differences = config::differences(&running.validated, &validated);
             ComparedConfiguration {
                 ok: true,

@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use config::IncludedTexts;
+use config::{IncludedTexts, MAX_INCLUDED_BYTES};
 
-use crate::backend::{Backend, Change, ChangeError, ChangeReport, Includes, Intent, Save};
+use crate::backend::{
+    Backend, Change, ChangeError, ChangeReport, Consent, Includes, Intent, PolicyChange, Save,
+};
 use crate::backend_impl::Daemon;
 use crate::test_lab::{PEER, RunningLab, configuration};
 use crate::who::Uid;
@@ -81,6 +83,69 @@ async fn a_dry_run_with_mistakes_is_no_event() {
     assert!(lab.daemon.apply(dry_run, Uid(1000)).await.is_err());
     let events = events_of(&lab.daemon).await;
     assert!(!events.contains("apply_refused"), "{events}");
+}
+
+#[tokio::test]
+async fn a_dry_run_of_policies_with_mistakes_is_no_event() {
+    let lab = RunningLab::new(LAN);
+    let change = |intent| PolicyChange {
+        remove: vec!["unknown".to_owned()],
+        add: String::new(),
+        file: "the command line".to_owned(),
+        intent,
+        save: Save::No,
+        consent: Consent::NotGiven,
+    };
+    assert!(lab.daemon.change_policies(change(Intent::DryRun), Uid(1000)).await.is_err());
+    assert!(!events_of(&lab.daemon).await.contains("policies_refused"));
+    assert!(lab.daemon.change_policies(change(Intent::Apply), Uid(1000)).await.is_err());
+    assert!(events_of(&lab.daemon).await.contains("policies_refused"));
+}
+
+#[tokio::test]
+async fn the_daemon_bounds_the_texts_of_set_files_too() {
+    let lab = RunningLab::new(LAN);
+    let set = format!("{LAN}[set.admins]\nfile = \"0\"\n");
+    let text = configuration(&lab.folder, "other", &set);
+    let names: Vec<String> = (0..5).map(|number| number.to_string()).collect();
+    let comment = "#".repeat(MAX_INCLUDED_BYTES as usize / 4);
+    let sent: Vec<_> = names.iter().map(|name| (name.as_str(), comment.as_str())).collect();
+    let base = lab.folder.path();
+    let refused = apply_from(&lab.daemon, base, &text, &sent).await.unwrap_err().to_string();
+    assert!(refused.contains("more than 67108864 bytes together"), "{refused}");
+    let longer = format!("{comment}#");
+    let sent = [("0", longer.as_str())];
+    let refused = apply_from(&lab.daemon, base, &text, &sent).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("is 16777217 bytes long; at most 16777216 bytes are read"),
+        "{refused}"
+    );
+    assert_eq!(name(&lab.daemon), "gw");
+}
+
+#[tokio::test]
+async fn only_a_restart_changes_the_socket_of_a_card() {
+    let card = |name: &str, socket: &str| {
+        format!(
+            "{LAN}[card.{name}]\nkind = \"emulated\"\nsocket = \"/nowhere/{socket}\"\n\
+             ports = [\"lan\"]\n"
+        )
+    };
+    let lab = RunningLab::new(&card("nic0", "a"));
+    let base = lab.folder.path();
+    let apply = async |sections: &str| {
+        let text = configuration(&lab.folder, "gw", sections);
+        apply_from(&lab.daemon, base, &text, &[]).await
+    };
+    for (name, socket) in [("nic0", "b"), ("nic1", "b"), ("nic1", "a")] {
+        let refused = apply(&card(name, socket)).await.unwrap_err().to_string();
+        let start = format!("card.{name}.socket is read when lockgated starts");
+        assert!(refused.starts_with(&start), "{refused}");
+    }
+    // A card may leave and come back, with its own socket alone.
+    apply(LAN).await.unwrap();
+    assert!(apply(&card("nic0", "b")).await.is_err());
+    apply(&card("nic0", "a")).await.unwrap();
 }
 
 #[tokio::test]
