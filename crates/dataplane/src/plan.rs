@@ -89,7 +89,7 @@ fn protected<F: Frames>(
     }
     let mtu = match row.packet.length <= sizes.whole {
         true => sizes.whole,
-        false => sizes.whole.max(least_mtu(context, (&sizes, sealing), row)),
+        false => sizes.whole.max(least_mtu(context, &sizes, sealing, row)),
     };
     let outer = context.snapshot.outer_of(set);
     if let Some(outer) = outer {
@@ -110,7 +110,8 @@ fn protected<F: Frames>(
 #[cold]
 fn least_mtu<F: Frames>(
     context: &BatchContext<'_, F>,
-    (sizes, sa): (&SetSizes, &OutboundSa),
+    sizes: &SetSizes,
+    sa: &OutboundSa,
     row: &Row,
 ) -> u32 {
     let (Row { packet, .. }, is_possible) = (row, sizes.fragments && sizes.outer > 0);

@@ -36,6 +36,13 @@ impl Census {
     }
 }
 
+/// Frames of one owner tag.
+pub(crate) struct OwnedFrames {
+    pub(crate) owner: Owner,
+    /// Number of frames.
+    pub(crate) frames: usize,
+}
+
 /// Frames by owner tag, as far as a hand has visited them.
 pub(crate) struct OwnerTally {
     /// First frame to visit; 0: no count is under way.
@@ -85,8 +92,9 @@ impl OwnerTally {
     }
 
     /// Visited frames by owner.
-    pub(crate) fn by_owner(&self) -> impl Iterator<Item = (Owner, usize)> {
-        let frames = (0..).map(Owner::at).zip(&self.frames);
-        frames.filter(|(_, frames)| **frames > 0).map(|(owner, frames)| (owner, *frames as usize))
+    pub(crate) fn by_owner(&self) -> impl Iterator<Item = OwnedFrames> {
+        let owners = (0..).map(Owner::at).zip(&self.frames);
+        let owned = owners.map(|(owner, frames)| OwnedFrames { owner, frames: *frames as usize });
+        owned.filter(|owned| owned.frames > 0)
     }
 }

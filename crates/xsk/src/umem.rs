@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::census::{Census, OwnerTally};
+use crate::census::{Census, OwnedFrames, OwnerTally};
 use crate::owner::{MAX_SOCKETS, Owner};
 use crate::quarantine::{self, Queue};
 use crate::system::{self, Mapping};
@@ -471,7 +471,7 @@ impl Umem {
     }
 
     /// Sorts frames by the state of their owners.
-    fn sort_owners(&self, by_owner: impl Iterator<Item = (Owner, usize)>) -> Census {
+    fn sort_owners(&self, by_owner: impl Iterator<Item = OwnedFrames>) -> Census {
         let mut census =
             Census { total: self.owners.len(), free: self.free.len(), ..Census::default() };
         let slots = self.area.registry().0;
@@ -479,7 +479,7 @@ impl Umem {
             let slot = owner.slot().and_then(|slot| slots.get(slot));
             matches!(slot, Some(Slot::Closed(_) | Slot::Released))
         };
-        for (owner, frames) in by_owner {
+        for OwnedFrames { owner, frames } in by_owner {
             match owner {
                 Owner::FREE => {}
                 Owner::OUTSIDE => census.outside += frames,
