@@ -98,6 +98,9 @@ pub(crate) struct FairShares {
     sender_of: Vec<Slot>,
     links: MemberLinks,
     all: AgeList,
+    /// Ports with members or claims.
+    live_ports: AgeList,
+    live_port_links: Vec<Link>,
 }
 
 impl FairShares {
@@ -117,6 +120,8 @@ impl FairShares {
             sender_of: vec![NONE; members],
             links: MemberLinks { all: links(), port: links(), sender: links() },
             all: AgeList::default(),
+            live_ports: AgeList::default(),
+            live_port_links: vec![Link::NONE; senders],
         }
     }
 
@@ -133,6 +138,28 @@ impl FairShares {
     /// The next younger member.
     pub(crate) fn after(&self, member: Slot) -> Option<Slot> {
         self.all.after(&self.links.all, member)
+    }
+
+    /// The slot of a port with members or claims; [`port_after`](Self::port_after) returns the
+    /// others.
+    pub(crate) fn first_port(&self) -> Option<Slot> {
+        self.live_ports.oldest()
+    }
+
+    /// The slot of the next port with members or claims.
+    pub(crate) fn port_after(&self, port: Slot) -> Option<Slot> {
+        self.live_ports.after(&self.live_port_links, port)
+    }
+
+    /// The port of a slot.
+    pub(crate) fn port(&self, port: Slot) -> PortId {
+        self.ports[port].port
+    }
+
+    /// The oldest member of a port, by slot. `None`: the last member has left.
+    pub(crate) fn oldest_of_port(&self, port: Slot) -> Option<Slot> {
+        // A free slot keeps its empty list.
+        self.ports[port].members.oldest()
     }
 
     /// Returns the sender of a member, by slot.
@@ -229,6 +256,7 @@ impl FairShares {
         let share = PortShare { port, members, ranking, senders: 0 };
         let slot = self.ports.insert(share).expect("as many ports as senders");
         self.by_port.insert(self.hasher.hash_one(port), slot);
+        self.live_ports.push(&mut self.live_port_links, slot);
         slot
     }
 
@@ -244,6 +272,7 @@ impl FairShares {
         self.ports[port].senders -= 1;
         if self.ports[port].senders == 0 {
             self.by_port.remove(self.hasher.hash_one(address.ingress), port);
+            self.live_ports.remove(&mut self.live_port_links, port);
             self.ports.remove(port);
         }
     }

@@ -59,6 +59,11 @@ impl SharesModel {
         self.members.iter().map(|member| member.number)
     }
 
+    /// Number of ports with members.
+    pub(crate) fn ports(&self) -> usize {
+        self.ports.len()
+    }
+
     pub(crate) fn lengths(&self, sender: PacketSender) -> ShareLengths {
         let port = length_of(&self.ports, &sender.ingress);
         ShareLengths { port, sender: length_of(&self.senders, &sender) }

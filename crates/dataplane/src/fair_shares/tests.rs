@@ -54,6 +54,13 @@ fn members(shares: &FairShares) -> Vec<Slot> {
     std::iter::successors(shares.oldest(), |member| shares.after(*member)).collect()
 }
 
+/// Ports with members or claims, and the oldest member of each.
+fn ports(shares: &FairShares) -> Vec<(PortId, Option<Slot>)> {
+    std::iter::successors(shares.first_port(), |port| shares.port_after(*port))
+        .map(|port| (shares.port(port), shares.oldest_of_port(port)))
+        .collect()
+}
+
 proptest! {
     #[test]
     fn shares_match_plain_lists_and_never_grow(
@@ -101,6 +108,16 @@ proptest! {
                 let sender = senders[usize::from(member)].unwrap();
                 prop_assert_eq!(shares.lengths(member), model.lengths(sender));
             }
+            for (port, oldest) in ports(&shares) {
+                let is_of_port = |number: &u32| {
+                    senders[*number as usize].is_some_and(|sender| sender.ingress == port)
+                };
+                let expected = model.members().find(is_of_port);
+                prop_assert_eq!(oldest.map(u32::from), expected);
+                prop_assert!(expected.is_some() || !claims.is_empty());
+            }
+            let listed = ports(&shares).iter().filter(|(_, oldest)| oldest.is_some()).count();
+            prop_assert_eq!(listed, model.ports());
             prop_assert_eq!(shares.memory(), memory);
         }
     }

@@ -288,12 +288,16 @@ impl<H: Copy> Table<H> {
         }
     }
 
-    /// Removes the datagrams of some ingress ports.
+    /// Removes the datagrams of some ingress ports. Takes a step for each port with datagrams, and
+    /// for each removed datagram.
     pub(crate) fn forget_ports(&mut self, is_gone: impl Fn(PortId) -> bool) {
-        let mut next = self.datagram_shares.oldest();
-        while let Some(slot) = next {
-            next = self.datagram_shares.after(slot);
-            if is_gone(self.entries[slot].datagram.way.ingress) {
+        let mut next = self.datagram_shares.first_port();
+        while let Some(port) = next {
+            next = self.datagram_shares.port_after(port);
+            if !is_gone(self.datagram_shares.port(port)) {
+                continue;
+            }
+            while let Some(slot) = self.datagram_shares.oldest_of_port(port) {
                 self.drop_datagram(slot, DropReason::FragmentTimeout);
             }
         }
