@@ -451,7 +451,7 @@ impl Umem {
     /// Counts all frames by owner. Cost: one pass over the owner tags, 2 bytes a frame. A worker
     /// counts in parts: [`begin_census`](Self::begin_census).
     pub fn census(&self) -> Census {
-        self.sort_owners(self.owners.iter().map(|owner| (*owner, 1)))
+        self.sort_owners(self.owners.iter().map(|owner| OwnedFrames { owner: *owner, frames: 1 }))
     }
 
     /// Begins a census in parts; a census under way ends.

@@ -107,18 +107,37 @@ pub struct TableCounts {
 /// Slots of zones: ports and virtual networks have numbers of 16 bits.
 const ZONES: usize = 1 << 16;
 
-/// Two counts in one word: all, and half-open ones.
-#[derive(Default)]
-struct Pair(AtomicU64);
+/// Connections or lines, and the half-open ones among them.
+#[derive(Clone, Copy)]
+struct CountPair {
+    all: u32,
+    half_open: u32,
+}
 
-impl Pair {
-    fn word(all: u32, half_open: u32) -> u64 {
-        u64::from(all) | u64::from(half_open) << 32
+impl CountPair {
+    fn word(self) -> u64 {
+        u64::from(self.all) | u64::from(self.half_open) << 32
     }
 
-    fn read(&self) -> (u32, u32) {
-        let word = self.0.load(Relaxed);
-        (word as u32, (word >> 32) as u32)
+    fn of(word: u64) -> CountPair {
+        CountPair { all: word as u32, half_open: (word >> 32) as u32 }
+    }
+}
+
+/// The hands of evictions under a bound, and the position at which a hand begins.
+struct HandStart<'h, T> {
+    hands: &'h EvictionHands<AtomicU64>,
+    /// Returns the position of the next half-open connection.
+    tail: &'h T,
+}
+
+/// A pair of counts in one word.
+#[derive(Default)]
+struct SharedCounts(AtomicU64);
+
+impl SharedCounts {
+    fn read(&self) -> CountPair {
+        CountPair::of(self.0.load(Relaxed))
     }
 
     /// Adds, or names the first exceeded limit. Moves a hand of the count to `tail`, the position
@@ -128,27 +147,27 @@ impl Pair {
     /// that position or behind.
     fn reserve(
         &self,
-        add: (u32, u32),
-        limits: (u32, u32),
-        (hands, tail): (&EvictionHands<AtomicU64>, &impl Fn() -> u64),
+        add: CountPair,
+        limits: CountPair,
+        start: &HandStart<'_, impl Fn() -> u64>,
     ) -> Result<(), Exceeded> {
-        let add = Pair::word(add.0, add.1);
         let mut seen = self.0.load(Relaxed);
         loop {
-            let new = seen + add;
-            if new as u32 > limits.0 {
+            let new = seen + add.word();
+            let [before, after] = [seen, new].map(CountPair::of);
+            if after.all > limits.all {
                 return Err(Exceeded::All);
             }
             // What is not half-open is not refused for what is.
-            if add >> 32 > 0 && (new >> 32) as u32 > limits.1 {
+            if add.half_open > 0 && after.half_open > limits.half_open {
                 return Err(Exceeded::HalfOpen);
             }
-            let half_open = [(seen >> 32) as u32, (new >> 32) as u32];
-            let moves = EvictionHands::<AtomicU64>::moves(half_open, limits.1);
-            let tail = moves.map(|hand| (hand, tail()));
+            let half_open = [before.half_open, after.half_open];
+            let moves = EvictionHands::<AtomicU64>::moves(half_open, limits.half_open);
+            let tail = moves.map(|hand| (hand, (start.tail)()));
             match self.0.compare_exchange_weak(seen, new, AcqRel, Relaxed) {
                 Ok(_) => {
-                    tail.into_iter().for_each(|(hand, tail)| hands.put(hand, tail));
+                    tail.into_iter().for_each(|(hand, tail)| start.hands.put(hand, tail));
                     return Ok(());
                 }
                 Err(other) => seen = other,
@@ -156,8 +175,8 @@ impl Pair {
         }
     }
 
-    fn take(&self, all: u32, half_open: u32) {
-        self.0.fetch_sub(Pair::word(all, half_open), Relaxed);
+    fn take(&self, part: CountPair) {
+        self.0.fetch_sub(part.word(), Relaxed);
     }
 }
 
@@ -169,14 +188,14 @@ enum Exceeded {
 /// A zone's counts, and the hands of its evictions.
 #[derive(Default)]
 struct ZoneEntry {
-    counts: Pair,
+    counts: SharedCounts,
     hands: EvictionHands<AtomicU64>,
 }
 
 /// The counts.
 pub(super) struct Tally {
     pub(super) limits: Limits,
-    lines: Pair,
+    lines: SharedCounts,
     /// The hands of evictions from all zones.
     hands: EvictionHands<AtomicU64>,
     pub(super) made: AtomicU64,
@@ -196,11 +215,23 @@ pub(super) struct Share {
     pub(super) is_half_open: bool,
 }
 
+impl Share {
+    /// Counts of the connection in the zone.
+    fn connection(self) -> CountPair {
+        CountPair { all: 1, half_open: u32::from(self.is_half_open) }
+    }
+
+    /// Counts of the connection's lines in the table.
+    fn lines(self) -> CountPair {
+        CountPair { all: self.width, half_open: u32::from(self.is_half_open) * self.width }
+    }
+}
+
 impl Tally {
     pub(super) fn new(limits: Limits) -> Tally {
         Tally {
             limits,
-            lines: Pair::default(),
+            lines: SharedCounts::default(),
             hands: EvictionHands::default(),
             made: AtomicU64::new(0),
             expired: AtomicU64::new(0),
@@ -210,7 +241,7 @@ impl Tally {
         }
     }
 
-    fn pair(&self, slot: ZoneSlot) -> &Pair {
+    fn pair(&self, slot: ZoneSlot) -> &SharedCounts {
         &self.zones[usize::from(slot.0)].counts
     }
 
@@ -221,20 +252,18 @@ impl Tally {
 
     /// Counts a connection. `tail` returns the position of the next half-open connection.
     pub(super) fn reserve(&self, share: Share, tail: impl Fn() -> u64) -> Result<(), Refusal> {
-        let half_open = u32::from(share.is_half_open);
         let zone = &self.zones[usize::from(share.zone.0)];
-        let limits = (self.limits.per_zone, self.limits.half_open_per_zone);
-        zone.counts.reserve((1, half_open), limits, (&zone.hands, &tail)).map_err(
-            |it| match it {
-                Exceeded::All => Refusal::ZoneLimit,
-                Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
-            },
-        )?;
-        let add = (share.width, half_open * share.width);
-        let limits = (self.limits.max, self.limits.half_open);
-        let reserved = self.lines.reserve(add, limits, (&self.hands, &tail));
-        reserved.map_err(|exceeded| {
-            zone.counts.take(1, half_open);
+        let limits =
+            CountPair { all: self.limits.per_zone, half_open: self.limits.half_open_per_zone };
+        let (one, start) = (share.connection(), HandStart { hands: &zone.hands, tail: &tail });
+        zone.counts.reserve(one, limits, &start).map_err(|exceeded| match exceeded {
+            Exceeded::All => Refusal::ZoneLimit,
+            Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
+        })?;
+        let limits = CountPair { all: self.limits.max, half_open: self.limits.half_open };
+        let start = HandStart { hands: &self.hands, tail: &tail };
+        self.lines.reserve(share.lines(), limits, &start).map_err(|exceeded| {
+            zone.counts.take(one);
             match exceeded {
                 Exceeded::All => Refusal::TableFull,
                 Exceeded::HalfOpen => Refusal::HalfOpenLimit,
@@ -244,9 +273,8 @@ impl Tally {
 
     /// Counts a connection no more.
     pub(super) fn give_back(&self, share: Share) {
-        let half_open = u32::from(share.is_half_open);
-        self.pair(share.zone).take(1, half_open);
-        self.lines.take(share.width, half_open * share.width);
+        self.pair(share.zone).take(share.connection());
+        self.lines.take(share.lines());
     }
 
     /// Counts an assured connection as half-open. `tail`: as for [`reserve`](Self::reserve).
@@ -257,20 +285,23 @@ impl Tally {
         tail: impl Fn() -> u64,
     ) -> Result<(), Refusal> {
         let zone = &self.zones[usize::from(zone.0)];
-        let limits = (u32::MAX, self.limits.half_open_per_zone);
-        let reserved = zone.counts.reserve((0, 1), limits, (&zone.hands, &tail));
+        let limit = |half_open| CountPair { all: u32::MAX, half_open };
+        let add = |half_open| CountPair { all: 0, half_open };
+        let start = HandStart { hands: &zone.hands, tail: &tail };
+        let reserved = zone.counts.reserve(add(1), limit(self.limits.half_open_per_zone), &start);
         reserved.map_err(|_| Refusal::ZoneHalfOpenLimit)?;
-        let limits = (u32::MAX, self.limits.half_open);
-        self.lines.reserve((0, width), limits, (&self.hands, &tail)).map_err(|_| {
-            zone.counts.take(0, 1);
+        let start = HandStart { hands: &self.hands, tail: &tail };
+        let reserved = self.lines.reserve(add(width), limit(self.limits.half_open), &start);
+        reserved.map_err(|_| {
+            zone.counts.take(add(1));
             Refusal::HalfOpenLimit
         })
     }
 
     /// Counts a connection that is there as half-open no more.
     pub(super) fn give_back_half_open(&self, zone: ZoneSlot, width: u32) {
-        self.pair(zone).take(0, 1);
-        self.lines.take(0, width);
+        self.pair(zone).take(CountPair { all: 0, half_open: 1 });
+        self.lines.take(CountPair { all: 0, half_open: width });
     }
 
     pub(super) fn refuse(&self, refusal: Refusal) {
@@ -278,10 +309,10 @@ impl Tally {
     }
 
     pub(super) fn counts(&self) -> TableCounts {
-        let (lines, half_open_lines) = self.lines.read();
+        let lines = self.lines.read();
         TableCounts {
-            lines,
-            half_open_lines,
+            lines: lines.all,
+            half_open_lines: lines.half_open,
             made: self.made.load(Relaxed),
             expired: self.expired.load(Relaxed),
             replaced: self.replaced.load(Relaxed),
@@ -291,17 +322,17 @@ impl Tally {
 
     /// Half-open connections of a zone, or half-open lines of all.
     pub(super) fn half_open(&self, zone: Option<ZoneSlot>) -> u32 {
-        zone.map_or(&self.lines, |slot| self.pair(slot)).read().1
+        zone.map_or(&self.lines, |slot| self.pair(slot)).read().half_open
     }
 
     /// Connections of a zone.
     pub(super) fn live(&self, slot: ZoneSlot) -> u32 {
-        self.pair(slot).read().0
+        self.pair(slot).read().all
     }
 
     pub(super) fn zones(&self) -> impl Iterator<Item = ZoneCounts> {
         (0..=u16::MAX).zip(&self.zones).filter_map(|(attachment, zone)| {
-            let (live, half_open) = zone.counts.read();
+            let CountPair { all: live, half_open } = zone.counts.read();
             (live > 0).then_some(ZoneCounts { attachment, live, half_open })
         })
     }
