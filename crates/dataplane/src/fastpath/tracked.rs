@@ -280,11 +280,7 @@ impl Judge<'_> {
             if place >= behind {
                 alike = match (pending, &cache) {
                     (Some(_), None) => self.alike_pending(context, (column, group), learned),
-                    (Some(_), Some(_)) => {
-                        let alike = self.alike_pending(context, (column, group), learned);
-                        // A flow without an entry mostly has no connection.
-                        alike.inspect(|it| self.prefetch_candidates::<HEAD>(it))
-                    }
+                    (Some(_), Some(_)) => self.alike_new(context, (column, group), learned),
                     (None, Some(cache)) => {
                         let of = (place, known & !marked);
                         self.alike::<HEAD, F>(context, cache, (column, group), of)
@@ -388,17 +384,26 @@ impl Judge<'_> {
         self.prepare(context, (column, group), places, (tracked, first.hop))
     }
 
-    /// Prefetches all lines of the connections of packets: a search without a result reads all.
+    /// Finds packets as [`alike_pending`](Self::alike_pending) does, behind a miss of the cache: a
+    /// flow without an entry mostly has no connection. A search without a result reads all
+    /// candidate lines, so all are prefetched.
     #[inline(never)]
-    fn prefetch_candidates<const HEAD: usize>(&mut self, alike: &Alike<'_>)
+    fn alike_new<'s, const HEAD: usize, F>(
+        &mut self,
+        context: &BatchContext<'s, F>,
+        (column, group): (&Column<HEAD>, &PacketGroup<'_>),
+        learned: usize,
+    ) -> Option<Alike<'s>>
     where
         [u64; HEAD]: TrackedHead,
     {
+        let alike = self.alike_pending(context, (column, group), learned)?;
         for (port, keys) in alike.ports.iter().zip(<[u64; HEAD]>::columns(self.tracking)) {
             if port.is_some() {
                 alike.connections.prefetch_buckets(keys, alike.places.clone());
             }
         }
+        Some(alike)
     }
 
     /// Writes the keys of connections of packets, and asks for the memory where these are.
