@@ -117,6 +117,7 @@ impl Chunks {
             let key = name.get_ref().clone();
             problems.same_key(&name.span(), DiagnosticKind::SameKey { key });
         }
+        frame.shrink();
         frame.check_presence(problems);
         Ok(frame)
     }

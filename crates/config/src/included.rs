@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use toml::Spanned;
-
 use crate::chunked::{Chunks, read_whole};
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::{ConfigErrors, Diagnostic, Diagnostics};
 use crate::raw::MAX_BYTES;
-use crate::source::Source;
+use crate::source::{Source, Spanned};
 use crate::syntax;
 use crate::text_file;
 

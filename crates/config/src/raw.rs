@@ -1,7 +1,8 @@
 //! The configuration as it was written: typed by TOML, every key optional, every value with its
 //! place. Only keys, types and duplicates are checked so far.
 
-use toml::Spanned;
+use std::ops::Deref;
+
 use toml::de::DeTable;
 
 use crate::connections::TIMEOUT_KEYS;
@@ -10,7 +11,7 @@ use crate::errors::Diagnostics;
 use crate::lifetime::{self, LimitKeys};
 use crate::read::{Scalar, Section};
 use crate::schema;
-use crate::source::{Origin, Source, Span};
+use crate::source::{Origin, Source, Span, Spanned};
 use crate::syntax;
 
 mod pieces;
@@ -117,7 +118,7 @@ pub(crate) struct RawPort {
     pub(crate) groups_out: Texts,
 }
 
-/// `[peer.NAME]`.
+/// `[peer.NAME]`. Dereferences to the keys that few peers have.
 #[derive(Debug)]
 pub(crate) struct RawPeer {
     pub(crate) at: Span,
@@ -125,10 +126,17 @@ pub(crate) struct RawPeer {
     pub(crate) local: Text,
     pub(crate) remote: Text,
     pub(crate) keys: Text,
-    pub(crate) manual: Text,
     pub(crate) suite: Text,
-    pub(crate) benchmark: Text,
     pub(crate) mode: Text,
+    /// `None`: the peer has no such key. A file may hold a million peers.
+    rare: Option<Box<RarePeerKeys>>,
+}
+
+/// Keys of `[peer.NAME]` that few peers have.
+#[derive(PartialEq, Debug)]
+pub(crate) struct RarePeerKeys {
+    pub(crate) manual: Text,
+    pub(crate) benchmark: Text,
     pub(crate) esn: Truth,
     pub(crate) replay_window: Number,
     pub(crate) mss_clamp: Truth,
@@ -147,15 +155,47 @@ pub(crate) struct RawPeer {
     pub(crate) lifetime: Option<RawLifetime>,
 }
 
+impl RarePeerKeys {
+    const NONE: RarePeerKeys = RarePeerKeys {
+        manual: None,
+        benchmark: None,
+        esn: None,
+        replay_window: None,
+        mss_clamp: None,
+        pmtu: None,
+        encapsulation: None,
+        remote_port: None,
+        behind_nat: None,
+        moves_to: None,
+        local_moves_to: None,
+        nat_keepalive: None,
+        dscp: None,
+        df: None,
+        fragment_outer: None,
+        offload: None,
+        outer: None,
+        lifetime: None,
+    };
+}
+
+impl Deref for RawPeer {
+    type Target = RarePeerKeys;
+
+    fn deref(&self) -> &RarePeerKeys {
+        static NONE: RarePeerKeys = RarePeerKeys::NONE;
+        self.rare.as_deref().unwrap_or(&NONE)
+    }
+}
+
 /// `[peer.NAME.lifetime]`.
-#[derive(Debug)]
+#[derive(PartialEq, Debug)]
 pub(crate) struct RawLifetime {
     pub(crate) soft: RawLimits,
     pub(crate) hard: RawLimits,
 }
 
 /// The soft or the hard limits.
-#[derive(Debug, Default)]
+#[derive(PartialEq, Debug, Default)]
 pub(crate) struct RawLimits {
     pub(crate) packets: Either,
     pub(crate) bytes: Either,
@@ -620,16 +660,9 @@ fn card(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
 
 fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics<'_>) -> RawPeer {
     section.check_keys(problems, &schema::PEER);
-    RawPeer {
-        at: section.at.clone(),
-        name,
-        local: section.text(problems, "local"),
-        remote: section.text(problems, "remote"),
-        keys: section.text(problems, "keys"),
+    let rare = RarePeerKeys {
         manual: section.text(problems, "manual"),
-        suite: section.text(problems, "suite"),
         benchmark: section.text(problems, "benchmark"),
-        mode: section.text(problems, "mode"),
         esn: section.truth(problems, "esn"),
         replay_window: section.number(problems, "replay_window"),
         mss_clamp: section.truth(problems, "mss_clamp"),
@@ -646,6 +679,16 @@ fn peer(name: Spanned<String>, section: &Section<'_>, problems: &mut Diagnostics
         offload: section.text(problems, "offload"),
         outer: section.text(problems, "outer"),
         lifetime: section.table(problems, "lifetime").map(|section| lifetime(&section, problems)),
+    };
+    RawPeer {
+        at: section.at.clone(),
+        name,
+        local: section.text(problems, "local"),
+        remote: section.text(problems, "remote"),
+        keys: section.text(problems, "keys"),
+        suite: section.text(problems, "suite"),
+        mode: section.text(problems, "mode"),
+        rare: (rare != RarePeerKeys::NONE).then(|| Box::new(rare)),
     }
 }
 

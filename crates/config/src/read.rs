@@ -5,13 +5,12 @@
 
 use std::borrow::Cow;
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::diagnostic::{DiagnosticKind, Foreign, Refusal, nearest, renamed};
 use crate::errors::Diagnostics;
 use crate::schema::{SectionSchema, ValueType};
-use crate::source::{Origin, Span};
+use crate::source::{Origin, Span, Spanned};
 
 /// A string or a number, where both are allowed.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -9,11 +9,10 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use toml::Spanned;
-
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::included::{IncludedTexts, MAX_SET_FILE_BYTES, warn_of_start};
+use crate::source::Spanned;
 use crate::text_file;
 
 /// Source of the texts of set files.

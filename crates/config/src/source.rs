@@ -15,6 +15,30 @@ use crate::text::escaped_line;
 /// Bytes `start .. end` of a [`Source`].
 pub(crate) type Span = Range<usize>;
 
+/// A value with its place. Smaller than the type of crate `toml`: a text has at most
+/// [`crate::MAX_BYTES`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Spanned<T> {
+    value: T,
+    start: u32,
+    end: u32,
+}
+
+impl<T> Spanned<T> {
+    pub(crate) fn new(span: Span, value: T) -> Spanned<T> {
+        let place = |offset: usize| u32::try_from(offset).unwrap_or(u32::MAX);
+        Spanned { value, start: place(span.start), end: place(span.end) }
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        self.start as usize..self.end as usize
+    }
+
+    pub(crate) const fn get_ref(&self) -> &T {
+        &self.value
+    }
+}
+
 /// Places in a file of the parts of a text that was assembled from it.
 #[derive(Debug)]
 pub(crate) struct Origin(Vec<(usize, usize)>);

@@ -13,7 +13,6 @@ use ipsec::{
     Suite,
 };
 use policy::{Direction, PolicyId, SaSetId};
-use toml::Spanned;
 use wire::{Address, Family};
 
 use crate::allow_host;
@@ -23,7 +22,7 @@ use crate::groups::{Group, GroupId, Set, SetId};
 use crate::meeting::Meeting;
 use crate::raw::{Raw, RawLists};
 use crate::set_files::SetFiles;
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::standalone::ConfiguredRoutes;
 use crate::validated::{Action, Peer, PeerId, Policy, Port, Validated};
 

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use dataplane::{HostService, Prefix};
 use policy::{AddressRange, PortRange};
-use toml::Spanned;
 use wire::flow::protocol;
 use wire::{Address, Family};
 
@@ -12,6 +11,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::interface_address::InterfaceAddress;
 use crate::raw::{Number, Text};
+use crate::source::Spanned;
 
 /// Returns the value of one of several words; the default if nothing is written.
 pub(crate) fn word<T: Copy>(

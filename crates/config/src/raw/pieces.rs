@@ -1,13 +1,12 @@
 //! Sections of a text that is read in pieces.
 
-use toml::Spanned;
-
 use super::{MAX_PORTS, Raw};
 use crate::cards::MAX_CARDS;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{MAX_GROUPS, MAX_SETS};
 use crate::overlays::{MAX_NETWORKS, MAX_OVERLAYS};
+use crate::source::Spanned;
 
 /// A section without a name of its own is in two pieces of a text.
 pub(crate) struct SectionTwice;
@@ -47,6 +46,13 @@ impl Raw {
         self.has_node |= later.has_node;
         self.has_port |= later.has_port;
         Ok(())
+    }
+
+    /// Frees the room of lists that grew.
+    pub(crate) fn shrink(&mut self) {
+        self.peers.shrink_to_fit();
+        self.routes.shrink_to_fit();
+        self.neighbours.shrink_to_fit();
     }
 
     /// Returns whether a list is longer than validation allows, so that no more need be read.

@@ -1,12 +1,12 @@
 //! Keys of peers that no card obeys, where a card carries their SAs.
 
 use ipsec::{Dscp, Mode};
-use toml::Spanned;
 
 use crate::cards::{CardKind, SaOffload};
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::raw::Raw;
+use crate::source::Spanned;
 use crate::validated::{KeySource, Peer, Validated};
 
 /// Warns of such keys of peers whose SAs may be in a card of the configuration.

@@ -2,7 +2,6 @@
 
 use dataplane::connections::Limits;
 use policy::connection::Timeouts;
-use toml::Spanned;
 
 use crate::connections::{
     ConnectionSettings, DEFAULT_CONNECTIONS, MAX_CONNECTIONS, MAX_TIMEOUT_S, TIMEOUT_KEYS,
@@ -12,6 +11,7 @@ use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::raw::{Either, RawConnections};
 use crate::read::Scalar;
+use crate::source::Spanned;
 use crate::values::{bounded, count};
 
 /// Connections that the table has room for at least: one of IPv6 counts as two.

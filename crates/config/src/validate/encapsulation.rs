@@ -2,13 +2,12 @@
 
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, Tunnel, UdpPorts};
-use toml::Spanned;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::raw::{Either, RawPeer};
 use crate::read::Scalar;
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::PeerPlace;
 use crate::values::{bounded, word};
 

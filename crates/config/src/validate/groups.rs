@@ -69,7 +69,7 @@ pub(super) fn listed(
 /// Notes that there is no group of a name.
 pub(super) fn unknown(
     groups: &NamedSections<Group>,
-    written: &toml::Spanned<String>,
+    written: &crate::source::Spanned<String>,
     problems: &mut Diagnostics<'_>,
 ) {
     let name = written.get_ref().clone();

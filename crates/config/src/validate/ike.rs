@@ -2,7 +2,6 @@
 
 use ipsec::{Encryption, Suite};
 use policy::AddressRange;
-use toml::Spanned;
 
 use super::lifetime;
 use super::selectors::{MAX_ENTRIES, Matched, addresses};
@@ -10,6 +9,7 @@ use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::ike::{DEFAULT_CHILDREN, IkeBounds, MAX_CHILDREN, MAX_SHUNTS, Shunt, ShuntAction};
 use crate::raw::{RawIke, RawIkeSelector, RawShunt};
+use crate::source::Spanned;
 use crate::values::{bounded, word};
 
 /// `None`: a value means nothing, which was noted; inside: there is no such section.

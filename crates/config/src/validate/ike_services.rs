@@ -4,7 +4,6 @@
 use dataplane::{HostService, PortInfos, Side};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use policy::{Action, Direction, Policy, PolicyId, PortRange};
-use toml::Spanned;
 use wire::Address;
 use wire::flow::protocol;
 
@@ -14,6 +13,7 @@ use crate::errors::Diagnostics;
 use crate::ike::ShuntAction;
 use crate::meeting::{Meeting, MissingIke};
 use crate::raw::Raw;
+use crate::source::Spanned;
 use crate::validated::{KeySource, Validated};
 
 /// The port at which IKE begins (RFC 7296 §2).

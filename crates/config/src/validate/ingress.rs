@@ -7,13 +7,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use dataplane::Side;
-use toml::Spanned;
 
 use super::ports::Ports;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::host_port::HOST_PORT;
 use crate::raw::Texts;
+use crate::source::Spanned;
 use crate::validated::IngressPorts;
 
 /// Different lists of ports at most: each is kept once, and each may stand for all ports there are.

@@ -1,14 +1,13 @@
 //! `[peer.NAME.lifetime]`: the limits of each SA of a peer.
 
 use ipsec::{Lifetime, Limits};
-use toml::Spanned;
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::lifetime::{HARD, LimitKeys, MAX_SECONDS, SOFT};
 use crate::raw::{Either, Number, RawLifetime, RawLimits};
 use crate::read::Scalar;
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::values::{bounded, large_count};
 
 /// `None`: a value means nothing, which was noted.

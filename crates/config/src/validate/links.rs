@@ -4,14 +4,13 @@ use std::collections::HashMap;
 
 use dataplane::{Neighbour, PortId, Prefix};
 use policy::AddressRange;
-use toml::Spanned;
 use wire::Address;
 
 use super::ports::Ports;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{Raw, RawNeighbour, RawRoute};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::{Route, Target};
 use crate::values::{address, is_link_local, mac, prefix, unusable, word};
 

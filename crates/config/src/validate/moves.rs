@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use ipsec::Tunnel;
 use policy::AddressRange;
-use toml::Spanned;
 use wire::Family;
 
 use super::ports::Ports;
@@ -14,6 +13,7 @@ use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::peer_moves::PeerMoves;
 use crate::raw::{RawPeer, Texts};
+use crate::source::Spanned;
 use crate::validated::KeySource;
 use crate::values::unusable;
 

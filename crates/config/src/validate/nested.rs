@@ -2,7 +2,6 @@
 
 use ipsec::{Mode, Tunnel};
 use policy::{AddressRange, Direction, Selector, UpperSelector};
-use toml::Spanned;
 use wire::Address;
 use wire::flow::protocol;
 
@@ -10,6 +9,7 @@ use crate::cards::SaOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{Raw, RawPeer};
+use crate::source::Spanned;
 use crate::validated::{Action, Peer, PeerId, Policy, Validated};
 
 /// Notes peers behind others that cannot be there.

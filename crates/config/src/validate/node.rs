@@ -3,12 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use toml::Spanned;
-
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::raw::{RawCache, RawMetrics, RawNode, Text};
 use crate::read::Scalar;
+use crate::source::Spanned;
 use crate::validated::{Cache, CacheUse, Metrics, Node, OnExit, Poll, Workers};
 use crate::values::{bounded, count, name, unusable, word};
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use dataplane::{OverlayId, PortId, Side, SourceCheck};
 use policy::{AddressRange, Book, Direction};
-use toml::Spanned;
 use wire::flow::protocol;
 use wire::overlay::Kind;
 use wire::{Address, Family, Vni};
@@ -21,7 +20,7 @@ use crate::overlays::{
     StoreKind, StoreSettings,
 };
 use crate::raw::{MAX_PORTS, RawKernel, RawNetwork, RawOverlay, RawStore};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::{Action, Policy};
 use crate::values::{address, bounded, name, word};
 

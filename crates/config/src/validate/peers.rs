@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipsec::{Encryption, ReplayWindow, SequenceNumbers, Suite, Tunnel};
-use toml::Spanned;
 
 use super::NamedSections;
 use super::encapsulation::{self, EncapsulationParts};
@@ -15,7 +14,7 @@ use crate::cards::SaOffload;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{Raw, RawPeer};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::{KeySource, NO_INTEGRITY, PathMtuUse, Peer};
 use crate::values::{address, bounded, name, unusable, word};
 

@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use dataplane::Side;
 use ipsec::{Mode, Tunnel};
 use policy::{AddressRange, Direction, ExcessRules, PolicyShape, Selector, Spd};
-use toml::Spanned;
 use wire::Address;
 
 use super::NamedSections;
@@ -17,7 +16,7 @@ use super::selectors::Matched;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{RawPeer, RawPolicy};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy};
 use crate::values::{bounded, name, word};
 

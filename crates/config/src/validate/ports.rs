@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use dataplane::carve_out::MAX_SERVICES;
 use dataplane::{L4Checksum, PortId, Side};
 use policy::AddressRange;
-use toml::Spanned;
 use wire::{Address, Family};
 
 use super::NamedSections;
@@ -15,7 +14,7 @@ use crate::errors::Diagnostics;
 use crate::groups::Group;
 use crate::interface_address::InterfaceAddress;
 use crate::raw::{MAX_PORTS, RawPort};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::validated::{Port, XdpUse};
 use crate::values::{bounded, interface, mac, name, service, word};
 
@@ -142,7 +141,7 @@ fn port(
             Some(service) if allow_host.contains(&service) => {
                 problems.warning(
                     &written.span(),
-                    DiagnosticKind::Repeated { text: written.to_string() },
+                    DiagnosticKind::Repeated { text: written.get_ref().clone() },
                 );
             }
             service => allow_host.extend(service),

@@ -5,7 +5,6 @@ use std::collections::hash_map::Entry;
 
 use policy::selector::parse_addresses;
 use policy::{AddressRange, GroupSide, Spd};
-use toml::Spanned;
 use wire::{Address, Family};
 
 use super::NamedSections;
@@ -18,7 +17,7 @@ use crate::group_policies::{MAX_RULES_A_GROUP, attachments};
 use crate::groups::{Group, GroupId, Rule, RuleAction, RuleAddresses, Set, ranges};
 use crate::overlays::NetworkSettings;
 use crate::raw::{RawRule, Text, Texts};
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::values::{name, word};
 
 /// Addresses in `from` and `to` of all rules at most, each set counted where a rule names it.

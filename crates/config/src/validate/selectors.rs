@@ -4,7 +4,6 @@ use policy::selector::parse_protocol;
 use policy::{
     AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
 };
-use toml::Spanned;
 use wire::flow::protocol;
 use wire::{Address, Family};
 
@@ -12,7 +11,7 @@ use crate::diagnostic::{DiagnosticKind, Refusal, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{Either, Text, Texts};
 use crate::read::Scalar;
-use crate::source::Span;
+use crate::source::{Span, Spanned};
 use crate::values::word;
 
 /// Entries of one list at most.

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use policy::{AddressRange, SelectorError};
-use toml::Spanned;
 
 use super::NamedSections;
 use crate::diagnostic::DiagnosticKind;
@@ -12,7 +11,7 @@ use crate::groups::{MAX_SETS, Set, joined};
 use crate::member_mistake::MemberMistake;
 use crate::raw::RawSet;
 use crate::set_files::{SetFileText, SetFiles, members};
-use crate::source::Source;
+use crate::source::{Source, Spanned};
 use crate::values::name;
 
 /// Members of a set at most.
