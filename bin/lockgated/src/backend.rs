@@ -19,7 +19,7 @@ use wire::{Flow, Vni};
 use crate::cards::CardPicture;
 use crate::config_file::SaveError;
 use crate::endpoints::{ChangeSums, EndpointDesk};
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 pub(crate) use crate::running::{CountedState, EntryIter, Running};
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -396,9 +396,9 @@ pub(crate) enum CaptureError {
 #[tonic::async_trait]
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns a consistent picture of what runs.
-    async fn running(&self, caller: Caller) -> Running;
+    async fn running(&self, caller: WorkCaller) -> Running;
     /// Returns what runs and the SAs, with their counts of one moment, for answers that share them.
-    async fn counted_state(&self, caller: Caller) -> CountedState;
+    async fn counted_state(&self, caller: WorkCaller) -> CountedState;
     /// Returns the snapshot that the workers run on; asks no worker.
     async fn snapshot(&self) -> Arc<Snapshot>;
     /// Removes the connections that pass a filter and returns how many. No worker acts any more
@@ -407,9 +407,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns the revision and generation that run; asks no worker.
     async fn now(&self) -> Now;
     /// Returns the status with rates, peers, drops of the last minute and warnings.
-    async fn overview(&self, caller: Caller) -> v1::Status;
+    async fn overview(&self, caller: WorkCaller) -> v1::Status;
     /// The ports, the host port last.
-    async fn ports(&self, caller: Caller) -> Vec<v1::Port>;
+    async fn ports(&self, caller: WorkCaller) -> Vec<v1::Port>;
     /// The neighbours that the walk knows, and those that packets wait for.
     async fn neighbours(&self) -> Vec<v1::Neighbour>;
     /// The flow cache.
@@ -423,9 +423,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// The network cards, and what they have of the rules.
     async fn cards(&self) -> Vec<CardPicture>;
     /// The policies of both directions in their orders of lookup; none, if there are no cards.
-    async fn policies_in_order(&self, caller: Caller) -> Vec<v1::PlacedPolicy>;
+    async fn policies_in_order(&self, caller: WorkCaller) -> Vec<v1::PlacedPolicy>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
-    async fn counters(&self, caller: Caller) -> v1::Counters;
+    async fn counters(&self, caller: WorkCaller) -> v1::Counters;
     /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.
     async fn export(&self, revision: Option<u64>) -> Option<ExportedText>;
     /// The revisions that are kept, newest first.

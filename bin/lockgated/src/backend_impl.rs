@@ -30,7 +30,7 @@ use crate::config_file::{KnownDrift, Target};
 use crate::counted::CountedPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
 use crate::events::{Events, Kind};
-use crate::fair_turns::{Caller, FairTurns, TurnCounts};
+use crate::fair_turns::{FairTurns, TurnCounts, WorkCaller};
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::kernel_tier::KernelTier;
 use crate::metrics::{self, GatheredParts, SourceFuture};
@@ -198,7 +198,7 @@ impl Daemon {
     /// work, also the work of callers that have gone meanwhile.
     async fn counted<T: Send + 'static>(
         &self,
-        caller: Caller,
+        caller: WorkCaller,
         make: impl FnOnce(CountedPicture) -> T + Send + 'static,
     ) -> T {
         let turn = self.turns.take(caller).await;
@@ -223,7 +223,7 @@ impl Daemon {
         let make = move |counted: CountedPicture| {
             metrics::Report::of(status(&counted.picture), counted, parts)
         };
-        self.counted(Caller::Scrape, make).await
+        self.counted(WorkCaller::Scrape, make).await
     }
 
     /// Returns the status without rates, peers and warnings.
@@ -428,7 +428,7 @@ impl Daemon {
 impl Daemon {
     /// All SAs.
     pub(crate) async fn security_associations(&self) -> Vec<v1::SecurityAssociation> {
-        Arc::new(self.counted_state(Caller::Administrator(0)).await).sas().collect()
+        Arc::new(self.counted_state(WorkCaller::Administrator(0)).await).sas().collect()
     }
 
     /// Asks the key managers for an SA, as the control thread does for a worker.
@@ -470,11 +470,11 @@ impl metrics::ScrapeSource for Daemon {
 
 #[tonic::async_trait]
 impl Backend for Daemon {
-    async fn running(&self, caller: Caller) -> Running {
+    async fn running(&self, caller: WorkCaller) -> Running {
         self.counted(caller, CountedPicture::into_running).await
     }
 
-    async fn counted_state(&self, caller: Caller) -> CountedState {
+    async fn counted_state(&self, caller: WorkCaller) -> CountedState {
         self.counted(caller, CountedPicture::into_state).await
     }
 
@@ -506,7 +506,7 @@ impl Backend for Daemon {
         Now { revision: picture.revision, generation: picture.snapshot.generation() }
     }
 
-    async fn overview(&self, caller: Caller) -> v1::Status {
+    async fn overview(&self, caller: WorkCaller) -> v1::Status {
         let drift = self.drift().await;
         self.counted(caller, move |counted| {
             let picture = counted.picture.clone();
@@ -520,7 +520,7 @@ impl Backend for Daemon {
         .await
     }
 
-    async fn ports(&self, caller: Caller) -> Vec<v1::Port> {
+    async fn ports(&self, caller: WorkCaller) -> Vec<v1::Port> {
         self.counted(caller, |counted| counted.ports()).await
     }
 
@@ -552,12 +552,12 @@ impl Backend for Daemon {
         self.order(|reply| Order::Cards { reply }).await.unwrap_or_default()
     }
 
-    async fn policies_in_order(&self, caller: Caller) -> Vec<v1::PlacedPolicy> {
+    async fn policies_in_order(&self, caller: WorkCaller) -> Vec<v1::PlacedPolicy> {
         let order = |counted: CountedPicture| policies_in_order(&counted.picture, &counted.totals);
         self.counted(caller, order).await
     }
 
-    async fn counters(&self, caller: Caller) -> v1::Counters {
+    async fn counters(&self, caller: WorkCaller) -> v1::Counters {
         let counters = self.counted(caller, |counted| counted.counters()).await;
         v1::Counters { kernel_tier: self.desks.tier.report().map(kernel_tier), ..counters }
     }
@@ -800,7 +800,7 @@ mod tests {
     use crate::gateway::simulated::Simulated;
     use crate::test_lab::{PEER, RunningLab, configuration};
 
-    const READER: Caller = Caller::Reader(Some(7));
+    const READER: WorkCaller = WorkCaller::Reader(Some(7));
     const LAN: &str = "[port.lan]\nnetdev = \"eth1\"\nside = \"protected\"\n";
 
     /// A daemon over a simulated machine.
@@ -860,7 +860,7 @@ mod tests {
     /// Work of a caller that goes on until the sender is dropped.
     async fn begin_held_work(
         daemon: &Arc<Daemon>,
-        caller: Caller,
+        caller: WorkCaller,
     ) -> (JoinHandle<()>, std::sync::mpsc::Sender<()>) {
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (begin, begun) = oneshot::channel();
@@ -892,11 +892,11 @@ mod tests {
         let lab = Lab::new();
         let mut held = Vec::new();
         for user in 0..WORK_AT_A_TIME.readers as u32 {
-            held.push(begin_held_work(&lab.daemon, Caller::Reader(Some(1000 + user))).await);
+            held.push(begin_held_work(&lab.daemon, WorkCaller::Reader(Some(1000 + user))).await);
         }
         let overview = lab.daemon.overview(READER);
         let mut overview = std::pin::pin!(overview);
-        for caller in [Caller::Administrator(0), Caller::Administrator(64_000)] {
+        for caller in [WorkCaller::Administrator(0), WorkCaller::Administrator(64_000)] {
             assert_eq!(lab.daemon.overview(caller).await.node, "gw");
             assert_eq!(
                 lab.daemon.counted_state(caller).await.running.spis,

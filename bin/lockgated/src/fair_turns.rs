@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The caller of work.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Caller {
+pub(crate) enum WorkCaller {
     /// Root, or a member of group `lockgate-admin`, by user id.
     Administrator(u32),
     /// Another user of the API, by user id; `None`: the kernel did not name the user.
@@ -17,10 +17,10 @@ pub(crate) enum Caller {
     Scrape,
 }
 
-impl Caller {
+impl WorkCaller {
     /// Returns whether the caller may change what runs.
     pub(crate) fn is_administrator(self) -> bool {
-        matches!(self, Caller::Administrator(_))
+        matches!(self, WorkCaller::Administrator(_))
     }
 }
 
@@ -66,13 +66,13 @@ impl FairTurns {
         }))
     }
 
-    /// Waits for a turn of a caller. A reader waits for the reader's own earlier work first, so each
-    /// reader has one place in the queue of readers.
-    pub(crate) async fn take(&self, caller: Caller) -> WorkTurn {
+    /// Waits for a turn of a caller. A reader waits for the reader's own earlier work first. So
+    /// each reader has one place in the queue of readers.
+    pub(crate) async fn take(&self, caller: WorkCaller) -> WorkTurn {
         let (all, of_user) = match caller {
-            Caller::Administrator(_) => (&self.0.administrators, None),
-            Caller::Scrape => (&self.0.scrapes, None),
-            Caller::Reader(user) => (&self.0.readers, Some(self.of_user(user))),
+            WorkCaller::Administrator(_) => (&self.0.administrators, None),
+            WorkCaller::Scrape => (&self.0.scrapes, None),
+            WorkCaller::Reader(user) => (&self.0.readers, Some(self.of_user(user))),
         };
         // Nobody closes them; were one closed, more work at a time would do no harm.
         let _of_user = match of_user {
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    async fn is_free(turns: &FairTurns, caller: Caller) -> bool {
+    async fn is_free(turns: &FairTurns, caller: WorkCaller) -> bool {
         let mut take = pin!(turns.take(caller));
         poll_fn(|context| Poll::Ready(take.as_mut().poll(context).is_ready())).await
     }
@@ -118,19 +118,21 @@ mod tests {
     #[tokio::test]
     async fn callers_of_a_kind_delay_callers_of_no_other_kind() {
         let turns = FairTurns::new(TurnCounts { administrators: 2, readers: 2, scrapes: 1 });
-        let (admin, member) = (Caller::Administrator(0), Caller::Administrator(7));
-        let readers = [7, 8, 9].map(|user| Caller::Reader(Some(user)));
+        let (admin, member) = (WorkCaller::Administrator(0), WorkCaller::Administrator(7));
+        let readers = [7, 8, 9].map(|user| WorkCaller::Reader(Some(user)));
         let mut held = vec![turns.take(readers[0]).await];
         assert!(!is_free(&turns, readers[0]).await, "the reader has one turn at a time");
         assert!(is_free(&turns, readers[1]).await);
         held.push(turns.take(readers[1]).await);
-        assert!(!is_free(&turns, readers[2]).await && !is_free(&turns, Caller::Reader(None)).await);
-        for caller in [admin, member, Caller::Scrape] {
+        assert!(
+            !is_free(&turns, readers[2]).await && !is_free(&turns, WorkCaller::Reader(None)).await
+        );
+        for caller in [admin, member, WorkCaller::Scrape] {
             assert!(is_free(&turns, caller).await, "{caller:?}");
         }
         held.extend([turns.take(admin).await, turns.take(member).await]);
-        assert!(!is_free(&turns, admin).await && is_free(&turns, Caller::Scrape).await);
-        held.push(turns.take(Caller::Scrape).await);
+        assert!(!is_free(&turns, admin).await && is_free(&turns, WorkCaller::Scrape).await);
+        held.push(turns.take(WorkCaller::Scrape).await);
         held.clear();
         assert!(is_free(&turns, admin).await && is_free(&turns, readers[0]).await);
         assert_eq!(turns.users(), 0);
@@ -140,7 +142,7 @@ mod tests {
     #[tokio::test]
     async fn readers_take_turns() {
         let turns = FairTurns::new(TurnCounts { administrators: 1, readers: 1, scrapes: 1 });
-        let [greedy, modest] = [7, 8].map(|user| Caller::Reader(Some(user)));
+        let [greedy, modest] = [7, 8].map(|user| WorkCaller::Reader(Some(user)));
         let begin = |caller| {
             let (turns, (to, ended)) = (turns.clone(), tokio::sync::oneshot::channel::<()>());
             let work = async move {

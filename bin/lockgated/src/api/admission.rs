@@ -56,12 +56,12 @@ impl fmt::Display for Refusal {
 pub(super) struct Permit {
     open: Open,
     user: Option<u32>,
-    place: ConnectionPlace,
+    place: ConnectionGroup,
 }
 
 /// Count that a connection belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ConnectionPlace {
+enum ConnectionGroup {
     Root,
     Others,
     Administrators,
@@ -72,7 +72,7 @@ impl Permit {
     /// The reason why it gets no answers, if it does not.
     pub(super) fn refusal(&self) -> Option<Refusal> {
         match self.place {
-            ConnectionPlace::Refused(refusal) => Some(refusal),
+            ConnectionGroup::Refused(refusal) => Some(refusal),
             _ => None,
         }
     }
@@ -94,11 +94,11 @@ impl Open {
         let mut counts = self.counts();
         let place = counts.place(user, may_change);
         match place {
-            ConnectionPlace::Refused(_) if counts.refused >= MAX_REFUSED => return None,
-            ConnectionPlace::Refused(_) => counts.refused += 1,
-            ConnectionPlace::Root => counts.root += 1,
-            ConnectionPlace::Others => counts.others += 1,
-            ConnectionPlace::Administrators => counts.administrators += 1,
+            ConnectionGroup::Refused(_) if counts.refused >= MAX_REFUSED => return None,
+            ConnectionGroup::Refused(_) => counts.refused += 1,
+            ConnectionGroup::Root => counts.root += 1,
+            ConnectionGroup::Others => counts.others += 1,
+            ConnectionGroup::Administrators => counts.administrators += 1,
         }
         if place.is_of_user() {
             *counts.users.entry(user).or_default() += 1;
@@ -107,28 +107,28 @@ impl Open {
     }
 }
 
-impl ConnectionPlace {
+impl ConnectionGroup {
     /// Returns whether the connection counts for its user.
     fn is_of_user(self) -> bool {
-        matches!(self, ConnectionPlace::Others | ConnectionPlace::Administrators)
+        matches!(self, ConnectionGroup::Others | ConnectionGroup::Administrators)
     }
 }
 
 impl Counts {
-    fn place(&self, user: Option<u32>, may_change: impl FnOnce() -> bool) -> ConnectionPlace {
+    fn place(&self, user: Option<u32>, may_change: impl FnOnce() -> bool) -> ConnectionGroup {
         let own = self.users.get(&user).copied().unwrap_or(0);
         match user {
-            Some(0) if self.root < MAX_CONNECTIONS => ConnectionPlace::Root,
-            Some(0) => ConnectionPlace::Refused(Refusal::All),
+            Some(0) if self.root < MAX_CONNECTIONS => ConnectionGroup::Root,
+            Some(0) => ConnectionGroup::Refused(Refusal::All),
             Some(user) if own >= MAX_USER_CONNECTIONS => {
-                ConnectionPlace::Refused(Refusal::User(user))
+                ConnectionGroup::Refused(Refusal::User(user))
             }
-            None if own >= MAX_USER_CONNECTIONS => ConnectionPlace::Refused(Refusal::All),
-            _ if self.others < MAX_CONNECTIONS => ConnectionPlace::Others,
+            None if own >= MAX_USER_CONNECTIONS => ConnectionGroup::Refused(Refusal::All),
+            _ if self.others < MAX_CONNECTIONS => ConnectionGroup::Others,
             _ if self.administrators < MAX_CONNECTIONS && may_change() => {
-                ConnectionPlace::Administrators
+                ConnectionGroup::Administrators
             }
-            _ => ConnectionPlace::Refused(Refusal::All),
+            _ => ConnectionGroup::Refused(Refusal::All),
         }
     }
 }
@@ -137,10 +137,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut counts = self.open.counts();
         match self.place {
-            ConnectionPlace::Refused(_) => counts.refused -= 1,
-            ConnectionPlace::Root => counts.root -= 1,
-            ConnectionPlace::Others => counts.others -= 1,
-            ConnectionPlace::Administrators => counts.administrators -= 1,
+            ConnectionGroup::Refused(_) => counts.refused -= 1,
+            ConnectionGroup::Root => counts.root -= 1,
+            ConnectionGroup::Others => counts.others -= 1,
+            ConnectionGroup::Administrators => counts.administrators -= 1,
         }
         let own = counts.users.get_mut(&self.user).filter(|_| self.place.is_of_user());
         if let Some(own) = own {

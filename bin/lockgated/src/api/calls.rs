@@ -16,7 +16,7 @@ use hyper::body::{Body, Frame};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::fair_turns::{Caller, WorkTurn};
+use crate::fair_turns::{WorkCaller, WorkTurn};
 
 /// Bytes of an answer that are handed over at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -27,12 +27,12 @@ pub(super) struct CallBudget(Arc<Mutex<CallCounts>>);
 
 /// Calls in progress by caller. A caller without a call has no entry.
 #[derive(Default)]
-struct CallCounts(HashMap<Caller, usize>);
+struct CallCounts(HashMap<WorkCaller, usize>);
 
 /// One call in progress; it is counted until this is dropped.
 pub(super) struct CallPermit {
     budget: CallBudget,
-    caller: Caller,
+    caller: WorkCaller,
 }
 
 /// Callers that share a bound on calls.
@@ -45,11 +45,11 @@ enum CallerGroup {
 }
 
 impl CallerGroup {
-    fn of(caller: Caller) -> CallerGroup {
+    fn of(caller: WorkCaller) -> CallerGroup {
         match caller {
-            Caller::Administrator(0) => CallerGroup::Root,
-            Caller::Administrator(_) => CallerGroup::Administrators,
-            Caller::Reader(_) | Caller::Scrape => CallerGroup::Readers,
+            WorkCaller::Administrator(0) => CallerGroup::Root,
+            WorkCaller::Administrator(_) => CallerGroup::Administrators,
+            WorkCaller::Reader(_) | WorkCaller::Scrape => CallerGroup::Readers,
         }
     }
 }
@@ -63,7 +63,7 @@ impl CallBudget {
     ///
     /// # Errors
     /// The caller, or all callers of a [`CallerGroup`] together, have too many calls in progress.
-    pub(super) fn admit(&self, caller: Caller) -> Result<CallPermit, String> {
+    pub(super) fn admit(&self, caller: WorkCaller) -> Result<CallPermit, String> {
         let mut counts = self.counts();
         let group = CallerGroup::of(caller);
         let all = counts.0.iter().filter(|(of, _)| CallerGroup::of(**of) == group);
@@ -77,10 +77,10 @@ impl CallBudget {
         }
         if group != CallerGroup::Root && own >= MAX_USER_CALLS {
             let whose = match caller {
-                Caller::Administrator(user) | Caller::Reader(Some(user)) => {
+                WorkCaller::Administrator(user) | WorkCaller::Reader(Some(user)) => {
                     format!("of user {user}")
                 }
-                Caller::Reader(None) | Caller::Scrape => "of one user".to_owned(),
+                WorkCaller::Reader(None) | WorkCaller::Scrape => "of one user".to_owned(),
             };
             return Err(format!(
                 "too many calls: {MAX_USER_CALLS} {whose} are in progress, which is the limit of a \
@@ -228,8 +228,8 @@ mod tests {
         let budget = CallBudget::default();
         const ADMIN: u32 = 5;
         let of = |user| match user {
-            0 | ADMIN => Caller::Administrator(user),
-            user => Caller::Reader(Some(user)),
+            0 | ADMIN => WorkCaller::Administrator(user),
+            user => WorkCaller::Reader(Some(user)),
         };
         let mut held: Vec<CallPermit> = Vec::new();
         let mut admit = |user: u32, count: usize| {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     fn watched(bytes: usize) -> WatchedBody<http_body_util::Full<Bytes>> {
-        let permit = CallBudget::default().admit(Caller::Reader(Some(7))).unwrap();
+        let permit = CallBudget::default().admit(WorkCaller::Reader(Some(7))).unwrap();
         let body = http_body_util::Full::new(Bytes::from(vec![0; bytes]));
         WatchedBody::new(body, (permit, None), None)
     }

@@ -1,7 +1,7 @@
-//! Limits the number of calls in progress by user ([`CallBudget`]), whole answers ([`answer_turns`])
-//! and the size of requests by call and user ([`CALL_LIMITS`](super::call_limits::CALL_LIMITS)). A
-//! request is read into memory before its call is looked at, so its size is bounded here, in front
-//! of the calls.
+//! Limits the number of calls in progress by user ([`CallBudget`]), whole answers
+//! ([`answer_turns`]) and the size of requests by call and user
+//! ([`CALL_LIMITS`](super::call_limits::CALL_LIMITS)). A request is read into memory before its
+//! call is looked at, so its size is bounded here, in front of the calls.
 //!
 //! A call runs to its end after the client has gone, and keeps its place until then: otherwise a
 //! client could begin work without limit and reset each stream.
@@ -22,7 +22,7 @@ use super::call_limits::{AnswerKind, RequestSize, answer_turns, limit_of};
 use super::calls::{CallBudget, WatchedBody};
 use super::listen::ConnectionInfo;
 use super::peer::Peer;
-use crate::fair_turns::{Caller, FairTurns};
+use crate::fair_turns::{FairTurns, WorkCaller};
 
 /// Longest time of a call whose client has been refused or has gone. The body of a stream is not
 /// bound by the time.
@@ -79,7 +79,7 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let connection = request.extensions().get::<ConnectionInfo>();
         let peer = connection.and_then(ConnectionInfo::peer);
-        let caller = connection.map_or(Caller::Reader(None), ConnectionInfo::caller);
+        let caller = connection.map_or(WorkCaller::Reader(None), ConnectionInfo::caller);
         let refusal = connection.and_then(|connection| connection.refusal);
         let admitted = match refusal {
             Some(refusal) => Err(refusal.to_string()),
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     /// The caller of requests without a connection.
-    const CALLER: Caller = Caller::Reader(None);
+    const CALLER: WorkCaller = WorkCaller::Reader(None);
 
     /// Service whose calls wait for a permit each.
     #[derive(Clone)]

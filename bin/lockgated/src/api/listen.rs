@@ -18,7 +18,7 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::admission::{Open, Permit, Refusal};
 use super::peer::Peer;
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::who::ConnectionNumber;
 
 const DIRECTORY_MODE: u32 = 0o750;
@@ -254,7 +254,7 @@ pub(crate) struct ConnectionInfo {
     pub(super) refusal: Option<Refusal>,
     /// Ends the connection.
     pub(super) end: Arc<Notify>,
-    caller: Arc<OnceLock<Caller>>,
+    caller: Arc<OnceLock<WorkCaller>>,
 }
 
 impl ConnectionInfo {
@@ -264,8 +264,8 @@ impl ConnectionInfo {
     }
 
     /// Returns the caller in whose queues calls wait, as of the connection's first call.
-    pub(super) fn caller(&self) -> Caller {
-        let caller = || self.peer().map_or(Caller::Reader(None), Peer::caller);
+    pub(super) fn caller(&self) -> WorkCaller {
+        let caller = || self.peer().map_or(WorkCaller::Reader(None), Peer::caller);
         *self.caller.get_or_init(caller)
     }
 }

@@ -6,7 +6,7 @@ use api::ADMIN_GROUP;
 use nix::unistd::{Gid, Group, User, getgrouplist};
 use tokio::net::unix::UCred;
 
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::who::Uid;
 
 /// The process at the other end when it connected, as reported by the kernel.
@@ -24,10 +24,10 @@ impl Peer {
     }
 
     /// Returns the caller in whose queue the peer waits. Cost: [`Peer::may_change`].
-    pub(super) fn caller(self) -> Caller {
+    pub(super) fn caller(self) -> WorkCaller {
         match self.may_change() {
-            true => Caller::Administrator(self.uid.0),
-            false => Caller::Reader(Some(self.uid.0)),
+            true => WorkCaller::Administrator(self.uid.0),
+            false => WorkCaller::Reader(Some(self.uid.0)),
         }
     }
 

@@ -28,7 +28,7 @@ use crate::backend::{
 };
 use crate::cards::{self, placement};
 use crate::events::{self, Filter};
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::running::CountedState;
 use crate::unconfirmed::confirm_time;
 use crate::who::{ConnectionNumber, Uid};
@@ -127,8 +127,8 @@ fn connection_of<T>(request: &Request<T>) -> ConnectionNumber {
 }
 
 /// Returns the caller in whose queues a request waits. Only requests by hand lack one.
-fn caller_of<T>(request: &Request<T>) -> Caller {
-    request.extensions().get::<Caller>().copied().unwrap_or(Caller::Reader(None))
+fn caller_of<T>(request: &Request<T>) -> WorkCaller {
+    request.extensions().get::<WorkCaller>().copied().unwrap_or(WorkCaller::Reader(None))
 }
 
 /// Runs a change to its end even if whoever asked goes away.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dataplane::Snapshot;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::running::CountedState;
 
 /// Age up to which answers share counts.
@@ -32,12 +32,12 @@ struct CountsTable {
     /// In the order in which they were made.
     held: Vec<HeldCounts>,
     /// Each while an answer of the caller is begun.
-    turns: HashMap<Caller, Weak<tokio::sync::Mutex<()>>>,
+    turns: HashMap<WorkCaller, Weak<tokio::sync::Mutex<()>>>,
 }
 
 /// Counts of a caller's answers.
 struct HeldCounts {
-    caller: Caller,
+    caller: WorkCaller,
     made: Instant,
     counts: Weak<CountedState>,
     /// The end of each connection that got the counts.
@@ -47,7 +47,7 @@ struct HeldCounts {
 /// A caller with the end of the caller's connection.
 #[derive(Clone)]
 pub(super) struct CountsReader {
-    pub(super) caller: Caller,
+    pub(super) caller: WorkCaller,
     pub(super) end: Option<Arc<Notify>>,
 }
 
@@ -62,7 +62,7 @@ impl SharedCounts {
 
     /// Waits until the caller's other answers have begun, so that a caller's answers share counts
     /// also if all begin at once.
-    pub(super) async fn take_turn(&self, caller: Caller) -> OwnedMutexGuard<()> {
+    pub(super) async fn take_turn(&self, caller: WorkCaller) -> OwnedMutexGuard<()> {
         let turn = {
             let mut table = self.table();
             table.turns.retain(|_, turn| turn.strong_count() > 0);
@@ -105,8 +105,7 @@ impl SharedCounts {
         let counts = Arc::new(counts);
         let mut table = self.table();
         table.held.retain(|held| held.counts.strong_count() > 0);
-        let is_administrator = reader.caller.is_administrator();
-        while table.count(is_administrator) >= MAX_HELD_COUNTS && table.evict(is_administrator) {}
+        while table.count(reader.caller) >= MAX_HELD_COUNTS && table.evict(reader.caller) {}
         let (caller, connections) = (reader.caller, Vec::new());
         let mut held = HeldCounts { caller, made, counts: Arc::downgrade(&counts), connections };
         held.add_connection(reader);
@@ -122,16 +121,17 @@ impl SharedCounts {
 }
 
 impl CountsTable {
-    fn count(&self, is_administrator: bool) -> usize {
-        self.held.iter().filter(|held| held.caller.is_administrator() == is_administrator).count()
+    /// Returns the number of counts that share a bound with this caller.
+    fn count(&self, caller: WorkCaller) -> usize {
+        self.held.iter().filter(|held| held.shares_bound(caller)).count()
     }
 
-    /// Ends the connections that hold the oldest counts of the caller with most. Returns false if
-    /// nobody holds counts.
-    fn evict(&mut self, is_administrator: bool) -> bool {
-        let mut by_caller: HashMap<Caller, (usize, usize)> = HashMap::new();
+    /// Ends the connections that hold the oldest counts of a caller with most, among callers that
+    /// share a bound with this one. Returns false if nobody holds counts.
+    fn evict(&mut self, caller: WorkCaller) -> bool {
+        let mut by_caller: HashMap<WorkCaller, (usize, usize)> = HashMap::new();
         for (place, held) in self.held.iter().enumerate() {
-            if held.caller.is_administrator() == is_administrator {
+            if held.shares_bound(caller) {
                 by_caller.entry(held.caller).or_insert((0, place)).0 += 1;
             }
         }
@@ -145,6 +145,10 @@ impl CountsTable {
 }
 
 impl HeldCounts {
+    fn shares_bound(&self, caller: WorkCaller) -> bool {
+        self.caller.is_administrator() == caller.is_administrator()
+    }
+
     fn add_connection(&mut self, reader: &CountsReader) {
         self.connections.retain(|known| known.strong_count() > 0);
         let Some(end) = reader.end.as_ref().map(Arc::downgrade) else { return };
@@ -163,8 +167,8 @@ mod tests {
 
     fn reader(user: u32) -> CountsReader {
         let caller = match user {
-            0 => Caller::Administrator(0),
-            user => Caller::Reader(Some(user)),
+            0 => WorkCaller::Administrator(0),
+            user => WorkCaller::Reader(Some(user)),
         };
         CountsReader { caller, end: Some(Arc::default()) }
     }

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use tonic::Code;
 use wire::{Family, Flow, Upper};
 
+use super::call_limits::{CALL_LIMITS, CallRight};
 use super::service::Service;
 use super::{BoundSocket, ListenError, bind, serve};
 use crate::backend::Backend;
@@ -796,6 +797,69 @@ async fn ask_as_others(socket: &Path, program: &Path) {
     println!("CHECKED {} clients", clients.len());
 }
 
+/// Calls everything, and returns the names of the calls that are denied, sorted.
+async fn denied_calls(client: &mut GatewayClient) -> Vec<&'static str> {
+    let (mut denied, mut called) = (Vec::new(), Vec::new());
+    macro_rules! call {
+        ($($name:literal $method:ident $request:expr;)*) => {$(
+            let refused = client.$method($request).await.err();
+            if refused.is_some_and(|status| status.code() == Code::PermissionDenied) {
+                denied.push($name);
+            }
+            called.push($name);
+        )*};
+    }
+    let show = v1::ShowRequest::default;
+    call! {
+        "ShowStatus" show_status show();
+        "ShowPorts" show_ports show();
+        "ShowPeers" show_peers show();
+        "ShowSecurityAssociations" show_security_associations show();
+        "ShowPolicies" show_policies show();
+        "ShowGroups" show_groups show();
+        "ShowPlacement" show_placement show();
+        "ShowConnections" show_connections v1::ConnectionsRequest::default();
+        "ShowCache" show_cache show();
+        "ShowCacheEntries" show_cache_entries v1::CacheEntriesRequest::default();
+        "ShowNeighbours" show_neighbours show();
+        "ShowRoutes" show_routes show();
+        "ShowCounters" show_counters show();
+        "Explain" explain v1::ExplainRequest::default();
+        "Export" export v1::ExportRequest::default();
+        "ShowEndpoints" show_endpoints v1::EndpointsRequest::default();
+        "WatchEndpoints" watch_endpoints v1::EndpointsWatch::default();
+        "ShowRevisions" show_revisions show();
+        "Events" events v1::EventsRequest::default();
+        "ClearConnections" clear_connections v1::ConnectionsRequest::default();
+        "Apply" apply v1::ApplyRequest::default();
+        "Confirm" confirm v1::ConfirmRequest::default();
+        "Rollback" rollback v1::RollbackRequest::default();
+        "Save" save v1::SaveRequest::default();
+        "ChangePolicies" change_policies v1::ChangePoliciesRequest::default();
+        "PutSecurityAssociations"
+            put_security_associations v1::PutSecurityAssociationsRequest::default();
+        "DeleteSecurityAssociations"
+            delete_security_associations v1::DeleteSecurityAssociationsRequest {
+                sas: vec![v1::SaName {
+                    direction: "inbound".into(),
+                    spi: "1281".into(),
+                    peer: String::new(),
+                }],
+                ..v1::DeleteSecurityAssociationsRequest::default()
+            };
+        "ReserveSpi" reserve_spi v1::ReserveSpiRequest::default();
+        "ChangeEndpoints" change_endpoints tokio_stream::empty::<v1::EndpointChanges>();
+        "WatchAcquires" watch_acquires v1::WatchAcquiresRequest::default();
+        "Capture" capture v1::CaptureRequest::default();
+    }
+    called.sort_unstable();
+    let mut all = api::CALL_NAMES.to_vec();
+    all.sort_unstable();
+    assert_eq!(called, all);
+    denied.sort_unstable();
+    denied
+}
+
 /// Reads, tries to change something, and says how far it got.
 fn as_client(socket: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -805,6 +869,7 @@ fn as_client(socket: &Path) {
             connected => connected.unwrap(),
         };
         client.show_ports(v1::ShowRequest::default()).await.unwrap();
+        let denied = denied_calls(&mut client).await;
         let captured = client.capture(v1::CaptureRequest::default()).await;
         let may_capture = match captured {
             Ok(stream) => stream.into_inner().message().await.unwrap().is_some(),
@@ -816,10 +881,16 @@ fn as_client(socket: &Path) {
         match client.apply(apply_of(CONFIG)).await {
             Ok(_) => {
                 assert!(may_capture, "an admin captures");
+                assert_eq!(denied, [""; 0]);
                 println!("CLIENT: read, change");
             }
             Err(status) => {
                 assert!(!may_capture, "only admins capture");
+                let of_administrators =
+                    CALL_LIMITS.iter().filter(|limit| limit.right == CallRight::Administrator);
+                let mut expected: Vec<_> = of_administrators.map(|limit| limit.name).collect();
+                expected.sort_unstable();
+                assert_eq!(denied, expected);
                 assert_eq!(status.code(), Code::PermissionDenied, "{status}");
                 assert!(status.message().contains("lockgate-admin"), "{status}");
                 println!("CLIENT: read, no change");

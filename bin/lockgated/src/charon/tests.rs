@@ -22,7 +22,7 @@ use super::socket::{CharonSocket, Connection};
 use super::{CHARON_SOCKET, Heard, serve};
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::gateway::SeenElsewhere;
 use crate::sa_changes::SaDeletion;
 use crate::sa_limits::Expiry;
@@ -527,7 +527,7 @@ async fn names_of_a_child_are_shown_with_both_of_its_sas() {
     let named: Vec<_> = named.map(|ike| (ike.connection, ike.child, ike.reqid)).collect();
     assert_eq!(named[0], ("gw-b".into(), "net".into(), named[1].2));
     assert_eq!(named[0], named[1]);
-    let state = lab.daemon.counted_state(Caller::Reader(None)).await;
+    let state = lab.daemon.counted_state(WorkCaller::Reader(None)).await;
     let mut peers = crate::api::peers(Arc::new(state));
     let peer = peers.find(|peer| peer.name == "a").unwrap();
     assert_eq!(peer.ike.as_ref().unwrap().child, "net");

@@ -21,7 +21,7 @@ use crate::backend::{
 };
 use crate::cards::CardPicture;
 use crate::endpoints::{ChangeSums, EndpointDesk};
-use crate::fair_turns::Caller;
+use crate::fair_turns::WorkCaller;
 use crate::liveness::PeerLiveness;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::who::{ConnectionNumber, Uid};
@@ -138,7 +138,8 @@ impl Fake {
         })
     }
 
-    /// The running state with as many SAs as [`Fake::sa_count`] says; each is counted when it is made.
+    /// The running state with as many SAs as [`Fake::sa_count`] says. Each SA is counted when it is
+    /// made.
     pub(in super::super) fn state(&self) -> CountedState {
         let (made, count) = (self.made.clone(), self.sa_count.load(Ordering::Relaxed));
         let sas = move || -> EntryIter<v1::SecurityAssociation> {
@@ -177,11 +178,11 @@ pub(super) fn event(number: u64) -> v1::Event {
 
 #[tonic::async_trait]
 impl Backend for Fake {
-    async fn running(&self, _: Caller) -> Running {
+    async fn running(&self, _: WorkCaller) -> Running {
         self.running.clone()
     }
 
-    async fn counted_state(&self, _: Caller) -> CountedState {
+    async fn counted_state(&self, _: WorkCaller) -> CountedState {
         self.counted.fetch_add(1, Ordering::Relaxed);
         self.state()
     }
@@ -199,11 +200,11 @@ impl Backend for Fake {
         Now { revision: 4, generation: Generation(7) }
     }
 
-    async fn overview(&self, _: Caller) -> v1::Status {
+    async fn overview(&self, _: WorkCaller) -> v1::Status {
         v1::Status { node: "gw-a".into(), generation: 7, ..v1::Status::default() }
     }
 
-    async fn ports(&self, _: Caller) -> Vec<v1::Port> {
+    async fn ports(&self, _: WorkCaller) -> Vec<v1::Port> {
         ["lan", "wan"].map(|name| v1::Port { name: name.into(), ..v1::Port::default() }).into()
     }
 
@@ -234,11 +235,11 @@ impl Backend for Fake {
         Vec::new()
     }
 
-    async fn policies_in_order(&self, _: Caller) -> Vec<v1::PlacedPolicy> {
+    async fn policies_in_order(&self, _: WorkCaller) -> Vec<v1::PlacedPolicy> {
         Vec::new()
     }
 
-    async fn counters(&self, _: Caller) -> v1::Counters {
+    async fn counters(&self, _: WorkCaller) -> v1::Counters {
         let drop = |name: &str, count| v1::Drop { name: name.into(), count, help: String::new() };
         let drops = vec![drop("no_route", 0), drop("no_match", 5)];
         v1::Counters { drops, ..v1::Counters::default() }
