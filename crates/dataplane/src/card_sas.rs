@@ -18,7 +18,8 @@
 //!   they are sealed, as nothing can be cut behind the card. An IPv6 packet whose outer packet must
 //!   leave in fragments is encrypted by software, with a number of the SA.
 //! * **Beside.** But for such fragments, software neither seals nor opens by such an SA
-//!   (`card_sa`), and does not count its packets: the card does. Their policies and ports are counted as always.
+//!   (`card_sa`), and does not count its packets: the card does. Their policies and ports are
+//!   counted as always.
 
 use ipsec::{Allowance, CardSeat, CardWork, InboundSa, Mode, OutboundSa, SaId, SeatCarrier};
 use wire::flow::protocol;

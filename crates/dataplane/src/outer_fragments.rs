@@ -7,8 +7,8 @@
 //! * A tenant's IPv6 packet in an overlay packet: the limit counts the tenant's packet.
 //! * Transport mode: the host's packet is cut behind ESP (RFC 4303 §3.3.4). A packet with extension
 //!   headers in front of ESP stays whole.
-//! * A card in crypto mode: software encrypts the packet, since nothing cuts behind a card. A card in
-//!   packet mode has the SA's numbers: its sets cut nothing.
+//! * A card in crypto mode: software encrypts the packet, since nothing cuts behind a card. A card
+//!   in packet mode has the SA's numbers: its sets cut nothing.
 //!
 //! Path MTUs come from ICMP without authentication: an observer of the path can forge the floor,
 //! and must not end IPv6 in the tunnel.
