@@ -15,7 +15,7 @@ pub const MAX_CONNECTIONS: u32 = 1 << 24;
 pub const MAX_TIMEOUT_S: u32 = 30 * 24 * 3600;
 
 /// Bytes of the table for each connection, with the order of a quarter that is half-open.
-const CONNECTION_BYTES: u64 = 132;
+const CONNECTION_BYTES: u64 = 134;
 
 /// Settings of the table of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

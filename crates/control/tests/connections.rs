@@ -51,7 +51,7 @@ impl Gateway {
 }
 
 /// Bytes of the smallest ring of half-open connections.
-const RING_BYTES: usize = 256 * 8;
+const RING_BYTES: usize = 256 * 12;
 
 fn permitting() -> String {
     TEXT.replace("reflect", "permit")

@@ -49,6 +49,7 @@ mod changes;
 mod eviction;
 mod half_open;
 mod key;
+mod latest_slots;
 mod lines;
 #[cfg(test)]
 mod model;
@@ -75,6 +76,7 @@ pub use tally::{Limits, Refusal, TableCounts, ZoneCounts};
 use eviction::Eviction;
 use half_open::{HalfOpenEntry, HalfOpenRing, RingSlot};
 use key::{KEY, Originator, ZoneSlot};
+use latest_slots::LatestSlots;
 use lines::{Bounds, Candidates, Entry, LineInserted, Lines, Removals, RemovedTenant};
 use state_word::StateWord;
 use steady::Steady;
@@ -254,6 +256,7 @@ pub struct Connections {
     hash: KeyedHash,
     tally: Tally,
     half_open: HalfOpenRing<AtomicU64>,
+    latest: LatestSlots,
     /// Next line to sweep before a refusal.
     reclaiming: AtomicUsize,
     timeouts: Timeouts,
@@ -279,6 +282,7 @@ impl Connections {
             hash: KeyedHash::new(secret),
             tally: Tally::new(limits),
             half_open: HalfOpenRing::new(slots),
+            latest: LatestSlots::new(slots),
             reclaiming: AtomicUsize::new(0),
             steady: Steady::new(&timeouts),
             timeouts,
@@ -301,7 +305,7 @@ impl Connections {
 
     /// Bytes of the lines, and of the order of half-open connections.
     pub fn bytes(&self) -> usize {
-        self.lines.len() * 64 + self.half_open.bytes()
+        self.lines.len() * 64 + self.half_open.bytes() + self.latest.bytes()
     }
 
     /// Lines of the table.

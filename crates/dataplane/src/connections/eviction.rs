@@ -22,7 +22,9 @@ const MOST_EVICTED: usize = 8;
 impl Connections {
     /// Inserts a half-open connection into the ring.
     pub(super) fn enlist(&self, entry: HalfOpenEntry) -> RingSlot {
-        self.half_open.push(entry, |entry| self.is_stale(entry))
+        let slot = self.half_open.push(entry, |entry| self.is_stale(entry));
+        self.latest.push(entry.zone, slot);
+        slot
     }
 
     /// Reads the line of an entry.
@@ -53,6 +55,29 @@ impl Connections {
         }
         let hands = self.tally.hands(zone).in_order();
         hands.into_iter().any(|hand| self.evict_at(hand, zone, removals))
+            || zone.is_some_and(|zone| self.evict_latest(zone, removals))
+    }
+
+    /// Removes one of a zone's latest half-open connections. False: none of them is half-open.
+    fn evict_latest(&self, zone: ZoneSlot, removals: &impl Removals) -> bool {
+        self.latest.of(zone).any(|slot| {
+            let entry = self.half_open.entry(slot).filter(|entry| entry.zone == zone);
+            entry.is_some_and(|entry| self.evict(slot, entry, removals))
+        })
+    }
+
+    /// Removes the half-open connection of an entry. False: the line has another tenant.
+    fn evict(&self, slot: RingSlot, entry: HalfOpenEntry, removals: &impl Removals) -> bool {
+        match self.tenant_of(entry) {
+            EntryTenant::InFlux => false,
+            EntryTenant::Other => {
+                self.half_open.remove(slot, entry);
+                false
+            }
+            EntryTenant::HalfOpen(word) => {
+                self.lines.remove(entry.line as usize, word, removals, StateWord::is_half_open)
+            }
+        }
     }
 
     /// Removes the next half-open connection at a hand. False: none was found within the steps.
@@ -60,16 +85,9 @@ impl Connections {
         let is_of = |entry: HalfOpenEntry| zone.is_none_or(|zone| entry.zone == zone);
         let mut steps = EVICTION_STEPS;
         while let Some((slot, entry)) = self.half_open.advance(hand, &mut steps, is_of) {
-            match self.tenant_of(entry) {
-                EntryTenant::InFlux => {}
-                EntryTenant::Other => _ = self.half_open.remove(slot, entry),
-                EntryTenant::HalfOpen(word) => {
-                    let at = entry.line as usize;
-                    if self.lines.remove(at, word, removals, StateWord::is_half_open) {
-                        self.prefetch_next(hand);
-                        return true;
-                    }
-                }
+            if self.evict(slot, entry, removals) {
+                self.prefetch_next(hand);
+                return true;
             }
             steps = steps.saturating_sub(LOOK_STEPS);
         }

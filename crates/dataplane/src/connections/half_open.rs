@@ -10,7 +10,8 @@
 //! the first half-open connection begins. Many slots of other zones, or empty ones, may lie between
 //! that hand and the next connection. If an eviction finds none within its steps, the second hand
 //! goes on. The second hand begins where the count reaches half of its bound: the newer half of the
-//! connections lies behind, in a flood without gaps.
+//! connections lies behind, in a flood without gaps. If that hand finds none either, the latest
+//! connections of the zone are tried (`latest_slots`).
 //!
 //! **An entry is a hint.** An entry names a line and a zone; the evicting thread checks the line. A
 //! race may leave a stale entry behind: the line has another tenant. The next thread at a stale
@@ -160,6 +161,11 @@ impl<W: Word> HalfOpenRing<W> {
         of.is_some_and(|of| of.compare_exchange(entry.word(), 0).is_ok())
     }
 
+    /// Returns the entry of a slot. `None`: the slot is empty.
+    pub(super) fn entry(&self, slot: RingSlot) -> Option<HalfOpenEntry> {
+        HalfOpenEntry::of_word(self.slots.get(slot.0 as usize)?.load())
+    }
+
     /// Returns the entry at a hand. `None`: the slot is empty.
     pub(super) fn peek(&self, hand: &W) -> Option<HalfOpenEntry> {
         HalfOpenEntry::of_word(self.slots[self.slot(hand.load())].load())
@@ -174,7 +180,8 @@ impl<W: Word> HalfOpenRing<W> {
         filter: impl Fn(HalfOpenEntry) -> bool,
     ) -> Option<(RingSlot, HalfOpenEntry)> {
         let (tail, slots) = (self.tail.load(), self.slots.len() as u64);
-        let mut at = hand.load();
+        let begin = hand.load();
+        let mut at = begin;
         // Overtaken by the tail, or at the tail.
         if at >= tail || tail - at > slots {
             at = tail.saturating_sub(slots);
@@ -187,7 +194,8 @@ impl<W: Word> HalfOpenRing<W> {
             at += 1;
             *steps -= 1;
         }
-        hand.store(at);
+        // Another thread has moved the hand meanwhile, or the hand begins anew: that move stands.
+        let _ = hand.compare_exchange(begin, at);
         found
     }
 }
@@ -316,6 +324,19 @@ mod tests {
         }
         assert_eq!(moves(0, 2, 64), Some(Oldest));
         assert_eq!((moves(31, 32, 64), moves(33, 34, 64)), (None, None));
+    }
+
+    #[test]
+    fn a_hand_that_another_thread_moves_during_a_scan_stays_there() {
+        let ring = HalfOpenRing::new(256);
+        (0..100).for_each(|line| _ = ring.push(entry(line, 1), |_| false));
+        let (hand, mut steps) = (AtomicU64::new(0), 20);
+        let moved = |_| {
+            Word::store(&hand, 60);
+            false
+        };
+        assert_eq!(ring.advance(&hand, &mut steps, moved), None);
+        assert_eq!((Word::load(&hand), steps), (60, 0));
     }
 
     #[test]

@@ -60,11 +60,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes of a table: 128 for each connection, and two to four slots of 8 for each half-open
+    /// Bytes of a table: 128 for each connection, and two to four slots of 12 for each half-open
     /// connection.
     pub fn table_bytes(&self) -> u64 {
         let slots = super::half_open::slots_for(self.half_open);
-        u64::from(self.max) * 128 + slots as u64 * 8
+        let order = slots * 8 + super::latest_slots::bytes_for(slots);
+        u64::from(self.max) * 128 + order as u64
     }
 
     /// Limits of a table of this size: a quarter may be half-open; each zone may have all of it,
