@@ -1,8 +1,9 @@
 //! Fair shares of a bounded memory: the common rule of waiting packets, fragmented datagrams and
 //! waiting fragments.
 //!
-//! Members are slots of the owner's slab. A member belongs to a sender, a sender to an ingress
-//! port. The owner admits every member. Above the owner's bound, one member gives way
+//! Members are slots of the owner's slab. A member belongs to a sender, a sender to an entrance: an
+//! ingress port, or a tunnel behind the port. The rule counts a tunnel as a port of its own, so no
+//! stranger displaces the packets of a tunnel. The owner admits every member. Above the owner's bound, one member gives way
 //! ([`eviction_candidate`](FairShares::eviction_candidate)):
 //!
 //! 1. The port with the most members gives way. If all ports are within their guarantee, the oldest
@@ -30,7 +31,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use self::ranking::{RankedShares, ShareRanking};
 use crate::ids::PortId;
-use crate::packet_sender::PacketSender;
+use crate::packet_sender::{Entrance, PacketSender};
 use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
 
 /// Lengths up to which shares count as equally long. 0 counts as 1.
@@ -65,10 +66,10 @@ struct SenderShare {
     claims: usize,
 }
 
-/// Members and senders of a port.
+/// Members and senders of a port, or of a tunnel behind a port.
 #[derive(Debug)]
 struct PortShare {
-    port: PortId,
+    entrance: Entrance,
     members: AgeList,
     /// Senders with members, by length.
     ranking: ShareRanking,
@@ -153,7 +154,7 @@ impl FairShares {
 
     /// The port of a slot.
     pub(crate) fn port(&self, port: Slot) -> PortId {
-        self.ports[port].port
+        self.ports[port].entrance.port
     }
 
     /// The oldest member of a port, by slot. `None`: the last member has left.
@@ -238,8 +239,8 @@ impl FairShares {
     }
 
     fn insert_sender(&mut self, sender: PacketSender) -> Slot {
-        let port = self.find_port(sender.ingress);
-        let port = port.unwrap_or_else(|| self.insert_port(sender.ingress));
+        let port = self.find_port(sender.entrance);
+        let port = port.unwrap_or_else(|| self.insert_port(sender.entrance));
         self.ports[port].senders += 1;
         let share = SenderShare { sender, port, members: AgeList::default(), claims: 0 };
         let slot = self.senders.insert(share).expect("a sender has a member or a claim");
@@ -247,15 +248,16 @@ impl FairShares {
         slot
     }
 
-    fn find_port(&self, port: PortId) -> Option<Slot> {
-        self.by_port.find(self.hasher.hash_one(port), |slot| self.ports[slot].port == port)
+    fn find_port(&self, entrance: Entrance) -> Option<Slot> {
+        let hash = self.hasher.hash_one(entrance);
+        self.by_port.find(hash, |slot| self.ports[slot].entrance == entrance)
     }
 
-    fn insert_port(&mut self, port: PortId) -> Slot {
+    fn insert_port(&mut self, entrance: Entrance) -> Slot {
         let (members, ranking) = (AgeList::default(), ShareRanking::EMPTY);
-        let share = PortShare { port, members, ranking, senders: 0 };
+        let share = PortShare { entrance, members, ranking, senders: 0 };
         let slot = self.ports.insert(share).expect("as many ports as senders");
-        self.by_port.insert(self.hasher.hash_one(port), slot);
+        self.by_port.insert(self.hasher.hash_one(entrance), slot);
         self.live_ports.push(&mut self.live_port_links, slot);
         slot
     }
@@ -271,7 +273,7 @@ impl FairShares {
         self.senders.remove(sender);
         self.ports[port].senders -= 1;
         if self.ports[port].senders == 0 {
-            self.by_port.remove(self.hasher.hash_one(address.ingress), port);
+            self.by_port.remove(self.hasher.hash_one(address.entrance), port);
             self.live_ports.remove(&mut self.live_port_links, port);
             self.ports.remove(port);
         }

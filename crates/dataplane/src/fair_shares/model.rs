@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 
 use super::{ShareGuarantee, ShareLengths};
-use crate::ids::PortId;
-use crate::packet_sender::PacketSender;
+use crate::packet_sender::{Entrance, PacketSender};
 
 /// A member, as a number.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +24,7 @@ struct ModelShare<S> {
 #[derive(Default, Debug)]
 pub(crate) struct SharesModel {
     members: Vec<ModelMember>,
-    ports: Vec<ModelShare<PortId>>,
+    ports: Vec<ModelShare<Entrance>>,
     senders: Vec<ModelShare<PacketSender>>,
     changes: u64,
 }
@@ -65,7 +64,7 @@ impl SharesModel {
     }
 
     pub(crate) fn lengths(&self, sender: PacketSender) -> ShareLengths {
-        let port = length_of(&self.ports, &sender.ingress);
+        let port = length_of(&self.ports, &sender.entrance);
         ShareLengths { port, sender: length_of(&self.senders, &sender) }
     }
 
@@ -85,10 +84,10 @@ impl SharesModel {
         if port.length <= guarantee.port.max(1) {
             return self.oldest(|_| true);
         }
-        let of_port = self.senders.iter().filter(|share| share.owner.ingress == port.owner);
+        let of_port = self.senders.iter().filter(|share| share.owner.entrance == port.owner);
         let sender = longest(of_port)?;
         if sender.length <= guarantee.sender.max(1) {
-            return self.oldest(|sender| sender.ingress == port.owner);
+            return self.oldest(|sender| sender.entrance == port.owner);
         }
         self.oldest(|other| other == sender.owner)
     }
@@ -100,6 +99,6 @@ impl SharesModel {
     fn count(&mut self, sender: PacketSender, by: isize) {
         self.changes += 1;
         change(&mut self.senders, sender, by, self.changes);
-        change(&mut self.ports, sender.ingress, by, self.changes);
+        change(&mut self.ports, sender.entrance, by, self.changes);
     }
 }

@@ -1,3 +1,4 @@
+use policy::SaSetId;
 use proptest::prelude::*;
 use wire::{Address, Vni};
 
@@ -26,11 +27,14 @@ enum Step {
 fn a_sender() -> impl Strategy<Value = PacketSender> {
     let port = prop_oneof![8 => 0..3u16, 1 => Just(u16::MAX)];
     let address = prop_oneof![8 => 0..4u32, 1 => Just(u32::MAX)];
-    (port, address, prop::bool::weighted(0.2)).prop_map(|(port, address, inside)| {
-        match Vni::new(address).filter(|_| inside) {
+    let opened_by = proptest::option::weighted(0.3, 0..2u32);
+    let parts = (port, address, prop::bool::weighted(0.2), opened_by);
+    parts.prop_map(|(port, address, inside, opened_by)| {
+        let sender = match Vni::new(address).filter(|_| inside) {
             Some(vni) => PacketSender::inside(PortId(port), vni, Address::v4(1)),
             None => sender(port, address),
-        }
+        };
+        sender.opened_by(opened_by.map(SaSetId))
     })
 }
 
@@ -55,9 +59,9 @@ fn members(shares: &FairShares) -> Vec<Slot> {
 }
 
 /// Ports with members or claims, and the oldest member of each.
-fn ports(shares: &FairShares) -> Vec<(PortId, Option<Slot>)> {
+fn ports(shares: &FairShares) -> Vec<(Entrance, Option<Slot>)> {
     std::iter::successors(shares.first_port(), |port| shares.port_after(*port))
-        .map(|port| (shares.port(port), shares.oldest_of_port(port)))
+        .map(|port| (shares.ports[port].entrance, shares.oldest_of_port(port)))
         .collect()
 }
 
@@ -108,9 +112,9 @@ proptest! {
                 let sender = senders[usize::from(member)].unwrap();
                 prop_assert_eq!(shares.lengths(member), model.lengths(sender));
             }
-            for (port, oldest) in ports(&shares) {
+            for (entrance, oldest) in ports(&shares) {
                 let is_of_port = |number: &u32| {
-                    senders[*number as usize].is_some_and(|sender| sender.ingress == port)
+                    senders[*number as usize].is_some_and(|sender| sender.entrance == entrance)
                 };
                 let expected = model.members().find(is_of_port);
                 prop_assert_eq!(oldest.map(u32::from), expected);

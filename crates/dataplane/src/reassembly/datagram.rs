@@ -46,13 +46,14 @@ impl Datagram {
         }
     }
 
-    /// The sender, behind a port or in a virtual network.
+    /// The sender, behind a port or in a virtual network, in clear or in a tunnel.
     pub(super) fn sender(&self) -> PacketSender {
-        let Way { ingress, network, .. } = self.way;
-        match network {
+        let Way { ingress, opened_by, network } = self.way;
+        let sender = match network {
             Some(network) => PacketSender::inside(ingress, network, self.source),
             None => PacketSender::behind(ingress, self.source),
-        }
+        };
+        sender.opened_by(opened_by)
     }
 
     /// Its fields without the way, as words of a hash.
@@ -126,10 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_is_an_ipv4_address_or_an_ipv6_prefix() {
+    fn a_sender_is_an_ipv4_address_or_an_ipv6_prefix_of_one_way() {
         let from = |source| Datagram { source, ..datagram(1) }.sender();
         assert_ne!(from(Address::v4(1)), from(Address::v4(2)));
         let way = Way { network: Vni::new(0), ..datagram(1).way };
+        assert_ne!(Datagram { way, ..datagram(1) }.sender(), datagram(1).sender());
+        let way = Way { opened_by: Some(SaSetId(0)), ..datagram(1).way };
         assert_ne!(Datagram { way, ..datagram(1) }.sender(), datagram(1).sender());
         let net = 0x2001_0db8 << 96;
         assert_eq!(from(Address::v6(net | 1)), from(Address::v6(net | u128::from(u64::MAX))));

@@ -128,7 +128,7 @@ impl RoomModel {
 
     pub(super) fn next_request(&mut self, now_ns: u64) -> Option<Key> {
         let port = *self.turns.first()?;
-        let at = self.queues.iter().position(|(sender, _)| sender.ingress == port).unwrap();
+        let at = self.queues.iter().position(|(sender, _)| sender.entrance.port == port).unwrap();
         let (sender, mut keys) = self.queues.remove(at);
         let key = keys.remove(0);
         self.requests.retain(|(other, _)| *other != key);
@@ -137,7 +137,7 @@ impl RoomModel {
             self.queues.push((sender, keys));
         }
         self.turns.remove(0);
-        if self.queues.iter().any(|(sender, _)| sender.ingress == port) {
+        if self.queues.iter().any(|(sender, _)| sender.entrance.port == port) {
             self.turns.push(port);
         }
         Some(key)
@@ -178,8 +178,8 @@ impl RoomModel {
             Some((_, keys)) => keys.insert(place.min(keys.len()), key),
             None => self.queues.push((sender, vec![key])),
         }
-        if !self.turns.contains(&sender.ingress) {
-            self.turns.push(sender.ingress);
+        if !self.turns.contains(&sender.entrance.port) {
+            self.turns.push(sender.entrance.port);
         }
         self.requests.push((key, ModelRequest::Queued(sender)));
     }
@@ -194,8 +194,8 @@ impl RoomModel {
             let queue = self.queues.iter_mut().find(|(other, _)| *other == sender).unwrap();
             queue.1.retain(|other| *other != key);
             self.queues.retain(|(_, keys)| !keys.is_empty());
-            if !self.queues.iter().any(|(other, _)| other.ingress == sender.ingress) {
-                self.turns.retain(|port| *port != sender.ingress);
+            if !self.queues.iter().any(|(other, _)| other.entrance.port == sender.entrance.port) {
+                self.turns.retain(|port| *port != sender.entrance.port);
             }
         }
     }
