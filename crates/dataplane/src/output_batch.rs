@@ -46,7 +46,8 @@ pub(crate) struct OutputRow {
     /// if its packet is dropped, the length is 0.
     pub(crate) offset: u32,
     pub(crate) length: u32,
-    /// True if the sealed packet leaves in fragments.
+    /// True if the sealed packet leaves in fragments, or may be cut behind the outer peer. Until the
+    /// packet is sealed: if its own path allows that.
     pub(crate) is_cut: bool,
 }
 
@@ -111,7 +112,7 @@ impl OutputBatch {
         let place = self.paths.iter().rposition(known);
         if let Some(place) = place {
             let shared = &mut self.paths[place].path;
-            shared.cut_at = shared.cut_at.or(path.cut_at);
+            shared.cut_at = shared.cut_at.into_iter().chain(path.cut_at).min();
         }
         let place = place.unwrap_or_else(|| {
             self.paths.push(PathUse {
@@ -130,9 +131,9 @@ impl OutputBatch {
 
     /// Adds a row that leaves by a path, behind those that wait already.
     pub(crate) fn push(&mut self, row: usize, path: &OutputPath) {
-        let path = self.place_of(path);
+        let (is_cut, path) = (path.cut_at.is_some(), self.place_of(path));
         self.paths[path as usize].count += 1;
-        self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0, is_cut: false });
+        self.list.push(OutputRow { row: row as u32, path, offset: 0, length: 0, is_cut });
     }
 
     /// Draws a run of sequence numbers for every path on which software seals, with one atomic step
@@ -178,4 +179,27 @@ impl OutputBatch {
 /// The packets of a path, in their order.
 fn of_path(list: &[OutputRow], place: usize) -> impl Iterator<Item = &OutputRow> {
     list.iter().filter(move |output_row| output_row.path as usize == place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PortId;
+    use crate::port::Adjacency;
+
+    #[test]
+    fn packets_that_share_a_path_have_the_least_limit_and_are_cut_by_their_own_path() {
+        let mut batch = OutputBatch::default();
+        let adjacency = Adjacency { port: PortId(1), mac: None };
+        for (row, cut_at) in
+            [None, Some(1400), Some(1300), Some(1500), None].into_iter().enumerate()
+        {
+            let path = OutputPath { adjacency, protection: None, mtu: 1280, cut_at, outer: None };
+            batch.push(row, &path);
+        }
+        assert_eq!(batch.paths.len(), 1);
+        assert_eq!((batch.paths[0].path.cut_at, batch.paths[0].count), (Some(1300), 5));
+        let is_cut: Vec<_> = batch.list.iter().map(|output_row| output_row.is_cut).collect();
+        assert_eq!(is_cut, [false, true, true, true, false]);
+    }
 }

@@ -309,7 +309,7 @@ fn write_sealed<F: Frames>(
     let (job, outer) = sa
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
-    output_row.is_cut = path.cut_at.is_some_and(|mtu| outer.len() > mtu as usize);
+    output_row.is_cut &= path.cut_at.is_some_and(|mtu| outer.len() > mtu as usize);
     let card = card.filter(|_| !output_row.is_cut);
     let start = match path.outer {
         None => write_link(snapshot, frame, outer.start, path.adjacency, sa.family()),
