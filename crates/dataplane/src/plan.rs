@@ -116,17 +116,20 @@ fn least_mtu<F: Frames>(
 ) -> u32 {
     let (Row { packet, .. }, is_possible) = (row, sizes.fragments && sizes.outer > 0);
     // Routers read extension headers in front of ESP in each fragment: such packets stay whole.
-    let is_bare = usize::from(packet.upper_offset) == IPV6_BYTES;
+    let is_bare = match packet.flow.family {
+        Family::V4 => true,
+        Family::V6 => usize::from(packet.upper_offset) == IPV6_BYTES,
+    };
     match row.origin {
         _ if !is_possible => 0,
         Origin::Sealed(_) => packet.length,
+        _ if sa.encapsulation.mode == Mode::Transport && !is_bare => 0,
         Origin::Carried(_) => {
             let tenants = decide::tenants_packet(context.snapshot, row, row.bytes(context.frames));
             let tenants = tenants.filter(|(_, packet)| packet.flow.family == Family::V6);
             tenants.map_or(0, |(around, _)| around as u32 + LEAST_MTU_V6)
         }
         _ if packet.flow.family == Family::V4 => 0,
-        _ if sa.encapsulation.mode == Mode::Transport && !is_bare => 0,
         _ => LEAST_MTU_V6,
     }
 }
