@@ -3,15 +3,17 @@
 //! (RFC 2473 §7.1, RFC 4213 §3.2.1; RFC 4303 §3.3.4: in tunnel mode a gateway may fragment a
 //! sealed packet). The peer reassembles the outer packet before it opens the packet.
 //!
-//! * A peer behind another one: only the packets of the outer layer are cut.
+//! * A peer behind another one: only the packets of the outer layer are cut. An inner ESP packet
+//!   over IPv4 above the size of the path behind the outer peer leaves with DF clear, so routers
+//!   behind the outer peer may cut it. Over IPv6 no router cuts: the packet leaves whole.
 //! * A tenant's IPv6 packet in an overlay packet: the limit counts the tenant's packet.
 //! * Transport mode: the host's packet is cut behind ESP (RFC 4303 §3.3.4). A packet with extension
 //!   headers in front of ESP stays whole.
 //! * A card in crypto mode: software encrypts the packet, since nothing cuts behind a card. A card
 //!   in packet mode has the SA's numbers: its sets cut nothing.
 //!
-//! Path MTUs come from ICMP without authentication: an observer of the path can forge the floor,
-//! and must not end IPv6 in the tunnel.
+//! Path MTUs come from ICMP without authentication: an observer of the path, or of the path behind
+//! the outer peer, can forge the floor, and must not end IPv6 in the tunnel.
 //!
 //! Routers may cut the fragments again: IPv4's DF is clear. The identification of the fragments is
 //! the packet's own: of IPv4 the SA's number for packets without DF (RFC 6864), of IPv6 the sum of
@@ -19,7 +21,7 @@
 
 use ipsec::{EspHeader, OutboundSa};
 use wire::flow::protocol;
-use wire::packet::IPV6_BYTES;
+use wire::packet::{IPV4_BYTES, IPV6_BYTES};
 use wire::{Descriptor, Family, Frames, HEADROOM};
 
 use crate::batch_context::BatchContext;
@@ -116,6 +118,18 @@ impl Cuts {
     }
 }
 
+/// Clears DF in a sealed packet of IPv4, and writes the identification of the fragments.
+#[cold]
+pub(crate) fn let_routers_cut(sa: &OutboundSa, ip: &mut [u8]) {
+    let Ok(packet) = wire::packet::parse(ip) else { return };
+    if packet.flow.family == Family::V4
+        && let Some(identification) = identification(sa, ip, &packet)
+    {
+        let header = ip.get_mut(..usize::from(packet.upper_offset));
+        write_identification(header.unwrap_or_default(), identification as u16);
+    }
+}
+
 /// The identification of a sealed packet's fragments; `None`: it carries no ESP.
 fn identification(sa: &OutboundSa, ip: &[u8], packet: &wire::Packet) -> Option<u32> {
     let in_udp = if packet.flow.protocol == protocol::UDP { UDP_BYTES } else { 0 };
@@ -136,13 +150,20 @@ fn write_v4(
     identification: u16,
 ) -> Option<usize> {
     let length = fragment::write(into, original, packet, piece)?;
-    let header = into.get_mut(..usize::from(packet.upper_offset))?;
+    write_identification(into.get_mut(..usize::from(packet.upper_offset))?, identification);
+    Some(length)
+}
+
+/// Writes the identification of a header of IPv4, with DF clear.
+fn write_identification(header: &mut [u8], identification: u16) {
+    if header.len() < IPV4_BYTES {
+        return;
+    }
     header[4..6].copy_from_slice(&identification.to_be_bytes());
     header[6] &= !0x40;
     header[10..12].fill(0);
     let sum = wire::checksum::finish(wire::checksum::sum(header));
     header[10..12].copy_from_slice(&sum.to_be_bytes());
-    Some(length)
 }
 
 /// Writes a fragment of an IPv6 packet without extension headers (RFC 8200 §4.5); returns its

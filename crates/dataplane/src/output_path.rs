@@ -39,7 +39,8 @@ pub(crate) struct OutputPath {
     pub(crate) protection: Option<Protection>,
     /// Bytes of the largest packet of the same kind, before sealing.
     pub(crate) mtu: u32,
-    /// Bytes above which outer packets leave in fragments; `None`: all fit.
+    /// Bytes above which outer packets leave in fragments; if they are sealed again, above which
+    /// routers behind the outer peer may cut them. `None`: all fit.
     pub(crate) cut_at: Option<u32>,
     /// The set whose SA seals again what was sealed; `None`: it leaves as it is.
     pub(crate) outer: Option<SetIndex>,

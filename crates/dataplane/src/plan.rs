@@ -95,8 +95,7 @@ fn protected<F: Frames>(
     if let Some(outer) = outer {
         nested::may_seal(context, card, outer)?;
     }
-    // Only the outermost packet leaves in fragments.
-    let cut_at = (mtu > sizes.whole && outer.is_none()).then_some(sizes.outer);
+    let cut_at = (mtu > sizes.whole).then_some(sizes.outer);
     Ok(OutputPath { adjacency, protection: Some(Protection { set, sa, card }), mtu, cut_at, outer })
 }
 

@@ -9,7 +9,7 @@ use wire::{Descriptor, Frames};
 use crate::batch_context::BatchContext;
 use crate::card_sas;
 use crate::ids::SetIndex;
-use crate::outer_fragments::{Cuts, Whole};
+use crate::outer_fragments::{self, Cuts, Whole};
 use crate::output_batch::{OutputBatch, OutputRow, PathUse};
 use crate::output_path::{OutputPath, Protection, hold, link_bytes, write_link};
 use crate::outputs::Outputs;
@@ -310,6 +310,9 @@ fn write_sealed<F: Frames>(
         .encapsulate(row.frame, frame, row.ip as usize, &row.packet, sequence, place)
         .ok_or_else(|| unfit(sa))?;
     output_row.is_cut &= path.cut_at.is_some_and(|mtu| outer.len() > mtu as usize);
+    if output_row.is_cut && path.outer.is_some() {
+        outer_fragments::let_routers_cut(sa, frame.get_mut(outer.clone()).unwrap_or_default());
+    }
     let card = card.filter(|_| !output_row.is_cut);
     let start = match path.outer {
         None => write_link(snapshot, frame, outer.start, path.adjacency, sa.family()),

@@ -224,15 +224,37 @@ fn ipv6_of_1280_bytes_behind_another_peer_crosses_a_narrow_path_in_outer_fragmen
     }
 }
 
-/// The path behind the outer peer is narrow: fragments of the outer layer end at the outer peer.
+/// The path behind the outer peer is narrow, or a forged report says so: fragments of the outer
+/// layer end at the outer peer, and routers behind it may cut the inner ESP packets of IPv4.
 #[test]
-fn a_narrow_path_behind_the_outer_peer_is_reported() {
-    let mut lab = hub().laboratory();
-    lab.snapshot.set(CARLA).path_mtu.as_ref().unwrap().lower(1300, lab.now_ns);
-    let sizes = lab.snapshot.set_sizes(CARLA, lab.now_ns);
-    assert!(!sizes.fragments && sizes.whole < 1280);
-    let packet = datagram(V6, 1, 3).payload_of(1232).ip();
-    assert_eq!(lab.send(LAN, &packet).verdicts[0], Drop(DropReason::TooBig));
+fn no_path_mtu_behind_the_outer_peer_ends_ipv6() {
+    for (mtu, mut lab) in
+        [1300, 576].into_iter().flat_map(|mtu| laboratories().map(move |l| (mtu, l)))
+    {
+        for (set, network) in BEHIND {
+            lab.snapshot.set(set).path_mtu.as_ref().unwrap().lower(mtu, lab.now_ns);
+            let sizes = lab.snapshot.set_sizes(set, lab.now_ns);
+            assert!(sizes.fragments && sizes.whole < 1280 && sizes.inner(V6) == 1280);
+            let packet = |bytes: usize| datagram(V6, 1, network).payload_of(bytes - 48).ip();
+            let outcome = lab.send_all(LAN, &[packet(1280), packet(200)]);
+            assert_eq!(outcome.verdicts, [Protect(set); 2], "{mtu}");
+            let sent: Vec<_> = outcome.sent.into_iter().map(|sent| sent.packet).collect();
+            assert_eq!(sent.len(), 2);
+            for (sent, (bytes, is_large)) in sent.iter().zip([(1280, true), (200, false)]) {
+                let esp = lab.peer(BERLIN).open(sent).expect("sealed for berlin").inner;
+                let within = wire::packet::parse(&esp).expect("a packet");
+                let is_v4 = within.flow.family == V4;
+                assert_eq!(is_v4 && !within.dont_fragment, is_v4 && is_large, "{mtu}, {bytes}");
+                let inner = lab.peer(set).open(&esp).expect("sealed for the peer behind it").inner;
+                assert_eq!(inner, forwarded(&packet(bytes)));
+            }
+            let outcome = lab.send(LAN, &packet(1281));
+            assert_eq!(outcome.verdicts[0], Drop(DropReason::TooBig), "{mtu}");
+            let four = between(V4, 1, network).dont_fragment().udp(1, 2);
+            let four = four.payload_of(sizes.whole as usize - 27).ip();
+            assert_eq!(lab.send(LAN, &four).verdicts[0], Drop(DropReason::TooBig), "{mtu}");
+        }
+    }
 }
 
 /// A set that is there no more leads nowhere: nothing leaves with one layer alone.
