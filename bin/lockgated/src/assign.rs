@@ -21,6 +21,11 @@ const RINGS: u32 = 2;
 /// Frames of a worker that no socket owns: batches under way, what waits for neighbours, for SAs or
 /// for first fragments, fragments.
 const FRAMES_FOR_THE_WALK: u32 = 4096;
+// Beside all that may wait, two batches are under way.
+const _: () = assert!(
+    dataplane::MAX_WAITING_FRAMES + 2 * wire::BATCH <= FRAMES_FOR_THE_WALK as usize,
+    "packets that wait must not take all frames of a worker"
+);
 /// Sockets more than there are at the start: ports that come later, queues that are added.
 const SPARE_SOCKETS: u32 = 4;
 /// Queues of a netdev that are served at most.

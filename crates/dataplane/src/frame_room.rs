@@ -24,6 +24,12 @@ pub const fn largest_mtu(frame_bytes: usize) -> u32 {
     frame_bytes.saturating_sub(AROUND_BYTES) as u32
 }
 
+/// Maximum frames of a worker whose packets wait: for neighbours, for SAs, and for fragments.
+pub const MAX_WAITING_FRAMES: usize = crate::neighbour_queues::MAX_WAITING
+    + crate::sa_queues::MAX_WAITING
+    + crate::reassembly::MAX_WAITING
+    + crate::reassembly::MAX_ESP_WAITING;
+
 #[cfg(test)]
 mod tests {
     use super::*;

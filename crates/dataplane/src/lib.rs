@@ -91,7 +91,7 @@ pub use cache::{CacheCounters, CacheUse, FlowCache};
 pub use card_marks::CardMarks;
 pub use counters::{CounterRoom, Counters, DirectCounts, L4ChecksumCounts, Ledger};
 pub use error::SnapshotError;
-pub use frame_room::{FRAME_BYTES, largest_mtu};
+pub use frame_room::{FRAME_BYTES, MAX_WAITING_FRAMES, largest_mtu};
 pub use handover::Handovers;
 pub use ids::{NetdevId, NextHopId, PortId, RouteGeneration, SetIndex};
 pub use input::{Entry, Input};
