@@ -460,12 +460,21 @@ async fn ask_for_many_neighbours() {
     let veth = index(mirror.view(), "veth0");
     let router = (veth, address("2001:db8:1::2"));
     is_found(mirror, router).await;
+    // The far end answers, and the mirror has not read the kernel's message.
+    let unread = address("10.1.0.2");
+    mirror.resolve(veth, unread).expect("a request");
+    let is_answered =
+        || run("ip", &["neigh", "show", "to", "10.1.0.2", "dev", "veth0"]).contains("lladdr");
+    while !is_answered() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     // A table has 1024 places by default (`gc_thresh3`).
     for number in 0..1500 {
         let nobody = address(&format!("2001:db8:1::1:{number:x}"));
         let asked = mirror.resolve(veth, nobody);
         assert!(asked.is_ok(), "request {number}: {asked:?}");
     }
+    assert!(is_answered(), "an answer outlives later requests");
     let _ = tokio::time::timeout(Duration::from_millis(100), mirror.changed()).await;
     let usable_mac = mirror.view().neighbours.get(&router).and_then(|entry| entry.usable_mac());
     assert!(usable_mac.is_some(), "an answered request keeps the entry");

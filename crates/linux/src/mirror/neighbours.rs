@@ -4,14 +4,14 @@ use std::collections::{BTreeSet, VecDeque};
 
 use imbl::OrdSet;
 use netlink_packet_core::{Emitable, NLM_F_CREATE, NLM_F_REPLACE};
-use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourHeader,
     NeighbourMessage, NeighbourState as Nud,
 };
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use wire::{Address, Family};
 
-use super::{Mirror, kind};
+use super::{Mirror, kind, read};
 use crate::netlink::NetlinkError;
 use crate::view::{NeighbourEntry, NeighbourState};
 
@@ -77,19 +77,33 @@ impl Mirror {
         while self.unanswered.oldest_first.len() > maximum
             && let Some((link, address)) = self.unanswered.oldest_first.pop_front()
         {
-            // The kernel does not report an entry before an answer or a failure.
-            let entry = self.view.neighbours.get(&(link, address));
-            let is_unanswered = entry.is_none_or(|entry| match entry.state {
-                NeighbourState::Unresolved | NeighbourState::Failed => !entry.managed,
-                NeighbourState::Good | NeighbourState::Permanent | NeighbourState::Stale => false,
-            });
-            if is_unanswered {
+            if !self.fresh.contains(&(link, address)) && self.is_unanswered(link, address) {
                 let payload = question(link, address, Keeping::Nobody);
                 // Refused: the kernel has removed the entry already.
                 let _ =
                     self.requests.request("neighbour", kind::DEL_NEIGHBOUR, 0, &payload, |_| {});
             }
         }
+    }
+
+    /// Asks the kernel whether it still asks for a neighbour, for no other reason than a packet. The
+    /// view may lag: the answer of the neighbour may be among the messages to read.
+    fn is_unanswered(&mut self, link: u32, address: Address) -> bool {
+        let mut is_unanswered = false;
+        let payload = payload(&named(link, address));
+        // Refused: the kernel has removed the entry already.
+        let _ = self.requests.request("neighbour", kind::GET_NEIGHBOUR, 0, &payload, |message| {
+            let Some(RouteNetlinkMessage::NewNeighbour(message)) =
+                read::message(message.kind, message.payload)
+            else {
+                return;
+            };
+            is_unanswered = read::neighbour(&message).is_some_and(|(_, entry)| match entry.state {
+                NeighbourState::Unresolved | NeighbourState::Failed => !entry.managed,
+                NeighbourState::Good | NeighbourState::Permanent | NeighbourState::Stale => false,
+            });
+        });
+        is_unanswered
     }
 
     /// Makes the kernel keep these next hops fresh (`NTF_MANAGED`), and no others that it was asked
@@ -143,7 +157,8 @@ impl Mirror {
     }
 }
 
-fn question(link: u32, address: Address, keeping: Keeping) -> Vec<u8> {
+/// Returns the message that names a neighbour.
+fn named(link: u32, address: Address) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     let destination = match std::net::IpAddr::from(address) {
         std::net::IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
@@ -156,13 +171,22 @@ fn question(link: u32, address: Address, keeping: Keeping) -> Vec<u8> {
         },
         ifindex: link,
         state: Nud::None,
-        flags: NeighbourFlags::Use,
         ..NeighbourHeader::default()
     };
     message.attributes.push(NeighbourAttribute::Destination(destination));
+    message
+}
+
+fn question(link: u32, address: Address, keeping: Keeping) -> Vec<u8> {
+    let mut message = named(link, address);
+    message.header.flags = NeighbourFlags::Use;
     if keeping == Keeping::Kernel {
         message.attributes.push(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed));
     }
+    payload(&message)
+}
+
+fn payload(message: &NeighbourMessage) -> Vec<u8> {
     let mut payload = vec![0; message.buffer_len()];
     message.emit(&mut payload);
     payload
