@@ -38,8 +38,8 @@ struct OpenConnection {
 pub(super) enum ScrapeClient {
     /// User of this machine.
     LocalUser(u32),
-    /// Loopback address whose user the kernel does not tell.
-    LocalAddress(IpAddr),
+    /// Users of this machine whom the kernel does not tell, and clients that have gone: one share.
+    LocalUnknown,
     /// IPv4 address.
     V4(Ipv4Addr),
     /// IPv6 network of 64 bits.
@@ -59,7 +59,7 @@ impl ScrapeClient {
         let address = client.ip().to_canonical();
         if address.is_loopback() || address == server.ip().to_canonical() {
             let user = tcp_user(client, server).map(ScrapeClient::LocalUser);
-            return user.unwrap_or(ScrapeClient::LocalAddress(address));
+            return user.unwrap_or(ScrapeClient::LocalUnknown);
         }
         match address {
             IpAddr::V4(address) => ScrapeClient::V4(address),
@@ -71,7 +71,7 @@ impl ScrapeClient {
     }
 
     fn is_local(self) -> bool {
-        matches!(self, ScrapeClient::LocalUser(_) | ScrapeClient::LocalAddress(_))
+        matches!(self, ScrapeClient::LocalUser(_) | ScrapeClient::LocalUnknown)
     }
 }
 
@@ -176,6 +176,17 @@ mod tests {
             held.iter_mut().filter_map(|open| (!has_ended(open)).then_some(())).count()
         };
         assert_eq!(is_open(&mut held), MAX_REMOTE_CONNECTIONS + MAX_LOCAL_CONNECTIONS - 1);
+    }
+
+    /// Once each loopback address of a client that had gone was a share of its own.
+    #[test]
+    fn local_clients_without_a_user_are_one_share() {
+        let of = |client: &str| {
+            ScrapeClient::of(client.parse().unwrap(), "127.0.0.1:9".parse().unwrap())
+        };
+        let shares = ["127.0.0.1:1", "127.0.0.2:2", "127.9.9.9:1"].map(of);
+        assert_eq!(shares, [ScrapeClient::LocalUnknown; 3]);
+        assert!(shares[0].is_local());
     }
 
     #[test]
