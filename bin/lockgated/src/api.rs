@@ -18,6 +18,7 @@ mod listen;
 mod pages;
 mod peer;
 mod present;
+mod rights;
 mod service;
 mod shared_counts;
 #[cfg(test)]

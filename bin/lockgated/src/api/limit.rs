@@ -18,10 +18,9 @@ use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-use super::call_limits::{AnswerKind, RequestSize, answer_turns, limit_of};
+use super::call_limits::{AnswerKind, CallLimit, RequestSize, answer_turns, limit_of};
 use super::calls::{CallBudget, WatchedBody};
 use super::listen::ConnectionInfo;
-use super::peer::Peer;
 use crate::fair_turns::{FairTurns, WorkCaller};
 
 /// Longest time of a call whose client has been refused or has gone. The body of a stream is not
@@ -53,11 +52,21 @@ pub(super) struct LimitedService<S> {
     turns: FairTurns,
 }
 
-/// Returns the largest size of a request to `path`.
-fn size(path: &str, may_change: impl FnOnce() -> bool) -> RequestSize {
-    match limit_of(path) {
-        Some(limit) if limit.request == RequestSize::Large && may_change() => RequestSize::Large,
+/// Returns the largest size of a request. A large request needs the right to change the
+/// configuration.
+async fn size(limit: Option<&CallLimit>, may_change: impl Future<Output = bool>) -> RequestSize {
+    match limit {
+        Some(limit) if limit.request == RequestSize::Large && may_change.await => {
+            RequestSize::Large
+        }
         _ => RequestSize::Small,
+    }
+}
+
+async fn may_change(connection: Option<&ConnectionInfo>) -> bool {
+    match connection {
+        Some(connection) => connection.may_change().await,
+        None => false,
     }
 }
 
@@ -77,37 +86,35 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let connection = request.extensions().get::<ConnectionInfo>();
-        let peer = connection.and_then(ConnectionInfo::peer);
-        let caller = connection.map_or(WorkCaller::Reader(None), ConnectionInfo::caller);
-        let refusal = connection.and_then(|connection| connection.refusal);
-        let admitted = match refusal {
-            Some(refusal) => Err(refusal.to_string()),
-            None => self.budget.admit(caller),
-        };
-        let permit = match admitted {
-            Ok(permit) => permit,
-            Err(refusal) => {
-                let refused = Status::resource_exhausted(refusal).into_http();
-                return Box::pin(async move { Ok(refused.map(WatchedBody::unwatched)) });
-            }
-        };
-        let end = connection.map(|connection| connection.end.clone());
-        request.extensions_mut().insert(caller);
+        let connection = request.extensions().get::<ConnectionInfo>().cloned();
+        if let Some(refusal) = connection.as_ref().and_then(|connection| connection.refusal) {
+            return Box::pin(async move { Ok(exhausted(refusal.to_string())) });
+        }
         // The one that is ready is used; its copy has to become so.
         let copy = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, copy);
-        let may_change = || peer.is_some_and(Peer::may_change);
-        let request = match size(request.uri().path(), may_change) {
-            RequestSize::Large => request,
-            RequestSize::Small => request.map(|body| {
-                Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES).map_err(too_large))
-            }),
-        };
-        let limit = limit_of(request.uri().path());
-        let is_whole = limit.is_some_and(|limit| limit.answer == AnswerKind::Whole);
-        let turns = Some(self.turns.clone()).filter(|_| is_whole);
+        let (budget, turns) = (self.budget.clone(), self.turns.clone());
         Box::pin(async move {
+            // The user's rights may take a look-up in a directory.
+            let caller = match &connection {
+                Some(connection) => connection.caller().await,
+                None => WorkCaller::Reader(None),
+            };
+            let permit = match budget.admit(caller) {
+                Ok(permit) => permit,
+                Err(refusal) => return Ok(exhausted(refusal)),
+            };
+            request.extensions_mut().insert(caller);
+            let limit = limit_of(request.uri().path());
+            let request = match size(limit, may_change(connection.as_ref())).await {
+                RequestSize::Large => request,
+                RequestSize::Small => request.map(|body| {
+                    Body::new(Limited::new(body, MAX_SMALL_REQUEST_BYTES).map_err(too_large))
+                }),
+            };
+            let is_whole = limit.is_some_and(|limit| limit.answer == AnswerKind::Whole);
+            let turns = Some(turns).filter(|_| is_whole);
+            let end = connection.map(|connection| connection.end);
             // A client may go away before the turn of its call: then no work begins.
             let turn = match turns {
                 Some(turns) => Some(turns.take(caller).await),
@@ -125,6 +132,11 @@ where
             }
         })
     }
+}
+
+/// Returns the answer to a call beyond a limit.
+fn exhausted<B: Default>(refusal: String) -> Response<WatchedBody<B>> {
+    Status::resource_exhausted(refusal).into_http().map(WatchedBody::unwatched)
 }
 
 /// Returns the answer to a call without a result.
@@ -224,16 +236,18 @@ mod tests {
         drop(next.await);
     }
 
-    #[test]
-    fn only_administrators_send_large_requests() {
-        let of =
-            |call: &str, may_change| size(&format!("/lockgate.v1.Gateway{call}"), || may_change);
+    #[tokio::test]
+    async fn only_administrators_send_large_requests() {
+        async fn of(call: &str, may_change: bool) -> RequestSize {
+            let limit = limit_of(&format!("/lockgate.v1.Gateway{call}"));
+            size(limit, async { may_change }).await
+        }
         for call in ["/Apply", "/ChangePolicies", "/ChangeEndpoints"] {
-            assert_eq!(of(call, true), RequestSize::Large, "{call}");
-            assert_eq!(of(call, false), RequestSize::Small, "{call}");
+            assert_eq!(of(call, true).await, RequestSize::Large, "{call}");
+            assert_eq!(of(call, false).await, RequestSize::Small, "{call}");
         }
         for call in ["/Explain", "/ShowPorts", "/Nothing"] {
-            assert_eq!(of(call, true), RequestSize::Small, "{call}");
+            assert_eq!(of(call, true).await, RequestSize::Small, "{call}");
         }
     }
 }

@@ -18,6 +18,7 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use super::admission::{Open, Permit, Refusal};
 use super::peer::Peer;
+use super::rights::RightsCache;
 use crate::fair_turns::WorkCaller;
 use crate::who::ConnectionNumber;
 
@@ -165,7 +166,8 @@ impl BoundSocket {
     /// The connections that come, and the socket's file, to be kept as long as they are wanted.
     pub(crate) fn into_connections(self) -> (Connections, Place) {
         let BoundSocket { listener, place } = self;
-        (Connections { listener, open: Open::default(), accepted: 0 }, place)
+        let (open, rights) = Default::default();
+        (Connections { listener, open, rights, accepted: 0 }, place)
     }
 }
 
@@ -174,6 +176,7 @@ impl BoundSocket {
 pub(crate) struct Connections {
     listener: UnixListener,
     open: Open,
+    rights: RightsCache,
     /// The number of accepted connections.
     accepted: u64,
 }
@@ -189,11 +192,12 @@ impl Stream for Connections {
                 Poll::Ready(Ok((stream, _))) => stream,
             };
             let peer = stream.peer_cred().map(Peer::of).ok();
-            let may_change = || peer.is_some_and(Peer::may_change);
-            if let Some(permit) = self.open.admit(peer.map(|peer| peer.uid.0), may_change) {
+            // The right matters only where readers have taken all places.
+            let may_change = peer.is_some_and(|peer| self.rights.could_change(peer));
+            if let Some(permit) = self.open.admit(peer.map(|peer| peer.uid.0), || may_change) {
                 self.accepted += 1;
-                let number = ConnectionNumber(self.accepted);
-                return Poll::Ready(Some(Ok(Connection::new(stream, number, permit))));
+                let (number, rights) = (ConnectionNumber(self.accepted), self.rights.clone());
+                return Poll::Ready(Some(Ok(Connection::new(stream, number, permit, rights))));
             }
         }
     }
@@ -204,6 +208,7 @@ pub(crate) struct Connection {
     stream: UnixStream,
     number: ConnectionNumber,
     permit: Permit,
+    rights: RightsCache,
     /// Bytes that came so far, no further than [`GREETING_BYTES`].
     came: usize,
     /// Time by which the first bytes must have come; for a refused connection, the time when it
@@ -219,15 +224,22 @@ pub(crate) struct Connection {
 const GREETING_BYTES: usize = 24 + 9;
 
 impl Connection {
-    fn new(stream: UnixStream, number: ConnectionNumber, permit: Permit) -> Connection {
+    fn new(
+        stream: UnixStream,
+        number: ConnectionNumber,
+        permit: Permit,
+        rights: RightsCache,
+    ) -> Connection {
         let deadline = Box::pin(tokio::time::sleep(HANDSHAKE_TIME));
         let end = Arc::<Notify>::default();
         let notified = end.clone();
         let ended = Box::pin(async move { notified.notified().await });
-        Connection { stream, number, permit, came: 0, deadline, end, ended, is_ended: false }
+        let (came, is_ended) = (0, false);
+        Connection { stream, number, permit, rights, came, deadline, end, ended, is_ended }
     }
 
-    /// Ends a connection whose client does not read.
+    /// Ends a connection whose client does not read. A connection that waits to write reads no
+    /// more, so both directions poll the end.
     fn poll_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         self.is_ended = self.is_ended || self.ended.as_mut().poll(context).is_ready();
         if self.is_ended { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
@@ -244,7 +256,7 @@ impl Connection {
 }
 
 /// A connection's facts, which each of its requests carries.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct ConnectionInfo {
     /// The kernel's facts about the other end.
     pub(crate) socket: UdsConnectInfo,
@@ -254,6 +266,7 @@ pub(crate) struct ConnectionInfo {
     pub(super) refusal: Option<Refusal>,
     /// Ends the connection.
     pub(super) end: Arc<Notify>,
+    rights: RightsCache,
     caller: Arc<OnceLock<WorkCaller>>,
 }
 
@@ -264,9 +277,26 @@ impl ConnectionInfo {
     }
 
     /// Returns the caller in whose queues calls wait, as of the connection's first call.
-    pub(super) fn caller(&self) -> WorkCaller {
-        let caller = || self.peer().map_or(WorkCaller::Reader(None), Peer::caller);
-        *self.caller.get_or_init(caller)
+    pub(super) async fn caller(&self) -> WorkCaller {
+        if let Some(caller) = self.caller.get() {
+            return *caller;
+        }
+        let caller = match self.peer() {
+            None => WorkCaller::Reader(None),
+            Some(peer) if self.rights.may_change(peer).await => {
+                WorkCaller::Administrator(peer.uid.0)
+            }
+            Some(peer) => WorkCaller::Reader(Some(peer.uid.0)),
+        };
+        *self.caller.get_or_init(|| caller)
+    }
+
+    /// Returns whether the process at the other end may change the configuration.
+    pub(super) async fn may_change(&self) -> bool {
+        match self.peer() {
+            Some(peer) => self.rights.may_change(peer).await,
+            None => false,
+        }
     }
 }
 
@@ -275,8 +305,8 @@ impl Connected for Connection {
 
     fn connect_info(&self) -> ConnectionInfo {
         let (socket, refusal) = (self.stream.connect_info(), self.permit.refusal());
-        let (number, end, caller) = (self.number, self.end.clone(), Arc::default());
-        ConnectionInfo { socket, number, refusal, end, caller }
+        let (number, end, rights) = (self.number, self.end.clone(), self.rights.clone());
+        ConnectionInfo { socket, number, refusal, end, rights, caller: Arc::default() }
     }
 }
 
@@ -304,14 +334,46 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.poll_end(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_end(context)?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// Once only reading polled the end, and HTTP/2 reads nothing while a client takes no bytes.
+    #[tokio::test]
+    async fn end_reaches_a_connection_that_waits_to_write() {
+        let (stream, _silent) = UnixStream::pair().unwrap();
+        let permit = Open::default().admit(Some(7), || false).unwrap();
+        let (number, rights) = (ConnectionNumber(1), RightsCache::default());
+        let mut connection = Connection::new(stream, number, permit, rights);
+        let end = connection.end.clone();
+        let bytes = [0; 64 << 10];
+        let write = async {
+            loop {
+                let written = poll_fn(|it| Pin::new(&mut connection).poll_write(it, &bytes));
+                if let Err(error) = written.await {
+                    return error;
+                }
+            }
+        };
+        let (error, ()) = tokio::join!(write, async { end.notify_one() });
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let flushed = poll_fn(|it| Pin::new(&mut connection).poll_flush(it)).await;
+        assert!(flushed.is_err());
     }
 }

@@ -105,13 +105,13 @@ impl<B: Backend> Service<B> {
     /// refuses.
     async fn admin<T>(&self, request: &Request<T>, what: &'static str) -> Result<Uid, Status> {
         let info = request.extensions().get::<ConnectionInfo>();
-        let Some(peer) = info.and_then(ConnectionInfo::peer) else {
+        let Some((info, peer)) = info.and_then(|info| Some((info, info.peer()?))) else {
             return Err(Status::permission_denied(
                 "the kernel does not name the user of the connection",
             ));
         };
-        let by = peer.uid;
-        if peer.may_change() {
+        let (by, may_change) = (peer.uid, info.may_change().await);
+        if may_change {
             return Ok(by);
         }
         self.backend.denied(by, what).await;
