@@ -13,6 +13,7 @@ mod connections;
 mod endpoints;
 pub(crate) use endpoints::sums;
 mod groups;
+mod held_answers;
 mod limit;
 mod listen;
 mod pages;

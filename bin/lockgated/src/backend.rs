@@ -426,8 +426,9 @@ pub(crate) trait Backend: Send + Sync + 'static {
     async fn policies_in_order(&self, caller: WorkCaller) -> Vec<v1::PlacedPolicy>;
     /// Tiers, drops (all of them: the server leaves out zeros), ledger, frames and workers.
     async fn counters(&self, caller: WorkCaller) -> v1::Counters;
-    /// The configuration of a revision, of the running one if `None`; `None` if it is not kept.
-    async fn export(&self, revision: Option<u64>) -> Option<ExportedText>;
+    /// The configuration of a revision, of the running one if `None`; `None` if it is not kept. A
+    /// text that somebody holds is shared.
+    async fn export(&self, caller: WorkCaller, revision: Option<u64>) -> Option<ExportedText>;
     /// The revisions that are kept, newest first.
     async fn revisions(&self) -> Vec<v1::Revision>;
     /// Judges a configuration and, if it is meant, makes it the running one. Returns when every

@@ -1,7 +1,8 @@
 //! The daemon as the API sees it: what runs, in the API's words.
 
+use std::collections::HashMap;
 use std::panic;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use api::v1;
@@ -54,14 +55,18 @@ use crate::worker::Report;
 /// meanwhile; after that the control thread asks them, between two changes.
 const ASKED_AGAIN: usize = 8;
 /// Answers that threads for blocking work make of the workers' reports at a time.
-const WORK_AT_A_TIME: TurnCounts = TurnCounts { administrators: 2, readers: 2, scrapes: 1 };
+const WORK_AT_A_TIME: TurnCounts =
+    TurnCounts { root: 2, administrators: 2, readers: 2, scrapes: 1 };
+/// Texts of configurations that are made at a time.
+const TEXTS_AT_A_TIME: TurnCounts =
+    TurnCounts { root: 1, administrators: 1, readers: 1, scrapes: 0 };
 /// Time for which the answer to a change waits for cards that are to drop no more.
 const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
-/// A revision's number and its text.
-type SharedExport = (u64, Weak<str>);
+/// Texts by the revision's number, each while somebody holds the text.
+type SharedTexts = std::sync::Mutex<HashMap<u64, Weak<str>>>;
 
 /// The daemon for the API: the last picture of the running state, and channels to the threads that
 /// change it.
@@ -77,8 +82,9 @@ pub(crate) struct Daemon {
     deletions: broadcast::Sender<SaKey>,
     /// Turns of callers whose answers are being made.
     turns: FairTurns,
-    /// The latest text that a reader exported, while some reader holds it.
-    exported: Arc<Mutex<Option<SharedExport>>>,
+    texts: Arc<SharedTexts>,
+    /// Turns of callers whose texts are being made.
+    text_turns: FairTurns,
     /// The latest comparison with the daemon's file that a reader asked for.
     compared: Arc<Mutex<Option<Arc<KnownDrift>>>>,
 }
@@ -108,7 +114,8 @@ impl Daemon {
         let captures = Captures::default();
         let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
         let turns = FairTurns::new(WORK_AT_A_TIME);
-        let (exported, compared) = Default::default();
+        let text_turns = FairTurns::new(TEXTS_AT_A_TIME);
+        let (texts, compared) = Default::default();
         Arc::new(Daemon {
             picture,
             orders,
@@ -118,7 +125,8 @@ impl Daemon {
             captures,
             deletions,
             turns,
-            exported,
+            texts,
+            text_turns,
             compared,
         })
     }
@@ -562,25 +570,27 @@ impl Backend for Daemon {
         v1::Counters { kernel_tier: self.desks.tier.report().map(kernel_tier), ..counters }
     }
 
-    async fn export(&self, revision: Option<u64>) -> Option<ExportedText> {
-        // One text is made at a time, and shared while a reader holds it.
-        let mut shared = self.exported.clone().lock_owned().await;
+    async fn export(&self, caller: WorkCaller, revision: Option<u64>) -> Option<ExportedText> {
         let picture = self.picture();
         let revision = revision.unwrap_or(picture.revision);
-        let is_running = revision == picture.revision;
-        let base = match is_running {
+        let base = match revision == picture.revision {
             true => picture.base.to_path_buf(),
             false => picture.revisions.find(revision)?.base.clone(),
         };
-        let known = shared.as_ref().filter(|(of, _)| *of == revision);
-        let text = match known.and_then(|(_, text)| text.upgrade()) {
+        let text = match held_text(&self.texts, revision) {
             Some(text) => text,
             None => {
-                // The lock is held until the text is made, also if the reader goes away.
+                let turn = self.text_turns.take(caller).await;
+                let texts = self.texts.clone();
+                // The turn lasts until the text is made, also if the reader goes away.
                 let make = async move {
-                    let text = text_of(picture, revision).await?;
-                    *shared = Some((revision, Arc::downgrade(&text)));
-                    Some(text)
+                    let _turn = turn;
+                    match held_text(&texts, revision) {
+                        Some(text) => Some(text),
+                        None => {
+                            Some(hold_text(&texts, revision, text_of(picture, revision).await?))
+                        }
+                    }
                 };
                 tokio::spawn(make).await.ok()??
             }
@@ -755,6 +765,23 @@ fn known_drift(known: Option<&KnownDrift>, picture: &Picture) -> Option<v1::Drif
     known?.still(&picture.file, picture.revision).cloned()
 }
 
+/// Returns the text of a revision, if somebody holds the text.
+fn held_text(texts: &SharedTexts, revision: u64) -> Option<Arc<str>> {
+    let texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+    texts.get(&revision)?.upgrade()
+}
+
+/// Shares a text that was made, or returns the text that a caller of another kind made meanwhile.
+fn hold_text(texts: &SharedTexts, revision: u64, made: Arc<str>) -> Arc<str> {
+    let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+    texts.retain(|_, text| text.strong_count() > 0);
+    if let Some(held) = texts.get(&revision).and_then(Weak::upgrade) {
+        return held;
+    }
+    texts.insert(revision, Arc::downgrade(&made));
+    made
+}
+
 /// Returns the text of a revision that is kept. Of a large configuration it takes a while.
 async fn text_of(picture: Arc<Picture>, revision: u64) -> Option<Arc<str>> {
     if revision == picture.revision {
@@ -849,7 +876,7 @@ mod tests {
         assert_eq!(daemon.now().await.revision, 0);
         daemon.counters(READER).await;
         daemon.security_associations().await;
-        assert!(daemon.export(None).await.unwrap().text.contains("\"gw\""));
+        assert!(daemon.export(READER, None).await.unwrap().text.contains("\"gw\""));
         assert!(!apply.is_finished());
         held_up.add_permits(8);
         let done = apply.await.unwrap().unwrap();

@@ -1,5 +1,5 @@
-//! Turns for work: administrators, readers and scrapes wait in queues of their own, and a reader
-//! takes one turn at a time.
+//! Turns for work: root, other administrators, readers and scrapes wait in queues of their own, and
+//! a user other than root takes one turn at a time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,10 +24,33 @@ impl WorkCaller {
     }
 }
 
+/// Callers that share a bound.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CallerGroup {
+    Root,
+    /// Members of group `lockgate-admin`.
+    Administrators,
+    Readers,
+    Scrapes,
+}
+
+impl CallerGroup {
+    pub(crate) fn of(caller: WorkCaller) -> CallerGroup {
+        match caller {
+            WorkCaller::Administrator(0) => CallerGroup::Root,
+            WorkCaller::Administrator(_) => CallerGroup::Administrators,
+            WorkCaller::Reader(_) => CallerGroup::Readers,
+            WorkCaller::Scrape => CallerGroup::Scrapes,
+        }
+    }
+}
+
 /// Numbers of turns at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TurnCounts {
-    /// All administrators together.
+    /// All of root's.
+    pub(crate) root: usize,
+    /// All members of group `lockgate-admin` together.
     pub(crate) administrators: usize,
     /// All readers together.
     pub(crate) readers: usize,
@@ -40,11 +63,12 @@ pub(crate) struct TurnCounts {
 pub(crate) struct FairTurns(Arc<TurnQueues>);
 
 struct TurnQueues {
+    root: Arc<Semaphore>,
     administrators: Arc<Semaphore>,
     readers: Arc<Semaphore>,
     scrapes: Arc<Semaphore>,
-    /// Each while work of the reader waits or is in progress.
-    users: Mutex<HashMap<Option<u32>, Weak<Semaphore>>>,
+    /// Each while work of the user waits or is in progress.
+    users: Mutex<HashMap<WorkCaller, Weak<Semaphore>>>,
 }
 
 /// A turn; dropping it ends the turn.
@@ -55,10 +79,11 @@ pub(crate) struct WorkTurn {
 
 impl FairTurns {
     pub(crate) fn new(counts: TurnCounts) -> FairTurns {
-        let TurnCounts { administrators, readers, scrapes } = counts;
-        let [administrators, readers, scrapes] =
-            [administrators, readers, scrapes].map(|count| Arc::new(Semaphore::new(count)));
+        let TurnCounts { root, administrators, readers, scrapes } = counts;
+        let [root, administrators, readers, scrapes] =
+            [root, administrators, readers, scrapes].map(|count| Arc::new(Semaphore::new(count)));
         FairTurns(Arc::new(TurnQueues {
+            root,
             administrators,
             readers,
             scrapes,
@@ -66,13 +91,14 @@ impl FairTurns {
         }))
     }
 
-    /// Waits for a turn of a caller. A reader waits for the reader's own earlier work first. So
-    /// each reader has one place in the queue of readers.
+    /// Waits for a turn of a caller. A user other than root waits for the user's own earlier work
+    /// first. So each user has one place in a queue.
     pub(crate) async fn take(&self, caller: WorkCaller) -> WorkTurn {
-        let (all, of_user) = match caller {
-            WorkCaller::Administrator(_) => (&self.0.administrators, None),
-            WorkCaller::Scrape => (&self.0.scrapes, None),
-            WorkCaller::Reader(user) => (&self.0.readers, Some(self.of_user(user))),
+        let (all, of_user) = match CallerGroup::of(caller) {
+            CallerGroup::Root => (&self.0.root, None),
+            CallerGroup::Administrators => (&self.0.administrators, Some(self.of_user(caller))),
+            CallerGroup::Readers => (&self.0.readers, Some(self.of_user(caller))),
+            CallerGroup::Scrapes => (&self.0.scrapes, None),
         };
         // Nobody closes them; were one closed, more work at a time would do no harm.
         let _of_user = match of_user {
@@ -82,7 +108,7 @@ impl FairTurns {
         WorkTurn { _of_all: all.clone().acquire_owned().await.ok(), _of_user }
     }
 
-    fn of_user(&self, user: Option<u32>) -> Arc<Semaphore> {
+    fn of_user(&self, user: WorkCaller) -> Arc<Semaphore> {
         let mut users = self.0.users.lock().unwrap_or_else(PoisonError::into_inner);
         users.retain(|_, turns| turns.strong_count() > 0);
         if let Some(turns) = users.get(&user).and_then(Weak::upgrade) {
@@ -117,8 +143,9 @@ mod tests {
 
     #[tokio::test]
     async fn callers_of_a_kind_delay_callers_of_no_other_kind() {
-        let turns = FairTurns::new(TurnCounts { administrators: 2, readers: 2, scrapes: 1 });
-        let (admin, member) = (WorkCaller::Administrator(0), WorkCaller::Administrator(7));
+        let counts = TurnCounts { root: 2, administrators: 2, readers: 2, scrapes: 1 };
+        let turns = FairTurns::new(counts);
+        let [root, member, other, third] = [0, 7, 8, 9].map(WorkCaller::Administrator);
         let readers = [7, 8, 9].map(|user| WorkCaller::Reader(Some(user)));
         let mut held = vec![turns.take(readers[0]).await];
         assert!(!is_free(&turns, readers[0]).await, "the reader has one turn at a time");
@@ -127,21 +154,27 @@ mod tests {
         assert!(
             !is_free(&turns, readers[2]).await && !is_free(&turns, WorkCaller::Reader(None)).await
         );
-        for caller in [admin, member, WorkCaller::Scrape] {
+        for caller in [root, member, WorkCaller::Scrape] {
             assert!(is_free(&turns, caller).await, "{caller:?}");
         }
-        held.extend([turns.take(admin).await, turns.take(member).await]);
-        assert!(!is_free(&turns, admin).await && is_free(&turns, WorkCaller::Scrape).await);
+        held.push(turns.take(member).await);
+        assert!(!is_free(&turns, member).await, "a member has one turn at a time");
+        assert!(is_free(&turns, other).await);
+        held.push(turns.take(other).await);
+        assert!(!is_free(&turns, third).await);
+        held.extend([turns.take(root).await, turns.take(root).await]);
+        assert!(!is_free(&turns, root).await && is_free(&turns, WorkCaller::Scrape).await);
         held.push(turns.take(WorkCaller::Scrape).await);
         held.clear();
-        assert!(is_free(&turns, admin).await && is_free(&turns, readers[0]).await);
+        assert!(is_free(&turns, third).await && is_free(&turns, readers[0]).await);
         assert_eq!(turns.users(), 0);
     }
 
     /// A reader with much work has one place in the queue.
     #[tokio::test]
     async fn readers_take_turns() {
-        let turns = FairTurns::new(TurnCounts { administrators: 1, readers: 1, scrapes: 1 });
+        let counts = TurnCounts { root: 1, administrators: 1, readers: 1, scrapes: 1 };
+        let turns = FairTurns::new(counts);
         let [greedy, modest] = [7, 8].map(|user| WorkCaller::Reader(Some(user)));
         let begin = |caller| {
             let (turns, (to, ended)) = (turns.clone(), tokio::sync::oneshot::channel::<()>());

@@ -4,6 +4,7 @@
 //! The thread waits a moment for what follows. A change leaves several things behind, and a series
 //! of changes many: they cost one wake-up, not one each.
 
+use std::ops::Deref;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -20,6 +21,29 @@ pub(crate) fn free_aside(left: impl Send + 'static) {
     if let Some(freer) = FREER.get_or_init(start) {
         // Refused, it is dropped here: the thread has ended.
         let _ = freer.send(Box::new(left));
+    }
+}
+
+/// A value that the thread that frees drops, wherever its owner is dropped.
+pub(crate) struct FreedAside<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> FreedAside<T> {
+    pub(crate) fn new(value: T) -> FreedAside<T> {
+        FreedAside(Some(value))
+    }
+}
+
+impl<T: Send + 'static> Deref for FreedAside<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("only drop takes the value")
+    }
+}
+
+impl<T: Send + 'static> Drop for FreedAside<T> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(free_aside);
     }
 }
 
@@ -52,6 +76,15 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.send(current().id());
         }
+    }
+
+    #[test]
+    fn owner_drops_no_value_that_is_freed_aside() {
+        let (told, drops) = channel();
+        let value = FreedAside::new((Told(told), 7));
+        assert_eq!(value.1, 7);
+        drop(value);
+        assert_ne!(drops.recv().unwrap(), current().id());
     }
 
     #[test]

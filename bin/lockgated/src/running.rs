@@ -11,6 +11,7 @@ use dataplane::{Routes, SetIndex, Snapshot};
 use ipsec::Spi;
 use policy::{Action, Direction};
 
+use crate::freeing::FreedAside;
 use crate::ike_names::IkeNames;
 use crate::liveness::PeerLiveness;
 
@@ -57,11 +58,12 @@ pub(crate) struct Running {
 /// Returns all SAs with their counts.
 pub(crate) type SaSource = Box<dyn Fn() -> EntryIter<v1::SecurityAssociation> + Send + Sync>;
 
-/// Running state with the counts of a moment.
+/// Running state with the counts of a moment. Its last owner may be the control thread, which frees
+/// no large structure: another thread does.
 pub(crate) struct CountedState {
-    pub(crate) running: Running,
-    sas: SaSource,
-    peer_facts: OnceLock<Vec<PeerFacts>>,
+    pub(crate) running: FreedAside<Running>,
+    sas: FreedAside<SaSource>,
+    peer_facts: FreedAside<OnceLock<Vec<PeerFacts>>>,
 }
 
 /// Facts of a peer that are found for all peers at once.
@@ -77,7 +79,8 @@ pub(crate) struct PeerFacts {
 
 impl CountedState {
     pub(crate) fn new(running: Running, sas: SaSource) -> CountedState {
-        CountedState { running, sas, peer_facts: OnceLock::new() }
+        let (running, sas) = (FreedAside::new(running), FreedAside::new(sas));
+        CountedState { running, sas, peer_facts: FreedAside::new(OnceLock::new()) }
     }
 
     /// Returns the SAs, which are presented one by one.

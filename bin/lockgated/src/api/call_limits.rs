@@ -27,8 +27,8 @@ pub(super) enum RequestSize {
 pub(super) enum AnswerKind {
     /// A page, and the snapshot of its moment.
     Paged,
-    /// The whole answer, whose size grows with the configuration. A reader makes one at a time, all
-    /// readers together [`MAX_WHOLE_ANSWERS`].
+    /// The whole answer, whose size grows with the configuration. A user other than root makes one
+    /// at a time, all callers of a kind together [`MAX_WHOLE_ANSWERS`].
     Whole,
 }
 
@@ -93,10 +93,23 @@ pub(super) fn limit_of(path: &str) -> Option<&'static CallLimit> {
     CALL_LIMITS.iter().find(|limit| limit.name == name)
 }
 
-/// Returns the turns of whole answers: a reader makes one at a time.
+/// Returns the turns of whole answers: a user other than root makes one at a time.
 pub(super) fn answer_turns() -> FairTurns {
-    let (administrators, readers) = (MAX_WHOLE_ANSWERS, MAX_WHOLE_ANSWERS);
-    FairTurns::new(TurnCounts { administrators, readers, scrapes: 0 })
+    turns_of(MAX_WHOLE_ANSWERS)
+}
+
+/// Searches for a name in a long answer, and counts of peers, at a time of each kind of caller.
+const MAX_SEARCHES: usize = 2;
+
+/// Returns the turns of searches.
+pub(super) fn search_turns() -> FairTurns {
+    turns_of(MAX_SEARCHES)
+}
+
+/// Returns as many turns for each kind of caller of the API.
+fn turns_of(count: usize) -> FairTurns {
+    let (root, administrators, readers) = (count, count, count);
+    FairTurns::new(TurnCounts { root, administrators, readers, scrapes: 0 })
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use hyper::body::{Body, Frame};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::fair_turns::{WorkCaller, WorkTurn};
+use crate::fair_turns::{CallerGroup, WorkCaller, WorkTurn};
 
 /// Bytes of an answer that are handed over at a time.
 const PIECE_BYTES: usize = 16 << 10;
@@ -33,25 +33,6 @@ struct CallCounts(HashMap<WorkCaller, usize>);
 pub(super) struct CallPermit {
     budget: CallBudget,
     caller: WorkCaller,
-}
-
-/// Callers that share a bound on calls.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum CallerGroup {
-    Root,
-    /// Members of group `lockgate-admin`.
-    Administrators,
-    Readers,
-}
-
-impl CallerGroup {
-    fn of(caller: WorkCaller) -> CallerGroup {
-        match caller {
-            WorkCaller::Administrator(0) => CallerGroup::Root,
-            WorkCaller::Administrator(_) => CallerGroup::Administrators,
-            WorkCaller::Reader(_) | WorkCaller::Scrape => CallerGroup::Readers,
-        }
-    }
 }
 
 impl CallBudget {

@@ -21,6 +21,7 @@ use crate::backend::{
     ChangeError, ChangeReport, EntryIter, ExportedText, Intent, Now, Running, WaitingChange,
 };
 use crate::clock;
+use crate::freeing::FreedAside;
 use crate::liveness::PeerLiveness;
 use crate::running::{CountedState, PeerFacts};
 use crate::shown::{in_front, short};
@@ -121,6 +122,7 @@ pub(super) fn host_bypasses(running: &Running) -> Vec<v1::HostBypass> {
 /// Returns the pieces of a configuration.
 pub(super) fn exported(exported: ExportedText) -> EntryIter<v1::Exported> {
     let ExportedText { text, revision, base_directory } = exported;
+    let text = FreedAside::new(text);
     let mut first = Some(v1::Exported { toml: String::new(), revision, base_directory });
     let mut at = 0;
     Box::new(std::iter::from_fn(move || {

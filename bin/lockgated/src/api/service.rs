@@ -1,7 +1,7 @@
 //! Serves each call: reads, or checks who asks and passes the change on.
 
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use api::v1::gateway_server::Gateway;
@@ -17,10 +17,12 @@ use tokio_stream::wrappers::{BroadcastStream, ReceiverStream};
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
+use super::call_limits::search_turns;
+use super::held_answers::{AnswerReader, HeldParts};
 use super::listen::ConnectionInfo;
 use super::pages::Pages;
 use super::present::PolicyOrder;
-use super::shared_counts::{CountsReader, SHARED_TIME, SharedCounts};
+use super::shared_counts::{AnswerCounts, SHARED_TIME, SharedCounts, entries_in};
 use super::{associations, capture, connections, endpoints, groups, pages, present};
 use crate::backend::{
     Backend, CacheQuestion, CaptureError, Change, ConnectionClearing, Consent, EntryIter, Includes,
@@ -28,10 +30,13 @@ use crate::backend::{
 };
 use crate::cards::{self, placement};
 use crate::events::{self, Filter};
-use crate::fair_turns::WorkCaller;
-use crate::running::CountedState;
+use crate::fair_turns::{FairTurns, WorkCaller, WorkTurn};
+use crate::freeing::FreedAside;
 use crate::unconfirmed::confirm_time;
 use crate::who::{ConnectionNumber, Uid};
+
+/// Texts of configurations that the unread answers of a kind of caller hold.
+const MAX_HELD_TEXTS: usize = 4;
 
 /// The service.
 pub(crate) struct Service<B> {
@@ -42,6 +47,10 @@ pub(crate) struct Service<B> {
     /// holds it.
     policy_order: Arc<Mutex<Option<SharedOrder>>>,
     counts: SharedCounts,
+    /// Turns of searches for a name.
+    searches: FairTurns,
+    /// Texts that unread answers hold.
+    texts: std::sync::Mutex<HeldParts<str>>,
 }
 
 /// An order of policies with its snapshot.
@@ -60,7 +69,9 @@ impl<B: Backend> Service<B> {
         shared_time: Duration,
     ) -> Service<B> {
         let counts = SharedCounts::new(shared_time);
-        Service { backend, ended, policy_order: Arc::default(), counts }
+        let (policy_order, searches) = (Arc::default(), search_turns());
+        let texts = std::sync::Mutex::new(HeldParts::new(MAX_HELD_TEXTS));
+        Service { backend, ended, policy_order, counts, searches, texts }
     }
 
     /// Returns the number of counts that answers hold.
@@ -71,17 +82,16 @@ impl<B: Backend> Service<B> {
 
     /// Returns the counts for a long answer: those that an unread answer of the user holds, or new
     /// ones.
-    async fn counted_state<T>(&self, request: &Request<T>) -> Arc<CountedState> {
-        let info = request.extensions().get::<ConnectionInfo>();
-        let (caller, end) = (caller_of(request), info.map(|info| info.end.clone()));
-        let reader = CountsReader { caller, end };
-        let _turn = self.counts.take_turn(caller).await;
-        let (snapshot, now) = (self.backend.snapshot().await, Instant::now());
-        if let Some(counts) = self.counts.find(&reader, &snapshot, now) {
+    async fn counted_state<T>(&self, request: &Request<T>) -> AnswerCounts {
+        let reader = reader_of(request);
+        let _turn = self.counts.take_turn(reader.caller).await;
+        let snapshot = self.backend.snapshot().await;
+        if let Some(counts) = self.counts.find(&reader, &snapshot, Instant::now()) {
             return counts;
         }
-        let counts = self.backend.counted_state(caller).await;
-        self.counts.keep(&reader, counts, now)
+        let counts = self.backend.counted_state(reader.caller).await;
+        // Their age begins when they are there: many counts take long to make.
+        self.counts.keep(&reader, counts, Instant::now())
     }
 
     /// Returns the order of a snapshot's policies, which all answers about the snapshot share. One
@@ -131,6 +141,12 @@ fn caller_of<T>(request: &Request<T>) -> WorkCaller {
     request.extensions().get::<WorkCaller>().copied().unwrap_or(WorkCaller::Reader(None))
 }
 
+/// Returns the caller of a request with the end of the connection.
+fn reader_of<T>(request: &Request<T>) -> AnswerReader {
+    let info = request.extensions().get::<ConnectionInfo>();
+    AnswerReader { caller: caller_of(request), end: info.map(|info| info.end.clone()) }
+}
+
 /// Runs a change to its end even if whoever asked goes away.
 async fn to_its_end<T: Send + 'static>(
     change: impl Future<Output = T> + Send + 'static,
@@ -166,10 +182,12 @@ impl<B: Backend> Gateway for Service<B> {
     type ShowPeersStream = Pages<v1::Peers>;
 
     async fn show_peers(&self, request: Request<v1::ShowRequest>) -> Answer<Self::ShowPeersStream> {
-        let state = self.counted_state(&request).await;
-        let peers = beside(move || present::peers(state)).await?;
+        let AnswerCounts { state, place } = self.counted_state(&request).await;
+        let turn = self.searches.take(caller_of(&request)).await;
+        let present = move || (entries_in(place, present::peers(state)), turn);
+        let (peers, turn) = beside(present).await?;
         let name = request.into_inner().name;
-        let peers = named_entries(peers, "peer", name, |peer| &peer.name).await?;
+        let peers = named_entries(peers, turn, "peer", name, |peer| &peer.name).await?;
         Ok(pages::answer(peers, self.ended.clone(), |peers| v1::Peers { peers }))
     }
 
@@ -179,9 +197,17 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowSecurityAssociationsStream> {
-        let mut sas = self.counted_state(&request).await.sas();
+        let AnswerCounts { state, place } = self.counted_state(&request).await;
+        let mut sas = entries_in(place, state.sas());
+        drop(state);
+        let caller = caller_of(&request);
         if let Some(name) = request.into_inner().name {
-            let found = beside(move || associations::named(sas, &name)).await??;
+            let turn = self.searches.take(caller).await;
+            let search = move || {
+                let _turn = turn;
+                associations::named(sas, &name)
+            };
+            let found = beside(search).await??;
             sas = Box::new(found.into_iter());
         }
         Ok(pages::answer(sas, self.ended.clone(), |sas| v1::SecurityAssociations { sas }))
@@ -193,14 +219,19 @@ impl<B: Backend> Gateway for Service<B> {
         &self,
         request: Request<v1::ShowRequest>,
     ) -> Answer<Self::ShowPoliciesStream> {
-        let state = self.counted_state(&request).await;
+        let AnswerCounts { state, place } = self.counted_state(&request).await;
+        let caller = caller_of(&request);
         let (name, running) = (request.into_inner().name, &state.running);
         let host = present::host_bypasses(running);
         let sums = present::action_volumes(running, 0..3);
         let cache_entries = running.cache_entries.clone();
         let order = self.policy_order(&running.snapshot).await?;
-        let policies = present::policies(state, order);
-        let policies = named_entries(policies, "policy", name, |policy| &policy.name).await?;
+        let mut policies = entries_in(place, present::policies(state, order));
+        if name.is_some() {
+            let turn = self.searches.take(caller).await;
+            let found = named_entries(policies, turn, "policy", name, |policy| &policy.name);
+            policies = found.await?;
+        }
         let mut first = v1::Policies { policies: Vec::new(), host, cache_entries, sums };
         Ok(pages::answer(policies, self.ended.clone(), move |policies| v1::Policies {
             policies,
@@ -305,9 +336,10 @@ impl<B: Backend> Gateway for Service<B> {
     }
 
     async fn show_routes(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Routes> {
-        let routes = present::routes(&self.backend.running(caller_of(&request)).await);
-        let routes = named(routes, "route", request.into_inner().name, |route| &route.to)?;
-        Ok(Response::new(v1::Routes { routes }))
+        let running = self.backend.running(caller_of(&request)).await;
+        let name = request.into_inner().name;
+        let list = move || named(present::routes(&running), "route", name, |route| &route.to);
+        Ok(Response::new(v1::Routes { routes: beside(list).await?? }))
     }
 
     async fn show_counters(&self, request: Request<v1::ShowRequest>) -> Answer<v1::Counters> {
@@ -324,7 +356,7 @@ impl<B: Backend> Gateway for Service<B> {
         let flow = present::flow(&request).ok_or_else(|| {
             Status::invalid_argument("a flow needs two addresses of one family and a protocol")
         })?;
-        let running = self.backend.running(caller).await;
+        let running = FreedAside::new(self.backend.running(caller).await);
         let prefixes: Vec<Prefix> = running.routes.keys().copied().collect();
         let (snapshot, spis) = (&*running.snapshot, running.spis);
         let is_dead = |port: &v1::Port| port.state != "up";
@@ -377,12 +409,16 @@ impl<B: Backend> Gateway for Service<B> {
     type ExportStream = Pages<v1::Exported>;
 
     async fn export(&self, request: Request<v1::ExportRequest>) -> Answer<Self::ExportStream> {
-        let revision = request.into_inner().revision;
-        let exported = self.backend.export(revision).await.ok_or_else(|| {
+        let (reader, revision) = (reader_of(&request), request.into_inner().revision);
+        let exported = self.backend.export(reader.caller, revision).await.ok_or_else(|| {
             let asked = revision.map_or("that revision".into(), |n| format!("revision {n}"));
             Status::not_found(format!("{asked} is not kept: see `lockgate show revisions`"))
         })?;
-        let pieces = present::exported(exported);
+        let place = {
+            let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
+            texts.hold(&reader, &exported.text, Instant::now())
+        };
+        let pieces = entries_in(place, present::exported(exported));
         Ok(pages::answer(pieces, self.ended.clone(), |pieces| {
             let whole = pieces.into_iter().reduce(|mut whole, piece| {
                 whole.append(piece);
@@ -639,16 +675,21 @@ fn named<T>(
     Ok(found)
 }
 
-/// Returns the entries of a name, all if none is given. Searches on a thread for blocking work.
+/// Returns the entries of a name, all if none is given. Searches on a thread for blocking work,
+/// which ends the turn.
 async fn named_entries<T: Send + 'static>(
     entries: EntryIter<T>,
+    turn: WorkTurn,
     what: &'static str,
     name: Option<String>,
     name_of: fn(&T) -> &String,
 ) -> Result<EntryIter<T>, Status> {
     let Some(name) = name else { return Ok(entries) };
     let wanted = name.clone();
-    let search = move || entries.filter(|entry| *name_of(entry) == wanted).collect::<Vec<T>>();
+    let search = move || {
+        let _turn = turn;
+        entries.filter(|entry| *name_of(entry) == wanted).collect::<Vec<T>>()
+    };
     let found = beside(search).await?;
     match found.is_empty() {
         true => Err(Status::not_found(format!("there is no {what} \"{name}\""))),

@@ -9,6 +9,7 @@ use crate::backend::{
     Backend, Change, ChangeError, ChangeReport, Consent, Includes, Intent, PolicyChange, Save,
 };
 use crate::backend_impl::Daemon;
+use crate::fair_turns::WorkCaller;
 use crate::test_lab::{PEER, RunningLab, configuration};
 use crate::who::Uid;
 
@@ -156,7 +157,7 @@ async fn a_sent_set_file_runs_and_its_revision_holds_the_members() {
     let sent = [("admins.txt", "10.9.0.0/24\n")];
     let done = apply_from(&lab.daemon, Path::new("/nowhere"), &text, &sent).await.unwrap();
     assert_eq!((done.revision, name(&lab.daemon).as_str()), (1, "other"));
-    let exported = lab.daemon.export(None).await.unwrap();
+    let exported = lab.daemon.export(WorkCaller::Administrator(0), None).await.unwrap();
     assert!(exported.text.contains("10.9.0.0/24") && !exported.text.contains("admins.txt"));
     // A rollback to it needs no file.
     let plain = configuration(&lab.folder, "third", LAN);

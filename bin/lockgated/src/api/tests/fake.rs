@@ -245,7 +245,7 @@ impl Backend for Fake {
         v1::Counters { drops, ..v1::Counters::default() }
     }
 
-    async fn export(&self, revision: Option<u64>) -> Option<ExportedText> {
+    async fn export(&self, _: WorkCaller, revision: Option<u64>) -> Option<ExportedText> {
         let text = self.running.settings.effective().into();
         let kept = revision.is_none_or(|revision| revision == 4);
         kept.then_some(ExportedText { text, revision: 4, base_directory: "/etc".into() })
