@@ -17,13 +17,6 @@ pub(crate) enum WorkCaller {
     Scrape,
 }
 
-impl WorkCaller {
-    /// Returns whether the caller may change what runs.
-    pub(crate) fn is_administrator(self) -> bool {
-        matches!(self, WorkCaller::Administrator(_))
-    }
-}
-
 /// Callers that share a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CallerGroup {
