@@ -341,7 +341,7 @@ impl Connections {
 
     #[inline]
     fn is_expired(&self, word: StateWord, now_s: u32) -> bool {
-        word.status().is_some_and(|status| word.age_s(now_s) >= self.timeouts.of(status))
+        word.is_live() && word.age_s(now_s) >= self.steady.timeout_s(word)
     }
 
     fn found(key: &Key, entry: &Entry<VALUE>) -> Option<Found> {

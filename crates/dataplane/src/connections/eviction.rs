@@ -112,7 +112,9 @@ impl Connections {
         let removed = lines.clone().filter(|at| is_swept(*at)).count();
         // For the next refusal.
         (lines.end..lines.end + RECLAIMED_LINES).for_each(|at| self.lines.prefetch(at));
-        self.tally.expired.fetch_add(removed as u64, Relaxed);
+        if removed > 0 {
+            self.tally.expired.fetch_add(removed as u64, Relaxed);
+        }
         removed > 0
     }
 

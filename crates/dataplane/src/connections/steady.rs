@@ -54,20 +54,21 @@ impl EventClass {
 pub(super) struct Steady {
     /// A bit for each class and sender whose packet leaves the status as it is, and refreshes it.
     keeps: [u16; 256],
-    /// Seconds that a connection of this status lasts; 0 for none.
-    lasts_s: [u32; 256],
+    /// Time-out of a connection of this status; 0 for none.
+    timeouts_s: [u32; 256],
     /// True if the changes of a connection of this status are counted.
     may_be_marked: [bool; 256],
 }
 
 impl Steady {
     pub(super) fn new(timeouts: &Timeouts) -> Steady {
-        let mut steady = Steady { keeps: [0; 256], lasts_s: [0; 256], may_be_marked: [false; 256] };
+        let mut steady =
+            Steady { keeps: [0; 256], timeouts_s: [0; 256], may_be_marked: [false; 256] };
         for state in State::ALL {
             for flags in 0..16 {
                 let status = Status { state, flags: Flags::of_bits(flags) };
                 let bits = StateWord::new(status, 0).status_bits();
-                steady.lasts_s[bits] = timeouts.of(status);
+                steady.timeouts_s[bits] = timeouts.of(status);
                 let is_tcp = !matches!(state, State::Datagram | State::Echo | State::Other);
                 steady.may_be_marked[bits] = !(is_tcp && status.is_half_open());
                 for class in 0..=EventClass::OTHER.0 {
@@ -83,6 +84,12 @@ impl Steady {
             }
         }
         steady
+    }
+
+    /// Time-out of the connection of a live state word.
+    #[inline(always)]
+    pub(super) fn timeout_s(&self, word: StateWord) -> u32 {
+        self.timeouts_s[word.status_bits()]
     }
 
     /// Returns whether the changes of a connection with this state word are counted, so that a flow
@@ -387,7 +394,7 @@ impl Connections {
         let from = if is_from_originator { Side::Originator } else { Side::Responder };
         let keeps = self.steady.keeps[bits] >> bit(class.0, from) & 1 != 0;
         let is_now = word.last_seen_s() == now_s & super::state_word::SECONDS;
-        let is_steady = keeps & is_now & !word.is_renewing() & (self.steady.lasts_s[bits] > 0);
+        let is_steady = keeps & is_now & !word.is_renewing() & (self.steady.timeouts_s[bits] > 0);
         let by = value[0] & !u64::from(u32::MAX) | value[1];
         let may_be_marked = self.steady.may_be_marked(word);
         is_steady.then_some(SteadyConnection {
@@ -480,6 +487,30 @@ mod tests {
 
     type KeyColumn4 = KeyColumn<[u64; 4]>;
     type KeyColumn6 = KeyColumn<[u64; 6]>;
+
+    #[test]
+    fn every_state_word_expires_at_the_time_out_of_its_status() {
+        let timeouts = Timeouts {
+            tcp_syn_s: 11,
+            tcp_established_s: 12,
+            tcp_closing_s: 13,
+            tcp_time_wait_s: 14,
+            tcp_reset_s: 15,
+            udp_unreplied_s: 16,
+            udp_replied_s: 17,
+            icmp_echo_s: 18,
+            other_unreplied_s: 19,
+            other_replied_s: 20,
+        };
+        let table = Connections::new(Limits::of(16), timeouts, &[7; 32]);
+        for status_bits in 0..=255u64 {
+            for age_s in 0..=21 {
+                let word = StateWord(status_bits << 28 | u64::from(NOW_S - age_s));
+                let expected = word.status().is_some_and(|status| age_s >= timeouts.of(status));
+                assert_eq!(table.is_expired(word, NOW_S), expected, "{word:?}, {age_s} s");
+            }
+        }
+    }
 
     proptest! {
         /// A steady packet is one that `find` finds and `observe` leaves as it is.
