@@ -86,8 +86,8 @@ impl Mirror {
         }
     }
 
-    /// Asks the kernel whether it still asks for a neighbour, for no other reason than a packet. The
-    /// view may lag: the answer of the neighbour may be among the messages to read.
+    /// Asks the kernel whether a neighbour of a packet has not answered yet. The view may lag: the
+    /// answer of the neighbour may be among the messages to read.
     fn is_unanswered(&mut self, link: u32, address: Address) -> bool {
         let mut is_unanswered = false;
         let payload = payload(&named(link, address));
