@@ -1,8 +1,7 @@
 //! The daemon as the API sees it: what runs, in the API's words.
 
-use std::collections::HashMap;
 use std::panic;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::v1;
@@ -24,7 +23,7 @@ use crate::backend::{
 use crate::cache_report;
 use crate::captures::Captures;
 use crate::cards::CardPicture;
-use crate::change::{body_of, machine};
+use crate::change::machine;
 use crate::changer::Ask;
 use crate::clock;
 use crate::config_file::{KnownDrift, Target};
@@ -40,6 +39,7 @@ use crate::overview;
 use crate::picture::{AwaitedConfirmation, Picture};
 use crate::policies;
 use crate::put_sas;
+use crate::revision_texts::{RevisionTexts, text_of};
 use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
 use crate::sa_limits::MAX_EXPIRIES;
@@ -65,9 +65,6 @@ const CARD_WAIT: Duration = Duration::from_secs(2);
 /// Time to wait for the picture of that snapshot.
 const PICTURE_WAIT: Duration = Duration::from_millis(20);
 
-/// Texts by the revision's number, each while somebody holds the text.
-type SharedTexts = std::sync::Mutex<HashMap<u64, Weak<str>>>;
-
 /// The daemon for the API: the last picture of the running state, and channels to the threads that
 /// change it.
 pub(crate) struct Daemon {
@@ -82,7 +79,7 @@ pub(crate) struct Daemon {
     deletions: broadcast::Sender<SaKey>,
     /// Turns of callers whose answers are being made.
     turns: FairTurns,
-    texts: Arc<SharedTexts>,
+    texts: Arc<RevisionTexts>,
     /// Turns of callers whose texts are being made.
     text_turns: FairTurns,
     /// The latest comparison with the daemon's file that a reader asked for.
@@ -577,7 +574,7 @@ impl Backend for Daemon {
             true => picture.base.to_path_buf(),
             false => picture.revisions.find(revision)?.base.clone(),
         };
-        let text = match held_text(&self.texts, revision) {
+        let text = match self.texts.held(revision) {
             Some(text) => text,
             None => {
                 let turn = self.text_turns.take(caller).await;
@@ -585,11 +582,9 @@ impl Backend for Daemon {
                 // The turn lasts until the text is made, also if the reader goes away.
                 let make = async move {
                     let _turn = turn;
-                    match held_text(&texts, revision) {
+                    match texts.held(revision) {
                         Some(text) => Some(text),
-                        None => {
-                            Some(hold_text(&texts, revision, text_of(picture, revision).await?))
-                        }
+                        None => Some(texts.hold(revision, text_of(picture, revision).await?)),
                     }
                 };
                 tokio::spawn(make).await.ok()??
@@ -763,35 +758,6 @@ fn rfc3339(time: SystemTime) -> String {
 /// Returns an earlier comparison of a picture with the daemon's file, if neither changed since.
 fn known_drift(known: Option<&KnownDrift>, picture: &Picture) -> Option<v1::Drift> {
     known?.still(&picture.file, picture.revision).cloned()
-}
-
-/// Returns the text of a revision, if somebody holds the text.
-fn held_text(texts: &SharedTexts, revision: u64) -> Option<Arc<str>> {
-    let texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
-    texts.get(&revision)?.upgrade()
-}
-
-/// Shares a text that was made, or returns the text that a caller of another kind made meanwhile.
-fn hold_text(texts: &SharedTexts, revision: u64, made: Arc<str>) -> Arc<str> {
-    let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
-    texts.retain(|_, text| text.strong_count() > 0);
-    if let Some(held) = texts.get(&revision).and_then(Weak::upgrade) {
-        return held;
-    }
-    texts.insert(revision, Arc::downgrade(&made));
-    made
-}
-
-/// Returns the text of a revision that is kept. Of a large configuration it takes a while.
-async fn text_of(picture: Arc<Picture>, revision: u64) -> Option<Arc<str>> {
-    if revision == picture.revision {
-        let write = move || picture.compiled.copied().validated().effective().into();
-        return tokio::task::spawn_blocking(write).await.ok();
-    }
-    let reader = picture.revisions.reader(revision)?;
-    let read = tokio::task::spawn_blocking(move || body_of(reader, revision)).await.ok()?;
-    // A text that cannot be read is as good as gone.
-    Some(read.ok()?.text.into())
 }
 
 fn status(picture: &Picture, drift: v1::Drift) -> v1::Status {

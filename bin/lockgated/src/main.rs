@@ -77,6 +77,7 @@ mod put_sas;
 #[cfg(test)]
 mod reference;
 mod reservations;
+mod revision_texts;
 mod revisions;
 mod running;
 mod sa_activity;

@@ -3,8 +3,8 @@
 //!
 //! Members are slots of the owner's slab. A member belongs to a sender, a sender to an entrance: an
 //! ingress port, or a tunnel behind the port. The rule counts a tunnel as a port of its own, so no
-//! stranger displaces the packets of a tunnel. The owner admits every member. Above the owner's bound, one member gives way
-//! ([`eviction_candidate`](FairShares::eviction_candidate)):
+//! stranger displaces the packets of a tunnel. The owner admits every member. Above the owner's
+//! bound, one member gives way ([`eviction_candidate`](FairShares::eviction_candidate)):
 //!
 //! 1. The port with the most members gives way. If all ports are within their guarantee, the oldest
 //!    member of all gives way.

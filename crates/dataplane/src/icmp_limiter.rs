@@ -14,7 +14,8 @@
 //! kind, an origin while its quiet senders together do. Refused messages count. A sender or an
 //! origin above the rate therefore stays loud until it asks for less, and takes no reserved token.
 //! So loud origins leave tokens for quiet origins, and loud senders of an origin for its quiet
-//! senders, while a place is left for quiet names (below). Both kinds together bound a worker: 1500 messages a second.
+//! senders, while a place is left for quiet names (below). Both kinds together bound a worker: 1500
+//! messages a second.
 //!
 //! Path MTU discovery works beside any number of packets with TTL 1, because "too big" is a kind.
 //!
@@ -22,8 +23,8 @@
 //! A new name takes the place of the name that asked for least, with the state of that place. Loud
 //! origins and senders therefore keep their places. Beside [`SENDERS`] loud senders of an origin, a
 //! new sender inherits a loud place and finds no reserved token: the reserve holds for fewer loud
-//! senders. The same holds for [`ORIGINS`] loud origins. A keyed hash names senders, so strangers cannot
-//! aim at a place.
+//! senders. The same holds for [`ORIGINS`] loud origins. A keyed hash names senders, so strangers
+//! cannot aim at a place.
 
 use cpu::aes::{KeyedHash, Secret};
 

@@ -46,8 +46,8 @@ pub(crate) struct OutputRow {
     /// if its packet is dropped, the length is 0.
     pub(crate) offset: u32,
     pub(crate) length: u32,
-    /// True if the sealed packet leaves in fragments, or may be cut behind the outer peer. Until the
-    /// packet is sealed: if its own path allows that.
+    /// True if the sealed packet leaves in fragments, or may be cut behind the outer peer. Before
+    /// the seal: if the packet's own path allows fragments.
     pub(crate) is_cut: bool,
 }
 

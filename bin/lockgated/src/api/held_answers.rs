@@ -86,8 +86,8 @@ impl<T: ?Sized> HeldParts<T> {
         of_group().filter(|(place, held)| is_first(*place, &held.part)).count()
     }
 
-    /// Ends the connections of the answers that hold a part, among callers of a kind. All holders of
-    /// the part hold most parts; of equal parts the part with fewest holders gives way, then the
+    /// Ends the connections of the answers with a part, among callers of a kind. All holders of the
+    /// part hold most parts; of equal parts the part with fewest holders gives way, then the
     /// oldest. So a user with one part keeps the part from a user with many. Returns false if no
     /// caller of the kind holds a part.
     fn evict(&mut self, group: CallerGroup) -> bool {

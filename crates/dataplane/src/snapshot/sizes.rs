@@ -66,8 +66,8 @@ impl Snapshot {
 
     /// Sizes where packets are sealed again: by the path MTUs of both peers. The packets of the
     /// outer layer leave in fragments; no packet of the inner layer does. On a narrow path behind
-    /// the outer peer, routers cut the inner ESP packets of IPv4. An observer of this path may forge
-    /// the path MTU, so no path MTU ends IPv6 in the tunnel.
+    /// the outer peer, routers cut the inner ESP packets of IPv4. An observer of this path may
+    /// forge the path MTU, so no path MTU ends IPv6 in the tunnel.
     #[cold]
     fn nested_sizes(&self, link: &SetLink, outer: SetIndex, now_ns: u64) -> SetSizes {
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
