@@ -16,8 +16,8 @@
 //! key: if the last packet gives way before the turn of the request, the request goes too. The next
 //! packet of the key asks again. So a flood from forged senders behind a port delays requests of
 //! honest senders behind this port alone. The caller bounds only the rate of requests
-//! (RFC 6583 §6). [`next_request`](WaitingRoom::next_request) serves ports in turn, the senders of a
-//! port in turn, and of a sender the latest key. First requests come before repetitions.
+//! (RFC 6583 §6). [`next_request`](WaitingRoom::next_request) serves ports in turn, the senders of
+//! a port in turn, and of a sender the latest key. First requests come before repetitions.
 //!
 //! **Cost.** Each operation takes a bounded number of steps. All memory is taken at the start.
 
