@@ -84,7 +84,18 @@ fn fragments(lab: &Lab, source: &'static str, target: &'static str) -> Probe {
         }
     };
     let host = &gateways.site(1).host;
+    host.enter(forget_fragments_soon).unwrap().unwrap();
     Probe::new("fragments", send, receiver(host, target.parse().unwrap(), NAMED_PORT))
+}
+
+/// Has the kernel of a host forget incomplete datagrams after a second. By default the kernel keeps
+/// incomplete datagrams for 30 s, and refuses all fragments above 4 MB. First fragments of an
+/// attack pass the gateway, and would fill this memory.
+fn forget_fragments_soon() -> std::io::Result<()> {
+    for name in ["ipv4/ipfrag_time", "ipv6/ip6frag_time"] {
+        std::fs::write(format!("/proc/sys/net/{name}"), "1")?;
+    }
+    Ok(())
 }
 
 /// Fragments of IPv4.
