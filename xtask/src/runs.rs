@@ -276,7 +276,9 @@ fn run_tests_into<'a>(
         }
         times.push(ProgramTime { name: test.name(), seconds: start.elapsed().as_secs_f64() });
     }
-    let _ = writeln!(out, "\n{}", slowest_line(times));
+    if !times.is_empty() {
+        let _ = writeln!(out, "\n{}", slowest_line(times));
+    }
     if !sum.is_known() {
         let _ = writeln!(out, "\nno test ran: the programs or their names have changed");
         return Ok(Outcome::Failed(sum));

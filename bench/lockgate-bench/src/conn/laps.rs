@@ -221,8 +221,8 @@ impl Subject {
             beside.add(passed.walk);
             whole.add(passed.whole);
             let after = gateway.connections.counts();
-            // At the bound of half-open connections older ones give way. One SYN may replace two: one
-            // for the bound, and one in a full bucket.
+            // At the bound of half-open connections older ones give way. One SYN may replace two:
+            // one for the bound, and one in a full bucket.
             let made = match gateway.stock.half_open {
                 HalfOpen::None => 0,
                 HalfOpen::AtBound => (after.made - before.made) as usize,
