@@ -23,7 +23,7 @@ const MOST_A_CHANGE: f64 = 150_000.0;
 /// The program for a worker's turns among few and among very many objects.
 const WORLDS: &str = "worlds";
 /// Rows of the program, and the most instructions of a turn: a quarter more than were counted in
-/// November 2026 (125, 3179, 3424 and 40,413 among many objects).
+/// November 2026 (121, 3177, 3310 and 40,405 among many objects).
 const TURNS: [(&str, f64); 4] = [
     ("idle turn", 160.0),
     ("sealed packet", 4_000.0),
