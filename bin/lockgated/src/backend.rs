@@ -397,7 +397,7 @@ pub(crate) enum CaptureError {
 pub(crate) trait Backend: Send + Sync + 'static {
     /// Returns a consistent picture of what runs.
     async fn running(&self, caller: WorkCaller) -> Running;
-    /// Returns what runs and the SAs, with their counts of one moment, for answers that share them.
+    /// Returns the running state and the SAs, with counts of one moment, for several answers.
     async fn counted_state(&self, caller: WorkCaller) -> CountedState;
     /// Returns the snapshot that the workers run on; asks no worker.
     async fn snapshot(&self) -> Arc<Snapshot>;

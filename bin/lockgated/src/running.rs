@@ -37,7 +37,7 @@ pub(crate) struct Running {
     pub(crate) routes: Routes,
     /// Packets that the policies decided since the start, outbound and inbound, by name.
     pub(crate) policies: imbl::HashMap<Arc<str>, [Volume; 2]>,
-    /// Their sums by what they did to packets: [`policy::Action::kind`] counts into it.
+    /// Packets that the policies decided, by action: the index is [`policy::Action::kind`].
     pub(crate) actions: [[Volume; 2]; policy::Action::NAMES.len()],
     /// Volume that the SAs sealed and opened since the start.
     pub(crate) sas: imbl::HashMap<SaKey, Volume>,
@@ -88,8 +88,8 @@ impl CountedState {
         Box::new(StateEntries { entries: (self.sas)(), _state: self.clone() })
     }
 
-    /// Returns the facts of all peers, those that charon made behind the others. Cost: peers, SAs
-    /// and policies are looked through once.
+    /// Returns the facts of all peers, charon's own peers last. Cost: one pass over peers, SAs and
+    /// policies.
     pub(crate) fn peer_facts(&self) -> &[PeerFacts] {
         self.peer_facts.get_or_init(|| peer_facts(&self.running))
     }

@@ -1,6 +1,6 @@
-//! Memory that parsing takes at most: [`FACTOR`] bytes for each byte of a refused text, and
-//! [`FIXED`]; [`GOOD_FACTOR`] for each byte of a good text of [`BYTES`].
-//! Alone in its program, because it counts what the program allocates.
+//! Largest memory of the parser: [`FACTOR`] bytes for each byte of a refused text, and [`FIXED`];
+//! [`GOOD_FACTOR`] for each byte of a good text of [`BYTES`].
+//! The program has no other test, because the allocator counts the whole program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -62,9 +62,9 @@ pub(crate) enum IcmpKind {
 /// Messages of a sender or of an origin.
 #[derive(Clone, Copy, Default)]
 struct Messages {
-    /// Messages that were made.
+    /// Made messages.
     made: TokenBucket,
-    /// Messages that were asked for, refused ones among them.
+    /// Requested messages, including refused messages.
     asked: TokenBucket,
 }
 

@@ -30,7 +30,7 @@ impl Census {
         self.free + self.outside + self.receive + self.transmit + self.quarantined
     }
 
-    /// Frames lost (positive) or counted twice (negative); 0 always, or there is a bug.
+    /// Lost frames (positive) or frames with two owners (negative). Any value but 0 is a bug.
     pub const fn imbalance(&self) -> i64 {
         self.total as i64 - self.sum() as i64
     }

@@ -15,12 +15,12 @@ impl Owner {
     /// Number of possible owners.
     pub(crate) const COUNT: usize = Owner::FIRST_SOCKET as usize + 2 * MAX_SOCKETS;
 
-    /// The fill and rx rings of a socket, and what the kernel keeps of them.
+    /// The fill and rx rings of a socket, and frames of these rings in the kernel.
     pub(crate) fn receive(slot: usize) -> Owner {
         Owner(Owner::FIRST_SOCKET + 2 * slot as u16)
     }
 
-    /// The tx and completion rings of a socket, and what is on its way.
+    /// The tx and completion rings of a socket, and frames of these rings in the kernel.
     pub(crate) fn transmit(slot: usize) -> Owner {
         Owner(Owner::FIRST_SOCKET + 2 * slot as u16 + 1)
     }

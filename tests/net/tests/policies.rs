@@ -2,7 +2,7 @@
 //! what the flow cache has to do with it.
 
 use std::net::UdpSocket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use net::{AGAIN, Lab, STEP, lab};
@@ -186,6 +186,26 @@ fn two_hundred_changes_under_load_lose_no_packet_and_lead_back() {
     lab.balances();
 }
 
+/// An edit of a policy under its name, and a rollback, keep the counts of the policy.
+fn edit_and_rollback_keep_counts(lab: &Lab, first: &str, file: &Path) {
+    let counted = || {
+        let shown = ask(lab, &["show", "policy", first]);
+        shown["policies"][0]["outbound"]["packets"].as_u64().unwrap()
+    };
+    let decided = counted();
+    assert!(decided > 0, "the stream was protected");
+    let exported = succeed(lab, 1, &["export"]);
+    let section = exported.split("[[policy]]").find(|text| text.contains(&format!("{first:?}")));
+    let section = section.unwrap().split("\n[").next().unwrap();
+    let edited = format!("[[policy]]{}", section.replace("priority = ", "priority = 1"));
+    std::fs::write(file, edited).unwrap();
+    let file = file.to_str().unwrap();
+    succeed(lab, 1, &["policy", "change", "--del", first, "--add", file]);
+    assert!(counted() >= decided, "{} of {decided}", counted());
+    succeed(lab, 1, &["rollback"]);
+    assert!(counted() >= decided, "{} of {decided}", counted());
+}
+
 #[test]
 fn a_change_that_takes_packets_from_a_protect_policy_is_refused_until_somebody_says_yes() {
     let Some(mut lab) = with_caches("takes_packets", "") else { return };
@@ -230,23 +250,7 @@ fn a_change_that_takes_packets_from_a_protect_policy_is_refused_until_somebody_s
     }
     let revision = || ask(&lab, &["show", "status"])["revision"].as_u64().unwrap();
     assert_eq!(revision(), before + 1, "only the BYPASS below was added");
-    // An edit under its name and a rollback go on with what the policy counted.
-    let counted = || {
-        let shown = ask(&lab, &["show", "policy", first]);
-        shown["policies"][0]["outbound"]["packets"].as_u64().unwrap()
-    };
-    let decided = counted();
-    assert!(decided > 0, "the stream was protected");
-    let exported = succeed(&lab, 1, &["export"]);
-    let section = exported.split("[[policy]]").find(|text| text.contains(&format!("{first:?}")));
-    let section = section.unwrap().split("\n[").next().unwrap();
-    let edited = format!("[[policy]]{}", section.replace("priority = ", "priority = 1"));
-    std::fs::write(&file, edited).unwrap();
-    let file = file.to_str().unwrap();
-    succeed(&lab, 1, &["policy", "change", "--del", first, "--add", file]);
-    assert!(counted() >= decided, "{} of {decided}", counted());
-    succeed(&lab, 1, &["rollback"]);
-    assert!(counted() >= decided, "{} of {decided}", counted());
+    edit_and_rollback_keep_counts(&lab, first, &file);
     let before = before + 2;
     // With the operator's yes it is done, and told.
     succeed(&lab, 1, &add("oops", &[&any[..], &["--yes"]].concat()));

@@ -24,7 +24,7 @@ pub(super) type AnswerPlace = Arc<()>;
 pub(super) struct HeldParts<T: ?Sized> {
     /// Most parts that the answers of a kind of caller hold.
     most: usize,
-    /// In the order in which the callers got them.
+    /// The oldest first.
     parts: Vec<HeldPart<T>>,
 }
 
@@ -140,6 +140,24 @@ impl<T: ?Sized> HeldPart<T> {
 }
 
 #[cfg(test)]
+impl AnswerReader {
+    /// A caller with a connection.
+    pub(super) fn with_end(caller: WorkCaller) -> AnswerReader {
+        AnswerReader { caller, end: Some(Arc::default()) }
+    }
+
+    /// Returns whether the connection was told to end.
+    pub(super) async fn is_ended(&self) -> bool {
+        let end = self.end.as_ref().expect("a connection");
+        let mut ended = std::pin::pin!(end.notified());
+        let poll = |context: &mut std::task::Context<'_>| {
+            std::task::Poll::Ready(ended.as_mut().poll(context).is_ready())
+        };
+        std::future::poll_fn(poll).await
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -148,19 +166,10 @@ mod tests {
             0..100 => WorkCaller::Administrator(user),
             user => WorkCaller::Reader(Some(user)),
         };
-        AnswerReader { caller, end: Some(Arc::default()) }
+        AnswerReader::with_end(caller)
     }
 
-    async fn is_ended(reader: &AnswerReader) -> bool {
-        let end = reader.end.as_ref().unwrap();
-        let mut ended = std::pin::pin!(end.notified());
-        let poll = |context: &mut std::task::Context<'_>| {
-            std::task::Poll::Ready(ended.as_mut().poll(context).is_ready())
-        };
-        std::future::poll_fn(poll).await
-    }
-
-    /// Once the connection of each answer that ever held the part ended, read or not.
+    /// The end of a connection is for answers that still hold the part.
     #[tokio::test]
     async fn connection_whose_answer_has_been_read_does_not_end() {
         let mut parts = HeldParts::<str>::new(1);
@@ -170,7 +179,7 @@ mod tests {
         drop(parts.hold(&done, &old, now));
         let _unread = parts.hold(&slow, &old, now);
         let _newer = parts.hold(&next, &new, now);
-        assert!(!is_ended(&done).await && is_ended(&slow).await && !is_ended(&next).await);
+        assert!(!done.is_ended().await && slow.is_ended().await && !next.is_ended().await);
     }
 
     #[tokio::test]
@@ -184,16 +193,16 @@ mod tests {
         places.push(parts.hold(&users[0], &texts[1], now));
         for user in [0, 1].map(reader) {
             places.extend(texts.iter().take(2).map(|text| parts.hold(&user, text, now)));
-            assert!(!is_ended(&user).await);
+            assert!(!user.is_ended().await);
         }
         for user in &users {
-            assert!(!is_ended(user).await);
+            assert!(!user.is_ended().await);
         }
         // The first user holds two, and the text that no other user holds gives way.
         places.push(parts.hold(&users[5], &texts[2], now));
-        assert!(is_ended(&users[0]).await);
+        assert!(users[0].is_ended().await);
         for user in &users[1..] {
-            assert!(!is_ended(user).await);
+            assert!(!user.is_ended().await);
         }
         assert_eq!(parts.count(CallerGroup::Readers), 2);
     }

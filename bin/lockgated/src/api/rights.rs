@@ -26,7 +26,7 @@ const MAX_LOOKUPS: usize = 64;
 /// Membership of a user in group `lockgate-admin`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AdminMembership {
-    /// The group's id; `None`: there is no such group.
+    /// Id of the group; `None`: the machine has no group of this name.
     group: Option<u32>,
     /// True if the database lists the user in the group.
     is_listed: bool,

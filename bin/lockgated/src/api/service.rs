@@ -80,8 +80,7 @@ impl<B: Backend> Service<B> {
         self.counts.held()
     }
 
-    /// Returns the counts for a long answer: those that an unread answer of the user holds, or new
-    /// ones.
+    /// Returns the counts for a long answer: from an unread answer of the user, or new.
     async fn counted_state<T>(&self, request: &Request<T>) -> AnswerCounts {
         let reader = reader_of(request);
         let _turn = self.counts.take_turn(reader.caller).await;
@@ -90,7 +89,7 @@ impl<B: Backend> Service<B> {
             return counts;
         }
         let counts = self.backend.counted_state(reader.caller).await;
-        // Their age begins when they are there: many counts take long to make.
+        // The age begins now: many counts take long to make.
         self.counts.keep(&reader, counts, Instant::now())
     }
 

@@ -119,16 +119,7 @@ mod tests {
             0 => WorkCaller::Administrator(0),
             user => WorkCaller::Reader(Some(user)),
         };
-        AnswerReader { caller, end: Some(Arc::default()) }
-    }
-
-    async fn is_ended(reader: &AnswerReader) -> bool {
-        let end = reader.end.as_ref().unwrap();
-        let mut ended = std::pin::pin!(end.notified());
-        let poll = |context: &mut std::task::Context<'_>| {
-            std::task::Poll::Ready(ended.as_mut().poll(context).is_ready())
-        };
-        std::future::poll_fn(poll).await
+        AnswerReader::with_end(caller)
     }
 
     #[tokio::test]
@@ -144,13 +135,13 @@ mod tests {
         for _ in 0..MAX_HELD_COUNTS {
             hold(&root);
         }
-        assert!(!is_ended(&modest).await && !is_ended(&unread[0]).await && !is_ended(&root).await);
+        assert!(!modest.is_ended().await && !unread[0].is_ended().await && !root.is_ended().await);
         hold(&greedy);
-        assert!(is_ended(&unread[0]).await && !is_ended(&unread[1]).await);
+        assert!(unread[0].is_ended().await && !unread[1].is_ended().await);
         let other = reader(9);
         hold(&other);
-        assert!(is_ended(&unread[1]).await && !is_ended(&unread[2]).await);
-        assert!(!is_ended(&modest).await && !is_ended(&root).await && !is_ended(&other).await);
+        assert!(unread[1].is_ended().await && !unread[2].is_ended().await);
+        assert!(!modest.is_ended().await && !root.is_ended().await && !other.is_ended().await);
     }
 
     #[tokio::test]

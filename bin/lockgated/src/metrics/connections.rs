@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(is_open(&mut held), MAX_REMOTE_CONNECTIONS + MAX_LOCAL_CONNECTIONS - 1);
     }
 
-    /// Once each loopback address of a client that had gone was a share of its own.
+    /// Clients that have gone must not multiply their shares by loopback addresses.
     #[test]
     fn local_clients_without_a_user_are_one_share() {
         let of = |client: &str| {
