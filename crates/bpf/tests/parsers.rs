@@ -17,6 +17,10 @@ use wire::{Address, Family, Fragment, Packet, Upper};
 /// A neighbour inside and our address, of each family.
 const ENDS: [[&str; 2]; 2] = [["10.1.0.5", "10.1.0.1"], ["2001:db8:1::5", "2001:db8:1::1"]];
 
+/// Least packets passed behind extensions, behind eight headers, as first and as later fragments:
+/// a third of the mean, so that chance never decides.
+const LEAST_PASSED: [u64; 4] = [1000, 25, 100, 100];
+
 /// Returns whether a packet from the neighbour is Linux's: nothing but an overlay's packets and
 /// IPv4 options takes it to a worker.
 fn is_for_linux(packet: &Packet) -> bool {
@@ -83,8 +87,12 @@ fn the_steering_program_accepts_the_header_chains_that_the_parser_accepts() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    let PassedCounts { behind_extensions, behind_eight_headers, .. } = &passed;
-    println!("behind extensions {behind_extensions:?}, behind eight {behind_eight_headers:?}");
-    assert!(behind_extensions.get() > 1000 && behind_eight_headers.get() > 5);
-    assert!(passed.first_fragments.get() > 300 && passed.later_fragments.get() > 300);
+    let PassedCounts { behind_extensions, behind_eight_headers, first_fragments, later_fragments } =
+        &passed;
+    let counts = [behind_extensions, behind_eight_headers, first_fragments, later_fragments];
+    let counts = counts.map(Cell::get);
+    println!("passed behind extensions, behind eight headers, fragments first, later: {counts:?}");
+    for (count, least) in counts.into_iter().zip(LEAST_PASSED) {
+        assert!(count > least, "{counts:?}");
+    }
 }
