@@ -32,7 +32,7 @@
 //! Half-open connections have at most a quarter of the table and a share of each zone, unless the
 //! limits say otherwise. At a bound the oldest half-open connection gives way, of the same zone if
 //! the bound is the zone's (`half_open`; a search reads at most 1024 slots). If there is none, the
-//! next 16 lines of the table are swept. If no connection of these lines is over, the new one is
+//! next 4 lines of the table are swept. If no connection of these lines is over, the new one is
 //! refused and counted. If both buckets of a new key are full, the oldest half-open connection in
 //! the buckets gives way. An assured connection gives way to nobody before its time-out.
 //!

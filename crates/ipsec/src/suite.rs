@@ -98,6 +98,11 @@ impl Suite {
         Suite::Null,
     ];
 
+    /// Place in [`Suite::ALL`].
+    pub(crate) fn place(self) -> usize {
+        Suite::ALL.iter().position(|suite| *suite == self).expect("one of all")
+    }
+
     /// Bytes of the longest ICV.
     pub const MAX_ICV_BYTES: usize = 32;
     /// Bytes of the longest IV.

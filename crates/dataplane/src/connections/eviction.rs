@@ -15,7 +15,7 @@ const EVICTION_STEPS: usize = 512;
 /// Slots as expensive as one line.
 const LOOK_STEPS: usize = 32;
 /// Lines to sweep before a refusal.
-const RECLAIMED_LINES: usize = 16;
+const RECLAIMED_LINES: usize = 4;
 /// Maximum connections to give way for one insertion.
 const MOST_EVICTED: usize = 8;
 

@@ -41,6 +41,20 @@ impl Refusal {
         }
     }
 
+    fn of_zone(exceeded: Exceeded) -> Refusal {
+        match exceeded {
+            Exceeded::All => Refusal::ZoneLimit,
+            Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
+        }
+    }
+
+    fn of_table(exceeded: Exceeded) -> Refusal {
+        match exceeded {
+            Exceeded::All => Refusal::TableFull,
+            Exceeded::HalfOpen => Refusal::HalfOpenLimit,
+        }
+    }
+
     pub(super) fn is_of_zone(self) -> bool {
         matches!(self, Refusal::ZoneLimit | Refusal::ZoneHalfOpenLimit)
     }
@@ -123,6 +137,17 @@ impl CountPair {
     fn of(word: u64) -> CountPair {
         CountPair { all: word as u32, half_open: (word >> 32) as u32 }
     }
+
+    /// Returns the sum of two pairs, or the first exceeded limit.
+    fn with(self, add: CountPair, limits: CountPair) -> Result<CountPair, Exceeded> {
+        let sum = CountPair::of(self.word() + add.word());
+        match sum {
+            _ if sum.all > limits.all => Err(Exceeded::All),
+            // A connection in another state is not refused for half-open ones.
+            _ if add.half_open > 0 && sum.half_open > limits.half_open => Err(Exceeded::HalfOpen),
+            _ => Ok(sum),
+        }
+    }
 }
 
 /// The hands of evictions under a bound, and the position at which a hand begins.
@@ -154,15 +179,9 @@ impl SharedCounts {
     ) -> Result<(), Exceeded> {
         let mut seen = self.0.load(Relaxed);
         loop {
-            let new = seen + add.word();
-            let [before, after] = [seen, new].map(CountPair::of);
-            if after.all > limits.all {
-                return Err(Exceeded::All);
-            }
-            // What is not half-open is not refused for what is.
-            if add.half_open > 0 && after.half_open > limits.half_open {
-                return Err(Exceeded::HalfOpen);
-            }
+            let before = CountPair::of(seen);
+            let after = before.with(add, limits)?;
+            let new = after.word();
             let half_open = [before.half_open, after.half_open];
             let moves = EvictionHands::<AtomicU64>::moves(half_open, limits.half_open);
             let tail = moves.map(|hand| (hand, (start.tail)()));
@@ -257,18 +276,18 @@ impl Tally {
         let limits =
             CountPair { all: self.limits.per_zone, half_open: self.limits.half_open_per_zone };
         let (one, start) = (share.connection(), HandStart { hands: &zone.hands, tail: &tail });
-        zone.counts.reserve(one, limits, &start).map_err(|exceeded| match exceeded {
-            Exceeded::All => Refusal::ZoneLimit,
-            Exceeded::HalfOpen => Refusal::ZoneHalfOpenLimit,
-        })?;
-        let limits = CountPair { all: self.limits.max, half_open: self.limits.half_open };
+        let of_table = CountPair { all: self.limits.max, half_open: self.limits.half_open };
+        // A full table mostly stays full: a refusal then costs no exchange.
+        if let Err(exceeded) = self.lines.read().with(share.lines(), of_table) {
+            zone.counts.read().with(one, limits).map_err(Refusal::of_zone)?;
+            return Err(Refusal::of_table(exceeded));
+        }
+        zone.counts.reserve(one, limits, &start).map_err(Refusal::of_zone)?;
+        let limits = of_table;
         let start = HandStart { hands: &self.hands, tail: &tail };
         self.lines.reserve(share.lines(), limits, &start).map_err(|exceeded| {
             zone.counts.take(one);
-            match exceeded {
-                Exceeded::All => Refusal::TableFull,
-                Exceeded::HalfOpen => Refusal::HalfOpenLimit,
-            }
+            Refusal::of_table(exceeded)
         })
     }
 

@@ -1,6 +1,7 @@
 //! The expanded keys of an SA, and the one place where a call finds its library.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use wire::Frames;
 
@@ -25,8 +26,12 @@ impl BackendKind {
     /// Returns the first backend of [`BackendKind::ALL`] that has a suite. The result is the same
     /// on every start; [`Choice::of`] measures instead.
     pub fn first(suite: Suite) -> BackendKind {
-        let mut all = BackendKind::ALL.iter().copied();
-        all.find(|kind| kind.has(suite)).expect("the last backend has every suite")
+        static FIRST: [OnceLock<BackendKind>; Suite::ALL.len()] =
+            [const { OnceLock::new() }; Suite::ALL.len()];
+        *FIRST[suite.place()].get_or_init(|| {
+            let mut all = BackendKind::ALL.iter().copied();
+            all.find(|kind| kind.has(suite)).expect("the last backend has every suite")
+        })
     }
 }
 
