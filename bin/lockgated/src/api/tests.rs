@@ -29,6 +29,9 @@ use super::{BoundSocket, ListenError, bind, serve};
 use crate::backend::Backend;
 use fake::{CONFIG, Fake, entries, event};
 
+/// Longest time for one step.
+const EVENTUALLY: Duration = Duration::from_secs(10);
+
 /// A directory that is removed at the end.
 struct Directory(tempfile::TempDir);
 
@@ -425,17 +428,28 @@ async fn the_caches_entries_are_asked_for_in_bounds() {
     server.stop().await;
 }
 
+/// Waits until a note of the fake begins with `what`.
+async fn noted(fake: &Fake, what: &str) {
+    let is_noted = async {
+        while !fake.asked().iter().any(|noted| noted.starts_with(what)) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let limited = tokio::time::timeout(EVENTUALLY, is_noted).await;
+    assert!(limited.is_ok(), "not {what}: {:?}", fake.asked());
+}
+
 #[tokio::test]
 async fn a_change_goes_on_when_who_asked_goes_away() {
     if !is_root("a_change_goes_on_when_who_asked_goes_away") {
         return;
     }
-    let (_directory, fake, server, mut client) = lab(Duration::from_millis(300)).await;
-    let asked = tokio::time::timeout(Duration::from_millis(100), client.apply(apply_of(CONFIG)));
-    assert!(asked.await.is_err(), "the client gave up");
-    drop(client);
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    assert!(fake.asked().iter().any(|what| what.starts_with("applied")), "{:?}", fake.asked());
+    let (_directory, fake, server, mut client) = lab(Duration::from_millis(700)).await;
+    let change = tokio::spawn(async move { client.apply(apply_of(CONFIG)).await });
+    noted(&fake, "apply begun").await;
+    change.abort();
+    assert!(change.await.is_err_and(|error| error.is_cancelled()), "the client gave up");
+    noted(&fake, "applied").await;
     server.stop().await;
 }
 
@@ -499,6 +513,17 @@ async fn the_daemon_filters_events_and_refuses_an_unknown_kind() {
     server.stop().await;
 }
 
+/// Waits until a closed listener is dead: the child of another test's thread inherits the
+/// descriptor until the child executes its program.
+async fn until_dead(socket: &Path) {
+    let is_dead = async {
+        while std::os::unix::net::UnixStream::connect(socket).is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(EVENTUALLY, is_dead).await.expect("a dead socket");
+}
+
 #[tokio::test]
 async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_replaced() {
     let (directory, _, server, _client) = lab(Duration::ZERO).await;
@@ -512,6 +537,7 @@ async fn a_second_daemon_and_a_file_in_the_way_are_told_and_a_dead_socket_is_rep
     assert!(matches!(&gone, ConnectError::NoDaemon { .. }), "{gone}");
     // What a daemon leaves behind that was killed.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    until_dead(&socket).await;
     let dead = api::connect(&socket).await.unwrap_err();
     assert!(dead.to_string().contains("is lockgated running?"), "{dead}");
     let bound = bind(&socket).await.unwrap();

@@ -59,7 +59,10 @@ fn with_groups() {
     // The others must get as far as the socket's directory, and must be able to run this program.
     std::fs::set_permissions(directory.0.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = directory.0.path().join("client");
-    std::fs::copy(this_test().0, &program).unwrap();
+    // `cp` writes the copy: a child of another test's thread could inherit the descriptor of our
+    // own copy, and Linux executes no file open for writing.
+    let copied = Command::new("cp").arg(this_test().0).arg(&program).status().unwrap();
+    assert!(copied.success());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(ask_as_others(&directory.socket(), &program));
 }
