@@ -9,6 +9,9 @@ use crate::capture::MARKER;
 use crate::process::{self, Running};
 use crate::{LabError, Namespace, interrupt};
 
+/// Wait for answers that should all come: a busy machine is late by seconds.
+const LATE: Duration = Duration::from_secs(20);
+
 /// Pings to send: target, number, size. Every packet carries [`MARKER`].
 #[derive(Clone, Copy, Debug)]
 pub struct Ping<'a> {
@@ -74,21 +77,21 @@ impl<'a> Ping<'a> {
     /// Does as [`run`](Self::run), and waits for the answers that are late: `ping` itself gives up
     /// twice the longest round trip after the last packet, or one interval, which a busy machine
     /// exceeds. While an answer is missing, `ping` sends more for the time of `patience`, and at
-    /// least three seconds long; only the first `count` are counted. Where somebody else counts
+    /// least twenty seconds long; only the first `count` are counted. Where somebody else counts
     /// the packets too, [`run_one_by_one`](Self::run_one_by_one) is right.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_until_answered(&self, from: &Namespace) -> Result<Answers, LabError> {
         let mut command = self.command(from);
-        let patience = self.patience.max(Duration::from_secs(3));
+        let patience = self.patience.max(LATE);
         let seconds = (self.interval * self.count + patience).as_secs();
         command.args(["-w", &seconds.to_string(), self.to]);
         Ok(self.finish(Running::start(command)?)?.of_the_first(self.count))
     }
 
     /// Sends one after another, each once the one before was answered, and never more than
-    /// `count`, however late the answers are: up to `patience`, and at least three seconds. The
+    /// `count`, however late the answers are: up to `patience`, and at least twenty seconds. The
     /// first without an answer is the last. All are of one flow: they have one identifier.
     ///
     /// # Errors
@@ -97,7 +100,7 @@ impl<'a> Ping<'a> {
         static CALLS: AtomicU32 = AtomicU32::new(0);
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
         let identifier = 1 + std::process::id().wrapping_add(call) % 0xffff;
-        let one = Ping { count: 1, patience: self.patience.max(Duration::from_secs(3)), ..*self };
+        let one = Ping { count: 1, patience: self.patience.max(LATE), ..*self };
         let mut all = Answers::default();
         for _ in 0..self.count {
             let began = Instant::now();
@@ -112,6 +115,18 @@ impl<'a> Ping<'a> {
             interrupt::sleep(self.interval.saturating_sub(began.elapsed()))?;
         }
         Ok(all)
+    }
+
+    /// Sends exactly `count` packets in one burst, and waits `patience` for the answers, at least
+    /// twenty seconds. `ping` shortens the wait after early answers; a burst has no early answer.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_at_once(&self, from: &Namespace) -> Result<Answers, LabError> {
+        let all = Ping { patience: self.patience.max(LATE), ..*self };
+        let mut command = all.command(from);
+        command.args(["-l", &all.count.to_string()]);
+        all.finish(all.started(command)?)
     }
 
     /// Starts pinging and does not wait.

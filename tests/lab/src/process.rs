@@ -197,6 +197,7 @@ impl Running {
             }
             if Instant::now() >= end {
                 self.kill();
+                self.join();
                 let what = self.command.clone();
                 return Err(LabError::TimedOut { what, limit, output: self.said() });
             }
@@ -330,6 +331,9 @@ impl Pipe {
 mod tests {
     use super::*;
 
+    /// Longest time for one step of a shell.
+    const LONG: Duration = Duration::from_secs(60);
+
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -338,7 +342,7 @@ mod tests {
 
     #[test]
     fn what_a_program_prints_and_how_it_ends_is_returned() {
-        let finished = run(shell("echo out; echo err >&2; exit 3"), GRACE).unwrap();
+        let finished = run(shell("echo out; echo err >&2; exit 3"), LONG).unwrap();
         assert_eq!((finished.stdout.as_str(), finished.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!(finished.status.code(), Some(3));
         assert!(matches!(finished.success(), Err(LabError::Failed { .. })));
@@ -347,8 +351,11 @@ mod tests {
     #[test]
     fn a_program_that_does_not_end_is_ended() {
         let start = Instant::now();
-        let error = run(shell("echo here; sleep 60"), Duration::from_millis(300)).unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        let mut running = Running::start(shell("echo here; sleep 600")).unwrap();
+        running.wait_until("its line", LONG, |running| running.stdout() == "here\n").unwrap();
+        let limit = Duration::from_millis(300);
+        let error = running.finish(limit, Interruption::Heed).unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(300), "{:?}", start.elapsed());
         assert!(matches!(&error, LabError::TimedOut { output, .. } if output == "here\n"));
     }
 
@@ -356,7 +363,7 @@ mod tests {
     fn dropping_a_program_ends_it_also_if_it_ignores_sigterm() {
         let mut running =
             Running::start(shell("trap '' TERM; echo ready; while :; do sleep 0.1; done")).unwrap();
-        running.wait_until("ready", GRACE, |running| running.stdout() == "ready\n").unwrap();
+        running.wait_until("ready", LONG, |running| running.stdout() == "ready\n").unwrap();
         let pid = running.pid();
         drop(running);
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
@@ -365,12 +372,12 @@ mod tests {
     #[test]
     fn a_program_that_ends_while_it_is_waited_for_says_why() {
         let mut running = Running::start(shell("echo no such port >&2; exit 1")).unwrap();
-        let error = running.wait_until("ready", GRACE, |_| false).unwrap_err();
+        let error = running.wait_until("ready", LONG, |_| false).unwrap_err();
         assert!(error.to_string().contains("no such port"), "{error}");
     }
 
     #[test]
     fn standard_input_reaches_a_program_that_is_fed() {
-        assert_eq!(succeed_with_input(shell("cat"), "line\n", GRACE).unwrap(), "line\n");
+        assert_eq!(succeed_with_input(shell("cat"), "line\n", LONG).unwrap(), "line\n");
     }
 }

@@ -47,9 +47,11 @@ pub const FAR: &str = "192.0.2.2";
 pub const THERE: u32 = 0x1000;
 /// SPI of the first SA back.
 pub const BACK: u32 = 0x2000;
-/// Bytes of a packet of a stream, and the time between two.
+/// Bytes of a packet of a stream.
 const STREAM_BYTES: usize = 64;
-const STREAM_STEP: Duration = Duration::from_millis(1);
+/// Time between two packets of a stream. The ring of a queue holds at least 256 frames: a program
+/// without a core for a second loses no packet.
+const STREAM_STEP: Duration = Duration::from_millis(4);
 
 /// Has only the card see frames of its wire: no card shows them to the host's Linux.
 const WIRE_IS_THE_CARDS: &str = "add table netdev card; add chain netdev card wire { type filter \

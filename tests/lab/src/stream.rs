@@ -15,13 +15,18 @@ use crate::{LabError, Namespace, interrupt};
 
 /// Port that streams are received at.
 const PORT: u16 = 7007;
-/// Time without an arrival after which nothing comes any more. A packet that is late on a busy
+/// Time without an arrival after which the path is taken as cut. A packet that is late on a busy
 /// machine is not lost.
-const QUIET: Duration = Duration::from_secs(1);
-/// The same if as many arrived as were sent: more would be repetitions.
+const QUIET: Duration = Duration::from_secs(5);
+/// The same for a path that the test has cut.
+const QUIET_WHERE_CUT: Duration = Duration::from_secs(1);
+/// The same after a closing packet, or after as many arrivals as packets: more would be repetitions.
 const QUIET_AFTER_ALL: Duration = Duration::from_millis(200);
 /// Longest time that a receiver waits for the last packets.
-const LAST: Duration = Duration::from_secs(10);
+const LAST: Duration = Duration::from_secs(20);
+/// Number of a closing packet. Closing packets follow the others on their path: after the arrival of
+/// a closing packet, a missing packet is lost.
+const CLOSING: u64 = u64::MAX;
 /// Bytes of the receiver's buffer: a receiver that has no core for a while loses nothing that had
 /// arrived.
 const BUFFER: usize = 8 << 20;
@@ -34,6 +39,9 @@ pub struct Stream {
     sender: Option<JoinHandle<Vec<(u64, Instant)>>>,
     receiver: Option<JoinHandle<Vec<(u64, Instant)>>>,
     arrivals: Arc<Mutex<Arrivals>>,
+    /// The sender's socket, and its last packet.
+    closing: (UdpSocket, Vec<u8>),
+    target: SocketAddr,
 }
 
 /// Arrivals so far, written by the receiving thread.
@@ -41,6 +49,7 @@ pub struct Stream {
 struct Arrivals {
     count: usize,
     last: Option<Instant>,
+    is_closed: bool,
 }
 
 /// Packets of a stream, as sent and as they arrived.
@@ -67,18 +76,11 @@ impl Stream {
         interval: Duration,
     ) -> Result<Stream, LabError> {
         assert!(bytes >= MARKER.len() + 8, "{bytes} bytes");
-        let bind = |namespace: &Namespace, address: IpAddr, port: u16| {
-            namespace
-                .enter(|| UdpSocket::bind(SocketAddr::new(address, port)))?
-                .map_err(LabError::socket("cannot open a socket for a stream"))
-        };
-        let receiving = bind(to, to_address, PORT)?;
-        let sending = bind(from, from_address, 0)?;
+        let receiving = roomy_socket(to, SocketAddr::new(to_address, PORT))?;
+        let sending = bind(from, SocketAddr::new(from_address, 0))?;
         receiving
             .set_read_timeout(Some(Duration::from_millis(50)))
             .map_err(LabError::socket("cannot set a socket's time limit"))?;
-        set_socket_recv_buffer_size_force(&receiving, BUFFER)
-            .map_err(|error| LabError::socket("cannot enlarge a socket's buffer")(error.into()))?;
         let target = SocketAddr::new(to_address, PORT);
         let [stop_sending, stop_receiving] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
         let stop = Arc::clone(&stop_receiving);
@@ -86,9 +88,11 @@ impl Stream {
         let counted = Arc::clone(&arrivals);
         let receiver = std::thread::spawn(move || receive(&receiving, &stop, &counted));
         let stop = Arc::clone(&stop_sending);
+        let socket = sending.try_clone().map_err(LabError::socket("cannot clone a socket"))?;
+        let closing = (socket, packet(CLOSING, bytes));
         let sender = std::thread::spawn(move || send(&sending, target, bytes, interval, &stop));
         let (sender, receiver) = (Some(sender), Some(receiver));
-        Ok(Stream { stop_sending, stop_receiving, sender, receiver, arrivals })
+        Ok(Stream { stop_sending, stop_receiving, sender, receiver, arrivals, closing, target })
     }
 
     /// Waits until a packet arrives after `moment`, at most `limit` from now. Returns whether one
@@ -109,17 +113,38 @@ impl Stream {
         }
     }
 
-    /// Stops sending, waits for the last packets and returns what became of all.
-    pub fn finish(mut self) -> Delivery {
-        self.stop()
+    /// Waits until `count` packets have arrived, at most `limit`. Returns whether the count was
+    /// reached.
+    ///
+    /// # Errors
+    /// [`LabError::Interrupted`].
+    pub fn wait_for_arrivals(&self, count: usize, limit: Duration) -> Result<bool, LabError> {
+        let end = Instant::now() + limit;
+        while self.arrivals().count < count {
+            if Instant::now() >= end {
+                return Ok(false);
+            }
+            interrupt::sleep(Duration::from_millis(20))?;
+        }
+        Ok(true)
     }
 
-    fn stop(&mut self) -> Delivery {
+    /// Stops sending, waits for the last packets and returns what became of all.
+    pub fn finish(mut self) -> Delivery {
+        self.stop(QUIET)
+    }
+
+    /// Does as [`finish`](Self::finish) where the test has cut the path, and waits less.
+    pub fn finish_cut(mut self) -> Delivery {
+        self.stop(QUIET_WHERE_CUT)
+    }
+
+    fn stop(&mut self, quiet: Duration) -> Delivery {
         let mut delivery = Delivery::default();
         self.stop_sending.store(true, Ordering::Relaxed);
         if let Some(sender) = self.sender.take() {
             delivery.sent = sender.join().unwrap_or_default();
-            self.wait_for_the_last(delivery.sent.len());
+            self.wait_for_the_last(delivery.sent.len(), quiet);
         }
         self.stop_receiving.store(true, Ordering::Relaxed);
         if let Some(receiver) = self.receiver.take() {
@@ -128,13 +153,19 @@ impl Stream {
         delivery
     }
 
-    /// Waits until nothing comes any more.
-    fn wait_for_the_last(&self, sent: usize) {
+    /// Sends closing packets until nothing comes any more.
+    fn wait_for_the_last(&self, sent: usize, quiet: Duration) {
         let end = Instant::now();
+        let (socket, packet) = &self.closing;
         loop {
+            let Arrivals { count, last, is_closed } = self.arrivals();
+            let is_complete = is_closed || count >= sent;
+            if !is_complete {
+                // The own host may refuse: no route while a port is gone.
+                let _ = socket.send_to(packet, self.target);
+            }
             std::thread::sleep(Duration::from_millis(20));
-            let Arrivals { count, last } = self.arrivals();
-            let quiet = if count < sent { QUIET } else { QUIET_AFTER_ALL };
+            let quiet = if is_complete { QUIET_AFTER_ALL } else { quiet };
             let since = last.map_or(end, |last| last.max(end));
             if since.elapsed() >= quiet || end.elapsed() >= LAST {
                 return;
@@ -149,8 +180,33 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(QUIET_WHERE_CUT);
     }
+}
+
+/// Returns the packet of a number.
+fn packet(number: u64, bytes: usize) -> Vec<u8> {
+    let mut packet = vec![0; bytes];
+    packet[..MARKER.len()].copy_from_slice(&MARKER);
+    packet[MARKER.len()..MARKER.len() + 8].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// A socket with a buffer for all arrivals while the reader has no core.
+///
+/// # Errors
+/// [`LabError::Socket`], and as [`Namespace::enter`].
+pub fn roomy_socket(namespace: &Namespace, address: SocketAddr) -> Result<UdpSocket, LabError> {
+    let socket = bind(namespace, address)?;
+    set_socket_recv_buffer_size_force(&socket, BUFFER)
+        .map_err(|error| LabError::socket("cannot enlarge a socket's buffer")(error.into()))?;
+    Ok(socket)
+}
+
+fn bind(namespace: &Namespace, address: SocketAddr) -> Result<UdpSocket, LabError> {
+    namespace
+        .enter(|| UdpSocket::bind(address))?
+        .map_err(LabError::socket("cannot open a socket for a stream"))
 }
 
 fn send(
@@ -160,8 +216,7 @@ fn send(
     interval: Duration,
     stop: &AtomicBool,
 ) -> Vec<(u64, Instant)> {
-    let mut packet = vec![0; bytes];
-    packet[..MARKER.len()].copy_from_slice(&MARKER);
+    let mut packet = packet(0, bytes);
     let mut sent = Vec::new();
     let mut due = Instant::now();
     let mut number: u64 = 0;
@@ -199,11 +254,17 @@ fn receive(
             }
         };
         let number = buffer[..length].strip_prefix(&MARKER).and_then(|rest| rest.first_chunk());
-        if let Some(number) = number {
+        if let Some(number) = number.map(|number| u64::from_be_bytes(*number)) {
             let now = Instant::now();
-            arrived.push((u64::from_be_bytes(*number), now));
             let mut arrivals = arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-            *arrivals = Arrivals { count: arrived.len(), last: Some(now) };
+            match number {
+                CLOSING => arrivals.is_closed = true,
+                number => {
+                    arrived.push((number, now));
+                    arrivals.count = arrived.len();
+                }
+            }
+            arrivals.last = Some(now);
         }
     }
 }
@@ -225,6 +286,12 @@ impl Delivery {
         let arrived = self.distinct();
         let span = self.sent.iter().filter(|(_, time)| (from..=to).contains(time));
         span.filter(|(number, _)| !arrived.contains(number)).count()
+    }
+
+    /// Packets sent from `from` to `to` that arrived, however late.
+    pub fn arrived_of_span(&self, from: Instant, to: Instant) -> usize {
+        let span = self.sent.iter().filter(|(_, time)| (from..=to).contains(time)).count();
+        span - self.lost_between(from, to)
     }
 
     /// Arrivals of packets that had arrived before.
@@ -276,6 +343,7 @@ mod tests {
         };
         assert_eq!((delivery.received(), delivery.lost(), delivery.repeated()), (4, 6, 1));
         assert_eq!(delivery.lost_between(at(0), at(4)), 3);
+        assert_eq!(delivery.arrived_of_span(at(0), at(4)), 2);
         assert_eq!(delivery.first_after(at(3)), Some(Duration::from_millis(6)));
         assert_eq!(delivery.first_after(at(10)), None);
         assert_eq!(delivery.arrived_between(at(2), at(9)), 3);
