@@ -7,14 +7,16 @@
 pub mod router;
 
 use std::io::Write;
-use std::process::Stdio;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use netlab::capture::{Scope, Tally};
 use netlab::ping::Ping;
 use netlab::sites::Plan;
-use netlab::stream::{Delivery, Stream};
+use netlab::stream::{Delivery, Stream, roomy_socket};
 use netlab::{Gateways, LabError, PeerEntry};
 use serde_json::Value;
 
@@ -136,6 +138,25 @@ pub fn over_the_api(test: &str, workers: u32, more: &str) -> Option<Lab> {
         );
     }
     Some(lab)
+}
+
+/// Copies a program to another place. `cp` writes the copy: a child of another thread could inherit
+/// the descriptor of our own copy, and Linux executes no file open for writing.
+///
+/// # Panics
+/// If the program is missing.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(copied.success(), "no copy of {}: is it built?", from.display());
+}
+
+/// A socket with a large buffer at the host of a site, at a free port.
+///
+/// # Panics
+/// If the host has no socket left.
+pub fn host_socket(gateways: &Gateways, site: u8) -> UdpSocket {
+    let address = SocketAddr::from(([10, site, 0, 10], 0));
+    roomy_socket(&gateways.site(site).host, address).unwrap()
 }
 
 /// Waits until a condition holds, for at most [`BY_ITSELF`].

@@ -28,7 +28,7 @@ fn kills_under_load_use_no_number_twice_and_let_no_replay_in() {
     let mut random = Random::from_environment();
     let capture = gateways.capture(Scope::Whole).unwrap();
     let stream = gateways.stream(1, 2, LOAD).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    assert!(stream.wait_for_arrivals(1500, net::AGAIN).unwrap());
     let file = capture.stop().unwrap();
     let early = stream.finish();
     assert_eq!(early.repeated(), 0);
@@ -78,7 +78,7 @@ fn a_thousand_captured_packets_are_refused_after_a_restart_and_counted() {
     let gateways = &mut lab.gateways;
     let capture = gateways.capture(Scope::Whole).unwrap();
     let stream = gateways.stream(1, 2, LOAD).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    assert!(stream.wait_for_arrivals(REPLAYED + 100, net::AGAIN).unwrap());
     let file = capture.stop().unwrap();
     drop(stream);
     let frames = esp_frames_to(&file, Ipv4Addr::new(192, 0, 2, 2)).unwrap();

@@ -1,8 +1,8 @@
 //! Limits of SAs over two workers: exactly the limit leaves, each expiry is told once, and neither
 //! a change of the configuration nor SIGKILL takes anything back.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use net::{events, wait_for};
 use netlab::Gateways;
@@ -11,6 +11,12 @@ use serde_json::Value;
 
 /// Flows, each from a port of its own, so that both workers get some.
 const FLOWS: usize = 32;
+/// Packets on the way above which sending slows down.
+const MANY: usize = 128;
+/// Longest time from seal to arrival on a busy machine.
+const LAST: Duration = Duration::from_secs(3);
+/// Silence after the last arrival in which a surplus packet would arrive.
+const TICK: Duration = Duration::from_millis(100);
 
 /// Two gateways of two workers; `lifetime` are the keys of the section at gateway 1.
 fn limited(test: &str, lifetime: &str) -> Option<net::Lab> {
@@ -60,33 +66,51 @@ fn expiries(gateways: &Gateways, kind: &str) -> Vec<Value> {
     events.filter(|event| event["details"]["direction"] == "outbound").collect()
 }
 
-/// Sends so many packets from site 1's host to site 2's; returns how many came.
+/// Sends packets from site 1's host to site 2's until the outbound SA has sealed or refused each;
+/// returns the number of arrivals.
 fn send(gateways: &Gateways, packets: usize) -> usize {
-    let [from, to] = [1u8, 2].map(|site| SocketAddr::from(([10, site, 0, 10], 0)));
-    let bind = |site: u8, address: SocketAddr| {
-        let host = &gateways.site(site).host;
-        host.enter(|| UdpSocket::bind(address)).unwrap().unwrap()
-    };
-    let receiver = bind(2, to);
-    receiver.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let receiver = net::host_socket(gateways, 2);
+    receiver.set_read_timeout(Some(TICK)).unwrap();
     let target = receiver.local_addr().unwrap();
-    let senders: Vec<UdpSocket> = (0..FLOWS).map(|_| bind(1, from)).collect();
-    let count = || {
-        let (mut came, mut packet) = (0, [0; 64]);
-        while came < packets && receiver.recv(&mut packet).is_ok() {
-            came += 1;
-        }
-        came
-    };
+    let senders: Vec<_> = (0..FLOWS).map(|_| net::host_socket(gateways, 1)).collect();
+    let came = AtomicUsize::new(0);
+    let is_over = AtomicBool::new(false);
+    let (used_before, dropped_before) = (used(gateways), dropped(gateways));
     std::thread::scope(|scope| {
-        let came = scope.spawn(count);
+        scope.spawn(|| {
+            let mut packet = [0; 64];
+            let end = Instant::now() + 3 * net::AGAIN;
+            loop {
+                match receiver.recv(&mut packet) {
+                    Ok(_) => drop(came.fetch_add(1, Ordering::Relaxed)),
+                    Err(_) if is_over.load(Ordering::Relaxed) || Instant::now() > end => return,
+                    Err(_) => {}
+                }
+            }
+        });
         for number in 0..packets {
             senders[number % FLOWS].send_to(b"within limits", target).unwrap();
-            // No ring is to overflow.
-            std::thread::sleep(Duration::from_micros(300));
+            // No ring is to overflow: sending slows down behind packets on the way or dropped.
+            let many = number > came.load(Ordering::Relaxed) + MANY;
+            std::thread::sleep(Duration::from_micros(if many { 1500 } else { 300 }));
         }
-        came.join().unwrap()
-    })
+        let sealed = || (used(gateways) - used_before) as usize;
+        let judged = || sealed() + (dropped(gateways) - dropped_before) as usize;
+        wait_until(net::AGAIN, || judged() >= packets);
+        // A sealed packet may be lost while a neighbour is resolved.
+        let sealed = sealed();
+        wait_until(LAST, || came.load(Ordering::Relaxed) >= sealed);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    came.into_inner()
+}
+
+/// Waits until a condition holds, at most `limit`. The caller checks the result.
+fn wait_until(limit: Duration, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + limit;
+    while !is_so() && Instant::now() < end {
+        std::thread::sleep(TICK / 10);
+    }
 }
 
 /// XO-17 and XO-18: a limit by packets.
@@ -180,7 +204,8 @@ fn after_sigkill_one_packet_short_of_the_limit_exactly_one_leaves() {
 
 #[test]
 fn an_sa_ends_at_its_time() {
-    let Some(lab) = limited("time_limit", "hard_seconds = 4") else { return };
+    // The SA has to outlast the starts of both daemons, and the pings.
+    let Some(lab) = limited("time_limit", "hard_seconds = 10") else { return };
     lab.flows_again();
     wait_for("no end", || !expiries(&lab.gateways, "sa_hard_expire").is_empty());
     assert_eq!(send(&lab.gateways, 5), 0);

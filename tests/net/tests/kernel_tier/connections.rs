@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use net::{AGAIN, Lab, lab};
+use net::{AGAIN, Lab, lab, wait_for};
 use netlab::Namespace;
 use netlab::sites::Plan;
 use serde_json::Value;
@@ -175,11 +175,9 @@ fn stays(lab: &Lab, conversation: &mut Conversation) {
     let shown = connections(lab);
     assert_eq!(shown[0]["state"], "established", "{shown:?}");
     assert!(shown[0]["idle_s"].as_u64().unwrap() < 5, "{shown:?}");
-    // The control loop counts once a second.
-    std::thread::sleep(Duration::from_secs(2));
-    let counted = counted(lab) - counted_before;
-    // Each packet passes the groups on its way in, and on its way out.
-    assert!(counted >= in_kernel, "{counted} counted of {in_kernel}");
+    // The control loop counts once a second. Each packet passes the groups on its way in, and on
+    // its way out.
+    wait_for("packets in the kernel are counted", || counted(lab) - counted_before >= in_kernel);
 
     none_in_kernel(lab);
     let end = Instant::now() + AGAIN;

@@ -78,9 +78,9 @@ pub(crate) fn pings(lab: &Lab, count: u32) -> Answers {
     Ping::new(&address(2), count).run(&lab.gateways.site(1).host).unwrap()
 }
 
-/// Answers to so many pings, all of which should be answered: late ones are waited for.
+/// Answers to exactly so many pings, all of which should be answered, however late.
 pub(crate) fn late_pings(lab: &Lab, count: u32) -> Answers {
-    Ping::new(&address(2), count).run_until_answered(&lab.gateways.site(1).host).unwrap()
+    Ping::new(&address(2), count).run_at_once(&lab.gateways.site(1).host).unwrap()
 }
 
 /// Waits until a tenant's pings are all answered.

@@ -75,7 +75,7 @@ fn in_crypto_mode_nothing_leaves_unencrypted_when_the_card_forgets_or_its_link_g
     // Until the gateway knows, the card drops what it gets.
     tell(&place, "reset silent");
     place.until("both told", |place| place.events("sa_lost").len() == 2);
-    stream.finish();
+    stream.finish_cut();
     assert!(place.counted("/dropped_by_sa/out/unknown_sa") > 0);
     place.no_answer(2);
     place.end_at_far(BACK);

@@ -151,6 +151,21 @@ impl Place {
         counts.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
     }
 
+    /// The number at a place in the card's counts after two equal readings.
+    pub(crate) fn counted_at_rest(&self, pointer: &str) -> u64 {
+        let end = Instant::now() + AGAIN;
+        let mut before = self.counted(pointer);
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.counted(pointer);
+            if now == before {
+                return now;
+            }
+            assert!(Instant::now() < end, "{pointer} does not stand still: {}", self.story());
+            before = now;
+        }
+    }
+
     /// All counters and logs, for a failure.
     pub(crate) fn story(&self) -> String {
         let mut story = String::new();

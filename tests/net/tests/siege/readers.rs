@@ -153,7 +153,7 @@ fn admit_readers(lab: &Lab) -> PathBuf {
     }
     set_mode(&socket, 0o666);
     let lockgate = gateways.directory().join("lockgate");
-    std::fs::copy(&gateways.programs.lockgate, &lockgate).unwrap();
+    net::copy_program(&gateways.programs.lockgate, &lockgate);
     set_mode(&lockgate, 0o755);
     lockgate
 }
