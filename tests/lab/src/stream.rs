@@ -20,12 +20,13 @@ const PORT: u16 = 7007;
 const QUIET: Duration = Duration::from_secs(5);
 /// The same for a path that the test has cut.
 const QUIET_WHERE_CUT: Duration = Duration::from_secs(1);
-/// The same after a closing packet, or after as many arrivals as packets: more would be repetitions.
+/// The same after a closing packet, or after as many arrivals as packets: more would be
+/// repetitions.
 const QUIET_AFTER_ALL: Duration = Duration::from_millis(200);
 /// Longest time that a receiver waits for the last packets.
 const LAST: Duration = Duration::from_secs(20);
-/// Number of a closing packet. Closing packets follow the others on their path: after the arrival of
-/// a closing packet, a missing packet is lost.
+/// Number of a closing packet. Closing packets follow the others on their path: after the arrival
+/// of a closing packet, a missing packet is lost.
 const CLOSING: u64 = u64::MAX;
 /// Bytes of the receiver's buffer: a receiver that has no core for a while loses nothing that had
 /// arrived.

@@ -340,7 +340,7 @@ fn send_many_flows(lab: &Lab) {
             for port in 1..=u16::MAX {
                 // Refused where a queue is full: other flows go on.
                 let _ = socket.send_to(b"flow", (to.as_str(), port));
-                // A gateway that shares a core with this thread gets its turn before a ring is full.
+                // A gateway on the same core gets its turn before a ring is full.
                 if port % 64 == 0 {
                     std::thread::sleep(Duration::from_micros(500));
                 }

@@ -36,9 +36,9 @@ fn check<S: Strategy>(
     check_by(&mut seeded::runner(cases), &strategy, property);
 }
 
-/// Does as [`check`], and draws as many cases again until `lacks` names nothing: chance leaves out a
-/// rare kind now and then. Fails if a kind is missing after [`MOST_ROUNDS`] rounds. `PROPTEST_CASES`
-/// asks for one round and for no kind.
+/// Does as [`check`], and draws as many cases again until `lacks` names nothing: chance leaves out
+/// a rare kind now and then. Fails if a kind is missing after [`MOST_ROUNDS`] rounds.
+/// `PROPTEST_CASES` asks for one round and for no kind.
 fn check_until_seen<S: Strategy>(
     cases: u32,
     strategy: S,
