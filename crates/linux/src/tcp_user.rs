@@ -151,8 +151,8 @@ mod tests {
             } else {
                 eprintln!("SKIPPED: local_client_has_its_user: another user needs root");
             }
-            // Once a client that had closed its socket counted as root. A process that another
-            // test starts holds the socket, too, until it runs its program.
+            // Once a client that had closed its socket counted as root. Child processes of other
+            // tests hold the socket until their programs start.
             drop(stream);
             let closed = Instant::now();
             while tcp_user(client, server).is_some() {
