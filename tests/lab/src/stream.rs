@@ -60,6 +60,8 @@ pub struct Delivery {
     pub sent: Vec<(u64, Instant)>,
     /// Number and time of every arrival, in their order.
     pub arrived: Vec<(u64, Instant)>,
+    /// Number of closing packets, sent behind the others.
+    pub closing: usize,
 }
 
 impl Stream {
@@ -145,7 +147,7 @@ impl Stream {
         self.stop_sending.store(true, Ordering::Relaxed);
         if let Some(sender) = self.sender.take() {
             delivery.sent = sender.join().unwrap_or_default();
-            self.wait_for_the_last(delivery.sent.len(), quiet);
+            delivery.closing = self.wait_for_the_last(delivery.sent.len(), quiet);
         }
         self.stop_receiving.store(true, Ordering::Relaxed);
         if let Some(receiver) = self.receiver.take() {
@@ -154,22 +156,22 @@ impl Stream {
         delivery
     }
 
-    /// Sends closing packets until nothing comes any more.
-    fn wait_for_the_last(&self, sent: usize, quiet: Duration) {
-        let end = Instant::now();
+    /// Sends closing packets until nothing comes any more, and returns their number.
+    fn wait_for_the_last(&self, sent: usize, quiet: Duration) -> usize {
+        let (end, mut closing) = (Instant::now(), 0);
         let (socket, packet) = &self.closing;
         loop {
             let Arrivals { count, last, is_closed } = self.arrivals();
             let is_complete = is_closed || count >= sent;
             if !is_complete {
                 // The own host may refuse: no route while a port is gone.
-                let _ = socket.send_to(packet, self.target);
+                closing += usize::from(socket.send_to(packet, self.target).is_ok());
             }
             std::thread::sleep(Duration::from_millis(20));
             let quiet = if is_complete { QUIET_AFTER_ALL } else { quiet };
             let since = last.map_or(end, |last| last.max(end));
             if since.elapsed() >= quiet || end.elapsed() >= LAST {
-                return;
+                return closing;
             }
         }
     }
@@ -341,6 +343,7 @@ mod tests {
         let delivery = Delivery {
             sent: (0..10).map(|number| (number, at(number))).collect(),
             arrived: vec![(0, at(1)), (1, at(2)), (1, at(3)), (8, at(9)), (9, at(10))],
+            closing: 0,
         };
         assert_eq!((delivery.received(), delivery.lost(), delivery.repeated()), (4, 6, 1));
         assert_eq!(delivery.lost_between(at(0), at(4)), 3);
@@ -355,7 +358,7 @@ mod tests {
         let start = Instant::now();
         let reordered = |numbers: &[u64]| {
             let arrived = numbers.iter().map(|number| (*number, start)).collect();
-            Delivery { sent: Vec::new(), arrived }.reordered()
+            Delivery { arrived, ..Delivery::default() }.reordered()
         };
         assert_eq!(reordered(&[]), 0);
         // A gap is a loss, and the packet behind it is in its place.

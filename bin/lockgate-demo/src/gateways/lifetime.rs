@@ -113,7 +113,8 @@ pub(super) fn hard_limit(stage: &mut Stage) -> Result<(), LabError> {
     interrupt::sleep(SENT_FOR)?;
     let delivery = Stream::finish(stream);
     let (sent, lost) = (delivery.sent.len() as u64, delivery.lost() as u64);
-    let dropped = dropped_so_far(stage)? - dropped;
+    let before = dropped + delivery.closing as u64;
+    let dropped = dropped_so_far(stage)?.saturating_sub(before);
     let sa = outbound(stage)?;
     let left = number(&sa["sequence"]) - used;
     stage.check(
