@@ -138,10 +138,8 @@ impl Ask {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().build().map_err(LiveError::Runtime)?;
         let path = socket.path();
-        let report = |daemon: SilentDaemon| {
-            complain(&format!("lockgate: {daemon}; the command waits\n"));
-        };
-        let connection = runtime.block_on(api::connect_watched(path.as_path(), report))?;
+        let connection = api::connect_watched(path.as_path(), report_silence);
+        let connection = runtime.block_on(connection)?;
         let Connection { client, watch } = connection;
         Ok(Ask { runtime, client, watch })
     }
@@ -181,6 +179,11 @@ impl Ask {
     }
 }
 
+/// Names a daemon that does not answer while the command waits.
+fn report_silence(daemon: SilentDaemon) {
+    complain(&format!("lockgate: {daemon}; the command waits\n"));
+}
+
 fn wait<T, E>(
     runtime: &Runtime,
     watch: &SilenceWatch,
@@ -192,7 +195,7 @@ where
     runtime.block_on(async {
         tokio::select! {
             done = work => Ok(done?),
-            silent = watch.silent() => Err(ConnectError::Silent(silent).into()),
+            silent = watch.silent(report_silence) => Err(ConnectError::Silent(silent).into()),
         }
     })
 }

@@ -21,7 +21,7 @@ const SILENT_INTERVALS: u32 = 6;
 /// Intervals of silence of a computing daemon: the service manager's watchdog ends a daemon that
 /// hangs for longer.
 const BUSY_INTERVALS: u32 = 24;
-/// Intervals of silence in a call, for a daemon that is not stopped.
+/// Intervals of silence in a call after which the command ends, for a daemon that is not stopped.
 const CALL_INTERVALS: u32 = 60;
 
 /// State of a process as the kernel's letter: `R` runs, `T` is stopped, `Z` has ended.
@@ -67,6 +67,7 @@ impl SilentDaemon {
                 format!("it is stopped, and `kill -CONT {process}` continues it")
             }
             (_, Some(ProcessState('R'))) => "its control thread computes".to_owned(),
+            (_, Some(ProcessState('D'))) => "it waits for a disk or another device".to_owned(),
             _ => "`systemctl restart lockgated` starts it anew".to_owned(),
         }
     }
@@ -155,8 +156,10 @@ impl SilenceWatch {
         }
     }
 
-    /// Waits until the daemon has been silent for too long in a call. Never ends while it sends.
-    pub async fn silent(&self) -> SilentDaemon {
+    /// Waits until the daemon has been silent for too long in a call. Calls `report` for each
+    /// silence that lasts, as soon as a stopped daemon would end the wait: long work goes on. Never
+    /// ends while the daemon sends.
+    pub async fn silent(&self, mut report: impl FnMut(SilentDaemon)) -> SilentDaemon {
         let (mut last, mut intervals) = (self.received.count(), 0);
         loop {
             tokio::time::sleep(INTERVAL).await;
@@ -167,10 +170,31 @@ impl SilenceWatch {
                 continue;
             }
             let daemon = SilentDaemon::of(self.process);
-            let is_stopped = daemon.state.is_some_and(ProcessState::is_stopped);
-            if is_stopped || intervals >= CALL_INTERVALS {
-                return daemon;
+            match SilenceStep::of(intervals, daemon.state) {
+                SilenceStep::Wait => {}
+                SilenceStep::Report => report(daemon),
+                SilenceStep::End => return daemon,
             }
+        }
+    }
+}
+
+/// Consequence of a silence in a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SilenceStep {
+    Wait,
+    Report,
+    End,
+}
+
+impl SilenceStep {
+    /// Returns the consequence of a number of silent intervals, [`SILENT_INTERVALS`] at least.
+    fn of(intervals: u32, state: Option<ProcessState>) -> SilenceStep {
+        match intervals {
+            _ if state.is_some_and(ProcessState::is_stopped) => SilenceStep::End,
+            SILENT_INTERVALS => SilenceStep::Report,
+            CALL_INTERVALS.. => SilenceStep::End,
+            _ => SilenceStep::Wait,
         }
     }
 }
@@ -222,5 +246,48 @@ impl AsyncWrite for CountedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_in_a_call_is_reported_once_and_ends_the_wait_later() {
+        for letter in ['R', 'S', 'D'] {
+            let steps = (SILENT_INTERVALS..=CALL_INTERVALS)
+                .map(|intervals| SilenceStep::of(intervals, Some(ProcessState(letter))));
+            let mut steps: Vec<SilenceStep> = steps.collect();
+            assert_eq!(steps.remove(0), SilenceStep::Report);
+            assert_eq!(steps.pop(), Some(SilenceStep::End));
+            assert!(steps.iter().all(|step| *step == SilenceStep::Wait), "{letter}");
+        }
+        for letter in ['T', 't'] {
+            let step = SilenceStep::of(SILENT_INTERVALS, Some(ProcessState(letter)));
+            assert_eq!(step, SilenceStep::End);
+        }
+    }
+
+    #[tokio::test]
+    async fn connection_that_stays_silent_names_its_process() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (watch, _stream) = SilenceWatch::new(ours);
+        let (report, reported) = std::sync::mpsc::channel();
+        let wait = watch.silent(move |daemon| report.send(daemon).unwrap());
+        let task = async {
+            loop {
+                if let Ok(daemon) = reported.try_recv() {
+                    return daemon;
+                }
+                tokio::time::sleep(INTERVAL / 10).await;
+            }
+        };
+        let daemon = tokio::select! {
+            daemon = wait => daemon,
+            daemon = task => daemon,
+        };
+        assert_eq!(daemon.process, Some(std::process::id()));
+        assert!(daemon.to_string().contains(" does not answer: "), "{daemon}");
     }
 }
