@@ -273,19 +273,18 @@ impl Tally {
     /// Counts a connection. `tail` returns the position of the next half-open connection.
     pub(super) fn reserve(&self, share: Share, tail: impl Fn() -> u64) -> Result<(), Refusal> {
         let zone = &self.zones[usize::from(share.zone.0)];
-        let limits =
+        let zone_limits =
             CountPair { all: self.limits.per_zone, half_open: self.limits.half_open_per_zone };
         let (one, start) = (share.connection(), HandStart { hands: &zone.hands, tail: &tail });
-        let of_table = CountPair { all: self.limits.max, half_open: self.limits.half_open };
+        let table_limits = CountPair { all: self.limits.max, half_open: self.limits.half_open };
         // A full table mostly stays full: a refusal then costs no exchange.
-        if let Err(exceeded) = self.lines.read().with(share.lines(), of_table) {
-            zone.counts.read().with(one, limits).map_err(Refusal::of_zone)?;
+        if let Err(exceeded) = self.lines.read().with(share.lines(), table_limits) {
+            zone.counts.read().with(one, zone_limits).map_err(Refusal::of_zone)?;
             return Err(Refusal::of_table(exceeded));
         }
-        zone.counts.reserve(one, limits, &start).map_err(Refusal::of_zone)?;
-        let limits = of_table;
+        zone.counts.reserve(one, zone_limits, &start).map_err(Refusal::of_zone)?;
         let start = HandStart { hands: &self.hands, tail: &tail };
-        self.lines.reserve(share.lines(), limits, &start).map_err(|exceeded| {
+        self.lines.reserve(share.lines(), table_limits, &start).map_err(|exceeded| {
             zone.counts.take(one);
             Refusal::of_table(exceeded)
         })
