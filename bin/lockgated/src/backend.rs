@@ -9,7 +9,7 @@ use api::{MAX_CAPTURES, v1};
 use config::{
     ConfigErrors, ConnectionFilter, Diagnostic, Difference, IncludedTexts, KeyChange, SetFiles,
 };
-use control::{KeyManager, QuestionError, Takeovers};
+use control::{QuestionError, SpiRequest, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::tap::{Filter, Layers, Outcome};
 use dataplane::{Generation, Snapshot};
@@ -449,11 +449,7 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// is an event.
     async fn delete_sas(&self, deletion: SaDeletion, by: Uid) -> Result<SaChange, SaRefusal>;
     /// Reserves an SPI for inbound packets of a peer.
-    async fn reserve_spi(
-        &self,
-        peer: String,
-        manager: KeyManager,
-    ) -> Result<Reserved, ReserveError>;
+    async fn reserve_spi(&self, asked: SpiRequest) -> Result<Reserved, ReserveError>;
     /// Keeps the change that waits, if it is the one named. Refused or not, it is an event.
     /// Returns its revision.
     async fn confirm(

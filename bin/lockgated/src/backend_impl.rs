@@ -1,15 +1,17 @@
 //! The daemon as the API sees it: what runs, in the API's words.
 
+use std::net::IpAddr;
 use std::panic;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use api::v1;
 use config::validated::OnExit;
-use control::{IkeChange, KeyManager};
+use control::{IkeChange, KeyManager, SpiRequest};
 use dataplane::Snapshot;
 use dataplane::cache::{Key, Recall};
 use dataplane::connections::Connection;
+use ipsec::Spi;
 use tokio::sync::{Mutex, broadcast, mpsc, oneshot, watch};
 use wire::{Flow, Vni};
 
@@ -143,6 +145,13 @@ impl Daemon {
         let (reply, answer) = oneshot::channel();
         self.orders.send(order(reply)).await.ok()?;
         answer.await.ok()
+    }
+
+    /// Releases an SPI that charon reserved for exchanges with a remote address and does not use.
+    /// Returns whether the SPI was reserved so.
+    pub(crate) async fn release_spi(&self, spi: Spi, remote: IpAddr) -> bool {
+        let done = self.order(|reply| Order::Sas(SaOrder::Release { spi, remote, reply })).await;
+        done.unwrap_or(false)
     }
 
     /// Asks for a change; `None`: the daemon ends.
@@ -672,12 +681,8 @@ impl Backend for Daemon {
         done
     }
 
-    async fn reserve_spi(
-        &self,
-        peer: String,
-        manager: KeyManager,
-    ) -> Result<Reserved, ReserveError> {
-        let done = self.order(|reply| Order::Sas(SaOrder::Reserve { peer, manager, reply })).await;
+    async fn reserve_spi(&self, asked: SpiRequest) -> Result<Reserved, ReserveError> {
+        let done = self.order(|reply| Order::Sas(SaOrder::Reserve { asked, reply })).await;
         done.unwrap_or(Err(ReserveError::Stopping))
     }
 

@@ -1,12 +1,14 @@
 //! Orders to the control thread, and its answers. The thread does one order after the other, and
 //! answers when every reader sees the result.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{AdoptedBase, Compiled, Compiler, KeyManager, MovedEnds, PeerEnds};
+use control::{AdoptedBase, Compiled, Compiler, KeyManager, MovedEnds, PeerEnds, SpiRequest};
 use dataplane::SnapshotError;
+use ipsec::Spi;
 use tokio::sync::oneshot;
 
 use crate::backend::{ChangeError, ChangeReport, ConfirmError};
@@ -77,7 +79,9 @@ pub(crate) enum SaOrder {
     /// Moves the SAs of a peer to other ends.
     Move { peer: String, to: PeerEnds, reply: Reply<Result<Option<MovedEnds>, MoveRefusal>> },
     /// Reserves an SPI for a peer.
-    Reserve { peer: String, manager: KeyManager, reply: Reply<Result<Reserved, ReserveError>> },
+    Reserve { asked: SpiRequest, reply: Reply<Result<Reserved, ReserveError>> },
+    /// Releases an SPI that charon reserved for exchanges with a remote address.
+    Release { spi: Spi, remote: IpAddr, reply: Reply<bool> },
 }
 
 /// An order about a change that nobody confirmed in time.
@@ -204,9 +208,12 @@ impl State {
                 let done = self.move_ends(&peer, to).await?;
                 self.answer(reply, done);
             }
-            SaOrder::Reserve { peer, manager, reply } => {
+            SaOrder::Reserve { asked, reply } => {
                 // Nobody sees it yet, and whoever asked may be gone.
-                let _ = reply.send(self.reserve_spi(&peer, manager));
+                let _ = reply.send(self.reserve_spi(&asked));
+            }
+            SaOrder::Release { spi, remote, reply } => {
+                let _ = reply.send(self.reserved_spis.release(spi, KeyManager::Ike, remote));
             }
         }
         Ok(())

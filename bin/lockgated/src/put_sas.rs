@@ -11,7 +11,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use control::{Compiled, GoneReason, GoneSa, KeyManager, PutPlan, PutSa, SaName};
+use control::{Compiled, GoneReason, GoneSa, PutPlan, PutSa, SaName, SpiRequest};
 use keystate::{KeyUsed, Once};
 use policy::Direction;
 
@@ -125,17 +125,12 @@ impl State {
     ///
     /// # Errors
     /// [`ReserveError`].
-    pub(crate) fn reserve_spi(
-        &mut self,
-        peer: &str,
-        manager: KeyManager,
-    ) -> Result<Reserved, ReserveError> {
+    pub(crate) fn reserve_spi(&mut self, asked: &SpiRequest) -> Result<Reserved, ReserveError> {
         if self.stopping {
             return Err(ReserveError::Stopping);
         }
         let (running, workers) = (&self.gateway.compiled, self.gateway.active as u32);
-        let (spi, worker) =
-            self.reserved_spis.reserve(running, (peer, manager), workers, boot_clock_ns())?;
+        let (spi, worker) = self.reserved_spis.reserve(running, asked, workers, boot_clock_ns())?;
         Ok(Reserved { spi, worker: worker.worker, incarnation: self.incarnation.clone() })
     }
 

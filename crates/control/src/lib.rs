@@ -38,6 +38,7 @@ mod owner;
 mod peer_address;
 mod port_slots;
 mod put_sas;
+mod remote_end;
 mod roaming;
 mod takeover;
 mod two_layers;
@@ -65,8 +66,9 @@ pub use put_sas::{
     CardUse, CardWish, ChangedSas, CountedByCard, DeleteRefusal, GoneReason, GoneSa, LINGER_NS,
     LimitMistake, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, MAX_RESERVED, MOST_LINGER_NS, OpeningWorker,
     PutPlan, PutRefusal, PutSa, RESERVED_NS, RefusedPut, ReserveRefusal, ReservedSpis, SaName,
-    carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
+    SpiRequest, carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
 };
+pub use remote_end::RemoteEnd;
 pub use roaming::{MoveError, MovedEnds, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
 pub use two_layers::OuterWithoutPolicy;

@@ -20,6 +20,7 @@
 //! | `carry` | SAs that stay while the configuration becomes another |
 //! | `card` | SAs that a network card carries |
 //! | `reserved` | SPIs that were promised |
+//! | `reservation_shares` | shares of remote ends in the reserved SPIs |
 //!
 //! Keys, numbers and windows live in memory alone, and end with the process.
 
@@ -27,6 +28,7 @@ mod card;
 mod carry;
 mod leaving;
 mod plan;
+mod reservation_shares;
 mod reserved;
 
 use std::sync::Arc;
@@ -47,7 +49,7 @@ pub use card::{
 };
 pub use leaving::{DeleteRefusal, GoneReason, GoneSa, LINGER_NS, MOST_LINGER_NS, SaName};
 pub use plan::{LimitMistake, PutPlan, PutRefusal, RefusedPut};
-pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis};
+pub use reserved::{MAX_RESERVED, RESERVED_NS, ReserveRefusal, ReservedSpis, SpiRequest};
 
 use crate::compile::CompileError;
 use crate::compiled::Compiled;

@@ -107,7 +107,7 @@ pub(super) fn changed(
 
 /// Presents an SPI that was reserved.
 pub(super) fn reserved(done: Result<Reserved, ReserveError>) -> Result<v1::ReservedSpi, Status> {
-    use control::ReserveRefusal::{NoRandom, NoneVacant, Peer, TooMany};
+    use control::ReserveRefusal::{NoRandom, NoneVacant, Peer};
     let refused = |error: ReserveError| {
         let text = error.to_string();
         match error {
@@ -117,7 +117,7 @@ pub(super) fn reserved(done: Result<Reserved, ReserveError>) -> Result<v1::Reser
             ReserveError::Refused(Peer(_)) | ReserveError::Stopping => {
                 Status::failed_precondition(text)
             }
-            ReserveError::Refused(TooMany | NoneVacant) => Status::resource_exhausted(text),
+            ReserveError::Refused(NoneVacant) => Status::resource_exhausted(text),
             ReserveError::Refused(NoRandom(_)) => Status::internal(text),
         }
     };

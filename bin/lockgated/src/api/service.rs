@@ -513,9 +513,8 @@ impl<B: Backend> Gateway for Service<B> {
     ) -> Answer<v1::ReservedSpi> {
         self.admin(&request, "reserve an SPI").await?;
         let peer = request.into_inner().peer;
-        Ok(Response::new(associations::reserved(
-            self.backend.reserve_spi(peer, KeyManager::Api).await,
-        )?))
+        let asked = control::SpiRequest { peer, manager: KeyManager::Api, remote: None };
+        Ok(Response::new(associations::reserved(self.backend.reserve_spi(asked).await)?))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Answer<v1::Confirmed> {

@@ -10,7 +10,7 @@ use charon_link::{
 };
 use config::MAX_LIMIT_SECONDS;
 use config::validated::Peer;
-use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa};
+use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
 use dataplane::Generation;
 use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
@@ -215,8 +215,8 @@ impl Desk {
         self.must_follow |= before.is_some_and(|(revision, _)| revision != picture.revision);
     }
 
-    async fn reserve(&self, [local, remote]: [SocketAddr; 2]) -> Answer {
-        let (local, remote) = (local.ip(), remote.ip());
+    async fn reserve(&self, [local, end]: [SocketAddr; 2]) -> Answer {
+        let (local, remote) = (local.ip(), end.ip());
         let name = match self.peers.between(local, remote).next() {
             Some(peer) => peer.name.to_string(),
             None => match self.check_own_ends([local, remote]) {
@@ -224,7 +224,8 @@ impl Desk {
                 Err(answer) => return answer,
             },
         };
-        match self.daemon.reserve_spi(name, KeyManager::Ike).await {
+        let asked = SpiRequest { peer: name, manager: KeyManager::Ike, remote: Some(end) };
+        match self.daemon.reserve_spi(asked).await {
             Ok(reserved) => Answer { spi: Some(reserved.spi.value()), ..Answer::done() },
             Err(error) => Answer::plain(Status::Refused, error.to_string()),
         }
@@ -468,10 +469,14 @@ impl Desk {
     }
 
     async fn delete_sa(&mut self, name: &SaName) -> Answer {
-        let Some((way, known)) = self.book.find(name) else {
-            return Answer::plain(Status::Unknown, "");
-        };
         let Some(spi) = Spi::new(name.spi) else { return Answer::plain(Status::Unknown, "") };
+        let Some((way, known)) = self.book.find(name) else {
+            // charon deletes an SPI that no SA got.
+            return match self.daemon.release_spi(spi, name.source.ip()).await {
+                true => Answer::done(),
+                false => Answer::plain(Status::Unknown, ""),
+            };
+        };
         let peer = Some(known.peer.to_string());
         let names = vec![control::SaName { direction: way, spi, peer }];
         let answer = match self.delete(names).await {

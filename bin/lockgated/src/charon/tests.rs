@@ -332,6 +332,20 @@ async fn what_no_policy_of_the_file_wants_is_refused_and_says_why() {
 }
 
 #[tokio::test]
+async fn charon_releases_an_spi_that_no_sa_got() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
+    let spi = plugin.ask(&ends).await.spi.unwrap();
+    // An outbound SA may have the number too: its source is this gateway.
+    let outbound = SaName { spi, ..sa_name(Outbound, 0x500) };
+    assert_eq!(plugin.status(&Request::DeleteSa(outbound)).await, Status::Unknown);
+    let inbound = SaName { spi, ..sa_name(Inbound, 0x600) };
+    assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Done);
+    assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Unknown);
+}
+
+#[tokio::test]
 async fn of_peers_between_two_ends_the_one_whose_policies_fit_gets_the_sa() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::v1;
+use control::KeyManager;
 use dataplane::counters::Volume;
 use ipsec::Spi;
 use policy::Direction::{Inbound, Outbound};
@@ -181,17 +182,21 @@ async fn counts_of_sas_that_are_gone_are_kept_by_peer() {
 #[tokio::test]
 async fn an_spi_is_reserved_for_a_worker_and_ends_with_its_sa() {
     let TestLab { folder: _folder, mut state, .. } = TestLab::new(&api_peer());
-    let reserved = state.reserve_spi("a", KeyManager::Api).unwrap();
+    let spi_of = |peer: &str| {
+        let (peer, manager) = (peer.to_owned(), KeyManager::Api);
+        control::SpiRequest { peer, manager, remote: None }
+    };
+    let reserved = state.reserve_spi(&spi_of("a")).unwrap();
     assert_eq!(reserved.spi.value() & 0xff, reserved.worker);
     assert_eq!(reserved.incarnation, state.incarnation);
-    let unknown = state.reserve_spi("b", KeyManager::Api).unwrap_err();
+    let unknown = state.reserve_spi(&spi_of("b")).unwrap_err();
     assert!(unknown.to_string().contains("there is no peer \"b\""), "{unknown}");
     let inbound = || PutSa { spi: reserved.spi, ..sa(Inbound, 0x100, 1) };
     put(&mut state, vec![inbound()]).await.unwrap();
     let slot = state.gateway.snapshot.inbound_by_spi(reserved.spi).unwrap().id.0;
     assert_eq!(slot % state.gateway.active as u32, reserved.worker);
     state.stopping = true;
-    assert_eq!(state.reserve_spi("a", KeyManager::Api), Err(ReserveError::Stopping));
+    assert_eq!(state.reserve_spi(&spi_of("a")), Err(ReserveError::Stopping));
 }
 
 /// A daemon with all its tasks.

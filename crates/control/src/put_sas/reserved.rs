@@ -1,14 +1,21 @@
 //! Reserved SPIs: while a key manager agrees on keys with a peer, the peer learns the SPI before
 //! there are keys.
+//!
+//! The table has a bound, and remote ends share the table. At the bound the oldest reservation of
+//! the end with the most reservations gives way (`reservation_shares`), so that one peer with
+//! failing exchanges takes no SPI from the others.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 
 use ipsec::Spi;
 use policy::Direction;
 
+use super::reservation_shares::{ReservationShares, Ticket};
 use super::{OpeningWorker, PutRefusal, PutSa, RefusedPut};
 use crate::compiled::Compiled;
 use crate::owner::KeyManager;
+use crate::remote_end::RemoteEnd;
 
 /// Time that an SPI is reserved for, in nanoseconds: more than an exchange of keys takes with all
 /// its repetitions.
@@ -25,14 +32,29 @@ const TRIES: usize = 256;
 #[derive(Default)]
 pub struct ReservedSpis {
     known: HashMap<Spi, Reservation>,
-    /// In the order in which they end. Some are put or reserved anew by then.
-    ends: VecDeque<(u64, Spi)>,
+    /// In the order of their ends.
+    by_ticket: BTreeMap<Ticket, Spi>,
+    shares: ReservationShares,
+    next_ticket: Ticket,
     next_worker: u32,
+}
+
+/// A request for an SPI.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpiRequest {
+    /// Name of the peer.
+    pub peer: String,
+    /// The key manager that will put the SA.
+    pub manager: KeyManager,
+    /// The remote end of the exchange of keys; `None`: the end of the peer's section.
+    pub remote: Option<SocketAddr>,
 }
 
 struct Reservation {
     peer: String,
     manager: KeyManager,
+    end: RemoteEnd,
+    ticket: Ticket,
     worker: OpeningWorker,
     until_ns: u64,
 }
@@ -43,9 +65,6 @@ pub enum ReserveRefusal {
     /// No SAs are put for such a peer.
     #[error(transparent)]
     Peer(#[from] PutRefusal),
-    /// As many are reserved as may be.
-    #[error("{MAX_RESERVED} SPIs are reserved, as many as may be: put their SAs, or wait")]
-    TooMany,
     /// The kernel gives no random number.
     #[error("no random number for an SPI: {0}")]
     NoRandom(getrandom::Error),
@@ -62,15 +81,12 @@ impl ReservedSpis {
     pub fn reserve(
         &mut self,
         running: &Compiled,
-        (peer, manager): (&str, KeyManager),
+        request: &SpiRequest,
         workers: u32,
         now_ns: u64,
     ) -> Result<(Spi, OpeningWorker), ReserveRefusal> {
-        running.check_manager(peer, manager)?;
-        self.forget(now_ns);
-        if self.known.len() >= MAX_RESERVED {
-            return Err(ReserveRefusal::TooMany);
-        }
+        running.check_manager(&request.peer, request.manager)?;
+        self.forget_ended(now_ns);
         let workers = workers.max(1);
         let worker = self.next_worker % workers.min(1 << WORKER_BITS);
         let is_free =
@@ -80,15 +96,50 @@ impl ReservedSpis {
             getrandom::fill(&mut bytes).map_err(ReserveRefusal::NoRandom)?;
             let value = u32::from_ne_bytes(bytes) >> WORKER_BITS << WORKER_BITS | worker;
             let Some(spi) = Spi::new(value).filter(is_free) else { continue };
-            let (worker, until_ns) =
-                (OpeningWorker { worker, workers }, now_ns.saturating_add(RESERVED_NS));
-            let peer = peer.to_owned();
-            self.known.insert(spi, Reservation { peer, manager, worker, until_ns });
-            self.ends.push_back((until_ns, spi));
-            self.next_worker = self.next_worker.wrapping_add(1);
+            let worker = OpeningWorker { worker, workers };
+            self.insert(
+                spi,
+                Reservation {
+                    peer: request.peer.clone(),
+                    manager: request.manager,
+                    end: running.remote_end(request),
+                    ticket: self.next_ticket,
+                    worker,
+                    until_ns: now_ns.saturating_add(RESERVED_NS),
+                },
+            );
             return Ok((spi, worker));
         }
         Err(ReserveRefusal::NoneVacant)
+    }
+
+    /// Adds a reservation; beyond the bound another one gives way.
+    fn insert(&mut self, spi: Spi, reservation: Reservation) {
+        self.next_ticket += 1;
+        self.next_worker = self.next_worker.wrapping_add(1);
+        self.shares.add(reservation.end, reservation.ticket);
+        self.by_ticket.insert(reservation.ticket, spi);
+        self.known.insert(spi, reservation);
+        if self.known.len() > MAX_RESERVED
+            && let Some(victim) = self.shares.victim().and_then(|of| self.by_ticket.get(&of))
+        {
+            self.remove(*victim);
+        }
+    }
+
+    fn remove(&mut self, spi: Spi) -> bool {
+        let Some(reservation) = self.known.remove(&spi) else { return false };
+        self.by_ticket.remove(&reservation.ticket);
+        self.shares.remove(reservation.end, reservation.ticket);
+        true
+    }
+
+    /// Releases an SPI that a key manager reserved for exchanges with a remote address and does not
+    /// use. Returns whether the SPI was reserved so.
+    pub fn release(&mut self, spi: Spi, manager: KeyManager, remote: IpAddr) -> bool {
+        let site = RemoteEnd::new(remote, 0).site;
+        let is_it = |of: &Reservation| of.manager == manager && of.end.site == site;
+        self.known.get(&spi).is_some_and(is_it) && self.remove(spi)
     }
 
     /// Gives inbound SAs under reserved SPIs the workers that these were reserved for.
@@ -118,19 +169,30 @@ impl ReservedSpis {
 
     /// Ends the reservation of SPIs that were put.
     pub fn end(&mut self, spis: impl Iterator<Item = Spi>) {
-        spis.for_each(|spi| _ = self.known.remove(&spi));
+        spis.for_each(|spi| _ = self.remove(spi));
     }
 
     /// Forgets reservations that have ended.
-    fn forget(&mut self, now_ns: u64) {
-        while let Some((until_ns, spi)) = self.ends.front().copied() {
-            if until_ns > now_ns {
+    fn forget_ended(&mut self, now_ns: u64) {
+        while let Some((_, spi)) = self.by_ticket.first_key_value() {
+            let spi = *spi;
+            if self.known.get(&spi).is_some_and(|of| of.until_ns > now_ns) {
                 break;
             }
-            self.ends.pop_front();
-            if self.known.get(&spi).is_some_and(|of| of.until_ns == until_ns) {
-                self.known.remove(&spi);
-            }
+            self.remove(spi);
         }
+    }
+}
+
+impl Compiled {
+    /// The remote end that a request for an SPI counts for.
+    fn remote_end(&self, request: &SpiRequest) -> RemoteEnd {
+        if let Some(remote) = request.remote {
+            return remote.into();
+        }
+        let peer = self.set_named(&request.peer).and_then(|set| self.peer_with(set));
+        let way = peer.map(|peer| &peer.encapsulation);
+        let address = way.map_or(IpAddr::from([0; 4]), |way| way.tunnel.remote);
+        RemoteEnd::new(address, way.and_then(|way| way.udp).map_or(0, |udp| udp.remote))
     }
 }

@@ -4,6 +4,7 @@
 mod card;
 mod gateway;
 mod moves;
+mod reserved;
 mod twin;
 
 use std::collections::HashMap;
@@ -11,9 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::{
-    ChangedSas, GoneReason, GoneSa, KeyManager, LINGER_NS, MAX_OUTBOUND_OF_PEER, MAX_RESERVED,
-    MOST_LINGER_NS, OpeningWorker, PutSa, RESERVED_NS, ReserveRefusal, ReservedSpis, SaName,
-    SaOwner,
+    ChangedSas, GoneReason, GoneSa, KeyManager, LINGER_NS, MAX_OUTBOUND_OF_PEER, MOST_LINGER_NS,
+    OpeningWorker, PutSa, SaName, SaOwner,
 };
 use dataplane::counters::CounterRoom;
 use dataplane::{Snapshot, VacatedSlots};
@@ -293,55 +293,6 @@ fn a_key_is_put_once_from_boot_to_boot_in_either_direction() {
     let plan = gateway.compiled.plan_put(vec![of_file]).unwrap();
     let refused = gateway.keys.use_all_once(&plan.fingerprints()).unwrap_err();
     assert!(matches!(refused, KeyUsed::FileKey { .. }));
-}
-
-#[test]
-fn a_reserved_spi_holds_the_worker_that_will_open_and_is_its_peers_alone_for_300_s() {
-    let mut gateway = Gateway::new(&peers());
-    let mut reserved = ReservedSpis::default();
-    let take = |reserved: &mut ReservedSpis, gateway: &Gateway, peer: &str| {
-        reserved.reserve(&gateway.compiled, (peer, KeyManager::Api), 3, gateway.now_ns)
-    };
-    let mut seen = Vec::new();
-    for n in 0..12 {
-        let (spi, worker) = take(&mut reserved, &gateway, "a").unwrap();
-        assert_eq!((spi.value() & 0xff, worker.worker, worker.workers), (n % 3, n % 3, 3));
-        assert!(!seen.contains(&spi));
-        seen.push(spi);
-    }
-    let mut others =
-        vec![sa(Inbound, 700, 1), of("b", PutSa { spi: seen[4], ..sa(Inbound, 0x100, 2) })];
-    let refused = reserved.assign(&mut others, gateway.now_ns).unwrap_err();
-    assert_eq!((refused.place, refused.why.word()), (1, "spi_taken"), "{refused}");
-    // Outbound SPIs are the peers' numbers.
-    let mut ours = vec![
-        PutSa { spi: seen[4], ..sa(Inbound, 0x100, 3) },
-        PutSa { spi: seen[5], ..sa(Outbound, 0x100, 4) },
-    ];
-    reserved.assign(&mut ours, gateway.now_ns).unwrap();
-    assert_eq!(ours[0].worker, Some(OpeningWorker { worker: 1, workers: 3 }));
-    assert_eq!(ours[1].worker, None);
-    let plan = gateway.compiled.plan_put(ours).unwrap();
-    assert!(plan.inbound_spis().eq([seen[4]]));
-    reserved.end(plan.inbound_spis());
-    let proofs = gateway.keys.use_all_once(&plan.fingerprints()).unwrap();
-    let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
-    gateway.go_over(changed);
-    assert_eq!(gateway.snapshot.inbound_by_spi(seen[4]).unwrap().id.0 % 3, 1);
-    gateway.now_ns += RESERVED_NS;
-    let mut late = vec![of("b", PutSa { spi: seen[0], ..sa(Inbound, 0x100, 5) })];
-    reserved.assign(&mut late, gateway.now_ns).unwrap();
-    assert_eq!(late[0].worker, None);
-    let unknown = take(&mut reserved, &gateway, "c").unwrap_err();
-    assert!(unknown.to_string().contains("no peer \"c\""), "{unknown}");
-    let of_file = take(&mut reserved, &gateway, "f").unwrap_err();
-    assert!(of_file.to_string().contains("keys = \"api\""), "{of_file}");
-    for _ in 0..MAX_RESERVED {
-        take(&mut reserved, &gateway, "b").unwrap();
-    }
-    assert_eq!(take(&mut reserved, &gateway, "a"), Err(ReserveRefusal::TooMany));
-    gateway.now_ns += RESERVED_NS;
-    take(&mut reserved, &gateway, "a").unwrap();
 }
 
 #[test]

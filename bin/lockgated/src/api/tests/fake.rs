@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::v1;
 use config::ReplayKeys;
-use control::{KeyManager, Spis, Takeover, Takeovers};
+use control::{Spis, Takeover, Takeovers};
 use dataplane::cache::{Key, Recall};
 use dataplane::counters::Volume;
 use dataplane::{Generation, Routes, Snapshot};
@@ -327,9 +327,9 @@ impl Backend for Fake {
         }
     }
 
-    async fn reserve_spi(&self, peer: String, _: KeyManager) -> Result<Reserved, ReserveError> {
+    async fn reserve_spi(&self, asked: control::SpiRequest) -> Result<Reserved, ReserveError> {
         let spi = ipsec::Spi::new(0x0501).unwrap();
-        match peer.as_str() {
+        match asked.peer.as_str() {
             "berlin" => Ok(Reserved { spi, worker: 1, incarnation: "this".into() }),
             _ => Err(ReserveError::Stopping),
         }
