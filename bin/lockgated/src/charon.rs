@@ -21,6 +21,7 @@
 //! | `matching` | the peer of the file that an SA is for |
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
 //! | `own` | peers and policies that charon makes by itself |
+//! | `child_shares` | shares of remote ends in these |
 //! | `own_desk` | requests for these |
 //! | `own_moves` | moves of their SAs |
 //! | `own_return` | policies that come, one or many in one change |
@@ -28,6 +29,7 @@
 //! | `suites` | algorithms of IKEv2 |
 
 mod book;
+mod child_shares;
 mod desk;
 mod matching;
 mod moves;

@@ -18,13 +18,14 @@ use std::sync::Arc;
 use charon_link::{AddPolicy, Policy, PolicyAction, Selector};
 use config::validated::{KeySource, PathMtuUse, Peer, PeerPlace};
 use config::{IkeBounds, SaOffload, ShuntAction};
-use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy, PeerEnds};
+use control::{IKE_NAMES, IkeAction, IkeChange, IkePolicy, PeerEnds, RemoteEnd};
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
 use ipsec::{DontFragment, Dscp, Encapsulation, Mode, SequenceNumbers, Suite, Tunnel, UdpPorts};
 use policy::{AddressRange, PortRange, UpperSelector};
 use wire::flow::protocol::{self, ICMP, ICMPV6};
 
 use super::book::MAX_POLICIES;
+use super::child_shares::ChildShares;
 use super::small_set::SmallSet;
 
 /// This gateway's end of a tunnel, and the other.
@@ -64,6 +65,8 @@ pub(super) struct Own {
     by_selectors: HashMap<[Selector; 2], Vec<Arc<str>>>,
     /// Shunts among them.
     shunts: usize,
+    /// Peers by their remote ends.
+    shares: ChildShares,
     /// Policies of charon's that stand in for a protecting one while it moves SAs, by the number
     /// and the SPI that they have: one name may be that of several.
     stand_ins: HashMap<StandIn, (Arc<str>, [Selector; 2])>,
@@ -121,6 +124,17 @@ pub(super) enum NotOwn {
         "charon has {0} CHILD_SAs and shunts of its own, as many as `max_children` of [ike] allows"
     )]
     TooManyChildren(u32),
+    /// The remote end has its share.
+    #[error(
+        "{site} has its share of the {most} CHILD_SAs of `max_children` of [ike], and the last \
+         eighth is for remote ends with few"
+    )]
+    ShareOfEnd {
+        /// The remote address; of IPv6 its /64.
+        site: IpAddr,
+        /// The number that there may be.
+        most: u32,
+    },
     /// As many policies as there may be.
     #[error("charon has {MAX_OWN_POLICIES} policies of its own, as many as Lockgate takes")]
     TooManyPolicies,
@@ -146,6 +160,11 @@ impl OwnPeer {
     pub(super) fn present(&self) -> PeerEnds {
         let [local, remote] = self.ends;
         PeerEnds { tunnel: Tunnel { local, remote }, udp: self.form.udp }
+    }
+
+    /// The remote end whose share it counts for.
+    fn remote_end(&self) -> RemoteEnd {
+        remote_end(self.ends, self.form)
     }
 
     /// Returns whether it has more numbers than it needs.
@@ -273,7 +292,7 @@ impl Own {
     /// Plans a peer: a change that has it, and its name. Nothing is noted yet.
     ///
     /// # Errors
-    /// [`NotOwn::TooManyChildren`].
+    /// [`NotOwn::TooManyChildren`], [`NotOwn::ShareOfEnd`].
     pub(super) fn plan_peer(
         &self,
         (reqid, ends): (u32, Ends),
@@ -281,6 +300,11 @@ impl Own {
         bounds: &IkeBounds,
     ) -> Result<(Arc<str>, Peer), NotOwn> {
         self.has_room_for_child(bounds)?;
+        let (end, most) = (remote_end(ends, form), bounds.max_children);
+        let free = (most as usize).saturating_sub(self.peers.len() + self.shunts);
+        if !self.shares.admits(end, free, most as usize) {
+            return Err(NotOwn::ShareOfEnd { site: end.site, most });
+        }
         let plain = format!("{IKE_NAMES}{reqid}");
         let name = match self.peers.contains_key(plain.as_str()) {
             true => format!("{plain}.{}", self.count + 1),
@@ -330,8 +354,10 @@ impl Own {
     pub(super) fn note_move(&mut self, name: &Arc<str>, (reqid, to): (u32, PeerEnds)) {
         let Some(peer) = self.peers.get_mut(name) else { return };
         let ends = [to.tunnel.local, to.tunnel.remote];
+        self.shares.remove(peer.remote_end());
         let before = std::mem::replace(&mut peer.ends, ends);
         (peer.reqid, peer.form.udp) = (reqid, to.udp);
+        self.shares.add(peer.remote_end());
         if before != ends {
             peer.had.retain(|had| *had != before && *had != ends);
             peer.had.push(before);
@@ -395,6 +421,9 @@ impl Own {
 
     /// Notes that a peer runs, carried this way.
     pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, ends): (u32, Ends), form: Form) {
+        if let Some(known) = self.peers.get(name) {
+            self.shares.remove(known.remote_end());
+        }
         let known = self.peers.entry(name.clone()).or_insert_with(|| {
             self.count += 1;
             let (policies, count) = (SmallSet::default(), 0);
@@ -403,6 +432,7 @@ impl Own {
             Box::new(OwnPeer { ends, had, reqid, numbers, form, is_of_earlier, policies, count })
         });
         known.form = form;
+        self.shares.add(known.remote_end());
         self.by_ends.entry(known.ends).or_default().insert(name.clone());
         self.note_number(name, (reqid, ends));
     }
@@ -502,6 +532,7 @@ impl Own {
     /// Notes that a peer is gone, with its policies.
     pub(super) fn forget_peer(&mut self, name: &Arc<str>) {
         let Some(peer) = self.peers.remove(name) else { return };
+        self.shares.remove(peer.remote_end());
         for selectors in peer.policies.iter() {
             self.forget_selectors(selectors, name);
             self.policies.remove(&OwnKey::Protect(name.clone(), selectors.clone()));
@@ -668,6 +699,10 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
         offload: SaOffload::None,
         outer: None,
     }
+}
+
+fn remote_end([_, remote]: Ends, form: Form) -> RemoteEnd {
+    RemoteEnd::new(remote, form.udp.map_or(0, |ports| ports.remote))
 }
 
 fn stand_in_key(policy: &AddPolicy) -> StandIn {

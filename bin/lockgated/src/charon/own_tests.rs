@@ -345,6 +345,24 @@ async fn children_and_shunts_count_towards_the_most_and_policies_do_not() {
 }
 
 #[tokio::test]
+async fn an_end_with_many_children_leaves_the_last_eighth_to_other_ends() {
+    let mut lab = Lab::new(&BOUNDS.replace("max_children = 3", "max_children = 16"));
+    let child = |number: u8| outbound(to(number), number.into(), 0);
+    for number in 1..=14 {
+        lab.done(Request::AddPolicy(child(number))).await;
+    }
+    let words = "198.51.100.9 has its share of the 16 CHILD_SAs";
+    lab.refused(Request::AddPolicy(child(15)), words).await;
+    lab.refused(add(sa(Outbound, 0x500, 15, to(15))), words).await;
+    lab.done(Request::AddPolicy(with(child(16), "198.51.100.10"))).await;
+    // Each child that goes leaves its place.
+    for number in [1, 2] {
+        lab.done(Request::DeletePolicy(child(number))).await;
+    }
+    lab.done(Request::AddPolicy(child(15))).await;
+}
+
+#[tokio::test]
 async fn an_sa_whose_suite_is_listed_no_more_ends_and_charon_is_told() {
     let mut lab = Lab::new(BOUNDS);
     let policy = outbound(to(1), 5, 0x500);
