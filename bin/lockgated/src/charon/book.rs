@@ -415,6 +415,23 @@ impl Book {
         numbers.filter_map(|of| self.policies.known.get(of)).map(|known| &*known.policy)
     }
 
+    /// SAs that carry the packets of a direction's policies with these selectors, each once.
+    pub(super) fn sas_behind(
+        &self,
+        way: PolicyDirection,
+        selectors: &[Selector; 2],
+    ) -> impl Iterator<Item = (Direction, &KnownSa)> {
+        let direction = match way {
+            PolicyDirection::Outbound => Direction::Outbound,
+            PolicyDirection::Inbound | PolicyDirection::Forward => Direction::Inbound,
+        };
+        // All CHILD_SAs of one number have policies with the same selectors.
+        let policies = self.policies_with(way, selectors);
+        let reqids: BTreeSet<u32> = policies.map(|policy| policy.reqid).collect();
+        let sas = reqids.into_iter().flat_map(|reqid| self.sas_of(reqid));
+        sas.filter(move |((of, ..), _)| *of == direction).map(move |(_, sa)| (direction, sa))
+    }
+
     /// SAs of a number.
     pub(super) fn sas_of(&self, reqid: u32) -> impl Iterator<Item = (&SaPlace, &KnownSa)> {
         let places = self.by_reqid.get(&reqid).into_iter().flat_map(SmallSet::iter);

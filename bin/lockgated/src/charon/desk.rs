@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use api::v1;
 use charon_link::{
-    AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, Report, Request, SaLimits,
-    SaName, Selector, Status, Use,
+    AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, PolicyDirection, Report,
+    Request, SaLimits, SaName, Selector, Status, Use,
 };
 use config::MAX_LIMIT_SECONDS;
 use config::validated::Peer;
@@ -160,13 +160,7 @@ impl Desk {
                 answer
             }
             Request::QueryPolicy { direction, selectors } => {
-                let policies = self.book.policies_with(direction, &selectors);
-                let of = policies.flat_map(|policy| self.book.sas_of(policy.reqid));
-                let used = of.filter_map(|((direction, ..), sa)| self.used(*direction, sa));
-                match used.min_by_key(|used| used.idle_seconds.unwrap_or(u64::MAX)) {
-                    Some(used) => Answer { usage: Some(used), ..Answer::done() },
-                    None => Answer::plain(Status::Unknown, ""),
-                }
+                self.query_policy(direction, &selectors)
             }
             Request::DeletePolicy(policy) => {
                 let policy = Arc::new(policy);
@@ -444,6 +438,16 @@ impl Desk {
     fn query_sa(&self, name: &SaName) -> Answer {
         let found = self.book.find(name);
         match found.and_then(|(direction, known)| self.used(direction, known)) {
+            Some(used) => Answer { usage: Some(used), ..Answer::done() },
+            None => Answer::plain(Status::Unknown, ""),
+        }
+    }
+
+    /// Answers with the use of the SA that a policy's packets used last, in its direction.
+    fn query_policy(&self, way: PolicyDirection, selectors: &[Selector; 2]) -> Answer {
+        let sas = self.book.sas_behind(way, selectors);
+        let used = sas.filter_map(|(direction, sa)| self.used(direction, sa));
+        match used.min_by_key(|used| used.idle_seconds.unwrap_or(u64::MAX)) {
             Some(used) => Answer { usage: Some(used), ..Answer::done() },
             None => Answer::plain(Status::Unknown, ""),
         }

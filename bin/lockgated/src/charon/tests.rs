@@ -17,6 +17,7 @@ use tokio::sync::broadcast;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
+use super::book::{Book, KnownSa};
 use super::desk::Desk;
 use super::socket::{CharonSocket, Connection};
 use super::{CHARON_SOCKET, Heard, serve};
@@ -343,6 +344,66 @@ async fn charon_releases_an_spi_that_no_sa_got() {
     let inbound = SaName { spi, ..sa_name(Inbound, 0x600) };
     assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Done);
     assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Unknown);
+}
+
+/// Policies of peer a as charon has them for a CHILD_SA: outbound, then inbound.
+fn child_policies(spi: u32) -> [AddPolicy; 2] {
+    let out = AddPolicy { spi, ..trap(all(), 1) };
+    let [local, remote] = all();
+    let inbound = Policy {
+        direction: PolicyDirection::Inbound,
+        source: address(REMOTE),
+        destination: address(LOCAL),
+        selectors: [remote, local],
+    };
+    [out.clone(), AddPolicy { policy: inbound, ..out }]
+}
+
+#[tokio::test]
+async fn the_use_of_an_inbound_policy_ignores_packets_that_were_sent() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    plugin.ask(&add(sa(Inbound, 0x600, 1))).await;
+    plugin.ask(&add(sa(Outbound, 0x500, 2))).await;
+    let policies = child_policies(0x500);
+    for policy in policies.clone() {
+        assert_eq!(plugin.status(&Request::AddPolicy(policy)).await, Status::Done);
+    }
+    // The peer is silent while packets go out.
+    let snapshot = lab.daemon.snapshot().await;
+    let outbound = snapshot.outbound().next().unwrap();
+    outbound.allowance.as_ref().unwrap().take(3, 300, || std::iter::repeat_n(100, 3));
+    let mut packets = Vec::new();
+    for AddPolicy { policy: Policy { direction, selectors, .. }, .. } in policies {
+        let used = plugin.ask(&Request::QueryPolicy { direction, selectors }).await.usage.unwrap();
+        packets.push((used.packets, used.idle_seconds.is_some()));
+    }
+    assert_eq!(packets, [(3, true), (0, false)]);
+}
+
+#[test]
+fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
+    let mut book = Book::default();
+    for spi in 0x500..0x500 + 200 {
+        for way in [Direction::Inbound, Direction::Outbound] {
+            let of = match way {
+                Direction::Inbound => Inbound,
+                Direction::Outbound => Outbound,
+            };
+            let (is_due, has_ended, is_orphan) = (false, false, false);
+            let (peer, name) = ("a".into(), sa_name(of, spi));
+            book.add(way, KnownSa { peer, name, reqid: 1, is_due, has_ended, is_orphan });
+        }
+        child_policies(spi).into_iter().for_each(|policy| book.add_policy(policy));
+    }
+    for AddPolicy { policy: Policy { direction, selectors, .. }, .. } in child_policies(0x500) {
+        let outbound = direction == PolicyDirection::Outbound;
+        let ways: Vec<bool> = book
+            .sas_behind(direction, &selectors)
+            .map(|(way, _)| way == Direction::Outbound)
+            .collect();
+        assert_eq!(ways, vec![outbound; 200]);
+    }
 }
 
 #[tokio::test]
