@@ -211,7 +211,7 @@ impl State {
     pub(crate) fn acquire(&self, asked: &AcquireRequest) {
         let set = control::set_of(&self.gateway.snapshot, asked.set);
         // It has gone meanwhile, or has an SA.
-        let Some(set) = set.filter(|set| set.outbound.is_empty()) else { return };
+        let Some(set) = set.filter(|set| !self.gateway.snapshot.seals(set)) else { return };
         let outcome = self.acquires.ask(Instant::now(), asked, &set.peer);
         acquires::record(&self.events, &outcome, &asked.policy);
     }
@@ -219,8 +219,7 @@ impl State {
     /// Removes requests for SAs that are there now, and expired ones.
     pub(crate) fn settle_acquires(&self) {
         let snapshot = &self.gateway.snapshot;
-        let is_settled =
-            |set| control::set_of(snapshot, set).is_none_or(|set| !set.outbound.is_empty());
+        let is_settled = |set| control::set_of(snapshot, set).is_none_or(|set| snapshot.seals(set));
         let expired = self.acquires.settle(Instant::now(), is_settled);
         acquires::record_expired(&self.events, &expired);
     }

@@ -3,9 +3,15 @@
 //! A change makes of the running configuration one that has a few SAs more or fewer and shares all
 //! else: nothing is compiled, no other SA gets another slot, no generation rises.
 //!
-//! **Which outbound SA of a set seals.** They stand in the order in which they were put; one that
-//! replaces another stands in its place. Worker *n* seals with the *n*th of those that last, modulo
-//! their number (`dataplane::worker_share`). A replaced outbound SA is gone at once: packets of a
+//! **Which outbound SA of a set seals.** The SAs stand in the order of their puts
+//! (`dataplane::worker_share`).
+//!
+//! * SAs over the API: a replacement stands in the place of the replaced SA. Worker *n* seals with
+//!   the *n*th SA that lasts, modulo their number.
+//! * SAs of charon: the newest SA that lasts seals for all workers, because a peer that restarted
+//!   has no older one. A replacement is the newest.
+//!
+//! A replaced outbound SA is gone at once: packets of a
 //! batch that has begun leave by it, all later ones by its replacement.
 //!
 //! **How long a replaced inbound SA opens.** Until [`LINGER_NS`] after the first authentic packet
@@ -37,8 +43,8 @@ use config::SaOffload;
 use dataplane::SaSet;
 use ipsec::{
     Account, Allowance, CardSeat, DontFragment, Encapsulation, Identifications, InboundSa,
-    KeyMaterial, Lifetime, Mode, OutboundSa, ReplayWindow, SaId, SequenceCounter, SequenceNumbers,
-    Spi, Suite,
+    KeyMaterial, Lifetime, Mode, OutboundSa, ReplayWindow, SaId, SealingTurn, SequenceCounter,
+    SequenceNumbers, Spi, Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
@@ -184,14 +190,20 @@ impl Compiled {
                     Some(_) | None => counter,
                 };
                 let sa = OutboundSa::new(id, spi, set, &material, way, counter)?;
-                let sa = Arc::new(sa.within(allowance).seated(seat));
+                let turn = turn_of(manager);
+                let sa = Arc::new(sa.within(allowance).seated(seat).taking(turn));
                 let kept =
                     KeptSa { sa, manager, fingerprint, lifetime, put_ns: now_ns, replaced: None };
                 self.place_outbound(id, Kept(Arc::new(kept)))?;
                 self.change_order(set, |order| {
-                    match order.iter_mut().find(|known| Some(**known) == replaces) {
-                        Some(place) => *place = id,
-                        None => order.push(id),
+                    let place = order.iter().position(|known| Some(*known) == replaces);
+                    match (turn, place) {
+                        (SealingTurn::InOrder, Some(place)) => order[place] = id,
+                        (SealingTurn::Newest { .. }, Some(place)) => {
+                            order.remove(place);
+                            order.push(id);
+                        }
+                        (_, None) => order.push(id),
                     }
                 });
                 Ok(replaces.and_then(|old| self.take_outbound(old, GoneReason::Replaced)))
@@ -292,6 +304,14 @@ impl Compiled {
     /// Number of SAs that were put and run, of both directions.
     pub fn put_count(&self) -> usize {
         self.put.outbound.len() + self.put.inbound.len()
+    }
+}
+
+/// The turn of a key manager's SAs. charon 5.9 names no CPU for an SA.
+const fn turn_of(manager: KeyManager) -> SealingTurn {
+    match manager {
+        KeyManager::Api => SealingTurn::InOrder,
+        KeyManager::Ike => SealingTurn::Newest { cpu: None },
     }
 }
 

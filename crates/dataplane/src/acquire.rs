@@ -57,7 +57,7 @@ pub(crate) fn wait<F: Frames>(context: &mut BatchContext<'_, F>, row: &mut Row) 
 
 /// The set that lacks an SA for packets of a set: itself, or the one around it.
 fn lacking(snapshot: &Snapshot, set: SetIndex) -> (SetIndex, Lacks) {
-    match snapshot.outer_of(set).filter(|_| !snapshot.set(set).outbound.is_empty()) {
+    match snapshot.outer_of(set).filter(|_| snapshot.seals(snapshot.set(set))) {
         Some(outer) => (outer, Lacks::Outer),
         None => (set, Lacks::Own),
     }
@@ -85,7 +85,7 @@ pub(crate) fn next<F: Frames>(
         }
         _ => Next::GoOn(row),
     };
-    let seals = |set: SetIndex| !snapshot.set(set).outbound.is_empty();
+    let seals = |set: SetIndex| snapshot.seals(snapshot.set(set));
     if let Some(policy) = judged {
         return match snapshot.sad().places().get(waiting.set) {
             None => Next::Drop(DropReason::NoSa),

@@ -186,8 +186,7 @@ fn protected<'s>(
     set: SetIndex,
     packet: &Packet,
 ) -> Result<(PortId, &'s OutboundSa), DropReason> {
-    let sa = sealing_sa(snapshot, &snapshot.set(set).outbound, WorkerShare::ALL);
-    let sa = snapshot.outbound_sa(sa.ok_or(DropReason::NoSa)?);
+    let sa = snapshot.outbound_sa(sealing_sa(snapshot, set, WorkerShare::ALL)?);
     let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     if let Some(seat) = sa.card {
         if seat.carrier == SeatCarrier::Linux {

@@ -41,11 +41,7 @@ pub(crate) fn may_seal<F>(
     if card.is_some() {
         return Err(DropReason::DevMismatch);
     }
-    let sas = &context.snapshot.set(outer).outbound;
-    match worker_share::sealing_sa(context.snapshot, sas, context.share) {
-        Some(_) => Ok(()),
-        None => Err(DropReason::NoSa),
-    }
+    worker_share::sealing_sa(context.snapshot, outer, context.share).map(drop)
 }
 
 /// Opens the rows that were opened and carry ESP of a peer behind the one that sealed them.

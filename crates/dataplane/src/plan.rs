@@ -72,9 +72,7 @@ fn protected<F: Frames>(
     set: SetIndex,
     row: &Row,
 ) -> Result<OutputPath, DropReason> {
-    let sas = &context.snapshot.set(set).outbound;
-    let sa =
-        worker_share::sealing_sa(context.snapshot, sas, context.share).ok_or(DropReason::NoSa)?;
+    let sa = worker_share::sealing_sa(context.snapshot, set, context.share)?;
     let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     let sizes = context.snapshot.set_sizes(set, context.now_ns);
     let sealing = context.snapshot.outbound_sa(sa);

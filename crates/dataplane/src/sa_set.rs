@@ -16,7 +16,7 @@ pub struct SaSet {
     pub tunnel: ipsec::Tunnel,
     /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
     pub outbound: Vec<SaId>,
-    /// True if its SAs come from a key manager: without an outbound SA, packets wait while
+    /// True if its SAs come from a key manager: without a lasting outbound SA, packets wait while
     /// [`AcquireSwitch`](crate::AcquireSwitch) is on.
     pub acquires: bool,
     /// True if TCP SYN segments are clamped to the tunnel's path MTU.

@@ -34,6 +34,7 @@ use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
+use crate::worker_share::{self, WorkerShare};
 
 pub(crate) use self::keepalives::{KeepaliveSet, KeepaliveSets, KeepaliveSettings};
 pub(crate) use self::number::SnapshotNumber;
@@ -419,11 +420,28 @@ impl Snapshot {
         self.sources.connections.as_deref()
     }
 
-    /// Returns whether packets of a set that has no SA to seal with wait for one.
+    /// True if packets of a set wait for an SA: no SA of the set lasts.
     #[inline]
     pub(crate) fn awaits_sa(&self, set: SetIndex) -> bool {
         let set = self.set(set);
-        set.outbound.is_empty() && set.acquires && self.sources.acquires.is_on()
+        set.acquires && !self.seals(set) && self.sources.acquires.is_on()
+    }
+
+    /// True if a set has a lasting SA.
+    ///
+    /// # Panics
+    /// If the set is from another snapshot.
+    #[inline]
+    pub fn seals(&self, set: &SaSet) -> bool {
+        set.outbound.iter().any(|sa| self.outbound_sa(*sa).lasts())
+    }
+
+    /// Returns the sealing SA of a set for a worker.
+    ///
+    /// # Panics
+    /// If the set is from another snapshot.
+    pub fn sealing_sa(&self, set: &SaSet, share: WorkerShare) -> Option<SaId> {
+        worker_share::choose(self, &set.outbound, share)
     }
 
     /// Generation of ports, routes and next hops.

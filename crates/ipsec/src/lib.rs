@@ -33,6 +33,6 @@ pub use layout::MAX_TAIL_BYTES;
 pub use lifetime::{Account, AccountWords, Allowance, Expiries, Lifetime, Limit, Limits, Used};
 pub use outer::{HOP_LIMIT, finish_udp};
 pub use replay::{Advance, ReplayError, ReplayWindow, SharedWindow, WindowSizeError};
-pub use sa::{InboundSa, OutboundSa};
+pub use sa::{InboundSa, OutboundSa, SealingTurn};
 pub use sequence::{SequenceCounter, SequenceError, SequenceNumbers, SequenceRun};
 pub use suite::{Encryption, Fingerprint, Integrity, KeyError, KeyMaterial, Suite};

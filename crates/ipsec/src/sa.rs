@@ -39,11 +39,25 @@ pub struct OutboundSa {
     /// ([`CardWork`](crate::CardWork)); `None`: software seals by it. From birth to death it is one
     /// of the three.
     pub card: Option<CardSeat>,
+    /// Its turn among the SAs of its set.
+    pub turn: SealingTurn,
     /// The fields that all its outer headers share.
     pub(crate) outer: OuterHeader,
     pub(crate) sizes: Sizes,
     /// Header fields as whole words, for an SA whose packets have that form.
     pub(crate) template: Option<Template>,
+}
+
+/// Place of an SA in the sealing order of its set. All SAs of a set have one rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SealingTurn {
+    /// The order of the set: each worker seals with another SA (RFC 9611 §3).
+    InOrder,
+    /// The newest SA seals, because the peer may have forgotten the older ones.
+    Newest {
+        /// The CPU that the key manager made the SA for: the worker of this number prefers the SA.
+        cpu: Option<u32>,
+    },
 }
 
 impl OutboundSa {
@@ -91,6 +105,7 @@ impl OutboundSa {
             sequence,
             allowance: None,
             card: None,
+            turn: SealingTurn::InOrder,
             outer,
             sizes,
             template,
@@ -107,6 +122,20 @@ impl OutboundSa {
     /// the counter must have no numbers: all are the card's.
     pub fn seated(self, card: Option<CardSeat>) -> OutboundSa {
         OutboundSa { card, ..self }
+    }
+
+    /// Gives the SA its turn among the SAs of its set.
+    pub fn taking(self, turn: SealingTurn) -> OutboundSa {
+        OutboundSa { turn, ..self }
+    }
+
+    /// True if the SA can seal another packet: it is at no hard limit, and has a number left. The
+    /// numbers of a card that writes whole packets are the card's. The control plane ends an SA
+    /// at a limit by time ([`Account::judge`](crate::Account::judge)).
+    #[inline]
+    pub fn lasts(&self) -> bool {
+        let is_spent = self.allowance.as_ref().is_some_and(Allowance::is_spent);
+        !is_spent && (self.packet_card().is_some() || !self.sequence.is_exhausted())
     }
 
     /// Its place in a card that writes its packets, numbers included.
@@ -136,7 +165,7 @@ impl OutboundSa {
         let (cipher, sequence) = (self.cipher.share(), self.sequence.clone());
         OutboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, sequence)
             .map(|sa| sa.within(self.allowance.clone()).identified_by(self.identifications()))
-            .map(|sa| sa.seated(self.card))
+            .map(|sa| sa.seated(self.card).taking(self.turn))
     }
 
     /// The identifications of its outer IPv4 packets where DF is clear, and of its outer fragments:

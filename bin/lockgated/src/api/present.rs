@@ -10,7 +10,7 @@ use config::{Diagnostic, Difference, KeyChange, KeyName, Severity, service_text}
 use control::{Explained, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
-use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, Side, Snapshot};
+use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, Side, Snapshot, WorkerShare};
 use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PolicyIndex, PortRange, SaSetId};
@@ -234,9 +234,9 @@ fn peer(running: &Running, peer: &Peer, facts: PeerFacts, now_ns: u64) -> v1::Pe
     }
 }
 
-/// Returns the child of charon's whose SA seals first for a peer.
+/// Returns the child of charon's whose SA seals for the first worker of a peer.
 fn ike_child(running: &Running, set: &SaSet, peer: &Peer) -> Option<v1::IkeChild> {
-    let sa = running.snapshot.outbound_sa(*set.outbound.first()?);
+    let sa = running.snapshot.outbound_sa(running.snapshot.sealing_sa(set, WorkerShare::ALL)?);
     let key = (Direction::Outbound, sa.spi, peer.name.clone());
     running.ike_names.shown(&key, sa.allowance.as_ref(), crate::sa_limits::boot_clock_ns())
 }
@@ -276,9 +276,7 @@ fn peer_state(snapshot: &Snapshot, set: Option<&SaSet>, routed: bool) -> &'stati
 /// writes whole packets has its numbers there, and ends at a limit like any other.
 fn cannot_seal<'s>(outbound: impl Iterator<Item = &'s OutboundSa> + Clone) -> Option<&'static str> {
     let exhausted = |sa: &OutboundSa| sa.packet_card().is_none() && sa.sequence.is_exhausted();
-    let ended = |sa: &OutboundSa| {
-        exhausted(sa) || sa.allowance.as_ref().is_some_and(ipsec::Allowance::is_spent)
-    };
+    let ended = |sa: &OutboundSa| !sa.lasts();
     match () {
         () if outbound.clone().next().is_none() => {
             Some("no SA that can send: see `lockgate show sa`")

@@ -16,7 +16,7 @@ use control::{
     OpeningWorker, PutSa, SaName, SaOwner,
 };
 use dataplane::counters::CounterRoom;
-use dataplane::{Snapshot, VacatedSlots};
+use dataplane::{Snapshot, VacatedSlots, WorkerShare};
 use gateway::{
     Gateway, SECOND, api_peer, between_gateways, instead_of, name, of, peer, peers, sa, spi,
 };
@@ -293,6 +293,57 @@ fn a_key_is_put_once_from_boot_to_boot_in_either_direction() {
     let plan = gateway.compiled.plan_put(vec![of_file]).unwrap();
     let refused = gateway.keys.use_all_once(&plan.fingerprints()).unwrap_err();
     assert!(matches!(refused, KeyUsed::FileKey { .. }));
+}
+
+/// SPI of the SA that each of two workers seals with.
+fn sealing(gateway: &Gateway, peer: &str) -> [u32; 2] {
+    let (_, set) = gateway.snapshot.sets().find(|(_, set)| set.peer == peer).unwrap();
+    [0, 1].map(|worker| {
+        let sa = gateway.snapshot.sealing_sa(set, WorkerShare { worker, workers: 2 }).unwrap();
+        gateway.snapshot.outbound_sa(sa).spi.value()
+    })
+}
+
+#[test]
+fn the_newest_lasting_sa_of_ike_seals_for_all_workers_and_sas_of_the_api_take_turns() {
+    let ike = |more: &str| peer("ike", "198.51.100.9", &format!("keys = \"ike\"{more}"));
+    let mut gateway = Gateway::new(&[peers(), ike("")].concat());
+    let hard = Limits { packets: Some(10), ..Limits::NONE };
+    let lifetime = Some(Lifetime { soft: Limits::NONE, hard });
+    let of_ike = |value: u32, key: u32| {
+        let sa = of("ike", sa(Outbound, value, key));
+        PutSa { manager: KeyManager::Ike, lifetime, ..sa }
+    };
+    for (value, key) in [(800, 1), (801, 2), (802, 3)] {
+        gateway.put(vec![of_ike(value, key)]).unwrap();
+        assert_eq!(sealing(&gateway, "ike"), [value; 2]);
+        gateway.put(vec![sa(Outbound, value, key + 10)]).unwrap();
+    }
+    assert_eq!(sealing(&gateway, "a"), [800, 801]);
+    // A replacement of the oldest is the newest.
+    gateway.put(vec![instead_of(800, of_ike(803, 4))]).unwrap();
+    assert_eq!((gateway.order("ike"), sealing(&gateway, "ike")), (vec![801, 802, 803], [803; 2]));
+    // A limit is reached.
+    let use_up = |gateway: &Gateway, value: u32| {
+        let mut limited = gateway.snapshot.outbound().filter(|sa| sa.spi == spi(value));
+        let allowance = limited.find_map(|sa| sa.allowance.as_ref()).unwrap();
+        allowance.take(10, 10, || std::iter::repeat_n(1, 10));
+    };
+    use_up(&gateway, 803);
+    assert_eq!(sealing(&gateway, "ike"), [802; 2]);
+    gateway.apply(&[ike("\ndscp = 8"), peers()].concat()).unwrap();
+    assert_eq!(sealing(&gateway, "ike"), [802; 2], "another configuration changes no order");
+    let gone = SaName { peer: Some("ike".into()), ..name(Outbound, 802) };
+    gateway.delete(&[gone]).unwrap();
+    assert_eq!(sealing(&gateway, "ike"), [801; 2]);
+    // Without a lasting SA packets wait, and charon is asked.
+    let seals = |gateway: &Gateway| {
+        let (_, set) = gateway.snapshot.sets().find(|(_, set)| set.peer == "ike").unwrap();
+        gateway.snapshot.seals(set)
+    };
+    assert!(seals(&gateway));
+    use_up(&gateway, 801);
+    assert!(!seals(&gateway));
 }
 
 #[test]

@@ -306,8 +306,8 @@ impl PreparedPath {
             // What is to be sealed again only the general walk seals.
             PathTarget::Set(set) if snapshot.outer_of(set).is_some() => None,
             PathTarget::Set(set) => {
-                let sas = &snapshot.set(set).outbound;
-                let id = worker_share::sealing_sa(snapshot, sas, context.share)?;
+                // The general walk has packets wait.
+                let id = worker_share::sealing_sa(snapshot, set, context.share).ok()?;
                 let sa = snapshot.outbound_sa(id);
                 let adjacency = snapshot.set_adjacency(set)?;
                 let (sealing, card) = match sa.card {
