@@ -27,10 +27,12 @@
 //! | `own_return` | policies that come, one or many in one change |
 //! | `told_places` | places of peers that charon was told of |
 //! | `suites` | algorithms of IKEv2 |
+//! | `limits` | limits of an SA of charon's |
 
 mod book;
 mod child_shares;
 mod desk;
+mod limits;
 mod matching;
 mod moves;
 #[cfg(test)]

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, PolicyDirection, Report,
-    Request, SaLimits, SaName, Selector, Status, Use,
+    Request, SaName, Selector, Status, Use,
 };
-use config::MAX_LIMIT_SECONDS;
 use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
 use dataplane::Generation;
-use ipsec::{Lifetime, Limits, Mode, SequenceNumbers, Spi, Suite, Tunnel};
+use ipsec::{Lifetime, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
 use tokio::time::Instant;
 
 use super::book::{Book, KnownSa, OCCUPIED, direction};
+use super::limits::limits;
 use super::matching::{IkePeer, IkePeers};
 use super::own::{Ends, Form, Own};
 use super::successors::Successors;
@@ -401,7 +401,7 @@ impl Desk {
                 false => SequenceNumbers::Short,
             }),
             window: None,
-            lifetime: Some(stricter(home.lifetime, lifetime(sa.soft, sa.hard))),
+            lifetime: Some(limits(home.lifetime, sa)),
             replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
             worker: None,
             offload: None,
@@ -651,42 +651,6 @@ fn other_form(sa: &AddSa, peer: &IkePeer) -> Option<String> {
         )),
         _ => None,
     }
-}
-
-/// Limits as charon asks for them.
-fn lifetime(soft: SaLimits, hard: SaLimits) -> Lifetime {
-    let of = |SaLimits { seconds, bytes, packets }: SaLimits| {
-        let some = |limit: u64| (limit > 0).then_some(limit);
-        let seconds = some(seconds)
-            .map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX).min(MAX_LIMIT_SECONDS));
-        Limits { packets: some(packets), bytes: some(bytes), seconds, idle_seconds: None }
-    };
-    Lifetime { soft: of(soft), hard: of(hard) }
-}
-
-/// The lower of each limit; a soft one that would not come before the hard one is left out.
-fn stricter(one: Lifetime, other: Lifetime) -> Lifetime {
-    fn lower<T: Ord + Copy>(one: Option<T>, other: Option<T>) -> Option<T> {
-        one.into_iter().chain(other).min()
-    }
-    let limits = |one: Limits, other: Limits| Limits {
-        packets: lower(one.packets, other.packets),
-        bytes: lower(one.bytes, other.bytes),
-        seconds: lower(one.seconds, other.seconds),
-        idle_seconds: lower(one.idle_seconds, other.idle_seconds),
-    };
-    let hard = limits(one.hard, other.hard);
-    let soft = limits(one.soft, other.soft);
-    fn before<T: Ord + Copy>(soft: Option<T>, hard: Option<T>) -> Option<T> {
-        soft.filter(|soft| hard.is_none_or(|hard| *soft < hard))
-    }
-    let soft = Limits {
-        packets: before(soft.packets, hard.packets),
-        bytes: before(soft.bytes, hard.bytes),
-        seconds: before(soft.seconds, hard.seconds),
-        idle_seconds: before(soft.idle_seconds, hard.idle_seconds),
-    };
-    Lifetime { soft, hard }
 }
 
 /// The answer to a request for an SA that was to come with its peer.

@@ -407,6 +407,20 @@ fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
 }
 
 #[tokio::test]
+async fn an_sa_without_esn_asks_for_its_successor_at_three_quarters_of_its_numbers() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    plugin.ask(&add(AddSa { esn: false, ..sa(Outbound, 0x500, 1) })).await;
+    plugin.ask(&add(sa(Outbound, 0x501, 2))).await;
+    let snapshot = lab.daemon.snapshot().await;
+    let soft = |spi: u32| {
+        let sa = snapshot.outbound().find(|sa| sa.spi.value() == spi).unwrap();
+        sa.allowance.as_ref().unwrap().lifetime.soft.packets
+    };
+    assert_eq!((soft(0x500), soft(0x501)), (Some(3 << 30), None));
+}
+
+#[tokio::test]
 async fn of_peers_between_two_ends_the_one_whose_policies_fit_gets_the_sa() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;
