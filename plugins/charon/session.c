@@ -127,28 +127,6 @@ static void lose(struct lg_session *session, struct lg_entry *entry, enum end en
 
 /* --- repeating -------------------------------------------------------------------------------- */
 
-static bool repeat_sa(struct lg_session *session, struct lg_entry *entry)
-{
-	struct lg_builder request;
-	struct lg_answer answer;
-
-	lg_link_begin(session->link, &request, LG_ADD_SA);
-	lg_put_encoded(&request, entry->fields, entry->length);
-	lg_put_encoded(&request, entry->keys, entry->keys_length);
-	lg_put_u8(&request, LG_REPEAT, 1);
-	switch (ask(session, &request, &answer, "repeating an SA")) {
-	case LG_RESULT_DONE:
-		return true;
-	case LG_RESULT_DOWN:
-		return false;
-	case LG_RESULT_REFUSED:
-	case LG_RESULT_UNKNOWN:
-		lose(session, entry, ENDED);
-		return true;
-	}
-	return true;
-}
-
 static enum lg_result ask_to_delete(struct lg_session *session, const struct lg_sa_id *id)
 {
 	struct lg_builder request;
@@ -170,6 +148,28 @@ static bool end_sa(struct lg_session *session, struct lg_entry *entry)
 	    ask_to_delete(session, &id) == LG_RESULT_DOWN)
 		return false;
 	lose(session, entry, ENDED);
+	return true;
+}
+
+/* A refused SA may run on in lockgated, and charon makes another one: it ends there too. */
+static bool repeat_sa(struct lg_session *session, struct lg_entry *entry)
+{
+	struct lg_builder request;
+	struct lg_answer answer;
+
+	lg_link_begin(session->link, &request, LG_ADD_SA);
+	lg_put_encoded(&request, entry->fields, entry->length);
+	lg_put_encoded(&request, entry->keys, entry->keys_length);
+	lg_put_u8(&request, LG_REPEAT, 1);
+	switch (ask(session, &request, &answer, "repeating an SA")) {
+	case LG_RESULT_DONE:
+		return true;
+	case LG_RESULT_DOWN:
+		return false;
+	case LG_RESULT_REFUSED:
+	case LG_RESULT_UNKNOWN:
+		return end_sa(session, entry);
+	}
 	return true;
 }
 
@@ -204,7 +204,9 @@ static bool repeat_policy(struct lg_session *session, struct lg_entry *entry, ui
 
 	lg_link_begin(session->link, &request, LG_ADD_POLICY);
 	lg_put_encoded(&request, entry->fields, entry->length);
-	lg_put_u8(&request, LG_REPEAT, entry->incarnation == incarnation);
+	/* The policy of a lost SA claims nothing. */
+	lg_put_u8(&request, LG_REPEAT,
+		  entry->incarnation == incarnation && (!has_spi(entry) || sa_of(session, entry)));
 	switch (ask(session, &request, &answer, "repeating a policy")) {
 	case LG_RESULT_DONE:
 		entry->incarnation = incarnation;

@@ -732,12 +732,20 @@ static void a_new_incarnation_gets_no_key(void)
 
 static void a_refused_repetition_ends_the_sa(void)
 {
+	static const uint16_t kinds[] = { LG_HELLO,	 LG_ADD_SA,	LG_DELETE_SA, LG_ADD_SA,
+					  LG_DELETE_SA,	 LG_ADD_POLICY, LG_ADD_POLICY, LG_REPEATED };
 	struct rig *rig = rig_with_sas();
+	unsigned before = peer_count(&rig->peer);
 
 	peer_stop(&rig->peer);
 	peer_manner(&rig->peer, REFUSES_REPEATS, 0);
 	peer_start(&rig->peer, 7);
-	WAIT(rig_hard(rig) == 2, 6000);
+	WAIT(peer_count(&rig->peer) == before + 8, 6000);
+	for (int i = 0; i < 8; i++)
+		assert(rig->peer.seen[before + i].kind == kinds[i]);
+	/* The policy of the SA claims nothing; the trap is repeated. */
+	assert(rig->peer.seen[before + 5].repeat == 0 && rig->peer.seen[before + 6].repeat == 1);
+	assert(rig_hard(rig) == 2);
 	if (!SANITIZED)
 		assert(copies_of_key(1) == 0 && copies_of_key(0xabc) == 0);
 	peer_stop(&rig->peer);

@@ -366,13 +366,6 @@ impl Book {
         orphans
     }
 
-    /// Notes that charon knows an SA.
-    pub(super) fn claim(&mut self, direction: Direction, name: &SaName) {
-        if let Some(known) = place(direction, name).and_then(|place| self.sas.get_mut(&place)) {
-            known.is_orphan = false;
-        }
-    }
-
     /// Returns whether there is room for another policy.
     pub(super) fn has_room(&self) -> bool {
         self.policies.known.len() < MAX_POLICIES

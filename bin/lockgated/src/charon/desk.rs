@@ -237,6 +237,9 @@ impl Desk {
             let (spi, destination, hardness) = (sa.name.spi, sa.name.destination, Hardness::Soft);
             self.due.push(Report::Expire { spi, destination, hardness });
         }
+        if self.claim_running(&sa) {
+            return Answer::done();
+        }
         // One that is repeated replaces none of them.
         if !sa.repeat {
             self.forget_gone_orphans().await;
@@ -291,6 +294,25 @@ impl Desk {
             false => self.book.add(way, known),
         }
         Answer::done()
+    }
+
+    /// Claims an SA for the connected charon if the SA runs with its key under its name. Nothing is
+    /// judged again: the configuration may have changed since the put.
+    fn claim_running(&mut self, sa: &AddSa) -> bool {
+        let way = direction(sa.direction);
+        let known = self.book.get(way, &sa.name).filter(|_| sa.repeat && self.knows_all);
+        let Some(known) = known.filter(|known| known.name == sa.name).cloned() else {
+            return false;
+        };
+        let Some((suite, key)) = suites::suite(&sa.encryption, &sa.integrity) else { return false };
+        let Some(spi) = Spi::new(sa.name.spi) else { return false };
+        let name = control::SaName { direction: way, spi, peer: Some(known.peer.to_string()) };
+        let runs = self.daemon.picture().compiled.runs_with_key(&name, suite, &key);
+        if runs {
+            let (is_due, is_orphan) = (false, false);
+            self.book.add(way, KnownSa { reqid: sa.reqid, is_due, is_orphan, ..known });
+        }
+        runs
     }
 
     /// Forgets SAs of an earlier charon that went another way: deleted, or with their peer.
@@ -539,15 +561,6 @@ impl Desk {
             && let Err(answer) = self.protect(&policy, ends).await
         {
             return answer;
-        }
-        if policy.repeat {
-            let [source, destination] = [policy.policy.source, policy.policy.destination];
-            let name = SaName { source, destination, spi: policy.spi };
-            let way = match policy.policy.direction {
-                charon_link::PolicyDirection::Outbound => Direction::Outbound,
-                _ => Direction::Inbound,
-            };
-            self.book.claim(way, &name);
         }
         let is_trap =
             policy.spi == 0 && policy.policy.direction == charon_link::PolicyDirection::Outbound;

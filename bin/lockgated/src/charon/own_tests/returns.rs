@@ -178,3 +178,29 @@ async fn a_peer_goes_back_by_the_number_that_it_had() {
     assert_eq!(answer.status, Status::KeyUsed, "{}", answer.text);
     assert_eq!(ends(&lab), before);
 }
+
+#[tokio::test]
+async fn a_reconnected_charon_claims_its_running_sas_whatever_the_limits_are_by_now() {
+    let mut lab = Lab::new(BOUNDS);
+    let pair = [sa(Inbound, 0x600, 5, to(1)), sa(Outbound, 0x500, 5, to(1))];
+    for sa in &pair {
+        lab.done(add(sa.clone())).await;
+    }
+    let policy = outbound(to(1), 5, 0x500);
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    let other = BOUNDS.replace("hard_seconds = 100", "hard_seconds = 90");
+    lab.apply(&format!("{FILE}{other}")).await;
+    lab.desk.begin(Some(1));
+    for sa in &pair {
+        lab.done(add(AddSa { repeat: true, ..sa.clone() })).await;
+    }
+    let policy = AddPolicy { repeat: true, ..policy };
+    lab.done(Request::AddPolicy(policy.clone())).await;
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.daemon().security_associations().await.len(), 2);
+    // A policy claims no SA that charon has not named.
+    lab.desk.begin(Some(1));
+    lab.done(Request::AddPolicy(policy)).await;
+    lab.done(Request::Repeated).await;
+    assert_eq!(lab.daemon().security_associations().await.len(), 0);
+}
