@@ -285,6 +285,8 @@ pub enum DiagnosticKind {
     BadAmount { key: &'static str, text: String },
     #[error("`{key}` ({soft}) is above `{other}` ({hard}), at which the SA has ended")]
     SoftAboveHard { key: &'static str, other: &'static str, soft: u64, hard: u64 },
+    #[error("`{hard}` stands without `{soft}`: charon is asked for new keys at nine tenths of it")]
+    LoneHardLimit { hard: &'static str, soft: &'static str },
     #[error("no policy names peer `{peer}`")]
     UnusedPeer { peer: String },
     #[error("no route leads to {remote}, the address of peer `{peer}`")]

@@ -228,6 +228,9 @@ impl DiagnosticKind {
             DiagnosticKind::SoftAboveHard { .. } => {
                 "a soft limit warns before the hard one: write a smaller number"
             }
+            DiagnosticKind::LoneHardLimit { .. } => {
+                "write the soft limit: charon needs the time until the hard one for new keys"
+            }
             DiagnosticKind::MulticastPeer { .. } => Refusal::Multicast.help(),
             DiagnosticKind::BadKeys | DiagnosticKind::KeyAsFileName => KEYS_STAND_ELSEWHERE,
             DiagnosticKind::BadKeyFileName => {

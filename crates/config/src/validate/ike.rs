@@ -25,6 +25,7 @@ pub(super) fn validate(
     let children =
         bounded(problems, "max_children", &raw.max_children, DEFAULT_CHILDREN, (1, MAX_CHILDREN));
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
+    lifetime::warn_of_lone_hard_limits(raw.lifetime.as_ref(), problems);
     if let Some(beyond) = raw.shunts.get(MAX_SHUNTS) {
         let mistake = DiagnosticKind::TooMany { what: "shunts", limit: MAX_SHUNTS };
         problems.error(&beyond.selector.at, mistake);

@@ -36,6 +36,20 @@ pub(super) fn validate(
     is_sound.then_some(lifetime)
 }
 
+/// Warns of hard limits without soft ones in a section for SAs of charon's. charon makes new keys at
+/// a soft limit; a limit by idle time ends unused SAs alone.
+pub(super) fn warn_of_lone_hard_limits(raw: Option<&RawLifetime>, problems: &mut Diagnostics<'_>) {
+    let Some(RawLifetime { soft, hard }) = raw else { return };
+    let limits = written(&SOFT, soft).into_iter().zip(written(&HARD, hard));
+    for ((soft, soft_at), (hard, hard_at)) in
+        limits.filter(|((soft, _), _)| *soft != SOFT.idle_seconds)
+    {
+        if let (None, Some(at)) = (soft_at, hard_at) {
+            problems.warning(&at, DiagnosticKind::LoneHardLimit { hard, soft });
+        }
+    }
+}
+
 /// The keys of [`RawLimits`], and where they are written, in the order of [`Limits`].
 fn written(keys: &LimitKeys, raw: &RawLimits) -> [(&'static str, Option<Span>); 4] {
     [

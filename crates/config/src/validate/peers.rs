@@ -78,6 +78,9 @@ fn peer(raw: &RawPeer, ports: &Ports, problems: &mut Diagnostics<'_>) -> Option<
     let uses = [PathMtuUse::Learn, PathMtuUse::Ignore].map(|pmtu| (pmtu.name(), pmtu));
     let pmtu = word(problems, "pmtu", &raw.pmtu, PathMtuUse::Learn, &uses);
     let lifetime = lifetime::validate(raw.lifetime.as_ref(), problems);
+    if keys == Some(KeySource::Ike) {
+        lifetime::warn_of_lone_hard_limits(raw.lifetime.as_ref(), problems);
+    }
     let offload = offload(raw, keys.as_ref(), problems);
     let moves = moves::moves(raw, (tunnel, keys.as_ref()), ports, problems);
     if let Some(written) = &raw.fragment_outer {

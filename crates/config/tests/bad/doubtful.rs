@@ -11,6 +11,14 @@ pub(crate) const WARNINGS: &[Row] = &[
         "tcp/9617",
     ),
     row(
+        "[cache]",
+        "[ike]\nends = [\"192.0.2.1\"]\npeers = [\"any\"]\nlocal = [\"any\"]\n\
+         remote = [\"10.9.0.0/16\"]\n[ike.lifetime]\nhard_seconds = 9\n[cache]",
+        "19:16",
+        "`hard_seconds` stands without `soft_seconds`",
+        "write the soft limit",
+    ),
+    row(
         "workers = \"auto\"",
         "on_exit = \"open\"",
         "3:11",
