@@ -11,7 +11,7 @@ use charon_link::{
 use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
 use dataplane::Generation;
-use ipsec::{Lifetime, Mode, SequenceNumbers, Spi, Suite, Tunnel};
+use ipsec::{Allowance, Lifetime, Limit, Mode, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
 use tokio::time::Instant;
 
@@ -477,9 +477,16 @@ impl Desk {
 
     /// The use of an SA; `None`: it is gone.
     pub(super) fn used(&self, way: Direction, known: &KnownSa) -> Option<Use> {
+        let used = self.allowance(way, known)?.account.used(boot_clock_ns());
+        let idle_seconds = used.idle_seconds.filter(|_| used.packets > 0);
+        Some(Use { packets: used.packets, bytes: used.bytes, idle_seconds })
+    }
+
+    /// The limits and the account of an SA; `None`: it is gone.
+    fn allowance(&self, way: Direction, known: &KnownSa) -> Option<Allowance> {
         let (picture, spi) = (self.daemon.picture(), Spi::new(known.name.spi)?);
         let sad = picture.snapshot.sad();
-        let allowance = match way {
+        match way {
             Direction::Inbound => sad.inbound_by_spi(spi)?.allowance.clone(),
             Direction::Outbound => {
                 let is_peers = |set| {
@@ -488,10 +495,35 @@ impl Desk {
                 };
                 sad.outbound_by_spi(spi).find(|sa| is_peers(sa.set))?.allowance.clone()
             }
+        }
+    }
+
+    /// Hardness of the limit that an SA has reached. A missing SA was deleted: a hard end.
+    fn reached(&self, way: Direction, known: &KnownSa) -> Option<Hardness> {
+        let Some(Allowance { lifetime, account }) = self.allowance(way, known) else {
+            return Some(Hardness::Hard);
         };
-        let used = allowance?.account.used(boot_clock_ns());
-        let idle_seconds = used.idle_seconds.filter(|_| used.packets > 0);
-        Some(Use { packets: used.packets, bytes: used.bytes, idle_seconds })
+        let used = account.used(boot_clock_ns());
+        let is_beyond =
+            |limit: Limit| lifetime.soft.of(limit).is_some_and(|of| used.of(limit) >= of);
+        match account.ended() {
+            Some(_) => Some(Hardness::Hard),
+            None if Limit::ALL.into_iter().any(is_beyond) => Some(Hardness::Soft),
+            None => None,
+        }
+    }
+
+    /// Reports of all expiries that charon was not told of.
+    pub(super) fn missed_expiries(&mut self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for (direction, known) in self.book.sas_that(|sa| !sa.has_ended) {
+            let hardness = self.reached(direction, &known);
+            let hardness = hardness.filter(|of| *of == Hardness::Hard || !known.is_due);
+            let Some((hardness, spi)) = hardness.zip(Spi::new(known.name.spi)) else { continue };
+            let expiry = Expiry { direction, spi, peer: known.peer, hardness };
+            reports.extend(self.expired(&expiry));
+        }
+        reports
     }
 
     async fn delete_sa(&mut self, name: &SaName) -> Answer {

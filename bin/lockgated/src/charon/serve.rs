@@ -71,10 +71,13 @@ pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Hear
     }
 }
 
-/// Notes that an SA has ended; returns the report about it. Of those that were missed nothing is
-/// known: their SAs drop packets all the same.
-fn note(expiry: Result<Expiry, RecvError>, desk: &mut Desk) -> Option<Report> {
-    expiry.ok().and_then(|expiry| desk.expired(&expiry))
+/// Notes expired SAs; returns the reports. After missed messages the accounts of all SAs decide.
+fn note(expiry: Result<Expiry, RecvError>, desk: &mut Desk) -> Vec<Report> {
+    match expiry {
+        Ok(expiry) => desk.expired(&expiry).into_iter().collect(),
+        Err(RecvError::Lagged(_)) => desk.missed_expiries(),
+        Err(RecvError::Closed) => Vec::new(),
+    }
 }
 
 /// Ends of charon's SAs: limits that are reached, and deletions by others, which are hard ends.
@@ -150,8 +153,8 @@ impl Session {
                 expiry = heard.ends.recv() => match expiry {
                     Err(RecvError::Closed) => return "the daemon ends".into(),
                     expiry => {
-                        let report = note(expiry, desk).filter(|_| !is_mute);
-                        self.report(report, desk).await
+                        let reports = note(expiry, desk);
+                        self.report_all(reports.into_iter().filter(|_| !is_mute), desk).await
                     }
                 },
                 asked = next(&mut self.greeted) => match asked {
@@ -218,7 +221,15 @@ impl Session {
     }
 
     async fn report_due(&self, desk: &mut Desk) -> Result<(), String> {
-        for report in desk.take_due() {
+        self.report_all(desk.take_due().into_iter(), desk).await
+    }
+
+    async fn report_all(
+        &self,
+        reports: impl Iterator<Item = Report>,
+        desk: &Desk,
+    ) -> Result<(), String> {
+        for report in reports {
             self.report(Some(report), desk).await?;
         }
         Ok(())

@@ -407,6 +407,32 @@ fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
 }
 
 #[tokio::test]
+async fn charon_hears_of_expiries_among_missed_messages() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    for (spi, key) in [(0x500, 1), (0x501, 2), (0x502, 3)] {
+        assert_eq!(plugin.status(&add(sa(Outbound, spi, key))).await, Status::Done);
+    }
+    let snapshot = lab.daemon.snapshot().await;
+    let ended = snapshot.outbound().find(|sa| sa.spi.value() == 0x501).unwrap();
+    ended.allowance.as_ref().unwrap().account.end(ipsec::Limit::Seconds);
+    // More messages than the channel holds: none of them is about the ended SA.
+    let (direction, hardness) = (Direction::Outbound, Hardness::Soft);
+    for spi in 0x900..0x900 + 40 {
+        let spi = ipsec::Spi::new(spi).unwrap();
+        lab.expiries.send(Expiry { direction, spi, peer: "a".into(), hardness }).unwrap();
+    }
+    let hardness = Hardness::Hard;
+    let report = Report::Expire { spi: 0x501, destination: address(REMOTE), hardness };
+    assert_eq!(plugin.report().await, report);
+    // One report only: the next one is about another SA.
+    let spi = ipsec::Spi::new(0x502).unwrap();
+    lab.expiries.send(Expiry { direction, spi, peer: "a".into(), hardness }).unwrap();
+    let report = Report::Expire { spi: 0x502, destination: address(REMOTE), hardness };
+    assert_eq!(plugin.report().await, report);
+}
+
+#[tokio::test]
 async fn an_sa_without_esn_asks_for_its_successor_at_three_quarters_of_its_numbers() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;
