@@ -31,8 +31,11 @@ pub(crate) fn sealing_sa(
     set: SetIndex,
     share: WorkerShare,
 ) -> Result<SaId, DropReason> {
-    let chosen = choose(snapshot, &snapshot.set(set).outbound, share).ok_or(DropReason::NoSa)?;
-    match snapshot.outbound_sa(chosen).lasts() || !snapshot.awaits_sa(set) {
+    let sas = snapshot.set(set);
+    let chosen = choose(snapshot, &sas.outbound, share).ok_or(DropReason::NoSa)?;
+    // A set of file keys alone: nothing more is read for its packets.
+    let lasts = !sas.acquires || snapshot.outbound_sa(chosen).lasts();
+    match lasts || !snapshot.awaits_sa(set) {
         true => Ok(chosen),
         false => Err(DropReason::NoSa),
     }
