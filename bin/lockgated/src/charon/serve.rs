@@ -24,8 +24,6 @@ use crate::totals::SaKey;
 
 /// Time that charon may take to read what it is told.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two tries to take a connection, if the operating system refuses one.
-const AGAIN: Duration = Duration::from_millis(100);
 
 /// Channels by which the rest of the daemon tells of SAs.
 pub(crate) struct Heard {
@@ -42,8 +40,8 @@ pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Hear
     let mut heard = Ears { ends: Ends { expiries, deletions: daemon.deletions() }, elsewhere };
     let mut desk = Desk::new(daemon.clone());
     loop {
-        let taken = tokio::select! {
-            taken = socket.accept() => taken,
+        let connection = tokio::select! {
+            connection = socket.accept() => connection,
             expiry = heard.ends.recv() => match expiry {
                 Err(RecvError::Closed) => return,
                 // Nobody is there to be told: a repetition is answered accordingly.
@@ -52,10 +50,6 @@ pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Hear
                     continue;
                 }
             },
-        };
-        let Ok(connection) = taken else {
-            tokio::time::sleep(AGAIN).await;
-            continue;
         };
         desk.begin(connection.process());
         let (events, daemon) = (events.clone(), daemon.clone());
@@ -136,9 +130,7 @@ impl Session {
                     self.report_due(desk).await
                 }
                 other = socket.accept() => {
-                    if let Ok(other) = other {
-                        self.turn_away(other, desk);
-                    }
+                    self.turn_away(other, desk);
                     Ok(())
                 }
                 seen = heard.elsewhere.recv() => match seen {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use charon_link::MAX_MESSAGE;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -12,6 +13,8 @@ use zeroize::Zeroizing;
 
 /// Name of the socket in `run_dir`.
 pub(crate) const CHARON_SOCKET: &str = "charon.sock";
+/// Time between two tries to take a connection.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Connections that may wait to be taken.
 const BACKLOG: i32 = 8;
 
@@ -49,15 +52,16 @@ impl CharonSocket {
         Ok(CharonSocket { listener, path: path.to_owned() })
     }
 
-    /// Takes the next connection of root's; others are closed.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub(super) async fn accept(&self) -> io::Result<Connection> {
+    /// Takes the next connection of root's; others are closed. Where the operating system refuses a
+    /// connection, as without a free descriptor, the next try waits.
+    pub(super) async fn accept(&self) -> Connection {
         loop {
-            let (taken, _) = self.listener.accept().await?;
-            if taken.peer_cred()?.uid() == 0 {
-                return Ok(Connection(taken));
+            match self.listener.accept().await {
+                Ok((taken, _)) if taken.peer_cred().is_ok_and(|peer| peer.uid() == 0) => {
+                    return Connection(taken);
+                }
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(AGAIN).await,
             }
         }
     }
@@ -110,5 +114,22 @@ impl Connection {
                 done => return done.map(drop),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Once each refusal began the next try at once, for as long as descriptors lacked.
+    #[tokio::test]
+    async fn a_refused_connection_is_followed_by_a_wait() {
+        let silent = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        silent.set_nonblocking(true).unwrap();
+        // accept(2) fails: it does not listen.
+        let listener = UnixListener::from_std(OwnedFd::from(silent).into()).unwrap();
+        assert!(listener.accept().await.is_err());
+        let socket = CharonSocket { listener, path: PathBuf::new() };
+        assert!(tokio::time::timeout(2 * AGAIN, socket.accept()).await.is_err());
     }
 }
