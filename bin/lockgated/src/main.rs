@@ -146,6 +146,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let run = || {
+        // Before a key is read.
+        hardening::forbid_core_dumps()?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -174,10 +176,11 @@ async fn guard_only(file: &Path) -> Result<(), Failure> {
 
 async fn run(file: &Path) -> Result<(), Failure> {
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    let locked = hardening::lock_memory();
     let beginning = unconfirmed::load(&file)?;
     start::preflight()?;
     let events = Events::new();
-    if let Err(error) = hardening::lock_memory() {
+    if let Err(error) = locked {
         events.record(Kind::MemoryUnlocked, "", error.to_string(), &[]);
     }
     let (signals, hangup) = (Signals::catch()?, HangupSignal::catch()?);

@@ -69,7 +69,6 @@ pub(crate) fn preflight() -> Result<(), Failure> {
     if !missing.is_empty() {
         return Err(Failure::Privileges { how: hardening::how_to_get(&missing) });
     }
-    hardening::forbid_core_dumps()?;
     ipsec::self_test()?;
     Ok(())
 }
