@@ -205,6 +205,13 @@ static const char *foreign_sa(kernel_ipsec_add_sa_t *data)
 		return "SAs that are bound to an interface (its file says what is offloaded)";
 	if (data->hw_offload != HW_OFFLOAD_NO && data->hw_offload != HW_OFFLOAD_AUTO)
 		return "hw_offload in charon's configuration (its own says what is offloaded)";
+	/* Only tunnel mode has a second header. */
+	if (data->mode == MODE_TUNNEL && !data->copy_df)
+		return "copy_df = no in charon's configuration (its own says `df`)";
+	if (data->mode == MODE_TUNNEL && !data->copy_ecn)
+		return "copy_ecn = no in charon's configuration";
+	if (data->mode == MODE_TUNNEL && data->copy_dscp != DSCP_COPY_OUT_ONLY)
+		return "copy_dscp but `out` in charon's configuration (its own says `dscp`)";
 #if HAS_CPU
 	if (data->cpu != CPU_ID_MAX)
 		return "SAs for one CPU through charon";

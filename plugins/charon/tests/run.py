@@ -644,6 +644,9 @@ def what_lockgate_lacks_is_refused_by_name(lab):
     for child, esp, text in (("mark_out = 42", "aes128gcm16-esn", "no marks"),
                              ("if_id_in = 7\nif_id_out = 7", "aes128gcm16-esn",
                               "no interface ids"),
+                             ("copy_df = no", "aes128gcm16-esn", "no copy_df"),
+                             ("copy_ecn = no", "aes128gcm16-esn", "no copy_ecn"),
+                             ("copy_dscp = no", "aes128gcm16-esn", "no copy_dscp"),
                              ("hw_offload = yes", "aes128gcm16-esn", "no hw_offload"),
                              ("ah_proposals = sha256-esn", None, "no AH"),
                              ("ipcomp = yes", "aes128gcm16-esn", "no IPComp")):

@@ -11,7 +11,7 @@ use charon_link::{
 use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
 use dataplane::Generation;
-use ipsec::{Allowance, Lifetime, Limit, Mode, SequenceNumbers, Spi, Suite, Tunnel};
+use ipsec::{Allowance, Lifetime, Limit, Mode, ReplayWindow, SequenceNumbers, Spi, Suite, Tunnel};
 use policy::Direction;
 use tokio::time::Instant;
 
@@ -69,6 +69,8 @@ pub(super) struct Desk {
 pub(super) struct Home {
     pub(super) name: Arc<str>,
     pub(super) lifetime: Lifetime,
+    /// Packets of its replay windows at least.
+    pub(super) window: u32,
     /// It is not there yet, and comes with the SA.
     pub(super) new: Option<NewPeer>,
 }
@@ -405,12 +407,24 @@ impl Desk {
             );
             return no(Status::NoSuite, text);
         };
+        let asked = match sa.window {
+            1..=ReplayWindow::LARGEST => sa.window.next_multiple_of(32),
+            other => {
+                let text = format!(
+                    "charon asks for replay_window = {other}, and Lockgate has 1 to {}: change it \
+                     in swanctl.conf or strongswan.conf",
+                    ReplayWindow::LARGEST
+                );
+                return no(Status::Refused, text);
+            }
+        };
         let home = match self.peers.has_ends(ends.map(|end| end.ip())) {
             true => self.home_in_file(sa, suite, (ends, selectors))?,
             false => self.own_home(sa, suite, (ends, selectors)).await?,
         };
         // One that is repeated runs already or is not taken: it replaces nothing.
         let orphan = self.book.orphan(way, &home.name).filter(|_| !sa.repeat);
+        let window = (way == Direction::Inbound && asked > home.window).then_some(asked);
         let put = PutSa {
             manager: KeyManager::Ike,
             peer: home.name.to_string(),
@@ -422,7 +436,7 @@ impl Desk {
                 true => SequenceNumbers::Extended,
                 false => SequenceNumbers::Short,
             }),
-            window: None,
+            window,
             lifetime: Some(limits(home.lifetime, sa)),
             replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
             worker: None,
@@ -453,7 +467,12 @@ impl Desk {
         }
         match other_form(sa, peer) {
             Some(text) => no(Status::Refused, text),
-            None => Ok(Home { name: peer.name.clone(), lifetime: peer.lifetime, new: None }),
+            None => Ok(Home {
+                name: peer.name.clone(),
+                lifetime: peer.lifetime,
+                window: peer.section.replay_window,
+                new: None,
+            }),
         }
     }
 

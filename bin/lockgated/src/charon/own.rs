@@ -35,7 +35,7 @@ pub(super) type Ends = [IpAddr; 2];
 type StandIn = (u32, u32, Policy);
 
 /// Packets that a replay window remembers: as many as those of peers in the file by default.
-const REPLAY_WINDOW: u32 = 1024;
+pub(super) const REPLAY_WINDOW: u32 = 1024;
 
 /// Policies of its own that charon may have, shunts too.
 const MAX_OWN_POLICIES: usize = MAX_POLICIES / 3;

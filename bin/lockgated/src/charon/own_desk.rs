@@ -19,7 +19,8 @@ use ipsec::{Mode, Suite};
 use super::desk::{Desk, Home, NewPeer, ROOT};
 use super::matching::NoPeer;
 use super::own::{
-    Ends, NotOwn, OwnKey, OwnPeer, check_sa, local_first, pairs, selector_of, shunt_action,
+    Ends, NotOwn, OwnKey, OwnPeer, REPLAY_WINDOW, check_sa, local_first, pairs, selector_of,
+    shunt_action,
 };
 use super::own_return::Coming;
 use super::small_set::SmallSet;
@@ -135,7 +136,7 @@ impl Desk {
             }
             let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
             let new = NewPeer { name: name.clone(), peer, number, form };
-            return Ok(Home { name, lifetime, new: Some(new) });
+            return Ok(Home { name, lifetime, window: REPLAY_WINDOW, new: Some(new) });
         };
         let form = match self.book.sas_of_peer(&name).next() {
             Some(_) => self.own.form_beside(&name, form),
@@ -147,7 +148,7 @@ impl Desk {
         }
         self.forget_spare_numbers(&name);
         self.own.note_peer(&name, number, form);
-        Ok(Home { name, lifetime, new: None })
+        Ok(Home { name, lifetime, window: REPLAY_WINDOW, new: None })
     }
 
     /// Puts the first SA of a peer that comes with it: neither is there without the other.

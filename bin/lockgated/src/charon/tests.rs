@@ -312,6 +312,8 @@ async fn what_no_policy_of_the_file_wants_is_refused_and_says_why() {
         (AddSa { encryption: gcm256, ..base() }, Status::NoSuite, "suite = \"aes-128-gcm\""),
         (AddSa { mode: LinkMode::Transport, ..base() }, Status::Refused, "transport mode"),
         (AddSa { in_udp: true, ..base() }, Status::Refused, "found a NAT"),
+        (AddSa { window: 0, ..base() }, Status::Refused, "replay_window = 0"),
+        (AddSa { window: 4097, ..base() }, Status::Refused, "has 1 to 4096"),
         (AddSa { name: SaName { spi: 255, ..base().name }, ..base() }, Status::Refused, "0 to 255"),
     ];
     for (asked, status, text) in rows {
@@ -444,6 +446,19 @@ async fn an_sa_without_esn_asks_for_its_successor_at_three_quarters_of_its_numbe
         sa.allowance.as_ref().unwrap().lifetime.soft.packets
     };
     assert_eq!((soft(0x500), soft(0x501)), (Some(3 << 30), None));
+}
+
+#[tokio::test]
+async fn a_replay_window_is_as_wide_as_charon_asks_and_no_narrower_than_the_sections() {
+    let lab = Lab::new();
+    let mut plugin = lab.plugin().await;
+    for (spi, asked, expected) in [(0x600, 32, 1024), (0x601, 1025, 1056), (0x602, 4096, 4096)] {
+        let wide = AddSa { window: asked, ..sa(Inbound, spi, spi as u8) };
+        assert_eq!(plugin.status(&add(wide)).await, Status::Done);
+        let snapshot = lab.daemon.snapshot().await;
+        let opened = snapshot.inbound_by_spi(ipsec::Spi::new(spi).unwrap()).unwrap();
+        assert_eq!(opened.window.size(), expected);
+    }
 }
 
 #[tokio::test]
