@@ -243,7 +243,8 @@ fn sas_are_put_from_a_file_or_standard_input_and_deleted_by_spi() {
     let text = lab.succeeds(&["sa", "put", "sas", "--peer", "berlin"]);
     assert!(text.starts_with("put 1 SA, 1 SA ran already, "), "{text}");
     let sent = lab.fake.put.lock().unwrap().pop().unwrap();
-    assert_eq!(sent.incarnation, "run-7");
+    // The keys may be of any time.
+    assert_eq!(sent.incarnation, "");
     let [first, second] = &sent.sas[..] else { panic!("{sent:?}") };
     assert_eq!((first.direction.as_str(), first.spi.as_str()), ("inbound", "0x5d3c7e01"));
     assert_eq!((first.peer.as_str(), &first.key[..]), ("paris", &[10, 11][..]));

@@ -356,6 +356,9 @@ kinds! {
         "a worker did not complete its loop in time; the watchdog ends the daemon if that lasts"
     MemoryUnlocked "memory_unlocked" "lockgated" Warning Unlimited
         "memory could not be locked: keys may reach a swap device"
+    PutKeysFilling "put_keys_filling" "lockgated" Warning Unlimited
+        "three quarters of the keys that are remembered for ever were put without `incarnation`; \
+         when all are, such puts are refused: name the run of the daemon with each put"
     MetricsRefused "metrics_refused" "metrics" Warning Unlimited
         "the metrics listener could not be opened; everything else runs"
     EventsLost "events_lost" "lockgated" Warning PerSecond

@@ -14,7 +14,6 @@ use ipsec::Spi;
 
 use crate::gateway::{MoveRefusal, TransactionError};
 use crate::picture::Picture;
-use crate::put_sas::use_keys;
 use crate::sa_changes::{SaChange, SaPut, SaRefusal};
 use crate::sa_limits::boot_clock_ns;
 use crate::state::State;
@@ -149,11 +148,12 @@ impl State {
         compiled: Compiled,
         put: SaPut,
     ) -> Result<(Compiled, FirstSas), SaRefusal> {
+        let origin = put.origin;
         let (plan, names) = self.plan_put(&compiled, put, boot_clock_ns())?;
         debug_assert!(plan.card_wishes(&compiled).is_empty());
         let (put, unchanged) = (plan.fingerprints().len() as u32, plan.unchanged() as u32);
         let spis = plan.inbound_spis().collect();
-        let proofs = use_keys(&self.keys, &plan).await?;
+        let proofs = self.use_keys(&plan, origin).await?;
         let ChangedSas { compiled, gone } = compiled.with_put(plan, proofs, boot_clock_ns())?;
         let done = SaChange { put, unchanged, names, ..SaChange::default() };
         Ok((compiled, FirstSas { done, spis, gone }))

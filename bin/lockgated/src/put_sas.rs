@@ -2,7 +2,7 @@
 //! and published; and those that have had their time.
 //!
 //! 1. plan: what is refused is refused before a key is recorded
-//! 2. record the keys as used, so that no later run takes one again
+//! 2. record the keys as used, for as long as their origin asks for
 //! 3. publish: when a put is answered, every worker walks by it
 //!
 //! The control thread alone does this, between other orders. What waits to be replaced is looked at
@@ -12,11 +12,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use control::{Compiled, GoneReason, GoneSa, PutPlan, PutSa, SaName, SpiRequest};
-use keystate::{KeyUsed, Once};
+use keystate::{KeyOrigin, KeyUsed, MAX_PUT_KEYS, Once, PUT_KEYS_WARNING};
 use policy::Direction;
 
 use crate::events::{Events, Kind};
-use crate::reservations::Keys;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaNames, SaPut, SaRefusal};
 use crate::sa_limits::boot_clock_ns;
 use crate::state::State;
@@ -59,6 +58,7 @@ impl State {
         &mut self,
         put: SaPut,
     ) -> Result<(Option<PreparedPut>, SaChange), SaRefusal> {
+        let origin = put.origin;
         let (plan, names) = self.plan_put(&self.gateway.compiled, put, boot_clock_ns())?;
         let wanted = self.find_seats(&plan)?;
         let fresh = plan.fingerprints().len() as u32;
@@ -67,7 +67,7 @@ impl State {
         if fresh == 0 {
             return Ok((None, done));
         }
-        let proofs = use_keys(&self.keys, &plan).await?;
+        let proofs = self.use_keys(&plan, origin).await?;
         Ok((Some(PreparedPut { plan, proofs, wanted }), done))
     }
 
@@ -81,8 +81,12 @@ impl State {
         put: SaPut,
         now_ns: u64,
     ) -> Result<(PutPlan, SaNames), SaRefusal> {
-        let SaPut { incarnation, mut sas } = put;
-        self.check_incarnation(&incarnation)?;
+        let SaPut { incarnation, origin, mut sas } = put;
+        match origin {
+            KeyOrigin::AnyTime if self.stopping => return Err(SaRefusal::Stopping),
+            KeyOrigin::AnyTime => {}
+            _ => self.check_incarnation(&incarnation)?,
+        }
         let names = names_of(sas.iter().map(|sa| (&*sa.peer, text_of(sa))));
         self.reserved_spis.assign(&mut sas, now_ns)?;
         Ok((into.plan_put(sas)?, names))
@@ -171,6 +175,47 @@ impl State {
         }
     }
 
+    /// Records the keys of a plan as used: none of them is taken again.
+    ///
+    /// # Errors
+    /// [`SaRefusal::Key`].
+    pub(crate) async fn use_keys(
+        &mut self,
+        plan: &PutPlan,
+        origin: KeyOrigin,
+    ) -> Result<Vec<Once>, SaRefusal> {
+        let mut keys = self.keys.clone().lock_owned().await;
+        if keys.is_sweep_due() {
+            keys.forget_ended_keys(self.gateway.compiled.put_fingerprints());
+        }
+        let before = keys.put_key_count();
+        let fingerprints = plan.fingerprints();
+        let (used, now) = match origin {
+            // The keys are synced to the disk, which may be slow: other tasks go on.
+            KeyOrigin::AnyTime => {
+                let record = move || {
+                    let used = keys.use_all_once(&fingerprints, origin);
+                    (used, keys.put_key_count())
+                };
+                let done = tokio::task::spawn_blocking(record).await;
+                done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+            }
+            _ => (keys.use_all_once(&fingerprints, origin), before),
+        };
+        if before < PUT_KEYS_WARNING && now >= PUT_KEYS_WARNING {
+            report_put_keys(&self.events, now);
+        }
+        used.map_err(|why| {
+            let place = match &why {
+                KeyUsed::PutBefore { fingerprint } | KeyUsed::FileKey { fingerprint } => {
+                    plan.place_of(*fingerprint)
+                }
+                _ => None,
+            };
+            SaRefusal::Key { place, why }
+        })
+    }
+
     fn check_incarnation(&self, asked: &str) -> Result<(), SaRefusal> {
         match () {
             () if self.stopping => Err(SaRefusal::Stopping),
@@ -182,21 +227,13 @@ impl State {
     }
 }
 
-/// Records the keys of a plan as used: none of them is taken again before the machine boots.
-///
-/// # Errors
-/// [`SaRefusal::Key`].
-pub(crate) async fn use_keys(keys: &Keys, plan: &PutPlan) -> Result<Vec<Once>, SaRefusal> {
-    let used = keys.lock().await.use_all_once(&plan.fingerprints());
-    used.map_err(|why| {
-        let place = match &why {
-            KeyUsed::PutBefore { fingerprint } | KeyUsed::FileKey { fingerprint } => {
-                plan.place_of(*fingerprint)
-            }
-            KeyUsed::Full | KeyUsed::Damaged { .. } | KeyUsed::File(_) => None,
-        };
-        SaRefusal::Key { place, why }
-    })
+/// Warns that the memory of keys put without a named run is filling up.
+pub(crate) fn report_put_keys(events: &Events, count: usize) {
+    let message = format!(
+        "{count} keys of at most {MAX_PUT_KEYS} were put without `incarnation`, and none is ever \
+         forgotten: name the run of the daemon with each put (`lockgate sa put --incarnation RUN`)"
+    );
+    events.record(Kind::PutKeysFilling, "", message, &[("keys", &count)]);
 }
 
 /// Reports an inbound SA that was replaced and is gone.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use control::{CompileError, DeleteRefusal, KeyManager, PutSa, RefusedPut, ReserveRefusal, SaName};
 use dataplane::SnapshotError;
 use ipsec::Spi;
-use keystate::KeyUsed;
+use keystate::{KeyOrigin, KeyUsed};
 
 use crate::cards::NoSeat;
 use crate::totals::SaKey;
@@ -22,8 +22,10 @@ pub(crate) fn new_incarnation() -> Arc<str> {
 
 /// A request to put SAs. No `Debug`: it holds key bytes.
 pub(crate) struct SaPut {
-    /// The run of the daemon that they are for.
+    /// The run of the daemon that they are for. Empty, with keys of any time alone: whichever runs.
     pub(crate) incarnation: String,
+    /// The origin of the keys.
+    pub(crate) origin: KeyOrigin,
     /// The SAs: all of them or none.
     pub(crate) sas: Vec<PutSa>,
 }

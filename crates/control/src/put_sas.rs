@@ -42,9 +42,9 @@ use std::sync::Arc;
 use config::SaOffload;
 use dataplane::SaSet;
 use ipsec::{
-    Account, Allowance, CardSeat, DontFragment, Encapsulation, Identifications, InboundSa,
-    KeyMaterial, Lifetime, Mode, OutboundSa, ReplayWindow, SaId, SealingTurn, SequenceCounter,
-    SequenceNumbers, Spi, Suite,
+    Account, Allowance, CardSeat, DontFragment, Encapsulation, Fingerprint, Identifications,
+    InboundSa, KeyMaterial, Lifetime, Mode, OutboundSa, ReplayWindow, SaId, SealingTurn,
+    SequenceCounter, SequenceNumbers, Spi, Suite,
 };
 use keystate::Once;
 use policy::{Direction, SaSetId};
@@ -299,6 +299,12 @@ impl Compiled {
     pub fn owner_of_inbound(&self, sa: SaId) -> SaOwner {
         let put = self.put.inbound.get(&sa);
         put.map_or(SaOwner::File, |kept| kept.owner())
+    }
+
+    /// The keys of all SAs that were put and run.
+    pub fn put_fingerprints(&self) -> impl Iterator<Item = Fingerprint> {
+        let outbound = self.put.outbound.values().map(|kept| kept.fingerprint);
+        outbound.chain(self.put.inbound.values().map(|kept| kept.fingerprint))
     }
 
     /// Number of SAs that were put and run, of both directions.

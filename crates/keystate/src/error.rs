@@ -7,7 +7,8 @@ use ipsec::{Fingerprint, Spi};
 use crate::KeyUse;
 use crate::evaluate::Refusal;
 use crate::files::FileError;
-use crate::once::MAX_KEYS_ONCE;
+use crate::put_keys::MAX_PUT_KEYS;
+use crate::run_keys::MAX_RUN_KEYS;
 
 /// A failure to open the state of keys. The daemon must not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -42,8 +43,8 @@ pub struct KeyRefused {
     pub reason: Refusal,
 }
 
-/// The proof that a key was put over the API for the first time since boot: its numbers may begin
-/// at 1. Whoever makes the counter of the key takes it.
+/// The proof that a key was put for the first time: its numbers may begin at 1. Whoever makes the
+/// counter of the key takes it.
 #[must_use = "the key is used up: no other SA may have it"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Once {
@@ -60,11 +61,10 @@ impl Once {
 /// A key that must not be put over the API, or all of them for now. Nothing was taken.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum KeyUsed {
-    /// The key was put before since the machine booted, or twice at once. Its numbers would begin
-    /// at 1 a second time.
+    /// The key was put before, or twice at once. Its numbers would begin at 1 a second time.
     #[error(
-        "the key {fingerprint} was put before since this machine booted: an AEAD key seals for one \
-         SA only; agree on a new one"
+        "the key {fingerprint} was put before: an AEAD key seals for one SA only; agree on a new \
+         one"
     )]
     PutBefore {
         /// The key.
@@ -76,15 +76,26 @@ pub enum KeyUsed {
         /// The key.
         fingerprint: Fingerprint,
     },
-    /// As many keys were put as are remembered.
+    /// As many keys were put without a named run as are remembered.
     #[error(
-        "{} keys were put since this machine booted, the most that are remembered: reboot it",
-        MAX_KEYS_ONCE
+        "{} keys were put without `incarnation`, the most that are remembered: agree on keys for \
+         the run of the daemon and name it (`lockgate sa put --incarnation RUN`)",
+        MAX_PUT_KEYS
     )]
-    Full,
-    /// The file of the keys that were put is damaged or lost some: any key may have been in it.
+    PutKeysFull,
+    /// As many keys of this run are remembered as may be.
     #[error(
-        "{} is damaged, so which keys were put since this machine booted is unknown: reboot it",
+        "this run of lockgated remembers {} keys, the most there may be: it forgets keys of IKE \
+         some minutes after their SAs; for more keys of programs restart it",
+        MAX_RUN_KEYS
+    )]
+    RunKeysFull,
+    /// The file of the keys put without a named run is damaged or lost some: any key may have been
+    /// in it.
+    #[error(
+        "{} is damaged, so which keys were put before is unknown: agree on keys for the run of the \
+         daemon and name it (`lockgate sa put --incarnation RUN`); or use none of the earlier keys \
+         again, move the file away and reboot",
         .path.display()
     )]
     Damaged {

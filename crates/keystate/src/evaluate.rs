@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::durable::{Found, KeyStatus, Reservation};
-use crate::once::PutBefore;
+use crate::put_keys::PutBefore;
 use crate::witness::Evidence;
 
 /// The highest age of the file of a key that no record knows: an older one may have been used

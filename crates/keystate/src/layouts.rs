@@ -47,8 +47,8 @@ pub(crate) enum Layout {
 pub(crate) struct FoundSlots {
     pub(crate) version: u64,
     pub(crate) host: HostIdentity,
-    /// Number of keys that were put over the API.
-    pub(crate) keys_once: u64,
+    /// Number of keys that were put without a named run.
+    pub(crate) put_keys: u64,
     pub(crate) slots: Vec<OwnedSlot>,
 }
 
@@ -106,8 +106,8 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Layout, FileError> {
         }
         _ => return Ok(Layout::Damaged),
     };
-    let keys_once = words[header::KEYS_ONCE];
-    Ok(Layout::Whole(FoundSlots { version, host, keys_once, slots }))
+    let put_keys = words[header::PUT_KEYS];
+    Ok(Layout::Whole(FoundSlots { version, host, put_keys, slots }))
 }
 
 /// The words of a header, up to its check.

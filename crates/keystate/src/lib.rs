@@ -5,8 +5,8 @@
 //! | where | what | survives |
 //! |---|---|---|
 //! | `RUN_DIR/keystate` | counters and windows themselves, mapped | the process |
-//! | `RUN_DIR/keys-used` | fingerprints of the keys put over the API | the process |
 //! | `STATE_DIR/sequence/KEY.out` | numbers reserved ahead of use, for which machine | the boot |
+//! | `STATE_DIR/put-keys` | keyed fingerprints of keys put without a named run | the boot |
 //! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
 //! | `STATE_DIR/sequence/limits` | bounds of the use of SAs that have limits | the boot |
 //! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, how far at least | lost state |
@@ -14,7 +14,9 @@
 //! A sealing key whose durable record is missing, of another machine, or older than what anything
 //! else remembers is refused for ever; the other SAs run. What cannot be seen from within: a whole
 //! disk put back to an older state, witness and all, or a virtual machine resumed twice from one
-//! image. Manual keys are for laboratories.
+//! image; a state directory that was lost or put back over a reboot, as far as keys that were put
+//! are concerned; a program that names the present run for keys of an earlier time. Manual keys are
+//! for laboratories.
 //!
 //! After a reboot the replay windows begin at the right edges last written: packets received in
 //! the [`EDGE_INTERVAL`] before a power cut could be replayed once.
@@ -29,10 +31,11 @@ mod evaluate;
 mod files;
 mod host;
 mod layouts;
-mod once;
+mod put_keys;
 mod record;
 mod reserve;
 mod run;
+mod run_keys;
 mod witness;
 mod words;
 
@@ -52,8 +55,9 @@ use clocks::Now;
 use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
 use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
-use once::{AddError, OnceKeys, PutBefore};
+use put_keys::{AddError, PutBefore, PutKeys};
 use run::{FoundRecord, RunRecord, Slot};
+use run_keys::{Remember, RunKeys};
 use words::Subject;
 
 pub use bus::RUN_FILE_CUT;
@@ -62,7 +66,8 @@ pub use error::{KeyRefused, KeyStateError, KeyUsed, Once, TopUpError};
 pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
-pub use once::MAX_KEYS_ONCE;
+pub use put_keys::{MAX_PUT_KEYS, PUT_KEYS_WARNING};
+pub use run_keys::MAX_RUN_KEYS;
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
@@ -80,6 +85,20 @@ pub enum KeyUse {
     Seals,
     /// Opening: a key of inbound SAs.
     Opens,
+}
+
+/// The origin of keys that are put while the gateway runs. It decides how long they are remembered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyOrigin {
+    /// A key exchange of charon's, whose keys are new: remembered while the SA runs, and minutes
+    /// longer.
+    Ike,
+    /// An SA that charon names again after its connection broke. Its key has been used.
+    Repeated,
+    /// A program that named this run of the daemon: remembered until the run ends.
+    NamedRun,
+    /// A person, a file, or a program that named no run: remembered for ever.
+    AnyTime,
 }
 
 /// A key file at the moment when its keys were read.
@@ -153,7 +172,8 @@ impl Opening {
 pub struct KeyState {
     host: HostIdentity,
     run: RunRecord,
-    once: OnceKeys,
+    run_keys: RunKeys,
+    put_keys: PutKeys,
     reservations: Reservations,
     edges: Edges,
     accounts: Accounts,
@@ -224,7 +244,9 @@ impl KeyState {
         // If the disk is full, `top_up` tries again and tells.
         let _ = edges.write();
         let run = found.renew(host)?;
-        let once = OnceKeys::open(&run_directory.join("keys-used"), host, run.keys_once())?;
+        let put_keys = PutKeys::open(&state_directory.join("put-keys"), run.put_keys())?;
+        let mut run_keys = RunKeys::new(now.boot_ns);
+        run_keys.add_earlier(&run_directory.join("keys-used"), host);
         for subject in run.subjects().filter(|subject| subject.usage == KeyUse::Opens) {
             let edge = run.find(subject).map_or(0, |slot| slot.last().load(Ordering::Relaxed));
             edges.raise(subject.fingerprint, edge);
@@ -232,7 +254,8 @@ impl KeyState {
         Ok(KeyState {
             host: *host,
             run,
-            once,
+            run_keys,
+            put_keys,
             reservations,
             edges,
             accounts,
@@ -345,14 +368,18 @@ impl KeyState {
         Some(self.accounts.account(subject, slot, hard, Now::of(&*self.clocks)))
     }
 
-    /// Uses an outbound AEAD key that is put over the API: once from boot to boot, over every
-    /// SIGKILL and restart. The key itself is not stored. Cost: a write to the page cache, without
-    /// a sync.
+    /// Uses a key that is put while the gateway runs: once, over every SIGKILL, restart and boot.
+    /// The key itself is not stored. Cost: with [`KeyOrigin::AnyTime`] a write and a sync, else
+    /// none.
     ///
     /// # Errors
     /// [`KeyUsed`]: the key was met before, or that cannot be known or written down.
-    pub fn use_once(&mut self, fingerprint: Fingerprint) -> Result<Once, KeyUsed> {
-        let all = self.use_all_once(&[fingerprint])?;
+    pub fn use_once(
+        &mut self,
+        fingerprint: Fingerprint,
+        origin: KeyOrigin,
+    ) -> Result<Once, KeyUsed> {
+        let all = self.use_all_once(&[fingerprint], origin)?;
         Ok(all.into_iter().next().expect("one key, one proof"))
     }
 
@@ -361,31 +388,80 @@ impl KeyState {
     ///
     /// # Errors
     /// [`KeyUsed`] of the first key that has one.
-    pub fn use_all_once(&mut self, fingerprints: &[Fingerprint]) -> Result<Vec<Once>, KeyUsed> {
+    pub fn use_all_once(
+        &mut self,
+        fingerprints: &[Fingerprint],
+        origin: KeyOrigin,
+    ) -> Result<Vec<Once>, KeyUsed> {
         let mut keys = Vec::with_capacity(fingerprints.len());
         let mut met = HashSet::with_capacity(fingerprints.len());
         for fingerprint in fingerprints.iter().copied() {
             let key = number(fingerprint);
-            match self.once.knows(key) {
+            match self.put_before(key) {
                 PutBefore::Yes => return Err(KeyUsed::PutBefore { fingerprint }),
-                PutBefore::Unknown(path) => return Err(KeyUsed::Damaged { path }),
-                // By what is remembered of them.
-                PutBefore::No if !met.insert(once::first_half(key)) => {
+                PutBefore::Unknown(path) if origin == KeyOrigin::AnyTime => {
+                    return Err(KeyUsed::Damaged { path });
+                }
+                _ if origin == KeyOrigin::Repeated => {
                     return Err(KeyUsed::PutBefore { fingerprint });
                 }
-                PutBefore::No => {}
+                // By what is remembered of them.
+                _ if !met.insert(put_keys::first_half(key)) => {
+                    return Err(KeyUsed::PutBefore { fingerprint });
+                }
+                _ => {}
             }
             if self.is_file_key(key)? {
                 return Err(KeyUsed::FileKey { fingerprint });
             }
             keys.push(key);
         }
-        self.once.add(&keys).map_err(|error| match error {
-            AddError::Full => KeyUsed::Full,
-            AddError::Damaged(path) => KeyUsed::Damaged { path },
-            AddError::File(error) => KeyUsed::File(error),
-        })?;
+        self.remember(&keys, origin)?;
         Ok(fingerprints.iter().map(|fingerprint| Once { fingerprint: *fingerprint }).collect())
+    }
+
+    /// Remembers new keys for as long as their origin asks for.
+    fn remember(&mut self, keys: &[u128], origin: KeyOrigin) -> Result<(), KeyUsed> {
+        let remember = match origin {
+            KeyOrigin::Ike | KeyOrigin::Repeated => Remember::WithSa,
+            KeyOrigin::NamedRun => Remember::UntilEnd,
+            KeyOrigin::AnyTime => {
+                return self.put_keys.add(keys).map_err(|error| match error {
+                    AddError::Full => KeyUsed::PutKeysFull,
+                    AddError::Damaged(path) => KeyUsed::Damaged { path },
+                    AddError::File(error) => KeyUsed::File(error),
+                });
+            }
+        };
+        if !self.run_keys.has_room(keys.len()) {
+            return Err(KeyUsed::RunKeysFull);
+        }
+        keys.iter().for_each(|key| self.run_keys.add(*key, remember));
+        Ok(())
+    }
+
+    /// Returns whether a key was put before, as far as is remembered.
+    fn put_before(&self, key: u128) -> PutBefore {
+        match self.run_keys.knows(key) {
+            true => PutBefore::Yes,
+            false => self.put_keys.knows(key),
+        }
+    }
+
+    /// Number of keys that were put without a named run, of at most [`MAX_PUT_KEYS`].
+    pub fn put_key_count(&self) -> usize {
+        self.put_keys.count()
+    }
+
+    /// Returns whether [`KeyState::forget_ended_keys`] is due.
+    pub fn is_sweep_due(&self) -> bool {
+        self.run_keys.is_sweep_due(Now::of(&*self.clocks).boot_ns)
+    }
+
+    /// Forgets keys of IKE whose SAs ended some minutes ago. `running`: the keys of all SAs that
+    /// run.
+    pub fn forget_ended_keys(&mut self, running: impl Iterator<Item = Fingerprint>) {
+        self.run_keys.sweep(running.map(number), Now::of(&*self.clocks).boot_ns);
     }
 
     /// Returns true if any record knows a key from a file, in either use.
@@ -500,7 +576,7 @@ impl KeyState {
             run: self.run.find(subject).map(words),
             durable,
             witness: witness::read(&key_file.path, key)?,
-            put_before: self.once.knows(key),
+            put_before: self.put_before(key),
             opened_here: self.run.find(opens).is_some() || self.edges.of(key).is_some(),
             machine: self.host.machine,
             file_modified: key_file.modified,
@@ -533,7 +609,7 @@ impl KeyState {
         let opens = Subject { fingerprint: key, usage: KeyUse::Opens };
         // A key that opened in this boot has no reservation: it would not have been taken to seal.
         let sealed_here = self.run.find(seals).is_some()
-            || self.once.knows(key) == PutBefore::Yes
+            || self.put_before(key) == PutBefore::Yes
             || self.unwritten.contains_key(&key)
             || (self.run.find(opens).is_none() && self.reservations.read(key)? != Found::Missing);
         if sealed_here {

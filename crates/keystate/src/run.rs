@@ -156,7 +156,7 @@ enum FoundContent {
     /// Goes on as it is.
     Current(Vec<OwnedSlot>),
     /// Of this boot, in an earlier layout that says everything.
-    Copied { slots: Vec<OwnedSlot>, keys_once: u64 },
+    Copied { slots: Vec<OwnedSlot>, put_keys: u64 },
 }
 
 impl FoundRecord {
@@ -183,8 +183,8 @@ impl FoundRecord {
                 (FoundContent::Current(found.slots), Earlier::new())
             }
             Some(found) if found.host == *host && found.says_everything() => {
-                let (slots, keys_once) = (found.slots, found.keys_once);
-                (FoundContent::Copied { slots, keys_once }, Earlier::new())
+                let (slots, put_keys) = (found.slots, found.put_keys);
+                (FoundContent::Copied { slots, put_keys }, Earlier::new())
             }
             Some(found) => {
                 let used = |slot: &OwnedSlot| (slot.subject, slot.last.max(slot.reserved));
@@ -204,7 +204,7 @@ impl FoundRecord {
                 RunRecord::over(file, path, &slots)?
             }
             FoundContent::None => make_anew(path, host, &[], 0)?,
-            FoundContent::Copied { slots, keys_once } => make_anew(path, host, &slots, keys_once)?,
+            FoundContent::Copied { slots, put_keys } => make_anew(path, host, &slots, put_keys)?,
         };
         record.words[header::PID].store(std::process::id().into(), Ordering::Relaxed);
         record.after = Lock::Kept;
@@ -217,7 +217,7 @@ fn make_anew(
     path: PathBuf,
     host: &HostIdentity,
     slots: &[OwnedSlot],
-    keys_once: u64,
+    put_keys: u64,
 ) -> Result<RunRecord, FileError> {
     let new = files::beside(&path, ".", ".new");
     let made = (|| {
@@ -231,7 +231,7 @@ fn make_anew(
         files::allocate(&file, &new, 0, bytes(HEADER_WORDS))?;
         let mut record = RunRecord::over(file, path.clone(), &[])?;
         write_header(record.words, host);
-        record.words[header::KEYS_ONCE].store(keys_once, Ordering::Relaxed);
+        record.words[header::PUT_KEYS].store(put_keys, Ordering::Relaxed);
         for from in slots {
             // An earlier layout had fewer places than this one.
             record.take(from.subject, from.spi as u32, |slot| slot.copy(from))?;
@@ -324,9 +324,9 @@ impl RunRecord {
         Slot { head: head.expect("the mapping holds every head"), ring }
     }
 
-    /// The number of keys that were put over the API in this boot.
-    pub(crate) fn keys_once(&self) -> &'static AtomicU64 {
-        &self.words[header::KEYS_ONCE]
+    /// The number of keys that were put without a named run, as far as this boot knows.
+    pub(crate) fn put_keys(&self) -> &'static AtomicU64 {
+        &self.words[header::PUT_KEYS]
     }
 
     /// Returns whether the file has its full length.

@@ -23,8 +23,9 @@ pub(crate) mod header {
     pub(crate) const MACHINE: usize = 5;
     pub(crate) const CHECK: usize = 7;
     pub(crate) const PID: usize = 8;
-    /// Number of keys in the file of those put over the API. Not under the check.
-    pub(crate) const KEYS_ONCE: usize = 9;
+    /// Number of keys in the file of those put without a named run. Not under the check. The word
+    /// before it counted those of a file that is no more.
+    pub(crate) const PUT_KEYS: usize = 10;
 }
 
 /// Places in a head. Workers write to the second line of it, and to no other.

@@ -453,7 +453,9 @@ fn nothing_on_disk_holds_a_key() {
     state.close().unwrap();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut looked_at = 0;
-    for directory in [machine.root.path().to_owned(), machine.run(), machine.sequence()] {
+    for directory in
+        [machine.root.path().to_owned(), machine.run(), machine.state(), machine.sequence()]
+    {
         for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
             if !entry.file_type().unwrap().is_file() {
                 continue;
@@ -466,7 +468,7 @@ fn nothing_on_disk_holds_a_key() {
             looked_at += 1;
         }
     }
-    assert_eq!(looked_at, 6, "keystate, keys-used, lock, record, edges, witness");
+    assert_eq!(looked_at, 6, "keystate, put-keys, lock, record, edges, witness");
 }
 
 #[test]

@@ -1,15 +1,31 @@
-//! Keys that are put over the API: each seals for one SA, whatever happens until the next boot.
+//! Keys that are put while the gateway runs: each seals for one SA.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use ipsec::{Fingerprint, KeyMaterial, SequenceNumbers, Spi, Suite};
-use keystate::{HostIdentity, KeyFileFacts, KeyState, KeyUsed, Refusal};
+use keystate::KeyOrigin::{AnyTime, Ike, NamedRun, Repeated};
+use keystate::{Clocks, HostIdentity, KeyFileFacts, KeyState, KeyUsed, Refusal};
 use proptest::prelude::*;
 
 const SPI: Spi = Spi::LOWEST;
 const SHORT: SequenceNumbers = SequenceNumbers::Short;
+
+/// A boot clock that the test sets.
+struct SetClock(Arc<AtomicU64>);
+
+impl Clocks for SetClock {
+    fn boot_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
 
 struct Machine {
     root: tempfile::TempDir,
@@ -31,6 +47,14 @@ impl Machine {
         KeyState::open_as(&self.run(), &self.root.path().join("state"), &host).unwrap()
     }
 
+    fn open_at(&self) -> (KeyState, Arc<AtomicU64>) {
+        let host = HostIdentity::new("machine", &format!("boot {}", self.boot));
+        let time = Arc::<AtomicU64>::default();
+        let clocks = Box::new(SetClock(time.clone()));
+        let (run, state) = (self.run(), self.root.path().join("state"));
+        (KeyState::open_with(&run, &state, &host, clocks).unwrap(), time)
+    }
+
     fn key_file(&self) -> KeyFileFacts {
         KeyFileFacts { path: self.root.path().join("a.keys"), modified: SystemTime::now() }
     }
@@ -40,38 +64,86 @@ fn key(seed: u8) -> Fingerprint {
     KeyMaterial::new(Suite::Aes128Gcm, &[seed; 20]).unwrap().fingerprint()
 }
 
+/// A memory file of keys by hand survives the boot; once such a key sealed twice under one number.
 #[test]
-fn key_is_put_once_over_restarts_and_kills() {
+fn key_of_any_time_is_put_once_over_kills_boots_and_an_empty_run_directory() {
     let mut machine = Machine::new();
     let mut state = machine.open();
-    assert_eq!(state.use_once(key(1)).unwrap().fingerprint(), key(1));
+    assert_eq!(state.use_once(key(1), AnyTime).unwrap().fingerprint(), key(1));
     let again = KeyUsed::PutBefore { fingerprint: key(1) };
     assert!(again.is_met_before());
-    assert_eq!(state.use_once(key(1)), Err(again.clone()));
+    let all = [AnyTime, NamedRun, Ike, Repeated];
+    for step in ["same run", "killed", "closed", "booted", "run directory emptied"] {
+        match step {
+            "same run" => {}
+            "closed" => {
+                state.close().unwrap();
+                state = machine.open();
+            }
+            step => {
+                drop(state);
+                machine.boot += u32::from(step == "booted");
+                if step == "run directory emptied" {
+                    std::fs::remove_dir_all(machine.run()).unwrap();
+                    machine.boot += 1;
+                }
+                state = machine.open();
+            }
+        }
+        for origin in all {
+            assert_eq!(state.use_once(key(1), origin), Err(again.clone()), "{step}, {origin:?}");
+        }
+    }
+    assert_eq!(state.put_key_count(), 1);
+    assert!(state.use_once(key(2), AnyTime).is_ok());
+    // Fewer keys than were put: the state directory went back within a boot.
     drop(state);
-    let mut state = machine.open();
-    assert_eq!(state.use_once(key(1)), Err(again.clone()));
-    state.close().unwrap();
-    let mut state = machine.open();
-    assert_eq!(state.use_once(key(1)), Err(again));
-    assert!(state.use_once(key(2)).is_ok());
+    let path = machine.root.path().join("state/put-keys");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 24]).unwrap();
+    let damaged = KeyUsed::Damaged { path };
+    assert_eq!(machine.open().use_once(key(3), AnyTime), Err(damaged));
+}
+
+#[test]
+fn keys_of_this_run_are_remembered_until_it_ends_and_keys_of_ike_until_minutes_after_their_sas() {
+    let machine = Machine::new();
+    let (mut state, time) = machine.open_at();
+    let _ = state.use_once(key(1), NamedRun).unwrap();
+    let _ = state.use_all_once(&[key(2), key(3)], Ike).unwrap();
+    // charon names SAs again that are gone, or whose keys an earlier run of the daemon took.
+    assert!(state.use_once(key(9), Repeated).is_err());
+    let minutes = |count: u64| time.fetch_add(count * 60_000_000_000, Ordering::Relaxed);
+    let is_known =
+        |state: &mut KeyState| [1, 2, 3].map(|seed| state.use_once(key(seed), AnyTime).is_err());
+    assert!(!state.is_sweep_due());
+    for _ in 0..3 {
+        minutes(5);
+        assert!(state.is_sweep_due());
+        state.forget_ended_keys([key(2)].into_iter());
+    }
+    assert!(state.use_once(key(3), Ike).is_ok());
+    assert_eq!(is_known(&mut state), [true; 3]);
+    assert!(!machine.run().join("keys-used").exists());
     drop(state);
-    // A peer makes new keys after a boot; /run was not emptied.
-    machine.boot += 1;
-    assert!(machine.open().use_once(key(1)).is_ok());
+    // The next run refuses the name of this one, and charon repeats what it has.
+    assert_eq!(is_known(&mut machine.open()), [false; 3]);
 }
 
 #[test]
 fn several_keys_are_taken_together_or_not_at_all() {
     let machine = Machine::new();
     let mut state = machine.open();
-    let _ = state.use_once(key(2)).unwrap();
-    let refused = |seed| Err(KeyUsed::PutBefore { fingerprint: key(seed) });
-    assert_eq!(state.use_all_once(&[key(1), key(2)]), refused(2));
-    assert_eq!(state.use_all_once(&[key(1), key(3), key(1)]), refused(1));
-    let taken = state.use_all_once(&[key(1), key(3)]).unwrap();
-    assert_eq!(taken.iter().map(|once| once.fingerprint()).collect::<Vec<_>>(), [key(1), key(3)]);
-    assert_eq!(state.use_all_once(&[]), Ok(vec![]));
+    for (origin, base) in [(AnyTime, 0), (NamedRun, 10), (Ike, 20)] {
+        let [one, two, three] = [1, 2, 3].map(|seed| key(base + seed));
+        let _ = state.use_once(two, origin).unwrap();
+        let refused = |fingerprint| Err(KeyUsed::PutBefore { fingerprint });
+        assert_eq!(state.use_all_once(&[one, two], origin), refused(two));
+        assert_eq!(state.use_all_once(&[one, three, one], origin), refused(one));
+        let taken = state.use_all_once(&[one, three], origin).unwrap();
+        assert_eq!(taken.iter().map(|once| once.fingerprint()).collect::<Vec<_>>(), [one, three]);
+        assert_eq!(state.use_all_once(&[], origin), Ok(vec![]));
+    }
 }
 
 #[test]
@@ -83,8 +155,8 @@ fn key_of_a_file_is_not_put_and_a_key_that_was_put_is_not_taken_from_a_file() {
     let window = state.inbound(key(2), SPI, 64, SHORT).unwrap();
     window.commit(1).unwrap();
     let refused = |seed| Err(KeyUsed::FileKey { fingerprint: key(seed) });
-    assert_eq!([1, 2].map(|seed| state.use_once(key(seed))), [1, 2].map(refused));
-    let _ = state.use_once(key(3)).unwrap();
+    assert_eq!([1, 2].map(|seed| state.use_once(key(seed), NamedRun)), [1, 2].map(refused));
+    let _ = state.use_once(key(3), AnyTime).unwrap();
     let sealed = state.outbound(key(3), SPI, SHORT, &file).unwrap_err();
     assert_eq!(sealed.reason, Refusal::PutOverApi);
     let opened = state.inbound(key(3), SPI, 64, SHORT).unwrap_err();
@@ -95,7 +167,7 @@ fn key_of_a_file_is_not_put_and_a_key_that_was_put_is_not_taken_from_a_file() {
     machine.boot += 1;
     std::fs::remove_dir_all(machine.run()).unwrap();
     let mut state = machine.open();
-    assert_eq!([1, 2].map(|seed| state.use_once(key(seed))), [1, 2].map(refused));
+    assert_eq!([1, 2].map(|seed| state.use_once(key(seed), NamedRun)), [1, 2].map(refused));
 }
 
 #[test]
@@ -105,9 +177,9 @@ fn lost_or_damaged_file_refuses_new_keys_and_no_others() {
         let mut state = machine.open();
         let file = machine.key_file();
         drop(state.outbound(key(1), SPI, SHORT, &file).unwrap());
-        let _ = state.use_all_once(&[key(2), key(3)]).unwrap();
+        let _ = state.use_all_once(&[key(2), key(3)], AnyTime).unwrap();
         drop(state);
-        let path = machine.run().join("keys-used");
+        let path = machine.root.path().join("state/put-keys");
         let mut bytes = std::fs::read(&path).unwrap();
         match damage {
             "lost" => std::fs::remove_file(&path).unwrap(),
@@ -121,7 +193,9 @@ fn lost_or_damaged_file_refuses_new_keys_and_no_others() {
             let mut state = machine.open();
             let damaged = KeyUsed::Damaged { path: path.clone() };
             assert!(!damaged.is_met_before());
-            assert_eq!(state.use_once(key(4)), Err(damaged), "{damage}");
+            assert_eq!(state.use_once(key(4), AnyTime), Err(damaged), "{damage}");
+            assert!(state.use_once(key(6), Ike).is_ok(), "{damage}");
+            assert!(state.use_once(key(7), NamedRun).is_ok(), "{damage}");
             let refused = state.outbound(key(4), SPI, SHORT, &file).unwrap_err();
             assert_eq!(refused.reason, Refusal::Damaged { path: path.clone() }, "{damage}");
             assert!(state.outbound(key(1), SPI, SHORT, &file).is_ok(), "{damage}");
@@ -136,37 +210,45 @@ proptest! {
         ..ProptestConfig::with_cases(32)
     })]
 
-    /// Against a set: puts of few keys, kills, torn records and boots.
+    /// Against sets: puts of few keys, kills, torn records, boots and empty run directories.
     #[test]
-    fn no_key_is_put_twice_in_a_boot(
+    fn no_key_is_put_twice_as_long_as_its_origin_asks_for(
         steps in prop::collection::vec((0u8..8, prop::collection::vec(0u8..40, 1..4)), 1..60),
     ) {
         let mut machine = Machine::new();
         let mut state = machine.open();
-        let mut put = HashSet::new();
+        let (mut by_hand, mut of_run) = (HashSet::new(), HashSet::new());
         for (step, keys) in steps {
             match step {
                 0 => {
                     drop(state);
-                    let path = machine.run().join("keys-used");
+                    let path = machine.root.path().join("state/put-keys");
                     let mut bytes = std::fs::read(&path).unwrap();
                     // Killed amid a record.
-                    bytes.extend(vec![7; usize::from(keys[0]) % 16]);
+                    bytes.extend(vec![7; usize::from(keys[0]) % 24]);
                     std::fs::write(&path, bytes).unwrap();
+                    of_run.clear();
                     state = machine.open();
                 }
                 1 => {
                     drop(state);
                     machine.boot += 1;
-                    put.clear();
+                    if keys[0] % 2 == 0 {
+                        std::fs::remove_dir_all(machine.run()).unwrap();
+                    }
+                    of_run.clear();
                     state = machine.open();
                 }
-                _ => {
+                step => {
+                    let origin = [AnyTime, NamedRun, Ike][usize::from(step) % 3];
                     let distinct: HashSet<u8> = keys.iter().copied().collect();
-                    let is_new = distinct.len() == keys.len() && put.is_disjoint(&distinct);
+                    let is_new = distinct.len() == keys.len()
+                        && by_hand.is_disjoint(&distinct)
+                        && of_run.is_disjoint(&distinct);
                     let all: Vec<Fingerprint> = keys.iter().map(|seed| key(*seed)).collect();
-                    prop_assert_eq!(state.use_all_once(&all).is_ok(), is_new);
+                    prop_assert_eq!(state.use_all_once(&all, origin).is_ok(), is_new);
                     if is_new {
+                        let put = if origin == AnyTime { &mut by_hand } else { &mut of_run };
                         put.extend(distinct);
                     }
                 }

@@ -324,22 +324,27 @@ fn among_many_live_sas_one_is_put_within_ten_milliseconds() {
 fn after_a_kill_nothing_of_them_is_left_but_that_their_keys_were_used() {
     let Some(mut lab) = over_the_api("rekey_kill", 1, "") else { return };
     let mut both = Gateway::both(&lab.gateways);
+    let earlier = both[0].incarnation.clone();
+    // Keys by hand: no run is named.
+    both.iter_mut().for_each(|gateway| gateway.incarnation.clear());
     let spis = agree(&mut both, 0, None);
     lab.flows_again();
     let gateways = &mut lab.gateways;
     gateways.kill(1);
     gateways.start(1).unwrap();
     assert_eq!(sas(gateways, 1), Vec::<Value>::new());
-    let [earlier, _] = both;
     let mut both = Gateway::both(gateways);
-    assert_ne!(earlier.incarnation, both[0].incarnation);
-    let now = std::mem::replace(&mut both[0].incarnation, earlier.incarnation);
+    assert_ne!(earlier, both[0].incarnation);
+    let now = std::mem::replace(&mut both[0].incarnation, earlier);
     let refused = both[0].try_put(sa("outbound", &spis[1], (0, 1)));
     assert_eq!((refused.ok, refused.refused.as_str()), (false, "other_incarnation"));
-    both[0].incarnation = now;
-    for (direction, spi, way) in [("outbound", &spis[1], 1), ("inbound", &spis[0], 0)] {
-        let refused = both[0].try_put(sa(direction, spi, (0, way)));
-        assert_eq!((refused.refused.as_str(), refused.place), ("key_used", Some(0)), "{refused:?}");
+    for run in [String::new(), now] {
+        both[0].incarnation = run;
+        for (direction, spi, way) in [("outbound", &spis[1], 1), ("inbound", &spis[0], 0)] {
+            let refused = both[0].try_put(sa(direction, spi, (0, way)));
+            let reason = (refused.refused.as_str(), refused.place);
+            assert_eq!(reason, ("key_used", Some(0)), "{refused:?}");
+        }
     }
     // New keys, and it goes on.
     agree_after_kill(&mut both, &spis);

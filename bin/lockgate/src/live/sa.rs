@@ -44,7 +44,7 @@ not written is as the peer's section says.";
 ///
 /// A replaced outbound SA is gone at once; a replaced inbound SA opens packets until 5 s after the
 /// first authentic packet of its replacement, at most 300 s. SAs that run already stay as they are.
-/// A key is taken once: an SA that was deleted is not put again.
+/// A key is taken once, also after a boot: an SA that was deleted is not put again.
 #[derive(clap::Args)]
 #[command(after_help = LINES)]
 struct PutArgs {
@@ -53,7 +53,8 @@ struct PutArgs {
     /// Peer of the SAs whose lines name none
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
-    /// Only in this run of the daemon (`lockgate sa reserve` names it) [default: the one that runs]
+    /// The run of the daemon that the keys were agreed for (`lockgate sa reserve` names it); another
+    /// run refuses them. Without it the daemon remembers the keys for ever
     #[arg(long, value_name = "RUN")]
     incarnation: Option<String>,
     /// Answer in JSON
@@ -158,13 +159,8 @@ fn put(args: &PutArgs, socket: &Socket) -> Result<(), Failure> {
     let sa = |line| new_sa(line, args.peer.as_deref());
     let sas = lines.into_iter().map(sa).collect::<Result<Vec<_>, Failure>>()?;
     let mut ask = Ask::new(socket)?;
-    let incarnation = match &args.incarnation {
-        Some(named) => named.clone(),
-        None => {
-            let all = v1::ShowRequest::default();
-            ask.call(async |client| client.show_status(all).await)?.incarnation
-        }
-    };
+    // Named for the user, the run would not say of which time the keys are.
+    let incarnation = args.incarnation.clone().unwrap_or_default();
     let request = v1::PutSecurityAssociationsRequest { incarnation, sas };
     let done = ask.call(async |client| client.put_security_associations(request).await)?;
     answer(&done, if args.json { Form::Json } else { Form::Text })

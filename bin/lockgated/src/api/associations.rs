@@ -4,6 +4,7 @@ use api::{MAX_SAS_A_DELETION, MAX_SAS_A_PUT, v1};
 use config::SaOffload;
 use control::{KeyManager, PutSa, SaName};
 use ipsec::{Lifetime, Limits, SequenceNumbers, Spi, Suite};
+use keystate::KeyOrigin;
 use policy::Direction;
 use tonic::Status;
 use zeroize::Zeroizing;
@@ -18,7 +19,11 @@ pub(super) fn put(request: v1::PutSecurityAssociationsRequest) -> Result<SaPut, 
     // All of them: a mistake in one leaves no key of another behind.
     let sas: Vec<Result<PutSa, Status>> =
         sas.into_iter().enumerate().map(|(place, sa)| put_sa(place, sa)).collect();
-    Ok(SaPut { incarnation, sas: sas.into_iter().collect::<Result<_, _>>()? })
+    let origin = match incarnation.is_empty() {
+        true => KeyOrigin::AnyTime,
+        false => KeyOrigin::NamedRun,
+    };
+    Ok(SaPut { incarnation, origin, sas: sas.into_iter().collect::<Result<_, _>>()? })
 }
 
 fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status> {

@@ -12,6 +12,7 @@ use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
 use dataplane::Generation;
 use ipsec::{Allowance, Lifetime, Limit, Mode, ReplayWindow, SequenceNumbers, Spi, Suite, Tunnel};
+use keystate::KeyOrigin;
 use policy::Direction;
 use tokio::time::Instant;
 
@@ -272,7 +273,11 @@ impl Desk {
         };
         let replaced = put.replaces.is_some();
         let incarnation = self.daemon.picture().incarnation.to_string();
-        let put = SaPut { incarnation, sas: vec![put] };
+        let origin = match sa.repeat {
+            true => KeyOrigin::Repeated,
+            false => KeyOrigin::Ike,
+        };
+        let put = SaPut { incarnation, origin, sas: vec![put] };
         let done = match new {
             Some(new) => self.put_first(new, put).await.map_err(|why| refused_change(&why)),
             None => self.daemon.put_sas(put, ROOT).await.map(drop).map_err(|why| refused(&why)),

@@ -6,6 +6,7 @@ use api::v1;
 use config::SaOffload;
 use dataplane::Prefix;
 use ipsec::{Lifetime, Limits};
+use keystate::KeyOrigin;
 use linux::xfrm::{OffloadMode, PolicyWay, REQIDS, SaWay};
 use linux::{Hop, KernelRoute, MAIN_TABLE, RouteKind, RouteStatus, Usability};
 use offload::{Ability, Capabilities};
@@ -69,7 +70,10 @@ impl CarriedLab {
         let state = &mut self.lab.state;
         let incarnation = state.incarnation.to_string();
         let (reply, mut answer) = tokio::sync::oneshot::channel();
-        state.put_sas(SaPut { incarnation, sas }, reply).await.unwrap();
+        state
+            .put_sas(SaPut { incarnation, origin: KeyOrigin::NamedRun, sas }, reply)
+            .await
+            .unwrap();
         while state.waits_for_cards() {
             let report = state.gateway.cards.told().await;
             state.card_told(report).await.unwrap();

@@ -6,6 +6,7 @@ use api::v1;
 use control::KeyManager;
 use dataplane::counters::Volume;
 use ipsec::Spi;
+use keystate::KeyOrigin;
 use policy::Direction::{Inbound, Outbound};
 use zeroize::Zeroizing;
 
@@ -61,7 +62,7 @@ async fn ask(state: &mut State, put: SaPut) -> Result<SaChange, SaRefusal> {
 
 pub(super) async fn put(state: &mut State, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
     let incarnation = state.incarnation.to_string();
-    ask(state, SaPut { incarnation, sas }).await
+    ask(state, SaPut { incarnation, origin: KeyOrigin::NamedRun, sas }).await
 }
 
 async fn delete(state: &mut State, names: Vec<SaName>) -> Result<SaChange, SaRefusal> {
@@ -85,7 +86,9 @@ async fn what_is_put_runs_on_every_worker_and_needs_the_name_of_this_run() {
     assert_eq!(state.incarnation.len(), 32);
     let before = state.gateway.snapshot.clone();
     for incarnation in ["", "x", &"0".repeat(32)] {
-        let put = SaPut { incarnation: incarnation.into(), sas: vec![sa(Outbound, 500, 1)] };
+        let sas = vec![sa(Outbound, 500, 1)];
+        let origin = KeyOrigin::NamedRun;
+        let put = SaPut { incarnation: incarnation.into(), origin, sas };
         let refused = ask(&mut state, put).await.unwrap_err();
         assert_eq!((refused.word(), refused.place()), ("other_incarnation", None));
         assert!(refused.to_string().contains(&*state.incarnation), "{refused}");
@@ -113,6 +116,30 @@ async fn what_is_put_runs_on_every_worker_and_needs_the_name_of_this_run() {
     state.stopping = true;
     assert_eq!(put(&mut state, vec![]).await.unwrap_err().word(), "stopping");
     assert_eq!(delete(&mut state, vec![]).await.unwrap_err().word(), "stopping");
+}
+
+/// A file of SAs in a boot script once reused nonces: its keys were forgotten at the boot.
+#[tokio::test]
+async fn a_put_without_a_run_needs_no_name_and_its_keys_are_remembered_in_the_state_directory() {
+    let TestLab { folder, mut state, .. } = TestLab::new(&api_peer());
+    let by_hand = |key| SaPut {
+        incarnation: String::new(),
+        origin: KeyOrigin::AnyTime,
+        sas: vec![sa(Outbound, 500, key)],
+    };
+    assert_eq!(ask(&mut state, by_hand(1)).await.unwrap().put, 1);
+    assert_eq!(ask(&mut state, by_hand(1)).await.unwrap().unchanged, 1);
+    delete(&mut state, vec![name(Outbound, 500)]).await.unwrap();
+    assert_eq!(ask(&mut state, by_hand(1)).await.unwrap_err().word(), "key_used");
+    let keys = state.keys.lock().await;
+    assert_eq!(keys.put_key_count(), 1);
+    drop(keys);
+    // Of the program's own run, nothing is written.
+    put(&mut state, vec![sa(Outbound, 501, 2)]).await.unwrap();
+    assert_eq!(state.keys.lock().await.put_key_count(), 1);
+    drop(folder);
+    state.stopping = true;
+    assert_eq!(ask(&mut state, by_hand(3)).await.unwrap_err().word(), "stopping");
 }
 
 #[tokio::test]
@@ -214,7 +241,8 @@ impl Lab {
 
     async fn put(&self, sas: Vec<PutSa>) -> Result<SaChange, SaRefusal> {
         let incarnation = self.daemon.status().await.incarnation;
-        self.daemon.put_sas(SaPut { incarnation, sas }, Uid(7)).await
+        let origin = KeyOrigin::NamedRun;
+        self.daemon.put_sas(SaPut { incarnation, origin, sas }, Uid(7)).await
     }
 
     async fn apply(&self, sections: &str) {

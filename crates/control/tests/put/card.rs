@@ -3,6 +3,7 @@
 use config::SaOffload;
 use control::{CardUse, PutSa};
 use ipsec::{CardSeat, CardWork, SequenceError};
+use keystate::KeyOrigin;
 use offload::{
     CardSa, Numbers, OuterDontFragment, OuterDscp, OuterEcn, OuterFields, SaDirection, SaMode,
     Service,
@@ -39,7 +40,7 @@ fn put_in_card(gateway: &mut Gateway, asked: Vec<PutSa>) -> Vec<CardSeat> {
         plan.seat(wish.number, seat);
         seats.push(seat);
     }
-    let proofs = gateway.keys.use_all_once(&plan.fingerprints()).unwrap();
+    let proofs = gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap();
     let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
     gateway.go_over(changed);
     seats

@@ -10,7 +10,7 @@ use control::{
 };
 use dataplane::Snapshot;
 use ipsec::{SaId, Spi};
-use keystate::{HostIdentity, KeyState};
+use keystate::{HostIdentity, KeyOrigin, KeyState};
 use linux::View;
 use policy::Direction::{self, Inbound, Outbound};
 use zeroize::Zeroizing;
@@ -85,7 +85,7 @@ impl Gateway {
     /// Puts SAs as the daemon does.
     pub(crate) fn put(&mut self, asked: Vec<PutSa>) -> Result<Vec<GoneSa>, PutRefusal> {
         let plan = self.compiled.plan_put(asked).map_err(|refused| refused.why)?;
-        let proofs = self.keys.use_all_once(&plan.fingerprints()).unwrap();
+        let proofs = self.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap();
         let changed = self.compiled.with_put(plan, proofs, self.now_ns).unwrap();
         Ok(self.go_over(changed))
     }

@@ -21,7 +21,7 @@ use gateway::{
     Gateway, SECOND, api_peer, between_gateways, instead_of, name, of, peer, peers, sa, spi,
 };
 use ipsec::{Lifetime, Limits, SaId, SequenceNumbers, Suite};
-use keystate::KeyUsed;
+use keystate::{KeyOrigin, KeyUsed};
 use policy::Direction::{self, Inbound, Outbound};
 use zeroize::Zeroizing;
 
@@ -286,12 +286,13 @@ fn a_key_is_put_once_from_boot_to_boot_in_either_direction() {
     gateway.delete(&[name(Outbound, 500), name(Inbound, 600)]).unwrap();
     for again in [sa(Outbound, 500, 1), sa(Inbound, 600, 1), sa(Inbound, 600, 2)] {
         let plan = gateway.compiled.plan_put(vec![again]).unwrap();
-        let refused = gateway.keys.use_all_once(&plan.fingerprints()).unwrap_err();
+        let refused =
+            gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap_err();
         assert!(matches!(refused, KeyUsed::PutBefore { .. }));
     }
     let of_file = PutSa { key: Zeroizing::new(vec![0xf1; 20]), ..sa(Inbound, 600, 0) };
     let plan = gateway.compiled.plan_put(vec![of_file]).unwrap();
-    let refused = gateway.keys.use_all_once(&plan.fingerprints()).unwrap_err();
+    let refused = gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap_err();
     assert!(matches!(refused, KeyUsed::FileKey { .. }));
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use control::{ChangedSas, KeyManager, MoveError, PeerEnds, PutSa};
 use ipsec::{CardSeat, CardWork, SeatCarrier, SequenceNumbers, Tunnel, UdpPorts};
+use keystate::KeyOrigin;
 use policy::Direction::{self, Inbound, Outbound};
 use proptest::prelude::*;
 
@@ -214,7 +215,7 @@ fn an_sa_in_a_card_moves_nowhere() {
     let mut plan = gateway.compiled.plan_put(vec![ike(sa(Outbound, 0x500, 1))]).unwrap();
     let carrier = SeatCarrier::Worker;
     plan.seat(0, CardSeat { netdev: 1, tag: 7, work: CardWork::Packets, carrier });
-    let proofs = gateway.keys.use_all_once(&plan.fingerprints()).unwrap();
+    let proofs = gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap();
     let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
     gateway.go_over(changed);
     let refused = gateway.moves(ends(LOCAL[0], REMOTE[0], Some(61_000)));

@@ -6,6 +6,7 @@ use control::{
     KeyManager, MAX_RESERVED, OpeningWorker, PutSa, RESERVED_NS, ReservedSpis, SpiRequest,
 };
 use ipsec::Spi;
+use keystate::KeyOrigin;
 use policy::Direction::{Inbound, Outbound};
 
 use super::gateway::{Gateway, of, peer, peers, sa};
@@ -40,7 +41,7 @@ fn a_reserved_spi_holds_the_worker_that_will_open_and_is_its_peers_alone_for_300
     let plan = gateway.compiled.plan_put(ours).unwrap();
     assert!(plan.inbound_spis().eq([seen[4]]));
     reserved.end(plan.inbound_spis());
-    let proofs = gateway.keys.use_all_once(&plan.fingerprints()).unwrap();
+    let proofs = gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap();
     let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
     gateway.go_over(changed);
     assert_eq!(gateway.snapshot.inbound_by_spi(seen[4]).unwrap().id.0 % 3, 1);

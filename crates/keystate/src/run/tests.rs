@@ -5,7 +5,7 @@ use ipsec::{Advance, KeyMaterial, ReplayWindow, SequenceNumbers, Spi, Suite};
 
 use super::*;
 use crate::words::FILE_BYTES;
-use crate::{KeyFileFacts, KeyState, RESERVATION_STEP};
+use crate::{KeyFileFacts, KeyOrigin, KeyState, RESERVATION_STEP};
 
 const NUMBERS: SequenceNumbers = SequenceNumbers::Extended;
 
@@ -46,7 +46,7 @@ impl Machine {
         let slot_words = 8 + if version == 1 { 128 } else { 256 };
         let mut words = layouts::header(version, 8192, &self.host).to_vec();
         words.resize(HEADER_WORDS + 8192 * slot_words, 0);
-        words[header::KEYS_ONCE] = found.keys_once;
+        words[header::PUT_KEYS] = found.put_keys;
         let mut ring = vec![0; RING_WORDS * 8];
         for (place, owned) in found.slots.iter().enumerate() {
             let Subject { fingerprint, usage } = owned.subject;
@@ -112,7 +112,7 @@ fn record_of_version_2_goes_on_as_it_was() {
     for number in [5000, 4000, 4002] {
         window.commit(number).unwrap();
     }
-    let _ = before.use_once(key(3)).unwrap();
+    let _ = before.use_once(key(3), KeyOrigin::AnyTime).unwrap();
     drop((counter, window, before));
     machine.make_earlier(2);
     // A replacement that another process left half written is in nobody's way.
@@ -121,7 +121,7 @@ fn record_of_version_2_goes_on_as_it_was() {
     for round in 0..2 {
         let mut after = machine.open();
         assert_eq!(after.take_notices(), []);
-        assert!(after.use_once(key(3)).is_err());
+        assert!(after.use_once(key(3), KeyOrigin::AnyTime).is_err());
         let counter = after.outbound(key(1), Spi::LOWEST, NUMBERS, &machine.file()).unwrap();
         assert_eq!(counter.draw(1).whole(), Ok(65 + round));
         let window = after.inbound(key(2), Spi::LOWEST, 4096, NUMBERS).unwrap();

@@ -306,7 +306,7 @@ impl Backend for Fake {
     }
 
     async fn put_sas(&self, put: SaPut, by: Uid) -> Result<SaChange, SaRefusal> {
-        let SaPut { incarnation, sas } = put;
+        let SaPut { incarnation, sas, .. } = put;
         self.note(format!("{} puts {} SAs for {incarnation}", by.0, sas.len()));
         match incarnation.as_str() {
             "this" => Ok(SaChange { put: sas.len() as u32, ..SaChange::default() }),
