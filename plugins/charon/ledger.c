@@ -7,11 +7,13 @@
 #define CHAINS 16384u
 
 struct lg_ledger {
-	struct lg_secrets *secrets;
 	struct lg_entry *first;
 	struct lg_entry *last;
+	/* SAs that never had a partner, newest first. */
+	struct lg_entry *lone;
 	size_t counts[LG_ENTRY_POLICY + 1];
 	struct lg_entry *chains[CHAINS];
+	struct lg_entry *handle_chains[CHAINS];
 };
 
 /* FNV-1a; what is hashed comes from charon, whose peers cannot choose much of it. */
@@ -29,18 +31,14 @@ static uint32_t hash_spi(uint32_t spi)
 	return hash_bytes((const uint8_t *)&spi, sizeof(spi));
 }
 
+static struct lg_entry **handle_chain(struct lg_ledger *ledger, uint64_t handle)
+{
+	return &ledger->handle_chains[hash_bytes((const uint8_t *)&handle, sizeof(handle)) % CHAINS];
+}
+
 struct lg_ledger *lg_ledger_create(void)
 {
-	struct lg_ledger *ledger = calloc(1, sizeof(*ledger));
-
-	if (!ledger)
-		return NULL;
-	ledger->secrets = lg_secrets_create();
-	if (!ledger->secrets) {
-		free(ledger);
-		return NULL;
-	}
-	return ledger;
+	return calloc(1, sizeof(struct lg_ledger));
 }
 
 void lg_ledger_destroy(struct lg_ledger *ledger)
@@ -49,87 +47,36 @@ void lg_ledger_destroy(struct lg_ledger *ledger)
 		return;
 	while (ledger->first)
 		lg_ledger_drop(ledger, ledger->first);
-	lg_secrets_destroy(ledger->secrets);
 	free(ledger);
 }
 
-static uint8_t *copy(const uint8_t *bytes, size_t length)
+bool lg_bytes_set(struct lg_bytes *to, const uint8_t *bytes, size_t length)
 {
-	uint8_t *copied = malloc(length ? length : 1);
+	uint8_t *copied = NULL;
 
-	if (copied && length)
+	if (bytes) {
+		copied = malloc(length ? length : 1);
+		if (!copied)
+			return false;
 		memcpy(copied, bytes, length);
-	return copied;
+	}
+	free(to->bytes);
+	*to = (struct lg_bytes){ copied, length };
+	return true;
 }
 
-struct lg_entry *lg_ledger_new(struct lg_ledger *ledger, enum lg_entry_kind kind,
-			       const uint8_t *fields, size_t length)
+struct lg_entry *lg_ledger_new(enum lg_entry_kind kind, const uint8_t *fields, size_t length)
 {
 	struct lg_entry *entry = calloc(1, sizeof(*entry));
 
-	(void)ledger;
 	if (!entry)
 		return NULL;
 	entry->kind = kind;
-	entry->fields = copy(fields, length);
-	entry->length = length;
-	if (!entry->fields) {
+	if (!lg_bytes_set(&entry->fields, fields, length)) {
 		free(entry);
 		return NULL;
 	}
 	return entry;
-}
-
-bool lg_ledger_set_keys(struct lg_ledger *ledger, struct lg_entry *entry, const uint8_t *key,
-			size_t key_length, const uint8_t *integrity, size_t integrity_length)
-{
-	const struct {
-		enum lg_field field;
-		const uint8_t *bytes;
-		size_t length;
-	} keys[] = {
-		{ LG_KEY, key, key_length },
-		{ LG_INTEGRITY_KEY, integrity, integrity_length },
-	};
-	uint8_t *to;
-
-	if (key_length > LG_SECRET_BYTES || integrity_length > LG_SECRET_BYTES ||
-	    key_length + integrity_length + 8 > LG_SECRET_BYTES)
-		return false;
-	entry->keys = lg_secret_take(ledger->secrets);
-	if (!entry->keys)
-		return false;
-	to = entry->keys;
-	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-		to[0] = 0;
-		to[1] = keys[i].field;
-		to[2] = keys[i].length >> 8;
-		to[3] = keys[i].length;
-		if (keys[i].length)
-			memcpy(to + 4, keys[i].bytes, keys[i].length);
-		to += 4 + keys[i].length;
-	}
-	entry->keys_length = to - entry->keys;
-	return true;
-}
-
-void lg_ledger_wipe_keys(struct lg_ledger *ledger, struct lg_entry *entry)
-{
-	lg_secret_give(ledger->secrets, entry->keys);
-	entry->keys = NULL;
-	entry->keys_length = 0;
-}
-
-bool lg_ledger_name(struct lg_entry *entry, const uint8_t *names, size_t length)
-{
-	uint8_t *copied = copy(names, length);
-
-	if (!copied)
-		return false;
-	free(entry->names);
-	entry->names = copied;
-	entry->names_length = length;
-	return true;
 }
 
 /* Bytes of a policy's name, which is all but PRIORITY, the last field: a u32. */
@@ -143,10 +90,15 @@ static void chain(struct lg_ledger *ledger, struct lg_entry *entry)
 	struct lg_entry **head;
 
 	entry->hash = entry->kind == LG_ENTRY_POLICY ?
-			      hash_bytes(entry->fields, name_length(entry->length)) :
+			      hash_bytes(entry->fields.bytes, name_length(entry->fields.length)) :
 			      hash_spi(entry->spi);
 	head = &ledger->chains[entry->hash % CHAINS];
 	entry->chain = *head;
+	*head = entry;
+	if (!entry->handle)
+		return;
+	head = handle_chain(ledger, entry->handle);
+	entry->handle_chain = *head;
 	*head = entry;
 }
 
@@ -162,6 +114,59 @@ static bool unchain(struct lg_ledger *ledger, struct lg_entry *entry)
 	return true;
 }
 
+static void unchain_handle(struct lg_ledger *ledger, struct lg_entry *entry)
+{
+	struct lg_entry **at = handle_chain(ledger, entry->handle);
+
+	while (*at && *at != entry)
+		at = &(*at)->handle_chain;
+	if (*at)
+		*at = entry->handle_chain;
+}
+
+static void unlink_lone(struct lg_ledger *ledger, struct lg_entry *entry)
+{
+	struct lg_entry **at = &ledger->lone;
+
+	while (*at && *at != entry)
+		at = &(*at)->lone;
+	if (*at)
+		*at = entry->lone;
+}
+
+/* A child's two SAs have one reqid, and each goes where the other comes from. */
+static bool may_be_partners(const struct lg_entry *a, const struct lg_entry *b)
+{
+	return a->direction != b->direction && a->reqid == b->reqid &&
+	       lg_same_host(&a->source, &b->destination) &&
+	       lg_same_host(&a->destination, &b->source);
+}
+
+static void pair(struct lg_ledger *ledger, struct lg_entry *entry)
+{
+	struct lg_entry *other = ledger->lone;
+
+	while (other && !may_be_partners(entry, other))
+		other = other->lone;
+	if (other) {
+		unlink_lone(ledger, other);
+		other->partner = entry;
+		entry->partner = other;
+	} else {
+		entry->lone = ledger->lone;
+		ledger->lone = entry;
+	}
+}
+
+static void unpair(struct lg_ledger *ledger, struct lg_entry *entry)
+{
+	if (entry->partner)
+		entry->partner->partner = NULL;
+	else if (entry->kind == LG_ENTRY_SA)
+		unlink_lone(ledger, entry);
+	entry->partner = NULL;
+}
+
 void lg_ledger_keep(struct lg_ledger *ledger, struct lg_entry *entry)
 {
 	chain(ledger, entry);
@@ -173,34 +178,43 @@ void lg_ledger_keep(struct lg_ledger *ledger, struct lg_entry *entry)
 		ledger->first = entry;
 	ledger->last = entry;
 	ledger->counts[entry->kind]++;
+	if (entry->kind == LG_ENTRY_SA)
+		pair(ledger, entry);
 }
 
 void lg_ledger_drop(struct lg_ledger *ledger, struct lg_entry *entry)
 {
 	if (unchain(ledger, entry)) {
+		unchain_handle(ledger, entry);
+		unpair(ledger, entry);
 		*(entry->previous ? &entry->previous->next : &ledger->first) = entry->next;
 		*(entry->next ? &entry->next->previous : &ledger->last) = entry->previous;
 		ledger->counts[entry->kind]--;
 	}
-	lg_ledger_wipe_keys(ledger, entry);
-	free(entry->fields);
-	free(entry->names);
+	free(entry->fields.bytes);
+	free(entry->names.bytes);
 	free(entry);
 }
 
-bool lg_ledger_rewrite(struct lg_ledger *ledger, struct lg_entry *entry, const uint8_t *fields,
-		       size_t length)
+void lg_ledger_forget(struct lg_ledger *ledger, struct lg_entry *entry)
 {
-	uint8_t *copied = copy(fields, length);
+	unchain_handle(ledger, entry);
+	unpair(ledger, entry);
+	ledger->counts[entry->kind]--;
+	entry->kind = LG_ENTRY_GONE;
+	ledger->counts[entry->kind]++;
+	entry->handle = 0;
+	lg_bytes_set(&entry->fields, NULL, 0);
+	lg_bytes_set(&entry->names, NULL, 0);
+}
 
-	if (!copied)
-		return false;
-	unchain(ledger, entry);
-	free(entry->fields);
-	entry->fields = copied;
-	entry->length = length;
-	chain(ledger, entry);
-	return true;
+struct lg_entry *lg_ledger_handle(struct lg_ledger *ledger, uint64_t handle)
+{
+	struct lg_entry *at = *handle_chain(ledger, handle);
+
+	while (at && at->handle != handle)
+		at = at->handle_chain;
+	return at;
 }
 
 /* The port that ESP comes in by may change without a word; what is sent, charon names by it. */
@@ -236,8 +250,8 @@ static struct lg_entry *find_policy(struct lg_ledger *ledger, const uint8_t *fie
 	uint32_t hash = hash_bytes(fields, name_length(length));
 	struct lg_entry *at = ledger->chains[hash % CHAINS];
 
-	while (at && (at->kind != LG_ENTRY_POLICY || at->length != length ||
-		      memcmp(at->fields, fields, same) != 0))
+	while (at && (at->kind != LG_ENTRY_POLICY || at->fields.length != length ||
+		      memcmp(at->fields.bytes, fields, same) != 0))
 		at = at->chain;
 	return at;
 }
@@ -260,9 +274,4 @@ struct lg_entry *lg_ledger_first(struct lg_ledger *ledger)
 size_t lg_ledger_count(const struct lg_ledger *ledger, enum lg_entry_kind kind)
 {
 	return ledger->counts[kind];
-}
-
-int lg_ledger_unlocked(const struct lg_ledger *ledger)
-{
-	return lg_secrets_unlocked(ledger->secrets);
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -25,6 +25,7 @@ struct lg_link {
 	uid_t peer;
 	char charon[32];
 	char plugin[32];
+	uint8_t charon_id[LG_CHARON_ID_BYTES];
 
 	pthread_mutex_t lock;
 	pthread_t thread;
@@ -38,17 +39,18 @@ struct lg_link {
 	int socket;
 	uint64_t incarnation;
 	uint32_t number;
-	/* The owner is repeating: the connection is there, but not yet for others. */
+	/* The owner is resuming: the connection is there, but not yet for others. */
 	bool greeting;
 	/* Before it no attempt is made to connect. */
 	int64_t not_before;
 	int64_t greeted_by;
 	/* What was said last about the state, so that a state is logged once. */
-	char said[256];
+	char said[768];
 
 	/* Two pages for messages, one each way, locked where possible. */
 	uint8_t *sent;
 	uint8_t *received;
+	bool unlocked;
 };
 
 #define BUFFER_BYTES (LG_MAX_MESSAGE + 4096)
@@ -107,6 +109,12 @@ static void give_up(struct lg_link *link)
 {
 	disconnect(link);
 	link->not_before = lg_now() + LG_RETRY_MS;
+}
+
+void lg_link_reject(struct lg_link *link, const char *why)
+{
+	say(link, "an answer of lockgated does not fit: %s: connection closed", why);
+	give_up(link);
 }
 
 static bool wait_for(int socket, short what, int64_t until)
@@ -178,7 +186,9 @@ static enum arrived arrive(struct lg_link *link, struct lg_view *view)
 	case LG_PARSED:
 		return ARRIVED;
 	case LG_PARSED_OTHER_VERSION:
-		say(link, "lockgated speaks version %u of the protocol, this plugin version %u",
+		say(link,
+		    "lockgated speaks version %u of the protocol, this plugin version %u: install "
+		    "lockgate-charon of the same release",
 		    view->version, LG_VERSION);
 		break;
 	case LG_PARSED_WRONG:
@@ -189,10 +199,14 @@ static enum arrived arrive(struct lg_link *link, struct lg_view *view)
 	return ARRIVED_END;
 }
 
+static bool read_handle(const struct lg_view *view, uint64_t *handle)
+{
+	return lg_read_u64(view, LG_HANDLE, handle) && *handle != 0;
+}
+
 /* Reads what lockgated tells by itself; false if it is malformed. */
 static bool read_event(const struct lg_view *view, struct lg_event *event)
 {
-	const uint32_t sa = LG_FIELD(LG_SPI) | LG_FIELD(LG_DESTINATION);
 	uint8_t hardness = 0;
 
 	*event = (struct lg_event){ .kind = view->kind };
@@ -206,17 +220,15 @@ static bool read_event(const struct lg_view *view, struct lg_event *event)
 		       lg_read_selector(view, LG_SOURCE_SELECTOR, &event->source) &&
 		       lg_read_selector(view, LG_DESTINATION_SELECTOR, &event->destination);
 	case LG_EXPIRE:
-		if (!lg_has_just(view, sa | LG_FIELD(LG_HARDNESS), 0) ||
-		    !lg_read_u32(view, LG_SPI, &event->spi) ||
-		    !lg_read_address(view, LG_DESTINATION, &event->host) ||
+		if (!lg_has_just(view, LG_FIELD(LG_HANDLE) | LG_FIELD(LG_HARDNESS), 0) ||
+		    !read_handle(view, &event->handle) ||
 		    !lg_read_u8(view, LG_HARDNESS, &hardness) || hardness > 1)
 			return false;
 		event->hard = hardness;
 		return true;
 	case LG_MAPPING:
-		return lg_has_just(view, sa | LG_FIELD(LG_NEW_SOURCE), 0) &&
-		       lg_read_u32(view, LG_SPI, &event->spi) &&
-		       lg_read_address(view, LG_DESTINATION, &event->host) &&
+		return lg_has_just(view, LG_FIELD(LG_HANDLE) | LG_FIELD(LG_NEW_SOURCE), 0) &&
+		       read_handle(view, &event->handle) &&
 		       lg_read_address(view, LG_NEW_SOURCE, &event->new_source);
 	default:
 		return false;
@@ -240,35 +252,73 @@ static bool deliver(struct lg_link *link, const struct lg_view *view)
 	return true;
 }
 
-static bool read_answer(const struct lg_view *view, uint16_t asked, struct lg_answer *answer)
+/* Fields that an answer must have, besides STATUS, if the request was carried out. */
+static uint64_t needed_when_done(uint16_t asked)
 {
-	const uint32_t always = LG_FIELD(LG_STATUS);
-	uint32_t when_done = 0;
-	const uint8_t *text;
+	switch (asked) {
+	case LG_GET_SPI:
+		return LG_FIELD(LG_SPI) | LG_FIELD(LG_HANDLE);
+	case LG_ADD_SA:
+		return LG_FIELD(LG_HANDLE);
+	case LG_QUERY_SA:
+	case LG_QUERY_POLICY:
+		return LG_FIELD(LG_USE);
+	default:
+		return 0;
+	}
+}
+
+/* False for handles that cannot be: an uneven length, too many, none, or a 0 among them. */
+static bool read_handles(const struct lg_view *view, struct lg_answer *answer)
+{
 	size_t length;
 
-	memset(answer, 0, sizeof(*answer));
-	if (asked == LG_GET_SPI)
-		when_done = LG_FIELD(LG_SPI);
-	if (asked == LG_QUERY_SA || asked == LG_QUERY_POLICY)
-		when_done = LG_FIELD(LG_USE);
-	if (view->kind != LG_ANSWER || !lg_read_u16(view, LG_STATUS, &answer->status))
+	answer->handles = lg_find(view, LG_HANDLES, &length);
+	if (!answer->handles)
+		return true;
+	answer->handle_count = length / 8;
+	if (!length || length % 8 || answer->handle_count > LG_MAX_HANDLES)
 		return false;
-	if (answer->status != LG_DONE)
-		when_done = 0;
-	if (!lg_has_just(view, always | when_done, LG_FIELD(LG_TEXT)))
-		return false;
-	if ((when_done & LG_FIELD(LG_SPI)) && !lg_read_u32(view, LG_SPI, &answer->spi))
-		return false;
-	if ((when_done & LG_FIELD(LG_USE)) && !lg_read_u64s(view, LG_USE, answer->use))
-		return false;
-	text = lg_find(view, LG_TEXT, &length);
+	for (size_t i = 0; i < answer->handle_count; i++)
+		if (!lg_decode_u64(answer->handles + 8 * i))
+			return false;
+	return true;
+}
+
+static bool read_text(const struct lg_view *view, struct lg_answer *answer)
+{
+	size_t length;
+	const uint8_t *text = lg_find(view, LG_TEXT, &length);
+
 	if (text && length >= sizeof(answer->text))
 		return false;
 	/* Control characters have no place in a log. */
 	for (size_t i = 0; text && i < length; i++)
 		answer->text[i] = text[i] < ' ' || text[i] == 0x7f ? '?' : (char)text[i];
 	return true;
+}
+
+static bool read_answer(const struct lg_view *view, uint16_t asked, struct lg_answer *answer)
+{
+	uint64_t needed = 0, allowed = LG_FIELD(LG_TEXT);
+
+	memset(answer, 0, sizeof(*answer));
+	if (view->kind != LG_ANSWER || !lg_read_u16(view, LG_STATUS, &answer->status))
+		return false;
+	if (answer->status == LG_DONE) {
+		needed = needed_when_done(asked);
+		if (asked == LG_RESUME_SAS)
+			allowed |= LG_FIELD(LG_HANDLES);
+	}
+	if (!lg_has_just(view, LG_FIELD(LG_STATUS) | needed, allowed))
+		return false;
+	if ((needed & LG_FIELD(LG_SPI)) && !lg_read_u32(view, LG_SPI, &answer->spi))
+		return false;
+	if ((needed & LG_FIELD(LG_HANDLE)) && !read_handle(view, &answer->handle))
+		return false;
+	if ((needed & LG_FIELD(LG_USE)) && !lg_read_u64s(view, LG_USE, answer->use))
+		return false;
+	return read_handles(view, answer) && read_text(view, answer);
 }
 
 static enum lg_asked answer_within(struct lg_link *link, uint16_t asked,
@@ -377,6 +427,7 @@ static bool greet(struct lg_link *link)
 
 	link->incarnation = 0;
 	lg_link_begin(link, &hello, LG_HELLO);
+	lg_put(&hello, LG_CHARON_ID, link->charon_id, sizeof(link->charon_id));
 	lg_put(&hello, LG_CHARON, link->charon, strlen(link->charon));
 	lg_put(&hello, LG_PLUGIN, link->plugin, strlen(link->plugin));
 	if (exchange(link, &hello, &answer) != LG_ASKED)
@@ -481,18 +532,6 @@ static void *attend(void *given)
 	return NULL;
 }
 
-static uint8_t *map_buffer(void)
-{
-	void *bytes = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (bytes == MAP_FAILED)
-		return NULL;
-	lg_secret_lock(bytes, BUFFER_BYTES);
-	madvise(bytes, BUFFER_BYTES, MADV_DONTDUMP);
-	return bytes;
-}
-
 struct lg_link *lg_link_create(const struct lg_link_settings *settings,
 			       const struct lg_link_calls *calls)
 {
@@ -510,10 +549,11 @@ struct lg_link *lg_link_create(const struct lg_link_settings *settings,
 	pthread_mutex_init(&link->lock, NULL);
 	link->watched = epoll_create1(EPOLL_CLOEXEC);
 	link->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	link->sent = map_buffer();
-	link->received = map_buffer();
+	link->sent = lg_secret_map(BUFFER_BYTES, &link->unlocked);
+	link->received = lg_secret_map(BUFFER_BYTES, &link->unlocked);
 	if (strlen(settings->path) >= sizeof(link->address.sun_path) || !link->sent ||
 	    !link->received || link->watched < 0 || link->wake < 0 ||
+	    getrandom(link->charon_id, sizeof(link->charon_id), 0) != LG_CHARON_ID_BYTES ||
 	    epoll_ctl(link->watched, EPOLL_CTL_ADD, link->wake, &watch) != 0) {
 		lg_link_destroy(link);
 		return NULL;
@@ -526,6 +566,9 @@ bool lg_link_start(struct lg_link *link)
 {
 	sigset_t all, before;
 
+	if (link->unlocked)
+		lg_link_log(link, "keys pass through memory that can be swapped out: locking failed "
+				  "(raise LimitMEMLOCK of charon)");
 	/* charon takes its signals in its own thread. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
@@ -551,10 +594,8 @@ void lg_link_destroy(struct lg_link *link)
 	}
 	if (link->received)
 		disconnect(link);
-	if (link->sent)
-		munmap(link->sent, BUFFER_BYTES);
-	if (link->received)
-		munmap(link->received, BUFFER_BYTES);
+	lg_secret_unmap(link->sent, BUFFER_BYTES);
+	lg_secret_unmap(link->received, BUFFER_BYTES);
 	if (link->wake >= 0)
 		close(link->wake);
 	if (link->watched >= 0)

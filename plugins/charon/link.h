@@ -19,9 +19,11 @@
 
 /* Time limit of a request. */
 #define LG_ANSWER_MS 2000
-/* Time between two attempts to connect, and between two ticks. */
+/* Time between two attempts to connect, and between two ticks; tests take less. */
+#ifndef LG_RETRY_MS
 #define LG_RETRY_MS 1000
-/* Time limit of connecting, with what the owner repeats then: more, if that is much. */
+#endif
+/* Time limit of connecting, with what the owner resumes then: more, if that is much. */
 #define LG_GREETING_MS 30000
 
 struct lg_event {
@@ -30,9 +32,10 @@ struct lg_event {
 	uint32_t reqid;
 	struct lg_selector source;
 	struct lg_selector destination;
-	/* It is told so much later, because charon has just put the trap. */
+	/* It is told so much later: charon may be putting the trap or the child. */
 	uint32_t delay_ms;
-	/* LG_EXPIRE and LG_MAPPING */
+	/* LG_EXPIRE and LG_MAPPING: the link reports the handle, the session also the SA's names. */
+	uint64_t handle;
 	uint32_t spi;
 	struct lg_address host;
 	/* LG_EXPIRE: it ended, where false says that it should be renewed */
@@ -64,13 +67,17 @@ enum lg_asked {
 	LG_ASKED = 0,
 	/* Nothing was sent. */
 	LG_ASKED_DOWN,
-	/* The request went out, or a part of the repetition did, and no answer came. */
+	/* The request went out, or a part of the resume did, and no answer came. */
 	LG_ASKED_LOST,
 };
 
 struct lg_answer {
 	uint16_t status;
 	uint32_t spi;
+	uint64_t handle;
+	/* Encoded handles, none of them 0; valid until the next request. */
+	const uint8_t *handles;
+	size_t handle_count;
 	uint64_t use[3];
 	char text[513];
 };
@@ -91,15 +98,18 @@ void lg_link_unlock(struct lg_link *link);
 
 /* Connects if there is no connection; false if there is none after that. */
 bool lg_link_up(struct lg_link *link);
-/* Gives the owner so many more milliseconds to repeat what it has. */
+/* Gives the owner so many more milliseconds to resume what it has. */
 void lg_link_extend(struct lg_link *link, int64_t more);
 /* The incarnation of this connection; 0 without one. */
 uint64_t lg_link_incarnation(const struct lg_link *link);
 /* The buffer for the next request, in locked memory; it is wiped when it was sent. */
 void lg_link_begin(struct lg_link *link, struct lg_builder *request, enum lg_kind kind);
-/* Sends the request and waits; the answer of LG_GET_SPI must have an SPI, that of a query USE. */
+/* Sends the request and waits. An answer that lacks what protocol.h promises closes the
+ * connection. */
 enum lg_asked lg_link_ask(struct lg_link *link, struct lg_builder *request,
 			  struct lg_answer *answer);
+/* Closes the connection, because an answer does not fit what the owner knows. */
+void lg_link_reject(struct lg_link *link, const char *why);
 void lg_link_log(struct lg_link *link, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 /* Milliseconds of the monotonic clock. */

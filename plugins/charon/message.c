@@ -3,6 +3,23 @@
 
 #include <string.h>
 
+const char *lg_status_name(uint16_t status)
+{
+	static const char *const names[] = {
+		[LG_DONE] = "done",
+		[LG_REFUSED] = "refused",
+		[LG_UNKNOWN] = "unknown there",
+		[LG_NO_SUITE] = "it does not have these algorithms",
+		[LG_OTHER_INCARNATION] = "it started anew",
+		[LG_OTHER_VERSION] = "another version of the protocol",
+		[LG_MALFORMED] = "malformed",
+		[LG_TAKEN] = "taken",
+		[LG_KEY_USED] = "the key was used before",
+	};
+
+	return status < sizeof(names) / sizeof(names[0]) ? names[status] : "unknown status";
+}
+
 static void store16(uint8_t *to, uint16_t value)
 {
 	to[0] = value >> 8;
@@ -95,6 +112,14 @@ void lg_put_u32(struct lg_builder *to, enum lg_field field, uint32_t value)
 	lg_put(to, field, bytes, sizeof(bytes));
 }
 
+void lg_put_u64(struct lg_builder *to, enum lg_field field, uint64_t value)
+{
+	uint8_t bytes[8];
+
+	store64(bytes, value);
+	lg_put(to, field, bytes, sizeof(bytes));
+}
+
 void lg_put_u64s(struct lg_builder *to, enum lg_field field, const uint64_t values[3])
 {
 	uint8_t bytes[24];
@@ -102,6 +127,19 @@ void lg_put_u64s(struct lg_builder *to, enum lg_field field, const uint64_t valu
 	for (int i = 0; i < 3; i++)
 		store64(bytes + 8 * i, values[i]);
 	lg_put(to, field, bytes, sizeof(bytes));
+}
+
+void lg_put_handles(struct lg_builder *to, const uint64_t *handles, size_t count)
+{
+	uint8_t bytes[8 * LG_MAX_HANDLES];
+
+	if (count > LG_MAX_HANDLES) {
+		to->failed = true;
+		return;
+	}
+	for (size_t i = 0; i < count; i++)
+		store64(bytes + 8 * i, handles[i]);
+	lg_put(to, LG_HANDLES, bytes, 8 * count);
 }
 
 void lg_put_name(struct lg_builder *to, enum lg_field field, const char *name)
@@ -196,15 +234,15 @@ bool lg_next(const struct lg_view *view, size_t *at, uint16_t *field, const uint
 	return true;
 }
 
-bool lg_has_just(const struct lg_view *view, uint32_t needed, uint32_t allowed)
+bool lg_has_just(const struct lg_view *view, uint64_t needed, uint64_t allowed)
 {
-	uint32_t seen = 0;
+	uint64_t seen = 0;
 	uint16_t field;
 	const uint8_t *value;
 	size_t at = 0, length;
 
 	while (lg_next(view, &at, &field, &value, &length)) {
-		if (field > 31 || !(LG_FIELD(field) & (needed | allowed) & ~seen))
+		if (field > 63 || !(LG_FIELD(field) & (needed | allowed) & ~seen))
 			return false;
 		seen |= LG_FIELD(field);
 	}
@@ -255,6 +293,20 @@ bool lg_read_u32(const struct lg_view *view, enum lg_field field, uint32_t *valu
 
 	if (found)
 		*value = load32(found);
+	return found;
+}
+
+uint64_t lg_decode_u64(const uint8_t *value)
+{
+	return load64(value);
+}
+
+bool lg_read_u64(const struct lg_view *view, enum lg_field field, uint64_t *value)
+{
+	const uint8_t *found = find_sized(view, field, 8);
+
+	if (found)
+		*value = load64(found);
 	return found;
 }
 

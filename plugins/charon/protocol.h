@@ -7,24 +7,36 @@
  * either can be read, tested and replaced without the other.
  *
  *   plugin                                   lockgated
- *     HELLO charon's version             ->
+ *     HELLO identity, versions           ->
  *        <- ANSWER status, incarnation in the header
- *     GET_SPI source, destination        ->
- *        <- ANSWER status, spi
- *     ADD_SA ...                         ->
+ *     RESUME_SAS handles                 ->     after a lost connection, as often as needed
+ *        <- ANSWER status, handles that lockgated lacks
+ *     ADD_POLICY ... repeat              ->     every policy again
  *        <- ANSWER status
- *        <- EXPIRE spi, destination, hard          (whenever it happens)
+ *     RESUMED                            ->
+ *        <- ANSWER status
+ *     GET_SPI source, destination        ->
+ *        <- ANSWER status, spi, handle
+ *     ADD_SA ...                         ->
+ *        <- ANSWER status, handle
+ *        <- EXPIRE handle, hard                    (whenever it happens)
  *
  * The plugin asks one thing at a time. An answer has the number of its request; a message that
  * lockgated sends by itself has number 0 and gets no answer.
  *
- * Incarnation: a random number that each start of lockgated draws. HELLO has 0, its answer tells
- * it, every later message has it. lockgated refuses a message of another incarnation, and the
- * plugin drops one.
+ * Incarnation: a random number of each start of lockgated. HELLO has 0, the answer to HELLO has the
+ * incarnation, and every later message repeats the incarnation. lockgated refuses a message of
+ * another incarnation, and the plugin drops one.
+ *
+ * Handle: the number of a reserved SPI or of an SA. lockgated issues a handle once, over all its
+ * starts. Requests and events name an SA by its handle alone. A key crosses the socket once: with
+ * ADD_SA. Without the answer to ADD_SA the plugin has no handle, so no RESUME_SAS names the SA, and
+ * lockgated removes the SA at RESUMED.
  *
  * An unknown field, a field that comes twice where one is meant, a missing field, or a length that
  * does not fit makes the whole message MALFORMED. Of an unknown version nothing but the header is
- * read.
+ * read. lockgated answers a message of another version in the version of that message: STATUS
+ * OTHER_VERSION, and a TEXT that names the package to install.
  */
 #ifndef LOCKGATE_PROTOCOL_H_
 #define LOCKGATE_PROTOCOL_H_
@@ -34,7 +46,7 @@
 /* First word of a message: "LGKM". */
 #define LG_MAGIC 0x4c474b4du
 /* Version of everything in this file. */
-#define LG_VERSION 1
+#define LG_VERSION 2
 /* Bytes of a message at most, its header included. */
 #define LG_MAX_MESSAGE 8192
 /* Bytes of the header. */
@@ -43,6 +55,10 @@
 #define LG_MAX_SELECTORS 64
 /* Bytes of a name at most. */
 #define LG_MAX_NAME 128
+/* Handles of a message at most. */
+#define LG_MAX_HANDLES 1000
+/* Bytes of the number that identifies a charon. */
+#define LG_CHARON_ID_BYTES 16
 
 /*
  * Header:
@@ -57,38 +73,40 @@
 
 enum lg_kind {
 	/* The plugin asks; fields in brackets may be missing. */
-	LG_HELLO = 1,          /* CHARON, PLUGIN */
-	LG_GET_SPI = 2,        /* SOURCE (the peer), DESTINATION (we) -> SPI */
+	LG_HELLO = 1,          /* CHARON_ID, CHARON, PLUGIN */
+	LG_GET_SPI = 2,        /* SOURCE (the peer), DESTINATION (we) -> SPI, HANDLE */
 	LG_ADD_SA = 3,         /* DIRECTION, SOURCE, DESTINATION, SPI, REQID, MODE, ENCRYPTION, KEY,
 	                          INTEGRITY, INTEGRITY_KEY, ESN, WINDOW, ENCAPSULATION, SOFT, HARD,
-	                          SOURCE_SELECTOR..., DESTINATION_SELECTOR..., INITIATOR, REPEAT */
-	LG_UPDATE_SA = 4,      /* SOURCE, DESTINATION, SPI, NEW_SOURCE, NEW_DESTINATION,
-	                          ENCAPSULATION (what it becomes), [REQID] (the new one),
-	                          [SOURCE_SELECTOR..., DESTINATION_SELECTOR...] (all of them, if one
-	                          was the address that moves; missing: they stay) */
-	LG_QUERY_SA = 5,       /* SOURCE, DESTINATION, SPI -> USE */
-	LG_DELETE_SA = 6,      /* SOURCE, DESTINATION, SPI */
+	                          SOURCE_SELECTOR..., DESTINATION_SELECTOR..., INITIATOR -> HANDLE;
+	                          an inbound SA takes the reservation of its SPI: that handle ends */
+	LG_UPDATE_SA = 4,      /* HANDLE, NEW_SOURCE, NEW_DESTINATION, ENCAPSULATION (what it becomes),
+	                          [REQID] (the new one), [SOURCE_SELECTOR...,
+	                          DESTINATION_SELECTOR...] (all of them, if one was the address that
+	                          moves; missing: they stay) */
+	LG_QUERY_SA = 5,       /* HANDLE -> USE */
+	LG_DELETE_SA = 6,      /* HANDLE, also of a reserved SPI */
 	LG_ADD_POLICY = 7,     /* DIRECTION, SOURCE, DESTINATION, SOURCE_SELECTOR, DESTINATION_SELECTOR,
 	                          ACTION, REQID, SPI (0: a trap), PRIORITY, REPEAT */
 	LG_QUERY_POLICY = 8,   /* DIRECTION, SOURCE_SELECTOR, DESTINATION_SELECTOR -> USE */
 	LG_DELETE_POLICY = 9,  /* as ADD_POLICY without REPEAT */
 	LG_FLUSH_SAS = 10,     /* - ; those of this connection's plugin alone */
 	LG_FLUSH_POLICIES = 11,/* - ; likewise */
-	LG_REPEATED = 12,      /* - ; all that the plugin had of this incarnation has been repeated:
-	                          policies beyond that are forgotten, and SAs too if this is the
-	                          charon process that was connected last; those of an earlier one
-	                          stay to their limits, or until others are added */
-
-	LG_NAME_SA = 13,       /* SOURCE, DESTINATION, SPI (an inbound SA), REQID, IKE, CHILD; its pair
-	                          and its successors have these names too */
+	/* 12 was REPEATED of version 1. */
+	LG_NAME_SA = 13,       /* HANDLE (of an inbound SA), REQID, IKE, CHILD; its pair and its
+	                          successors have these names too */
+	LG_RESUME_SAS = 14,    /* HANDLES, also of reserved SPIs -> HANDLES: those of them that lockgated
+	                          lacks, and those of another charon's SAs; none: no such field */
+	LG_RESUMED = 15,       /* - ; the plugin has named all that it has: policies beyond that are
+	                          forgotten, and SAs too if this charon put them; those of an earlier
+	                          charon stay to their limits, or until others are added */
 
 	/* lockgated answers: STATUS, [TEXT], and what the request says behind the arrow. */
 	LG_ANSWER = 0x80,
 
 	/* lockgated tells, number 0. */
 	LG_ACQUIRE = 0x101,    /* REQID, SOURCE_SELECTOR, DESTINATION_SELECTOR */
-	LG_EXPIRE = 0x102,     /* SPI, DESTINATION, HARDNESS */
-	LG_MAPPING = 0x103,    /* SPI, DESTINATION, NEW_SOURCE (the peer's new address and port) */
+	LG_EXPIRE = 0x102,     /* HANDLE, HARDNESS */
+	LG_MAPPING = 0x103,    /* HANDLE, NEW_SOURCE (the peer's new address and port) */
 };
 
 enum lg_field {
@@ -126,6 +144,9 @@ enum lg_field {
 	LG_IKE = 30,           /* the name of the connection in swanctl.conf: 1 to LG_MAX_NAME bytes of
 	                          printable ASCII; others come as '?' */
 	LG_CHILD = 31,         /* the name of the child, likewise */
+	LG_HANDLE = 32,        /* u64, never 0 */
+	LG_HANDLES = 33,       /* u64 each: 1 to LG_MAX_HANDLES of them */
+	LG_CHARON_ID = 34,     /* LG_CHARON_ID_BYTES random bytes: one life of one charon */
 };
 
 /*

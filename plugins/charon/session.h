@@ -3,26 +3,30 @@
  * A session: charon's calls, carried out over the link and kept in the ledger.
  *
  * The ledger is the truth about what charon has: it holds what lockgated accepted and charon has
- * not deleted. On every connection the session repeats the ledger, then says LG_REPEATED, and
- * lockgated drops what it has beyond that. So a lost answer needs no care: what charon was told has
- * failed is not in the ledger and does not survive the next connection.
+ * not deleted. Each new connection resumes: the session names all handles of the ledger, delivers
+ * moves and names that lockgated has not received, puts the policies again, and says LG_RESUMED.
+ * Then lockgated drops what it has beyond that. So a lost answer needs no care: what charon was
+ * told has failed is not in the ledger and does not survive the next connection.
  *
- * A new incarnation of lockgated has no SAs. Their keys are wiped here before anything else is
- * said to it, and no SA is ever repeated to it: sequence numbers would start again under a used
- * key. It gets the policies, and charon gets a request to renew each SA, then, if that did not
- * help, the news that the SA ended.
+ * lockgated answers with the handles that it lacks. A new start of lockgated lacks all of them,
+ * unless it restored some. For each SA that lockgated lacks, the session reports both SAs of the
+ * child to charon as hard-expired, deletes the other SA in lockgated, and forgets both. Then charon
+ * makes a new child. No key is kept for a resume, and none is sent twice.
+ *
+ * A call waits while a connection is made and resumed: at most LG_GREETING_MS and 5 ms for each
+ * entry of the ledger in all, and no call waits longer than for the rest of that.
  */
 #ifndef LOCKGATE_SESSION_H_
 #define LOCKGATE_SESSION_H_
 
 #include "link.h"
 
-/* Time that charon has to renew an SA that was lost, before it is told that the SA ended. */
-#define LG_RENEW_MS 5000
-/* Time between two such messages after that, while charon keeps the SA. */
+/* Time after which a refused trap or shunt is put again, and the end of an SA is reported again
+ * that charon has not deleted. */
 #define LG_REMIND_MS 10000
 
-/* Time after which charon knows a trap that it has put: only then it finds it for an acquire. */
+/* Time after which charon knows a trap, or a child whose policies it is putting: only then it finds
+ * them for an acquire or an expiry. */
 #define LG_SETTLE_MS 200
 
 enum lg_result {
@@ -77,7 +81,7 @@ struct lg_use {
 
 enum lg_result lg_session_spi(struct lg_session *session, const struct lg_address *source,
 			      const struct lg_address *destination, uint32_t *spi);
-/* `fields` is a message begun as LG_ADD_SA with everything but the keys and REPEAT. */
+/* `fields` is a message begun as LG_ADD_SA with everything but the keys. */
 enum lg_result lg_session_add_sa(struct lg_session *session, const struct lg_sa_id *id,
 				 enum lg_direction direction, const struct lg_builder *fields,
 				 const struct lg_keys *keys);

@@ -102,9 +102,9 @@ fn row(count: usize, probes: usize, settle: Duration) -> Result<Row, BenchError>
     for probe in 0..probes {
         // Each of them is another: a key is never taken twice.
         let child = Child::between(count + probe, count);
-        let spi = child.install(&mut plugin, &mut times)?;
-        child.ask(spi, &mut plugin, &mut times)?;
-        child.remove(spi, &mut plugin, &mut times)?;
+        let handles = child.install(&mut plugin, &mut times)?;
+        Child::ask(handles, &mut plugin, &mut times)?;
+        child.remove(handles, &mut plugin, &mut times)?;
     }
     std::thread::sleep(REST);
     let memory = memory_kib(process)?;

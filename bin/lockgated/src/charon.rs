@@ -7,9 +7,12 @@
 //! admits. So a compromised IKE daemon opens nothing that the configuration closes.
 //!
 //! * **One charon.** A second one is refused while the first is connected.
-//! * **Restarts.** A new run of the daemon has no SA of an earlier one, and takes none: charon
-//!   negotiates new ones. SAs stay while charon is gone, to their limits; a charon that has begun
-//!   anew replaces them.
+//! * **Handles.** Every request names an SA by the handle that lockgated gave. After a lost
+//!   connection charon's plugin sends its handles, and lockgated answers with the handles that it
+//!   lacks. No key crosses the socket twice, and nothing that runs is judged again.
+//! * **Restarts.** A new run of the daemon has no SA of an earlier one: charon hears that its SAs
+//!   ended, and negotiates new ones. SAs stay while charon is gone, to their limits; the SAs of a
+//!   new charon replace them.
 //! * **Keys** are in locked memory alone, and wiped.
 //!
 //! | file | |
@@ -18,6 +21,7 @@
 //! | `serve` | connections, requests and reports, one after the other |
 //! | `desk` | requests, and the answers to them |
 //! | `book` | SAs and policies that charon has |
+//! | `spi_reservations` | handles of reserved SPIs |
 //! | `matching` | the peer of the file that an SA is for |
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
 //! | `own` | peers and policies that charon makes by itself |
@@ -30,6 +34,8 @@
 //! | `limits` | limits of an SA of charon's |
 
 mod book;
+#[cfg(test)]
+mod by_name;
 mod child_shares;
 mod desk;
 mod limits;
@@ -46,6 +52,7 @@ mod own_tests;
 mod serve;
 mod small_set;
 mod socket;
+mod spi_reservations;
 mod successors;
 mod suites;
 #[cfg(test)]

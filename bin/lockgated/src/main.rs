@@ -72,6 +72,7 @@ mod path_mtus;
 mod patient;
 mod picture;
 mod policies;
+mod process_number;
 mod promotion;
 mod put_sas;
 #[cfg(test)]
@@ -107,6 +108,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use charon_link::HandleIssuer;
 use clap::Parser;
 use config::validated::Metrics;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -185,8 +187,8 @@ async fn run(file: &Path) -> Result<(), Failure> {
     }
     let (signals, hangup) = (Signals::catch()?, HangupSignal::catch()?);
     let config = &beginning.loaded.validated;
-    let (metrics, socket) = (config.metrics, config.node.run_dir.join(SOCKET));
-    let charon_socket = config.node.run_dir.join(CHARON_SOCKET);
+    let (run_dir, state_dir) = (config.node.run_dir.clone(), config.node.state_dir.clone());
+    let (metrics, socket) = (config.metrics, run_dir.join(SOCKET));
     // Before anything is taken: a second daemon ends here.
     start::make_directories(config)?;
     let bound = api::bind(&socket).await?;
@@ -214,7 +216,7 @@ async fn run(file: &Path) -> Result<(), Failure> {
     let api = tokio::spawn(api::serve(bound, daemon.clone(), stop));
     serve_metrics(metrics, &daemon).await;
     let heard = charon::Heard { expiries: expired, elsewhere };
-    serve_charon(&charon_socket, &daemon, heard);
+    serve_charon([&run_dir, &state_dir], &daemon, heard);
     tokio::spawn(events.clone().report_held_forever());
     tasks.spawn(changer.run());
     tasks.spawn(control_loop::watch_guard(daemon.clone()));
@@ -243,13 +245,21 @@ async fn serve_metrics(metrics: Metrics, daemon: &Arc<Daemon>) {
 }
 
 /// Listens for charon's plugin. Without it the gateway runs all the same.
-fn serve_charon(socket: &Path, daemon: &Arc<Daemon>, heard: charon::Heard) {
-    match CharonSocket::bind(socket) {
-        Ok(bound) => _ = tokio::spawn(charon::serve(bound, daemon.clone(), heard)),
-        Err(error) => {
-            let message = format!("{}: the socket of charon: {error}", socket.display());
-            daemon.events.record(Kind::CharonRefused, "charon", message, &[]);
+fn serve_charon([run_dir, state_dir]: [&Path; 2], daemon: &Arc<Daemon>, heard: charon::Heard) {
+    let socket = run_dir.join(CHARON_SOCKET);
+    let refused = |what: &str, error: std::io::Error| {
+        daemon.events.record(Kind::CharonRefused, "charon", format!("{what}: {error}"), &[]);
+    };
+    let process = match process_number::take(run_dir, state_dir) {
+        Ok(process) => process,
+        Err(error) => return refused("charon is not served, for want of a process number", error),
+    };
+    match CharonSocket::bind(&socket) {
+        Ok(bound) => {
+            let handles = HandleIssuer::new(process);
+            tokio::spawn(charon::serve(bound, daemon.clone(), handles, heard));
         }
+        Err(error) => refused(&format!("{}: the socket of charon", socket.display()), error),
     }
 }
 

@@ -4,7 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use zeroize::Zeroizing;
 
-use crate::{HEADER_BYTES, MAX_MESSAGE, MAX_NAME, VERSION};
+use crate::handle::{CharonId, SaHandle};
+use crate::{HEADER_BYTES, MAX_HANDLES, MAX_MESSAGE, MAX_NAME, VERSION};
 
 /// First word of a message.
 const MAGIC: u32 = u32::from_be_bytes(*b"LGKM");
@@ -15,6 +16,8 @@ pub type OuterAddress = SocketAddr;
 /// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// Version of the protocol.
+    pub version: u16,
     /// Kind of the message, as its number.
     pub kind: u16,
     /// Number of the request; 0: lockgated reports by itself.
@@ -33,7 +36,11 @@ pub enum Malformed {
     #[error("no message of the plugin")]
     Magic,
     /// Another version of the protocol.
-    #[error("version {0} of the protocol, not {VERSION}: install the plugin of this release")]
+    #[error(
+        "lockgated {release} speaks version {VERSION} of the protocol, and this plugin version \
+         {0}: install lockgate-charon of release {release}, then restart charon",
+        release = env!("CARGO_PKG_VERSION")
+    )]
     Version(u16),
     /// An unknown kind of message.
     #[error("unknown kind of message {0}")]
@@ -57,9 +64,10 @@ impl Malformed {
     /// version it has.
     pub fn header_of(bytes: &[u8]) -> Option<Header> {
         let word = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-        let kind = u16::from_be_bytes(bytes.get(6..8)?.try_into().ok()?);
+        let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let (version, kind) = (half(4)?, half(6)?);
         let incarnation = u64::from_be_bytes(bytes.get(16..24)?.try_into().ok()?);
-        (word(0)? == MAGIC).then_some(Header { kind, number: word(8)?, incarnation })
+        (word(0)? == MAGIC).then_some(Header { version, kind, number: word(8)?, incarnation })
     }
 }
 
@@ -70,9 +78,8 @@ pub(crate) fn header(bytes: &[u8]) -> Result<(Header, Fields<'_>), Malformed> {
         return Err(wrong_length);
     }
     let header = Malformed::header_of(bytes).ok_or(Malformed::Magic)?;
-    let version = u16::from_be_bytes([bytes[4], bytes[5]]);
-    if version != VERSION {
-        return Err(Malformed::Version(version));
+    if header.version != VERSION {
+        return Err(Malformed::Version(header.version));
     }
     let length = u32::from_be_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]);
     if length as usize != bytes.len() {
@@ -141,6 +148,26 @@ impl Field<'_> {
         self.array().map(u32::from_be_bytes)
     }
 
+    /// A handle.
+    pub(crate) fn handle(&self) -> Result<SaHandle, Malformed> {
+        SaHandle::new(u64::from_be_bytes(self.array()?)).ok_or_else(|| self.wrong())
+    }
+
+    /// 1 to [`MAX_HANDLES`] handles.
+    pub(crate) fn handles(&self) -> Result<Vec<SaHandle>, Malformed> {
+        let (handles, rest) = self.value.as_chunks::<8>();
+        if !rest.is_empty() || !(1..=MAX_HANDLES).contains(&handles.len()) {
+            return Err(self.wrong());
+        }
+        let handle = |bytes: &[u8; 8]| SaHandle::new(u64::from_be_bytes(*bytes));
+        handles.iter().map(|bytes| handle(bytes).ok_or_else(|| self.wrong())).collect()
+    }
+
+    /// The number that identifies a charon.
+    pub(crate) fn charon_id(&self) -> Result<CharonId, Malformed> {
+        self.array().map(CharonId)
+    }
+
     /// Three numbers of 64 bits.
     pub(crate) fn three(&self) -> Result<[u64; 3], Malformed> {
         let bytes: [u8; 24] = self.array()?;
@@ -199,10 +226,10 @@ pub(crate) fn put_address(out: &mut Vec<u8>, address: IpAddr) {
 pub(crate) struct Writer(Zeroizing<Vec<u8>>);
 
 impl Writer {
-    pub(crate) fn new(Header { kind, number, incarnation }: Header) -> Writer {
+    pub(crate) fn new(Header { version, kind, number, incarnation }: Header) -> Writer {
         let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_MESSAGE));
         bytes.extend(MAGIC.to_be_bytes());
-        bytes.extend(VERSION.to_be_bytes());
+        bytes.extend(version.to_be_bytes());
         bytes.extend(kind.to_be_bytes());
         bytes.extend(number.to_be_bytes());
         bytes.extend([0; 4]);
@@ -226,6 +253,23 @@ impl Writer {
         put_address(&mut value, address.ip());
         value.extend(address.port().to_be_bytes());
         self.put(name, &value);
+    }
+
+    pub(crate) fn put_handle(&mut self, handle: SaHandle) {
+        self.put(name::HANDLE, &handle.value().to_be_bytes());
+    }
+
+    /// Adds a field of handles; without handles, no field.
+    ///
+    /// # Panics
+    /// With more than [`MAX_HANDLES`].
+    pub(crate) fn put_handles(&mut self, handles: &[SaHandle]) {
+        assert!(handles.len() <= MAX_HANDLES, "too many handles");
+        if !handles.is_empty() {
+            let bytes: Vec<u8> =
+                handles.iter().flat_map(|handle| handle.value().to_be_bytes()).collect();
+            self.put(name::HANDLES, &bytes);
+        }
     }
 
     pub(crate) fn put_three(&mut self, name: u16, numbers: [u64; 3]) {
@@ -272,4 +316,7 @@ pub(crate) mod name {
     pub(crate) const HARDNESS: u16 = 29;
     pub(crate) const IKE: u16 = 30;
     pub(crate) const CHILD: u16 = 31;
+    pub(crate) const HANDLE: u16 = 32;
+    pub(crate) const HANDLES: u16 = 33;
+    pub(crate) const CHARON_ID: u16 = 34;
 }

@@ -13,6 +13,7 @@
 //!
 //! | module | |
 //! |---|---|
+//! | `handle` | handles of SAs, and the identity of a charon |
 //! | `field` | headers and fields as bytes |
 //! | `taken` | the fields of a message, by their number |
 //! | `request` | requests of the plugin |
@@ -25,12 +26,14 @@
 #![forbid(unsafe_code)]
 
 mod field;
+mod handle;
 mod request;
 mod selector;
 mod taken;
 mod told;
 
 pub use field::{Header, Malformed, OuterAddress};
+pub use handle::{CharonId, HandleIssuer, ProcessNumber, SaHandle};
 pub use request::{
     AddPolicy, AddSa, Algorithm, Charon, LinkMode, NameSa, Policy, PolicyAction, PolicyDirection,
     Request, SaDirection, SaLimits, SaName, UpdateSa, decode, encode_request,
@@ -41,7 +44,7 @@ pub use told::{
 };
 
 /// Version of the protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a message at most, the header included.
 pub const MAX_MESSAGE: usize = 8192;
 /// Bytes of the header.
@@ -50,3 +53,5 @@ pub const HEADER_BYTES: usize = 24;
 pub const MAX_SELECTORS: usize = 64;
 /// Bytes of a name at most.
 pub const MAX_NAME: usize = 128;
+/// Handles of a message at most.
+pub const MAX_HANDLES: usize = 1000;

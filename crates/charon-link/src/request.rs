@@ -2,7 +2,9 @@
 
 use zeroize::Zeroizing;
 
+use crate::VERSION;
 use crate::field::{Header, Malformed, OuterAddress, Writer, header, name};
+use crate::handle::{CharonId, SaHandle};
 use crate::selector::Selector;
 use crate::taken::Taken;
 
@@ -19,8 +21,9 @@ mod kind {
     pub(super) const DELETE_POLICY: u16 = 9;
     pub(super) const FLUSH_SAS: u16 = 10;
     pub(super) const FLUSH_POLICIES: u16 = 11;
-    pub(super) const REPEATED: u16 = 12;
     pub(super) const NAME_SA: u16 = 13;
+    pub(super) const RESUME_SAS: u16 = 14;
+    pub(super) const RESUMED: u16 = 15;
 }
 
 /// A request of the plugin.
@@ -40,9 +43,9 @@ pub enum Request {
     /// Other ends of an SA.
     UpdateSa(UpdateSa),
     /// The use of an SA.
-    QuerySa(SaName),
-    /// An SA to remove.
-    DeleteSa(SaName),
+    QuerySa(SaHandle),
+    /// An SA to remove, or a reserved SPI to release.
+    DeleteSa(SaHandle),
     /// A policy that charon wants.
     AddPolicy(AddPolicy),
     /// The use of the policies of a direction with these selectors, whatever their ends.
@@ -58,8 +61,10 @@ pub enum Request {
     FlushSas,
     /// All policies of charon's to remove.
     FlushPolicies,
-    /// All that charon has of this incarnation was repeated.
-    Repeated,
+    /// SAs and reserved SPIs that charon has, at most [`MAX_HANDLES`](crate::MAX_HANDLES).
+    ResumeSas(Vec<SaHandle>),
+    /// The plugin has named all that charon has.
+    Resumed,
     /// The names of an SA in charon's configuration.
     NameSa(NameSa),
 }
@@ -67,6 +72,8 @@ pub enum Request {
 /// The programs at the other end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Charon {
+    /// This life of this charon.
+    pub id: CharonId,
     /// Version of charon.
     pub charon: String,
     /// Version of the plugin.
@@ -88,7 +95,7 @@ pub struct SaName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NameSa {
     /// The SA, an inbound one.
-    pub name: SaName,
+    pub handle: SaHandle,
     /// Number that charon gave the CHILD_SA's policies.
     pub reqid: u32,
     /// Name of the connection.
@@ -172,15 +179,13 @@ pub struct AddSa {
     pub selectors: [Vec<Selector>; 2],
     /// The gateway began the exchange.
     pub initiator: bool,
-    /// It was asked for before.
-    pub repeat: bool,
 }
 
 /// Other ends of an SA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UpdateSa {
-    /// Its present name.
-    pub name: SaName,
+    /// The SA.
+    pub handle: SaHandle,
     /// Its source from now on.
     pub source: OuterAddress,
     /// Its destination from now on.
@@ -260,6 +265,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Request), Malformed> {
 fn request(kind: u16, taken: &mut Taken<'_>) -> Result<Request, Malformed> {
     Ok(match kind {
         kind::HELLO => Request::Hello(Charon {
+            id: taken.need(name::CHARON_ID)?.charon_id()?,
             charon: taken.need(name::CHARON)?.text()?,
             plugin: taken.need(name::PLUGIN)?.text()?,
         }),
@@ -269,8 +275,8 @@ fn request(kind: u16, taken: &mut Taken<'_>) -> Result<Request, Malformed> {
         }
         kind::ADD_SA => Request::AddSa(Box::new(add_sa(taken)?)),
         kind::UPDATE_SA => Request::UpdateSa(update_sa(taken)?),
-        kind::QUERY_SA => Request::QuerySa(sa_name(taken)?),
-        kind::DELETE_SA => Request::DeleteSa(sa_name(taken)?),
+        kind::QUERY_SA => Request::QuerySa(handle(taken)?),
+        kind::DELETE_SA => Request::DeleteSa(handle(taken)?),
         kind::ADD_POLICY => Request::AddPolicy(add_policy(taken)?),
         kind::QUERY_POLICY => Request::QueryPolicy {
             direction: policy_direction(taken)?,
@@ -279,9 +285,10 @@ fn request(kind: u16, taken: &mut Taken<'_>) -> Result<Request, Malformed> {
         kind::DELETE_POLICY => Request::DeletePolicy(add_policy(taken)?),
         kind::FLUSH_SAS => Request::FlushSas,
         kind::FLUSH_POLICIES => Request::FlushPolicies,
-        kind::REPEATED => Request::Repeated,
+        kind::RESUME_SAS => Request::ResumeSas(taken.need(name::HANDLES)?.handles()?),
+        kind::RESUMED => Request::Resumed,
         kind::NAME_SA => Request::NameSa(NameSa {
-            name: sa_name(taken)?,
+            handle: handle(taken)?,
             reqid: taken.need(name::REQID)?.u32()?,
             ike: taken.need(name::IKE)?.name()?,
             child: taken.need(name::CHILD)?.name()?,
@@ -300,6 +307,10 @@ fn ends(taken: &mut Taken<'_>) -> Result<[OuterAddress; 2], Malformed> {
     }
 }
 
+fn handle(taken: &mut Taken<'_>) -> Result<SaHandle, Malformed> {
+    taken.need(name::HANDLE)?.handle()
+}
+
 fn sa_name(taken: &mut Taken<'_>) -> Result<SaName, Malformed> {
     let [source, destination] = ends(taken)?;
     Ok(SaName { source, destination, spi: taken.need(name::SPI)?.u32()? })
@@ -307,7 +318,7 @@ fn sa_name(taken: &mut Taken<'_>) -> Result<SaName, Malformed> {
 
 fn update_sa(taken: &mut Taken<'_>) -> Result<UpdateSa, Malformed> {
     Ok(UpdateSa {
-        name: sa_name(taken)?,
+        handle: handle(taken)?,
         source: taken.need(name::NEW_SOURCE)?.outer()?,
         destination: taken.need(name::NEW_DESTINATION)?.outer()?,
         in_udp: taken.need(name::ENCAPSULATION)?.flag()?,
@@ -348,7 +359,6 @@ fn add_sa(taken: &mut Taken<'_>) -> Result<AddSa, Malformed> {
         hard: limits(taken.need(name::HARD)?.three()?),
         selectors: taken.selectors()?,
         initiator: taken.need(name::INITIATOR)?.flag()?,
-        repeat: taken.need(name::REPEAT)?.flag()?,
     })
 }
 
@@ -407,12 +417,14 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
         Request::DeletePolicy(_) => kind::DELETE_POLICY,
         Request::FlushSas => kind::FLUSH_SAS,
         Request::FlushPolicies => kind::FLUSH_POLICIES,
-        Request::Repeated => kind::REPEATED,
+        Request::ResumeSas(_) => kind::RESUME_SAS,
+        Request::Resumed => kind::RESUMED,
         Request::NameSa(_) => kind::NAME_SA,
     };
-    let mut out = Writer::new(Header { kind, number, incarnation });
+    let mut out = Writer::new(Header { version: VERSION, kind, number, incarnation });
     match request {
-        Request::Hello(Charon { charon, plugin }) => {
+        Request::Hello(Charon { id, charon, plugin }) => {
+            out.put(name::CHARON_ID, &id.0);
             out.put(name::CHARON, charon.as_bytes());
             out.put(name::PLUGIN, plugin.as_bytes());
         }
@@ -422,7 +434,7 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
         }
         Request::AddSa(sa) => write_sa(&mut out, sa),
         Request::UpdateSa(update) => write_update_sa(&mut out, update),
-        Request::QuerySa(name) | Request::DeleteSa(name) => write_name(&mut out, name),
+        Request::QuerySa(handle) | Request::DeleteSa(handle) => out.put_handle(*handle),
         Request::AddPolicy(policy) => {
             write_add_policy(&mut out, policy);
             out.put(name::REPEAT, &[u8::from(policy.repeat)]);
@@ -432,9 +444,10 @@ pub fn encode_request(number: u32, incarnation: u64, request: &Request) -> Zeroi
             out.put(name::DIRECTION, &[direction_number(*direction)]);
             write_selectors(&mut out, selectors);
         }
-        Request::FlushSas | Request::FlushPolicies | Request::Repeated => {}
-        Request::NameSa(NameSa { name, reqid, ike, child }) => {
-            write_name(&mut out, name);
+        Request::FlushSas | Request::FlushPolicies | Request::Resumed => {}
+        Request::ResumeSas(handles) => out.put_handles(handles),
+        Request::NameSa(NameSa { handle, reqid, ike, child }) => {
+            out.put_handle(*handle);
             out.put(name::REQID, &reqid.to_be_bytes());
             out.put(name::IKE, ike.as_bytes());
             out.put(name::CHILD, child.as_bytes());
@@ -479,7 +492,6 @@ fn write_sa(out: &mut Writer, sa: &AddSa) {
         selectors.iter().for_each(|selector| out.put(field, &selector.bytes()));
     }
     out.put(name::INITIATOR, &[u8::from(sa.initiator)]);
-    out.put(name::REPEAT, &[u8::from(sa.repeat)]);
 }
 
 fn write_policy(out: &mut Writer, policy: &Policy) {
@@ -499,8 +511,8 @@ const fn direction_number(direction: PolicyDirection) -> u8 {
 }
 
 fn write_update_sa(out: &mut Writer, update: &UpdateSa) {
-    let UpdateSa { name, source, destination, in_udp, reqid, selectors } = update;
-    write_name(out, name);
+    let UpdateSa { handle, source, destination, in_udp, reqid, selectors } = update;
+    out.put_handle(*handle);
     out.put_outer(name::NEW_SOURCE, *source);
     out.put_outer(name::NEW_DESTINATION, *destination);
     out.put(name::ENCAPSULATION, &[u8::from(*in_udp)]);

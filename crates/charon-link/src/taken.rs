@@ -4,16 +4,19 @@ use crate::MAX_SELECTORS;
 use crate::field::{Field, Fields, Malformed, name};
 use crate::selector::Selector;
 
+/// Numbers of fields: one more than the largest.
+const FIELD_NAMES: usize = name::CHARON_ID as usize + 1;
+
 /// The fields of a message by their number, until each is taken.
 pub(crate) struct Taken<'m> {
-    known: [Option<Field<'m>>; 32],
+    known: [Option<Field<'m>>; FIELD_NAMES],
     selectors: [Vec<Selector>; 2],
 }
 
 impl<'m> Taken<'m> {
     /// Reads all fields. Only selectors may come more than once.
     pub(crate) fn read(fields: Fields<'m>) -> Result<Taken<'m>, Malformed> {
-        let mut taken = Taken { known: [None; 32], selectors: [Vec::new(), Vec::new()] };
+        let mut taken = Taken { known: [None; FIELD_NAMES], selectors: [Vec::new(), Vec::new()] };
         for field in fields {
             let field = field?;
             let of_selectors = match field.name {

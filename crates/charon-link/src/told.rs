@@ -2,7 +2,9 @@
 
 use zeroize::Zeroizing;
 
+use crate::VERSION;
 use crate::field::{Header, Malformed, OuterAddress, Writer, header, name};
+use crate::handle::SaHandle;
 use crate::selector::Selector;
 use crate::taken::Taken;
 
@@ -72,6 +74,11 @@ pub struct Answer {
     pub text: String,
     /// An SPI that was reserved.
     pub spi: Option<u32>,
+    /// The handle of a reserved SPI or of an SA.
+    pub handle: Option<SaHandle>,
+    /// Handles that were named and that lockgated lacks, at most
+    /// [`MAX_HANDLES`](crate::MAX_HANDLES).
+    pub lacking: Vec<SaHandle>,
     /// The use that was asked for.
     pub usage: Option<Use>,
 }
@@ -79,7 +86,8 @@ pub struct Answer {
 impl Answer {
     /// An answer that has nothing but a status and a sentence.
     pub fn plain(status: Status, text: impl Into<String>) -> Answer {
-        Answer { status, text: text.into(), spi: None, usage: None }
+        let text = text.into();
+        Answer { status, text, spi: None, handle: None, lacking: Vec::new(), usage: None }
     }
 
     /// The answer that all is done.
@@ -109,19 +117,15 @@ pub enum Report {
     },
     /// An SA is at a limit.
     Expire {
-        /// Its SPI.
-        spi: u32,
-        /// Destination of its packets.
-        destination: OuterAddress,
+        /// The SA.
+        handle: SaHandle,
         /// The limit.
         hardness: Hardness,
     },
     /// The peer's address or port has changed.
     Mapping {
-        /// SPI of an inbound SA that showed it.
-        spi: u32,
-        /// Destination of its packets.
-        destination: OuterAddress,
+        /// An inbound SA that showed it.
+        handle: SaHandle,
         /// The peer.
         peer: OuterAddress,
     },
@@ -136,9 +140,10 @@ pub enum Told {
     Report(Report),
 }
 
-/// Writes an answer. A sentence that is too long is cut.
-pub fn encode_answer(number: u32, incarnation: u64, answer: &Answer) -> Zeroizing<Vec<u8>> {
-    let mut out = Writer::new(Header { kind: kind::ANSWER, number, incarnation });
+/// Writes the answer to a request, in the version and with the number of the request's header. A
+/// sentence that is too long is cut.
+pub fn encode_answer(request: &Header, incarnation: u64, answer: &Answer) -> Zeroizing<Vec<u8>> {
+    let mut out = Writer::new(Header { kind: kind::ANSWER, incarnation, ..*request });
     let place = Status::ALL.iter().position(|status| *status == answer.status);
     out.put(name::STATUS, &(place.unwrap_or_default() as u16).to_be_bytes());
     if !answer.text.is_empty() {
@@ -147,6 +152,10 @@ pub fn encode_answer(number: u32, incarnation: u64, answer: &Answer) -> Zeroizin
     if let Some(spi) = answer.spi {
         out.put(name::SPI, &spi.to_be_bytes());
     }
+    if let Some(handle) = answer.handle {
+        out.put_handle(handle);
+    }
+    out.put_handles(&answer.lacking);
     if let Some(Use { packets, bytes, idle_seconds }) = answer.usage {
         out.put_three(name::USE, [packets, bytes, idle_seconds.unwrap_or(u64::MAX)]);
     }
@@ -168,21 +177,19 @@ pub fn encode_report(incarnation: u64, report: &Report) -> Zeroizing<Vec<u8>> {
         Report::Expire { .. } => kind::EXPIRE,
         Report::Mapping { .. } => kind::MAPPING,
     };
-    let mut out = Writer::new(Header { kind, number: 0, incarnation });
+    let mut out = Writer::new(Header { version: VERSION, kind, number: 0, incarnation });
     match report {
         Report::Acquire { reqid, selectors: [source, destination] } => {
             out.put(name::REQID, &reqid.to_be_bytes());
             out.put(name::SOURCE_SELECTOR, &source.bytes());
             out.put(name::DESTINATION_SELECTOR, &destination.bytes());
         }
-        Report::Expire { spi, destination, hardness } => {
-            out.put(name::SPI, &spi.to_be_bytes());
-            out.put_outer(name::DESTINATION, *destination);
+        Report::Expire { handle, hardness } => {
+            out.put_handle(*handle);
             out.put(name::HARDNESS, &[u8::from(*hardness == Hardness::Hard)]);
         }
-        Report::Mapping { spi, destination, peer } => {
-            out.put(name::SPI, &spi.to_be_bytes());
-            out.put_outer(name::DESTINATION, *destination);
+        Report::Mapping { handle, peer } => {
+            out.put_handle(*handle);
             out.put_outer(name::NEW_SOURCE, *peer);
         }
     }
@@ -212,6 +219,8 @@ fn answer(taken: &mut Taken<'_>) -> Result<Answer, Malformed> {
         status: known.ok_or_else(|| status.wrong())?,
         text: taken.take(name::TEXT).map_or(Ok(String::new()), |field| field.text())?,
         spi: taken.take(name::SPI).map(|field| field.u32()).transpose()?,
+        handle: taken.take(name::HANDLE).map(|field| field.handle()).transpose()?,
+        lacking: taken.take(name::HANDLES).map_or(Ok(Vec::new()), |field| field.handles())?,
         usage: usage.map(|[packets, bytes, idle]| Use {
             packets,
             bytes,
@@ -227,16 +236,14 @@ fn report(kind: u16, taken: &mut Taken<'_>) -> Result<Report, Malformed> {
             selectors: taken.one_selector_each()?,
         },
         kind::EXPIRE => Report::Expire {
-            spi: taken.need(name::SPI)?.u32()?,
-            destination: taken.need(name::DESTINATION)?.outer()?,
+            handle: taken.need(name::HANDLE)?.handle()?,
             hardness: match taken.need(name::HARDNESS)?.flag()? {
                 true => Hardness::Hard,
                 false => Hardness::Soft,
             },
         },
         kind::MAPPING => Report::Mapping {
-            spi: taken.need(name::SPI)?.u32()?,
-            destination: taken.need(name::DESTINATION)?.outer()?,
+            handle: taken.need(name::HANDLE)?.handle()?,
             peer: taken.need(name::NEW_SOURCE)?.outer()?,
         },
         other => return Err(Malformed::Kind(other)),

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use charon_link::{
-    AddPolicy, AddSa, Algorithm, Answer, Charon, HEADER_BYTES, Hardness, LinkMode, MAX_MESSAGE,
-    MAX_NAME, MAX_SELECTORS, Malformed, NameSa, Policy, PolicyAction, PolicyDirection, Report,
-    Request, SaDirection, SaLimits, SaName, Selector, Status, Told, UpdateSa, Use, decode,
-    decode_told, encode_answer, encode_report, encode_request,
+    AddPolicy, AddSa, Algorithm, Answer, Charon, CharonId, HEADER_BYTES, Hardness, Header,
+    LinkMode, MAX_HANDLES, MAX_MESSAGE, MAX_NAME, MAX_SELECTORS, Malformed, NameSa, Policy,
+    PolicyAction, PolicyDirection, Report, Request, SaDirection, SaHandle, SaLimits, SaName,
+    Selector, Status, Told, UpdateSa, Use, VERSION, decode, decode_told, encode_answer,
+    encode_report, encode_request,
 };
 use proptest::prelude::*;
 use zeroize::Zeroizing;
@@ -62,6 +63,15 @@ fn sa_name() -> impl Strategy<Value = SaName> {
     })
 }
 
+fn handle() -> impl Strategy<Value = SaHandle> {
+    edge_u64().prop_map(|value| SaHandle::new(value.max(1)).unwrap())
+}
+
+fn handles(least: usize) -> impl Strategy<Value = Vec<SaHandle>> {
+    let count = prop_oneof![Just(least), Just(MAX_HANDLES), least..=MAX_HANDLES];
+    count.prop_flat_map(|count| prop::collection::vec(handle(), count))
+}
+
 fn algorithm() -> impl Strategy<Value = Algorithm> {
     (edge_u16(), prop::collection::vec(any::<u8>(), 0..=132))
         .prop_map(|(transform, key)| Algorithm { transform, key: Zeroizing::new(key) })
@@ -77,11 +87,11 @@ fn limits() -> impl Strategy<Value = SaLimits> {
 
 fn add_sa() -> impl Strategy<Value = AddSa> {
     let some = || prop::collection::vec(selector(), 1..=MAX_SELECTORS);
-    let flags = any::<[bool; 6]>();
+    let flags = any::<[bool; 5]>();
     (sa_name(), [edge_u32(), edge_u32()], [algorithm(), algorithm()], [limits(), limits()], flags)
         .prop_flat_map(move |rest| (Just(rest), [some(), some()]))
         .prop_map(|((name, numbers, [encryption, integrity], [soft, hard], flags), selectors)| {
-            let [inbound, tunnel, esn, in_udp, initiator, repeat] = flags;
+            let [inbound, tunnel, esn, in_udp, initiator] = flags;
             let [reqid, window] = numbers;
             AddSa {
                 direction: if inbound { SaDirection::Inbound } else { SaDirection::Outbound },
@@ -97,7 +107,6 @@ fn add_sa() -> impl Strategy<Value = AddSa> {
                 hard,
                 selectors,
                 initiator,
-                repeat,
             }
         })
 }
@@ -134,9 +143,9 @@ fn request() -> impl Strategy<Value = Request> {
     let text = || "[ -~äß€]{0,100}";
     let moved = || prop::option::of(edge_u32());
     let selectors = prop::option::of(add_sa().prop_map(|sa| sa.selectors));
-    let update = (sa_name(), ends(), any::<bool>(), moved(), selectors).prop_map(
-        |(name, [source, destination], in_udp, reqid, selectors)| UpdateSa {
-            name,
+    let update = (handle(), ends(), any::<bool>(), moved(), selectors).prop_map(
+        |(handle, [source, destination], in_udp, reqid, selectors)| UpdateSa {
+            handle,
             source,
             destination,
             in_udp,
@@ -147,12 +156,14 @@ fn request() -> impl Strategy<Value = Request> {
     let forgotten =
         |policy: AddPolicy| Request::DeletePolicy(AddPolicy { repeat: false, ..policy });
     prop_oneof![
-        (text(), text()).prop_map(|(charon, plugin)| Request::Hello(Charon { charon, plugin })),
+        (any::<[u8; 16]>(), text(), text()).prop_map(|(id, charon, plugin)| {
+            Request::Hello(Charon { id: CharonId(id), charon, plugin })
+        }),
         ends().prop_map(|[source, destination]| Request::GetSpi { source, destination }),
         add_sa().prop_map(|sa| Request::AddSa(Box::new(sa))),
         update.prop_map(Request::UpdateSa),
-        sa_name().prop_map(Request::QuerySa),
-        sa_name().prop_map(Request::DeleteSa),
+        handle().prop_map(Request::QuerySa),
+        handle().prop_map(Request::DeleteSa),
         add_policy().prop_map(Request::AddPolicy),
         policy().prop_map(|Policy { direction, selectors, .. }| Request::QueryPolicy {
             direction,
@@ -161,9 +172,10 @@ fn request() -> impl Strategy<Value = Request> {
         add_policy().prop_map(forgotten),
         Just(Request::FlushSas),
         Just(Request::FlushPolicies),
-        Just(Request::Repeated),
-        (sa_name(), edge_u32(), "[ -~]{1,128}", "[ -~]{1,128}")
-            .prop_map(|(name, reqid, ike, child)| NameSa { name, reqid, ike, child })
+        handles(1).prop_map(Request::ResumeSas),
+        Just(Request::Resumed),
+        (handle(), edge_u32(), "[ -~]{1,128}", "[ -~]{1,128}")
+            .prop_map(|(handle, reqid, ike, child)| NameSa { handle, reqid, ike, child })
             .prop_map(Request::NameSa),
     ]
 }
@@ -172,25 +184,30 @@ fn told() -> impl Strategy<Value = Told> {
     let usage = (edge_u64(), edge_u64(), prop::option::of(0..u64::MAX))
         .prop_map(|(packets, bytes, idle_seconds)| Use { packets, bytes, idle_seconds });
     let status = (0..Status::ALL.len()).prop_map(|place| Status::ALL[place]);
-    let answer = (status, "[ -~äß€]{0,100}", prop::option::of(edge_u32()), prop::option::of(usage))
-        .prop_map(|(status, text, spi, usage)| Told::Answer(Answer { status, text, spi, usage }));
+    let named = (prop::option::of(handle()), handles(0));
+    let answer =
+        (status, "[ -~äß€]{0,20}", prop::option::of(edge_u32()), named, prop::option::of(usage))
+            .prop_map(|(status, text, spi, (handle, lacking), usage)| {
+                Told::Answer(Answer { status, text, spi, handle, lacking, usage })
+            });
     let acquire = (edge_u32(), [selector(), selector()])
         .prop_map(|(reqid, selectors)| Report::Acquire { reqid, selectors });
     let hardness = prop_oneof![Just(Hardness::Soft), Just(Hardness::Hard)];
-    let expire = (edge_u32(), ends(), hardness).prop_map(|(spi, [destination, _], hardness)| {
-        Report::Expire { spi, destination, hardness }
-    });
-    let mapping = (edge_u32(), ends()).prop_map(|(spi, [destination, peer])| Report::Mapping {
-        spi,
-        destination,
-        peer,
-    });
+    let expire =
+        (handle(), hardness).prop_map(|(handle, hardness)| Report::Expire { handle, hardness });
+    let mapping =
+        (handle(), ends()).prop_map(|(handle, [peer, _])| Report::Mapping { handle, peer });
     prop_oneof![answer, prop_oneof![acquire, expire, mapping].prop_map(Told::Report)]
+}
+
+/// The header of a request with a number.
+fn asked(number: u32) -> Header {
+    Header { version: VERSION, kind: 1, number, incarnation: 0 }
 }
 
 fn written(told: &Told, number: u32, incarnation: u64) -> Zeroizing<Vec<u8>> {
     match told {
-        Told::Answer(answer) => encode_answer(number, incarnation, answer),
+        Told::Answer(answer) => encode_answer(&asked(number), incarnation, answer),
         Told::Report(report) => encode_report(incarnation, report),
     }
 }
@@ -295,7 +312,7 @@ fn contains(selector: &Selector, (protocol, port, end): &Packet) -> bool {
 }
 
 fn hello() -> Vec<u8> {
-    let hello = Charon { charon: "5.9.8".into(), plugin: "1".into() };
+    let hello = Charon { id: CharonId([3; 16]), charon: "5.9.8".into(), plugin: "1".into() };
     encode_request(1, 0, &Request::Hello(hello)).to_vec()
 }
 
@@ -313,17 +330,17 @@ fn each_mistake_is_named_and_an_answer_finds_the_number() {
     };
     assert!(refusal(&hello()).is_none());
     assert_eq!(refusal(&with(0, 0)), Some(Malformed::Magic));
-    assert_eq!(refusal(&with(5, 2)), Some(Malformed::Version(2)));
+    assert_eq!(refusal(&with(5, 1)), Some(Malformed::Version(1)));
     assert_eq!(refusal(&with(7, 99)), Some(Malformed::Kind(99)));
     assert_eq!(refusal(&with(15, 1)), Some(Malformed::Length(hello().len())));
-    assert_eq!(refusal(&with(HEADER_BYTES + 1, 31)), Some(Malformed::Missing(3)));
+    assert_eq!(refusal(&with(HEADER_BYTES + 1, 31)), Some(Malformed::Missing(34)));
     assert_eq!(refusal(&with(HEADER_BYTES + 3, 200)), Some(Malformed::Cut));
-    // A control character.
-    assert_eq!(refusal(&with(HEADER_BYTES + 4, 10)), Some(Malformed::Value(3)));
+    // A control character in CHARON, behind the 20 bytes of CHARON_ID.
+    assert_eq!(refusal(&with(HEADER_BYTES + 24, 10)), Some(Malformed::Value(3)));
     assert_eq!(refusal(&[]), Some(Malformed::Length(0)));
     assert_eq!(refusal(&vec![0; MAX_MESSAGE + 1]), Some(Malformed::Length(MAX_MESSAGE + 1)));
-    let header = Malformed::header_of(&with(5, 2)).unwrap();
-    assert_eq!((header.kind, header.number), (1, 1));
+    let header = Malformed::header_of(&with(5, 1)).unwrap();
+    assert_eq!((header.version, header.kind, header.number), (1, 1, 1));
     assert!(Malformed::header_of(&with(0, 0)).is_none());
 }
 
@@ -348,7 +365,7 @@ fn a_field_twice_or_of_another_kind_is_refused() {
 #[test]
 fn a_sentence_that_is_too_long_is_cut_between_characters() {
     let long = "€".repeat(400) + "\n";
-    let bytes = encode_answer(1, 2, &Answer::plain(Status::Refused, long));
+    let bytes = encode_answer(&asked(1), 2, &Answer::plain(Status::Refused, long));
     let (_, Told::Answer(answer)) = decode_told(&bytes).unwrap() else { panic!("a report") };
     assert_eq!(answer.text, "€".repeat(170));
 }
@@ -362,15 +379,48 @@ fn keys_are_not_printed() {
 
 #[test]
 fn a_name_is_short_and_printable() {
-    let end: SocketAddr = "192.0.2.1:500".parse().unwrap();
-    let name = SaName { source: end, destination: end, spi: 0x1001 };
+    let handle = SaHandle::new(7).unwrap();
     let named = |child: &str| {
         let (ike, child) = ("gw-b".to_owned(), child.to_owned());
-        let request = Request::NameSa(NameSa { name, reqid: 1, ike, child });
+        let request = Request::NameSa(NameSa { handle, reqid: 1, ike, child });
         decode(&encode_request(1, 2, &request)).map(drop)
     };
     assert_eq!(named(&"n".repeat(MAX_NAME)), Ok(()));
     for wrong in ["", "a\nb", "b\u{fc}ro", "\u{202e}", &"n".repeat(MAX_NAME + 1)] {
         assert_eq!(named(wrong), Err(Malformed::Value(31)), "{wrong:?}");
     }
+}
+
+#[test]
+fn handles_are_a_thousand_at_most_and_none_is_zero() {
+    // A request to resume SAs whose HANDLES have these bytes.
+    let resume = |handles: &[u8]| {
+        let mut bytes = encode_request(1, 2, &Request::Resumed).to_vec();
+        bytes[6..8].copy_from_slice(&14_u16.to_be_bytes());
+        bytes.extend([&[0, 33][..], &(handles.len() as u16).to_be_bytes(), handles].concat());
+        let length = bytes.len() as u32;
+        bytes[12..16].copy_from_slice(&length.to_be_bytes());
+        decode(&bytes).map(drop)
+    };
+    assert_eq!(resume(&[1; 8 * MAX_HANDLES]), Ok(()));
+    for wrong in [&[][..], &[1; 7], &[1; 12], &[0; 8], &[1; 8 * (MAX_HANDLES + 1)]] {
+        assert_eq!(resume(wrong), Err(Malformed::Value(33)), "{} bytes", wrong.len());
+    }
+    let delete = encode_request(1, 2, &Request::DeleteSa(SaHandle::new(1).unwrap()));
+    let zero = [&delete[..delete.len() - 8], &[0; 8]].concat();
+    assert_eq!(decode(&zero).err(), Some(Malformed::Value(32)));
+}
+
+/// A plugin of another version reads the answer.
+#[test]
+fn an_answer_has_the_version_and_the_number_of_its_request() {
+    let mut bytes = hello();
+    bytes[5] = 1;
+    let header = Malformed::header_of(&bytes).unwrap();
+    let why = refusal(&bytes).unwrap();
+    let answer = encode_answer(&header, 9, &Answer::plain(Status::OtherVersion, why.to_string()));
+    let answered = Malformed::header_of(&answer).unwrap();
+    assert_eq!((answered.version, answered.number, answered.incarnation), (1, 1, 9));
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("this plugin version 1: install lockgate-charon of release"), "{text}");
 }

@@ -93,8 +93,6 @@ pub enum KeyOrigin {
     /// A key exchange of charon's, whose keys are new: remembered while the SA runs, and minutes
     /// longer.
     Ike,
-    /// An SA that charon names again after its connection broke. Its key has been used.
-    Repeated,
     /// A program that named this run of the daemon: remembered until the run ends.
     NamedRun,
     /// A person, a file, or a program that named no run: remembered for ever.
@@ -402,9 +400,6 @@ impl KeyState {
                 PutBefore::Unknown(path) if origin == KeyOrigin::AnyTime => {
                     return Err(KeyUsed::Damaged { path });
                 }
-                _ if origin == KeyOrigin::Repeated => {
-                    return Err(KeyUsed::PutBefore { fingerprint });
-                }
                 // By what is remembered of them.
                 _ if !met.insert(put_keys::first_half(key)) => {
                     return Err(KeyUsed::PutBefore { fingerprint });
@@ -423,7 +418,7 @@ impl KeyState {
     /// Remembers new keys for as long as their origin asks for.
     fn remember(&mut self, keys: &[u128], origin: KeyOrigin) -> Result<(), KeyUsed> {
         let remember = match origin {
-            KeyOrigin::Ike | KeyOrigin::Repeated => Remember::WithSa,
+            KeyOrigin::Ike => Remember::WithSa,
             KeyOrigin::NamedRun => Remember::UntilEnd,
             KeyOrigin::AnyTime => {
                 return self.put_keys.add(keys).map_err(|error| match error {

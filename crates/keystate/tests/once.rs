@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use ipsec::{Fingerprint, KeyMaterial, SequenceNumbers, Spi, Suite};
-use keystate::KeyOrigin::{AnyTime, Ike, NamedRun, Repeated};
+use keystate::KeyOrigin::{AnyTime, Ike, NamedRun};
 use keystate::{Clocks, HostIdentity, KeyFileFacts, KeyState, KeyUsed, Refusal};
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ fn key_of_any_time_is_put_once_over_kills_boots_and_an_empty_run_directory() {
     assert_eq!(state.use_once(key(1), AnyTime).unwrap().fingerprint(), key(1));
     let again = KeyUsed::PutBefore { fingerprint: key(1) };
     assert!(again.is_met_before());
-    let all = [AnyTime, NamedRun, Ike, Repeated];
+    let all = [AnyTime, NamedRun, Ike];
     for step in ["same run", "killed", "closed", "booted", "run directory emptied"] {
         match step {
             "same run" => {}
@@ -111,8 +111,6 @@ fn keys_of_this_run_are_remembered_until_it_ends_and_keys_of_ike_until_minutes_a
     let (mut state, time) = machine.open_at();
     let _ = state.use_once(key(1), NamedRun).unwrap();
     let _ = state.use_all_once(&[key(2), key(3)], Ike).unwrap();
-    // charon names SAs again that are gone, or whose keys an earlier run of the daemon took.
-    assert!(state.use_once(key(9), Repeated).is_err());
     let minutes = |count: u64| time.fetch_add(count * 60_000_000_000, Ordering::Relaxed);
     let is_known =
         |state: &mut KeyState| [1, 2, 3].map(|seed| state.use_once(key(seed), AnyTime).is_err());

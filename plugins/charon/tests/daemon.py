@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A scripted lockgated: speaks protocol.h, does no IPsec, and misbehaves when told to."""
 
+import collections
+import itertools
 import os
 import random
 import socket
@@ -11,7 +13,7 @@ import time
 KINDS = {
     1: "HELLO", 2: "GET_SPI", 3: "ADD_SA", 4: "UPDATE_SA", 5: "QUERY_SA", 6: "DELETE_SA",
     7: "ADD_POLICY", 8: "QUERY_POLICY", 9: "DELETE_POLICY", 10: "FLUSH_SAS",
-    11: "FLUSH_POLICIES", 12: "REPEATED", 13: "NAME_SA",
+    11: "FLUSH_POLICIES", 13: "NAME_SA", 14: "RESUME_SAS", 15: "RESUMED",
 }
 ANSWER, ACQUIRE, EXPIRE, MAPPING = 0x80, 0x101, 0x102, 0x103
 FIELDS = {
@@ -20,34 +22,36 @@ FIELDS = {
     14: "INTEGRITY_KEY", 15: "ESN", 16: "WINDOW", 17: "ENCAPSULATION", 18: "SOFT", 19: "HARD",
     20: "SOURCE_SELECTOR", 21: "DESTINATION_SELECTOR", 22: "INITIATOR", 23: "REPEAT",
     24: "NEW_SOURCE", 25: "NEW_DESTINATION", 26: "USE", 27: "ACTION", 28: "PRIORITY",
-    29: "HARDNESS", 30: "IKE", 31: "CHILD",
+    29: "HARDNESS", 30: "IKE", 31: "CHILD", 32: "HANDLE", 33: "HANDLES", 34: "CHARON_ID",
 }
 NUMBERS = {name: number for number, name in FIELDS.items()}
-DONE, REFUSED, UNKNOWN, NO_SUITE, TAKEN, KEY_USED = 0, 1, 2, 3, 7, 8
+DONE, REFUSED, UNKNOWN, NO_SUITE, TAKEN = 0, 1, 2, 3, 7
 INBOUND, OUTBOUND, FORWARD = 1, 2, 3
+VERSION, MAX_HANDLES = 2, 1000
 
 # The fields of a request: those that it must have, may have, and those that may repeat.
-SA = {"SOURCE", "DESTINATION", "SPI"}
 POLICY = {"DIRECTION", "SOURCE", "DESTINATION", "SOURCE_SELECTOR", "DESTINATION_SELECTOR",
           "ACTION", "REQID", "SPI", "PRIORITY"}
 SELECTORS = {"SOURCE_SELECTOR", "DESTINATION_SELECTOR"}
 SHAPES = {
-    "HELLO": ({"CHARON", "PLUGIN"}, set(), set()),
+    "HELLO": ({"CHARON_ID", "CHARON", "PLUGIN"}, set(), set()),
     "GET_SPI": ({"SOURCE", "DESTINATION"}, set(), set()),
-    "ADD_SA": (SA | SELECTORS | {
-        "DIRECTION", "REQID", "MODE", "ENCRYPTION", "KEY", "INTEGRITY", "INTEGRITY_KEY", "ESN",
-        "WINDOW", "ENCAPSULATION", "SOFT", "HARD", "INITIATOR", "REPEAT"}, set(), SELECTORS),
-    "UPDATE_SA": (SA | {"NEW_SOURCE", "NEW_DESTINATION", "ENCAPSULATION"},
+    "ADD_SA": (SELECTORS | {
+        "SOURCE", "DESTINATION", "SPI", "DIRECTION", "REQID", "MODE", "ENCRYPTION", "KEY",
+        "INTEGRITY", "INTEGRITY_KEY", "ESN", "WINDOW", "ENCAPSULATION", "SOFT", "HARD",
+        "INITIATOR"}, set(), SELECTORS),
+    "UPDATE_SA": ({"HANDLE", "NEW_SOURCE", "NEW_DESTINATION", "ENCAPSULATION"},
                   SELECTORS | {"REQID"}, SELECTORS),
-    "QUERY_SA": (SA, set(), set()),
-    "DELETE_SA": (SA, set(), set()),
+    "QUERY_SA": ({"HANDLE"}, set(), set()),
+    "DELETE_SA": ({"HANDLE"}, set(), set()),
     "ADD_POLICY": (POLICY | {"REPEAT"}, set(), set()),
     "QUERY_POLICY": (SELECTORS | {"DIRECTION"}, set(), set()),
     "DELETE_POLICY": (POLICY, set(), set()),
     "FLUSH_SAS": (set(), set(), set()),
     "FLUSH_POLICIES": (set(), set(), set()),
-    "REPEATED": (set(), set(), set()),
-    "NAME_SA": (SA | {"REQID", "IKE", "CHILD"}, set(), set()),
+    "NAME_SA": ({"HANDLE", "REQID", "IKE", "CHILD"}, set(), set()),
+    "RESUME_SAS": ({"HANDLES"}, set(), set()),
+    "RESUMED": (set(), set(), set()),
 }
 
 
@@ -56,7 +60,7 @@ def field(name, value):
 
 
 def message(kind, number, incarnation, fields):
-    return struct.pack(">IHHIIQ", 0x4C474B4D, 1, kind, number, 24 + len(fields),
+    return struct.pack(">IHHIIQ", 0x4C474B4D, VERSION, kind, number, 24 + len(fields),
                        incarnation) + fields
 
 
@@ -74,7 +78,7 @@ class Message:
 
     def __init__(self, data):
         magic, version, kind, number, length, incarnation = struct.unpack(">IHHIIQ", data[:24])
-        assert (magic, version, length) == (0x4C474B4D, 1, len(data)), data[:24].hex()
+        assert (magic, version, length) == (0x4C474B4D, VERSION, len(data)), data[:24].hex()
         self.kind = KINDS[kind]
         self.number = number
         self.incarnation = incarnation
@@ -100,9 +104,11 @@ class Message:
         value = self.get(name)
         return None if value is None else int.from_bytes(value, "big")
 
-    def identity(self):
-        """Of an SA."""
-        return self.get("DESTINATION")[:-2], self.number_of("SPI")
+    def handles(self):
+        """Of a RESUME_SAS."""
+        value = self.get("HANDLES")
+        assert 0 < len(value) <= 8 * MAX_HANDLES and len(value) % 8 == 0, len(value)
+        return list(struct.unpack(f">{len(value) // 8}Q", value))
 
     def policy(self):
         """The name of a policy: lockgated has one of a name."""
@@ -110,7 +116,7 @@ class Message:
         return tuple((name, value) for name, value in self.fields if name not in without)
 
     def __repr__(self):
-        return f"{self.kind}(spi={self.get('SPI').hex() if self.get('SPI') else None})"
+        return f"{self.kind}(handle={self.number_of('HANDLE')})"
 
 
 class Daemon:
@@ -120,6 +126,9 @@ class Daemon:
         self.path = path
         self.history = []      # every message of every incarnation
         self.wrong = []        # what the peer did against the protocol
+        self.crossed = collections.Counter()  # how often each key came, over all incarnations
+        self.issued = itertools.count(random.getrandbits(40) << 20 | 1)  # handles, none twice
+        self.charon = None     # the number of the charon that was connected last
         self.kills = []
         self.listener = None
         self.connection = None
@@ -128,16 +137,16 @@ class Daemon:
         self.lock = threading.RLock()
         self.clear()
         self.before = None     # before(message): what to do in place of answering, or None
-        self.use = {}          # (destination, spi) or direction: packets, bytes, idle
+        self.use = {}          # direction: packets, bytes, idle
         self.no_suites = set()
 
     def clear(self):
-        self.sas = {}
+        self.sas = {}          # handle: its ADD_SA
         self.names = {}
-        self.reserved = set()
+        self.reserved = {}     # handle: address, SPI
         self.policies = set()
         self.connected = threading.Event()
-        self.repeated = threading.Event()
+        self.resumed = threading.Event()
 
     # Life.
 
@@ -148,7 +157,7 @@ class Daemon:
         if incarnation != self.incarnation:
             self.clear()
         self.connected.clear()
-        self.repeated.clear()
+        self.resumed.clear()
         self.incarnation = incarnation
         if os.path.exists(self.path):
             os.unlink(self.path)
@@ -180,7 +189,14 @@ class Daemon:
                     pass
                 connection.close()
             self.connected.clear()
-            self.repeated.clear()
+            self.resumed.clear()
+
+    def renew(self):
+        """A new incarnation in the place of this one: whoever connects at once is served."""
+        with self.lock:
+            self.incarnation = random.getrandbits(64) | 1
+            self.clear()
+            self.hang_up()
 
     def accept(self, listener):
         while self.listener is listener:
@@ -220,6 +236,8 @@ class Daemon:
             request.arrived_in = incarnation
             request.arrived_at = time.monotonic()
             self.history.append(request)
+            self.crossed.update(value for name, value in request.fields
+                                if name in ("KEY", "INTEGRITY_KEY") and value)
             if request.incarnation != (incarnation if told else 0):
                 self.wrong.append(f"{request} names incarnation {request.incarnation:x}")
             told = told or request.kind == "HELLO"
@@ -241,13 +259,13 @@ class Daemon:
                 break
             if request.kind == "HELLO":
                 self.connected.set()
-            if request.kind == "REPEATED":
-                self.repeated.set()
+            if request.kind == "RESUMED":
+                self.resumed.set()
         with self.lock:
             if self.connection is connection:
                 self.connection = None
                 self.connected.clear()
-                self.repeated.clear()
+                self.resumed.clear()
         connection.close()
 
     # Requests.
@@ -256,56 +274,67 @@ class Daemon:
         status, more = getattr(self, "do_" + request.kind.lower())(request)
         return field("STATUS", struct.pack(">H", status)) + more
 
-    def do_hello(self, _):
-        self.seen_sas, self.seen_policies = set(), set()
+    def do_hello(self, request):
+        self.seen_handles, self.seen_policies = set(), set()
+        if request.get("CHARON_ID") != self.charon:
+            self.charon = request.get("CHARON_ID")
+            assert len(self.charon) == 16 and any(self.charon)
+            self.sas, self.names, self.reserved = {}, {}, {}
         return DONE, b""
 
-    def do_repeated(self, _):
-        self.sas = {key: sa for key, sa in self.sas.items() if key in self.seen_sas}
+    def issue(self):
+        handle = next(self.issued)
+        self.seen_handles.add(handle)
+        return handle, field("HANDLE", struct.pack(">Q", handle))
+
+    def do_resume_sas(self, request):
+        named = request.handles()
+        assert len(set(named)) == len(named) and not self.seen_handles & set(named), named
+        lacking = [handle for handle in named
+                   if handle not in self.sas and handle not in self.reserved]
+        self.seen_handles.update(named)
+        return DONE, lacking and field("HANDLES", struct.pack(f">{len(lacking)}Q", *lacking)) or b""
+
+    def do_resumed(self, _):
+        self.sas = {handle: sa for handle, sa in self.sas.items() if handle in self.seen_handles}
+        self.reserved = {handle: spi for handle, spi in self.reserved.items()
+                         if handle in self.seen_handles}
         self.policies = set(self.seen_policies)
         return DONE, b""
 
     def do_get_spi(self, request):
         spi = random.randrange(0xC0000000, 0xD0000000)
-        self.reserved.add((request.get("DESTINATION")[:-2], spi))
-        return DONE, field("SPI", struct.pack(">I", spi))
+        handle, encoded = self.issue()
+        self.reserved[handle] = request.get("DESTINATION")[:-2], spi
+        return DONE, field("SPI", struct.pack(">I", spi)) + encoded
 
     def do_add_sa(self, request):
-        key = request.identity()
         if request.number_of("ENCRYPTION") in self.no_suites:
             return NO_SUITE, field("TEXT", b"not built in")
-        if request.number_of("REPEAT") != (key in self.sas):
-            return (UNKNOWN if request.number_of("REPEAT") else KEY_USED), b""
-        if not request.number_of("REPEAT") and request.number_of("DIRECTION") == INBOUND:
-            if key not in self.reserved:
+        if request.number_of("DIRECTION") == INBOUND:
+            reserved = [handle for handle, spi in self.reserved.items()
+                        if spi == (request.get("DESTINATION")[:-2], request.number_of("SPI"))]
+            if not reserved:
                 return UNKNOWN, field("TEXT", b"that SPI was not reserved")
-            self.reserved.discard(key)
-        self.sas[key] = request
-        self.seen_sas.add(key)
-        return DONE, b""
+            del self.reserved[reserved[0]]
+        request.handle, encoded = self.issue()
+        self.sas[request.handle] = request
+        return DONE, encoded
 
     def do_update_sa(self, request):
-        sa = self.sas.pop(request.identity(), None)
-        if not sa:
-            return UNKNOWN, b""
-        key = request.get("NEW_DESTINATION")[:-2], request.number_of("SPI")
-        self.sas[key] = sa
-        self.seen_sas.add(key)
-        return DONE, b""
+        return (DONE if request.number_of("HANDLE") in self.sas else UNKNOWN), b""
 
     def do_query_sa(self, request):
-        sa = self.sas.get(request.identity())
+        sa = self.sas.get(request.number_of("HANDLE"))
         if not sa:
             return UNKNOWN, b""
         use = self.use.get(sa.number_of("DIRECTION"), (0, 0, 2**64 - 1))
         return DONE, field("USE", struct.pack(">QQQ", *use))
 
     def do_delete_sa(self, request):
-        key = request.identity()
-        if key in self.reserved:
-            self.reserved.discard(key)
-            return DONE, b""
-        return (DONE if self.sas.pop(key, None) else UNKNOWN), b""
+        handle = request.number_of("HANDLE")
+        found = self.reserved.pop(handle, None) or self.sas.pop(handle, None)
+        return (DONE if found else UNKNOWN), b""
 
     def do_add_policy(self, request):
         self.policies.add(request.policy())
@@ -323,12 +352,13 @@ class Daemon:
         return DONE, b""
 
     def do_name_sa(self, request):
-        key = request.identity()
-        if key not in self.sas:
+        handle = request.number_of("HANDLE")
+        if handle not in self.sas:
             return UNKNOWN, b""
         names = (request.get("IKE"), request.get("CHILD"))
         assert all(0 < len(name) <= 128 and name.decode("ascii").isprintable() for name in names)
-        self.names[key] = names
+        assert self.sas[handle].number_of("DIRECTION") == INBOUND
+        self.names[handle] = names
         return DONE, b""
 
     def do_flush_sas(self, _):
@@ -349,11 +379,11 @@ class Daemon:
                   + field("SOURCE_SELECTOR", source) + field("DESTINATION_SELECTOR", destination))
 
     def expire(self, sa, hard):
-        self.tell(EXPIRE, field("SPI", sa.get("SPI")) + field("DESTINATION", sa.get("DESTINATION"))
+        self.tell(EXPIRE, field("HANDLE", struct.pack(">Q", sa.handle))
                   + field("HARDNESS", bytes([hard])))
 
     def mapping(self, sa, new_source):
-        self.tell(MAPPING, field("SPI", sa.get("SPI")) + field("DESTINATION", sa.get("DESTINATION"))
+        self.tell(MAPPING, field("HANDLE", struct.pack(">Q", sa.handle))
                   + field("NEW_SOURCE", new_source))
 
     # For assertions.
@@ -364,12 +394,3 @@ class Daemon:
 
     def of(self, direction):
         return [sa for sa in list(self.sas.values()) if sa.number_of("DIRECTION") == direction]
-
-    def keys_by_incarnation(self):
-        """Each key that ever came, with the incarnations that it came to."""
-        seen = {}
-        for request in self.history:
-            for name in ("KEY", "INTEGRITY_KEY"):
-                if request.kind == "ADD_SA" and request.get(name):
-                    seen.setdefault(request.get(name), set()).add(request.arrived_in)
-        return seen

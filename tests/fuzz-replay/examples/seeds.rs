@@ -6,9 +6,9 @@
 use std::path::Path;
 
 use charon_link::{
-    AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, NameSa, Policy, PolicyAction,
-    PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, UpdateSa,
-    Use, encode_answer, encode_report, encode_request,
+    AddPolicy, AddSa, Algorithm, Answer, Charon, CharonId, Hardness, Header, LinkMode, NameSa,
+    Policy, PolicyAction, PolicyDirection, Report, Request, SaDirection, SaHandle, SaLimits,
+    SaName, Selector, Status, UpdateSa, Use, VERSION, encode_answer, encode_report, encode_request,
 };
 use wire::build::{PacketBuilder, tcp_flags};
 
@@ -89,7 +89,6 @@ fn charon() -> Seeds {
         hard: limits,
         selectors: [vec![selector.clone()], vec![selector.clone(); 2]],
         initiator: true,
-        repeat: false,
     };
     let selectors = [selector.clone(), selector.clone()];
     let direction = PolicyDirection::Outbound;
@@ -97,32 +96,38 @@ fn charon() -> Seeds {
     let query = Request::QueryPolicy { direction, selectors: selectors.clone() };
     let action = PolicyAction::Protect;
     let add = AddPolicy { policy, action, reqid: 1, spi: 0, priority: 9, repeat: false };
-    let hello = Charon { charon: "5.9.8".into(), plugin: "1".into() };
-    let names = NameSa { name, reqid: 1, ike: "gw-b".into(), child: "net".into() };
+    let [handle, gone] = [1, 2].map(|serial| SaHandle::new((7 << 40) + serial).unwrap());
+    let hello = Charon { id: CharonId([3; 16]), charon: "5.9.8".into(), plugin: "1".into() };
+    let names = NameSa { handle, reqid: 1, ike: "gw-b".into(), child: "net".into() };
     let (reqid, moved) = (Some(2), Some([vec![selector.clone()], vec![selector.clone()]]));
-    let update = UpdateSa { name, source, destination, in_udp: true, reqid, selectors: moved };
+    let update = UpdateSa { handle, source, destination, in_udp: true, reqid, selectors: moved };
     let requests = [
         ("hello", Request::Hello(hello)),
         ("get-spi", Request::GetSpi { source, destination }),
         ("add-sa", Request::AddSa(Box::new(sa))),
         ("update-sa", Request::UpdateSa(update)),
-        ("query-sa", Request::QuerySa(name)),
+        ("query-sa", Request::QuerySa(handle)),
         ("add-policy", Request::AddPolicy(add.clone())),
         ("query-policy", query),
         ("delete-policy", Request::DeletePolicy(add)),
-        ("repeated", Request::Repeated),
+        ("resume-sas", Request::ResumeSas(vec![handle, gone])),
+        ("resumed", Request::Resumed),
         ("name-sa", Request::NameSa(names)),
     ];
     let requests = requests.map(|(kind, request)| (kind, encode_request(1, 2, &request)));
     let usage = Some(Use { packets: 1, bytes: 2, idle_seconds: None });
-    let answer = Answer { spi: Some(7), usage, ..Answer::plain(Status::Refused, "no") };
+    let answer = Answer::plain(Status::Refused, "no");
+    let answer =
+        Answer { spi: Some(7), handle: Some(handle), lacking: vec![gone], usage, ..answer };
+    let asked = Header { version: VERSION, kind: 2, number: 1, incarnation: 2 };
     let reports = [
         ("acquire", Report::Acquire { reqid: 1, selectors }),
-        ("expire", Report::Expire { spi: 7, destination, hardness: Hardness::Hard }),
-        ("mapping", Report::Mapping { spi: 7, destination, peer: source }),
+        ("expire", Report::Expire { handle, hardness: Hardness::Hard }),
+        ("mapping", Report::Mapping { handle, peer: source }),
     ];
     let told = reports.map(|(kind, report)| (kind, encode_report(2, &report)));
-    let all = requests.into_iter().chain(told).chain([("answer", encode_answer(1, 2, &answer))]);
+    let all =
+        requests.into_iter().chain(told).chain([("answer", encode_answer(&asked, 2, &answer))]);
     all.map(|(kind, bytes)| (kind.into(), bytes.to_vec())).collect()
 }
 

@@ -18,7 +18,7 @@ pub fn charon(data: &[u8]) {
     }
     if let Ok((header, told)) = decode_told(data) {
         let again = match &told {
-            Told::Answer(answer) => encode_answer(header.number, header.incarnation, answer),
+            Told::Answer(answer) => encode_answer(&header, header.incarnation, answer),
             Told::Report(report) => encode_report(header.incarnation, report),
         };
         let (_, again) = decode_told(&again).expect("a message that we wrote");

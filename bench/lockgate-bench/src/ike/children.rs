@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use charon_link::{
     AddPolicy, AddSa, Algorithm, LinkMode, Policy, PolicyAction, PolicyDirection, Request,
-    SaDirection, SaLimits, SaName, Selector,
+    SaDirection, SaHandle, SaLimits, SaName, Selector,
 };
 
 use super::super::BenchError;
@@ -48,23 +48,28 @@ impl Child {
         Child { number, ends_of }
     }
 
-    /// Installs it; returns the SPI that the daemon chose.
+    /// Installs it; returns the handles of its inbound and of its outbound SA.
     ///
     /// # Errors
     /// [`BenchError::System`].
-    pub(super) fn install(self, plugin: &mut Plugin, times: &mut Times) -> Result<u32, BenchError> {
+    pub(super) fn install(
+        self,
+        plugin: &mut Plugin,
+        times: &mut Times,
+    ) -> Result<[SaHandle; 2], BenchError> {
         let [here, there] = self.ends();
         let ends = Request::GetSpi { source: there, destination: here };
-        let spi = plugin.timed(Kind::Spi, &ends, times)?.spi;
-        let none = || BenchError::system("asking as charon")(std::io::Error::other("no SPI"));
-        let spi = spi.ok_or_else(none)?;
-        for sa in [self.sa(SaDirection::Inbound, spi), self.sa(SaDirection::Outbound, spi)] {
-            plugin.timed(Kind::AddSa, &Request::AddSa(Box::new(sa)), times)?;
-        }
+        let none = |what| BenchError::system("asking as charon")(std::io::Error::other(what));
+        let spi = plugin.timed(Kind::Spi, &ends, times)?.spi.ok_or_else(|| none("no SPI"))?;
+        let mut put = |direction| {
+            let sa = Request::AddSa(Box::new(self.sa(direction, spi)));
+            plugin.timed(Kind::AddSa, &sa, times)?.handle.ok_or_else(|| none("no handle"))
+        };
+        let handles = [put(SaDirection::Inbound)?, put(SaDirection::Outbound)?];
         for policy in self.policies() {
             plugin.timed(Kind::AddPolicy, &Request::AddPolicy(policy), times)?;
         }
-        Ok(spi)
+        Ok(handles)
     }
 
     /// Asks for the use of its SAs.
@@ -72,14 +77,12 @@ impl Child {
     /// # Errors
     /// [`BenchError::System`].
     pub(super) fn ask(
-        self,
-        spi: u32,
+        handles: [SaHandle; 2],
         plugin: &mut Plugin,
         times: &mut Times,
     ) -> Result<(), BenchError> {
-        for direction in [SaDirection::Inbound, SaDirection::Outbound] {
-            let request = Request::QuerySa(self.name(direction, spi));
-            plugin.timed(Kind::Query, &request, times)?;
+        for handle in handles {
+            plugin.timed(Kind::Query, &Request::QuerySa(handle), times)?;
         }
         Ok(())
     }
@@ -90,16 +93,15 @@ impl Child {
     /// [`BenchError::System`].
     pub(super) fn remove(
         self,
-        spi: u32,
+        [inbound, outbound]: [SaHandle; 2],
         plugin: &mut Plugin,
         times: &mut Times,
     ) -> Result<(), BenchError> {
         for policy in self.policies() {
             plugin.timed(Kind::DeletePolicy, &Request::DeletePolicy(policy), times)?;
         }
-        for direction in [SaDirection::Outbound, SaDirection::Inbound] {
-            let request = Request::DeleteSa(self.name(direction, spi));
-            plugin.timed(Kind::DeleteSa, &request, times)?;
+        for handle in [outbound, inbound] {
+            plugin.timed(Kind::DeleteSa, &Request::DeleteSa(handle), times)?;
         }
         Ok(())
     }
@@ -157,7 +159,6 @@ impl Child {
             hard: SaLimits { seconds: 3600, ..SaLimits::default() },
             selectors,
             initiator: true,
-            repeat: false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use charon_link::{
-    Answer, Charon, MAX_MESSAGE, Request, Status, Told, decode_told, encode_request,
+    Answer, Charon, CharonId, MAX_MESSAGE, Request, Status, Told, decode_told, encode_request,
 };
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -38,9 +38,10 @@ impl Plugin {
         };
         let socket = connected().map_err(failed)?;
         let mut plugin = Plugin { socket, number: 0, incarnation: 0, buffer: vec![0; MAX_MESSAGE] };
-        let hello = Charon { charon: "bench".into(), plugin: env!("CARGO_PKG_VERSION").into() };
+        let (charon, version) = ("bench".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        let hello = Charon { id: CharonId([1; 16]), charon, plugin: version };
         plugin.done(&Request::Hello(hello))?;
-        plugin.done(&Request::Repeated)?;
+        plugin.done(&Request::Resumed)?;
         Ok(plugin)
     }
 

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use charon_link::{
-    AddPolicy, NameSa, Policy, PolicyAction, PolicyDirection, SaDirection, SaName, Selector,
+    AddPolicy, CharonId, NameSa, Policy, PolicyAction, PolicyDirection, SaDirection, SaHandle,
+    SaName, Selector,
 };
 use ipsec::Spi;
 use policy::Direction;
@@ -22,6 +23,9 @@ pub(super) type SaPlace = (Direction, Spi, IpAddr);
 /// An SA that charon put.
 #[derive(Clone, Debug)]
 pub(super) struct KnownSa {
+    pub(super) handle: SaHandle,
+    /// The charon that put it.
+    pub(super) owner: CharonId,
     pub(super) peer: Arc<str>,
     pub(super) name: SaName,
     pub(super) reqid: u32,
@@ -39,6 +43,7 @@ pub(super) struct Book {
     /// The names that are shown.
     names: IkeNames,
     sas: HashMap<SaPlace, KnownSa>,
+    by_handle: HashMap<SaHandle, SaPlace>,
     by_peer: HashMap<Arc<str>, SmallSet<SaPlace>>,
     by_reqid: HashMap<u32, SmallSet<SaPlace>>,
     policies: Policies,
@@ -229,10 +234,24 @@ impl Book {
     }
 
     /// Notes the names of an SA; returns whether it is known.
-    pub(super) fn name(&self, NameSa { name, ike, child, .. }: &NameSa) -> bool {
-        let Some((direction, known)) = self.find(name) else { return false };
-        let place = place(direction, name);
-        place.is_some_and(|place| self.names.name(&key(place, &known.peer), [ike, child]))
+    pub(super) fn name(&self, NameSa { handle, ike, child, .. }: &NameSa) -> bool {
+        let Some(place) = self.by_handle.get(handle) else { return false };
+        let known = self.sas.get(place);
+        known.is_some_and(|known| self.names.name(&key(*place, &known.peer), [ike, child]))
+    }
+
+    /// The SA of a handle.
+    pub(super) fn find(&self, handle: SaHandle) -> Option<(Direction, &KnownSa)> {
+        let place = self.by_handle.get(&handle)?;
+        Some((place.0, self.sas.get(place)?))
+    }
+
+    /// Notes that charon names an SA after its connection broke.
+    pub(super) fn resume(&mut self, handle: SaHandle) {
+        let place = self.by_handle.get(&handle);
+        if let Some(known) = place.and_then(|place| self.sas.get_mut(place)) {
+            known.is_orphan = false;
+        }
     }
 
     /// Returns whether an SA of another peer has a name, and is in use. Two gateways choose their
@@ -253,24 +272,8 @@ impl Book {
         self.by_peer.entry(sa.peer.clone()).or_default().insert(place);
         self.by_reqid.entry(sa.reqid).or_default().insert(place);
         self.names.add(key(place, &sa.peer), sa.reqid);
+        self.by_handle.insert(sa.handle, place);
         self.sas.insert(place, sa);
-    }
-
-    /// Notes an SA that charon repeats. It may have moved since, and is no other one for that: the
-    /// name that it had is forgotten.
-    pub(super) fn add_again(&mut self, direction: Direction, sa: KnownSa) {
-        let is_it = |(of, spi, _): &&SaPlace| *of == direction && spi.value() == sa.name.spi;
-        let before = self.by_peer.get(&sa.peer).and_then(|places| places.iter().find(is_it));
-        if let Some(before) = before.copied() {
-            self.remove(&before);
-        }
-        self.add(direction, sa);
-    }
-
-    /// The SA of a name, in whichever direction it has one.
-    pub(super) fn find(&self, name: &SaName) -> Option<(Direction, &KnownSa)> {
-        let both = [Direction::Inbound, Direction::Outbound];
-        both.into_iter().find_map(|direction| Some((direction, self.get(direction, name)?)))
     }
 
     /// The SA of a name in a direction.
@@ -289,6 +292,7 @@ impl Book {
     /// Takes an SA out, and leaves its names.
     fn remove(&mut self, place: &SaPlace) -> Option<KnownSa> {
         let sa = self.sas.remove(place)?;
+        self.by_handle.remove(&sa.handle);
         if let Some(places) = self.by_peer.get_mut(&sa.peer) {
             places.remove(place);
             if places.is_empty() {
@@ -302,13 +306,6 @@ impl Book {
             }
         }
         Some(sa)
-    }
-
-    /// Notes that an SA has ended, and returns it.
-    pub(super) fn end(&mut self, direction: Direction, spi: Spi, peer: &str) -> Option<&KnownSa> {
-        let known = self.at(direction, spi, peer)?;
-        known.has_ended = true;
-        Some(known)
     }
 
     /// The SA of a direction, SPI and peer.
@@ -422,7 +419,9 @@ impl Book {
         let policies = self.policies_with(way, selectors);
         let reqids: BTreeSet<u32> = policies.map(|policy| policy.reqid).collect();
         let sas = reqids.into_iter().flat_map(|reqid| self.sas_of(reqid));
-        sas.filter(move |((of, ..), _)| *of == direction).map(move |(_, sa)| (direction, sa))
+        // SAs of an earlier charon say nothing about the peer of this one.
+        let sas = sas.filter(move |((of, ..), sa)| *of == direction && !sa.is_orphan);
+        sas.map(move |(_, sa)| (direction, sa))
     }
 
     /// SAs of a number.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use api::v1;
 use charon_link::{
-    AddPolicy, AddSa, Answer, Charon, Hardness, LinkMode, PolicyAction, PolicyDirection, Report,
-    Request, SaName, Selector, Status, Use,
+    AddPolicy, AddSa, Answer, Charon, CharonId, HandleIssuer, Hardness, LinkMode, PolicyAction,
+    PolicyDirection, Report, Request, SaHandle, Selector, Status, Use,
 };
 use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
@@ -20,13 +20,14 @@ use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::limits::limits;
 use super::matching::{IkePeer, IkePeers};
 use super::own::{Ends, Form, Own};
+use super::spi_reservations::{ReservedSpi, SpiReservations};
 use super::successors::Successors;
 use super::suites;
 use super::told_places::ToldPlaces;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
 use crate::ike_changes::IkeRefusal;
-use crate::sa_changes::{SaDeletion, SaPut, SaRefusal};
+use crate::sa_changes::{Reserved, SaDeletion, SaPut, SaRefusal};
 use crate::sa_limits::{Expiry, boot_clock_ns};
 use crate::who::Uid;
 
@@ -37,6 +38,9 @@ pub(super) const ROOT: Uid = Uid(0);
 pub(super) struct Desk {
     pub(super) daemon: Arc<Daemon>,
     pub(super) book: Book,
+    handles: HandleIssuer,
+    /// SPIs that charon reserved and has not used.
+    spis: SpiReservations,
     /// Peers and policies that charon made by itself.
     pub(super) own: Own,
     pub(super) peers: IkePeers,
@@ -51,9 +55,9 @@ pub(super) struct Desk {
     /// The charon that is connected has named all that it has: no policy is an earlier one's.
     pub(super) has_repeated: bool,
     /// SAs of an earlier charon that have reached their hard limit: nobody else deletes them.
-    ended: Vec<SaName>,
-    /// The process of the charon that was connected last.
-    process: Option<i32>,
+    ended: Vec<SaHandle>,
+    /// The charon that was connected last.
+    charon: Option<CharonId>,
     /// The charon that is connected is the one that put all SAs.
     pub(super) knows_all: bool,
     /// Requests for SAs that no policy of charon's had when they came.
@@ -84,15 +88,20 @@ pub(super) struct NewPeer {
     pub(super) form: Form,
 }
 
+/// Reports that go out before the next request is read.
+const REPORTS_AT_ONCE: usize = 64;
+
 /// Requests for SAs that wait for a policy of charon's.
 const MAX_UNANSWERED: usize = crate::acquires::MAX_OUTSTANDING;
 
 impl Desk {
-    pub(super) fn new(daemon: Arc<Daemon>) -> Desk {
+    pub(super) fn new(daemon: Arc<Daemon>, handles: HandleIssuer) -> Desk {
         let book = Book::with(daemon.picture().ike_names.clone());
         Desk {
             daemon,
             book,
+            handles,
+            spis: SpiReservations::default(),
             own: Own::default(),
             peers: IkePeers::default(),
             peers_of: None,
@@ -101,7 +110,7 @@ impl Desk {
             retry_at: None,
             has_repeated: true,
             ended: Vec::new(),
-            process: None,
+            charon: None,
             knows_all: false,
             unanswered: Vec::new(),
             successors: Successors::default(),
@@ -116,28 +125,39 @@ impl Desk {
         name.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default()
     }
 
-    /// Takes note of the process of a charon that has connected.
-    pub(super) fn begin(&mut self, process: Option<i32>) {
+    /// Takes note of a charon that has connected, and has named nothing yet.
+    pub(super) fn begin(&mut self, charon: CharonId) {
         self.book.begin();
+        self.spis.begin();
         self.own.stand_down_all();
         self.unanswered.clear();
         self.successors.clear();
         self.due.clear();
-        self.knows_all = process.is_some() && process == self.process;
+        self.knows_all = self.charon == Some(charon);
         if !self.knows_all {
             self.own.leave_to_next();
             self.has_repeated = self.book.policies().next().is_none();
         }
-        self.process = process;
+        self.charon = Some(charon);
     }
 
-    /// Takes the reports that follow an answer.
+    /// Takes reports that are due, at most [`REPORTS_AT_ONCE`].
     pub(super) fn take_due(&mut self) -> Vec<Report> {
-        std::mem::take(&mut self.due)
+        let count = self.due.len().min(REPORTS_AT_ONCE);
+        self.due.drain(..count).collect()
     }
 
-    /// Greets a charon.
-    fn greet(Charon { charon, plugin }: &Charon) -> Answer {
+    /// Returns whether reports are due.
+    pub(super) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Greets a charon. The SPIs that an earlier one reserved are released.
+    async fn greet(&mut self, Charon { id, charon, plugin }: &Charon) -> Answer {
+        self.begin(*id);
+        if !self.knows_all {
+            self.release_unnamed().await;
+        }
         let version = env!("CARGO_PKG_VERSION");
         let text = format!("lockgated {version} serves charon {charon} with plugin {plugin}");
         Answer::plain(Status::Done, text)
@@ -148,15 +168,15 @@ impl Desk {
         self.catch_up().await;
         for ended in std::mem::take(&mut self.ended) {
             // Refused, its peer is tidied with the next request that is about it.
-            let _ = self.delete_sa(&ended).await;
+            let _ = self.delete_known(ended).await;
         }
         match request {
-            Request::Hello(charon) => Desk::greet(&charon),
+            Request::Hello(charon) => self.greet(&charon).await,
             Request::GetSpi { source, destination } => self.reserve([destination, source]).await,
             Request::AddSa(sa) => self.add_sa(*sa).await,
             Request::UpdateSa(asked) => self.update_sa(asked).await,
-            Request::QuerySa(name) => self.query_sa(&name),
-            Request::DeleteSa(name) => self.delete_sa(&name).await,
+            Request::QuerySa(handle) => self.query_sa(handle),
+            Request::DeleteSa(handle) => self.delete_sa(handle).await,
             Request::AddPolicy(policy) => {
                 let answer = self.add_policy(policy).await;
                 self.ask_again();
@@ -172,21 +192,24 @@ impl Desk {
                     None => self.stand_down(&policy).await,
                 }
             }
-            Request::FlushSas => self.delete_all(|_| true).await,
+            Request::FlushSas => self.flush().await,
             Request::FlushPolicies => {
                 self.book.forget_policies();
                 self.own.stand_down_all();
                 self.tidy().await
             }
-            Request::Repeated => {
+            Request::ResumeSas(handles) => self.resume(&handles),
+            Request::Resumed => {
                 let answer = self.settle().await;
                 self.ask_again();
                 answer
             }
-            Request::NameSa(names) => match self.book.name(&names) {
-                true => Answer::done(),
-                false => Answer::plain(Status::Unknown, ""),
-            },
+            Request::NameSa(names) => {
+                match self.known(names.handle).is_some() && self.book.name(&names) {
+                    true => Answer::done(),
+                    false => Answer::plain(Status::Unknown, ""),
+                }
+            }
         }
     }
 
@@ -212,7 +235,7 @@ impl Desk {
         self.must_follow |= before.is_some_and(|(revision, _)| revision != picture.revision);
     }
 
-    async fn reserve(&self, [local, end]: [SocketAddr; 2]) -> Answer {
+    async fn reserve(&mut self, [local, end]: [SocketAddr; 2]) -> Answer {
         let (local, remote) = (local.ip(), end.ip());
         let name = match self.peers.between(local, remote).next() {
             Some(peer) => peer.name.to_string(),
@@ -222,45 +245,30 @@ impl Desk {
             },
         };
         let asked = SpiRequest { peer: name, manager: KeyManager::Ike, remote: Some(end) };
+        let Some(handle) = self.handles.issue() else { return no_more_handles() };
         match self.daemon.reserve_spi(asked).await {
-            Ok(reserved) => Answer { spi: Some(reserved.spi.value()), ..Answer::done() },
+            Ok(Reserved { spi, .. }) => {
+                self.spis.add(handle, ReservedSpi { spi, remote }, Instant::now());
+                Answer { spi: Some(spi.value()), handle: Some(handle), ..Answer::done() }
+            }
             Err(error) => Answer::plain(Status::Refused, error.to_string()),
         }
     }
 
     async fn add_sa(&mut self, sa: AddSa) -> Answer {
         let way = direction(sa.direction);
-        let known = self.book.get(way, &sa.name).filter(|_| sa.repeat);
-        let is_due = known.is_some_and(|known| known.is_due);
-        // Nothing brings back one that has ended.
-        if known.is_some_and(|known| known.has_ended) {
-            return Answer::plain(Status::Unknown, "it has reached its hard limit");
-        }
-        if is_due {
-            let (spi, destination, hardness) = (sa.name.spi, sa.name.destination, Hardness::Soft);
-            self.due.push(Report::Expire { spi, destination, hardness });
-        }
-        if self.claim_running(&sa) {
-            return Answer::done();
-        }
-        // One that is repeated replaces none of them.
-        if !sa.repeat {
-            self.forget_gone_orphans().await;
-        }
+        let (Some(handle), Some(owner)) = (self.handles.issue(), self.charon) else {
+            return no_more_handles();
+        };
+        self.forget_gone_orphans().await;
         let (put, new) = match self.planned(&sa).await {
             Ok(planned) => planned,
             Err(answer) => return answer,
         };
         let peer: Arc<str> = put.peer.as_str().into();
         if self.book.is_of_another(way, &sa.name, &peer) {
-            // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;
             return Answer::plain(Status::Refused, OCCUPIED);
-        }
-        // Nor one that has another name since.
-        let running = self.book.at(way, put.spi, &peer).filter(|_| sa.repeat);
-        if running.is_some_and(|known| known.has_ended) {
-            return Answer::plain(Status::Unknown, "it has reached its hard limit");
         }
         let number = self.own.peer(&peer).map_or(sa.reqid, |own| own.reqid);
         let moved_from = match new {
@@ -273,11 +281,7 @@ impl Desk {
         };
         let replaced = put.replaces.is_some();
         let incarnation = self.daemon.picture().incarnation.to_string();
-        let origin = match sa.repeat {
-            true => KeyOrigin::Repeated,
-            false => KeyOrigin::Ike,
-        };
-        let put = SaPut { incarnation, origin, sas: vec![put] };
+        let put = SaPut { incarnation, origin: KeyOrigin::Ike, sas: vec![put] };
         let done = match new {
             Some(new) => self.put_first(new, put).await.map_err(|why| refused_change(&why)),
             None => self.daemon.put_sas(put, ROOT).await.map(drop).map_err(|why| refused(&why)),
@@ -293,33 +297,57 @@ impl Desk {
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
             self.book.forget(way, &old);
         }
-        let AddSa { name, reqid, repeat, .. } = sa;
-        let (has_ended, is_orphan) = (false, false);
-        let known = KnownSa { peer, name, reqid, is_due, has_ended, is_orphan };
-        match repeat {
-            true => self.book.add_again(way, known),
-            false => self.book.add(way, known),
-        }
-        Answer::done()
+        let AddSa { name, reqid, .. } = sa;
+        let (is_due, has_ended, is_orphan) = (false, false, false);
+        self.note_sa(
+            way,
+            KnownSa { handle, owner, peer, name, reqid, is_due, has_ended, is_orphan },
+        );
+        Answer { handle: Some(handle), ..Answer::done() }
     }
 
-    /// Claims an SA for the connected charon if the SA runs with its key under its name. Nothing is
-    /// judged again: the configuration may have changed since the put.
-    fn claim_running(&mut self, sa: &AddSa) -> bool {
-        let way = direction(sa.direction);
-        let known = self.book.get(way, &sa.name).filter(|_| sa.repeat && self.knows_all);
-        let Some(known) = known.filter(|known| known.name == sa.name).cloned() else {
-            return false;
-        };
-        let Some((suite, key)) = suites::suite(&sa.encryption, &sa.integrity) else { return false };
-        let Some(spi) = Spi::new(sa.name.spi) else { return false };
-        let name = control::SaName { direction: way, spi, peer: Some(known.peer.to_string()) };
-        let runs = self.daemon.picture().compiled.runs_with_key(&name, suite, &key);
-        if runs {
-            let (is_due, is_orphan) = (false, false);
-            self.book.add(way, KnownSa { reqid: sa.reqid, is_due, is_orphan, ..known });
+    /// Notes an SA that was put; the reservation of its SPI ends.
+    fn note_sa(&mut self, way: Direction, known: KnownSa) {
+        if let (Direction::Inbound, Some(spi)) = (way, Spi::new(known.name.spi)) {
+            self.spis.take_spi(spi);
         }
-        runs
+        self.book.add(way, known);
+    }
+
+    /// The SA of a handle, if the connected charon put it.
+    pub(super) fn known(&self, handle: SaHandle) -> Option<(Direction, KnownSa)> {
+        let (way, known) = self.book.find(handle)?;
+        (Some(known.owner) == self.charon).then(|| (way, known.clone()))
+    }
+
+    /// Notes the SAs and reserved SPIs of a charon after its connection broke. Answers with lacking
+    /// handles: never issued, of an ended SA, of a deleted SA, or of another charon.
+    fn resume(&mut self, handles: &[SaHandle]) -> Answer {
+        let lacking = handles.iter().copied().filter(|handle| !self.resume_one(*handle));
+        Answer { lacking: lacking.collect(), ..Answer::done() }
+    }
+
+    /// Returns whether the SA or the reserved SPI of a handle is there.
+    fn resume_one(&mut self, handle: SaHandle) -> bool {
+        if self.spis.name(handle, Instant::now()) {
+            return true;
+        }
+        let Some((way, known)) = self.known(handle) else { return false };
+        if known.has_ended || self.used(way, &known).is_none() {
+            return false;
+        }
+        self.book.resume(handle);
+        if known.is_due {
+            self.due.push(Report::Expire { handle, hardness: Hardness::Soft });
+        }
+        true
+    }
+
+    /// Releases the reserved SPIs that charon has not named.
+    async fn release_unnamed(&mut self) {
+        for ReservedSpi { spi, remote } in self.spis.take_unnamed() {
+            self.daemon.release_spi(spi, remote).await;
+        }
     }
 
     /// Forgets SAs of an earlier charon that went another way: deleted, or with their peer.
@@ -338,6 +366,7 @@ impl Desk {
     async fn settle(&mut self) -> Answer {
         self.book.settle();
         self.has_repeated = true;
+        self.release_unnamed().await;
         self.bring_back_missing().await;
         let deleted = match self.knows_all {
             true => self.delete_all(|sa| sa.is_orphan).await,
@@ -427,8 +456,7 @@ impl Desk {
             true => self.home_in_file(sa, suite, (ends, selectors))?,
             false => self.own_home(sa, suite, (ends, selectors)).await?,
         };
-        // One that is repeated runs already or is not taken: it replaces nothing.
-        let orphan = self.book.orphan(way, &home.name).filter(|_| !sa.repeat);
+        let orphan = self.book.orphan(way, &home.name);
         let window = (way == Direction::Inbound && asked > home.window).then_some(asked);
         let put = PutSa {
             manager: KeyManager::Ike,
@@ -481,9 +509,9 @@ impl Desk {
         }
     }
 
-    fn query_sa(&self, name: &SaName) -> Answer {
-        let found = self.book.find(name);
-        match found.and_then(|(direction, known)| self.used(direction, known)) {
+    fn query_sa(&self, handle: SaHandle) -> Answer {
+        let found = self.known(handle);
+        match found.and_then(|(direction, known)| self.used(direction, &known)) {
             Some(used) => Answer { usage: Some(used), ..Answer::done() },
             None => Answer::plain(Status::Unknown, ""),
         }
@@ -537,28 +565,36 @@ impl Desk {
         }
     }
 
-    /// Reports of all expiries that charon was not told of.
-    pub(super) fn missed_expiries(&mut self) -> Vec<Report> {
-        let mut reports = Vec::new();
+    /// Has all expiries reported that charon was not told of.
+    pub(super) fn find_missed_expiries(&mut self) {
         for (direction, known) in self.book.sas_that(|sa| !sa.has_ended) {
             let hardness = self.reached(direction, &known);
             let hardness = hardness.filter(|of| *of == Hardness::Hard || !known.is_due);
             let Some((hardness, spi)) = hardness.zip(Spi::new(known.name.spi)) else { continue };
             let expiry = Expiry { direction, spi, peer: known.peer, hardness };
-            reports.extend(self.expired(&expiry));
+            let report = self.expired(&expiry);
+            self.due.extend(report);
         }
-        reports
     }
 
-    async fn delete_sa(&mut self, name: &SaName) -> Answer {
-        let Some(spi) = Spi::new(name.spi) else { return Answer::plain(Status::Unknown, "") };
-        let Some((way, known)) = self.book.find(name) else {
-            // charon deletes an SPI that no SA got.
-            return match self.daemon.release_spi(spi, name.source.ip()).await {
+    async fn delete_sa(&mut self, handle: SaHandle) -> Answer {
+        if let Some(ReservedSpi { spi, remote }) = self.spis.take(handle) {
+            return match self.daemon.release_spi(spi, remote).await {
                 true => Answer::done(),
                 false => Answer::plain(Status::Unknown, ""),
             };
-        };
+        }
+        match self.known(handle) {
+            Some(_) => self.delete_known(handle).await,
+            None => Answer::plain(Status::Unknown, ""),
+        }
+    }
+
+    /// Deletes an SA of whichever charon.
+    async fn delete_known(&mut self, handle: SaHandle) -> Answer {
+        let known = self.book.find(handle).map(|(way, known)| (way, known.clone()));
+        let named = known.and_then(|(way, known)| Some((way, Spi::new(known.name.spi)?, known)));
+        let Some((way, spi, known)) = named else { return Answer::plain(Status::Unknown, "") };
         let peer = Some(known.peer.to_string());
         let names = vec![control::SaName { direction: way, spi, peer }];
         let answer = match self.delete(names).await {
@@ -567,19 +603,26 @@ impl Desk {
             Err(SaRefusal::Delete { .. }) => Answer::plain(Status::Unknown, ""),
             Err(refusal) => return refused(&refusal),
         };
-        let peer = known.peer.clone();
-        self.book.forget(way, name);
-        match self.tidy_peer(&peer).await {
+        self.book.forget(way, &known.name);
+        match self.tidy_peer(&known.peer).await {
             Ok(()) => answer,
             Err(why) => Answer::plain(Status::Refused, why.to_string()),
         }
+    }
+
+    /// Deletes all SAs of the connected charon, and releases its SPIs.
+    async fn flush(&mut self) -> Answer {
+        self.spis.begin();
+        self.release_unnamed().await;
+        let charon = self.charon;
+        self.delete_all(|sa| Some(sa.owner) == charon).await
     }
 
     /// Deletes the SAs that pass a test.
     async fn delete_all(&mut self, pass: impl Fn(&KnownSa) -> bool) -> Answer {
         let mut last = Answer::done();
         for (_, known) in self.book.sas_that(pass) {
-            match self.delete_sa(&known.name).await {
+            match self.delete_known(known.handle).await {
                 Answer { status: Status::Done | Status::Unknown, .. } => {}
                 refused => last = refused,
             }
@@ -627,25 +670,29 @@ impl Desk {
         Answer::done()
     }
 
-    /// The report of an SA of charon's that is at a limit.
+    /// The report of a limit of an SA of charon's; `None`: charon was told, or lacks the SA.
     pub(super) fn expired(&mut self, expiry: &Expiry) -> Option<Report> {
         let Expiry { direction, spi, peer, hardness } = expiry;
         let known = match hardness {
             Hardness::Hard => {
-                let known = self.book.end(*direction, *spi, peer)?;
+                let known = self.book.at(*direction, *spi, peer)?;
+                if std::mem::replace(&mut known.has_ended, true) {
+                    return None;
+                }
                 if known.is_orphan {
-                    self.ended.push(known.name);
+                    self.ended.push(known.handle);
                 }
                 known
             }
             Hardness::Soft => {
                 let known = self.book.at(*direction, *spi, peer)?;
-                known.is_due = true;
+                if known.has_ended || std::mem::replace(&mut known.is_due, true) {
+                    return None;
+                }
                 known
             }
         };
-        let destination = known.name.destination;
-        Some(Report::Expire { spi: spi.value(), destination, hardness: *hardness })
+        Some(Report::Expire { handle: known.handle, hardness: *hardness })
     }
 
     /// The report that packets of a peer wait for an SA.
@@ -720,6 +767,11 @@ fn other_form(sa: &AddSa, peer: &IkePeer) -> Option<String> {
         )),
         _ => None,
     }
+}
+
+/// The answer once all handles of this process are issued, which takes centuries.
+fn no_more_handles() -> Answer {
+    Answer::plain(Status::Refused, "lockgated has issued all its handles: restart lockgated")
 }
 
 /// The answer to a request for an SA that was to come with its peer.

@@ -13,11 +13,12 @@ const MAX_SHORT_NUMBERS: u64 = (1 << 32) / 4 * 3;
 
 /// Returns the limits of an SA that charon puts, for a peer with the limits of its section.
 pub(super) fn limits(section: Lifetime, sa: &AddSa) -> Lifetime {
-    let mut asked = lifetime(sa.soft, sa.hard);
-    if !sa.esn {
-        asked.soft.packets = lower(asked.soft.packets, Some(MAX_SHORT_NUMBERS));
+    let mut limits = stricter(section, lifetime(sa.soft, sa.hard));
+    let hard = limits.hard.packets;
+    if !sa.esn && hard.is_none_or(|hard| MAX_SHORT_NUMBERS < hard) {
+        limits.soft.packets = lower(limits.soft.packets, Some(MAX_SHORT_NUMBERS));
     }
-    stricter(section, asked)
+    limits
 }
 
 /// Limits as charon asks for them.
@@ -47,11 +48,12 @@ fn stricter(section: Lifetime, asked: Lifetime) -> Lifetime {
     let soft = limits(section.soft, asked.soft);
     let seconds = soft_limit(
         soft.seconds.map(u64::from),
-        (hard.seconds.map(u64::from), asked.hard.seconds.map(u64::from)),
+        hard.seconds.map(u64::from),
+        asked.hard.seconds.map(u64::from),
     );
     let soft = Limits {
-        packets: soft_limit(soft.packets, (hard.packets, asked.hard.packets)),
-        bytes: soft_limit(soft.bytes, (hard.bytes, asked.hard.bytes)),
+        packets: soft_limit(soft.packets, hard.packets, asked.hard.packets),
+        bytes: soft_limit(soft.bytes, hard.bytes, asked.hard.bytes),
         seconds: seconds.and_then(|seconds| u32::try_from(seconds).ok()),
         idle_seconds: soft
             .idle_seconds
@@ -60,9 +62,10 @@ fn stricter(section: Lifetime, asked: Lifetime) -> Lifetime {
     Lifetime { soft, hard }
 }
 
-/// The soft limit below a hard one. A hard limit of the section has nine tenths in place of a
-/// missing one. A hard limit of charon's own has none: charon may want its SAs to end.
-fn soft_limit(soft: Option<u64>, (hard, of_charon): (Option<u64>, Option<u64>)) -> Option<u64> {
+/// The soft limit below a hard one. Where the section sets the hard limit and no soft one lies
+/// below, the soft one is nine tenths of it. A hard limit of charon's alone has no soft one: charon
+/// may want its SAs to end.
+fn soft_limit(soft: Option<u64>, hard: Option<u64>, of_charon: Option<u64>) -> Option<u64> {
     let Some(hard) = hard else { return soft };
     let below = soft.filter(|soft| *soft < hard);
     let nine_tenths = hard - (hard / 10).max(1);

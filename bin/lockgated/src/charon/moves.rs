@@ -51,11 +51,11 @@ impl Said {
 impl Desk {
     /// Moves an SA of charon's to other ends, and those of the same peer with it.
     pub(super) async fn update_sa(&mut self, asked: UpdateSa) -> Answer {
-        let UpdateSa { name, source, destination, in_udp, reqid, selectors } = asked;
-        let Some((way, known)) = self.book.find(&name) else {
+        let UpdateSa { handle, source, destination, in_udp, reqid, selectors } = asked;
+        let Some((way, known)) = self.known(handle) else {
             return Answer::plain(Status::Unknown, "");
         };
-        let known = known.clone();
+        let name = known.name;
         if let Some(mut selectors) = selectors {
             if way == Direction::Inbound {
                 selectors.reverse();
@@ -152,11 +152,11 @@ impl Desk {
         let SeenElsewhere { peer, spi, at } = seen;
         let known = self.book.at(Direction::Inbound, *spi, peer)?;
         let place = SocketAddr::new(at.address, at.port);
-        let (name, is_orphan) = (known.name, known.is_orphan);
+        let (handle, name, is_orphan) = (known.handle, known.name, known.is_orphan);
         let peer = known.peer.clone();
         if is_orphan || name.source == place || !self.told.tell(&peer, place, Instant::now()) {
             return None;
         }
-        Some(Report::Mapping { spi: spi.value(), destination: name.destination, peer: place })
+        Some(Report::Mapping { handle, peer: place })
     }
 }

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Status, UpdateSa};
+use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Status};
 use control::PeerAddress;
 use ipsec::Spi;
 
+use super::by_name::{MoveSa, NamedRequest, charon, issuer};
 use super::desk::Desk;
 use super::tests::{Inbound, Lab, Outbound, Plugin, REMOTE, add, address, all, sa, selector, trap};
 use crate::backend::Backend;
@@ -34,9 +35,9 @@ fn mobile(direction: charon_link::SaDirection, spi: u32, key: u8, ends: [&str; 2
     AddSa { name, selectors, ..sa(direction, spi, key) }
 }
 
-fn update(of: &AddSa, ends: [&str; 2]) -> UpdateSa {
+fn update(of: &AddSa, ends: [&str; 2]) -> MoveSa {
     let [source, destination] = ends_of(of.direction, ends);
-    UpdateSa { name: of.name, source, destination, in_udp: of.in_udp, reqid: None, selectors: None }
+    MoveSa { name: of.name, source, destination, in_udp: of.in_udp, reqid: None, selectors: None }
 }
 
 /// The SA by the name that it has between other ends.
@@ -83,9 +84,8 @@ async fn sas_move_where_the_section_says_with_their_numbers_windows_and_use() {
     assert_eq!(plugin.status(&Request::DeletePolicy(shunt)).await, Status::Unknown);
     let there = ["192.0.2.2:4500", "203.0.113.77:4500"];
     for sa in &pair {
-        let asked = Request::UpdateSa(update(sa, there));
+        let asked = NamedRequest::MoveSa(update(sa, there));
         assert_eq!(plugin.status(&asked).await, Status::Done);
-        assert_eq!(plugin.status(&asked).await, Status::Unknown, "it has another name");
     }
     let ends = |text: &str| ["0x00000500", "0x00000600"].map(|spi| (spi.into(), text.into()));
     assert_eq!(shown(&lab).await, ends("192.0.2.2 203.0.113.77"));
@@ -100,14 +100,14 @@ async fn sas_move_where_the_section_says_with_their_numbers_windows_and_use() {
     // Both moved at once: one move, of which the second SA's request finds nothing left to do.
     assert_eq!(lab.daemon.picture().moves.get("mobile"), Some(&1));
     // Charon's name for it is the new one, in requests and in reports.
-    let used = plugin.ask(&Request::QuerySa(named(&pair[1], there))).await.usage.unwrap();
+    let used = plugin.ask(&NamedRequest::QuerySa(named(&pair[1], there))).await.usage.unwrap();
     assert_eq!((used.packets, used.bytes), (3, 300));
-    assert_eq!(plugin.status(&Request::QuerySa(pair[1].name)).await, Status::Unknown);
+    assert_eq!(plugin.status(&NamedRequest::QuerySa(pair[1].name)).await, Status::Unknown);
     // Into UDP: the peer is behind a NAT now.
     for sa in &pair {
         let nat = ["192.0.2.2:4500", "203.0.113.78:61000"];
-        let asked = UpdateSa { name: named(sa, there), in_udp: true, ..update(sa, nat) };
-        assert_eq!(plugin.status(&Request::UpdateSa(asked)).await, Status::Done);
+        let asked = MoveSa { name: named(sa, there), in_udp: true, ..update(sa, nat) };
+        assert_eq!(plugin.status(&NamedRequest::MoveSa(asked)).await, Status::Done);
     }
     assert_eq!(shown(&lab).await, ends("192.0.2.2:4500 203.0.113.78:61000"));
     // New ones come between the present ends, or between others.
@@ -118,7 +118,7 @@ async fn sas_move_where_the_section_says_with_their_numbers_windows_and_use() {
     assert_eq!(plugin.status(&add(next[1].clone())).await, Status::Done);
     assert!(shown(&lab).await.iter().all(|sa| sa.1 == "192.0.2.1 203.0.113.79"));
     for (sa, ends) in [(&pair[1], ["192.0.2.2:4500", "203.0.113.78:61000"]), (&next[1], further)] {
-        let gone = Request::DeleteSa(named(sa, ends));
+        let gone = NamedRequest::DeleteSa(named(sa, ends));
         assert_eq!(plugin.status(&gone).await, Status::Done);
         assert_eq!(plugin.status(&gone).await, Status::Unknown);
     }
@@ -140,12 +140,12 @@ async fn a_move_that_the_section_does_not_allow_is_refused_and_changes_nothing()
         (update(&out, ["192.0.2.1:500", "198.51.100.9:500"]), "`moves_to` has 203.0.113.0/24"),
         (update(&out, ["192.0.2.3:500", HOME[1]]), "`local_moves_to` has 192.0.2.2"),
         (update(&out, [HOME[0], "10.7.0.5:500"]), "the networks behind the peer"),
-        (UpdateSa { in_udp: true, ..update(&out, [HOME[0], "203.0.113.255:0"]) }, "UDP port 0"),
+        (MoveSa { in_udp: true, ..update(&out, [HOME[0], "203.0.113.255:0"]) }, "UDP port 0"),
         (update(&fixed, ["192.0.2.1:500", "198.51.100.2:500"]), "there is no `moves_to`"),
         (update(&fixed, ["192.0.2.9:500", REMOTE]), "there is no `local_moves_to`"),
-        (UpdateSa { in_udp: true, ..update(&fixed, ["192.0.2.1:4500", REMOTE]) }, "`moves_to`"),
+        (MoveSa { in_udp: true, ..update(&fixed, ["192.0.2.1:4500", REMOTE]) }, "`moves_to`"),
         (
-            UpdateSa {
+            MoveSa {
                 selectors: Some([vec![selector("10.1.0.0", "10.1.0.9")], out.selectors[1].clone()]),
                 ..update(&out, HOME)
             },
@@ -153,7 +153,7 @@ async fn a_move_that_the_section_does_not_allow_is_refused_and_changes_nothing()
         ),
     ];
     for (asked, text) in rows {
-        let answer = plugin.ask(&Request::UpdateSa(asked.clone())).await;
+        let answer = plugin.ask(&NamedRequest::MoveSa(asked.clone())).await;
         assert_eq!(answer.status, Status::Refused, "{asked:?}");
         assert!(answer.text.contains(text), "{}", answer.text);
     }
@@ -161,7 +161,7 @@ async fn a_move_that_the_section_does_not_allow_is_refused_and_changes_nothing()
     assert!(lab.daemon.picture().moves.is_empty());
     // Where it is: nothing to do, whatever IKE's own port is.
     let stay = update(&fixed, ["192.0.2.1:4500", "198.51.100.1:4500"]);
-    assert_eq!(plugin.status(&Request::UpdateSa(stay)).await, Status::Done);
+    assert_eq!(plugin.status(&NamedRequest::MoveSa(stay)).await, Status::Done);
     // Nor are SAs put there.
     let elsewhere = mobile(Outbound, 0x501, 4, [HOME[0], "203.0.114.1:500"]);
     assert_eq!(plugin.status(&add(elsewhere)).await, Status::Refused);
@@ -173,10 +173,10 @@ async fn a_move_that_the_section_does_not_allow_is_refused_and_changes_nothing()
 #[tokio::test]
 async fn charon_is_told_once_of_a_peer_that_was_seen_elsewhere() {
     let lab = Lab::new();
-    let mut desk = Desk::new(lab.daemon.clone());
-    desk.begin(Some(1));
+    let mut desk = Desk::new(lab.daemon.clone(), issuer());
+    desk.begin(charon(1));
     let inbound = AddSa { in_udp: true, ..mobile(Inbound, 0x600, 1, HOME) };
-    assert_eq!(desk.answer(add(inbound.clone())).await.status, Status::Done);
+    let handle = desk.answer(add(inbound.clone())).await.handle.unwrap();
     let seen = |spi: u32, at: &str| {
         let at: SocketAddr = address(at);
         let at = PeerAddress { address: at.ip(), port: at.port() };
@@ -184,41 +184,37 @@ async fn charon_is_told_once_of_a_peer_that_was_seen_elsewhere() {
     };
     assert_eq!(desk.elsewhere(&seen(0x600, HOME[1])), None, "charon has it there");
     assert_eq!(desk.elsewhere(&seen(0x601, "203.0.113.9:7")), None, "none of charon's");
-    let report = |at: &str| {
-        let (destination, peer) = (address(HOME[0]), address(at));
-        Some(Report::Mapping { spi: 0x600, destination, peer })
-    };
+    let report = |at: &str| Some(Report::Mapping { handle, peer: address(at) });
     for at in ["203.0.113.9:7", "203.0.113.10:7"] {
         assert_eq!(desk.elsewhere(&seen(0x600, at)), report(at));
         assert_eq!(desk.elsewhere(&seen(0x600, at)), None, "once");
     }
     // A charon that has not named the SA knows nothing of it.
-    desk.begin(Some(2));
+    desk.begin(charon(2));
     assert_eq!(desk.elsewhere(&seen(0x600, "203.0.113.9:7")), None);
     // Over the socket.
     let mut plugin = lab.plugin().await;
     let second = AddSa { in_udp: true, ..mobile(Inbound, 0x602, 3, HOME) };
-    assert_eq!(plugin.status(&add(second)).await, Status::Done);
+    let handle = plugin.ask(&add(second)).await.handle.unwrap();
     lab.elsewhere.send(seen(0x602, "203.0.113.9:8")).unwrap();
-    let (destination, peer) = (address(HOME[0]), address("203.0.113.9:8"));
-    assert_eq!(plugin.report().await, Report::Mapping { spi: 0x602, destination, peer });
+    let peer = address("203.0.113.9:8");
+    assert_eq!(plugin.report().await, Report::Mapping { handle, peer });
 }
 
-/// The connection broke while charon moved them: what it repeats is the SA that runs.
+/// The connection broke while charon moved the SAs: the plugin moves them once it is back.
 #[tokio::test]
 async fn an_sa_that_moved_while_charon_was_not_connected_is_no_other_one() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;
     let pair = put_pair(&mut plugin).await;
-    drop(plugin);
-    let mut plugin = lab.plugin().await;
+    let mut plugin = lab.reconnect(plugin).await;
     let there = [HOME[0], "203.0.113.77:4500"];
-    for sa in pair {
-        let name = named(&sa, there);
-        let again = add(AddSa { repeat: true, name, ..sa });
-        assert_eq!(plugin.status(&again).await, Status::Done);
+    assert_eq!(plugin.resume(pair.iter().map(|sa| sa.name)).await, []);
+    for sa in &pair {
+        let moved = NamedRequest::MoveSa(update(sa, there));
+        assert_eq!(plugin.status(&moved).await, Status::Done);
     }
-    assert_eq!(plugin.status(&Request::Repeated).await, Status::Done);
+    assert_eq!(plugin.status(&Request::Resumed).await, Status::Done);
     let shown = shown(&lab).await;
     assert_eq!(shown.len(), 2);
     assert!(shown.iter().all(|sa| sa.1 == "192.0.2.1 203.0.113.77"), "{shown:?}");

@@ -121,19 +121,9 @@ impl Desk {
         let number = (sa.reqid, addresses);
         let known = self.own.numbered(sa.reqid, addresses).cloned();
         let known = known.or_else(|| self.own.take_over(number, pairs(selectors)));
-        // One that is repeated is a claim alone.
-        let known = known.or_else(|| match sa.repeat {
-            true => None,
-            false => self.own.take_over_moved(number, pairs(selectors)),
-        });
-        // It may have moved while charon was not connected.
-        let known = known.or_else(|| self.running_own(sa));
+        let known = known.or_else(|| self.own.take_over_moved(number, pairs(selectors)));
         let lifetime = bounds.lifetime;
         let Some(name) = known else {
-            // One that is repeated runs already or is not taken.
-            if sa.repeat {
-                return Err(Answer::plain(Status::Unknown, ""));
-            }
             let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
             let new = NewPeer { name: name.clone(), peer, number, form };
             return Ok(Home { name, lifetime, window: REPLAY_WINDOW, new: Some(new) });
@@ -283,8 +273,7 @@ impl Desk {
         lost.retain(|(way, sa)| !gone.contains(&sa.peer) && self.used(*way, sa).is_none());
         lost.extend(self.book.sas_that(|sa| gone.contains(&sa.peer)));
         for (way, sa) in lost {
-            let (spi, destination) = (sa.name.spi, sa.name.destination);
-            self.due.push(Report::Expire { spi, destination, hardness: Hardness::Hard });
+            self.due.push(Report::Expire { handle: sa.handle, hardness: Hardness::Hard });
             self.book.forget(way, &sa.name);
         }
         (self.must_bring_back, self.retry_at) = (true, None);

@@ -6,12 +6,10 @@
 
 use std::sync::Arc;
 
-use charon_link::{AddPolicy, AddSa, Answer, PolicyAction, Selector, Status};
+use charon_link::{AddPolicy, Answer, PolicyAction, Selector, Status};
 use config::BeyondBounds;
 use control::PeerEnds;
-use ipsec::Spi;
 
-use super::book::direction;
 use super::desk::Desk;
 use super::own::{NotOwn, pairs, selector_of};
 
@@ -54,14 +52,6 @@ impl Desk {
             bounds.admit_packets(&selector_of(&pair)?)?;
         }
         Ok(())
-    }
-
-    /// The peer of charon's own that has an SA which charon repeats, wherever that was before.
-    pub(super) fn running_own(&self, sa: &AddSa) -> Option<Arc<str>> {
-        let (way, spi) = (direction(sa.direction), Spi::new(sa.name.spi)?);
-        let mut known = self.book.sas_of(sa.reqid).filter(|_| sa.repeat && self.knows_all);
-        let (_, known) = known.find(|((of, number, _), _)| (*of, *number) == (way, spi))?;
-        self.own.peer(&known.peer).map(|_| known.peer.clone())
     }
 
     /// Takes note that a policy of charon's is gone that is not known here: it may have stood in

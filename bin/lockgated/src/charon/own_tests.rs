@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, Hardness, LinkMode, Policy, PolicyAction, PolicyDirection,
-    Report, Request, SaDirection, SaLimits, SaName, Selector, Status, UpdateSa,
+    Report, Request, SaDirection, SaHandle, SaLimits, SaName, Selector, Status,
 };
 use config::ShuntAction;
 use control::{IkeAction, IkeChange, IkePolicy};
@@ -23,11 +23,13 @@ use policy::{Action, Book, Decider, DomainId, PortClass};
 use wire::{Family, Flow, Upper};
 use zeroize::Zeroizing;
 
+use super::by_name::{Ledger, MoveSa, NamedRequest, charon, issuer};
 use super::desk::Desk;
 use super::own::selector_of;
 use super::tests::gateway_of_peer_a;
 use crate::backend::{Backend, Change, Includes, Intent, Save, ToConfirm};
 use crate::backend_impl::Daemon;
+use crate::sa_limits::Expiry;
 use crate::test_lab::{RunningLab, configuration};
 use crate::who::{ConnectionNumber, Uid};
 
@@ -67,6 +69,7 @@ remote = ["10.200.0.0/16"]
 struct Lab {
     running: RunningLab,
     desk: Desk,
+    ledger: Ledger,
 }
 
 impl Lab {
@@ -76,27 +79,37 @@ impl Lab {
 
     fn over(sections: &str) -> Lab {
         let running = RunningLab::new(sections);
-        let mut desk = Desk::new(running.daemon.clone());
-        desk.begin(Some(1));
-        Lab { running, desk }
+        let mut desk = Desk::new(running.daemon.clone(), issuer());
+        desk.begin(charon(1));
+        Lab { running, desk, ledger: Ledger::default() }
     }
 
     fn daemon(&self) -> &Arc<Daemon> {
         &self.running.daemon
     }
 
-    async fn ask(&mut self, request: Request) -> Answer {
-        self.desk.answer(request).await
+    async fn ask(&mut self, request: impl Into<NamedRequest>) -> Answer {
+        let request = request.into();
+        let answer = self.desk.answer(self.ledger.by_handle(&request)).await;
+        self.ledger.note(&request, &answer);
+        answer
+    }
+
+    /// Connects the charon of the SAs again; it names all handles of its ledger.
+    async fn resume(&mut self) {
+        self.desk.begin(charon(1));
+        let answer = self.ask(Request::ResumeSas(self.ledger.handles())).await;
+        assert_eq!((answer.status, answer.lacking), (Status::Done, vec![]));
     }
 
     /// Asks for something that is done.
-    async fn done(&mut self, request: Request) {
+    async fn done(&mut self, request: impl Into<NamedRequest>) {
         let answer = self.ask(request).await;
         assert_eq!(answer.status, Status::Done, "{}", answer.text);
     }
 
     /// Asks for something that is refused with these words.
-    async fn refused(&mut self, request: Request, words: &str) {
+    async fn refused(&mut self, request: impl Into<NamedRequest>, words: &str) {
         let before = self.shown();
         let answer = self.ask(request).await;
         assert!(matches!(answer.status, Status::Refused | Status::NoSuite), "{answer:?}");
@@ -223,7 +236,6 @@ fn sa(direction: SaDirection, spi: u32, reqid: u32, selectors: [Selector; 2]) ->
         hard: SaLimits { seconds: 3600, ..SaLimits::default() },
         selectors,
         initiator: true,
-        repeat: false,
     }
 }
 
@@ -270,7 +282,7 @@ async fn a_tunnel_out_of_charon_alone_comes_carries_its_selectors_and_goes() {
     lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
     let names = [(Outbound, 0x500), (Inbound, spi)];
     for (direction, spi) in names {
-        lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
+        lab.done(NamedRequest::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
     }
     assert_eq!(lab.verdict(inside, there), "ike:5/1: protect ike:5 with 0 SAs");
     lab.done(Request::DeletePolicy(outbound(to(1), 5, 0))).await;
@@ -375,19 +387,19 @@ async fn an_sa_whose_suite_is_listed_no_more_ends_and_charon_is_told() {
     assert_eq!(lab.daemon().security_associations().await.len(), 0, "at once");
     // The policy protects on, and packets wait.
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
-    let asked = Request::QuerySa(pair[0].name);
+    let asked = NamedRequest::QuerySa(pair[0].name);
     assert_eq!(lab.ask(asked).await.status, Status::Unknown);
-    let mut told: Vec<u32> = lab
+    let mut told: Vec<SaHandle> = lab
         .desk
         .take_due()
         .iter()
         .filter_map(|report| match report {
-            Report::Expire { spi, hardness: Hardness::Hard, .. } => Some(*spi),
+            Report::Expire { handle, hardness: Hardness::Hard } => Some(*handle),
             _ => None,
         })
         .collect();
     told.sort_unstable();
-    assert_eq!(told, [0x500, 0x600]);
+    assert_eq!(told, pair.map(|sa| lab.ledger.handle(sa.name)));
     lab.refused(add(sa(Outbound, 0x501, 5, to(1))), "`suites` of [ike]").await;
     let long = Algorithm { transform: 20, key: Zeroizing::new(vec![1; 36]) };
     lab.done(add(AddSa { encryption: long, ..sa(Outbound, 0x501, 5, to(1)) })).await;
@@ -398,7 +410,7 @@ async fn an_sa_whose_suite_is_listed_no_more_ends_and_charon_is_told() {
         BOUNDS.replace("aes-128-gcm\"", "aes-256-gcm\", \"aes-128-gcm\"")
     ))
     .await;
-    lab.done(Request::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
+    lab.done(NamedRequest::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
     assert_eq!(lab.desk.take_due(), []);
 }
 
@@ -412,9 +424,10 @@ async fn sas_of_a_peer_of_the_file_that_goes_are_ended_for_charon_too() {
     let by_hand = FILE.replace("keys = \"ike\"", "keys = \"api\"");
     lab.apply(&format!("{by_hand}{BOUNDS}")).await;
     assert_eq!(lab.daemon().security_associations().await.len(), 0);
-    assert_eq!(lab.ask(Request::QuerySa(of_file.name)).await.status, Status::Unknown);
+    assert_eq!(lab.ask(NamedRequest::QuerySa(of_file.name)).await.status, Status::Unknown);
     let due = lab.desk.take_due();
-    assert!(matches!(due[..], [Report::Expire { spi: 0x700, .. }]), "{due:?}");
+    let handle = lab.ledger.handle(of_file.name);
+    assert_eq!(due, [Report::Expire { handle, hardness: Hardness::Hard }]);
 }
 
 #[tokio::test]
@@ -543,8 +556,8 @@ async fn what_an_earlier_charon_left_stays_with_its_sas_and_the_next_one_takes_i
         lab.done(Request::AddPolicy(outbound(to(net), reqid, spi))).await;
         lab.done(add(sa(Outbound, spi, reqid, to(net)))).await;
     }
-    lab.desk.begin(Some(2));
-    lab.done(Request::Repeated).await;
+    lab.desk.begin(charon(2));
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:1/1: protect ike:1 with 1 SAs");
     // Its number 1 is another CHILD_SA.
     lab.done(Request::AddPolicy(outbound(to(2), 1, 0))).await;
@@ -555,8 +568,13 @@ async fn what_an_earlier_charon_left_stays_with_its_sas_and_the_next_one_takes_i
     let spis: Vec<String> =
         lab.daemon().security_associations().await.into_iter().map(|sa| sa.spi).collect();
     assert_eq!(spis, ["0x00000500", "0x00000502"]);
-    // The one that nobody took over goes with its SA.
-    lab.done(Request::DeleteSa(sa(Outbound, 0x500, 1, to(1)).name)).await;
+    // This charon cannot delete an SA of the earlier one. A peer goes with its last SA.
+    let left = NamedRequest::DeleteSa(sa(Outbound, 0x500, 1, to(1)).name);
+    assert_eq!(lab.ask(&left).await.status, Status::Unknown);
+    let (direction, spi) = (policy::Direction::Outbound, ipsec::Spi::new(0x500).unwrap());
+    let hardness = Hardness::Hard;
+    lab.desk.expired(&Expiry { direction, spi, peer: "ike:1".into(), hardness });
+    lab.ask(&left).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
     // The charon that is connected drops everything.
     lab.done(Request::FlushPolicies).await;
@@ -571,11 +589,11 @@ async fn what_charon_no_longer_names_goes_when_it_has_named_all() {
     for net in 1..=2 {
         lab.done(Request::AddPolicy(outbound(to(net), net.into(), 0))).await;
     }
-    lab.desk.begin(Some(1));
+    lab.desk.begin(charon(1));
     let again = AddPolicy { repeat: true, ..outbound(to(2), 2, 0) };
     lab.done(Request::AddPolicy(again)).await;
     assert_eq!(lab.shown().0, ["ike:1", "ike:2"]);
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.shown().0, ["ike:2"]);
 }
 
@@ -592,7 +610,8 @@ async fn a_packet_that_asks_first_does_not_hide_another_configuration() {
     // charon hears that its SA has ended, and can take back what it had.
     lab.done(Request::DeletePolicy(policy)).await;
     let due = lab.desk.take_due();
-    assert!(matches!(due[..], [Report::Expire { spi: 0x501, .. }]), "{due:?}");
+    let handle = lab.ledger.handle(sa(Outbound, 0x501, 6, to(2)).name);
+    assert_eq!(due, [Report::Expire { handle, hardness: Hardness::Hard }]);
 }
 
 #[tokio::test]
@@ -632,7 +651,7 @@ async fn what_charon_takes_away_while_a_change_waits_does_not_come_back() {
                 remote = [\"9.9.9.9\"]\n";
     lab.apply_for(&format!("{FILE}{more}{BOUNDS}"), Some(Duration::from_secs(2))).await;
     lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
-    lab.done(Request::DeleteSa(sa(Outbound, 0x500, 5, to(1)).name)).await;
+    lab.done(NamedRequest::DeleteSa(sa(Outbound, 0x500, 5, to(1)).name)).await;
     assert_eq!(lab.shown().0, ["ike:6"]);
     let end = Instant::now() + Duration::from_secs(60);
     while lab.daemon().picture().config().policies.iter().any(|policy| policy.name == "more") {

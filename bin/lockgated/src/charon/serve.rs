@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use api::v1;
 use charon_link::{
-    Answer, Hardness, Header, Malformed, Report, Request, Status, decode, encode_answer,
-    encode_report,
+    Answer, HandleIssuer, Hardness, Header, Malformed, Report, Request, Status, decode,
+    encode_answer, encode_report,
 };
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -34,24 +34,28 @@ pub(crate) struct Heard {
 }
 
 /// Serves charon, until the daemon ends.
-pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Heard) {
+pub(crate) async fn serve(
+    socket: CharonSocket,
+    daemon: Arc<Daemon>,
+    handles: HandleIssuer,
+    heard: Heard,
+) {
     let events = daemon.events.clone();
     let Heard { expiries, elsewhere } = heard;
     let mut heard = Ears { ends: Ends { expiries, deletions: daemon.deletions() }, elsewhere };
-    let mut desk = Desk::new(daemon.clone());
+    let mut desk = Desk::new(daemon.clone(), handles);
     loop {
         let connection = tokio::select! {
             connection = socket.accept() => connection,
             expiry = heard.ends.recv() => match expiry {
                 Err(RecvError::Closed) => return,
-                // Nobody is there to be told: a repetition is answered accordingly.
+                // Nobody is there to be told: a resumption is answered accordingly.
                 expiry => {
                     note(expiry, &mut desk);
                     continue;
                 }
             },
         };
-        desk.begin(connection.process());
         let (events, daemon) = (events.clone(), daemon.clone());
         let mut session = Session { connection, greeted: None, events, daemon };
         let end = session.run(&mut desk, &socket, &mut heard).await;
@@ -65,12 +69,16 @@ pub(crate) async fn serve(socket: CharonSocket, daemon: Arc<Daemon>, heard: Hear
     }
 }
 
-/// Notes expired SAs; returns the reports. After missed messages the accounts of all SAs decide.
-fn note(expiry: Result<Expiry, RecvError>, desk: &mut Desk) -> Vec<Report> {
+/// Notes expired SAs, whose reports are due then. After missed messages the accounts of all SAs
+/// decide.
+fn note(expiry: Result<Expiry, RecvError>, desk: &mut Desk) {
     match expiry {
-        Ok(expiry) => desk.expired(&expiry).into_iter().collect(),
-        Err(RecvError::Lagged(_)) => desk.missed_expiries(),
-        Err(RecvError::Closed) => Vec::new(),
+        Ok(expiry) => {
+            let report = desk.expired(&expiry);
+            desk.due.extend(report);
+        }
+        Err(RecvError::Lagged(_)) => desk.find_missed_expiries(),
+        Err(RecvError::Closed) => {}
     }
 }
 
@@ -122,6 +130,9 @@ impl Session {
                     Ok(None) => return "it closed the connection".into(),
                     Err(error) => return format!("the connection broke: {error}"),
                 },
+                () = std::future::ready(()), if desk.has_due() && !is_mute => {
+                    self.report_due(desk).await
+                }
                 () = sleep_until(begun + PATIENCE), if is_mute => {
                     return "it does not say what it is".into();
                 }
@@ -145,8 +156,8 @@ impl Session {
                 expiry = heard.ends.recv() => match expiry {
                     Err(RecvError::Closed) => return "the daemon ends".into(),
                     expiry => {
-                        let reports = note(expiry, desk);
-                        self.report_all(reports.into_iter().filter(|_| !is_mute), desk).await
+                        note(expiry, desk);
+                        Ok(())
                     }
                 },
                 asked = next(&mut self.greeted) => match asked {
@@ -188,14 +199,17 @@ impl Session {
                 };
                 self.note_refusal(why.to_string());
                 let answer = Answer::plain(status, why.to_string());
-                return self.send(&encode_answer(header.number, ours, &answer)).await;
+                return self.send(&encode_answer(&header, ours, &answer)).await;
             }
         };
-        let Header { number, incarnation, .. } = header;
+        let Header { incarnation, .. } = header;
         let is_hello = matches!(request, Request::Hello(_));
         let answer = match () {
             () if !is_hello && self.greeted.is_none() => {
                 Answer::plain(Status::Refused, "the first message says hello")
+            }
+            () if is_hello && self.greeted.is_some() => {
+                Answer::plain(Status::Refused, "this connection has said hello already")
             }
             () if !is_hello && incarnation != ours => {
                 Answer::plain(Status::OtherIncarnation, "lockgated has begun anew since")
@@ -208,20 +222,12 @@ impl Session {
         if !matches!(answer.status, Status::Done | Status::Unknown) {
             self.note_refusal(answer.text.clone());
         }
-        self.send(&encode_answer(number, ours, &answer)).await?;
+        self.send(&encode_answer(&header, ours, &answer)).await?;
         self.report_due(desk).await
     }
 
     async fn report_due(&self, desk: &mut Desk) -> Result<(), String> {
-        self.report_all(desk.take_due().into_iter(), desk).await
-    }
-
-    async fn report_all(
-        &self,
-        reports: impl Iterator<Item = Report>,
-        desk: &Desk,
-    ) -> Result<(), String> {
-        for report in reports {
+        for report in desk.take_due() {
             self.report(Some(report), desk).await?;
         }
         Ok(())
@@ -259,7 +265,7 @@ impl Session {
             let header = asked.ok().and_then(Result::ok).flatten();
             let header = header.and_then(|bytes| Malformed::header_of(&bytes));
             if let Some(header) = header {
-                let answer = encode_answer(header.number, ours, &answer);
+                let answer = encode_answer(&header, ours, &answer);
                 let _ = timeout(PATIENCE, other.send(&answer)).await;
             }
         });

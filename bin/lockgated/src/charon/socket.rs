@@ -55,14 +55,21 @@ impl CharonSocket {
     /// Takes the next connection of root's; others are closed. Where the operating system refuses a
     /// connection, as without a free descriptor, the next try waits.
     pub(super) async fn accept(&self) -> Connection {
-        loop {
-            match self.listener.accept().await {
-                Ok((taken, _)) if taken.peer_cred().is_ok_and(|peer| peer.uid() == 0) => {
-                    return Connection(taken);
-                }
-                Ok(_) => {}
-                Err(_) => tokio::time::sleep(AGAIN).await,
+        accept_root(|| async { self.listener.accept().await.map(|(taken, _)| taken) }).await
+    }
+}
+
+/// Tries to accept until root connects. A refused try is followed by a wait.
+async fn accept_root<F: Future<Output = io::Result<UnixStream>>>(
+    accept: impl Fn() -> F,
+) -> Connection {
+    loop {
+        match accept().await {
+            Ok(taken) if taken.peer_cred().is_ok_and(|peer| peer.uid() == 0) => {
+                return Connection(taken);
             }
+            Ok(_) => {}
+            Err(_) => tokio::time::sleep(AGAIN).await,
         }
     }
 }
@@ -75,11 +82,6 @@ impl Connection {
     #[cfg(test)]
     pub(super) fn over(socket: Socket) -> Connection {
         Connection(UnixStream::from_std(OwnedFd::from(socket).into()).unwrap())
-    }
-
-    /// The process at the other end.
-    pub(super) fn process(&self) -> Option<i32> {
-        self.0.peer_cred().ok().and_then(|of| of.pid())
     }
 
     /// Receives a message; `None`: the connection is closed. One that is longer than a message may
@@ -119,17 +121,20 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     /// Once each refusal began the next try at once, for as long as descriptors lacked.
     #[tokio::test]
     async fn a_refused_connection_is_followed_by_a_wait() {
-        let silent = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-        silent.set_nonblocking(true).unwrap();
-        // accept(2) fails: it does not listen.
-        let listener = UnixListener::from_std(OwnedFd::from(silent).into()).unwrap();
-        assert!(listener.accept().await.is_err());
-        let socket = CharonSocket { listener, path: PathBuf::new() };
-        assert!(tokio::time::timeout(2 * AGAIN, socket.accept()).await.is_err());
+        let tries = AtomicU32::new(0);
+        let refuse = || async {
+            tries.fetch_add(1, Ordering::Relaxed);
+            Err(io::Error::from_raw_os_error(libc::EMFILE))
+        };
+        assert!(tokio::time::timeout(2 * AGAIN, accept_root(refuse)).await.is_err());
+        let tries = tries.into_inner();
+        assert!((1..=3).contains(&tries), "{tries} tries within two waits");
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use charon_link::{
     AddPolicy, AddSa, Algorithm, Answer, Charon, Hardness, LinkMode, NameSa, Policy, PolicyAction,
-    PolicyDirection, Report, Request, SaDirection, SaLimits, SaName, Selector, Status, Told,
-    decode_told, encode_request,
+    PolicyDirection, Report, Request, SaDirection, SaHandle, SaLimits, SaName, Selector, Status,
+    Told, UpdateSa, decode_told, encode_request,
 };
 use control::KeyManager;
 use policy::Direction;
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::book::{Book, KnownSa};
+use super::by_name::{Ledger, NamedRequest, charon, issuer};
 use super::desk::Desk;
 use super::socket::{CharonSocket, Connection};
 use super::{CHARON_SOCKET, Heard, serve};
@@ -109,7 +110,7 @@ impl Lab {
         let (elsewhere, seen) = broadcast::channel(16);
         let heard = Heard { expiries: expired, elsewhere: seen };
         let socket = CharonSocket::bind(&folder.path().join(CHARON_SOCKET)).unwrap();
-        let server = tokio::spawn(serve(socket, daemon.clone(), heard));
+        let server = tokio::spawn(serve(socket, daemon.clone(), issuer(), heard));
         Lab { folder, daemon, expiries, elsewhere, server }
     }
 
@@ -119,7 +120,8 @@ impl Lab {
         let path = self.folder.path().join(CHARON_SOCKET);
         socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();
-        Plugin { connection: Connection::over(socket), number: 0, incarnation: 0 }
+        let ledger = Ledger::default();
+        Plugin { connection: Connection::over(socket), number: 0, incarnation: 0, ledger }
     }
 
     /// Connects a plugin that has said hello.
@@ -127,6 +129,13 @@ impl Lab {
         let mut plugin = self.connect();
         assert_eq!(plugin.hello().await.status, Status::Done);
         plugin
+    }
+
+    /// Connects the plugin of the same charon again, with its ledger.
+    pub(super) async fn reconnect(&self, before: Plugin) -> Plugin {
+        let ledger = before.ledger.clone();
+        drop(before);
+        Plugin { ledger, ..self.plugin().await }
     }
 
     /// Owner, direction, SPI and peer of each SA.
@@ -152,18 +161,40 @@ pub(super) struct Plugin {
     connection: Connection,
     number: u32,
     incarnation: u64,
+    pub(super) ledger: Ledger,
 }
 
 impl Plugin {
     pub(super) async fn hello(&mut self) -> Answer {
-        let charon = Charon { charon: "5.9.8".into(), plugin: "test".into() };
+        let id = charon(1);
+        let charon = Charon { id, charon: "5.9.8".into(), plugin: "test".into() };
         self.ask(&Request::Hello(charon)).await
     }
 
-    pub(super) async fn ask(&mut self, request: &Request) -> Answer {
+    pub(super) async fn ask(&mut self, request: impl Into<NamedRequest>) -> Answer {
+        let request = request.into();
         self.number += 1;
-        let bytes = encode_request(self.number, self.incarnation, request);
-        self.ask_bytes(&bytes).await.expect("an answer")
+        let by_handle = self.ledger.by_handle(&request);
+        let bytes = encode_request(self.number, self.incarnation, &by_handle);
+        let answer = self.ask_bytes(&bytes).await.expect("an answer");
+        self.ledger.note(&request, &answer);
+        answer
+    }
+
+    /// The report of a limit of an SA.
+    pub(super) fn expiry(&self, name: SaName, hardness: Hardness) -> Report {
+        Report::Expire { handle: self.ledger.handle(name), hardness }
+    }
+
+    /// Names SAs after the connection broke; returns the handles that the daemon lacks.
+    pub(super) async fn resume(
+        &mut self,
+        names: impl IntoIterator<Item = SaName>,
+    ) -> Vec<SaHandle> {
+        let handles = names.into_iter().map(|name| self.ledger.handle(name)).collect();
+        let answer = self.ask(Request::ResumeSas(handles)).await;
+        assert_eq!(answer.status, Status::Done);
+        answer.lacking
     }
 
     /// Sends a message; `None`: the connection was closed.
@@ -184,7 +215,7 @@ impl Plugin {
         report
     }
 
-    pub(super) async fn status(&mut self, request: &Request) -> Status {
+    pub(super) async fn status(&mut self, request: impl Into<NamedRequest>) -> Status {
         self.ask(request).await.status
     }
 }
@@ -238,7 +269,6 @@ pub(super) fn sa(direction: SaDirection, spi: u32, key: u8) -> AddSa {
         hard: SaLimits { seconds: 3600, ..SaLimits::default() },
         selectors,
         initiator: true,
-        repeat: false,
     }
 }
 
@@ -272,18 +302,18 @@ async fn sas_of_charon_come_are_counted_and_go() {
     let shown = lab.shown().await;
     let shown: Vec<_> = shown.into_iter().map(|(a, b, c, d)| [a, b, c, d]).collect();
     assert_eq!(shown, expected);
-    let used = plugin.ask(&Request::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
+    let used = plugin.ask(&NamedRequest::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
     assert_eq!((used.packets, used.bytes, used.idle_seconds), (0, 0, None));
     // What the SA counts is what charon is told.
     let snapshot = lab.daemon.snapshot().await;
     let outbound = snapshot.outbound().next().unwrap();
     outbound.allowance.as_ref().unwrap().take(3, 300, || std::iter::repeat_n(100, 3));
-    let used = plugin.ask(&Request::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
+    let used = plugin.ask(&NamedRequest::QuerySa(sa_name(Outbound, 0x500))).await.usage.unwrap();
     assert_eq!((used.packets, used.bytes), (3, 300));
     for (name, left) in [(sa_name(Outbound, 0x500), 1), (sa_name(Inbound, spi), 0)] {
-        assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Done);
-        assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Unknown);
-        assert_eq!(plugin.status(&Request::QuerySa(name)).await, Status::Unknown);
+        assert_eq!(plugin.status(&NamedRequest::DeleteSa(name)).await, Status::Done);
+        assert_eq!(plugin.status(&NamedRequest::DeleteSa(name)).await, Status::Unknown);
+        assert_eq!(plugin.status(&NamedRequest::QuerySa(name)).await, Status::Unknown);
         assert_eq!(lab.shown().await.len(), left);
     }
     assert_eq!(lab.told("charon_connected").len(), 1);
@@ -340,12 +370,9 @@ async fn charon_releases_an_spi_that_no_sa_got() {
     let mut plugin = lab.plugin().await;
     let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
     let spi = plugin.ask(&ends).await.spi.unwrap();
-    // An outbound SA may have the number too: its source is this gateway.
-    let outbound = SaName { spi, ..sa_name(Outbound, 0x500) };
-    assert_eq!(plugin.status(&Request::DeleteSa(outbound)).await, Status::Unknown);
     let inbound = SaName { spi, ..sa_name(Inbound, 0x600) };
-    assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Done);
-    assert_eq!(plugin.status(&Request::DeleteSa(inbound)).await, Status::Unknown);
+    assert_eq!(plugin.status(&NamedRequest::DeleteSa(inbound)).await, Status::Done);
+    assert_eq!(plugin.status(&NamedRequest::DeleteSa(inbound)).await, Status::Unknown);
 }
 
 /// Policies of peer a as charon has them for a CHILD_SA: outbound, then inbound.
@@ -385,7 +412,7 @@ async fn the_use_of_an_inbound_policy_ignores_packets_that_were_sent() {
 
 #[test]
 fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
-    let mut book = Book::default();
+    let (mut book, mut handles) = (Book::default(), issuer());
     for spi in 0x500..0x500 + 200 {
         for way in [Direction::Inbound, Direction::Outbound] {
             let of = match way {
@@ -394,7 +421,10 @@ fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
             };
             let (is_due, has_ended, is_orphan) = (false, false, false);
             let (peer, name) = ("a".into(), sa_name(of, spi));
-            book.add(way, KnownSa { peer, name, reqid: 1, is_due, has_ended, is_orphan });
+            let (handle, owner) = (handles.issue().unwrap(), charon(1));
+            let known =
+                KnownSa { handle, owner, peer, name, reqid: 1, is_due, has_ended, is_orphan };
+            book.add(way, known);
         }
         child_policies(spi).into_iter().for_each(|policy| book.add_policy(policy));
     }
@@ -425,12 +455,12 @@ async fn charon_hears_of_expiries_among_missed_messages() {
         lab.expiries.send(Expiry { direction, spi, peer: "a".into(), hardness }).unwrap();
     }
     let hardness = Hardness::Hard;
-    let report = Report::Expire { spi: 0x501, destination: address(REMOTE), hardness };
+    let report = plugin.expiry(sa_name(Outbound, 0x501), hardness);
     assert_eq!(plugin.report().await, report);
     // One report only: the next one is about another SA.
     let spi = ipsec::Spi::new(0x502).unwrap();
     lab.expiries.send(Expiry { direction, spi, peer: "a".into(), hardness }).unwrap();
-    let report = Report::Expire { spi: 0x502, destination: address(REMOTE), hardness };
+    let report = plugin.expiry(sa_name(Outbound, 0x502), hardness);
     assert_eq!(plugin.report().await, report);
 }
 
@@ -494,13 +524,12 @@ async fn of_peers_between_two_ends_the_one_whose_policies_fit_gets_the_sa() {
 async fn nothing_brings_back_an_sa_that_is_gone_or_has_ended() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;
-    let repeated = |sa: AddSa| add(AddSa { repeat: true, ..sa });
     assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 1))).await, Status::Done);
-    // It runs: the answer to it may have been lost.
-    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x500, 1))).await, Status::Done);
     assert_eq!(plugin.status(&add(sa(Outbound, 0x500, 2))).await, Status::Taken);
-    assert_eq!(plugin.status(&Request::DeleteSa(sa_name(Outbound, 0x500))).await, Status::Done);
-    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x500, 1))).await, Status::KeyUsed);
+    assert_eq!(
+        plugin.status(&NamedRequest::DeleteSa(sa_name(Outbound, 0x500))).await,
+        Status::Done
+    );
     assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 1))).await, Status::KeyUsed);
     assert_eq!(plugin.status(&add(sa(Inbound, 0x501, 1))).await, Status::KeyUsed);
     // One that ends.
@@ -509,10 +538,13 @@ async fn nothing_brings_back_an_sa_that_is_gone_or_has_ended() {
     for hardness in [Hardness::Soft, Hardness::Hard] {
         let expiry = Expiry { direction: Direction::Outbound, spi, peer: "a".into(), hardness };
         lab.expiries.send(expiry).unwrap();
-        let report = Report::Expire { spi: 0x502, destination: address(REMOTE), hardness };
+        let report = plugin.expiry(sa_name(Outbound, 0x502), hardness);
         assert_eq!(plugin.report().await, report);
     }
-    assert_eq!(plugin.status(&repeated(sa(Outbound, 0x502, 3))).await, Status::Unknown);
+    let mut plugin = lab.reconnect(plugin).await;
+    let names = [0x500, 0x502].map(|spi| sa_name(Outbound, spi));
+    let lacking = plugin.resume(names).await;
+    assert_eq!(lacking, names.map(|name| plugin.ledger.handle(name)));
     // Another run of the daemon takes nothing.
     plugin.incarnation ^= 1;
     assert_eq!(plugin.status(&add(sa(Outbound, 0x503, 4))).await, Status::OtherIncarnation);
@@ -550,15 +582,18 @@ async fn what_charon_deleted_while_it_was_not_connected_goes_when_it_has_named_t
     for sa in all.clone() {
         assert_eq!(plugin.status(&add(sa)).await, Status::Done);
     }
-    drop(plugin);
-    let mut plugin = lab.plugin().await;
-    for sa in all.into_iter().filter(|sa| sa.name.spi != 0x501) {
-        assert_eq!(plugin.status(&add(AddSa { repeat: true, ..sa })).await, Status::Done);
-    }
+    let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
+    let spi = plugin.ask(&ends).await.spi.unwrap();
+    let mut plugin = lab.reconnect(plugin).await;
+    let kept = all.iter().map(|sa| sa.name).filter(|name| name.spi != 0x501);
+    assert_eq!(plugin.resume(kept).await, []);
     assert_eq!(lab.shown().await.len(), 3);
-    assert_eq!(plugin.status(&Request::Repeated).await, Status::Done);
+    assert_eq!(plugin.status(&Request::Resumed).await, Status::Done);
     let left: Vec<_> = lab.shown().await.into_iter().map(|sa| sa.2).collect();
     assert_eq!(left, ["0x00000500", "0x00000600"]);
+    // The reservation was not named either.
+    let reserved = NamedRequest::DeleteSa(sa_name(Inbound, spi));
+    assert_eq!(plugin.status(&reserved).await, Status::Unknown);
     assert_eq!(lab.told("charon_gone").len(), 1);
     assert_eq!(plugin.status(&Request::FlushSas).await, Status::Done);
     assert!(lab.shown().await.is_empty());
@@ -567,15 +602,15 @@ async fn what_charon_deleted_while_it_was_not_connected_goes_when_it_has_named_t
 #[tokio::test]
 async fn a_charon_that_begins_anew_is_asked_for_successors_and_they_replace_the_sas_before() {
     let lab = Lab::new();
-    let mut desk = Desk::new(lab.daemon.clone());
-    desk.begin(Some(1));
+    let mut desk = Desk::new(lab.daemon.clone(), issuer());
+    desk.begin(charon(1));
     for sa in [sa(Inbound, 0x600, 1), sa(Outbound, 0x500, 2)] {
         assert_eq!(desk.answer(add(sa)).await.status, Status::Done);
     }
     assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 4))).await.status, Status::Done);
     assert_eq!(desk.take_due(), [], "its own charon renews them");
-    desk.begin(Some(2));
-    assert_eq!(desk.answer(Request::Repeated).await.status, Status::Done);
+    desk.begin(charon(2));
+    assert_eq!(desk.answer(Request::Resumed).await.status, Status::Done);
     // They stay until there are others.
     assert_eq!(lab.shown().await.len(), 2);
     assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 9))).await.status, Status::Done);
@@ -601,15 +636,15 @@ async fn a_charon_that_begins_anew_is_asked_for_successors_and_they_replace_the_
 #[tokio::test]
 async fn an_sa_that_somebody_else_deleted_keeps_no_successor_out() {
     let lab = Lab::new();
-    let mut desk = Desk::new(lab.daemon.clone());
-    desk.begin(Some(1));
+    let mut desk = Desk::new(lab.daemon.clone(), issuer());
+    desk.begin(charon(1));
     assert_eq!(desk.answer(add(sa(Outbound, 0x500, 1))).await.status, Status::Done);
     let spi = ipsec::Spi::new(0x500).unwrap();
     let name = control::SaName { direction: Direction::Outbound, spi, peer: None };
     let deletion =
         SaDeletion { incarnation: String::new(), names: vec![name], manager: KeyManager::Api };
     lab.daemon.delete_sas(deletion, Uid(0)).await.unwrap();
-    desk.begin(Some(2));
+    desk.begin(charon(2));
     assert_eq!(desk.answer(add(sa(Outbound, 0x501, 2))).await.status, Status::Done);
     assert_eq!(lab.shown().await.len(), 1);
 }
@@ -625,13 +660,12 @@ async fn charon_is_told_that_somebody_deleted_an_sa_of_its_own() {
     let deletion = SaDeletion { incarnation: String::new(), names, manager: KeyManager::Api };
     lab.daemon.delete_sas(deletion, Uid(0)).await.unwrap();
     assert!(lab.shown().await.is_empty());
-    let destination = address(REMOTE);
-    let report = Report::Expire { spi: 0x500, destination, hardness: Hardness::Hard };
+    let report = plugin.expiry(sa_name(Outbound, 0x500), Hardness::Hard);
     assert_eq!(plugin.report().await, report);
     // charon deletes both SAs of the child then: it is not told of its own deletions.
     assert_eq!(plugin.status(&add(sa(Outbound, 0x501, 2))).await, Status::Done);
     let name = sa(Outbound, 0x501, 2).name;
-    assert_eq!(plugin.status(&Request::DeleteSa(name)).await, Status::Done);
+    assert_eq!(plugin.status(&NamedRequest::DeleteSa(name)).await, Status::Done);
     assert!(timeout(Duration::from_millis(200), plugin.report()).await.is_err());
 }
 
@@ -640,18 +674,18 @@ async fn names_of_a_child_are_shown_with_both_of_its_sas() {
     let lab = Lab::new();
     let mut plugin = lab.plugin().await;
     let [inbound, outbound] = [sa(Inbound, 0x600, 1), sa(Outbound, 0x500, 2)];
-    let names = NameSa {
-        name: inbound.name,
-        reqid: inbound.reqid,
-        ike: "gw-b".into(),
-        child: "net".into(),
+    let names = |handle| {
+        let (ike, child) = ("gw-b".to_owned(), "net".to_owned());
+        Request::NameSa(NameSa { handle, reqid: 1, ike, child })
     };
-    assert_eq!(plugin.status(&Request::NameSa(names.clone())).await, Status::Unknown);
+    let (inbound_name, unknown) = (inbound.name, plugin.ledger.handle(inbound.name));
+    assert_eq!(plugin.status(&names(unknown)).await, Status::Unknown);
     assert_eq!(inbound.reqid, outbound.reqid);
     for sa in [inbound, outbound] {
         assert_eq!(plugin.status(&add(sa)).await, Status::Done);
     }
-    assert_eq!(plugin.status(&Request::NameSa(names)).await, Status::Done);
+    let handle = plugin.ledger.handle(inbound_name);
+    assert_eq!(plugin.status(&names(handle)).await, Status::Done);
     let shown = lab.daemon.security_associations().await;
     let named = shown.iter().map(|sa| sa.ike.clone().unwrap());
     let named: Vec<_> = named.map(|ike| (ike.connection, ike.child, ike.reqid)).collect();
@@ -666,18 +700,16 @@ async fn names_of_a_child_are_shown_with_both_of_its_sas() {
 #[tokio::test]
 async fn what_charon_missed_is_told_when_it_can_act_on_it() {
     let lab = Lab::new();
-    let mut desk = Desk::new(lab.daemon.clone());
-    desk.begin(Some(1));
-    assert_eq!(desk.answer(add(sa(Outbound, 0x500, 1))).await.status, Status::Done);
+    let mut desk = Desk::new(lab.daemon.clone(), issuer());
+    desk.begin(charon(1));
+    let handle = desk.answer(add(sa(Outbound, 0x500, 1))).await.handle.unwrap();
     let (spi, peer) = (ipsec::Spi::new(0x500).unwrap(), "a".into());
     let (direction, hardness) = (Direction::Outbound, Hardness::Soft);
     // Nobody is connected.
     assert!(desk.expired(&Expiry { direction, spi, peer, hardness }).is_some());
-    desk.begin(Some(1));
-    let again = AddSa { repeat: true, ..sa(Outbound, 0x500, 1) };
-    assert_eq!(desk.answer(add(again)).await.status, Status::Done);
-    let report = Report::Expire { spi: 0x500, destination: address(REMOTE), hardness };
-    assert_eq!(desk.take_due(), [report]);
+    desk.begin(charon(1));
+    assert_eq!(desk.answer(Request::ResumeSas(vec![handle])).await.lacking, []);
+    assert_eq!(desk.take_due(), [Report::Expire { handle, hardness }]);
     // A packet waits before charon has a policy for it.
     let asked = api::v1::Acquire {
         peer: "a".into(),
@@ -690,6 +722,65 @@ async fn what_charon_missed_is_told_when_it_can_act_on_it() {
     assert_eq!(desk.answer(Request::AddPolicy(trap(all(), 5))).await.status, Status::Done);
     let due = desk.take_due();
     assert!(matches!(due[..], [Report::Acquire { reqid: 5, .. }]), "{due:?}");
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_version_is_told_which_package_to_install() {
+    let lab = Lab::new();
+    let plugin = lab.connect();
+    let mut hello = encode_request(3, 0, &Request::FlushSas).to_vec();
+    hello[5] = 1;
+    plugin.connection.send(&hello).await.unwrap();
+    let answer = timeout(PATIENCE, plugin.connection.receive()).await.unwrap().unwrap().unwrap();
+    assert_eq!((answer[5], answer[11]), (1, 3), "its version, its number");
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    assert!(text.contains("install lockgate-charon of release"), "{text}");
+    assert!(lab.told("charon_refused").iter().any(|event| event.contains("this plugin version 1")));
+}
+
+#[tokio::test]
+async fn handles_of_another_charon_name_nothing() {
+    let lab = Lab::new();
+    let mut desk = Desk::new(lab.daemon.clone(), issuer());
+    desk.begin(charon(1));
+    let handle = desk.answer(add(sa(Outbound, 0x500, 1))).await.handle.unwrap();
+    let ends = Request::GetSpi { source: address(REMOTE), destination: address(LOCAL) };
+    let reserved = desk.answer(ends.clone()).await.handle.unwrap();
+    let hello = |number| {
+        let (id, version) = (charon(number), "5.9.8".to_owned());
+        Request::Hello(Charon { id, charon: version.clone(), plugin: version })
+    };
+    assert_eq!(desk.answer(hello(2)).await.status, Status::Done);
+    let both = vec![handle, reserved];
+    assert_eq!(desk.answer(Request::ResumeSas(both.clone())).await.lacking, both);
+    let update = UpdateSa {
+        handle,
+        source: address(LOCAL),
+        destination: address(REMOTE),
+        in_udp: false,
+        reqid: None,
+        selectors: None,
+    };
+    let (reqid, ike, child) = (1, "gw-b".to_owned(), "net".to_owned());
+    let names = NameSa { handle, reqid, ike, child };
+    for asked in [
+        Request::QuerySa(handle),
+        Request::DeleteSa(handle),
+        Request::DeleteSa(reserved),
+        Request::UpdateSa(update),
+        Request::NameSa(names),
+    ] {
+        assert_eq!(desk.answer(asked.clone()).await.status, Status::Unknown, "{asked:?}");
+    }
+    assert_eq!(desk.answer(Request::FlushSas).await.status, Status::Done);
+    assert_eq!(desk.answer(Request::Resumed).await.status, Status::Done);
+    assert_eq!(lab.shown().await.len(), 1, "the SA of the first charon stays to its limits");
+    // No handle is issued twice, whatever became of its SA.
+    let next = desk.answer(ends).await.handle.unwrap();
+    assert!(next > handle && next > reserved);
+    // The first charon again: the SA is its own, the reservation was released.
+    assert_eq!(desk.answer(hello(1)).await.status, Status::Done);
+    assert_eq!(desk.answer(Request::ResumeSas(both)).await.lacking, [reserved]);
 }
 
 #[tokio::test]
@@ -707,7 +798,7 @@ async fn one_charon_at_a_time_and_garbage_is_answered_or_ends_the_connection() {
         bytes
     };
     let status = |answer: Option<Answer>| answer.map(|answer| answer.status);
-    assert_eq!(status(plugin.ask_bytes(&with(5, 2)).await), Some(Status::OtherVersion));
+    assert_eq!(plugin.hello().await.status, Status::Refused, "one hello is enough");
     assert_eq!(status(plugin.ask_bytes(&with(7, 77)).await), Some(Status::Malformed));
     assert_eq!(status(plugin.ask_bytes(&good[..24 - 1]).await), None, "no header");
     let mut plugin = lab.plugin().await;

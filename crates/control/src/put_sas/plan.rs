@@ -10,7 +10,7 @@ use ipsec::{
 };
 use policy::{Direction, SaSetId};
 
-use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa, SaName};
+use super::{FreshSa, MAX_OUTBOUND_OF_PEER, MAX_PUT_SAS, Numbers, PutSa};
 use crate::change::did_you_mean;
 use crate::compiled::Compiled;
 use crate::ike_peers::IKE_NAMES;
@@ -391,27 +391,6 @@ impl Compiled {
         }
         let (peer, owner) = (self.peer_of(id_of_set), SaOwner::name(owner));
         Err(PutRefusal::SpiTaken { direction, spi, peer, owner })
-    }
-
-    /// Returns whether an SA that was put runs under a name with this key, whatever its limits are.
-    pub fn runs_with_key(&self, name: &SaName, suite: Suite, key: &[u8]) -> bool {
-        let Ok(material) = KeyMaterial::new(suite, key) else { return false };
-        let fingerprint = material.fingerprint();
-        let is_peers = |set| name.peer.as_deref().is_none_or(|peer| self.peer_of(set) == peer);
-        match name.direction {
-            Direction::Outbound => {
-                let mut of_peer = self.sad.outbound_by_spi(name.spi).filter(|sa| is_peers(sa.set));
-                of_peer.any(|sa| {
-                    let kept = self.put.outbound.get(&sa.id);
-                    kept.is_some_and(|kept| kept.fingerprint == fingerprint)
-                })
-            }
-            Direction::Inbound => {
-                let of_peer = self.sad.inbound_by_spi(name.spi).filter(|sa| is_peers(sa.set));
-                let kept = of_peer.and_then(|sa| self.put.inbound.get(&sa.id));
-                kept.is_some_and(|kept| kept.fingerprint == fingerprint)
-            }
-        }
     }
 
     /// The slot of the SA that another is to replace.

@@ -4,14 +4,14 @@
 use std::net::Ipv4Addr;
 
 use charon_link::{
-    AddPolicy, Policy, PolicyAction, Request, SaDirection, SaName, Selector, Status, UpdateSa,
+    AddPolicy, Policy, PolicyAction, Request, SaDirection, SaName, Selector, Status,
 };
 use ipsec::Tunnel;
 use policy::{Action, Book, Decider, DomainId, PortClass};
 use proptest::prelude::*;
 use wire::{Family, Flow, Upper};
 
-use super::{Lab, add, end, outbound, range, sa};
+use super::{Lab, MoveSa, NamedRequest, add, charon, end, outbound, range, sa};
 
 /// Networks 10.1.0.0/24 … 10.1.3.0/24 inside, 10.9.0.0/24 … 10.9.5.0/24 on the far side.
 const INSIDE: u8 = 4;
@@ -98,7 +98,7 @@ enum Step {
     FlushPolicies,
     FlushSas,
     Another,
-    Repeated,
+    Resumed,
     Bounds(Option<Bounds>),
 }
 
@@ -158,7 +158,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::FlushPolicies),
         1 => Just(Step::FlushSas),
         1 => Just(Step::Another),
-        1 => Just(Step::Repeated),
+        1 => Just(Step::Resumed),
         3 => prop::option::weighted(0.8, bounds()).prop_map(Step::Bounds),
     ]
 }
@@ -225,7 +225,7 @@ struct World {
     known: Vec<Known>,
     sas: Vec<(SaDirection, SaName)>,
     spi: u32,
-    process: i32,
+    charon: u8,
     /// The twin knows exactly which policies of charon's run.
     is_exact: bool,
 }
@@ -271,7 +271,7 @@ impl World {
             }
             Step::DeleteSa(which) if !self.sas.is_empty() => {
                 let (_, name) = self.sas.remove(which.index(self.sas.len()));
-                self.lab.ask(Request::DeleteSa(name)).await;
+                self.lab.ask(NamedRequest::DeleteSa(name)).await;
             }
             Step::Move { which, local, remote, port, reqid } if !self.sas.is_empty() => {
                 let place = which.index(self.sas.len());
@@ -290,12 +290,12 @@ impl World {
                 self.lab.ask(Request::FlushSas).await;
             }
             Step::Another => {
-                self.process += 1;
-                self.lab.desk.begin(Some(self.process));
+                self.charon += 1;
+                self.lab.desk.begin(charon(self.charon));
                 self.is_exact = false;
             }
-            Step::Repeated => {
-                self.lab.ask(Request::Repeated).await;
+            Step::Resumed => {
+                self.lab.ask(Request::Resumed).await;
                 self.known.clear();
                 self.is_exact = false;
             }
@@ -356,8 +356,8 @@ impl World {
         }
         let ([source, destination], in_udp) = (ends, port.is_some());
         let selectors = None;
-        let asked = UpdateSa { name, source, destination, in_udp, reqid, selectors };
-        if self.lab.ask(Request::UpdateSa(asked)).await.status == Status::Done {
+        let asked = MoveSa { name, source, destination, in_udp, reqid, selectors };
+        if self.lab.ask(NamedRequest::MoveSa(asked)).await.status == Status::Done {
             self.sas[place].1 = SaName { source, destination, spi: name.spi };
             seen.moved += 1;
         }
@@ -501,8 +501,8 @@ fn charon_changes_nothing_that_the_file_decides_and_stays_within_its_bounds() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let lab = Lab::over(&sections(&file, bounds.as_ref()));
-            let (known, sas, spi, process) = (Vec::new(), Vec::new(), 0x1000, 1);
-            let mut world = World { lab, file, bounds, known, sas, spi, process, is_exact: true };
+            let (known, sas, spi, charon) = (Vec::new(), Vec::new(), 0x1000, 1);
+            let mut world = World { lab, file, bounds, known, sas, spi, charon, is_exact: true };
             let mut all = seen.get();
             for step in steps {
                 world.take(step, &mut all).await;

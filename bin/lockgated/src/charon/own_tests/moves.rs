@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Status, UpdateSa};
+use charon_link::{AddPolicy, AddSa, PolicyAction, Report, Request, SaName, Status};
 use control::PeerAddress;
 use ipsec::Spi;
 
@@ -32,10 +32,10 @@ pub(super) fn between(of: &AddSa, ends: [&str; 2]) -> AddSa {
     AddSa { name: SaName { source, destination, ..of.name }, ..of.clone() }
 }
 
-pub(super) fn update(of: &AddSa, ends: [&str; 2]) -> UpdateSa {
+pub(super) fn update(of: &AddSa, ends: [&str; 2]) -> MoveSa {
     let SaName { source, destination, .. } = between(of, ends).name;
     let (reqid, selectors) = (None, None);
-    UpdateSa { name: of.name, source, destination, in_udp: of.in_udp, reqid, selectors }
+    MoveSa { name: of.name, source, destination, in_udp: of.in_udp, reqid, selectors }
 }
 
 /// A policy with other ends.
@@ -82,13 +82,13 @@ async fn no_sa_takes_the_name_of_one_of_another_peer() {
     let other = numbered(0x501, 6, 2);
     lab.done(add(other.clone())).await;
     let before = ends(&lab);
-    lab.refused(Request::UpdateSa(update(&pair[1], place)), OCCUPIED).await;
+    lab.refused(NamedRequest::MoveSa(update(&pair[1], place)), OCCUPIED).await;
     lab.refused(add(numbered(0x502, 7, 3)), OCCUPIED).await;
     assert_eq!(ends(&lab), before);
     // Each is deleted by its own name.
-    lab.done(Request::DeleteSa(other.name)).await;
+    lab.done(NamedRequest::DeleteSa(other.name)).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
-    lab.done(Request::UpdateSa(update(&pair[1], place))).await;
+    lab.done(NamedRequest::MoveSa(update(&pair[1], place))).await;
     // Nobody asks for neighbours at the ends that no peer has any more.
     let live = lab.daemon().picture().live.clone();
     let is_known = |end: &str| live.has_remote(end.parse::<IpAddr>().unwrap().into());
@@ -114,8 +114,8 @@ async fn sas_move_within_the_bounds_with_their_numbers_windows_and_use() {
     lab.done(Request::DeletePolicy(policy.clone())).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
     for sa in &pair {
-        let there = UpdateSa { in_udp: true, ..update(sa, THERE) };
-        lab.done(Request::UpdateSa(there)).await;
+        let there = MoveSa { in_udp: true, ..update(sa, THERE) };
+        lab.done(NamedRequest::MoveSa(there)).await;
         assert_eq!(ends(&lab), ["192.0.2.2:4500 - 198.51.100.77:61000"], "both at once");
         assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
     }
@@ -134,13 +134,13 @@ async fn sas_move_within_the_bounds_with_their_numbers_windows_and_use() {
     assert_eq!(picture.moves.get("ike:5"), Some(&1));
     assert_eq!(picture.compiled.ike_peer("ike:5").unwrap().tunnel(), set.tunnel);
     let named = between(&pair[1], THERE).name;
-    let used = lab.ask(Request::QuerySa(named)).await.usage.unwrap();
+    let used = lab.ask(NamedRequest::QuerySa(named)).await.usage.unwrap();
     assert_eq!((used.packets, used.bytes), (3, 300));
-    assert_eq!(lab.ask(Request::QuerySa(pair[1].name)).await.status, Status::Unknown);
+    assert_eq!(lab.ask(NamedRequest::QuerySa(pair[1].name)).await.status, Status::Unknown);
     // All of it goes with the CHILD_SA.
     lab.done(Request::DeletePolicy(policy)).await;
     for sa in &pair {
-        lab.done(Request::DeleteSa(between(sa, THERE).name)).await;
+        lab.done(NamedRequest::DeleteSa(between(sa, THERE).name)).await;
     }
     assert_eq!(lab.shown(), (vec![], vec![]));
     assert!(lab.daemon().picture().moves.is_empty());
@@ -153,11 +153,11 @@ async fn a_trap_with_the_ends_of_before_protects_on_and_asks_for_its_number() {
     lab.done(Request::AddPolicy(trap.clone())).await;
     let (pair, policy) = child(&mut lab).await;
     for sa in &pair {
-        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     lab.done(Request::DeletePolicy(policy)).await;
     for sa in &pair {
-        lab.done(Request::DeleteSa(between(sa, THERE).name)).await;
+        lab.done(NamedRequest::DeleteSa(between(sa, THERE).name)).await;
     }
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
     let asked = v1::Acquire {
@@ -175,7 +175,7 @@ async fn a_trap_with_the_ends_of_before_protects_on_and_asks_for_its_number() {
     assert_eq!(lab.shown().0, ["ike:5"]);
     assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
-    lab.done(Request::DeleteSa(again.name)).await;
+    lab.done(NamedRequest::DeleteSa(again.name)).await;
     lab.done(Request::DeletePolicy(trap)).await;
     assert_eq!(lab.shown(), (vec![], vec![]));
 }
@@ -192,7 +192,7 @@ async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
     let ours = ["192.0.2.3:4500", HOME[1]];
     let of_file = ["192.0.2.1:4500", "198.51.100.1:4500"];
     let occupied = ["192.0.2.1:4500", "198.51.100.20:4500"];
-    let in_udp = |ends| UpdateSa { in_udp: true, ..update(&out, ends) };
+    let in_udp = |ends| MoveSa { in_udp: true, ..update(&out, ends) };
     let wide = [range("10.1.0.0", "10.1.255.255"), range("10.8.0.0", "10.9.255.255")];
     let rows = [
         (update(&out, far), "`peers` of [ike] does not list 203.0.113.1"),
@@ -203,17 +203,17 @@ async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
         (in_udp([HOME[0], "198.51.100.77:0"]), "port 0"),
         (in_udp(["192.0.2.1:7", "198.51.100.77:9"]), "leaves by port 4500, not by 7"),
         (
-            UpdateSa { selectors: Some(wide.map(|one| vec![one])), ..update(&out, THERE) },
+            MoveSa { selectors: Some(wide.map(|one| vec![one])), ..update(&out, THERE) },
             "packets that `local`, `remote`",
         ),
     ];
     for (asked, words) in rows {
-        lab.refused(Request::UpdateSa(asked), words).await;
+        lab.refused(NamedRequest::MoveSa(asked), words).await;
         assert_eq!(ends(&lab), before);
     }
     assert!(lab.daemon().picture().moves.is_empty());
     // Where it is: nothing to do.
-    lab.done(Request::UpdateSa(update(&out, HOME))).await;
+    lab.done(NamedRequest::MoveSa(update(&out, HOME))).await;
     assert_eq!(lab.daemon().picture().moves.get("ike:5"), None);
 }
 
@@ -236,9 +236,9 @@ async fn fragments_of_udp_are_the_workers_before_an_sa_opens_esp_in_udp() {
             assert_eq!(passed(&lab), !comes_in_udp);
         }
         // A NAT is found on the way.
-        let moved = UpdateSa { in_udp: true, ..update(&plain[1], THERE) };
+        let moved = MoveSa { in_udp: true, ..update(&plain[1], THERE) };
         if !comes_in_udp {
-            lab.done(Request::UpdateSa(moved)).await;
+            lab.done(NamedRequest::MoveSa(moved)).await;
         }
         assert!(!passed(&lab));
         assert!(lab.snapshot().sad().opens_in_udp());
@@ -255,14 +255,14 @@ async fn no_peer_moves_to_an_address_of_this_gateway() {
     let before = ends(&lab);
     let ours = update(&out, ["192.0.2.2:4500", "192.0.2.1:4500"]);
     let words = "peer ike:5 cannot be at 192.0.2.1, which is this gateway's";
-    lab.refused(Request::UpdateSa(ours), words).await;
+    lab.refused(NamedRequest::MoveSa(ours), words).await;
     assert_eq!(ends(&lab), before);
     // Elsewhere it may be, in its own network too, and home again.
     let away = ["192.0.2.1:4500", "10.9.1.7:4500"];
     for (from, to, there) in
         [(HOME, away, "192.0.2.1 - 10.9.1.7"), (away, HOME, "192.0.2.1 - 198.51.100.9")]
     {
-        lab.done(Request::UpdateSa(update(&between(&out, from), to))).await;
+        lab.done(NamedRequest::MoveSa(update(&between(&out, from), to))).await;
         assert_eq!(ends(&lab), [there]);
     }
 }
@@ -272,7 +272,7 @@ async fn new_sas_elsewhere_take_the_others_along_once_one_seals() {
     let mut lab = Lab::new(&bounds());
     let (pair, _) = child(&mut lab).await;
     for sa in &pair {
-        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     let trap = outbound(to(1), 5, 0);
     lab.done(Request::AddPolicy(trap)).await;
@@ -297,20 +297,23 @@ async fn new_sas_elsewhere_take_the_others_along_once_one_seals() {
 async fn sas_that_moved_while_charon_was_not_connected_are_no_other_ones() {
     let mut lab = Lab::new(&bounds());
     let (pair, policy) = child(&mut lab).await;
-    lab.desk.begin(Some(1));
+    lab.resume().await;
     for sa in &pair {
-        lab.done(add(AddSa { repeat: true, ..between(sa, THERE) })).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     let policy = AddPolicy { repeat: true, ..policy_between(&policy, THERE) };
     lab.done(Request::AddPolicy(policy)).await;
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
     assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
     // Another charon knows none of them, whatever it says.
-    lab.desk.begin(Some(2));
-    let claimed = add(AddSa { repeat: true, ..between(&pair[1], HOME) });
-    assert_eq!(lab.ask(claimed).await.status, Status::Unknown);
+    lab.desk.begin(charon(2));
+    let handles = lab.ledger.handles();
+    let answer = lab.ask(Request::ResumeSas(handles.clone())).await;
+    assert_eq!(answer.lacking, handles);
+    let home = NamedRequest::MoveSa(update(&between(&pair[1], THERE), HOME));
+    assert_eq!(lab.ask(home).await.status, Status::Unknown);
     assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
 }
 
@@ -319,7 +322,7 @@ async fn another_configuration_goes_by_the_ends_that_a_peer_has_now() {
     let mut lab = Lab::new(&bounds());
     let (pair, _) = child(&mut lab).await;
     for sa in &pair {
-        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     let more = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\"any\"]\n\
                 remote = [\"9.9.9.9\"]\n";
@@ -331,7 +334,7 @@ async fn another_configuration_goes_by_the_ends_that_a_peer_has_now() {
     assert_eq!(lab.daemon().security_associations().await.len(), 0);
     assert_eq!(lab.shown(), (vec![], vec![]));
     // charon is told, and its policy is at the first ends: it runs again.
-    assert_eq!(lab.ask(Request::QuerySa(pair[0].name)).await.status, Status::Unknown);
+    assert_eq!(lab.ask(NamedRequest::QuerySa(pair[0].name)).await.status, Status::Unknown);
     let due = lab.desk.take_due();
     let ended = due.iter().filter(|report| matches!(report, Report::Expire { .. })).count();
     assert_eq!(ended, 2, "{due:?}");
@@ -346,7 +349,7 @@ async fn sas_that_move_while_a_change_waits_stay_there_when_it_is_rolled_back() 
                 remote = [\"9.9.9.9\"]\n";
     lab.apply_for(&format!("{FILE}{more}{}", bounds()), Some(Duration::from_secs(5))).await;
     for sa in &pair {
-        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     let still = lab.daemon().picture().pending.is_some();
     assert!(still, "the machine is too slow for this test: the change waits no more");
@@ -380,9 +383,9 @@ async fn charon_is_told_of_a_nat_that_maps_a_peer_of_its_own_elsewhere() {
         at: at("198.51.100.10"),
     };
     let peer = "198.51.100.10:7".parse().unwrap();
-    let destination = HOME[0].parse().unwrap();
     let told = lab.desk.elsewhere(&seen);
-    assert_eq!(told, Some(Report::Mapping { spi: 0x600, destination, peer }));
+    let handle = lab.ledger.handle(inbound.name);
+    assert_eq!(told, Some(Report::Mapping { handle, peer }));
 }
 
 #[tokio::test]
@@ -401,7 +404,7 @@ async fn a_peer_of_the_file_that_may_move_takes_over_the_ends_of_charons_own() {
         lab.apply(&format!("{FILE}{}{}", wide(key), bounds())).await;
         assert_eq!(lab.shown().0.len(), own, "{key}");
     }
-    assert_eq!(lab.ask(Request::DeleteSa(pair[0].name)).await.status, Status::Unknown);
+    assert_eq!(lab.ask(NamedRequest::DeleteSa(pair[0].name)).await.status, Status::Unknown);
     lab.apply(&format!("{FILE}{}", bounds())).await;
     lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
     lab.done(add(sa(Outbound, 0x501, 5, to(1)))).await;
@@ -420,8 +423,8 @@ async fn a_peer_of_the_file_that_may_move_takes_over_the_ends_of_charons_own() {
     let source = end("192.0.2.2");
     let name = SaName { source, destination: end(REMOTE), spi: 0x503 };
     let (destination, in_udp, reqid, selectors) = (end("198.51.100.77"), false, None, None);
-    let to_it = UpdateSa { name, source: end(LOCAL), destination, in_udp, reqid, selectors };
-    lab.refused(Request::UpdateSa(to_it.clone()), "ends that a [peer.NAME] has").await;
-    lab.done(Request::UpdateSa(UpdateSa { source, ..to_it })).await;
+    let to_it = MoveSa { name, source: end(LOCAL), destination, in_udp, reqid, selectors };
+    lab.refused(NamedRequest::MoveSa(to_it.clone()), "ends that a [peer.NAME] has").await;
+    lab.done(NamedRequest::MoveSa(MoveSa { source, ..to_it })).await;
     assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
 }

@@ -126,7 +126,7 @@ async fn a_rekey_costs_no_entry_of_a_flow_cache() {
         assert_eq!(sealed.iter().map(|(_, packets)| packets).sum::<u64>(), flows);
         lab.done(Request::DeletePolicy(outbound(to(1), 5, spi(number - 1)))).await;
         for (direction, spi) in [(Outbound, spi(number - 1)), (Inbound, 0x900 + number - 1)] {
-            lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
+            lab.done(NamedRequest::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
             walked.adopt(&lab.snapshot());
         }
         assert_eq!(walked.walk(), ([flows, 0], vec![(spi(number), flows)]), "the old pair is gone");
@@ -157,11 +157,11 @@ async fn a_child_takes_three_snapshots_its_rekey_four_and_what_is_only_noted_non
         lab.done(request).await;
     }
     lab.done(Request::AddPolicy(outbound(to(1), 5, 0x501))).await;
-    lab.done(Request::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
+    lab.done(NamedRequest::QuerySa(sa(Outbound, 0x501, 5, to(1)).name)).await;
     lab.done(Request::DeletePolicy(outbound(to(1), 5, 0x500))).await;
     assert_eq!(taken(&lab, before), 2, "two SAs; the policy runs already");
     for (direction, spi) in [(Outbound, 0x500), (Inbound, 0x900)] {
-        lab.done(Request::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
+        lab.done(NamedRequest::DeleteSa(sa(direction, spi, 5, to(1)).name)).await;
     }
     assert_eq!(taken(&lab, before), 4, "the SAs that were replaced go");
 }

@@ -10,8 +10,8 @@ const MORE: &str = "[[policy]]\nname = \"more\"\naction = \"bypass\"\nlocal = [\
                     remote = [\"9.9.9.9\"]\n";
 
 /// A request that changes nothing.
-fn question() -> Request {
-    Request::QuerySa(sa(Outbound, 0x9999, 5, to(1)).name)
+fn question() -> NamedRequest {
+    NamedRequest::QuerySa(sa(Outbound, 0x9999, 5, to(1)).name)
 }
 
 /// A shunt of charon's that passes packets.
@@ -34,14 +34,14 @@ async fn no_policy_of_an_earlier_charon_is_brought_back_for_the_next_one() {
     lab.ask(question()).await;
     assert_eq!(lab.verdict("10.1.0.5", "10.200.0.1"), "none");
     lab.apply(&format!("{FILE}{MORE}{BOUNDS}")).await;
-    lab.desk.begin(Some(2));
+    lab.desk.begin(charon(2));
     lab.ask(question()).await;
     assert_eq!(lab.verdict("10.1.0.5", "10.200.0.1"), "none");
     // Its number 5 is another CHILD_SA, and the one of before has another number.
     lab.done(add(sa(Outbound, 0x501, 5, to(2)))).await;
     lab.done(Request::AddPolicy(outbound(to(2), 5, 0x501))).await;
     lab.done(Request::AddPolicy(outbound(to(1), 7, 0))).await;
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
     let other = lab.verdict("10.1.0.1", "10.9.2.1");
     assert!(other.ends_with("with 1 SAs") && !other.contains("ike:5 "), "{other}");
@@ -58,14 +58,14 @@ async fn no_policy_of_an_earlier_charon_is_brought_back_for_the_next_one() {
 async fn a_policy_that_is_admitted_again_comes_once_charon_has_named_all() {
     let mut lab = Lab::new(BOUNDS);
     lab.done(Request::AddPolicy(outbound(to(3), 8, 0))).await;
-    lab.desk.begin(Some(2));
+    lab.desk.begin(charon(2));
     lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
     lab.apply(FILE).await;
     lab.ask(question()).await;
     lab.apply(&format!("{FILE}{BOUNDS}")).await;
     lab.ask(question()).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "none");
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 0 SAs");
     assert_eq!(lab.verdict("10.1.0.1", "10.9.3.1"), "none");
 }
@@ -110,8 +110,8 @@ async fn numbers_that_no_policy_names_do_not_pile_up() {
     let numbers = |lab: &Lab| lab.desk.own.peer("ike:5").unwrap().numbers.len();
     // The ends that it has, and one number after another.
     for reqid in 100..200 {
-        let asked = UpdateSa { reqid: Some(reqid), ..update(&out, HOME) };
-        lab.done(Request::UpdateSa(asked)).await;
+        let asked = MoveSa { reqid: Some(reqid), ..update(&out, HOME) };
+        lab.done(NamedRequest::MoveSa(asked)).await;
     }
     assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
     assert!(lab.desk.own.numbered(150, [LOCAL, REMOTE].map(|of| of.parse().unwrap())).is_none());
@@ -119,17 +119,19 @@ async fn numbers_that_no_policy_names_do_not_pile_up() {
     let mut at = out.clone();
     for reqid in 200..240 {
         let there = if reqid % 2 == 0 { THERE } else { HOME };
-        let asked = UpdateSa { reqid: Some(reqid), ..update(&at, there) };
-        lab.done(Request::UpdateSa(asked)).await;
+        let asked = MoveSa { reqid: Some(reqid), ..update(&at, there) };
+        lab.done(NamedRequest::MoveSa(asked)).await;
         at = between(&at, there);
     }
     assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
-    // An inbound SA that is repeated from one place after another.
-    lab.desk.begin(Some(1));
+    // The inbound SA, to one place after another, once charon is connected again.
+    lab.resume().await;
+    let mut at = inbound;
     for remote in 20..60 {
         let ends = [HOME[0].to_owned(), format!("198.51.100.{remote}:4500")];
-        let moved = between(&inbound, [&ends[0], &ends[1]]);
-        lab.done(add(AddSa { repeat: true, ..moved })).await;
+        let there = [&*ends[0], &*ends[1]];
+        lab.done(NamedRequest::MoveSa(update(&at, there))).await;
+        at = between(&at, there);
     }
     assert!(numbers(&lab) <= MOST, "{}", numbers(&lab));
     // What a policy names means the peer still.
@@ -163,12 +165,12 @@ async fn a_peer_goes_back_by_the_number_that_it_had() {
     let mut lab = Lab::new(&bounds());
     let ([_, out], policy) = child(&mut lab).await;
     // It has the number 6 at the other place, and 5 here.
-    let there = UpdateSa { reqid: Some(6), ..update(&out, THERE) };
-    lab.done(Request::UpdateSa(there)).await;
+    let there = MoveSa { reqid: Some(6), ..update(&out, THERE) };
+    lab.done(NamedRequest::MoveSa(there)).await;
     let of_there = AddPolicy { reqid: 6, ..policy_between(&policy, THERE) };
     lab.done(Request::AddPolicy(of_there)).await;
-    let home = UpdateSa { reqid: Some(5), ..update(&between(&out, THERE), HOME) };
-    lab.done(Request::UpdateSa(home)).await;
+    let home = MoveSa { reqid: Some(5), ..update(&between(&out, THERE), HOME) };
+    lab.done(NamedRequest::MoveSa(home)).await;
     // Here 6 is another one.
     lab.done(Request::AddPolicy(outbound(to(2), 6, 0))).await;
     assert_eq!(lab.shown().0.len(), 2);
@@ -190,17 +192,14 @@ async fn a_reconnected_charon_claims_its_running_sas_whatever_the_limits_are_by_
     lab.done(Request::AddPolicy(policy.clone())).await;
     let other = BOUNDS.replace("hard_seconds = 100", "hard_seconds = 90");
     lab.apply(&format!("{FILE}{other}")).await;
-    lab.desk.begin(Some(1));
-    for sa in &pair {
-        lab.done(add(AddSa { repeat: true, ..sa.clone() })).await;
-    }
+    lab.resume().await;
     let policy = AddPolicy { repeat: true, ..policy };
     lab.done(Request::AddPolicy(policy.clone())).await;
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.daemon().security_associations().await.len(), 2);
     // A policy claims no SA that charon has not named.
-    lab.desk.begin(Some(1));
+    lab.desk.begin(charon(1));
     lab.done(Request::AddPolicy(policy)).await;
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     assert_eq!(lab.daemon().security_associations().await.len(), 0);
 }

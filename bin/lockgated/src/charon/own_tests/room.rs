@@ -1,6 +1,6 @@
 //! Configurations beside which charon's own policies find no room in the search.
 
-use charon_link::{Hardness, Report, Request, Selector, Status};
+use charon_link::{Hardness, Report, Selector, Status};
 use control::IkeChange;
 
 use super::*;
@@ -63,13 +63,11 @@ async fn a_configuration_that_leaves_no_room_runs_and_charon_is_told_of_what_wen
     assert_eq!(lab.daemon().security_associations().await.len(), 0);
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "h5999: discard");
     // With its next request charon hears of it, and nothing comes back beside the file.
-    let gone = Request::QuerySa(sa(Outbound, 0x500, 5, to(1)).name);
+    let gone = NamedRequest::QuerySa(sa(Outbound, 0x500, 5, to(1)).name);
     assert_eq!(lab.ask(gone.clone()).await.status, Status::Unknown);
     let due = lab.desk.take_due();
-    let told = |report: &Report| {
-        matches!(report, Report::Expire { spi: 0x500, hardness: Hardness::Hard, .. })
-    };
-    assert!(due.len() == 1 && due.iter().all(told), "{due:?}");
+    let handle = lab.ledger.handle(sa(Outbound, 0x500, 5, to(1)).name);
+    assert_eq!(due, [Report::Expire { handle, hardness: Hardness::Hard }]);
     assert_eq!(lab.shown(), (vec![], vec![]));
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "h5999: discard");
     // As soon as there is room, all of them run again.

@@ -9,7 +9,7 @@ const PROTECTS: &str = "ike:5/1: protect ike:5 with 1 SAs";
 async fn moved(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
     let (pair, policy) = child(lab).await;
     for sa in &pair {
-        lab.done(Request::UpdateSa(update(sa, THERE))).await;
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
     lab.done(Request::AddPolicy(policy_between(&policy, THERE))).await;
     lab.done(Request::DeletePolicy(policy.clone())).await;
@@ -31,8 +31,8 @@ async fn a_trap_that_comes_after_a_move_hides_nothing() {
     // The SAs can go back.
     for sa in &pair {
         let name = sa.name;
-        let home = UpdateSa { name, ..update(sa, ["192.0.2.1:500", "198.51.100.9:500"]) };
-        lab.done(Request::UpdateSa(home)).await;
+        let home = MoveSa { name, ..update(sa, ["192.0.2.1:500", "198.51.100.9:500"]) };
+        lab.done(NamedRequest::MoveSa(home)).await;
     }
     assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
     // The trap protects as long as it is there.
@@ -61,11 +61,11 @@ async fn a_trap_between_ends_that_a_peer_never_had_moves_nothing() {
 async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
     let mut lab = Lab::new(&bounds());
     moved(&mut lab).await;
-    lab.desk.begin(Some(2));
+    lab.desk.begin(charon(2));
     lab.done(Request::AddPolicy(outbound(to(1), 9, 0))).await;
     let due = lab.desk.take_due();
     assert!(matches!(due[..], [Report::Acquire { reqid: 9, .. }]), "{due:?}");
-    lab.done(Request::Repeated).await;
+    lab.done(Request::Resumed).await;
     // What comes by the SAs that are left is of the policy that decides.
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
     assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
@@ -91,7 +91,7 @@ async fn a_trap_and_a_policy_of_sas_that_moved_are_one_peer_after_a_new_start() 
         for policy in both {
             lab.done(Request::AddPolicy(AddPolicy { repeat: true, ..policy.clone() })).await;
         }
-        lab.done(Request::Repeated).await;
+        lab.done(Request::Resumed).await;
         // charon makes other SAs where it has its IKE_SA.
         let pair = [sa(Inbound, 0x601, 5, to(1)), sa(Outbound, 0x501, 5, to(1))];
         for sa in &pair {
@@ -102,7 +102,7 @@ async fn a_trap_and_a_policy_of_sas_that_moved_are_one_peer_after_a_new_start() 
         assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
         for sa in &pair {
             let home = update(sa, ["192.0.2.1:500", "198.51.100.9:500"]);
-            lab.done(Request::UpdateSa(UpdateSa { name: between(sa, THERE).name, ..home })).await;
+            lab.done(NamedRequest::MoveSa(MoveSa { name: between(sa, THERE).name, ..home })).await;
         }
         assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
     }
