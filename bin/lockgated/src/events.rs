@@ -357,8 +357,9 @@ kinds! {
     MemoryUnlocked "memory_unlocked" "lockgated" Warning Unlimited
         "memory could not be locked: keys may reach a swap device"
     PutKeysFilling "put_keys_filling" "lockgated" Warning Unlimited
-        "three quarters of the keys that are remembered for ever were put without `incarnation`; \
-         when all are, such puts are refused: name the run of the daemon with each put"
+        "a memory of used keys is three quarters full: of keys put without `incarnation`, of keys \
+         put with it since the boot, or of keys of IKE; the message says which. When the memory is \
+         full, puts of its kind alone are refused"
     MetricsRefused "metrics_refused" "metrics" Warning Unlimited
         "the metrics listener could not be opened; everything else runs"
     EventsLost "events_lost" "lockgated" Warning PerSecond

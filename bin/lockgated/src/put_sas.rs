@@ -2,7 +2,7 @@
 //! and published; and those that have had their time.
 //!
 //! 1. plan: what is refused is refused before a key is recorded
-//! 2. record the keys as used, for as long as their origin asks for
+//! 2. record the keys as used; their origin says for how long
 //! 3. publish: when a put is answered, every worker walks by it
 //!
 //! The control thread alone does this, between other orders. What waits to be replaced is looked at
@@ -12,7 +12,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use control::{Compiled, GoneReason, GoneSa, PutPlan, PutSa, SaName, SpiRequest};
-use keystate::{KeyOrigin, KeyUsed, MAX_PUT_KEYS, Once, PUT_KEYS_WARNING};
+use keystate::{KeyCounts, KeyOrigin, KeyUsed, MAX_IKE_KEYS, MAX_NAMED_KEYS, MAX_PUT_KEYS, Once};
 use policy::Direction;
 
 use crate::events::{Events, Kind};
@@ -64,10 +64,14 @@ impl State {
         let fresh = plan.fingerprints().len() as u32;
         let unchanged = plan.unchanged() as u32;
         let done = SaChange { put: fresh, unchanged, names, ..SaChange::default() };
-        if fresh == 0 {
+        let records_running = origin == KeyOrigin::AnyTime && unchanged > 0;
+        if fresh == 0 && !records_running {
             return Ok((None, done));
         }
         let proofs = self.use_keys(&plan, origin).await?;
+        if fresh == 0 {
+            return Ok((None, done));
+        }
         Ok((Some(PreparedPut { plan, proofs, wanted }), done))
     }
 
@@ -188,23 +192,22 @@ impl State {
         if keys.is_sweep_due() {
             keys.forget_ended_keys(self.gateway.compiled.put_fingerprints());
         }
-        let before = keys.put_key_count();
+        let before = keys.key_counts();
         let fingerprints = plan.fingerprints();
         let (used, now) = match origin {
             // The keys are synced to the disk, which may be slow: other tasks go on.
             KeyOrigin::AnyTime => {
+                let running = plan.running_fingerprints().to_vec();
                 let record = move || {
-                    let used = keys.use_all_once(&fingerprints, origin);
-                    (used, keys.put_key_count())
+                    let used = keys.use_all_once_beside(&fingerprints, &running, origin);
+                    (used, keys.key_counts())
                 };
                 let done = tokio::task::spawn_blocking(record).await;
                 done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
             }
-            _ => (keys.use_all_once(&fingerprints, origin), before),
+            _ => (keys.use_all_once(&fingerprints, origin), keys.key_counts()),
         };
-        if before < PUT_KEYS_WARNING && now >= PUT_KEYS_WARNING {
-            report_put_keys(&self.events, now);
-        }
+        report_filling_memories(&self.events, Some(before), now);
         used.map_err(|why| {
             let place = match &why {
                 KeyUsed::PutBefore { fingerprint } | KeyUsed::FileKey { fingerprint } => {
@@ -227,13 +230,33 @@ impl State {
     }
 }
 
-/// Warns that the memory of keys put without a named run is filling up.
-pub(crate) fn report_put_keys(events: &Events, count: usize) {
-    let message = format!(
-        "{count} keys of at most {MAX_PUT_KEYS} were put without `incarnation`, and none is ever \
-         forgotten: name the run of the daemon with each put (`lockgate sa put --incarnation RUN`)"
-    );
-    events.record(Kind::PutKeysFilling, "", message, &[("keys", &count)]);
+/// Warns of memories of used keys that have come to three quarters since `before`.
+pub(crate) fn report_filling_memories(events: &Events, before: Option<KeyCounts>, now: KeyCounts) {
+    let before = before.unwrap_or(KeyCounts { put: 0, named: 0, ike: 0 });
+    let rows = [
+        (
+            (before.put, now.put, MAX_PUT_KEYS),
+            "put without `incarnation`, and none is ever forgotten: name the run of the daemon \
+             with each put (`lockgate sa put --incarnation RUN`)",
+        ),
+        (
+            (before.named, now.named, MAX_NAMED_KEYS),
+            "put with `incarnation` since the machine booted: when the memory is full, no more \
+             are taken until the next boot",
+        ),
+        (
+            (before.ike, now.ike, MAX_IKE_KEYS),
+            "made by IKE, and each is forgotten 5 to 10 minutes after its SA: peers make SAs \
+             faster than gateways do",
+        ),
+    ];
+    for ((before, now, most), text) in rows {
+        let warning = most / 4 * 3;
+        if before < warning && now >= warning {
+            let message = format!("{now} keys of at most {most} were {text}");
+            events.record(Kind::PutKeysFilling, "", message, &[("keys", &now)]);
+        }
+    }
 }
 
 /// Reports an inbound SA that was replaced and is gone.

@@ -78,7 +78,7 @@ pub(crate) enum SaRefusal {
     /// The SAs are for another run of the daemon, which alone knew their numbers.
     #[error(
         "these SAs are for another run of the daemon, and this one, {runs}, does not know them: \
-         agree on new keys with the peer"
+         agree on new keys with the peer, and never put these again, with or without a run"
     )]
     OtherIncarnation {
         /// The run that there is.

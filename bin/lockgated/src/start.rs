@@ -21,7 +21,7 @@ use control::guard::{self, Guard};
 use control::{Compiled, Compiler, check_netdevs, host_mtu};
 use dataplane::{AcquireRequest, AddressUpdate, ResolveRequest, Snapshot};
 use io::{Lifetime, TunPort};
-use keystate::{KeyState, PUT_KEYS_WARNING};
+use keystate::KeyState;
 use linux::{Ethtool, Mirror, View};
 use xsk::{FrameSize, Layout, Spacing};
 
@@ -37,7 +37,7 @@ use crate::hardening;
 use crate::kept_connections;
 use crate::kernel_tier::KernelTier;
 use crate::netdev::{Claim, NetdevError};
-use crate::put_sas::report_put_keys;
+use crate::put_sas::report_filling_memories;
 use crate::revisions::{Body, Cause, Confirmation, Content, Revision, Revisions, on_disk};
 use crate::state::{State, StateParts};
 use crate::stored_keys::stored;
@@ -108,9 +108,7 @@ pub(crate) async fn start(
     let unconfirmed::StartConfiguration { loaded, base, instead, damaged } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
-    if keystate.put_key_count() >= PUT_KEYS_WARNING {
-        report_put_keys(&events, keystate.put_key_count());
-    }
+    report_filling_memories(&events, None, keystate.key_counts());
     // What cannot be read or kept is told, and is no reason not to start.
     let (revisions, trouble) = Revisions::at_start(&node.state_dir);
     if let Some(trouble) = trouble {

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use ipsec::{Fingerprint, Spi};
 
 use crate::KeyUse;
+use crate::boot_keys::MAX_NAMED_KEYS;
 use crate::evaluate::Refusal;
 use crate::files::FileError;
+use crate::ike_keys::MAX_IKE_KEYS;
 use crate::put_keys::MAX_PUT_KEYS;
-use crate::run_keys::MAX_RUN_KEYS;
 
 /// A failure to open the state of keys. The daemon must not start.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -83,13 +84,31 @@ pub enum KeyUsed {
         MAX_PUT_KEYS
     )]
     PutKeysFull,
-    /// As many keys of this run are remembered as may be.
+    /// As many keys were put with a named run as are remembered.
     #[error(
-        "this run of lockgated remembers {} keys, the most there may be: it forgets keys of IKE \
-         some minutes after their SAs; for more keys of programs restart it",
-        MAX_RUN_KEYS
+        "{} keys were put with `incarnation` since the machine booted, the most that are \
+         remembered: more are taken after the next boot",
+        MAX_NAMED_KEYS
     )]
-    RunKeysFull,
+    NamedKeysFull,
+    /// As many keys of IKE are remembered as may be.
+    #[error(
+        "{} keys of IKE are remembered, the most there may be: lockgated forgets a key 5 to 10 \
+         minutes after its SA",
+        MAX_IKE_KEYS
+    )]
+    IkeKeysFull,
+    /// A file of the run directory is damaged or lost some: any key of this boot may have been in
+    /// it.
+    #[error(
+        "{} is damaged, so which keys were put since the machine booted is unknown: the put is \
+         taken after the next boot, with keys that were never used",
+        .path.display()
+    )]
+    DamagedUntilBoot {
+        /// The file.
+        path: PathBuf,
+    },
     /// The file of the keys put without a named run is damaged or lost some: any key may have been
     /// in it.
     #[error(

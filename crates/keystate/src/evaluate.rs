@@ -204,7 +204,7 @@ pub(crate) fn evaluate(facts: &Facts) -> Result<Start, Refused> {
 }
 
 fn is_new(facts: &Facts) -> Result<(), Refused> {
-    if let PutBefore::Unknown(path) = &facts.put_before {
+    if let PutBefore::Unknown(path) | PutBefore::UnknownUntilBoot(path) = &facts.put_before {
         return Err(Refusal::Damaged { path: path.clone() }.into());
     }
     let hours = |age: Duration| age.as_secs() / 3600;

@@ -82,17 +82,24 @@ pub(crate) fn open_or_create(path: &Path) -> Result<File, FileError> {
     Ok(file)
 }
 
-/// Reads a record file; `None`: it is not there.
-pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+/// Opens a record file for reading; `None`: it is not there.
+pub(crate) fn open(path: &Path) -> Result<Option<File>, FileError> {
     let of = |error: io::Error| FileError::of(path, &error);
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let mut file = match options.open(path) {
+    let file = match options.open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(of)?,
     };
     let metadata = file.metadata().map_err(of)?;
     check_regular(path, &metadata)?;
+    Ok(Some(file))
+}
+
+/// Reads a record file; `None`: it is not there.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, FileError> {
+    let of = |error: io::Error| FileError::of(path, &error);
+    let Some(mut file) = open(path)? else { return Ok(None) };
     let mut content = Vec::new();
     (&mut file).take(MAX_RECORD_BYTES + 1).read_to_end(&mut content).map_err(of)?;
     if content.len() as u64 > MAX_RECORD_BYTES {

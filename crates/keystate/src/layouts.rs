@@ -43,12 +43,14 @@ pub(crate) enum Layout {
     Whole(FoundSlots),
 }
 
+/// The numbers of keys in the files of used keys.
+pub(crate) type KeyCountWords = [u64; header::KEY_COUNT_WORDS];
+
 /// The content of a record.
 pub(crate) struct FoundSlots {
     pub(crate) version: u64,
     pub(crate) host: HostIdentity,
-    /// Number of keys that were put without a named run.
-    pub(crate) put_keys: u64,
+    pub(crate) key_counts: KeyCountWords,
     pub(crate) slots: Vec<OwnedSlot>,
 }
 
@@ -106,8 +108,9 @@ pub(crate) fn read(file: &File, path: &Path) -> Result<Layout, FileError> {
         }
         _ => return Ok(Layout::Damaged),
     };
-    let put_keys = words[header::PUT_KEYS];
-    Ok(Layout::Whole(FoundSlots { version, host, put_keys, slots }))
+    let counts = words[header::KEY_COUNTS..].first_chunk();
+    let key_counts = *counts.expect("the header has all of its words");
+    Ok(Layout::Whole(FoundSlots { version, host, key_counts, slots }))
 }
 
 /// The words of a header, up to its check.

@@ -7,6 +7,7 @@
 //! | `RUN_DIR/keystate` | counters and windows themselves, mapped | the process |
 //! | `STATE_DIR/sequence/KEY.out` | numbers reserved ahead of use, for which machine | the boot |
 //! | `STATE_DIR/put-keys` | keyed fingerprints of keys put without a named run | the boot |
+//! | `RUN_DIR/named-keys` | fingerprints of keys put with a named run | the process |
 //! | `STATE_DIR/sequence/inbound` | right edges of replay windows, every few seconds | the boot |
 //! | `STATE_DIR/sequence/limits` | bounds of the use of SAs that have limits | the boot |
 //! | `KEYS_DIR/NAME.keys.used` | which keys were used, where, how far at least | lost state |
@@ -14,15 +15,17 @@
 //! A sealing key whose durable record is missing, of another machine, or older than what anything
 //! else remembers is refused for ever; the other SAs run. What cannot be seen from within: a whole
 //! disk put back to an older state, witness and all, or a virtual machine resumed twice from one
-//! image; a state directory that was lost or put back over a reboot, as far as keys that were put
-//! are concerned; a program that names the present run for keys of an earlier time. Manual keys are
-//! for laboratories.
+//! image; for keys that were put: a state directory that was lost or put back over a reboot; a
+//! program that names the present run for keys of an earlier boot; a key that was put with a named
+//! run and after a boot comes again without one, or from a new key file. Manual keys are for
+//! laboratories.
 //!
 //! After a reboot the replay windows begin at the right edges last written: packets received in
 //! the [`EDGE_INTERVAL`] before a power cut could be replayed once.
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 mod accounts;
+mod boot_keys;
 mod bus;
 mod clocks;
 mod durable;
@@ -30,12 +33,13 @@ mod error;
 mod evaluate;
 mod files;
 mod host;
+mod ike_keys;
+mod key_table;
 mod layouts;
 mod put_keys;
 mod record;
 mod reserve;
 mod run;
-mod run_keys;
 mod witness;
 mod words;
 
@@ -51,23 +55,26 @@ use ipsec::lifetime::{Account, Limits};
 use ipsec::{Fingerprint, ReplayWindow, SequenceCounter, SequenceNumbers, SharedWindow, Spi};
 
 use accounts::{Accounts, Ahead};
+use boot_keys::{EarlierKeys, NamedKeys};
 use clocks::Now;
 use durable::{Edges, Found, KeyStatus, Reservation, Reservations};
 use evaluate::{Facts, Refused, Start};
 use files::LockHolder;
+use ike_keys::IkeKeys;
+use key_table::first_half;
 use put_keys::{AddError, PutBefore, PutKeys};
 use run::{FoundRecord, RunRecord, Slot};
-use run_keys::{Remember, RunKeys};
 use words::Subject;
 
+pub use boot_keys::MAX_NAMED_KEYS;
 pub use bus::RUN_FILE_CUT;
 pub use clocks::{Clocks, SystemClocks};
 pub use error::{KeyRefused, KeyStateError, KeyUsed, Once, TopUpError};
 pub use evaluate::{NEW_KEY_AGE, Refusal};
 pub use files::FileError;
 pub use host::HostIdentity;
-pub use put_keys::{MAX_PUT_KEYS, PUT_KEYS_WARNING};
-pub use run_keys::MAX_RUN_KEYS;
+pub use ike_keys::MAX_IKE_KEYS;
+pub use put_keys::MAX_PUT_KEYS;
 
 /// Numbers that are reserved ahead of use. Topped up when less than half of it is left.
 pub const RESERVATION_STEP: u64 = 1 << 22;
@@ -93,10 +100,21 @@ pub enum KeyOrigin {
     /// A key exchange of charon's, whose keys are new: remembered while the SA runs, and minutes
     /// longer.
     Ike,
-    /// A program that named this run of the daemon: remembered until the run ends.
+    /// A program that named this run of the daemon: remembered until the machine boots.
     NamedRun,
     /// A person, a file, or a program that named no run: remembered for ever.
     AnyTime,
+}
+
+/// Numbers of keys in the memories of used keys.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyCounts {
+    /// Keys put without a named run, of at most [`MAX_PUT_KEYS`].
+    pub put: usize,
+    /// Keys put with a named run since the boot, of at most [`MAX_NAMED_KEYS`].
+    pub named: usize,
+    /// Keys of IKE, of at most [`MAX_IKE_KEYS`].
+    pub ike: usize,
 }
 
 /// A key file at the moment when its keys were read.
@@ -170,7 +188,9 @@ impl Opening {
 pub struct KeyState {
     host: HostIdentity,
     run: RunRecord,
-    run_keys: RunKeys,
+    ike_keys: IkeKeys,
+    named_keys: NamedKeys,
+    earlier_keys: EarlierKeys,
     put_keys: PutKeys,
     reservations: Reservations,
     edges: Edges,
@@ -242,9 +262,12 @@ impl KeyState {
         // If the disk is full, `top_up` tries again and tells.
         let _ = edges.write();
         let run = found.renew(host)?;
-        let put_keys = PutKeys::open(&state_directory.join("put-keys"), run.put_keys())?;
-        let mut run_keys = RunKeys::new(now.boot_ns);
-        run_keys.add_earlier(&run_directory.join("keys-used"), host);
+        let [earlier_count, put_count, named_count] = run.key_counts();
+        let put_keys = PutKeys::open(&state_directory.join("put-keys"), put_count)?;
+        let named_keys = NamedKeys::open(&run_directory.join("named-keys"), host, named_count)?;
+        let earlier_count = earlier_count.load(Ordering::Relaxed);
+        let path = run_directory.join("keys-used");
+        let earlier_keys = EarlierKeys::read(&path, host, earlier_count);
         for subject in run.subjects().filter(|subject| subject.usage == KeyUse::Opens) {
             let edge = run.find(subject).map_or(0, |slot| slot.last().load(Ordering::Relaxed));
             edges.raise(subject.fingerprint, edge);
@@ -252,7 +275,9 @@ impl KeyState {
         Ok(KeyState {
             host: *host,
             run,
-            run_keys,
+            ike_keys: IkeKeys::new(now.boot_ns),
+            named_keys,
+            earlier_keys,
             put_keys,
             reservations,
             edges,
@@ -367,8 +392,8 @@ impl KeyState {
     }
 
     /// Uses a key that is put while the gateway runs: once, over every SIGKILL, restart and boot.
-    /// The key itself is not stored. Cost: with [`KeyOrigin::AnyTime`] a write and a sync, else
-    /// none.
+    /// The key itself is not stored. Cost: a write and a sync with [`KeyOrigin::AnyTime`], a
+    /// write with [`KeyOrigin::NamedRun`], else none.
     ///
     /// # Errors
     /// [`KeyUsed`]: the key was met before, or that cannot be known or written down.
@@ -391,17 +416,36 @@ impl KeyState {
         fingerprints: &[Fingerprint],
         origin: KeyOrigin,
     ) -> Result<Vec<Once>, KeyUsed> {
-        let mut keys = Vec::with_capacity(fingerprints.len());
-        let mut met = HashSet::with_capacity(fingerprints.len());
-        for fingerprint in fingerprints.iter().copied() {
+        self.use_all_once_beside(fingerprints, &[], origin)
+    }
+
+    /// Uses keys as [`KeyState::use_all_once`] does, beside SAs of the same request that run. With
+    /// [`KeyOrigin::AnyTime`] the keys of the running SAs are remembered for ever as well: a person
+    /// may repeat the request after a boot.
+    ///
+    /// # Errors
+    /// As [`KeyState::use_all_once`].
+    pub fn use_all_once_beside(
+        &mut self,
+        fresh: &[Fingerprint],
+        running: &[Fingerprint],
+        origin: KeyOrigin,
+    ) -> Result<Vec<Once>, KeyUsed> {
+        self.ike_keys.sweep_part();
+        let mut keys = Vec::with_capacity(fresh.len() + running.len());
+        let mut met = HashSet::with_capacity(fresh.len() + running.len());
+        for fingerprint in fresh.iter().copied() {
             let key = number(fingerprint);
             match self.put_before(key) {
                 PutBefore::Yes => return Err(KeyUsed::PutBefore { fingerprint }),
                 PutBefore::Unknown(path) if origin == KeyOrigin::AnyTime => {
                     return Err(KeyUsed::Damaged { path });
                 }
-                // By what is remembered of them.
-                _ if !met.insert(put_keys::first_half(key)) => {
+                PutBefore::UnknownUntilBoot(path) if origin == KeyOrigin::AnyTime => {
+                    return Err(KeyUsed::DamagedUntilBoot { path });
+                }
+                // Keys with the same first half count as one, as in the records.
+                _ if !met.insert(first_half(key)) => {
                     return Err(KeyUsed::PutBefore { fingerprint });
                 }
                 _ => {}
@@ -411,52 +455,73 @@ impl KeyState {
             }
             keys.push(key);
         }
+        if origin == KeyOrigin::AnyTime {
+            let running = running.iter().map(|fingerprint| number(*fingerprint));
+            let unrecorded = running.filter(|key| self.put_keys.knows(*key) != PutBefore::Yes);
+            keys.extend(unrecorded.filter(|key| met.insert(first_half(*key))));
+        }
         self.remember(&keys, origin)?;
-        Ok(fingerprints.iter().map(|fingerprint| Once { fingerprint: *fingerprint }).collect())
+        Ok(fresh.iter().map(|fingerprint| Once { fingerprint: *fingerprint }).collect())
     }
 
     /// Remembers new keys for as long as their origin asks for.
     fn remember(&mut self, keys: &[u128], origin: KeyOrigin) -> Result<(), KeyUsed> {
-        let remember = match origin {
-            KeyOrigin::Ike => Remember::WithSa,
-            KeyOrigin::NamedRun => Remember::UntilEnd,
-            KeyOrigin::AnyTime => {
-                return self.put_keys.add(keys).map_err(|error| match error {
-                    AddError::Full => KeyUsed::PutKeysFull,
-                    AddError::Damaged(path) => KeyUsed::Damaged { path },
-                    AddError::File(error) => KeyUsed::File(error),
-                });
-            }
-        };
-        if !self.run_keys.has_room(keys.len()) {
-            return Err(KeyUsed::RunKeysFull);
+        if keys.is_empty() {
+            return Ok(());
         }
-        keys.iter().for_each(|key| self.run_keys.add(*key, remember));
-        Ok(())
+        match origin {
+            KeyOrigin::AnyTime => self.put_keys.add(keys).map_err(|error| match error {
+                AddError::Full => KeyUsed::PutKeysFull,
+                AddError::Damaged(path) => KeyUsed::Damaged { path },
+                AddError::File(error) => KeyUsed::File(error),
+            }),
+            KeyOrigin::NamedRun => self.named_keys.add(keys).map_err(|error| match error {
+                AddError::Full => KeyUsed::NamedKeysFull,
+                AddError::Damaged(path) => KeyUsed::DamagedUntilBoot { path },
+                AddError::File(error) => KeyUsed::File(error),
+            }),
+            KeyOrigin::Ike if !self.ike_keys.make_room(keys.len()) => {
+                Err(KeyUsed::IkeKeysFull)
+            }
+            KeyOrigin::Ike => {
+                keys.iter().for_each(|key| self.ike_keys.add(*key));
+                Ok(())
+            }
+        }
     }
 
     /// Returns whether a key was put before, as far as is remembered.
     fn put_before(&self, key: u128) -> PutBefore {
-        match self.run_keys.knows(key) {
-            true => PutBefore::Yes,
-            false => self.put_keys.knows(key),
+        if self.ike_keys.knows(key) {
+            return PutBefore::Yes;
         }
+        let answers =
+            [self.put_keys.knows(key), self.named_keys.knows(key), self.earlier_keys.knows(key)];
+        if answers.contains(&PutBefore::Yes) {
+            return PutBefore::Yes;
+        }
+        let unknown = answers.into_iter().find(|answer| *answer != PutBefore::No);
+        unknown.unwrap_or(PutBefore::No)
     }
 
-    /// Number of keys that were put without a named run, of at most [`MAX_PUT_KEYS`].
-    pub fn put_key_count(&self) -> usize {
-        self.put_keys.count()
+    /// Returns the number of keys in each memory of used keys.
+    pub fn key_counts(&self) -> KeyCounts {
+        KeyCounts {
+            put: self.put_keys.count(),
+            named: self.named_keys.count(),
+            ike: self.ike_keys.count(),
+        }
     }
 
     /// Returns whether [`KeyState::forget_ended_keys`] is due.
     pub fn is_sweep_due(&self) -> bool {
-        self.run_keys.is_sweep_due(Now::of(&*self.clocks).boot_ns)
+        self.ike_keys.is_sweep_due(Now::of(&*self.clocks).boot_ns)
     }
 
     /// Forgets keys of IKE whose SAs ended some minutes ago. `running`: the keys of all SAs that
     /// run.
     pub fn forget_ended_keys(&mut self, running: impl Iterator<Item = Fingerprint>) {
-        self.run_keys.sweep(running.map(number), Now::of(&*self.clocks).boot_ns);
+        self.ike_keys.sweep(running.map(number), Now::of(&*self.clocks).boot_ns);
     }
 
     /// Returns true if any record knows a key from a file, in either use.

@@ -17,7 +17,6 @@
 //! Memory holds the first 8 bytes of a keyed fingerprint. Two of 2^24 keys have them in common with
 //! a chance of 1 in 131,072, and the second is then refused.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -27,12 +26,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use aws_lc_rs::rand;
 
 use crate::files::{self, FileError};
+use crate::key_table::{KeyTable, first_half, mix};
 use crate::record::digest;
 
 /// The most keys that are put without a named run. Their file has 384 MiB then.
 pub const MAX_PUT_KEYS: usize = 1 << 24;
-/// Number of keys from which a warning says how many are left.
-pub const PUT_KEYS_WARNING: usize = MAX_PUT_KEYS / 4 * 3;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"lockputs");
 const VERSION: u64 = 1;
@@ -41,8 +39,6 @@ const HEADER_BYTES: usize = 64;
 /// Bytes of the header that its check covers.
 const CHECKED_BYTES: usize = 48;
 const RECORD_BYTES: usize = 24;
-/// Parts of the table: no single growth of the table takes long.
-const PARTS: usize = 64;
 
 /// The answer of a record about a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,6 +47,8 @@ pub(crate) enum PutBefore {
     Yes,
     /// The file is damaged: any key may have been in it.
     Unknown(PathBuf),
+    /// A file of the run directory is damaged: any key of this boot may have been in it.
+    UnknownUntilBoot(PathBuf),
 }
 
 /// A failure to add keys. None of them was added.
@@ -71,31 +69,13 @@ pub(crate) struct PutKeys {
 }
 
 enum Content {
-    Whole { file: File, secret: [u8; SECRET_BYTES], keys: KeyTable },
+    Whole {
+        file: File,
+        secret: [u8; SECRET_BYTES],
+        /// By the first halves of keyed fingerprints.
+        keys: KeyTable<()>,
+    },
     Damaged,
-}
-
-/// First halves of keyed fingerprints.
-struct KeyTable {
-    parts: Box<[HashSet<u64>; PARTS]>,
-    count: usize,
-}
-
-impl KeyTable {
-    fn new() -> KeyTable {
-        KeyTable { parts: Box::new(std::array::from_fn(|_| HashSet::new())), count: 0 }
-    }
-
-    fn contains(&self, half: u64) -> bool {
-        self.parts[half as usize % PARTS].contains(&half)
-    }
-
-    /// Adds a half. False: the table has it.
-    fn insert(&mut self, half: u64) -> bool {
-        let is_new = self.parts[half as usize % PARTS].insert(half);
-        self.count += usize::from(is_new);
-        is_new
-    }
 }
 
 impl PutKeys {
@@ -113,7 +93,7 @@ impl PutKeys {
         most: usize,
     ) -> Result<PutKeys, FileError> {
         let is_there = path.symlink_metadata().is_ok();
-        // A file without records alone is begun, and a lost file is not.
+        // A file is begun only if it never had a record; a lost one is not.
         if !is_there && counted.load(Ordering::Relaxed) == 0 {
             files::replace(path, &header(&new_secret(path)?))?;
         }
@@ -126,8 +106,8 @@ impl PutKeys {
             keys.content = Content::Damaged;
         }
         if let Content::Whole { file, keys, .. } = &keys.content {
-            file.set_len(end_of(keys.count)).map_err(|error| FileError::of(path, &error))?;
-            counted.store(keys.count as u64, Ordering::Relaxed);
+            file.set_len(end_of(keys.len())).map_err(|error| FileError::of(path, &error))?;
+            counted.store(keys.len() as u64, Ordering::Relaxed);
         }
         Ok(keys)
     }
@@ -135,7 +115,7 @@ impl PutKeys {
     /// Number of keys; 0 of a damaged file.
     pub(crate) fn count(&self) -> usize {
         match &self.content {
-            Content::Whole { keys, .. } => keys.count,
+            Content::Whole { keys, .. } => keys.len(),
             Content::Damaged => 0,
         }
     }
@@ -153,27 +133,27 @@ impl PutKeys {
         }
     }
 
-    /// Adds keys that differ and that [`PutKeys::knows`] not. When it returns they are on disk.
+    /// Adds keys that differ from each other and are not known. On return they are on disk.
     pub(crate) fn add(&mut self, fingerprints: &[u128]) -> Result<(), AddError> {
         let Content::Whole { file, secret, keys } = &mut self.content else {
             return Err(AddError::Damaged(self.path.clone()));
         };
-        if keys.count + fingerprints.len() > self.most {
+        if keys.len() + fingerprints.len() > self.most {
             return Err(AddError::Full);
         }
         let all: Vec<u128> = fingerprints.iter().map(|key| keyed(secret, *key)).collect();
-        let records = all.iter().zip(keys.count as u64..);
+        let records = all.iter().zip(keys.len() as u64..);
         let bytes: Vec<u8> = records.flat_map(|(key, place)| record(*key, place)).collect();
-        let end = end_of(keys.count);
+        let end = end_of(keys.len());
         if let Err(error) = file.write_all_at(&bytes, end).and_then(|()| file.sync_data()) {
-            // A part of the records is none. Else the next ones are written over it.
+            // Cuts what was not synced; if that fails, the next records are written over it.
             let _ = file.set_len(end);
             return Err(AddError::File(FileError::of(&self.path, &error)));
         }
         for key in all {
-            keys.insert(first_half(key));
+            keys.insert(first_half(key), ());
         }
-        self.counted.store(keys.count as u64, Ordering::Relaxed);
+        self.counted.store(keys.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -197,7 +177,7 @@ fn read(path: &Path, most: usize) -> Result<Content, FileError> {
         reader.read_exact(&mut bytes).map_err(of)?;
         let key = bytes.first_chunk().map_or(0, |key| u128::from_be_bytes(*key));
         // A second one would make the number of keys disagree with that of records.
-        if bytes != record(key, place) || !keys.insert(first_half(key)) {
+        if bytes != record(key, place) || !keys.insert(first_half(key), ()) {
             return Ok(Content::Damaged);
         }
     }
@@ -246,19 +226,6 @@ fn record(key: u128, place: u64) -> [u8; RECORD_BYTES] {
 /// Length of a file with this many records, bytes.
 fn end_of(records: usize) -> u64 {
     (HEADER_BYTES + records * RECORD_BYTES) as u64
-}
-
-/// The first 8 bytes of a fingerprint.
-pub(crate) fn first_half(fingerprint: u128) -> u64 {
-    (fingerprint >> 64) as u64
-}
-
-/// The finalizer of SplitMix64.
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use ipsec::lifetime::AccountWords;
 
 use crate::bus;
 use crate::files::{self, FileError, LockHolder};
-use crate::layouts::{self, Layout, OwnedSlot};
+use crate::layouts::{self, KeyCountWords, Layout, OwnedSlot};
 use crate::words::{
     FILE_WORDS, HEAD_WORDS, HEADER_WORDS, RING_WORDS, SLOTS, STATE_OPENS, STATE_SEALS, Subject,
     bytes, head_at, header, ring_at, slot, slot_check, table,
@@ -156,7 +156,7 @@ enum FoundContent {
     /// Goes on as it is.
     Current(Vec<OwnedSlot>),
     /// Of this boot, in an earlier layout that says everything.
-    Copied { slots: Vec<OwnedSlot>, put_keys: u64 },
+    Copied { slots: Vec<OwnedSlot>, key_counts: KeyCountWords },
 }
 
 impl FoundRecord {
@@ -183,8 +183,8 @@ impl FoundRecord {
                 (FoundContent::Current(found.slots), Earlier::new())
             }
             Some(found) if found.host == *host && found.says_everything() => {
-                let (slots, put_keys) = (found.slots, found.put_keys);
-                (FoundContent::Copied { slots, put_keys }, Earlier::new())
+                let (slots, key_counts) = (found.slots, found.key_counts);
+                (FoundContent::Copied { slots, key_counts }, Earlier::new())
             }
             Some(found) => {
                 let used = |slot: &OwnedSlot| (slot.subject, slot.last.max(slot.reserved));
@@ -203,8 +203,10 @@ impl FoundRecord {
                 files::allocate(&file, &path, 0, bytes(HEADER_WORDS))?;
                 RunRecord::over(file, path, &slots)?
             }
-            FoundContent::None => make_anew(path, host, &[], 0)?,
-            FoundContent::Copied { slots, put_keys } => make_anew(path, host, &slots, put_keys)?,
+            FoundContent::None => make_anew(path, host, &[], KeyCountWords::default())?,
+            FoundContent::Copied { slots, key_counts } => {
+                make_anew(path, host, &slots, key_counts)?
+            }
         };
         record.words[header::PID].store(std::process::id().into(), Ordering::Relaxed);
         record.after = Lock::Kept;
@@ -217,7 +219,7 @@ fn make_anew(
     path: PathBuf,
     host: &HostIdentity,
     slots: &[OwnedSlot],
-    put_keys: u64,
+    key_counts: KeyCountWords,
 ) -> Result<RunRecord, FileError> {
     let new = files::beside(&path, ".", ".new");
     let made = (|| {
@@ -231,7 +233,9 @@ fn make_anew(
         files::allocate(&file, &new, 0, bytes(HEADER_WORDS))?;
         let mut record = RunRecord::over(file, path.clone(), &[])?;
         write_header(record.words, host);
-        record.words[header::PUT_KEYS].store(put_keys, Ordering::Relaxed);
+        for (word, count) in record.words[header::KEY_COUNTS..].iter().zip(key_counts) {
+            word.store(count, Ordering::Relaxed);
+        }
         for from in slots {
             // An earlier layout had fewer places than this one.
             record.take(from.subject, from.spi as u32, |slot| slot.copy(from))?;
@@ -324,9 +328,11 @@ impl RunRecord {
         Slot { head: head.expect("the mapping holds every head"), ring }
     }
 
-    /// The number of keys that were put without a named run, as far as this boot knows.
-    pub(crate) fn put_keys(&self) -> &'static AtomicU64 {
-        &self.words[header::PUT_KEYS]
+    /// Returns the numbers of keys that this boot knows of in `keys-used`, `put-keys` and
+    /// `named-keys`.
+    pub(crate) fn key_counts(&self) -> &'static [AtomicU64; header::KEY_COUNT_WORDS] {
+        let counts = self.words[header::KEY_COUNTS..].first_chunk();
+        counts.expect("the header has all of its words")
     }
 
     /// Returns whether the file has its full length.

@@ -23,9 +23,10 @@ pub(crate) mod header {
     pub(crate) const MACHINE: usize = 5;
     pub(crate) const CHECK: usize = 7;
     pub(crate) const PID: usize = 8;
-    /// Number of keys in the file of those put without a named run. Not under the check. The word
-    /// before it counted those of a file that is no more.
-    pub(crate) const PUT_KEYS: usize = 10;
+    /// Numbers of keys in the files of used keys, not under the check: `keys-used` of earlier
+    /// versions, `put-keys`, `named-keys`.
+    pub(crate) const KEY_COUNTS: usize = 9;
+    pub(crate) const KEY_COUNT_WORDS: usize = 3;
 }
 
 /// Places in a head. Workers write to the second line of it, and to no other.

@@ -468,7 +468,7 @@ fn nothing_on_disk_holds_a_key() {
             looked_at += 1;
         }
     }
-    assert_eq!(looked_at, 6, "keystate, put-keys, lock, record, edges, witness");
+    assert_eq!(looked_at, 7, "keystate, named-keys, put-keys, lock, record, edges, witness");
 }
 
 #[test]

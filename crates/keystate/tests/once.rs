@@ -94,7 +94,7 @@ fn key_of_any_time_is_put_once_over_kills_boots_and_an_empty_run_directory() {
             assert_eq!(state.use_once(key(1), origin), Err(again.clone()), "{step}, {origin:?}");
         }
     }
-    assert_eq!(state.put_key_count(), 1);
+    assert_eq!(state.key_counts().put, 1);
     assert!(state.use_once(key(2), AnyTime).is_ok());
     // Fewer keys than were put: the state directory went back within a boot.
     drop(state);
@@ -106,8 +106,8 @@ fn key_of_any_time_is_put_once_over_kills_boots_and_an_empty_run_directory() {
 }
 
 #[test]
-fn keys_of_this_run_are_remembered_until_it_ends_and_keys_of_ike_until_minutes_after_their_sas() {
-    let machine = Machine::new();
+fn keys_of_a_named_run_last_until_the_boot_and_keys_of_ike_until_minutes_after_their_sas() {
+    let mut machine = Machine::new();
     let (mut state, time) = machine.open_at();
     let _ = state.use_once(key(1), NamedRun).unwrap();
     let _ = state.use_all_once(&[key(2), key(3)], Ike).unwrap();
@@ -124,8 +124,61 @@ fn keys_of_this_run_are_remembered_until_it_ends_and_keys_of_ike_until_minutes_a
     assert_eq!(is_known(&mut state), [true; 3]);
     assert!(!machine.run().join("keys-used").exists());
     drop(state);
-    // The next run refuses the name of this one, and charon repeats what it has.
-    assert_eq!(is_known(&mut machine.open()), [false; 3]);
+    // The person drops the name of the run that is refused; a new key file has the key.
+    let mut state = machine.open();
+    let file = machine.key_file();
+    let sealed = state.outbound(key(1), SPI, SHORT, &file).unwrap_err();
+    assert_eq!(sealed.reason, Refusal::PutOverApi);
+    let opened = state.inbound(key(1), SPI, 64, SHORT).unwrap_err();
+    assert_eq!(opened.reason, Refusal::OtherDirection);
+    assert_eq!(is_known(&mut state), [true, false, false]);
+    drop(state);
+    machine.boot += 1;
+    // Not covered: the boot.
+    assert!(machine.open().use_once(key(1), AnyTime).is_ok());
+}
+
+/// `sa put` of SAs that a named put began once recorded nothing: after a boot the same request was
+/// taken, from number 1.
+#[test]
+fn keys_of_running_sas_in_a_put_of_any_time_are_remembered_for_ever() {
+    let mut machine = Machine::new();
+    let mut state = machine.open();
+    let _ = state.use_all_once(&[key(1), key(2)], NamedRun).unwrap();
+    assert_eq!(state.use_all_once_beside(&[], &[key(1)], NamedRun), Ok(vec![]));
+    assert_eq!(state.key_counts().put, 0);
+    for _ in 0..2 {
+        assert_eq!(state.use_all_once_beside(&[], &[key(1), key(2)], AnyTime), Ok(vec![]));
+        assert_eq!(state.key_counts().put, 2);
+    }
+    let fresh = state.use_all_once_beside(&[key(3)], &[key(1)], AnyTime).unwrap();
+    assert_eq!((fresh.len(), state.key_counts().put), (1, 3));
+    drop(state);
+    machine.boot += 1;
+    let mut state = machine.open();
+    for seed in 1..=3 {
+        assert!(state.use_once(key(seed), AnyTime).unwrap_err().is_met_before());
+    }
+}
+
+/// A file of the run directory that lost keys once counted as empty.
+#[test]
+fn lost_keys_of_this_boot_refuse_puts_of_any_time_until_the_next_boot() {
+    let mut machine = Machine::new();
+    let mut state = machine.open();
+    let _ = state.use_once(key(1), NamedRun).unwrap();
+    drop(state);
+    let path = machine.run().join("named-keys");
+    std::fs::remove_file(&path).unwrap();
+    let mut state = machine.open();
+    let damaged = Err(KeyUsed::DamagedUntilBoot { path });
+    assert_eq!(state.use_once(key(2), AnyTime), damaged);
+    assert_eq!(state.use_once(key(3), NamedRun), damaged);
+    assert!(state.use_once(key(4), Ike).is_ok());
+    drop(state);
+    machine.boot += 1;
+    let mut state = machine.open();
+    assert!(state.use_once(key(2), AnyTime).is_ok() && state.use_once(key(3), NamedRun).is_ok());
 }
 
 #[test]
@@ -215,7 +268,8 @@ proptest! {
     ) {
         let mut machine = Machine::new();
         let mut state = machine.open();
-        let (mut by_hand, mut of_run) = (HashSet::new(), HashSet::new());
+        let (mut by_hand, mut of_named, mut of_ike) =
+            (HashSet::new(), HashSet::new(), HashSet::new());
         for (step, keys) in steps {
             match step {
                 0 => {
@@ -225,7 +279,7 @@ proptest! {
                     // Killed amid a record.
                     bytes.extend(vec![7; usize::from(keys[0]) % 24]);
                     std::fs::write(&path, bytes).unwrap();
-                    of_run.clear();
+                    of_ike.clear();
                     state = machine.open();
                 }
                 1 => {
@@ -234,7 +288,8 @@ proptest! {
                     if keys[0] % 2 == 0 {
                         std::fs::remove_dir_all(machine.run()).unwrap();
                     }
-                    of_run.clear();
+                    of_named.clear();
+                    of_ike.clear();
                     state = machine.open();
                 }
                 step => {
@@ -242,11 +297,16 @@ proptest! {
                     let distinct: HashSet<u8> = keys.iter().copied().collect();
                     let is_new = distinct.len() == keys.len()
                         && by_hand.is_disjoint(&distinct)
-                        && of_run.is_disjoint(&distinct);
+                        && of_named.is_disjoint(&distinct)
+                        && of_ike.is_disjoint(&distinct);
                     let all: Vec<Fingerprint> = keys.iter().map(|seed| key(*seed)).collect();
                     prop_assert_eq!(state.use_all_once(&all, origin).is_ok(), is_new);
                     if is_new {
-                        let put = if origin == AnyTime { &mut by_hand } else { &mut of_run };
+                        let put = match origin {
+                            AnyTime => &mut by_hand,
+                            NamedRun => &mut of_named,
+                            _ => &mut of_ike,
+                        };
                         put.extend(distinct);
                     }
                 }

@@ -54,7 +54,8 @@ struct PutArgs {
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
     /// The run of the daemon that the keys were agreed for (`lockgate sa reserve` names it); another
-    /// run refuses them. Without it the daemon remembers the keys for ever
+    /// run refuses them. The daemon remembers the keys until the machine boots: never put them
+    /// without a run later. Without a run the daemon remembers the keys for ever
     #[arg(long, value_name = "RUN")]
     incarnation: Option<String>,
     /// Answer in JSON
@@ -159,7 +160,7 @@ fn put(args: &PutArgs, socket: &Socket) -> Result<(), Failure> {
     let sa = |line| new_sa(line, args.peer.as_deref());
     let sas = lines.into_iter().map(sa).collect::<Result<Vec<_>, Failure>>()?;
     let mut ask = Ask::new(socket)?;
-    // Named for the user, the run would not say of which time the keys are.
+    // A run filled in here would claim that the keys are new.
     let incarnation = args.incarnation.clone().unwrap_or_default();
     let request = v1::PutSecurityAssociationsRequest { incarnation, sas };
     let done = ask.call(async |client| client.put_security_associations(request).await)?;

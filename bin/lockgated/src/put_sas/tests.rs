@@ -132,11 +132,19 @@ async fn a_put_without_a_run_needs_no_name_and_its_keys_are_remembered_in_the_st
     delete(&mut state, vec![name(Outbound, 500)]).await.unwrap();
     assert_eq!(ask(&mut state, by_hand(1)).await.unwrap_err().word(), "key_used");
     let keys = state.keys.lock().await;
-    assert_eq!(keys.put_key_count(), 1);
+    assert_eq!(keys.key_counts().put, 1);
     drop(keys);
     // Of the program's own run, nothing is written.
     put(&mut state, vec![sa(Outbound, 501, 2)]).await.unwrap();
-    assert_eq!(state.keys.lock().await.put_key_count(), 1);
+    assert_eq!(state.keys.lock().await.key_counts().put, 1);
+    // The same SA put without the run: a boot script may put it again after a boot.
+    let again = SaPut {
+        incarnation: String::new(),
+        origin: KeyOrigin::AnyTime,
+        sas: vec![sa(Outbound, 501, 2)],
+    };
+    assert_eq!(ask(&mut state, again).await.unwrap().unchanged, 1);
+    assert_eq!(state.keys.lock().await.key_counts().put, 2);
     drop(folder);
     state.stopping = true;
     assert_eq!(ask(&mut state, by_hand(3)).await.unwrap_err().word(), "stopping");

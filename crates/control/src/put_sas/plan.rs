@@ -194,8 +194,8 @@ impl PutRefusal {
 #[derive(Default)]
 pub struct PutPlan {
     pub(super) fresh: Vec<FreshSa>,
-    /// Number of SAs that run already.
-    unchanged: usize,
+    /// The keys of the SAs that run already.
+    running: Vec<Fingerprint>,
 }
 
 impl PutPlan {
@@ -206,7 +206,12 @@ impl PutPlan {
 
     /// Number of SAs that run already, exactly as they were asked for.
     pub const fn unchanged(&self) -> usize {
-        self.unchanged
+        self.running.len()
+    }
+
+    /// The keys of the SAs that run already, in the order of the request.
+    pub fn running_fingerprints(&self) -> &[Fingerprint] {
+        &self.running
     }
 
     /// Returns the place in the request of the SA with a key that does not run yet; of two with one
@@ -228,6 +233,13 @@ impl PutPlan {
     }
 }
 
+/// An SA of a request.
+enum PlannedSa {
+    Fresh(Box<FreshSa>),
+    /// It runs already, with this key.
+    Running(Fingerprint),
+}
+
 /// A peer whose SAs are put.
 struct ApiPeer<'c> {
     set: SaSetId,
@@ -247,20 +259,20 @@ impl Compiled {
         for (place, asked) in asked.into_iter().enumerate() {
             let planned = self.plan_one((place, asked), &plan, &mut names);
             match planned.map_err(|why| RefusedPut { place, why })? {
-                Some(fresh) => plan.fresh.push(fresh),
-                None => plan.unchanged += 1,
+                PlannedSa::Fresh(fresh) => plan.fresh.push(*fresh),
+                PlannedSa::Running(fingerprint) => plan.running.push(fingerprint),
             }
         }
         Ok(plan)
     }
 
-    /// Plans one SA beside those before it; `None`: it runs already.
+    /// Plans one SA beside those before it.
     fn plan_one(
         &self,
         (place, asked): (usize, PutSa),
         plan: &PutPlan,
         names: &mut Vec<(Direction, Spi, SaSetId)>,
-    ) -> Result<Option<FreshSa>, PutRefusal> {
+    ) -> Result<PlannedSa, PutRefusal> {
         let PutSa { manager, direction, spi, lifetime, worker, .. } = asked;
         let ApiPeer { set, of: peer } = self.api_peer(&asked.peer, manager)?;
         let suite = asked.suite.unwrap_or(peer.suite);
@@ -311,12 +323,12 @@ impl Compiled {
             seat,
         };
         if self.runs(&fresh)? {
-            return Ok(None);
+            return Ok(PlannedSa::Running(fresh.material.fingerprint()));
         }
         let replaces = asked.replaces.map(|old| self.to_be_replaced(&fresh, old, plan));
         let fresh = FreshSa { replaces: replaces.transpose()?, ..fresh };
         self.check_room(&fresh, plan)?;
-        Ok(Some(fresh))
+        Ok(PlannedSa::Fresh(Box::new(fresh)))
     }
 
     /// The peer of this name, if its SAs are put this way.

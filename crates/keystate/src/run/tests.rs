@@ -46,7 +46,7 @@ impl Machine {
         let slot_words = 8 + if version == 1 { 128 } else { 256 };
         let mut words = layouts::header(version, 8192, &self.host).to_vec();
         words.resize(HEADER_WORDS + 8192 * slot_words, 0);
-        words[header::PUT_KEYS] = found.put_keys;
+        words[header::KEY_COUNTS..][..header::KEY_COUNT_WORDS].copy_from_slice(&found.key_counts);
         let mut ring = vec![0; RING_WORDS * 8];
         for (place, owned) in found.slots.iter().enumerate() {
             let Subject { fingerprint, usage } = owned.subject;
