@@ -131,7 +131,7 @@ impl<'a> Judge<'a> {
     /// Returns the valid policies, in the order of the file, and the number of rules that they
     /// become. Call it when all were validated.
     pub(super) fn finish(
-        self,
+        mut self,
         peers: &[RawPeer],
         problems: &mut Diagnostics<'_>,
     ) -> (Vec<Policy>, usize) {
@@ -142,6 +142,7 @@ impl<'a> Judge<'a> {
                     .warning(&peer.name.span(), DiagnosticKind::UnusedPeer { peer: name.clone() });
             }
         }
+        self.list.shrink_to_fit();
         let rules = self.count_rules(problems);
         if !problems.has_errors() {
             let peer = |id| self.peers.peer(id).map(|peer| peer.name.as_str());

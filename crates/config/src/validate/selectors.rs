@@ -231,11 +231,11 @@ pub(super) fn addresses(
         key,
         ranges.iter().map(|(range, span)| (bounds(range), span.clone())),
     );
-    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
+    sound.then(|| ranges.iter().map(|(range, _)| *range).collect())
 }
 
 /// A range of something that stands in a list.
-trait Range: std::str::FromStr<Err = SelectorError> {
+trait Range: std::str::FromStr<Err = SelectorError> + Copy {
     fn bounds(&self) -> (u16, u16);
 }
 
@@ -278,7 +278,7 @@ fn list<R: Range>(
         key,
         ranges.iter().map(|(range, span)| (range.bounds(), span.clone())),
     );
-    sound.then(|| ranges.into_iter().map(|(range, _)| range).collect())
+    sound.then(|| ranges.iter().map(|(range, _)| *range).collect())
 }
 
 pub(super) fn bounded_list<T>(
