@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dataplane::{HostService, L4Checksum, Neighbour, PortId, Prefix, Side};
 use ipsec::{DontFragment, Dscp, Encapsulation, Lifetime, Mode, SequenceNumbers, Suite, Tunnel};
-use policy::{AddressRange, Direction, GroupSide, PolicyId, SaSetId, Selector};
+use policy::{AddressRange, Direction, GroupSide, PolicyId, PolicyShape, SaSetId, Selector};
 use wire::Address;
 
 use crate::cards::{AuditSettings, CardSettings, GroupOffload, SaOffload};
@@ -372,6 +372,17 @@ pub enum Action {
     Discard,
 }
 
+impl Action {
+    /// The action as the SPD holds it, with the SA set of the peer.
+    pub(crate) fn for_spd(self, set_of: impl FnOnce(PeerId) -> SaSetId) -> policy::Action {
+        match self {
+            Action::Protect(peer) => policy::Action::Protect(set_of(peer)),
+            Action::Bypass => policy::Action::Bypass,
+            Action::Discard => policy::Action::Discard,
+        }
+    }
+}
+
 /// A policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
@@ -401,11 +412,7 @@ impl Policy {
         policy::Policy {
             id,
             name: self.name.clone(),
-            action: match self.action {
-                Action::Protect(peer) => policy::Action::Protect(set_of(peer)),
-                Action::Bypass => policy::Action::Bypass,
-                Action::Discard => policy::Action::Discard,
-            },
+            action: self.action.for_spd(set_of),
             priority: self.priority,
             only: self.only,
             group: None,
@@ -418,6 +425,12 @@ impl Policy {
     /// numbers of their places in the file.
     pub fn by_itself(&self, id: PolicyId) -> policy::Policy {
         self.for_spd(id, |peer| SaSetId(peer.0), |ports| ports.numbers().clone())
+    }
+
+    /// The packets that the policy concerns. Ports have the numbers of their places in the file.
+    pub(crate) fn shape(&self) -> PolicyShape<'_> {
+        let ingress = self.ingress.as_ref().map(|ports| &**ports.numbers());
+        PolicyShape { only: self.only, ingress, selector: &self.selector }
     }
 
     /// A policy of the SPD as it is configured, with the peers of SA sets and the places of ports.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes for each byte of the text.
 const FACTOR: usize = 8;
 /// Bytes for each byte of a good text, with the configuration that comes of the text and the tree
-/// of a piece: 7.5 for short policies, 6.5 for short peers.
+/// of a piece: 5.4 for short policies, 6.5 for short peers.
 const GOOD_FACTOR: usize = 8;
 /// Bytes for the tree of one section, whatever the length of the text.
 const FIXED: usize = 96 << 20;

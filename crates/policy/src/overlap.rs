@@ -33,10 +33,11 @@ use crate::book::Direction;
 use crate::ids::PolicyIndex;
 use crate::policy::{Action, Policy, Precedence};
 use crate::region::{Region, Sides};
+use crate::rule_count::PolicyShape;
 use crate::spd::Spd;
 use crate::steps::{Exhausted, Steps};
-use crate::tree::{AddressTree, Kinds, Reach, Sought, Window, windows};
-pub use review::{Doubt, Finding, review};
+use crate::tree::{AddressTree, ArrangedPolicy, Kinds, Reach, Sought, Window, windows};
+pub use review::{Doubt, Finding, ReviewEffort, ReviewedPolicy, review};
 
 /// Steps of a search at most, and more for each policy of the change.
 const BASE_STEPS: u64 = 300_000;
@@ -179,7 +180,7 @@ impl<'c> Search<'c> {
             policy.group.is_none() && !gone.contains(index)
         };
         let front = before.added().filter(is_policy);
-        let front = AddressTree::new(front.map(|(index, policy)| (index.0, policy)));
+        let front = AddressTree::new(front.map(|(index, policy)| (index.0, policy.into())));
         let mut named: Vec<u16> = before.named_ports().to_vec();
         let comes_by = added.iter().filter_map(|policy| policy.ingress.as_deref()).flatten();
         named.extend(comes_by);
@@ -192,7 +193,7 @@ impl<'c> Search<'c> {
         Search {
             change,
             front,
-            added: AddressTree::new((0..).zip(added)),
+            added: AddressTree::new((0..).zip(added.iter().map(ArrangedPolicy::from))),
             gone,
             removed: removed.iter().copied().collect(),
             ports: named.chain(others.then_some(None)).collect(),
@@ -260,7 +261,7 @@ impl<'c> Search<'c> {
         let mut slots = Vec::new();
         for tree in [base, &self.front] {
             for family in FAMILIES {
-                for window in windows(policy, family) {
+                for window in windows(&policy.selector, family) {
                     let sought = Sought { window, reach: Reach::Into, kinds, below, above: None };
                     tree.search(family, &sought, &mut self.steps, |slot, _| {
                         let slot = PolicyIndex(slot);
@@ -285,7 +286,7 @@ impl<'c> Search<'c> {
     fn coming(&mut self, policy: &Policy) -> Result<Vec<usize>, Exhausted> {
         let mut places = Vec::new();
         for family in FAMILIES {
-            for window in windows(policy, family) {
+            for window in windows(&policy.selector, family) {
                 let (reach, kinds) = (Reach::Into, Kinds::PASSING);
                 let sought = Sought { window, reach, kinds, below: None, above: None };
                 self.added.search(family, &sought, &mut self.steps, |place, _| {
@@ -340,7 +341,7 @@ impl<'c> Search<'c> {
             for &ingress in ports {
                 self.steps.take(1)?;
                 let way = Way { direction, ingress };
-                if !way.is_of(from.policy) || !way.is_of(by.policy) {
+                if !way.is_of(from.policy.shape()) || !way.is_of(by.policy.shape()) {
                     continue;
                 }
                 for family in FAMILIES {
@@ -396,7 +397,7 @@ impl<'c> Search<'c> {
         let (reach, kinds) = (Reach::Into, Kinds::ALL);
         let sought = |above| Sought { window, reach, kinds, below: None, above: Some(above) };
         let part = |policy: &Policy, steps: &mut Steps| -> Result<_, Exhausted> {
-            if !way.is_of(policy) {
+            if !way.is_of(policy.shape()) {
                 return Ok(ControlFlow::Continue(()));
             }
             let part = Sides::new(&policy.selector, family).first_within(piece, steps)?;
@@ -439,11 +440,10 @@ struct Way {
 
 impl Way {
     /// Returns whether a policy concerns packets that come this way.
-    fn is_of(self, policy: &Policy) -> bool {
+    fn is_of(self, policy: PolicyShape<'_>) -> bool {
         policy.only.is_none_or(|only| only == self.direction)
             && policy
                 .ingress
-                .as_ref()
                 .is_none_or(|ports| self.ingress.is_some_and(|port| ports.contains(&port)))
     }
 }

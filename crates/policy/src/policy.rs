@@ -116,7 +116,7 @@ impl Precedence {
         Precedence(1 << 63 | (priority as u64) << Precedence::ID_BITS)
     }
 
-    const fn of(priority: u32, id: PolicyId) -> Precedence {
+    pub(crate) const fn of(priority: u32, id: PolicyId) -> Precedence {
         let number = id.0 & (PolicyId::FIRST_BEHIND.0 - 1);
         let below = (priority as u64) << Precedence::ID_BITS | number as u64;
         Precedence(if id.is_behind() { below } else { 1 << 63 | below })

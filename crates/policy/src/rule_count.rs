@@ -4,11 +4,12 @@ use wire::Family;
 
 use crate::book::Direction;
 use crate::domain::Classes;
+use crate::policy::Policy;
 use crate::selector::Selector;
 use crate::spd::Spd;
 use crate::table_places::{IngressList, TablePlaces};
 
-/// Parts of a policy of the SPD that decide the number of its rules.
+/// Parts of a policy of the SPD that say which packets it concerns.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyShape<'p> {
     /// The only direction that the policy applies to; `None`: both.
@@ -43,6 +44,14 @@ impl<'p> PolicyShape<'p> {
             self.rules().map(move |(of, family, _)| IngressList { book: of.book(), family, ports })
         });
         lists.into_iter().flatten()
+    }
+}
+
+impl Policy {
+    /// The packets that the policy concerns.
+    pub fn shape(&self) -> PolicyShape<'_> {
+        let Policy { only, ingress, selector, .. } = self;
+        PolicyShape { only: *only, ingress: ingress.as_deref(), selector }
     }
 }
 

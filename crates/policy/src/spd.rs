@@ -365,7 +365,7 @@ impl Spd {
     }
 
     /// Policies that came since the base was made, by slot; some may have gone again.
-    pub fn added(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> {
+    pub fn added(&self) -> impl Iterator<Item = (PolicyIndex, &Policy)> + Clone {
         let slots = (self.base_slots() as u32..).map(PolicyIndex);
         slots.zip(self.slots.added()).map(|(index, slot)| (index, &*slot.policy))
     }
@@ -420,7 +420,7 @@ impl Spd {
         self.base.addresses.get_or_init(|| {
             let is_policy = |slot: &Slot| slot.holds && slot.policy.group.is_none();
             let slots = (0..).zip(&**self.slots.base()).filter(|(_, slot)| is_policy(slot));
-            AddressTree::new(slots.map(|(place, slot)| (place, &*slot.policy)))
+            AddressTree::new(slots.map(|(place, slot)| (place, (&*slot.policy).into())))
         })
     }
 

@@ -11,6 +11,7 @@ use wire::Family;
 
 use crate::policy::{Action, Policy, Precedence};
 use crate::region::{Addresses, Sides, common};
+use crate::selector::Selector;
 use crate::steps::{Exhausted, Steps};
 
 /// Entries of a leaf at most.
@@ -38,10 +39,9 @@ impl Window {
 }
 
 /// The boxes of addresses that a policy speaks of, or one around them if they are many.
-pub(crate) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
-    let sides = Sides::new(&policy.selector, family);
-    let count = sides.locals().count().saturating_mul(sides.remotes().count());
-    if count <= FEW_WINDOWS {
+pub(crate) fn windows(selector: &Selector, family: Family) -> Vec<Window> {
+    let sides = Sides::new(selector, family);
+    if combinations(&sides) <= FEW_WINDOWS {
         let of_local = |local| sides.remotes().map(move |remote| Window { local, remote });
         return sides.locals().flat_map(of_local).collect();
     }
@@ -50,6 +50,16 @@ pub(crate) fn windows(policy: &Policy, family: Family) -> Vec<Window> {
     };
     let (local, remote) = (hull(&mut sides.locals()), hull(&mut sides.remotes()));
     local.zip(remote).map(|(local, remote)| Window { local, remote }).into_iter().collect()
+}
+
+/// Returns the number of [`windows`].
+fn window_count(selector: &Selector, family: Family) -> usize {
+    let count = combinations(&Sides::new(selector, family));
+    if count <= FEW_WINDOWS { count } else { 1 }
+}
+
+fn combinations(sides: &Sides<'_>) -> usize {
+    sides.locals().count().saturating_mul(sides.remotes().count())
 }
 
 /// Kinds of actions, as bits.
@@ -135,17 +145,21 @@ struct Tree {
 }
 
 impl AddressTree {
-    /// Arranges policies. Cost: n log n.
-    pub(crate) fn new<'p>(policies: impl Iterator<Item = (u32, &'p Policy)>) -> AddressTree {
-        let mut entries = [Vec::new(), Vec::new()];
-        for (place, policy) in policies {
-            for family in [Family::V4, Family::V6] {
-                let windows = windows(policy, family).into_iter();
-                let windows = windows.map(|window| Entry { window, place, policy });
-                entries[family as usize].extend(windows);
+    /// Arranges policies. Cost: n log n. Reads the policies several times, so that no list grows.
+    pub(crate) fn new<'p>(
+        policies: impl Iterator<Item = (u32, ArrangedPolicy<'p>)> + Clone,
+    ) -> AddressTree {
+        let tree = |family| {
+            let counts = policies.clone().map(|(_, policy)| window_count(policy.selector, family));
+            let mut entries = Vec::with_capacity(counts.sum());
+            for (place, ArrangedPolicy { selector, action, precedence }) in policies.clone() {
+                let (windows, kinds) = (windows(selector, family), Kinds::of(action));
+                let entry = |window| Entry { window, place, kinds, precedence };
+                entries.extend(windows.into_iter().map(entry));
             }
-        }
-        AddressTree { families: entries.map(Tree::new) }
+            Tree::new(entries)
+        };
+        AddressTree { families: [tree(Family::V4), tree(Family::V6)] }
     }
 
     /// Places of policies that may be sought, each to `visit`, until that breaks. A place may come
@@ -177,41 +191,57 @@ impl AddressTree {
     }
 }
 
-struct Entry<'p> {
+/// A policy as the tree arranges policies.
+#[derive(Clone, Copy)]
+pub(crate) struct ArrangedPolicy<'p> {
+    pub(crate) selector: &'p Selector,
+    pub(crate) action: Action,
+    pub(crate) precedence: Precedence,
+}
+
+impl<'p> From<&'p Policy> for ArrangedPolicy<'p> {
+    fn from(policy: &'p Policy) -> ArrangedPolicy<'p> {
+        let Policy { selector, action, .. } = policy;
+        ArrangedPolicy { selector, action: *action, precedence: policy.precedence() }
+    }
+}
+
+struct Entry {
     window: Window,
     place: u32,
-    policy: &'p Policy,
+    kinds: Kinds,
+    precedence: Precedence,
 }
 
 impl Tree {
-    fn new(mut entries: Vec<Entry<'_>>) -> Tree {
+    fn new(mut entries: Vec<Entry>) -> Tree {
         let mut tree = Tree::default();
         if !entries.is_empty() {
             tree.entries.reserve_exact(entries.len());
             tree.add(&mut entries);
+            drop(entries);
+            tree.nodes.shrink_to_fit();
         }
         tree
     }
 
     /// Adds a node for these entries, which are not none, and everything below it.
-    fn add(&mut self, entries: &mut [Entry<'_>]) {
+    fn add(&mut self, entries: &mut [Entry]) {
         let place = self.nodes.len();
         let (first, rest) = entries.split_first().expect("a node has entries");
-        let precedence = first.policy.precedence();
         let mut node = Node {
             window: first.window,
-            kinds: Kinds::of(first.policy.action),
-            lowest: precedence,
-            highest: precedence,
+            kinds: first.kinds,
+            lowest: first.precedence,
+            highest: first.precedence,
             entries: 0..0,
             next: 0,
         };
         for entry in rest {
-            let precedence = entry.policy.precedence();
             node.window = node.window.around(&entry.window);
-            node.kinds = Kinds(node.kinds.0 | Kinds::of(entry.policy.action).0);
-            node.lowest = node.lowest.min(precedence);
-            node.highest = node.highest.max(precedence);
+            node.kinds = Kinds(node.kinds.0 | entry.kinds.0);
+            node.lowest = node.lowest.min(entry.precedence);
+            node.highest = node.highest.max(entry.precedence);
         }
         let window = node.window;
         self.nodes.push(node);

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use policy::PolicyId;
-use policy::overlap::{Doubt, Finding, review};
+use policy::SaSetId;
+use policy::overlap::{Doubt, Finding, ReviewEffort, ReviewedPolicy, review};
 
 use super::ports::Ports;
 use crate::diagnostic::DiagnosticKind;
@@ -28,11 +28,11 @@ pub(super) struct Review<'a> {
 impl Review<'_> {
     /// Warns of every kind, of the first few pairs each.
     pub(super) fn warn(&self, problems: &mut Diagnostics<'_>) {
-        let compiled = |(place, policy): (u32, &Policy)| policy.by_itself(PolicyId(place));
-        let compiled: Vec<policy::Policy> = (0..).zip(self.policies).map(compiled).collect();
+        let reviewed: Vec<ReviewedPolicy<'_>> = self.policies.iter().map(reviewed).collect();
+        let mut effort = ReviewEffort::of(reviewed.len());
         let mut told: Vec<Finding> = Vec::new();
         let mut counts = [0usize; 3];
-        review(&compiled, (self.ports.ids.len() + 1) as u16, |finding| {
+        review(&reviewed, (self.ports.ids.len() + 1) as u16, &mut effort, |finding| {
             let count = &mut counts[finding.doubt as usize];
             *count += 1;
             if *count <= MAX_TOLD {
@@ -95,6 +95,12 @@ impl Review<'_> {
             }
         }
     }
+}
+
+fn reviewed(policy: &Policy) -> ReviewedPolicy<'_> {
+    let Policy { action, priority, .. } = *policy;
+    let action = action.for_spd(|peer| SaSetId(peer.0));
+    ReviewedPolicy { action, priority, shape: policy.shape() }
 }
 
 const fn text(doubt: Doubt) -> &'static str {

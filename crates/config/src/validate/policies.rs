@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use dataplane::Side;
 use ipsec::{Mode, Tunnel};
-use policy::{AddressRange, Direction, ExcessRules, PolicyShape, Selector, Spd};
+use policy::{AddressRange, Direction, ExcessRules, Selector, Spd};
 use wire::Address;
 
 use super::NamedSections;
@@ -115,11 +115,7 @@ impl<'a> Judge<'a> {
     /// Counts the rules of the policies. Refuses more rules than the SPD holds, at the first policy
     /// beyond the limit.
     fn count_rules(&self, problems: &mut Diagnostics<'_>) -> usize {
-        let shapes = self.list.iter().map(|policy| PolicyShape {
-            only: policy.only,
-            ingress: policy.ingress.as_ref().map(|ports| &**ports.numbers()),
-            selector: &policy.selector,
-        });
+        let shapes = self.list.iter().map(Policy::shape);
         Spd::count_rules(shapes).unwrap_or_else(|ExcessRules { policy, rules }| {
             let span = self.names.get(&self.list[policy].name).cloned().unwrap_or_default();
             let limit = Spd::MAX_RULES;

@@ -1,10 +1,8 @@
 //! Rules of groups that are allowed and probably not meant so: they never decide, because a rule
 //! above them in their group covers them.
 
-use std::sync::Arc;
-
-use policy::overlap::{Doubt, Finding, review};
-use policy::{Action, Direction, Policy, PolicyId};
+use policy::overlap::{Doubt, Finding, ReviewEffort, ReviewedPolicy, review};
+use policy::{Action, Direction, PolicyShape, Selector};
 
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
@@ -28,15 +26,12 @@ impl RuleReview<'_> {
         if self.rules.is_empty() {
             return;
         }
-        let groups: Vec<Arc<[u16]>> = (0..self.groups.len() as u16).map(|id| [id].into()).collect();
-        let stand_in = |(place, rule): (u32, &Rule)| self.stand_in(place, rule, &groups);
-        let policies: Vec<Policy> = (0..).zip(self.rules).map(stand_in).collect();
         let mut found: Vec<(usize, usize)> = Vec::new();
-        review(&policies, groups.len() as u16, |Finding { doubt, policy, other, .. }| {
-            if doubt == Doubt::Covered {
-                found.push((policy, other));
-            }
-        });
+        let mut effort = ReviewEffort::of(self.rules.len());
+        for rules in self.by_group() {
+            self.review(&rules, &mut effort, &mut found);
+        }
+        found.sort_unstable();
         for &(covered, by) in found.iter().take(MAX_TOLD) {
             self.tell(covered, by, problems);
         }
@@ -47,22 +42,33 @@ impl RuleReview<'_> {
         }
     }
 
-    /// A policy that is related to others as the rule is to other rules: a group stands for a port,
-    /// so that only rules of one group meet, and each priority is there once.
-    fn stand_in(&self, place: u32, rule: &Rule, groups: &[Arc<[u16]>]) -> Policy {
-        Policy {
-            id: PolicyId(place),
-            name: String::new(),
-            action: match rule.action {
+    /// The places of the rules of each group, in the order of the file.
+    fn by_group(&self) -> Vec<Vec<usize>> {
+        let mut groups = vec![Vec::new(); self.groups.len()];
+        for (place, rule) in self.rules.iter().enumerate() {
+            groups[rule.group.0 as usize].push(place);
+        }
+        groups
+    }
+
+    /// Reviews the rules of a group as policies of falling priority.
+    fn review(&self, rules: &[usize], effort: &mut ReviewEffort, found: &mut Vec<(usize, usize)>) {
+        let selectors = rules.iter().map(|place| self.rules[*place].selector(self.sets));
+        let selectors: Vec<Selector> = selectors.collect();
+        let policy = |(number, (place, selector)): (u32, (&usize, _))| ReviewedPolicy {
+            action: match self.rules[*place].action {
                 RuleAction::Permit | RuleAction::Reflect => Action::Bypass,
                 RuleAction::Deny => Action::Discard,
             },
-            priority: u32::MAX - place,
-            only: Some(Direction::Outbound),
-            group: None,
-            ingress: Some(groups[rule.group.0 as usize].clone()),
-            selector: rule.selector(self.sets),
-        }
+            priority: u32::MAX - number,
+            shape: PolicyShape { only: Some(Direction::Outbound), ingress: None, selector },
+        };
+        let policies: Vec<_> = (0..).zip(rules.iter().zip(&selectors)).map(policy).collect();
+        review(&policies, 1, effort, |Finding { doubt, policy, other, .. }| {
+            if doubt == Doubt::Covered {
+                found.push((rules[policy], rules[other]));
+            }
+        });
     }
 
     fn tell(&self, covered: usize, by: usize, problems: &mut Diagnostics<'_>) {

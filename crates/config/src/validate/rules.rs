@@ -165,6 +165,7 @@ impl<'a> RuleJudge<'a> {
         });
         warn_of_overlaps(problems, key, written_ranges);
         self.count_addresses(&entries, &written.span(), problems);
+        entries.shrink_to_fit();
         sound.then_some(entries)
     }
 

@@ -5,10 +5,11 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 
 use super::{DIRECTIONS, Example, FAMILIES, Way};
-use crate::policy::{Action, Policy, Precedence};
+use crate::policy::{Action, Policy, PolicyId, Precedence};
 use crate::region::Sides;
+use crate::rule_count::PolicyShape;
 use crate::steps::{Exhausted, Steps};
-use crate::tree::{AddressTree, Kinds, Reach, Sought, Window, windows};
+use crate::tree::{AddressTree, ArrangedPolicy, Kinds, Reach, Sought, Window, windows};
 
 /// Steps for one policy at most.
 const STEPS_A_POLICY: u64 = 200_000;
@@ -42,39 +43,88 @@ pub struct Finding {
     pub example: Option<Example>,
 }
 
-/// Looks policies over, whose numbers are their places: the later of two of one priority wins.
-/// Packets come by `ports` ports. Calls `found` for each pair.
+/// A policy as [`review`] compares policies. Its place in their list stands for its number.
+#[derive(Clone, Copy, Debug)]
+pub struct ReviewedPolicy<'p> {
+    /// Action of the policy.
+    pub action: Action,
+    /// Higher wins; among equals the later in the list.
+    pub priority: u32,
+    /// The packets that it concerns.
+    pub shape: PolicyShape<'p>,
+}
+
+impl<'p> From<&'p Policy> for ReviewedPolicy<'p> {
+    fn from(policy: &'p Policy) -> ReviewedPolicy<'p> {
+        let (action, priority) = (policy.action, policy.priority);
+        ReviewedPolicy { action, priority, shape: policy.shape() }
+    }
+}
+
+impl<'p> ReviewedPolicy<'p> {
+    fn precedence(&self, place: u32) -> Precedence {
+        Precedence::of(self.priority, PolicyId(place))
+    }
+
+    fn arranged(&self, place: u32) -> ArrangedPolicy<'p> {
+        let precedence = self.precedence(place);
+        ArrangedPolicy { selector: self.shape.selector, action: self.action, precedence }
+    }
+}
+
+/// Effort that the review of some lists of policies may still take.
+#[derive(Debug)]
+pub struct ReviewEffort(u64);
+
+impl ReviewEffort {
+    /// Returns the effort for this number of policies, in one list or several.
+    pub const fn of(policies: usize) -> ReviewEffort {
+        ReviewEffort(BASE_STEPS + STEPS_MORE_A_POLICY * policies as u64)
+    }
+}
+
+/// Looks policies over: the later of two of one priority wins. Packets come by `ports` ports. Calls
+/// `found` for each pair.
 ///
 /// Cost: as good as linear. The effort is bounded for each policy and for all together: of
 /// policies that thousands of others overlap, and where thousands overlap each other, not every
 /// pair is found. A policy that several others together cover is not found either.
-pub fn review(policies: &[Policy], ports: u16, mut found: impl FnMut(Finding)) {
-    let tree = AddressTree::new((0..).zip(policies));
+pub fn review(
+    policies: &[ReviewedPolicy<'_>],
+    ports: u16,
+    effort: &mut ReviewEffort,
+    mut found: impl FnMut(Finding),
+) {
+    let arranged = (0..).zip(policies).map(|(place, policy)| (place, policy.arranged(place)));
+    let tree = AddressTree::new(arranged);
     let mut named: Vec<u16> =
-        policies.iter().filter_map(|policy| policy.ingress.as_deref()).flatten().copied().collect();
+        policies.iter().filter_map(|policy| policy.shape.ingress).flatten().copied().collect();
     named.sort_unstable();
     named.dedup();
     let others = named.len() < usize::from(ports);
     let ways = named.into_iter().map(Some).chain(others.then_some(None)).collect();
     let review = Review { policies, tree, ports: ways };
-    let mut all = BASE_STEPS + STEPS_MORE_A_POLICY * policies.len() as u64;
     for place in 0..policies.len() {
-        let mut steps = Steps(STEPS_A_POLICY.min(all));
+        let mut steps = Steps(STEPS_A_POLICY.min(effort.0));
         let before = steps.0;
         // A search that ends early has told what it found.
         let _: Result<(), Exhausted> = review.one(place, &mut steps, &mut found);
-        all -= before - steps.0;
+        effort.0 -= before - steps.0;
     }
 }
 
 struct Review<'p> {
-    policies: &'p [Policy],
+    policies: &'p [ReviewedPolicy<'p>],
     tree: AddressTree,
     /// Ports that policies tell apart, and `None` for all others if there are any.
     ports: Vec<Option<u16>>,
 }
 
 impl Review<'_> {
+    fn precedence(&self, place: usize) -> Precedence {
+        self.policies[place].precedence(place as u32)
+    }
+
     fn one(
         &self,
         place: usize,
@@ -82,13 +132,13 @@ impl Review<'_> {
         found: &mut impl FnMut(Finding),
     ) -> Result<(), Exhausted> {
         let policy = &self.policies[place];
-        let covering = self.covering(policy, steps)?;
+        let covering = self.covering(place, steps)?;
         if let Some(other) = covering {
             found(Finding { doubt: Doubt::Covered, policy: place, other, example: None });
         }
         let mut takers = HashSet::new();
         if matches!(policy.action, Action::Protect(_)) {
-            self.takers(policy, steps, |other, example| {
+            self.takers(place, steps, |other, example| {
                 takers.insert(other);
                 let (doubt, example) = (Doubt::Takes, Some(example));
                 found(Finding { doubt, policy: other, other: place, example });
@@ -97,7 +147,7 @@ impl Review<'_> {
         if covering.is_some() {
             return Ok(());
         }
-        self.ties(policy, steps, |other, example| {
+        self.ties(place, steps, |other, example| {
             if !takers.contains(&other) {
                 let (doubt, example) = (Doubt::Tied, Some(example));
                 found(Finding { doubt, policy: other, other: place, example });
@@ -108,21 +158,21 @@ impl Review<'_> {
     /// Places of policies above this one that may be sought, each once.
     fn above(
         &self,
-        policy: &Policy,
+        place: usize,
         sought: impl Fn(Window) -> Sought,
         steps: &mut Steps,
-        mut visit: impl FnMut(usize, &Policy, &mut Steps) -> Result<bool, Exhausted>,
+        mut visit: impl FnMut(usize, &ReviewedPolicy<'_>, &mut Steps) -> Result<bool, Exhausted>,
     ) -> Result<(), Exhausted> {
-        let precedence = policy.precedence();
+        let precedence = self.precedence(place);
         let mut seen = HashSet::new();
         for family in FAMILIES {
-            for window in windows(policy, family) {
+            for window in windows(self.policies[place].shape.selector, family) {
                 let sought = sought(window);
                 let stopped = self.tree.search(family, &sought, steps, |place, steps| {
                     let place = place as usize;
-                    let other = &self.policies[place];
-                    let is_sought = other.precedence() > precedence
-                        && sought.below.is_none_or(|below| other.precedence() < below)
+                    let (other, rank) = (&self.policies[place], self.precedence(place));
+                    let is_sought = rank > precedence
+                        && sought.below.is_none_or(|below| rank < below)
                         && sought.kinds.meet(Kinds::of(other.action));
                     if !is_sought || !seen.insert(place) {
                         return Ok(ControlFlow::Continue(()));
@@ -141,13 +191,13 @@ impl Review<'_> {
     }
 
     /// A policy before this one that covers it.
-    fn covering(&self, policy: &Policy, steps: &mut Steps) -> Result<Option<usize>, Exhausted> {
-        let above = Some(policy.precedence());
+    fn covering(&self, place: usize, steps: &mut Steps) -> Result<Option<usize>, Exhausted> {
+        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
         let sought =
             |window| Sought { window, reach: Reach::Around, kinds: Kinds::ALL, below: None, above };
         let mut found = None;
-        self.above(policy, sought, steps, |place, other, _| {
-            if covers(other, policy) {
+        self.above(place, sought, steps, |place, other, _| {
+            if covers(other.shape, policy.shape) {
                 found = Some(place);
             }
             Ok(found.is_none())
@@ -158,20 +208,20 @@ impl Review<'_> {
     /// Policies before this one that take packets from it, with one of those.
     fn takers(
         &self,
-        policy: &Policy,
+        place: usize,
         steps: &mut Steps,
         mut found: impl FnMut(usize, Example),
     ) -> Result<(), Exhausted> {
-        let above = Some(policy.precedence());
+        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
         for kinds in [Kinds::BYPASS, Kinds::PROTECT] {
             let sought = |window| Sought { window, reach: Reach::Into, kinds, below: None, above };
-            self.above(policy, sought, steps, |place, other, steps| {
-                let is_exception = kinds == Kinds::PROTECT && covers(policy, other);
+            self.above(place, sought, steps, |taker, other, steps| {
+                let is_exception = kinds == Kinds::PROTECT && covers(policy.shape, other.shape);
                 if other.action != policy.action
                     && !is_exception
-                    && let Some(example) = self.shared(other, policy, steps)?
+                    && let Some(example) = self.shared(taker, place, steps)?
                 {
-                    found(place, example);
+                    found(taker, example);
                 }
                 Ok(true)
             })?;
@@ -183,20 +233,20 @@ impl Review<'_> {
     /// packet of both.
     fn ties(
         &self,
-        policy: &Policy,
+        place: usize,
         steps: &mut Steps,
         mut found: impl FnMut(usize, Example),
     ) -> Result<(), Exhausted> {
-        let above = Some(policy.precedence());
+        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
         let below = policy.priority.checked_add(1).map(Precedence::lowest_of);
         let sought =
             |window| Sought { window, reach: Reach::Into, kinds: Kinds::ALL, below, above };
-        self.above(policy, sought, steps, |place, other, steps| {
+        self.above(place, sought, steps, |later, other, steps| {
             if other.action != policy.action
-                && !covers(policy, other)
-                && let Some(example) = self.shared(other, policy, steps)?
+                && !covers(policy.shape, other.shape)
+                && let Some(example) = self.shared(later, place, steps)?
             {
-                found(place, example);
+                found(later, example);
             }
             Ok(true)
         })
@@ -205,11 +255,12 @@ impl Review<'_> {
     /// A packet that the first decides and the other matches too.
     fn shared(
         &self,
-        one: &Policy,
-        other: &Policy,
+        one: usize,
+        other: usize,
         steps: &mut Steps,
     ) -> Result<Option<Example>, Exhausted> {
-        let above = Some(one.precedence());
+        let above = Some(self.precedence(one));
+        let [one, other] = [one, other].map(|place| self.policies[place].shape);
         for direction in DIRECTIONS {
             for &ingress in &self.ports {
                 steps.take(1)?;
@@ -219,7 +270,7 @@ impl Review<'_> {
                 }
                 for family in FAMILIES {
                     let (first, second) =
-                        (Sides::new(&one.selector, family), Sides::new(&other.selector, family));
+                        (Sides::new(one.selector, family), Sides::new(other.selector, family));
                     let region = first.with(&second, steps, |region, steps| {
                         let mut pieces = vec![region];
                         while let Some(piece) = pieces.pop() {
@@ -228,11 +279,12 @@ impl Review<'_> {
                             let sought = Sought { window, reach, kinds, below: None, above };
                             let hole =
                                 self.tree.search(family, &sought, steps, |place, steps| {
-                                    let policy = &self.policies[place as usize];
-                                    if Some(policy.precedence()) <= above || !way.is_of(policy) {
+                                    let place = place as usize;
+                                    let policy = self.policies[place].shape;
+                                    if Some(self.precedence(place)) <= above || !way.is_of(policy) {
                                         return Ok(ControlFlow::Continue(()));
                                     }
-                                    let sides = Sides::new(&policy.selector, family);
+                                    let sides = Sides::new(policy.selector, family);
                                     let part = sides.first_within(&piece, steps)?;
                                     Ok(part.map_or(ControlFlow::Continue(()), ControlFlow::Break))
                                 })?;
@@ -255,12 +307,12 @@ impl Review<'_> {
 }
 
 /// Returns whether a policy matches every packet that another one does; `false` if in doubt.
-fn covers(wide: &Policy, narrow: &Policy) -> bool {
+fn covers(wide: PolicyShape<'_>, narrow: PolicyShape<'_>) -> bool {
     let ways = wide.only.is_none() || wide.only == narrow.only;
-    let ports = match (&wide.ingress, &narrow.ingress) {
+    let ports = match (wide.ingress, narrow.ingress) {
         (None, _) => true,
         (Some(_), None) => false,
         (Some(wide), Some(narrow)) => narrow.iter().all(|port| wide.contains(port)),
     };
-    ways && ports && wide.selector.covers(&narrow.selector)
+    ways && ports && wide.selector.covers(narrow.selector)
 }

@@ -342,7 +342,8 @@ proptest! {
         let number = |(id, policy)| Policy { id: PolicyId(id), ..policy };
         let policies: Vec<Policy> = (0..).zip(policies).map(number).collect();
         let mut found = Vec::new();
-        review(&policies, PORTS, |finding| found.push(finding));
+        let reviewed: Vec<_> = policies.iter().map(ReviewedPolicy::from).collect();
+        review(&reviewed, PORTS, &mut ReviewEffort::of(policies.len()), |of| found.push(of));
         let spd = Spd::new(policies.clone()).unwrap();
         let case = Case { before: spd, removed: Vec::new(), added: Vec::new() };
         let covered: BTreeSet<usize> = found.iter()
