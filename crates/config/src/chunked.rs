@@ -21,10 +21,13 @@ use crate::read::Section;
 use crate::source::{Origin, Source};
 
 /// A run of entries is cut where it is longer, bytes.
-const PIECE_BYTES: usize = 128 << 10;
+const PIECE_BYTES: usize = 32 << 10;
 
 /// A text with a mistake is read as a whole if it is not longer, bytes: a tree of 75 MiB.
 pub(crate) const WHOLE_BYTES: usize = 1 << 20;
+
+/// Bytes of the shortest policy and of the shortest rule, and less.
+const LEAST_ENTRY_BYTES: usize = 48;
 
 /// The text cannot be read in pieces: it has a mistake, or policies or rules that do not begin with
 /// a line `[[policy]]` or `[[rule]]`.
@@ -38,6 +41,36 @@ pub(crate) struct Chunks {
     frame: Vec<Range<usize>>,
     /// Policies and rules; each begins with a line `[[policy]]` or `[[rule]]`.
     entries: Vec<Range<usize>>,
+    /// Lines that begin a policy, and lines that begin a rule.
+    counts: EntryCounts,
+}
+
+/// Numbers of policies and rules that a text may have: lists of them need not grow.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct EntryCounts {
+    pub(crate) policies: usize,
+    pub(crate) rules: usize,
+}
+
+impl EntryCounts {
+    /// The numbers of entries that were read.
+    pub(crate) fn of(lists: &RawLists) -> EntryCounts {
+        EntryCounts { policies: lists.policies.len(), rules: lists.rules.len() }
+    }
+
+    fn count(&mut self, entry: &str) {
+        match entry {
+            POLICY => self.policies += 1,
+            _ => self.rules += 1,
+        }
+    }
+
+    /// The numbers of entries of a text with so many bytes at most: most entries of a text with
+    /// mistakes may be nothing but headers.
+    fn within(self, bytes: usize) -> EntryCounts {
+        let most = bytes / LEAST_ENTRY_BYTES;
+        EntryCounts { policies: self.policies.min(most), rules: self.rules.min(most) }
+    }
 }
 
 impl Chunks {
@@ -50,7 +83,9 @@ impl Chunks {
         let (mut begin, mut in_entries) = (0, false);
         let mut at = 0;
         for line in text.split_inclusive('\n') {
-            let (here, is_entry) = (at, begins_entry(line));
+            let (here, entry) = (at, entry_header(line));
+            let is_entry = entry.is_some();
+            entry.iter().for_each(|entry| pieces.counts.count(entry));
             at += line.len();
             let ends = match (in_entries, is_entry) {
                 (true, true) => here - begin >= piece_bytes,
@@ -63,7 +98,13 @@ impl Chunks {
             }
         }
         pieces.push(begin..text.len(), in_entries);
+        pieces.counts = pieces.counts.within(text.len());
         pieces
+    }
+
+    /// Numbers of policies and rules that the text may have.
+    pub(crate) fn entry_counts(&self) -> EntryCounts {
+        self.counts
     }
 
     fn push(&mut self, piece: Range<usize>, is_entries: bool) {
@@ -205,9 +246,17 @@ fn is_header(line: &str) -> bool {
     line.trim_start_matches([' ', '\t']).starts_with('[')
 }
 
-fn begins_entry(line: &str) -> bool {
+const POLICY: &str = "[[policy]]";
+const RULE: &str = "[[rule]]";
+
+/// Returns the header with which a line begins a policy or a rule.
+fn entry_header(line: &str) -> Option<&'static str> {
     let line = line.trim_start_matches([' ', '\t']);
-    line.starts_with("[[policy]]") || line.starts_with("[[rule]]")
+    [POLICY, RULE].into_iter().find(|header| line.starts_with(header))
+}
+
+fn begins_entry(line: &str) -> bool {
+    entry_header(line).is_some()
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ pub use validated::{PeerId, Validated};
 pub use values::{is_link_local, unusable};
 pub use written::{mac_text, service_text};
 
-use chunked::{Chunks, Whole};
+use chunked::{Chunks, EntryCounts, Whole};
 use errors::Diagnostics;
 use source::Source;
 use validate::Outcome;
@@ -189,16 +189,23 @@ fn in_pieces<'a>(source: &'a Source<'a>, files: SetFiles<'_>) -> Result<Judged<'
     let mut problems = Diagnostics::new(source);
     let pieces = Chunks::of(source.text);
     let raw = pieces.frame(source, &mut problems)?;
-    let validated = validate::validate(&raw, pieces.lists(source), files, &mut problems)?;
+    let validated = validate::validate(
+        &raw,
+        pieces.entry_counts(),
+        pieces.lists(source),
+        files,
+        &mut problems,
+    )?;
     Ok((validated, problems))
 }
 
 fn as_a_whole<'a>(source: &'a Source<'a>, files: SetFiles<'_>) -> Judged<'a> {
     let mut problems = Diagnostics::new(source);
     let validated = chunked::read_whole(source, &mut problems).and_then(|(raw, lists)| {
+        let counts = EntryCounts::of(&lists);
         let mut lists = Some(Ok::<_, Whole>(lists));
         let next = |_: &mut Diagnostics<'_>| lists.take();
-        validate::validate(&raw, next, files, &mut problems).ok()?
+        validate::validate(&raw, counts, next, files, &mut problems).ok()?
     });
     (validated, problems)
 }

@@ -39,6 +39,15 @@ impl<T> Spanned<T> {
     }
 }
 
+/// A span in 8 bytes, for long lists.
+pub(crate) type ShortSpan = Spanned<()>;
+
+impl From<Span> for ShortSpan {
+    fn from(span: Span) -> ShortSpan {
+        Spanned::new(span, ())
+    }
+}
+
 /// Places in a file of the parts of a text that was assembled from it.
 #[derive(Debug)]
 pub(crate) struct Origin(Vec<(usize, usize)>);

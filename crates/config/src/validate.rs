@@ -16,6 +16,7 @@ use policy::{Direction, PolicyId, SaSetId};
 use wire::{Address, Family};
 
 use crate::allow_host;
+use crate::chunked::EntryCounts;
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Group, GroupId, Set, SetId};
@@ -76,6 +77,7 @@ pub(crate) struct Outcome {
 /// The one that reading lists ended with.
 pub(crate) fn validate<E>(
     raw: &Raw,
+    counts: EntryCounts,
     mut lists: impl FnMut(&mut Diagnostics<'_>) -> Option<Result<RawLists, E>>,
     files: SetFiles<'_>,
     problems: &mut Diagnostics<'_>,
@@ -88,8 +90,8 @@ pub(crate) fn validate<E>(
     let sets = sets::validate(&raw.sets, files, problems);
     let ports = ports::validate(&raw.ports, &groups, problems);
     let peers = peers::validate(&raw.peers, &ports, problems);
-    let mut judge = Judge::new(&ports, &peers);
-    let mut rules = RuleJudge::new(&groups, &sets);
+    let mut judge = Judge::new(&ports, &peers, counts);
+    let mut rules = RuleJudge::new(&groups, &sets, counts);
     while let Some(some) = lists(problems) {
         let some = some?;
         judge.judge(&some.policies, problems);
@@ -214,8 +216,8 @@ fn list_of(raw: &Raw, port: &str) -> Span {
 /// are too narrow for the tunnels through them.
 fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<'_>) {
     let names_addresses = validated.ports.iter().any(|port| !port.addresses.is_empty());
-    if !names_addresses && validated.routes.is_empty() {
-        // All of that is Linux's, which the daemon asks.
+    if !names_addresses && validated.routes.is_empty() || validated.peers.is_empty() {
+        // Without addresses and routes, all of that is Linux's, which the daemon asks.
         return;
     }
     let remotes = validated.peers.iter().map(|peer| peer.tunnel().remote.into());

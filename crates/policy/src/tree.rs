@@ -213,14 +213,22 @@ struct Entry {
     precedence: Precedence,
 }
 
+/// Returns the number of nodes over so many entries, as [`Tree::add`] makes them.
+const fn node_count(entries: usize) -> usize {
+    if entries <= LEAF {
+        return 1;
+    }
+    let half = entries / 2;
+    1 + node_count(half) + node_count(entries - half)
+}
+
 impl Tree {
     fn new(mut entries: Vec<Entry>) -> Tree {
         let mut tree = Tree::default();
         if !entries.is_empty() {
             tree.entries.reserve_exact(entries.len());
+            tree.nodes.reserve_exact(node_count(entries.len()));
             tree.add(&mut entries);
-            drop(entries);
-            tree.nodes.shrink_to_fit();
         }
         tree
     }

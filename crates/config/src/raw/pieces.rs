@@ -11,6 +11,15 @@ use crate::source::Spanned;
 /// A section without a name of its own is in two pieces of a text.
 pub(crate) struct SectionTwice;
 
+/// Appends a list to another, which grows by a quarter: a list that doubles takes three times its
+/// size meanwhile.
+fn append<T>(list: &mut Vec<T>, later: Vec<T>) {
+    if list.capacity() - list.len() < later.len() {
+        list.reserve_exact(later.len().max(list.len() / 4));
+    }
+    list.extend(later);
+}
+
 impl Raw {
     /// Adds the sections of a later piece of the text.
     ///
@@ -33,15 +42,15 @@ impl Raw {
         one(&mut self.kernel, later.kernel)?;
         one(&mut self.audit, later.audit)?;
         one(&mut self.ike, later.ike)?;
-        self.ports.extend(later.ports);
-        self.peers.extend(later.peers);
-        self.sets.extend(later.sets);
-        self.groups.extend(later.groups);
-        self.routes.extend(later.routes);
-        self.neighbours.extend(later.neighbours);
-        self.overlays.extend(later.overlays);
-        self.networks.extend(later.networks);
-        self.cards.extend(later.cards);
+        append(&mut self.ports, later.ports);
+        append(&mut self.peers, later.peers);
+        append(&mut self.sets, later.sets);
+        append(&mut self.groups, later.groups);
+        append(&mut self.routes, later.routes);
+        append(&mut self.neighbours, later.neighbours);
+        append(&mut self.overlays, later.overlays);
+        append(&mut self.networks, later.networks);
+        append(&mut self.cards, later.cards);
         self.has_top_keys |= later.has_top_keys;
         self.has_node |= later.has_node;
         self.has_port |= later.has_port;

@@ -1,8 +1,6 @@
 //! Policies that are allowed and probably not meant so: they take packets from a PROTECT policy,
 //! never decide, or contradict one of their own priority.
 
-use std::collections::HashMap;
-
 use policy::SaSetId;
 use policy::overlap::{Doubt, Finding, ReviewEffort, ReviewedPolicy, review};
 
@@ -11,7 +9,7 @@ use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::example::example_text;
 use crate::host_port::HOST_PORT;
-use crate::source::Span;
+use crate::source::{ShortSpan, Span};
 use crate::validated::{Action, PeerId, Policy};
 
 /// Pairs of policies of one kind that are told at most; of the rest only the number is.
@@ -20,7 +18,7 @@ const MAX_TOLD: usize = 10;
 /// The policies of a file, in its order, with the places of their names.
 pub(super) struct Review<'a> {
     pub(super) policies: &'a [Policy],
-    pub(super) names: &'a HashMap<String, Span>,
+    pub(super) places: &'a [ShortSpan],
     pub(super) ports: &'a Ports,
     pub(super) peer: &'a dyn Fn(PeerId) -> Option<&'a str>,
 }
@@ -28,11 +26,12 @@ pub(super) struct Review<'a> {
 impl Review<'_> {
     /// Warns of every kind, of the first few pairs each.
     pub(super) fn warn(&self, problems: &mut Diagnostics<'_>) {
-        let reviewed: Vec<ReviewedPolicy<'_>> = self.policies.iter().map(reviewed).collect();
-        let mut effort = ReviewEffort::of(reviewed.len());
+        let (count, ports) = (self.policies.len(), (self.ports.ids.len() + 1) as u16);
+        let policy_at = |place| reviewed(&self.policies[place]);
+        let mut effort = ReviewEffort::of(count);
         let mut told: Vec<Finding> = Vec::new();
         let mut counts = [0usize; 3];
-        review(&reviewed, (self.ports.ids.len() + 1) as u16, &mut effort, |finding| {
+        review(count, policy_at, ports, &mut effort, |finding| {
             let count = &mut counts[finding.doubt as usize];
             *count += 1;
             if *count <= MAX_TOLD {
@@ -83,7 +82,7 @@ impl Review<'_> {
     }
 
     fn span(&self, place: usize) -> Span {
-        self.names.get(&self.policies[place].name).cloned().unwrap_or_default()
+        self.places[place].span()
     }
 
     fn action(&self, policy: &Policy) -> String {

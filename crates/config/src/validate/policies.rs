@@ -13,10 +13,11 @@ use super::doubts::Review;
 use super::ingress::Ingress;
 use super::ports::Ports;
 use super::selectors::Matched;
+use crate::chunked::EntryCounts;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::raw::{RawPeer, RawPolicy};
-use crate::source::{Span, Spanned};
+use crate::source::{ShortSpan, Spanned};
 use crate::validated::{Action, IngressPorts, Peer, PeerId, Policy};
 use crate::values::{bounded, name, word};
 
@@ -30,17 +31,24 @@ pub(super) struct Judge<'a> {
     /// Networks of protected ports, with the port's name.
     inside: Vec<(AddressRange, &'a str)>,
     /// Every name so far, and where it stands.
-    names: HashMap<String, Span>,
+    names: HashMap<Box<str>, ShortSpan>,
     /// Peers that some policy names.
     used: HashSet<PeerId>,
     /// Policies so far, right or wrong.
     count: usize,
     /// The right ones.
     list: Vec<Policy>,
+    /// The places of their names.
+    places: Vec<ShortSpan>,
 }
 
 impl<'a> Judge<'a> {
-    pub(super) fn new(ports: &'a Ports, peers: &'a NamedSections<Peer>) -> Judge<'a> {
+    pub(super) fn new(
+        ports: &'a Ports,
+        peers: &'a NamedSections<Peer>,
+        counts: EntryCounts,
+    ) -> Judge<'a> {
+        let count = counts.policies.min(MAX_POLICIES);
         let protected = ports.list.iter().filter(|port| port.side == Side::Protected);
         let networks = protected.flat_map(|port| {
             port.addresses.iter().map(|address| (address.network(), port.name.as_str()))
@@ -52,7 +60,8 @@ impl<'a> Judge<'a> {
             names: HashMap::new(),
             used: HashSet::new(),
             count: 0,
-            list: Vec::new(),
+            list: Vec::with_capacity(count),
+            places: Vec::with_capacity(count),
         }
     }
 
@@ -72,13 +81,13 @@ impl<'a> Judge<'a> {
 
     fn one(&mut self, written: &RawPolicy, problems: &mut Diagnostics<'_>) {
         if let Some(written) = &written.name {
-            match self.names.entry(written.get_ref().clone()) {
+            match self.names.entry(written.get_ref().as_str().into()) {
                 Entry::Occupied(earlier) => {
                     let mistake = DiagnosticKind::SamePolicy { name: written.get_ref().clone() };
-                    problems.clash(&written.span(), earlier.get(), mistake);
+                    problems.clash(&written.span(), &earlier.get().span(), mistake);
                 }
                 Entry::Vacant(entry) => {
-                    entry.insert(written.span());
+                    entry.insert(written.span().into());
                 }
             }
         }
@@ -94,6 +103,7 @@ impl<'a> Judge<'a> {
         let Some(policy) = policy(written, action, ingress, selector, problems) else { return };
         self.warn_of_swapped(&policy, written, problems);
         self.list.push(policy);
+        self.places.push(written.name.as_ref().map(Spanned::span).unwrap_or_default().into());
     }
 
     /// Notes a policy whose `remote` is all on our own side: sealed packets would be for there.
@@ -117,7 +127,7 @@ impl<'a> Judge<'a> {
     fn count_rules(&self, problems: &mut Diagnostics<'_>) -> usize {
         let shapes = self.list.iter().map(Policy::shape);
         Spd::count_rules(shapes).unwrap_or_else(|ExcessRules { policy, rules }| {
-            let span = self.names.get(&self.list[policy].name).cloned().unwrap_or_default();
+            let span = self.places[policy].span();
             let limit = Spd::MAX_RULES;
             problems.error(&span, DiagnosticKind::TooManyRules { rules, limit });
             rules
@@ -139,11 +149,13 @@ impl<'a> Judge<'a> {
             }
         }
         self.list.shrink_to_fit();
+        self.names = HashMap::new();
         let rules = self.count_rules(problems);
         if !problems.has_errors() {
             let peer = |id| self.peers.peer(id).map(|peer| peer.name.as_str());
-            let (policies, names, ports) = (&self.list[..], &self.names, self.ingress.ports());
-            Review { policies, names, ports, peer: &peer }.warn(problems);
+            let (policies, places, ports) =
+                (&self.list[..], &self.places[..], self.ingress.ports());
+            Review { policies, places, ports, peer: &peer }.warn(problems);
         }
         (self.list, rules)
     }

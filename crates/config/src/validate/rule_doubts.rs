@@ -7,7 +7,7 @@ use policy::{Action, Direction, PolicyShape, Selector};
 use crate::diagnostic::DiagnosticKind;
 use crate::errors::Diagnostics;
 use crate::groups::{Group, Rule, RuleAction, Set};
-use crate::source::Span;
+use crate::source::ShortSpan;
 
 /// Rules that are told at most; of the rest only the number is.
 const MAX_TOLD: usize = 10;
@@ -15,7 +15,7 @@ const MAX_TOLD: usize = 10;
 /// The rules of a file, in its order, with their places.
 pub(super) struct RuleReview<'a> {
     pub(super) rules: &'a [Rule],
-    pub(super) places: &'a [Span],
+    pub(super) places: &'a [ShortSpan],
     pub(super) groups: &'a [Group],
     pub(super) sets: &'a [Set],
 }
@@ -37,7 +37,7 @@ impl RuleReview<'_> {
         }
         if let Some(more) = found.len().checked_sub(MAX_TOLD).filter(|more| *more > 0) {
             let doubt = "rules that never decide";
-            let last = &self.places[found[MAX_TOLD - 1].0];
+            let last = &self.places[found[MAX_TOLD - 1].0].span();
             problems.warning(last, DiagnosticKind::MoreDoubts { more, doubt });
         }
     }
@@ -55,16 +55,19 @@ impl RuleReview<'_> {
     fn review(&self, rules: &[usize], effort: &mut ReviewEffort, found: &mut Vec<(usize, usize)>) {
         let selectors = rules.iter().map(|place| self.rules[*place].selector(self.sets));
         let selectors: Vec<Selector> = selectors.collect();
-        let policy = |(number, (place, selector)): (u32, (&usize, _))| ReviewedPolicy {
-            action: match self.rules[*place].action {
+        let policy_at = |number: usize| ReviewedPolicy {
+            action: match self.rules[rules[number]].action {
                 RuleAction::Permit | RuleAction::Reflect => Action::Bypass,
                 RuleAction::Deny => Action::Discard,
             },
-            priority: u32::MAX - number,
-            shape: PolicyShape { only: Some(Direction::Outbound), ingress: None, selector },
+            priority: u32::MAX - number as u32,
+            shape: PolicyShape {
+                only: Some(Direction::Outbound),
+                ingress: None,
+                selector: &selectors[number],
+            },
         };
-        let policies: Vec<_> = (0..).zip(rules.iter().zip(&selectors)).map(policy).collect();
-        review(&policies, 1, effort, |Finding { doubt, policy, other, .. }| {
+        review(rules.len(), policy_at, 1, effort, |Finding { doubt, policy, other, .. }| {
             if doubt == Doubt::Covered {
                 found.push((rules[policy], rules[other]));
             }
@@ -72,7 +75,7 @@ impl RuleReview<'_> {
     }
 
     fn tell(&self, covered: usize, by: usize, problems: &mut Diagnostics<'_>) {
-        let line = problems.line(&self.places[by]);
+        let line = problems.line(&self.places[by].span());
         let (rule, by) = (&self.rules[covered], &self.rules[by]);
         let group = &self.groups[rule.group.0 as usize].name;
         let name = |rule: &Rule| format!("{group}/{}", rule.name).into_boxed_str();
@@ -83,6 +86,6 @@ impl RuleReview<'_> {
             by_action: by.action,
             line,
         };
-        problems.warning(&self.places[covered], mistake);
+        problems.warning(&self.places[covered].span(), mistake);
     }
 }

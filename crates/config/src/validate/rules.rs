@@ -11,13 +11,14 @@ use super::NamedSections;
 use super::ports::Ports;
 use super::rule_doubts::RuleReview;
 use super::selectors::{MAX_ENTRIES, Matched, bounded_list, warn_of_overlaps};
+use crate::chunked::EntryCounts;
 use crate::diagnostic::{DiagnosticKind, nearest};
 use crate::errors::Diagnostics;
 use crate::group_policies::{MAX_RULES_A_GROUP, attachments};
 use crate::groups::{Group, GroupId, Rule, RuleAction, RuleAddresses, Set, ranges};
 use crate::overlays::NetworkSettings;
 use crate::raw::{RawRule, Text, Texts};
-use crate::source::{Span, Spanned};
+use crate::source::{ShortSpan, Span, Spanned};
 use crate::values::{name, word};
 
 /// Addresses in `from` and `to` of all rules at most, each set counted where a rule names it.
@@ -28,7 +29,7 @@ pub(super) struct RuleJudge<'a> {
     groups: &'a NamedSections<Group>,
     sets: &'a NamedSections<Set>,
     /// Every name so far, and where it stands.
-    names: HashMap<(GroupId, String), Span>,
+    names: HashMap<(GroupId, Box<str>), ShortSpan>,
     /// Rules so far, right or wrong, of each group.
     counts: HashMap<GroupId, usize>,
     /// Addresses so far, those of sets among them.
@@ -36,13 +37,14 @@ pub(super) struct RuleJudge<'a> {
     /// The right ones.
     list: Vec<Rule>,
     /// The places of their names, or of those without one.
-    places: Vec<Span>,
+    places: Vec<ShortSpan>,
 }
 
 impl<'a> RuleJudge<'a> {
     pub(super) fn new(
         groups: &'a NamedSections<Group>,
         sets: &'a NamedSections<Set>,
+        counts: EntryCounts,
     ) -> RuleJudge<'a> {
         RuleJudge {
             groups,
@@ -50,8 +52,8 @@ impl<'a> RuleJudge<'a> {
             names: HashMap::new(),
             counts: HashMap::new(),
             addresses: 0,
-            list: Vec::new(),
-            places: Vec::new(),
+            list: Vec::with_capacity(counts.rules),
+            places: Vec::with_capacity(counts.rules),
         }
     }
 
@@ -106,7 +108,7 @@ impl<'a> RuleJudge<'a> {
         let (protocol, upper) = (selector.protocol, selector.upper);
         let number = number as u32;
         self.list.push(Rule { group, name, number, action, from, to, protocol, upper });
-        self.places.push(place);
+        self.places.push(place.into());
     }
 
     fn note_name(
@@ -116,15 +118,15 @@ impl<'a> RuleJudge<'a> {
         place: &Span,
         problems: &mut Diagnostics<'_>,
     ) {
-        match self.names.entry((group, name.to_owned())) {
+        match self.names.entry((group, name.into())) {
             Entry::Occupied(earlier) => {
                 let named = self.groups.ids.iter().find(|(_, id)| **id == group.0);
                 let group = named.map_or_else(String::new, |(name, _)| name.clone());
                 let mistake = DiagnosticKind::SameRule { group, name: name.to_owned() };
-                problems.clash(place, earlier.get(), mistake);
+                problems.clash(place, &earlier.get().span(), mistake);
             }
             Entry::Vacant(entry) => {
-                entry.insert(place.clone());
+                entry.insert(place.clone().into());
             }
         }
     }
@@ -225,7 +227,7 @@ impl<'a> RuleJudge<'a> {
     /// The right ones, in the order of the file, once all were judged. `compiled` rules come of
     /// policies.
     pub(super) fn finish(
-        self,
+        mut self,
         attached: (&Ports, &[NetworkSettings]),
         compiled: usize,
         problems: &mut Diagnostics<'_>,
@@ -233,6 +235,8 @@ impl<'a> RuleJudge<'a> {
         if problems.has_errors() {
             return self.list;
         }
+        self.list.shrink_to_fit();
+        self.names = HashMap::new();
         self.count_rules(attached, compiled, problems);
         if !problems.has_errors() {
             let (rules, places) = (&self.list[..], &self.places[..]);
@@ -274,7 +278,8 @@ impl<'a> RuleJudge<'a> {
                 rules = rules.saturating_add(selector.rules_of_group(family).saturating_mul(sides));
             }
             if rules > limit {
-                return problems.error(place, DiagnosticKind::TooManyGroupRules { rules, limit });
+                return problems
+                    .error(&place.span(), DiagnosticKind::TooManyGroupRules { rules, limit });
             }
         }
     }

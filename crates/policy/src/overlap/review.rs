@@ -83,28 +83,31 @@ impl ReviewEffort {
     }
 }
 
-/// Looks policies over: the later of two of one priority wins. Packets come by `ports` ports. Calls
-/// `found` for each pair.
+/// Looks `count` policies over, which `policy_at` returns by their places: the later of two of one
+/// priority wins. Packets come by `ports` ports. Calls `found` for each pair.
 ///
 /// Cost: as good as linear. The effort is bounded for each policy and for all together: of
 /// policies that thousands of others overlap, and where thousands overlap each other, not every
 /// pair is found. A policy that several others together cover is not found either.
-pub fn review(
-    policies: &[ReviewedPolicy<'_>],
+pub fn review<'p>(
+    count: usize,
+    policy_at: impl Fn(usize) -> ReviewedPolicy<'p>,
     ports: u16,
     effort: &mut ReviewEffort,
     mut found: impl FnMut(Finding),
 ) {
-    let arranged = (0..).zip(policies).map(|(place, policy)| (place, policy.arranged(place)));
-    let tree = AddressTree::new(arranged);
+    let places = 0..count as u32;
+    let tree =
+        AddressTree::new(places.map(|place| (place, policy_at(place as usize).arranged(place))));
+    let policies = (0..count).map(&policy_at);
     let mut named: Vec<u16> =
-        policies.iter().filter_map(|policy| policy.shape.ingress).flatten().copied().collect();
+        policies.filter_map(|policy| policy.shape.ingress).flatten().copied().collect();
     named.sort_unstable();
     named.dedup();
     let others = named.len() < usize::from(ports);
     let ways = named.into_iter().map(Some).chain(others.then_some(None)).collect();
-    let review = Review { policies, tree, ports: ways };
-    for place in 0..policies.len() {
+    let review = Review { policy_at, tree, ports: ways };
+    for place in 0..count {
         let mut steps = Steps(STEPS_A_POLICY.min(effort.0));
         let before = steps.0;
         // A search that ends early has told what it found.
@@ -113,16 +116,20 @@ pub fn review(
     }
 }
 
-struct Review<'p> {
-    policies: &'p [ReviewedPolicy<'p>],
+struct Review<P> {
+    policy_at: P,
     tree: AddressTree,
     /// Ports that policies tell apart, and `None` for all others if there are any.
     ports: Vec<Option<u16>>,
 }
 
-impl Review<'_> {
+impl<'p, P: Fn(usize) -> ReviewedPolicy<'p>> Review<P> {
+    fn policy(&self, place: usize) -> ReviewedPolicy<'p> {
+        (self.policy_at)(place)
+    }
+
     fn precedence(&self, place: usize) -> Precedence {
-        self.policies[place].precedence(place as u32)
+        self.policy(place).precedence(place as u32)
     }
 
     fn one(
@@ -131,7 +138,7 @@ impl Review<'_> {
         steps: &mut Steps,
         found: &mut impl FnMut(Finding),
     ) -> Result<(), Exhausted> {
-        let policy = &self.policies[place];
+        let policy = self.policy(place);
         let covering = self.covering(place, steps)?;
         if let Some(other) = covering {
             found(Finding { doubt: Doubt::Covered, policy: place, other, example: None });
@@ -161,16 +168,16 @@ impl Review<'_> {
         place: usize,
         sought: impl Fn(Window) -> Sought,
         steps: &mut Steps,
-        mut visit: impl FnMut(usize, &ReviewedPolicy<'_>, &mut Steps) -> Result<bool, Exhausted>,
+        mut visit: impl FnMut(usize, ReviewedPolicy<'p>, &mut Steps) -> Result<bool, Exhausted>,
     ) -> Result<(), Exhausted> {
         let precedence = self.precedence(place);
         let mut seen = HashSet::new();
         for family in FAMILIES {
-            for window in windows(self.policies[place].shape.selector, family) {
+            for window in windows(self.policy(place).shape.selector, family) {
                 let sought = sought(window);
                 let stopped = self.tree.search(family, &sought, steps, |place, steps| {
                     let place = place as usize;
-                    let (other, rank) = (&self.policies[place], self.precedence(place));
+                    let (other, rank) = (self.policy(place), self.precedence(place));
                     let is_sought = rank > precedence
                         && sought.below.is_none_or(|below| rank < below)
                         && sought.kinds.meet(Kinds::of(other.action));
@@ -192,7 +199,7 @@ impl Review<'_> {
 
     /// A policy before this one that covers it.
     fn covering(&self, place: usize, steps: &mut Steps) -> Result<Option<usize>, Exhausted> {
-        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
+        let (policy, above) = (self.policy(place), Some(self.precedence(place)));
         let sought =
             |window| Sought { window, reach: Reach::Around, kinds: Kinds::ALL, below: None, above };
         let mut found = None;
@@ -212,7 +219,7 @@ impl Review<'_> {
         steps: &mut Steps,
         mut found: impl FnMut(usize, Example),
     ) -> Result<(), Exhausted> {
-        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
+        let (policy, above) = (self.policy(place), Some(self.precedence(place)));
         for kinds in [Kinds::BYPASS, Kinds::PROTECT] {
             let sought = |window| Sought { window, reach: Reach::Into, kinds, below: None, above };
             self.above(place, sought, steps, |taker, other, steps| {
@@ -237,7 +244,7 @@ impl Review<'_> {
         steps: &mut Steps,
         mut found: impl FnMut(usize, Example),
     ) -> Result<(), Exhausted> {
-        let (policy, above) = (&self.policies[place], Some(self.precedence(place)));
+        let (policy, above) = (self.policy(place), Some(self.precedence(place)));
         let below = policy.priority.checked_add(1).map(Precedence::lowest_of);
         let sought =
             |window| Sought { window, reach: Reach::Into, kinds: Kinds::ALL, below, above };
@@ -260,7 +267,7 @@ impl Review<'_> {
         steps: &mut Steps,
     ) -> Result<Option<Example>, Exhausted> {
         let above = Some(self.precedence(one));
-        let [one, other] = [one, other].map(|place| self.policies[place].shape);
+        let [one, other] = [one, other].map(|place| self.policy(place).shape);
         for direction in DIRECTIONS {
             for &ingress in &self.ports {
                 steps.take(1)?;
@@ -280,7 +287,7 @@ impl Review<'_> {
                             let hole =
                                 self.tree.search(family, &sought, steps, |place, steps| {
                                     let place = place as usize;
-                                    let policy = self.policies[place].shape;
+                                    let policy = self.policy(place).shape;
                                     if Some(self.precedence(place)) <= above || !way.is_of(policy) {
                                         return Ok(ControlFlow::Continue(()));
                                     }

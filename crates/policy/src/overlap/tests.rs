@@ -342,8 +342,9 @@ proptest! {
         let number = |(id, policy)| Policy { id: PolicyId(id), ..policy };
         let policies: Vec<Policy> = (0..).zip(policies).map(number).collect();
         let mut found = Vec::new();
-        let reviewed: Vec<_> = policies.iter().map(ReviewedPolicy::from).collect();
-        review(&reviewed, PORTS, &mut ReviewEffort::of(policies.len()), |of| found.push(of));
+        let policy_at = |place| ReviewedPolicy::from(&policies[place]);
+        let (count, mut effort) = (policies.len(), ReviewEffort::of(policies.len()));
+        review(count, policy_at, PORTS, &mut effort, |finding| found.push(finding));
         let spd = Spd::new(policies.clone()).unwrap();
         let case = Case { before: spd, removed: Vec::new(), added: Vec::new() };
         let covered: BTreeSet<usize> = found.iter()
