@@ -41,11 +41,11 @@ pub(crate) struct Chunks {
     frame: Vec<Range<usize>>,
     /// Policies and rules; each begins with a line `[[policy]]` or `[[rule]]`.
     entries: Vec<Range<usize>>,
-    /// Lines that begin a policy, and lines that begin a rule.
+    /// Numbers of headers.
     counts: EntryCounts,
 }
 
-/// Numbers of policies and rules that a text may have: lists of them need not grow.
+/// Numbers of policies and rules of a text, at most: a list of this capacity never grows.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct EntryCounts {
     pub(crate) policies: usize,
@@ -102,7 +102,7 @@ impl Chunks {
         pieces
     }
 
-    /// Numbers of policies and rules that the text may have.
+    /// Returns the numbers of policies and rules of the text, at most.
     pub(crate) fn entry_counts(&self) -> EntryCounts {
         self.counts
     }
@@ -249,7 +249,7 @@ fn is_header(line: &str) -> bool {
 const POLICY: &str = "[[policy]]";
 const RULE: &str = "[[rule]]";
 
-/// Returns the header with which a line begins a policy or a rule.
+/// Returns the header of a policy or a rule at the begin of a line.
 fn entry_header(line: &str) -> Option<&'static str> {
     let line = line.trim_start_matches([' ', '\t']);
     [POLICY, RULE].into_iter().find(|header| line.starts_with(header))

@@ -217,7 +217,7 @@ fn list_of(raw: &Raw, port: &str) -> Span {
 fn judge_paths(raw: &Raw, validated: &Validated, problems: &mut Diagnostics<'_>) {
     let names_addresses = validated.ports.iter().any(|port| !port.addresses.is_empty());
     if !names_addresses && validated.routes.is_empty() || validated.peers.is_empty() {
-        // Without addresses and routes, all of that is Linux's, which the daemon asks.
+        // Without addresses and routes the daemon asks Linux.
         return;
     }
     let remotes = validated.peers.iter().map(|peer| peer.tunnel().remote.into());

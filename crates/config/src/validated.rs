@@ -427,7 +427,7 @@ impl Policy {
         self.for_spd(id, |peer| SaSetId(peer.0), |ports| ports.numbers().clone())
     }
 
-    /// The packets that the policy concerns. Ports have the numbers of their places in the file.
+    /// Returns the packets of the policy. Ports have the numbers of their places in the file.
     pub(crate) fn shape(&self) -> PolicyShape<'_> {
         let ingress = self.ingress.as_ref().map(|ports| &**ports.numbers());
         PolicyShape { only: self.only, ingress, selector: &self.selector }

@@ -91,8 +91,8 @@ fn counted(head: &str, unit: &str, count: usize) -> String {
     units.fold(HEAD.to_owned() + head, |text, unit| text + &unit)
 }
 
-/// Good texts, each with its bytes for each byte. Counts just above a power of two show what a list
-/// takes that grows by doubling.
+/// Good texts, each with its bytes for each byte. Counts just above a power of two show the cost
+/// of doubling.
 fn good_texts() -> [(&'static str, String, usize); 8] {
     const COUNT: usize = (1 << 15) + 1;
     let policy = "[[policy]]\nname = \"p#\"\naction = \"bypass\"\nlocal = [\"10.0.0.0/8\"]\n\

@@ -9,7 +9,7 @@ use crate::selector::Selector;
 use crate::spd::Spd;
 use crate::table_places::{IngressList, TablePlaces};
 
-/// Parts of a policy of the SPD that say which packets it concerns.
+/// Packets of a policy of the SPD.
 #[derive(Clone, Copy, Debug)]
 pub struct PolicyShape<'p> {
     /// The only direction that the policy applies to; `None`: both.
@@ -48,7 +48,7 @@ impl<'p> PolicyShape<'p> {
 }
 
 impl Policy {
-    /// The packets that the policy concerns.
+    /// Returns the packets of the policy.
     pub fn shape(&self) -> PolicyShape<'_> {
         let Policy { only, ingress, selector, .. } = self;
         PolicyShape { only: *only, ingress: ingress.as_deref(), selector }

@@ -2,8 +2,8 @@
 //! no group, one in `lockgate-admin` alone, a reader and an administrator. The rights are the
 //! column of `docs/LIMITS.md`.
 //!
-//! Users and groups are of the test: copies of `/etc/passwd` and `/etc/group` in a mount namespace
-//! of its own. The reader asks for the same changes as the administrator, whose changes all happen.
+//! The test binds copies of `/etc/passwd` and `/etc/group`, with its users and groups, in a mount
+//! namespace. The reader asks for the same changes as the administrator, whose changes all happen.
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -421,7 +421,7 @@ async fn change_the_rest(client: &mut GatewayClient) {
     report("Capture", first(client.capture(capture).await).await);
 }
 
-/// Fails unless each refusal, also of a user who may change nothing, has its reason.
+/// Fails unless each refusal names the unknown name or the missing right.
 async fn refuse_unknown_names(client: &mut GatewayClient) {
     const UNKNOWN: &str = "unheard-of";
     let unknown = || UNKNOWN.to_owned();

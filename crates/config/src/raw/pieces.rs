@@ -11,8 +11,7 @@ use crate::source::Spanned;
 /// A section without a name of its own is in two pieces of a text.
 pub(crate) struct SectionTwice;
 
-/// Appends a list to another, which grows by a quarter: a list that doubles takes three times its
-/// size meanwhile.
+/// Appends a list. The first list grows by a quarter: doubling takes three times the list's size.
 fn append<T>(list: &mut Vec<T>, later: Vec<T>) {
     if list.capacity() - list.len() < later.len() {
         list.reserve_exact(later.len().max(list.len() / 4));

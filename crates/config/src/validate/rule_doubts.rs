@@ -20,24 +20,31 @@ pub(super) struct RuleReview<'a> {
     pub(super) sets: &'a [Set],
 }
 
+/// A rule that never decides, and the rule above it that covers it: places in the file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct CoveredPair {
+    covered: usize,
+    by: usize,
+}
+
 impl RuleReview<'_> {
     /// Warns of the first few rules that never decide.
     pub(super) fn warn(&self, problems: &mut Diagnostics<'_>) {
         if self.rules.is_empty() {
             return;
         }
-        let mut found: Vec<(usize, usize)> = Vec::new();
+        let mut found: Vec<CoveredPair> = Vec::new();
         let mut effort = ReviewEffort::of(self.rules.len());
         for rules in self.by_group() {
             self.review(&rules, &mut effort, &mut found);
         }
         found.sort_unstable();
-        for &(covered, by) in found.iter().take(MAX_TOLD) {
+        for &CoveredPair { covered, by } in found.iter().take(MAX_TOLD) {
             self.tell(covered, by, problems);
         }
         if let Some(more) = found.len().checked_sub(MAX_TOLD).filter(|more| *more > 0) {
             let doubt = "rules that never decide";
-            let last = &self.places[found[MAX_TOLD - 1].0].span();
+            let last = &self.places[found[MAX_TOLD - 1].covered].span();
             problems.warning(last, DiagnosticKind::MoreDoubts { more, doubt });
         }
     }
@@ -52,7 +59,7 @@ impl RuleReview<'_> {
     }
 
     /// Reviews the rules of a group as policies of falling priority.
-    fn review(&self, rules: &[usize], effort: &mut ReviewEffort, found: &mut Vec<(usize, usize)>) {
+    fn review(&self, rules: &[usize], effort: &mut ReviewEffort, found: &mut Vec<CoveredPair>) {
         let selectors = rules.iter().map(|place| self.rules[*place].selector(self.sets));
         let selectors: Vec<Selector> = selectors.collect();
         let policy_at = |number: usize| ReviewedPolicy {
@@ -69,7 +76,7 @@ impl RuleReview<'_> {
         };
         review(rules.len(), policy_at, 1, effort, |Finding { doubt, policy, other, .. }| {
             if doubt == Doubt::Covered {
-                found.push((rules[policy], rules[other]));
+                found.push(CoveredPair { covered: rules[policy], by: rules[other] });
             }
         });
     }

@@ -43,14 +43,14 @@ pub struct Finding {
     pub example: Option<Example>,
 }
 
-/// A policy as [`review`] compares policies. Its place in their list stands for its number.
+/// A policy as [`review`] compares policies. The policy's place in the list is its number.
 #[derive(Clone, Copy, Debug)]
 pub struct ReviewedPolicy<'p> {
     /// Action of the policy.
     pub action: Action,
     /// Higher wins; among equals the later in the list.
     pub priority: u32,
-    /// The packets that it concerns.
+    /// Packets of the policy.
     pub shape: PolicyShape<'p>,
 }
 
@@ -83,7 +83,7 @@ impl ReviewEffort {
     }
 }
 
-/// Looks `count` policies over, which `policy_at` returns by their places: the later of two of one
+/// Reviews `count` policies. `policy_at` returns the policy of a place; the later of two of one
 /// priority wins. Packets come by `ports` ports. Calls `found` for each pair.
 ///
 /// Cost: as good as linear. The effort is bounded for each policy and for all together: of
