@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, RandomState};
 use self::ranking::{RankedShares, ShareRanking};
 use crate::ids::PortId;
 use crate::packet_sender::{Entrance, PacketSender};
-use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
+use crate::slots::{AgeList, Index, Links, NONE, Slab, Slot, SlotValues};
 
 /// Lengths up to which shares count as equally long. 0 counts as 1.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +80,9 @@ struct PortShare {
 /// Links of the lists by age: of all members, of a port, of a sender.
 #[derive(Debug)]
 struct MemberLinks {
-    all: Vec<Link>,
-    port: Vec<Link>,
-    sender: Vec<Link>,
+    all: Links,
+    port: Links,
+    sender: Links,
 }
 
 /// The members of one memory, by sender and port.
@@ -96,19 +96,19 @@ pub(crate) struct FairShares {
     ranked_ports: RankedShares,
     ranked_senders: RankedShares,
     /// Senders by member; [`NONE`]: no member.
-    sender_of: Vec<Slot>,
+    sender_of: SlotValues<Slot>,
     links: MemberLinks,
     all: AgeList,
     /// Ports with members or claims.
     live_ports: AgeList,
-    live_port_links: Vec<Link>,
+    live_port_links: Links,
 }
 
 impl FairShares {
     /// Takes the memory for so many members and claims.
     pub(crate) fn new(members: usize, claims: usize) -> FairShares {
         let senders = members + claims;
-        let links = || vec![Link::NONE; members];
+        let links = || Links::unlinked(members);
         FairShares {
             hasher: RandomState::new(),
             senders: Slab::new(senders),
@@ -118,11 +118,11 @@ impl FairShares {
             port_ranking: ShareRanking::EMPTY,
             ranked_ports: RankedShares::new(senders),
             ranked_senders: RankedShares::new(senders),
-            sender_of: vec![NONE; members],
+            sender_of: SlotValues::new(members, NONE),
             links: MemberLinks { all: links(), port: links(), sender: links() },
             all: AgeList::default(),
             live_ports: AgeList::default(),
-            live_port_links: vec![Link::NONE; senders],
+            live_port_links: Links::unlinked(senders),
         }
     }
 
@@ -165,7 +165,7 @@ impl FairShares {
 
     /// Returns the sender of a member, by slot.
     pub(crate) fn sender_of(&self, member: Slot) -> Slot {
-        self.sender_of[usize::from(member)]
+        self.sender_of.value(member)
     }
 
     /// Returns the port of a sender, by slot.
@@ -185,7 +185,7 @@ impl FairShares {
         let sender = self.find_sender(&sender).unwrap_or_else(|| self.insert_sender(sender));
         let SenderShare { port, members, .. } = &mut self.senders[sender];
         let port_share = &mut self.ports[*port];
-        self.sender_of[usize::from(member)] = sender;
+        *self.sender_of.place(member) = sender;
         self.all.push(&mut self.links.all, member);
         port_share.members.push(&mut self.links.port, member);
         members.push(&mut self.links.sender, member);
@@ -196,7 +196,7 @@ impl FairShares {
 
     /// Takes a member out.
     pub(crate) fn leave(&mut self, member: Slot) {
-        let sender = std::mem::replace(&mut self.sender_of[usize::from(member)], NONE);
+        let sender = std::mem::replace(self.sender_of.place(member), NONE);
         let SenderShare { port, members, .. } = &mut self.senders[sender];
         let port_share = &mut self.ports[*port];
         self.all.remove(&mut self.links.all, member);
@@ -291,7 +291,7 @@ impl FairShares {
             self.by_port.memory(),
             self.ranked_ports.memory(),
             self.ranked_senders.memory(),
-            self.sender_of.capacity() + self.links.all.capacity(),
+            self.sender_of.memory() + self.links.all.memory(),
         ]
     }
 }

@@ -103,8 +103,9 @@ struct KindBuckets {
     all: TokenBucket,
     /// By port and virtual network.
     origins: Box<MessageTable<u64, ORIGINS>>,
-    /// By the place of their origin, then by hash.
-    senders: Box<[MessageTable<u32, SENDERS>]>,
+    /// By the place of their origin, then by hash. The memory is taken at once, and filled origin by
+    /// origin: names take the places of [`origins`](Self::origins) in order.
+    senders: Vec<MessageTable<u32, SENDERS>>,
 }
 
 impl KindBuckets {
@@ -112,7 +113,7 @@ impl KindBuckets {
         KindBuckets {
             all: TokenBucket::default(),
             origins: Box::new(MessageTable::new(u64::MAX)),
-            senders: (0..ORIGINS).map(|_| MessageTable::new(0)).collect(),
+            senders: Vec::with_capacity(ORIGINS),
         }
     }
 }
@@ -139,6 +140,10 @@ impl IcmpLimiter {
         self.hash.hash(&[sender.words()], &mut hash);
         let KindBuckets { all, origins, senders } = &mut self.kinds[kind as usize];
         let place = origins.place_of(sender.origin_words()[0]);
+        if senders.len() <= place {
+            debug_assert!(place < senders.capacity(), "memory is taken at once");
+            senders.resize_with(place + 1, || MessageTable::new(0));
+        }
         let origin = &mut origins.messages[place];
         let sender = senders[place].of(hash[0] as u32);
         let is_quiet_sender = sender.asked.charge(now_ns, QUIET_RATE);

@@ -17,6 +17,58 @@ impl Link {
     pub(crate) const NONE: Link = Link { older: NONE, newer: NONE };
 }
 
+/// One value per slot of a slab. The memory is taken at once, and filled up to the highest slot that
+/// was written: an unused page is never touched.
+#[derive(Debug)]
+pub(crate) struct SlotValues<T> {
+    values: Vec<T>,
+    /// Value of the other slots.
+    empty: T,
+}
+
+/// Links by slot.
+pub(crate) type Links = SlotValues<Link>;
+
+impl<T: Copy> SlotValues<T> {
+    /// Takes the memory for so many slots, all of them `empty`.
+    pub(crate) fn new(slots: usize, empty: T) -> SlotValues<T> {
+        SlotValues { values: Vec::with_capacity(slots), empty }
+    }
+
+    /// Returns the value of a slot.
+    pub(crate) fn value(&self, slot: Slot) -> T {
+        self.values.get(usize::from(slot)).copied().unwrap_or(self.empty)
+    }
+
+    /// Returns the place of a slot's value.
+    pub(crate) fn place(&mut self, slot: Slot) -> &mut T {
+        let place = usize::from(slot);
+        if self.values.len() <= place {
+            self.fill(place + 1);
+        }
+        &mut self.values[place]
+    }
+
+    #[cold]
+    fn fill(&mut self, slots: usize) {
+        debug_assert!(slots <= self.values.capacity(), "memory is taken at once");
+        self.values.resize(slots, self.empty);
+    }
+
+    /// Capacity for values.
+    #[cfg(test)]
+    pub(crate) fn memory(&self) -> usize {
+        self.values.capacity()
+    }
+}
+
+impl Links {
+    /// Takes the memory for the links of so many slots, all of them in no list.
+    pub(crate) fn unlinked(slots: usize) -> Links {
+        SlotValues::new(slots, Link::NONE)
+    }
+}
+
 /// Slots in the order in which they came. Their links lie at the same slots of another slab, which
 /// belongs to the list.
 #[derive(Clone, Copy, Debug)]
@@ -46,45 +98,45 @@ impl AgeList {
     }
 
     /// Returns the next newer slot.
-    pub(crate) fn after(&self, links: &[Link], slot: Slot) -> Option<Slot> {
-        let newer = links[usize::from(slot)].newer;
+    pub(crate) fn after(&self, links: &Links, slot: Slot) -> Option<Slot> {
+        let newer = links.value(slot).newer;
         (newer != NONE).then_some(newer)
     }
 
     /// Adds an unlisted slot, as the oldest.
-    pub(crate) fn push_oldest(&mut self, links: &mut [Link], slot: Slot) {
-        links[usize::from(slot)] = Link { older: NONE, newer: self.oldest };
+    pub(crate) fn push_oldest(&mut self, links: &mut Links, slot: Slot) {
+        *links.place(slot) = Link { older: NONE, newer: self.oldest };
         match self.oldest {
             NONE => self.newest = slot,
-            oldest => links[usize::from(oldest)].older = slot,
+            oldest => links.place(oldest).older = slot,
         }
         self.oldest = slot;
         self.len += 1;
     }
 
     /// Adds a slot that is in no list, as the newest.
-    pub(crate) fn push(&mut self, links: &mut [Link], slot: Slot) {
-        links[usize::from(slot)] = Link { older: self.newest, newer: NONE };
+    pub(crate) fn push(&mut self, links: &mut Links, slot: Slot) {
+        *links.place(slot) = Link { older: self.newest, newer: NONE };
         match self.newest {
             NONE => self.oldest = slot,
-            newest => links[usize::from(newest)].newer = slot,
+            newest => links.place(newest).newer = slot,
         }
         self.newest = slot;
         self.len += 1;
     }
 
     /// Takes a slot of this list out.
-    pub(crate) fn remove(&mut self, links: &mut [Link], slot: Slot) {
-        let Link { older, newer } = links[usize::from(slot)];
+    pub(crate) fn remove(&mut self, links: &mut Links, slot: Slot) {
+        let Link { older, newer } = links.value(slot);
         match older {
             NONE => self.oldest = newer,
-            older => links[usize::from(older)].newer = newer,
+            older => links.place(older).newer = newer,
         }
         match newer {
             NONE => self.newest = older,
-            newer => links[usize::from(newer)].older = older,
+            newer => links.place(newer).older = older,
         }
-        links[usize::from(slot)] = Link::NONE;
+        *links.place(slot) = Link::NONE;
         self.len -= 1;
     }
 }
@@ -92,7 +144,8 @@ impl AgeList {
 /// Slots by hash: one chain a bucket.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// First slots of the chains; a power of two.
+    /// First slots of the chains, each plus one; 0: an empty chain. As many as a power of two: zeroed
+    /// memory costs nothing.
     heads: Vec<Slot>,
     /// One entry a slot: the next of its chain.
     next: Vec<Slot>,
@@ -101,19 +154,25 @@ pub(crate) struct Index {
 impl Index {
     /// An empty index for so many slots.
     pub(crate) fn new(slots: usize) -> Index {
-        Index {
-            heads: vec![NONE; (2 * slots).next_power_of_two()],
-            next: Vec::with_capacity(slots),
-        }
+        Index { heads: vec![0; (2 * slots).next_power_of_two()], next: Vec::with_capacity(slots) }
     }
 
     fn bucket(&self, hash: u64) -> usize {
         hash as usize & (self.heads.len() - 1)
     }
 
+    /// First slot of a chain, or [`NONE`].
+    fn head(&self, bucket: usize) -> Slot {
+        self.heads[bucket].wrapping_sub(1)
+    }
+
+    fn set_head(&mut self, bucket: usize, slot: Slot) {
+        self.heads[bucket] = slot.wrapping_add(1);
+    }
+
     /// Finds a slot of this hash.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(Slot) -> bool) -> Option<Slot> {
-        let mut slot = self.heads[self.bucket(hash)];
+        let mut slot = self.head(self.bucket(hash));
         while slot != NONE && !is_it(slot) {
             slot = self.next[usize::from(slot)];
         }
@@ -126,7 +185,8 @@ impl Index {
         if self.next.len() <= place {
             self.next.resize(place + 1, NONE);
         }
-        self.next[place] = std::mem::replace(&mut self.heads[bucket], slot);
+        self.next[place] = self.head(bucket);
+        self.set_head(bucket, slot);
     }
 
     /// Capacity for buckets and slots.
@@ -138,11 +198,11 @@ impl Index {
     /// Takes out a slot that was added with this hash.
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         let (bucket, next) = (self.bucket(hash), self.next[usize::from(slot)]);
-        if self.heads[bucket] == slot {
-            self.heads[bucket] = next;
+        if self.head(bucket) == slot {
+            self.set_head(bucket, next);
             return;
         }
-        let mut before = self.heads[bucket];
+        let mut before = self.head(bucket);
         while before != NONE && self.next[usize::from(before)] != slot {
             before = self.next[usize::from(before)];
         }

@@ -33,7 +33,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use self::request_queue::{QueuedRequest, RequestOrigin, RequestQueue};
 use crate::fair_shares::{FairShares, ShareGuarantee};
 use crate::packet_sender::PacketSender;
-use crate::slots::{AgeList, Index, Link, NONE, Slab, Slot};
+use crate::slots::{AgeList, Index, Links, NONE, Slab, Slot};
 
 /// Interval of a key's requests while packets wait, nanoseconds.
 pub(crate) const REQUEST_INTERVAL_NS: u64 = 1_000_000_000;
@@ -83,9 +83,11 @@ pub(crate) struct WaitingRoom<K, P> {
     shares: FairShares,
     requests: RequestQueue,
     /// Links of [`KeyEntry::packets`].
-    packet_links: Vec<Link>,
+    packet_links: Links,
     key_ages: AgeList,
-    key_age_links: Vec<Link>,
+    key_age_links: Links,
+    /// Maximum packets.
+    capacity: usize,
 }
 
 impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
@@ -100,9 +102,10 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
             by_key: Index::new(packets),
             shares: FairShares::new(packets, packets),
             requests: RequestQueue::new(packets, senders),
-            packet_links: vec![Link::NONE; packets],
+            packet_links: Links::unlinked(packets),
             key_ages: AgeList::default(),
-            key_age_links: vec![Link::NONE; packets],
+            key_age_links: Links::unlinked(packets),
+            capacity,
         }
     }
 
@@ -137,7 +140,7 @@ impl<K: Copy + Eq + Hash, P> WaitingRoom<K, P> {
         };
         self.packets[slot].key = key;
         self.keys[key].packets.push(&mut self.packet_links, slot);
-        let all = bounds.all.min(self.packet_links.len() - 1);
+        let all = bounds.all.min(self.capacity);
         let gives_way = if self.keys[key].packets.len() > bounds.key {
             self.longest_of_key(key)
         } else if self.len() > all {
@@ -360,7 +363,7 @@ fn guarantee(all: usize) -> ShareGuarantee {
 impl<K, P> WaitingRoom<K, P> {
     /// Capacities of the memory.
     fn memory(&self) -> ([usize; 5], [usize; 7]) {
-        let links = self.packet_links.capacity() + self.key_age_links.capacity();
+        let links = self.packet_links.memory() + self.key_age_links.memory();
         let slabs = [self.packets.memory(), self.keys.memory(), self.by_key.memory()];
         let [packets, keys, by_key] = slabs;
         ([packets, keys, by_key, links, self.requests.memory()], self.shares.memory())

@@ -70,7 +70,8 @@ const SET_BITS: u32 = 12;
 /// is a worker's own. A lead is checked when it is followed, so nothing need be forgotten when the
 /// table changes, and a wrong one costs a lookup.
 pub struct Recent {
-    sets: Box<[[Remembered; 2]; SETS]>,
+    /// As words, because zeroed words cost nothing: [`Remembered::words`].
+    sets: Box<[[[u64; 2]; 2]; SETS]>,
 }
 
 /// A key's short form, and its lead.
@@ -80,10 +81,22 @@ struct Remembered {
     lead: Lead,
 }
 
+impl Remembered {
+    #[inline(always)]
+    fn of([short, lead]: [u64; 2]) -> Remembered {
+        Remembered { short, lead: Lead::of(lead) }
+    }
+
+    #[inline(always)]
+    fn words(self) -> [u64; 2] {
+        [self.short, self.lead.word()]
+    }
+}
+
 impl Default for Recent {
     fn default() -> Recent {
-        let none = Remembered { short: 0, lead: Lead::NONE };
-        let sets = vec![[none; 2]; SETS].into_boxed_slice();
+        const { assert!(Lead::NONE.word() == 0, "a zeroed place leads nowhere") };
+        let sets = vec![[[0; 2]; 2]; SETS].into_boxed_slice();
         let Ok(sets) = sets.try_into() else { unreachable!("it has as many") };
         Recent { sets }
     }
@@ -107,16 +120,17 @@ impl Recent {
     #[inline(always)]
     fn lead(&self, short: u64, factor: u64) -> Lead {
         let set = &self.sets[set_of(short, factor)];
-        let Remembered { short: found, lead } = set[usize::from(set[0].short != short)];
+        let first = Remembered::of(set[0]).short == short;
+        let Remembered { short: found, lead } = Remembered::of(set[usize::from(!first)]);
         lead.if_same(found, short)
     }
 
     fn remember(&mut self, (short, factor): (u64, u64), lead: Lead) {
         let [later, earlier] = &mut self.sets[set_of(short, factor)];
-        if later.short != short {
+        if Remembered::of(*later).short != short {
             *earlier = *later;
         }
-        *later = Remembered { short, lead };
+        *later = Remembered { short, lead }.words();
     }
 }
 

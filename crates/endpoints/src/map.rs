@@ -182,6 +182,18 @@ impl Lead {
     /// It leads nowhere.
     pub(crate) const NONE: Lead = Lead(0);
 
+    /// The lead of a word.
+    #[inline(always)]
+    pub(crate) const fn of(word: u64) -> Lead {
+        Lead(word)
+    }
+
+    /// Its word.
+    #[inline(always)]
+    pub(crate) const fn word(self) -> u64 {
+        self.0
+    }
+
     /// Returns itself if both numbers are the same, else none; without a branch.
     #[inline(always)]
     pub(crate) fn if_same(self, one: u64, other: u64) -> Lead {

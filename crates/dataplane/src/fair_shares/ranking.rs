@@ -1,6 +1,6 @@
 //! Shares by length. To find the longest, and to grow or shrink a share by one, takes one step.
 
-use crate::slots::{AgeList, Link, NONE, Slab, Slot};
+use crate::slots::{AgeList, Links, NONE, Slab, Slot, SlotValues};
 
 /// Shares of one length, in the order of the last change.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +28,9 @@ impl ShareRanking {
 pub(super) struct RankedShares {
     groups: Slab<LengthGroup>,
     /// Groups by share.
-    group_of: Vec<Slot>,
+    group_of: SlotValues<Slot>,
     /// Links in the group, by share.
-    links: Vec<Link>,
+    links: Links,
 }
 
 impl RankedShares {
@@ -39,8 +39,8 @@ impl RankedShares {
         RankedShares {
             // A share on the move may need a new group before the old group is free.
             groups: Slab::new(shares + 1),
-            group_of: vec![NONE; shares],
-            links: vec![Link::NONE; shares],
+            group_of: SlotValues::new(shares, NONE),
+            links: Links::unlinked(shares),
         }
     }
 
@@ -52,7 +52,7 @@ impl RankedShares {
 
     /// Returns the length of a share; 0 without a ranking.
     pub(super) fn length(&self, share: Slot) -> u32 {
-        match self.group_of[usize::from(share)] {
+        match self.group_of.value(share) {
             NONE => 0,
             group => self.groups[group].length,
         }
@@ -68,7 +68,7 @@ impl RankedShares {
 
     /// Makes a share longer by one. A new share joins this ranking.
     pub(super) fn grow(&mut self, ranking: &mut ShareRanking, share: Slot) {
-        let group = self.group_of[usize::from(share)];
+        let group = self.group_of.value(share);
         let (length, longer) = match group {
             NONE => (1, ranking.shortest),
             group => (self.groups[group].length + 1, self.groups[group].longer),
@@ -82,7 +82,7 @@ impl RankedShares {
 
     /// Makes a share shorter by one. A share of length 0 leaves the ranking.
     pub(super) fn shrink(&mut self, ranking: &mut ShareRanking, share: Slot) {
-        let group = self.group_of[usize::from(share)];
+        let group = self.group_of.value(share);
         if group == NONE {
             return;
         }
@@ -117,7 +117,7 @@ impl RankedShares {
 
     /// Moves a share into a group, or out of all groups. Removes the old group if empty.
     fn put(&mut self, ranking: &mut ShareRanking, share: Slot, into: Slot) {
-        let from = std::mem::replace(&mut self.group_of[usize::from(share)], into);
+        let from = std::mem::replace(self.group_of.place(share), into);
         if from != NONE {
             self.groups[from].members.remove(&mut self.links, share);
         }

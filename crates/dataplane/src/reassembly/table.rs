@@ -26,7 +26,7 @@ use super::datagram::{Datagram, Hashes};
 use super::ranges::{Fault, Part, Ranges};
 use crate::fair_shares::{FairShares, ShareBound};
 use crate::ids::PortId;
-use crate::slots::{AgeList, Index, Link, Slab, Slot};
+use crate::slots::{AgeList, Index, Links, Slab, Slot};
 use crate::upper_layer::UpperLayer;
 use crate::verdict::DropReason;
 
@@ -151,7 +151,7 @@ pub(crate) struct Table<H> {
     datagram_shares: FairShares,
     held: Slab<HeldFragment<H>>,
     /// Links of [`Entry::waiting`].
-    held_links: Vec<Link>,
+    held_links: Links,
     held_shares: FairShares,
     released: Vec<H>,
     dropped: Vec<(H, DropReason)>,
@@ -169,7 +169,7 @@ impl<H: Copy> Table<H> {
             by_datagram: Index::new(datagrams),
             datagram_shares: FairShares::new(datagrams, 0),
             held: Slab::new(held),
-            held_links: vec![Link::NONE; held],
+            held_links: Links::unlinked(held),
             held_shares: FairShares::new(held, 0),
             released: Vec::with_capacity(limits.held_a_datagram),
             dropped: Vec::with_capacity(held),
@@ -405,7 +405,7 @@ impl<H> Table<H> {
             self.entries.memory(),
             self.by_datagram.memory(),
             self.held.memory(),
-            self.held_links.capacity(),
+            self.held_links.memory(),
             self.released.capacity(),
             self.dropped.capacity(),
         ]);

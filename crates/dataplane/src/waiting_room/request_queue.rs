@@ -1,7 +1,7 @@
 //! The queue of requests: ports take turns, then the senders of a port. Of a sender the latest key
 //! comes first, and repetitions come last.
 
-use crate::slots::{AgeList, Link, Slot};
+use crate::slots::{AgeList, Links, Slot, SlotValues};
 
 /// A sender with queued keys, and the sender's port, by slots.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,29 +20,29 @@ pub(super) struct QueuedRequest {
 /// Queued keys by sender, and keys with a made request by time. A key is in one list at most.
 pub(super) struct RequestQueue {
     /// Keys of a sender; the newest is the next.
-    keys: Vec<AgeList>,
+    keys: SlotValues<AgeList>,
     /// Senders of a port with keys; the oldest is the next.
-    senders: Vec<AgeList>,
+    senders: SlotValues<AgeList>,
     /// Ports with keys; the oldest is the next.
     ports: AgeList,
     /// Keys with a made request.
     made: AgeList,
-    key_links: Vec<Link>,
-    sender_links: Vec<Link>,
-    port_links: Vec<Link>,
+    key_links: Links,
+    sender_links: Links,
+    port_links: Links,
 }
 
 impl RequestQueue {
     /// Takes the memory for so many keys and senders.
     pub(super) fn new(keys: usize, senders: usize) -> RequestQueue {
         RequestQueue {
-            keys: vec![AgeList::default(); senders],
-            senders: vec![AgeList::default(); senders],
+            keys: SlotValues::new(senders, AgeList::default()),
+            senders: SlotValues::new(senders, AgeList::default()),
             ports: AgeList::default(),
             made: AgeList::default(),
-            key_links: vec![Link::NONE; keys],
-            sender_links: vec![Link::NONE; senders],
-            port_links: vec![Link::NONE; senders],
+            key_links: Links::unlinked(keys),
+            sender_links: Links::unlinked(senders),
+            port_links: Links::unlinked(senders),
         }
     }
 
@@ -54,32 +54,32 @@ impl RequestQueue {
 
     /// Number of queued keys of a sender.
     pub(super) fn len_of(&self, sender: Slot) -> usize {
-        self.keys[usize::from(sender)].len()
+        self.keys.value(sender).len()
     }
 
     /// Queues a key in front of the sender's others.
     pub(super) fn push_first(&mut self, request: QueuedRequest) {
         let QueuedRequest { key, origin } = request;
-        self.keys[usize::from(origin.sender)].push(&mut self.key_links, key);
+        self.keys.place(origin.sender).push(&mut self.key_links, key);
         self.begin_turns(origin);
     }
 
     /// Queues a key behind the sender's others.
     pub(super) fn push_last(&mut self, request: QueuedRequest) {
         let QueuedRequest { key, origin } = request;
-        self.keys[usize::from(origin.sender)].push_oldest(&mut self.key_links, key);
+        self.keys.place(origin.sender).push_oldest(&mut self.key_links, key);
         self.begin_turns(origin);
     }
 
     /// Takes a key out of the queue.
     pub(super) fn remove(&mut self, request: QueuedRequest) {
         let QueuedRequest { key, origin: RequestOrigin { sender, port } } = request;
-        let keys = &mut self.keys[usize::from(sender)];
+        let keys = self.keys.place(sender);
         keys.remove(&mut self.key_links, key);
         if keys.len() > 0 {
             return;
         }
-        let senders = &mut self.senders[usize::from(port)];
+        let senders = self.senders.place(port);
         senders.remove(&mut self.sender_links, sender);
         if senders.len() == 0 {
             self.ports.remove(&mut self.port_links, port);
@@ -89,12 +89,12 @@ impl RequestQueue {
     /// Takes out the next key. The sender and the port go behind the others.
     pub(super) fn pop(&mut self) -> Option<QueuedRequest> {
         let port = self.ports.oldest()?;
-        let sender = self.senders[usize::from(port)].oldest()?;
-        let key = self.keys[usize::from(sender)].newest()?;
+        let sender = self.senders.value(port).oldest()?;
+        let key = self.keys.value(sender).newest()?;
         let request = QueuedRequest { key, origin: RequestOrigin { sender, port } };
         self.remove(request);
-        let senders = &mut self.senders[usize::from(port)];
-        if self.keys[usize::from(sender)].len() > 0 {
+        let senders = self.senders.place(port);
+        if self.keys.value(sender).len() > 0 {
             senders.remove(&mut self.sender_links, sender);
             senders.push(&mut self.sender_links, sender);
         }
@@ -122,10 +122,10 @@ impl RequestQueue {
 
     /// Lets a sender with the first key take turns.
     fn begin_turns(&mut self, RequestOrigin { sender, port }: RequestOrigin) {
-        if self.keys[usize::from(sender)].len() > 1 {
+        if self.keys.value(sender).len() > 1 {
             return;
         }
-        let senders = &mut self.senders[usize::from(port)];
+        let senders = self.senders.place(port);
         senders.push(&mut self.sender_links, sender);
         if senders.len() == 1 {
             self.ports.push(&mut self.port_links, port);
@@ -137,6 +137,6 @@ impl RequestQueue {
 impl RequestQueue {
     /// Capacity for links of keys and senders.
     pub(super) fn memory(&self) -> usize {
-        self.key_links.capacity() + self.sender_links.capacity()
+        self.key_links.memory() + self.sender_links.memory()
     }
 }
