@@ -1,5 +1,5 @@
 //! Writes `lockgate.h` out of `src/layout.rs`, and compiles the XDP programs, `c/*.bpf.c`, with
-//! clang.
+//! clang and libbpf's linker. `libbpf-cargo` does the same, and brings a dozen packages.
 
 #[allow(dead_code, unreachable_pub)]
 #[path = "src/layout.rs"]
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{env, fs};
 
-use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::{Linker, libbpf_sys};
 use wire::card_header::{CARD_CIPHER, CARD_FORGED, CARD_MAGIC, CARD_PLAIN, CARD_RULE, CARD_SA_OF};
 use wire::mark::{
     CARD_DECIPHERED, CARD_NOT_AUTHENTIC, CARD_SA, CARD_TAG, MAGIC, VLAN_OTHER, VLAN_UNTAGGED,
@@ -40,26 +40,44 @@ fn main() -> ExitCode {
     }
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(folder.join("lockgate.h"), header()).expect("cargo made the folder");
-    if NAMES.into_iter().all(|name| build(name, &folder, &clang)) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    write_libbpf_headers(&folder.join("bpf"));
+    let mut good = true;
+    for name in NAMES {
+        if let Err(error) = build(name, &folder, &clang) {
+            let lines = error.trim_end().replace('\n', "\ncargo::error=");
+            println!("cargo::error=c/{name}.bpf.c does not compile: {lines}");
+            good = false;
+        }
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Writes the headers of libbpf that programs include as `bpf/NAME.h`.
+fn write_libbpf_headers(folder: &Path) {
+    fs::create_dir_all(folder).expect("cargo made its parent");
+    for (name, text) in libbpf_sys::API_HEADERS {
+        fs::write(folder.join(name), text).expect("the folder is there");
     }
 }
 
-fn build(name: &str, folder: &Path, clang: &OsStr) -> bool {
-    let source = format!("c/{name}.bpf.c");
-    let built = SkeletonBuilder::new()
-        .source(&source)
-        .obj(folder.join(format!("{name}.bpf.o")))
-        .clang(clang)
-        .clang_args(clang_arguments(folder))
-        .build();
-    if let Err(error) = &built {
-        let lines = format!("{error:#}").replace('\n', "\ncargo::error=");
-        println!("cargo::error={source} does not compile: {lines}");
+/// Compiles and links a program. Linking strips the debug information, which names folders, and
+/// keeps BTF.
+fn build(name: &str, folder: &Path, clang: &OsStr) -> Result<(), String> {
+    let compiled = folder.join(format!("{name}.clang.o"));
+    let mut command = Command::new(clang);
+    command.args(clang_arguments(folder)).args(["-g", "-O2", "-target", "bpf", "-c"]);
+    command.arg(format!("c/{name}.bpf.c")).arg("-o").arg(&compiled);
+    let output = command.output().map_err(|error| format!("{}: {error}", clang.display()))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    built.is_ok()
+    let linked = folder.join(format!("{name}.bpf.o"));
+    let link = || {
+        let mut linker = Linker::new(&linked)?;
+        linker.add_file(&compiled)?;
+        linker.link()
+    };
+    link().map_err(|error: libbpf_rs::Error| format!("linking: {error:#}"))
 }
 
 /// Warnings are errors; and Debian keeps `asm/types.h` where clang, compiling for another machine,
@@ -68,6 +86,14 @@ fn clang_arguments(folder: &Path) -> Vec<String> {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let mut arguments: Vec<String> =
         ["-Wall", "-Wextra", "-Werror", "-mcpu=v3"].map(String::from).into();
+    // BPF has no stack protector (https://lkml.org/lkml/2020/2/21/1000).
+    arguments.push("-fno-stack-protector".into());
+    let kernel_name = match architecture.as_str() {
+        "x86_64" => "x86",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    arguments.push(format!("-D__TARGET_ARCH_{kernel_name}"));
     arguments.push(format!("-I{}", folder.display()));
     // The object is part of the program, and is to be the same wherever it was compiled.
     let here = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
