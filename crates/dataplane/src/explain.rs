@@ -17,7 +17,7 @@ use crate::row::{Origin, Row, State};
 use crate::snapshot::Snapshot;
 pub use crate::tracking::SeenConnection;
 use crate::verdict::{DropReason, HoldKind, Verdict};
-use crate::worker_share::{WorkerShare, sealing_sa};
+use crate::worker_share::WorkerShare;
 pub use inside::{Carried, Found, Inside, InsideError, explain_inside};
 pub use tag::{TagUnused, tag_decides, tag_unused};
 
@@ -186,7 +186,7 @@ fn protected<'s>(
     set: SetIndex,
     packet: &Packet,
 ) -> Result<(PortId, &'s OutboundSa), DropReason> {
-    let sa = snapshot.outbound_sa(sealing_sa(snapshot, set, WorkerShare::ALL)?);
+    let sa = snapshot.outbound_sa(snapshot.ready_sa(set, WorkerShare::ALL)?);
     let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     if let Some(seat) = sa.card {
         if seat.carrier == SeatCarrier::Linux {

@@ -26,7 +26,6 @@ use crate::ids::SetIndex;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::StageClock;
 use crate::verdict::DropReason;
-use crate::worker_share;
 
 /// Says whether what an SA of a set seals can be sealed again by the set around it.
 ///
@@ -41,7 +40,7 @@ pub(crate) fn may_seal<F>(
     if card.is_some() {
         return Err(DropReason::DevMismatch);
     }
-    worker_share::sealing_sa(context.snapshot, outer, context.share).map(drop)
+    context.snapshot.ready_sa(outer, context.share).map(drop)
 }
 
 /// Opens the rows that were opened and carry ESP of a peer behind the one that sealed them.

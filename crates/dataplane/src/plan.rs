@@ -20,7 +20,7 @@ use crate::port::{Adjacency, Medium, Side};
 use crate::row::{Origin, Quote, Row, State};
 use crate::snapshot::{LEAST_MTU_V6, SetSizes, Snapshot};
 use crate::verdict::{DropReason, Verdict};
-use crate::{acquire, card_sas, decide, nested, worker_share};
+use crate::{acquire, card_sas, decide, nested};
 
 /// Turns decided rows into output rows. ICMP about those that cannot leave goes to `made`, as rows
 /// that are to be decided in their turn; fragments become rows behind the others.
@@ -72,7 +72,7 @@ fn protected<F: Frames>(
     set: SetIndex,
     row: &Row,
 ) -> Result<OutputPath, DropReason> {
-    let sa = worker_share::sealing_sa(context.snapshot, set, context.share)?;
+    let sa = context.snapshot.ready_sa(set, context.share)?;
     let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
     let sizes = context.snapshot.set_sizes(set, context.now_ns);
     let sealing = context.snapshot.outbound_sa(sa);

@@ -12,6 +12,7 @@ mod keepalives;
 mod number;
 mod ports;
 mod routing;
+mod sealing;
 mod sizes;
 
 use std::sync::Arc;
@@ -34,7 +35,6 @@ use crate::port::{Adjacency, Medium, PortInfo, Side};
 use crate::routes::{NextHop, RouteEntry, RouteTable, RouteTarget};
 use crate::sa_set::SaSet;
 use crate::sad::Sad;
-use crate::worker_share::{self, WorkerShare};
 
 pub(crate) use self::keepalives::{KeepaliveSet, KeepaliveSets, KeepaliveSettings};
 pub(crate) use self::number::SnapshotNumber;
@@ -418,30 +418,6 @@ impl Snapshot {
     #[inline]
     pub fn connections(&self) -> Option<&Connections> {
         self.sources.connections.as_deref()
-    }
-
-    /// True if packets of a set wait for an SA: no SA of the set lasts.
-    #[inline]
-    pub(crate) fn awaits_sa(&self, set: SetIndex) -> bool {
-        let set = self.set(set);
-        set.acquires && !self.seals(set) && self.sources.acquires.is_on()
-    }
-
-    /// True if a set has a lasting SA.
-    ///
-    /// # Panics
-    /// If the set is from another snapshot.
-    #[inline]
-    pub fn seals(&self, set: &SaSet) -> bool {
-        set.outbound.iter().any(|sa| self.outbound_sa(*sa).lasts())
-    }
-
-    /// Returns the sealing SA of a set for a worker.
-    ///
-    /// # Panics
-    /// If the set is from another snapshot.
-    pub fn sealing_sa(&self, set: &SaSet, share: WorkerShare) -> Option<SaId> {
-        worker_share::choose(self, &set.outbound, share)
     }
 
     /// Generation of ports, routes and next hops.

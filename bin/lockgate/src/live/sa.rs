@@ -53,9 +53,9 @@ struct PutArgs {
     /// Peer of the SAs whose lines name none
     #[arg(long, value_name = "PEER")]
     peer: Option<String>,
-    /// The run of the daemon that the keys were agreed for (`lockgate sa reserve` names it); another
-    /// run refuses them. The daemon remembers the keys until the machine boots: never put them
-    /// without a run later. Without a run the daemon remembers the keys for ever
+    /// The run of the daemon that the keys were agreed for (`lockgate sa reserve` names it);
+    /// another run refuses them. The daemon remembers the keys until the machine boots: never put
+    /// them without a run later. Without a run the daemon remembers the keys for ever
     #[arg(long, value_name = "RUN")]
     incarnation: Option<String>,
     /// Answer in JSON

@@ -36,8 +36,8 @@ pub(super) fn validate(
     is_sound.then_some(lifetime)
 }
 
-/// Warns of hard limits without soft ones in a section for SAs of charon's. charon makes new keys at
-/// a soft limit; a limit by idle time ends unused SAs alone.
+/// Warns of a hard limit without a soft one where charon makes the keys: charon renews at the soft
+/// one. Limits by idle time need none.
 pub(super) fn warn_of_lone_hard_limits(raw: Option<&RawLifetime>, problems: &mut Diagnostics<'_>) {
     let Some(RawLifetime { soft, hard }) = raw else { return };
     let limits = written(&SOFT, soft).into_iter().zip(written(&HARD, hard));

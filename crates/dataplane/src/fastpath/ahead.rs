@@ -53,14 +53,18 @@ fn ask_for(snapshot: &Snapshot, cache: &FlowCache, values: &[Value]) {
         last = Some(value);
     }
     let sets = &sets[..count];
-    let first_sa = |set: &SetIndex| snapshot.find_set(*set)?.outbound.first();
+    // Of SAs by key files the first one seals, of the others the newest.
+    let likely_sa = |set: &SetIndex| {
+        let set = snapshot.find_set(*set)?;
+        if set.acquires { set.outbound.last() } else { set.outbound.first() }
+    };
     let sas = || {
-        let ids = sets.iter().filter_map(first_sa);
+        let ids = sets.iter().filter_map(likely_sa);
         ids.filter_map(|id| snapshot.sad().find_outbound(*id))
     };
     sets.iter().for_each(|set| snapshot.ask_for_link(*set));
     sets.iter().filter_map(|set| snapshot.find_set(*set)).for_each(cpu::prefetch_all);
-    sets.iter().filter_map(first_sa).for_each(cpu::prefetch_all);
+    sets.iter().filter_map(likely_sa).for_each(cpu::prefetch_all);
     sas().for_each(|sa| cpu::prefetch_all(&**sa));
     for sa in sas() {
         cpu::prefetch_all(&*sa.sequence);

@@ -15,7 +15,6 @@ use crate::mss::SegmentMtu;
 use crate::port::{Adjacency, Medium};
 use crate::snapshot::Snapshot;
 use crate::verdict::{DropReason, Verdict};
-use crate::worker_share;
 
 /// The target of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -306,8 +305,8 @@ impl PreparedPath {
             // What is to be sealed again only the general walk seals.
             PathTarget::Set(set) if snapshot.outer_of(set).is_some() => None,
             PathTarget::Set(set) => {
-                // The general walk has packets wait.
-                let id = worker_share::sealing_sa(snapshot, set, context.share).ok()?;
+                // Where no SA lasts, the general walk lets packets wait.
+                let id = snapshot.ready_sa(set, context.share).ok()?;
                 let sa = snapshot.outbound_sa(id);
                 let adjacency = snapshot.set_adjacency(set)?;
                 let (sealing, card) = match sa.card {
