@@ -103,8 +103,8 @@ struct KindBuckets {
     all: TokenBucket,
     /// By port and virtual network.
     origins: Box<MessageTable<u64, ORIGINS>>,
-    /// By the place of their origin, then by hash. The memory is taken at once, and filled origin by
-    /// origin: names take the places of [`origins`](Self::origins) in order.
+    /// By the place of their origin, then by hash. The memory is taken at once, and filled one
+    /// origin after the other: names take the places of [`origins`](Self::origins) in order.
     senders: Vec<MessageTable<u32, SENDERS>>,
 }
 

@@ -17,8 +17,8 @@ impl Link {
     pub(crate) const NONE: Link = Link { older: NONE, newer: NONE };
 }
 
-/// One value per slot of a slab. The memory is taken at once, and filled up to the highest slot that
-/// was written: an unused page is never touched.
+/// One value per slot of a slab. The memory is taken at once, and filled up to the highest written
+/// slot: an unused page is never touched.
 #[derive(Debug)]
 pub(crate) struct SlotValues<T> {
     values: Vec<T>,
@@ -144,8 +144,8 @@ impl AgeList {
 /// Slots by hash: one chain a bucket.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// First slots of the chains, each plus one; 0: an empty chain. As many as a power of two: zeroed
-    /// memory costs nothing.
+    /// First slots of the chains, each plus one; 0: an empty chain. The count is a power of two.
+    /// Zeroed memory costs nothing.
     heads: Vec<Slot>,
     /// One entry a slot: the next of its chain.
     next: Vec<Slot>,

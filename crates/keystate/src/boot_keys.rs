@@ -39,14 +39,14 @@ const RECORD_BYTES: usize = 16;
 /// Keys of programs that named their run. The lock of the run record protects the file.
 pub(crate) struct NamedKeys {
     path: PathBuf,
-    content: Content,
+    content: NamedKeyFile,
     boot: u128,
     /// Number of records that the run record knows of.
     counted: &'static AtomicU64,
     most: usize,
 }
 
-enum Content {
+enum NamedKeyFile {
     Whole { file: File, keys: KeyTable<()> },
     Damaged,
 }
@@ -90,9 +90,9 @@ impl NamedKeys {
             true => {
                 file.set_len(end_of(keys.len())).map_err(of)?;
                 counted.store(keys.len() as u64, Ordering::Relaxed);
-                Content::Whole { file, keys }
+                NamedKeyFile::Whole { file, keys }
             }
-            false => Content::Damaged,
+            false => NamedKeyFile::Damaged,
         };
         Ok(NamedKeys { path: path.to_owned(), content, boot: host.boot, counted, most })
     }
@@ -100,23 +100,25 @@ impl NamedKeys {
     /// Number of keys; 0 of a damaged file.
     pub(crate) fn count(&self) -> usize {
         match &self.content {
-            Content::Whole { keys, .. } => keys.len(),
-            Content::Damaged => 0,
+            NamedKeyFile::Whole { keys, .. } => keys.len(),
+            NamedKeyFile::Damaged => 0,
         }
     }
 
     /// Returns what is known of a key.
     pub(crate) fn knows(&self, fingerprint: u128) -> PutBefore {
         match &self.content {
-            Content::Damaged => PutBefore::UnknownUntilBoot(self.path.clone()),
-            Content::Whole { keys, .. } if keys.contains(first_half(fingerprint)) => PutBefore::Yes,
-            Content::Whole { .. } => PutBefore::No,
+            NamedKeyFile::Damaged => PutBefore::UnknownUntilBoot(self.path.clone()),
+            NamedKeyFile::Whole { keys, .. } if keys.contains(first_half(fingerprint)) => {
+                PutBefore::Yes
+            }
+            NamedKeyFile::Whole { .. } => PutBefore::No,
         }
     }
 
     /// Adds keys that differ from each other and are not known.
     pub(crate) fn add(&mut self, fingerprints: &[u128]) -> Result<(), AddError> {
-        let Content::Whole { file, keys } = &mut self.content else {
+        let NamedKeyFile::Whole { file, keys } = &mut self.content else {
             return Err(AddError::Damaged(self.path.clone()));
         };
         if keys.len() + fingerprints.len() > self.most {

@@ -78,8 +78,8 @@ impl Snapshot {
         sas.iter().filter(lasts).nth(place).copied()
     }
 
-    /// Returns the newest lasting SA of the worker's CPU, else of no CPU, else of any. An SA without
-    /// a chance is not asked whether it lasts.
+    /// Returns the newest lasting SA of the worker's CPU, else of no CPU, else of any. The state of
+    /// an SA without a chance is not read.
     #[inline]
     fn newest(&self, sas: &[SaId], share: WorkerShare) -> Option<SaId> {
         let [mut without_cpu, mut of_other_cpu] = [None; 2];
