@@ -240,13 +240,13 @@ fn lost_or_damaged_file_refuses_new_keys_and_no_others() {
                 std::fs::write(&path, bytes).unwrap();
             }
         }
-        for _ in 0..2 {
+        for round in 0..2 {
             let mut state = machine.open();
             let damaged = KeyUsed::Damaged { path: path.clone() };
             assert!(!damaged.is_met_before());
             assert_eq!(state.use_once(key(4), AnyTime), Err(damaged), "{damage}");
             assert!(state.use_once(key(6), Ike).is_ok(), "{damage}");
-            assert!(state.use_once(key(7), NamedRun).is_ok(), "{damage}");
+            assert!(state.use_once(key(7 + round), NamedRun).is_ok(), "{damage}");
             let refused = state.outbound(key(4), SPI, SHORT, &file).unwrap_err();
             assert_eq!(refused.reason, Refusal::Damaged { path: path.clone() }, "{damage}");
             assert!(state.outbound(key(1), SPI, SHORT, &file).is_ok(), "{damage}");
