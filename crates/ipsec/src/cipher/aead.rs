@@ -88,6 +88,9 @@ pub(super) fn open<A: Aead, F: Frames>(
 const AHEAD: usize = 1;
 /// Bytes of a cache line.
 const LINE: u32 = 64;
+/// Maximum bytes of a text that are prefetched. A longer text is an error of the caller, and is
+/// refused when the job's turn comes.
+const MOST_FETCHED: u32 = 65_536;
 
 /// Prefetches the lines of a text, but the first, which the caller has just written to. Where they
 /// are in the core's own cache it costs an instruction or two a line; where they are not, the
@@ -95,6 +98,7 @@ const LINE: u32 = 64;
 #[inline]
 fn fetch<F: Frames>(frames: &F, frame: FrameId, text: u32, length: u32) {
     // No `step_by` over a range: for a short text that costs a dozen instructions.
+    let length = length.min(MOST_FETCHED);
     let (mut at, end) = (text.saturating_add(LINE), text.saturating_add(length));
     while at < end {
         frames.prefetch(frame, at);
