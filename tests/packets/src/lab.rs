@@ -849,33 +849,3 @@ pub fn own(family: Family, network: u32) -> Address {
     let Address { family, value } = host(family, network);
     Address { family, value: value - 4 }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use wire::build::PacketBuilder;
-
-    #[test]
-    fn what_a_peer_seals_it_cannot_open_but_the_gateway_can_and_back() {
-        for family in [Family::V4, Family::V6] {
-            for (set, network) in [(BERLIN, 2), (CARLA, 3), (DORA, 4)] {
-                let mut lab = Laboratory::default();
-                let there = PacketBuilder::new(host(family, 1), host(family, network)).udp(7, 8);
-                let there = there.payload_of(19).ip();
-                let outcome = lab.send(LAN, &there);
-                assert_eq!(outcome.verdicts, [Verdict::Protect(set)]);
-                let opened = lab.peer(set).open(&outcome.sent[0].packet).expect("opens");
-                assert_eq!(opened.inner, crate::table::forwarded(&there));
-
-                let back = PacketBuilder::new(host(family, network), host(family, 1)).udp(8, 7);
-                let back = back.payload_of(20).ip();
-                let sealed = lab.peer(set).seal(&back);
-                assert_eq!(lab.peer(set).open(&sealed), None);
-                let outcome = lab.send(WAN, &sealed);
-                assert_eq!(outcome.verdicts, [Verdict::Forward(LAN)]);
-                assert_eq!(outcome.sent[0].packet, crate::table::forwarded(&back));
-                assert_eq!(outcome.sent[0].to, Some(HOST_MAC));
-            }
-        }
-    }
-}

@@ -23,6 +23,7 @@ mod nat;
 mod nested;
 mod overlay;
 mod path_mtu;
+mod peers;
 mod policies;
 mod ports;
 mod prefixes;
