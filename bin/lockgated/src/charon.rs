@@ -37,6 +37,8 @@ mod book;
 #[cfg(test)]
 mod by_name;
 mod child_shares;
+#[cfg(test)]
+mod connection_tests;
 mod desk;
 mod limits;
 mod matching;

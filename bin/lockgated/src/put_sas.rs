@@ -207,7 +207,7 @@ impl State {
             }
             _ => (keys.use_all_once(&fingerprints, origin), keys.key_counts()),
         };
-        report_filling_memories(&self.events, Some(before), now);
+        report_filling_memories(&self.events, before, now);
         used.map_err(|why| {
             let place = match &why {
                 KeyUsed::PutBefore { fingerprint } | KeyUsed::FileKey { fingerprint } => {
@@ -230,27 +230,41 @@ impl State {
     }
 }
 
-/// Warns of memories of used keys that have come to three quarters since `before`.
-pub(crate) fn report_filling_memories(events: &Events, before: Option<KeyCounts>, now: KeyCounts) {
-    let before = before.unwrap_or(KeyCounts { put: 0, named: 0, ike: 0 });
-    let rows = [
-        (
-            (before.put, now.put, MAX_PUT_KEYS),
-            "put without `incarnation`, and none is ever forgotten: name the run of the daemon \
-             with each put (`lockgate sa put --incarnation RUN`)",
-        ),
-        (
-            (before.named, now.named, MAX_NAMED_KEYS),
-            "put with `incarnation` since the machine booted: when the memory is full, no more \
-             are taken until the next boot",
-        ),
-        (
-            (before.ike, now.ike, MAX_IKE_KEYS),
-            "made by IKE, and each is forgotten 5 to 10 minutes after its SA: peers make SAs \
-             faster than gateways do",
-        ),
+/// A memory of used keys that grew.
+struct GrownMemory {
+    before: usize,
+    now: usize,
+    most: usize,
+    /// The origin of the keys, and what to do.
+    text: &'static str,
+}
+
+/// Warns of each memory of used keys that reached three quarters since `before`.
+pub(crate) fn report_filling_memories(events: &Events, before: KeyCounts, now: KeyCounts) {
+    let memories = [
+        GrownMemory {
+            before: before.put,
+            now: now.put,
+            most: MAX_PUT_KEYS,
+            text: "put without `incarnation`, and none is ever forgotten: name the run of the \
+                   daemon with each put (`lockgate sa put --incarnation RUN`)",
+        },
+        GrownMemory {
+            before: before.named,
+            now: now.named,
+            most: MAX_NAMED_KEYS,
+            text: "put with `incarnation` since the machine booted: when the memory is full, no \
+                   more are taken until the next boot",
+        },
+        GrownMemory {
+            before: before.ike,
+            now: now.ike,
+            most: MAX_IKE_KEYS,
+            text: "made by IKE; a key is forgotten 5 to 10 minutes after its SA: renew SAs less \
+                   often",
+        },
     ];
-    for ((before, now, most), text) in rows {
+    for GrownMemory { before, now, most, text } in memories {
         let warning = most / 4 * 3;
         if before < warning && now >= warning {
             let message = format!("{now} keys of at most {most} were {text}");

@@ -21,7 +21,7 @@ use control::guard::{self, Guard};
 use control::{Compiled, Compiler, check_netdevs, host_mtu};
 use dataplane::{AcquireRequest, AddressUpdate, ResolveRequest, Snapshot};
 use io::{Lifetime, TunPort};
-use keystate::KeyState;
+use keystate::{KeyCounts, KeyState};
 use linux::{Ethtool, Mirror, View};
 use xsk::{FrameSize, Layout, Spacing};
 
@@ -108,7 +108,7 @@ pub(crate) async fn start(
     let unconfirmed::StartConfiguration { loaded, base, instead, damaged } = beginning;
     let node = &loaded.validated.node;
     let mut keystate = KeyState::open(&node.run_dir, &node.state_dir)?;
-    report_filling_memories(&events, None, keystate.key_counts());
+    report_filling_memories(&events, KeyCounts::default(), keystate.key_counts());
     // What cannot be read or kept is told, and is no reason not to start.
     let (revisions, trouble) = Revisions::at_start(&node.state_dir);
     if let Some(trouble) = trouble {

@@ -4,7 +4,7 @@
 //! else: nothing is compiled, no other SA gets another slot, no generation rises.
 //!
 //! **Which outbound SA of a set seals.** The SAs stand in the order of their puts
-//! (`dataplane::worker_share`).
+//! ([`Snapshot::sealing_sa`](dataplane::Snapshot::sealing_sa)).
 //!
 //! * SAs over the API: a replacement stands in the place of the replaced SA. Worker *n* seals with
 //!   the *n*th SA that lasts, modulo their number.

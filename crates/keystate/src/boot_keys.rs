@@ -52,7 +52,7 @@ enum NamedKeyFile {
 }
 
 impl NamedKeys {
-    /// Reads the file of this boot, or begins one. A damaged file stays as it is.
+    /// Reads the file of this boot, or begins a file. A damaged file is left unchanged.
     ///
     /// # Errors
     /// [`FileError`]: the file cannot be read or made.
@@ -105,7 +105,7 @@ impl NamedKeys {
         }
     }
 
-    /// Returns what is known of a key.
+    /// Returns whether a key is in the file.
     pub(crate) fn knows(&self, fingerprint: u128) -> PutBefore {
         match &self.content {
             NamedKeyFile::Damaged => PutBefore::UnknownUntilBoot(self.path.clone()),
@@ -170,7 +170,7 @@ impl EarlierKeys {
         EarlierKeys { path: path.to_owned(), halves, is_whole }
     }
 
-    /// Returns what is known of a key.
+    /// Returns whether a key is in the file.
     pub(crate) fn knows(&self, fingerprint: u128) -> PutBefore {
         match self.halves.binary_search(&first_half(fingerprint)) {
             Ok(_) => PutBefore::Yes,

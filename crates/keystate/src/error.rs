@@ -44,8 +44,8 @@ pub struct KeyRefused {
     pub reason: Refusal,
 }
 
-/// The proof that a key was put for the first time: its numbers may begin at 1. Whoever makes the
-/// counter of the key takes it.
+/// The proof that a key was put for the first time: the numbers of the key may begin at 1. Making
+/// the key's counter consumes the proof.
 #[must_use = "the key is used up: no other SA may have it"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Once {

@@ -38,7 +38,7 @@ impl IkeKeys {
         sweep.is_some_and(|sweep| is_kept(*sweep, self.latest.0))
     }
 
-    /// Makes room for more keys if need be. False: there is none.
+    /// Frees places for more keys by sweeping. Returns whether there is room.
     pub(crate) fn make_room(&mut self, count: usize) -> bool {
         while self.keys.len() + count > self.most && self.unswept > 0 {
             self.sweep_part();

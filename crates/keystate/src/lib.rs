@@ -107,7 +107,7 @@ pub enum KeyOrigin {
 }
 
 /// Numbers of keys in the memories of used keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct KeyCounts {
     /// Keys put without a named run, of at most [`MAX_PUT_KEYS`].
     pub put: usize,

@@ -18,7 +18,7 @@
 //! a chance of 1 in 131,072, and the second is then refused.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,13 +76,16 @@ enum Content {
         keys: KeyTable<()>,
     },
     Damaged,
+    /// No file could be begun, for this reason. No key was put yet.
+    Missing(FileError),
 }
 
 impl PutKeys {
-    /// Reads the file, or begins one. A damaged file stays as it is.
+    /// Reads the file, or begins a file. A damaged file is left unchanged. Where no file can be
+    /// begun, as on a full disk, each put tries again.
     ///
     /// # Errors
-    /// [`FileError`]: the file cannot be read or made.
+    /// [`FileError`]: the file is there and cannot be read.
     pub(crate) fn open(path: &Path, counted: &'static AtomicU64) -> Result<PutKeys, FileError> {
         PutKeys::open_with(path, counted, MAX_PUT_KEYS)
     }
@@ -92,15 +95,7 @@ impl PutKeys {
         counted: &'static AtomicU64,
         most: usize,
     ) -> Result<PutKeys, FileError> {
-        let is_there = path.symlink_metadata().is_ok();
-        // A file is begun only if it never had a record; a lost one is not.
-        if !is_there && counted.load(Ordering::Relaxed) == 0 {
-            files::replace(path, &header(&new_secret(path)?))?;
-        }
-        let content = match is_there || counted.load(Ordering::Relaxed) == 0 {
-            true => read(path, most)?,
-            false => Content::Damaged,
-        };
+        let content = read_or_begin(path, counted, most)?;
         let mut keys = PutKeys { path: path.to_owned(), content, counted, most };
         if (keys.count() as u64) < counted.load(Ordering::Relaxed) {
             keys.content = Content::Damaged;
@@ -116,14 +111,15 @@ impl PutKeys {
     pub(crate) fn count(&self) -> usize {
         match &self.content {
             Content::Whole { keys, .. } => keys.len(),
-            Content::Damaged => 0,
+            Content::Damaged | Content::Missing(_) => 0,
         }
     }
 
-    /// Returns what is known of a key.
+    /// Returns whether a key is in the file.
     pub(crate) fn knows(&self, fingerprint: u128) -> PutBefore {
         match &self.content {
             Content::Damaged => PutBefore::Unknown(self.path.clone()),
+            Content::Missing(_) => PutBefore::No,
             Content::Whole { secret, keys, .. } => {
                 match keys.contains(first_half(keyed(secret, fingerprint))) {
                     true => PutBefore::Yes,
@@ -135,6 +131,13 @@ impl PutKeys {
 
     /// Adds keys that differ from each other and are not known. On return they are on disk.
     pub(crate) fn add(&mut self, fingerprints: &[u128]) -> Result<(), AddError> {
+        if let Content::Missing(_) = self.content {
+            let content = read_or_begin(&self.path, self.counted, self.most);
+            self.content = content.map_err(AddError::File)?;
+        }
+        if let Content::Missing(why) = &self.content {
+            return Err(AddError::File(why.clone()));
+        }
         let Content::Whole { file, secret, keys } = &mut self.content else {
             return Err(AddError::Damaged(self.path.clone()));
         };
@@ -146,7 +149,7 @@ impl PutKeys {
         let bytes: Vec<u8> = records.flat_map(|(key, place)| record(*key, place)).collect();
         let end = end_of(keys.len());
         if let Err(error) = file.write_all_at(&bytes, end).and_then(|()| file.sync_data()) {
-            // Cuts what was not synced; if that fails, the next records are written over it.
+            // After a failed cut the next records overwrite the unsynced ones.
             let _ = file.set_len(end);
             return Err(AddError::File(FileError::of(&self.path, &error)));
         }
@@ -155,6 +158,23 @@ impl PutKeys {
         }
         self.counted.store(keys.len() as u64, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Reads the file, or begins a file without keys.
+fn read_or_begin(path: &Path, counted: &AtomicU64, most: usize) -> Result<Content, FileError> {
+    match path.symlink_metadata() {
+        Ok(_) => read(path, most),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::of(path, &error)),
+        // A file is begun only if it never had a record; a lost one is not.
+        Err(_) if counted.load(Ordering::Relaxed) > 0 => Ok(Content::Damaged),
+        Err(_) => {
+            let begun = new_secret(path).and_then(|secret| files::replace(path, &header(&secret)));
+            match begun {
+                Ok(()) => read(path, most),
+                Err(why) => Ok(Content::Missing(why)),
+            }
+        }
     }
 }
 
@@ -176,7 +196,7 @@ fn read(path: &Path, most: usize) -> Result<Content, FileError> {
         let mut bytes = [0; RECORD_BYTES];
         reader.read_exact(&mut bytes).map_err(of)?;
         let key = bytes.first_chunk().map_or(0, |key| u128::from_be_bytes(*key));
-        // A second one would make the number of keys disagree with that of records.
+        // A key in two records would leave fewer keys than records.
         if bytes != record(key, place) || !keys.insert(first_half(key), ()) {
             return Ok(Content::Damaged);
         }
@@ -274,6 +294,21 @@ mod tests {
         assert_eq!(bytes.len() as u64, end_of(100));
         let half = first_half(key(1)).to_be_bytes();
         assert!(!bytes.windows(8).any(|window| window == half));
+    }
+
+    /// A full disk once kept the daemon from starting.
+    #[test]
+    fn put_begins_the_file_that_could_not_be_begun_at_the_start() {
+        let place = Place::new();
+        let path = place.directory.path().join("later/put-keys");
+        let mut keys = PutKeys::open_with(&path, place.counted, 100).unwrap();
+        assert_eq!((keys.count(), keys.knows(key(1))), (0, PutBefore::No));
+        assert!(matches!(keys.add(&[key(1)]), Err(AddError::File(_))));
+        std::fs::create_dir(path.parent().unwrap()).unwrap();
+        keys.add(&[key(1)]).unwrap();
+        assert_eq!((keys.count(), keys.knows(key(1))), (1, PutBefore::Yes));
+        let again = PutKeys::open_with(&path, place.counted, 100).unwrap();
+        assert_eq!(again.knows(key(1)), PutBefore::Yes);
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Child {
         Child { number, ends_of }
     }
 
-    /// Installs it; returns the handles of its inbound and of its outbound SA.
+    /// Installs the child. Returns two handles: of the inbound SA, and of the outbound SA.
     ///
     /// # Errors
     /// [`BenchError::System`].

@@ -53,7 +53,7 @@ pub(super) struct Desk {
     /// They are not tried again before this: the machine refused them.
     pub(super) retry_at: Option<Instant>,
     /// The charon that is connected has named all that it has: no policy is an earlier one's.
-    pub(super) has_repeated: bool,
+    pub(super) has_resumed: bool,
     /// SAs of an earlier charon that have reached their hard limit: nobody else deletes them.
     ended: Vec<SaHandle>,
     /// The charon that was connected last.
@@ -108,7 +108,7 @@ impl Desk {
             must_follow: false,
             must_bring_back: false,
             retry_at: None,
-            has_repeated: true,
+            has_resumed: true,
             ended: Vec::new(),
             charon: None,
             knows_all: false,
@@ -136,7 +136,7 @@ impl Desk {
         self.knows_all = self.charon == Some(charon);
         if !self.knows_all {
             self.own.leave_to_next();
-            self.has_repeated = self.book.policies().next().is_none();
+            self.has_resumed = self.book.policies().next().is_none();
         }
         self.charon = Some(charon);
     }
@@ -365,7 +365,7 @@ impl Desk {
     /// was not connected, if it is the charon that put it; else it stays until there are others.
     async fn settle(&mut self) -> Answer {
         self.book.settle();
-        self.has_repeated = true;
+        self.has_resumed = true;
         self.release_unnamed().await;
         self.bring_back_missing().await;
         let deleted = match self.knows_all {

@@ -135,7 +135,7 @@ impl Desk {
     /// whose numbers mean nothing to this one. A refusal by the machine is tried again.
     pub(super) async fn bring_back_missing(&mut self) {
         let is_due = self.retry_at.is_none_or(|at| at <= Instant::now());
-        if !(self.must_bring_back && self.has_repeated && is_due) {
+        if !(self.must_bring_back && self.has_resumed && is_due) {
             return;
         }
         (self.must_bring_back, self.retry_at) = (false, None);
@@ -158,7 +158,7 @@ impl Desk {
     /// Returns the time of the next retry: of policies that the machine refused, or of a request to
     /// charon.
     pub(super) fn next_try(&self) -> Option<Instant> {
-        let refused = self.retry_at.filter(|_| self.must_bring_back && self.has_repeated);
+        let refused = self.retry_at.filter(|_| self.must_bring_back && self.has_resumed);
         refused.into_iter().chain(self.successors.next()).min()
     }
 

@@ -20,7 +20,7 @@ pub(super) struct RuleReview<'a> {
     pub(super) sets: &'a [Set],
 }
 
-/// A rule that never decides, and the rule above it that covers it: places in the file.
+/// Places in the file of a covered rule, which never decides, and of the covering rule above.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CoveredPair {
     covered: usize,

@@ -266,7 +266,7 @@ impl Compiled {
         Ok(plan)
     }
 
-    /// Plans one SA beside those before it.
+    /// Plans an SA of a request, after the SAs in front of it.
     fn plan_one(
         &self,
         (place, asked): (usize, PutSa),

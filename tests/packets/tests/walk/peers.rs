@@ -1,4 +1,4 @@
-//! Peers of the laboratory: the gateway opens what they seal, and they open what it seals.
+//! Peers of the laboratory, and the SAs between them and the gateway.
 
 use dataplane::Verdict::{Forward, Protect};
 use packets::lab::{BERLIN, CARLA, DORA, HOST_MAC, LAN, Laboratory, WAN, host};
