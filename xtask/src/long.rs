@@ -46,9 +46,19 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "properties",
-        what: "parsers, policies, ESP and configuration: many random cases each",
+        what: "parsers, policies, ESP, configuration, connections: many random cases each",
         run: |built| {
-            let packages = ["wire", "policy", "ipsec", "packets", "config", "control"];
+            let packages = [
+                "wire",
+                "policy",
+                "ipsec",
+                "packets",
+                "config",
+                "control",
+                "import",
+                "bpf",
+                "dataplane",
+            ];
             run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))
         },
     },

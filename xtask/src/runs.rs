@@ -194,6 +194,19 @@ impl<'a> Queue<'a> {
         Queue(Mutex::new(tests.collect()))
     }
 
+    /// Makes a queue in which the programs of the files `longest` come first, in that order.
+    pub(crate) fn longest_first(
+        tests: impl Iterator<Item = &'a TestProgram>,
+        longest: &[&str],
+    ) -> Queue<'a> {
+        let mut tests: Vec<_> = tests.collect();
+        tests.sort_by_key(|test| {
+            let place = longest.iter().position(|file| *file == test.target);
+            place.unwrap_or(longest.len())
+        });
+        Queue::of(tests.into_iter())
+    }
+
     /// Takes the programs one by one, until there are none.
     pub(crate) fn taken(&self) -> impl Iterator<Item = &'a TestProgram> + '_ {
         std::iter::from_fn(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front())

@@ -16,6 +16,11 @@ const FUZZ_PACKAGE: &str = "fuzz-replay";
 /// The tests against other implementations; its last line is `N passed, N failed, N skipped`.
 const INTEROP: &str = "tests/interop/run.py";
 
+/// Programs of tests in namespaces that take longest. They begin first, so none runs alone at the
+/// end.
+const LONGEST_NET_PROGRAMS: [&str; 8] =
+    ["cards", "ike", "sealed_card", "leaks", "ports", "demo", "kernel_tier", "revisions"];
+
 /// Time after which no part begins that `test-long` has too: half an hour has to be enough.
 const SLOW: Duration = Duration::from_secs(17 * 60);
 
@@ -46,11 +51,18 @@ pub(crate) fn run() -> Result<(), Failure> {
             run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
     ];
-    // Tests in namespaces mostly wait: what computes runs beside them, and then helps with them. It
-    // shows itself afterwards.
-    let queue = Queue::of(built.of(NET_PACKAGE, &[]));
+    // Tests in namespaces mostly wait: two programs run at once, and computing parts run beside
+    // them. A part that is finished helps with the programs. Other output than that of the first
+    // row of programs is shown at the end.
+    let queue = Queue::longest_first(built.of(NET_PACKAGE, &[]), &LONGEST_NET_PROGRAMS);
     let start = Instant::now();
-    let (namespaces, beside) = std::thread::scope(|scope| {
+    let (namespaces, second, beside) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| {
+            let mut said = Vec::new();
+            let _ = writeln!(said, "\n=== network namespaces, the second row");
+            let helped = runs::help(&queue, Threads::One, &mut said);
+            (said, helped)
+        });
         let beside = scope.spawn(|| {
             let mut said = Vec::new();
             let interop = time_into("interop", &mut said, |said| interop(&[], said));
@@ -62,19 +74,21 @@ pub(crate) fn run() -> Result<(), Failure> {
                 )),
                 _ => instructions::check(instructions::Rows::Short),
             });
-            let _ = writeln!(said, "\n=== network namespaces, the others");
+            let _ = writeln!(said, "\n=== network namespaces, the third row");
             let helped = runs::help(&queue, Threads::One, &mut said);
             (said, helped, [interop, plugin, package, instructions])
         });
         let namespaces = time("network namespaces", || {
             run_tests(queue.taken(), Threads::One, |command| command)
         });
-        (namespaces, beside.join().expect("a part does not panic"))
+        let second = second.join().expect("a row of programs does not panic");
+        (namespaces, second, beside.join().expect("a part does not panic"))
     });
+    let (said_by_second, helped_by_second) = second;
     let (said, helped, beside) = beside;
-    let namespaces = namespaces.with(helped, start);
+    let namespaces = namespaces.with(helped_by_second, start).with(helped, start);
     // Nobody reads our output any more: the table's parts say what failed all the same.
-    let _ = std::io::stdout().write_all(&said);
+    let _ = std::io::stdout().write_all(&[said_by_second, said].concat());
     let parts: Vec<Part> = parts.into_iter().chain([namespaces]).chain(beside).collect();
     conclude("test", &parts)
 }

@@ -428,6 +428,11 @@ fn agree(
     Ok(())
 }
 
+/// Returns the number of random frames: `few`, or `many` in a long hunt (`LOCKGATE_LONG`).
+fn cases(few: u32, many: u32) -> u32 {
+    if std::env::var_os("LOCKGATE_LONG").is_some() { many } else { few }
+}
+
 // NARROW
 #[test]
 fn what_a_policy_wants_is_never_passed_and_the_rest_is_as_before() {
@@ -435,7 +440,8 @@ fn what_a_policy_wants_is_never_passed_and_the_rest_is_as_before() {
     for which in 0..6 {
         let (snapshot, reserved) = snapshot(policies(which), Sad::default());
         reserve(&mut steering, &snapshot, &reserved);
-        let config = Config { cases: 8_000, failure_persistence: None, ..Config::default() };
+        let config =
+            Config { cases: cases(4_000, 8_000), failure_persistence: None, ..Config::default() };
         let result = TestRunner::new(config).run(&a_frame(), |frame| {
             let run = steering.run(&frame);
             let run = run.map_err(|error| TestCaseError::fail(error.to_string()))?;
@@ -512,7 +518,8 @@ fn with_a_peer_in_udp_nothing_is_passed_that_the_walk_does_not_leave_to_linux() 
     let Some((mut steering, _socket)) = steering("a peer in UDP against walk") else { return };
     let (snapshot, reserved) = snapshot(vec![], in_udp());
     reserve(&mut steering, &snapshot, &reserved);
-    let config = Config { cases: 20_000, failure_persistence: None, ..Config::default() };
+    let config =
+        Config { cases: cases(8_000, 20_000), failure_persistence: None, ..Config::default() };
     let (passed, fragments) = (Cell::new(0), Cell::new(0));
     let result = TestRunner::new(config).run(&a_frame(), |frame| {
         let run = steering.run(&frame);
@@ -532,7 +539,7 @@ fn with_a_peer_in_udp_nothing_is_passed_that_the_walk_does_not_leave_to_linux() 
         panic!("{error}");
     }
     println!("{passed:?} passed, {fragments:?} fragments of UDP to us");
-    assert!(passed.get() > 500 && fragments.get() > 20, "{passed:?} {fragments:?}");
+    assert!(passed.get() > 200 && fragments.get() > 8, "{passed:?} {fragments:?}");
 }
 
 /// Returns whether a frame by the unprotected port is a fragment of UDP to us.
@@ -551,7 +558,8 @@ fn is_fragment_of_udp_to_us(frame: &[u8]) -> bool {
 fn what_is_passed_the_walk_would_leave_to_linux() {
     let Some((steering, _socket)) = steering("program against walk") else { return };
     let ((snapshot, _), seen) = (snapshot(vec![], Sad::default()), Seen::default());
-    let config = Config { cases: 100_000, failure_persistence: None, ..Config::default() };
+    let cases = cases(40_000, 200_000);
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new(config);
     let result = runner.run(&a_frame(), |frame| agree(&steering, &snapshot, &frame, &seen));
     if let Err(error) = result {
@@ -559,10 +567,10 @@ fn what_is_passed_the_walk_would_leave_to_linux() {
     }
     let Seen { passed, to_worker, unusual } = seen;
     println!("passed {passed:?}, to the worker {to_worker:?}, unusual {unusual:?}");
-    assert!(passed.get() > 3_000 && to_worker.get() > 3_000 && unusual.get() > 100);
+    assert!(passed.get() > 3_000 && to_worker.get() > 3_000 && unusual.get() > 50);
     let counters = steering.counters().unwrap();
-    assert_eq!(counters.received(), 100_000);
+    assert_eq!(counters.received(), u64::from(cases));
     for counter in [Counter::PassedToHost, Counter::PassedAllowHost, Counter::PassedArpNd] {
-        assert!(counters.of(counter) > 30, "{}: {}", counter.name(), counters.of(counter));
+        assert!(counters.of(counter) > 10, "{}: {}", counter.name(), counters.of(counter));
     }
 }
