@@ -137,6 +137,14 @@ const PARTS: &[Part] = &[
         },
     },
     Part {
+        name: "sas",
+        what: "SAs of two charons: 300 random events, 1000 changes of keys at full speed",
+        run: |built| {
+            let hunts: Prepare = |command| long(command.args(["--ignored", "--skip", "debian_13"]));
+            runs::network_namespaces(built, &["ike"], hunts)
+        },
+    },
+    Part {
         name: "charon6",
         what: "charon 6 in a clean root of Debian 13, with the package of the plugin",
         run: crate::charon6::run,

@@ -304,6 +304,8 @@ kinds! {
          at the IKE daemon"
     CharonRefused "charon_refused" "lockgated" Warning PerSecond
         "charon asked for something that was refused, or cannot be heard; the message says why"
+    CharonSlow "charon_slow" "lockgated" Warning PerSecond
+        "an answer to charon took over half a second; the message names the request and the time"
     SaPut "sa_put" "lockgated" Info PerSecond
         "a program put SAs of a peer with keys = \"api\", or charon of one with keys = \"ike\"; \
          the message names them, details say how many"

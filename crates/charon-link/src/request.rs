@@ -69,6 +69,29 @@ pub enum Request {
     NameSa(NameSa),
 }
 
+impl Request {
+    /// Returns the name of its kind in the protocol.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Request::Hello(_) => "HELLO",
+            Request::GetSpi { .. } => "GET_SPI",
+            Request::AddSa(_) => "ADD_SA",
+            Request::UpdateSa(_) => "UPDATE_SA",
+            Request::QuerySa(_) => "QUERY_SA",
+            Request::DeleteSa(_) => "DELETE_SA",
+            Request::AddPolicy(_) => "ADD_POLICY",
+            Request::QueryPolicy { .. } => "QUERY_POLICY",
+            Request::DeletePolicy(_) => "DELETE_POLICY",
+            Request::FlushSas => "FLUSH_SAS",
+            Request::FlushPolicies => "FLUSH_POLICIES",
+            Request::ResumeSas(_) => "RESUME_SAS",
+            Request::Resumed => "RESUMED",
+            Request::NameSa(_) => "NAME_SA",
+        }
+    }
+}
+
 /// The programs at the other end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Charon {

@@ -116,11 +116,21 @@ pub struct Tally {
     pub resolution: u64,
     /// Anything else between the wire's own addresses.
     pub other: u64,
-    /// ESP packets whose SPI and sequence number were on the wire before.
+    /// ESP packets whose SPI and sequence number were on the wire before, from the same station.
     pub repeated: u64,
     /// The first few of those, SPI and number.
     pub repeated_examples: Vec<(u32, u32)>,
-    numbers: HashSet<(u32, u32)>,
+    numbers: HashSet<EspNumber>,
+}
+
+/// A sequence number of an SA. Each gateway chooses the SPIs of the SAs to it, so two SAs from
+/// different stations may have one SPI.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct EspNumber {
+    /// MAC address of the station that sent the packet.
+    sender: [u8; 6],
+    spi: u32,
+    number: u32,
 }
 
 /// Number of examples that a tally keeps.
@@ -192,7 +202,9 @@ impl Tally {
             }
             Kind::Esp { spi, number } => {
                 self.esp += 1;
-                if !self.numbers.insert((spi, number)) {
+                let sender = frame.get(6..12).and_then(<[u8]>::first_chunk).copied();
+                let sender = sender.unwrap_or_default();
+                if !self.numbers.insert(EspNumber { sender, spi, number }) {
                     self.repeated += 1;
                     if self.repeated_examples.len() < EXAMPLES {
                         self.repeated_examples.push((spi, number));
@@ -204,13 +216,13 @@ impl Tally {
 
     /// ESP packets of an SPI, each number once, and the highest number.
     pub fn of_spi(&self, spi: u32) -> (u64, u32) {
-        let numbers = self.numbers.iter().filter(|(of, _)| *of == spi).map(|(_, number)| *number);
+        let numbers = self.numbers.iter().filter(|of| of.spi == spi).map(|of| of.number);
         numbers.fold((0, 0), |(count, highest), number| (count + 1, highest.max(number)))
     }
 
     /// SPIs seen.
     pub fn spis(&self) -> HashSet<u32> {
-        self.numbers.iter().map(|&(spi, _)| spi).collect()
+        self.numbers.iter().map(|of| of.spi).collect()
     }
 }
 

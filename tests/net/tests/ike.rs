@@ -18,6 +18,10 @@ mod debian_13;
 mod forms;
 #[path = "ike/moves.rs"]
 mod moves;
+#[path = "ike/random_events.rs"]
+mod random_events;
+#[path = "ike/rekeys.rs"]
+mod rekeys;
 
 const SUITE: &str = "aes-256-gcm";
 const PROPOSAL: &str = "aes256gcm16-esn";

@@ -25,6 +25,10 @@ use crate::totals::SaKey;
 /// Time that charon may take to read what it is told.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time for an answer to charon; an event reports a longer one. A thread of charon waits for the
+/// answer, often with the IKE_SA locked.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
+
 /// Channels by which the rest of the daemon tells of SAs.
 pub(crate) struct Heard {
     /// SAs at their limits.
@@ -214,7 +218,13 @@ impl Session {
             () if !is_hello && incarnation != ours => {
                 Answer::plain(Status::OtherIncarnation, "lockgated has begun anew since")
             }
-            () => desk.answer(request).await,
+            () => {
+                let kind = request.kind_name();
+                let began = Instant::now();
+                let answer = desk.answer(request).await;
+                self.note_slow(kind, began.elapsed());
+                answer
+            }
         };
         if is_hello && self.greeted.is_none() {
             self.greet(&answer.text, desk).await;
@@ -231,6 +241,15 @@ impl Session {
             self.report(Some(report), desk).await?;
         }
         Ok(())
+    }
+
+    /// Reports an answer that took longer than [`ANSWER_TIME`].
+    fn note_slow(&self, kind: &str, took: Duration) {
+        if took > ANSWER_TIME {
+            let message =
+                format!("charon waited {:.1} s for the answer to {kind}", took.as_secs_f64());
+            self.events.record(Kind::CharonSlow, "charon", message, &[]);
+        }
     }
 
     fn note_refusal(&self, why: String) {

@@ -52,38 +52,37 @@ fn carried(
 ) -> HashMap<SaSetId, Carried> {
     let mut sets: HashMap<SaSetId, Carried> = HashMap::new();
     let mut have_others: HashSet<SaSetId> = HashSet::new();
-    let mut add =
-        |(set, spi): (SaSetId, Spi), seat: Option<CardSeat>, allowance: Option<&Allowance>| {
-            let has_room = !allowance.is_some_and(Allowance::is_spent);
-            let Some(seat) = seat else {
-                have_others.extend(has_room.then_some(set));
-                return;
-            };
-            let card = picture.netdev_cards.get(&seat.netdev);
-            let of = sets.entry(set).or_insert_with(|| Carried {
-                card: card.map_or_else(String::new, |card| card.name.to_string()),
-                carrier: seat.carrier,
-                spi,
-                has_room,
-                count: 0,
-                packets: 0,
-            });
-            if has_room && !of.has_room {
-                (of.spi, of.has_room) = (spi, true);
-            }
-            let peer = peers.get(&set).copied().unwrap_or_default();
-            let volume = totals.sas.get(&(direction, spi, peer.to_owned()));
-            of.count += 1;
-            of.packets += volume.map_or(0, |volume| volume.packets);
+    let mut add = |(set, spi): (SaSetId, Spi), seat: Option<CardSeat>, has_room: bool| {
+        let Some(seat) = seat else {
+            have_others.extend(has_room.then_some(set));
+            return;
         };
+        let card = picture.netdev_cards.get(&seat.netdev);
+        let of = sets.entry(set).or_insert_with(|| Carried {
+            card: card.map_or_else(String::new, |card| card.name.to_string()),
+            carrier: seat.carrier,
+            spi,
+            has_room,
+            count: 0,
+            packets: 0,
+        });
+        if has_room && !of.has_room {
+            (of.spi, of.has_room) = (spi, true);
+        }
+        let peer = peers.get(&set).copied().unwrap_or_default();
+        let volume = totals.sas.get(&(direction, spi, peer.to_owned()));
+        of.count += 1;
+        of.packets += volume.map_or(0, |volume| volume.packets);
+    };
     let snapshot = &picture.snapshot;
     match direction {
-        Direction::Outbound => snapshot
-            .outbound()
-            .for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.allowance.as_ref())),
-        Direction::Inbound => snapshot
-            .inbound()
-            .for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.allowance.as_ref())),
+        Direction::Outbound => {
+            snapshot.outbound().for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.lasts()))
+        }
+        Direction::Inbound => snapshot.inbound().for_each(|sa| {
+            let is_spent = sa.allowance.as_ref().is_some_and(Allowance::is_spent);
+            add((sa.set, sa.spi), sa.packet_card(), !is_spent);
+        }),
     }
     sets.retain(|set, of| of.has_room || !have_others.contains(set));
     sets

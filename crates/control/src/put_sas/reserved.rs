@@ -28,6 +28,26 @@ const WORKER_BITS: u32 = 8;
 /// Attempts to find a vacant SPI: of 2²⁴ for each worker few are taken.
 const TRIES: usize = 256;
 
+/// The order in which SPIs are issued: a random start and a random odd step, so each of 2²⁴ values
+/// comes once before a value comes again. A late packet of an ended SA then meets no new SA.
+struct SpiOrder {
+    next: u32,
+    step: u32,
+}
+
+impl SpiOrder {
+    fn new() -> Result<SpiOrder, getrandom::Error> {
+        Ok(SpiOrder { next: getrandom::u32()?, step: getrandom::u32()? | 1 })
+    }
+
+    /// Returns the next value, without the bits of a worker.
+    fn advance(&mut self) -> u32 {
+        let value = self.next << WORKER_BITS;
+        self.next = self.next.wrapping_add(self.step);
+        value
+    }
+}
+
 /// The SPIs that are reserved. Time is of the boot clock.
 #[derive(Default)]
 pub struct ReservedSpis {
@@ -37,6 +57,8 @@ pub struct ReservedSpis {
     shares: ReservationShares,
     next_ticket: Ticket,
     next_worker: u32,
+    /// `None`: no SPI was issued yet.
+    order: Option<SpiOrder>,
 }
 
 /// A request for an SPI.
@@ -89,12 +111,15 @@ impl ReservedSpis {
         self.forget_ended(now_ns);
         let workers = workers.max(1);
         let worker = self.next_worker % workers.min(1 << WORKER_BITS);
-        let is_free =
-            |spi: &Spi| !self.known.contains_key(spi) && running.sad.inbound_by_spi(*spi).is_none();
+        if self.order.is_none() {
+            self.order = Some(SpiOrder::new().map_err(ReserveRefusal::NoRandom)?);
+        }
         for _ in 0..TRIES {
-            let mut bytes = [0; 4];
-            getrandom::fill(&mut bytes).map_err(ReserveRefusal::NoRandom)?;
-            let value = u32::from_ne_bytes(bytes) >> WORKER_BITS << WORKER_BITS | worker;
+            let Some(order) = &mut self.order else { break };
+            let value = order.advance() | worker;
+            let is_free = |spi: &Spi| {
+                !self.known.contains_key(spi) && running.sad.inbound_by_spi(*spi).is_none()
+            };
             let Some(spi) = Spi::new(value).filter(is_free) else { continue };
             let worker = OpeningWorker { worker, workers };
             self.insert(
@@ -194,5 +219,24 @@ impl Compiled {
         let way = peer.map(|peer| &peer.encapsulation);
         let address = way.map_or(IpAddr::from([0; 4]), |way| way.tunnel.remote);
         RemoteEnd::new(address, way.and_then(|way| way.udp).map_or(0, |udp| udp.remote))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_value_is_issued_once_before_a_value_comes_again() {
+        let mut order = SpiOrder::new().unwrap();
+        let first = order.advance();
+        let mut issued = vec![false; 1 << 24];
+        issued[(first >> WORKER_BITS) as usize] = true;
+        for _ in 1..1 << 24 {
+            let value = order.advance();
+            assert_eq!(value & ((1 << WORKER_BITS) - 1), 0);
+            assert!(!std::mem::replace(&mut issued[(value >> WORKER_BITS) as usize], true));
+        }
+        assert_eq!(order.advance(), first);
     }
 }
