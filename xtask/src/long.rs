@@ -46,7 +46,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "properties",
-        what: "parsers, policies, ESP, configuration, connections: many random cases each",
+        what: "parsers, policies, ESP, configuration, connections, XDP: many random cases each",
         run: |built| {
             let packages = [
                 "wire",
@@ -59,7 +59,12 @@ const PARTS: &[Part] = &[
                 "bpf",
                 "dataplane",
             ];
-            run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))
+            let properties =
+                run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))?;
+            // Other random tests of the daemon build a gateway for each case.
+            let kept: Prepare =
+                |command| long(command.arg("kept_connections").env("PROPTEST_CASES", "2000"));
+            Ok(properties.and(run_long(built, &["lockgated"], kept)?))
         },
     },
     Part {
@@ -92,15 +97,8 @@ const PARTS: &[Part] = &[
             let tables = run_long(built, &["endpoints"], |command| {
                 command.args(["--include-ignored", "--skip", "speed"]).env("PROPTEST_CASES", "2000")
             })?;
-            let Outcome::Passed(mut counts) = tables else { return Ok(tables) };
             let million: Prepare = |command| long(command.args(["--ignored", "million"]));
-            match runs::network_namespaces(built, &["overlay"], million)? {
-                Outcome::Passed(more) => {
-                    counts.add(more);
-                    Ok(Outcome::Passed(counts))
-                }
-                other => Ok(other),
-            }
+            Ok(tables.and(runs::network_namespaces(built, &["overlay"], million)?))
         },
     },
     Part {
@@ -109,15 +107,8 @@ const PARTS: &[Part] = &[
         run: |built| {
             let offload: Prepare = |command| long(command.args(["--ignored", "offload"]));
             let demo = runs::network_namespaces(built, &["demo"], offload)?;
-            let Outcome::Passed(mut counts) = demo else { return Ok(demo) };
             let lives: Prepare = |command| long(command.args(["however_sas_end"]));
-            match runs::network_namespaces(built, &["sealed_card"], lives)? {
-                Outcome::Passed(more) => {
-                    counts.add(more);
-                    Ok(Outcome::Passed(counts))
-                }
-                other => Ok(other),
-            }
+            Ok(demo.and(runs::network_namespaces(built, &["sealed_card"], lives)?))
         },
     },
     Part {

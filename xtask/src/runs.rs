@@ -194,7 +194,7 @@ impl<'a> Queue<'a> {
         Queue(Mutex::new(tests.collect()))
     }
 
-    /// Makes a queue in which the programs of the files `longest` come first, in that order.
+    /// Makes a queue that begins with the programs of the files `longest`, in the order given.
     pub(crate) fn longest_first(
         tests: impl Iterator<Item = &'a TestProgram>,
         longest: &[&str],

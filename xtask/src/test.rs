@@ -16,8 +16,7 @@ const FUZZ_PACKAGE: &str = "fuzz-replay";
 /// The tests against other implementations; its last line is `N passed, N failed, N skipped`.
 const INTEROP: &str = "tests/interop/run.py";
 
-/// Programs of tests in namespaces that take longest. They begin first, so none runs alone at the
-/// end.
+/// The longest network test programs. They start first: a long program at the end would run alone.
 const LONGEST_NET_PROGRAMS: [&str; 8] =
     ["cards", "ike", "sealed_card", "leaks", "ports", "demo", "kernel_tier", "revisions"];
 
@@ -51,15 +50,15 @@ pub(crate) fn run() -> Result<(), Failure> {
             run_tests(built.of(FUZZ_PACKAGE, &[]), Threads::All, |command| command)
         }),
     ];
-    // Tests in namespaces mostly wait: two programs run at once, and computing parts run beside
-    // them. A part that is finished helps with the programs. Other output than that of the first
-    // row of programs is shown at the end.
+    // Tests in namespaces mostly wait. So two lanes of programs run at once, and parts that compute
+    // run in a third lane, which takes programs of the queue afterwards. The output of the second
+    // and the third lane is shown at the end.
     let queue = Queue::longest_first(built.of(NET_PACKAGE, &[]), &LONGEST_NET_PROGRAMS);
     let start = Instant::now();
     let (namespaces, second, beside) = std::thread::scope(|scope| {
         let second = scope.spawn(|| {
             let mut said = Vec::new();
-            let _ = writeln!(said, "\n=== network namespaces, the second row");
+            let _ = writeln!(said, "\n=== network namespaces, the second lane");
             let helped = runs::help(&queue, Threads::One, &mut said);
             (said, helped)
         });
@@ -74,14 +73,14 @@ pub(crate) fn run() -> Result<(), Failure> {
                 )),
                 _ => instructions::check(instructions::Rows::Short),
             });
-            let _ = writeln!(said, "\n=== network namespaces, the third row");
+            let _ = writeln!(said, "\n=== network namespaces, the third lane");
             let helped = runs::help(&queue, Threads::One, &mut said);
             (said, helped, [interop, plugin, package, instructions])
         });
         let namespaces = time("network namespaces", || {
             run_tests(queue.taken(), Threads::One, |command| command)
         });
-        let second = second.join().expect("a row of programs does not panic");
+        let second = second.join().expect("a lane of programs does not panic");
         (namespaces, second, beside.join().expect("a part does not panic"))
     });
     let (said_by_second, helped_by_second) = second;

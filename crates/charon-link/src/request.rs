@@ -70,7 +70,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns the name of its kind in the protocol.
+    /// Returns the protocol's name of the request kind, such as `ADD_SA`.
     #[must_use]
     pub fn kind_name(&self) -> &'static str {
         match self {

@@ -123,11 +123,11 @@ pub struct Tally {
     numbers: HashSet<EspNumber>,
 }
 
-/// A sequence number of an SA. Each gateway chooses the SPIs of the SAs to it, so two SAs from
-/// different stations may have one SPI.
+/// A sequence number of an SA. A gateway chooses the SPIs of its inbound SAs alone, so the SAs of
+/// two senders can have equal SPIs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct EspNumber {
-    /// MAC address of the station that sent the packet.
+    /// Source MAC address.
     sender: [u8; 6],
     spi: u32,
     number: u32,

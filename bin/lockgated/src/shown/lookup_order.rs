@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use api::v1;
 use control::{LookupPlace, Ordered, lookup_order};
-use ipsec::{Allowance, CardSeat, SeatCarrier, Spi};
+use ipsec::{CardSeat, SeatCarrier, Spi};
 use policy::{Action, Direction, Policy, SaSetId};
 
+use super::sas::is_spent;
 use crate::picture::Picture;
 use crate::totals::Totals;
 
@@ -80,8 +81,8 @@ fn carried(
             snapshot.outbound().for_each(|sa| add((sa.set, sa.spi), sa.packet_card(), sa.lasts()))
         }
         Direction::Inbound => snapshot.inbound().for_each(|sa| {
-            let is_spent = sa.allowance.as_ref().is_some_and(Allowance::is_spent);
-            add((sa.set, sa.spi), sa.packet_card(), !is_spent);
+            let has_room = !is_spent(sa.allowance.as_ref());
+            add((sa.set, sa.spi), sa.packet_card(), has_room);
         }),
     }
     sets.retain(|set, of| of.has_room || !have_others.contains(set));

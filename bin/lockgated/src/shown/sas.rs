@@ -208,7 +208,8 @@ fn ike(
     picture.ike_names.shown(&key, allowance, sa_limits::boot_clock_ns())
 }
 
-fn is_spent(allowance: Option<&Allowance>) -> bool {
+/// True at a hard limit.
+pub(super) fn is_spent(allowance: Option<&Allowance>) -> bool {
     allowance.is_some_and(Allowance::is_spent)
 }
 

@@ -28,8 +28,9 @@ const WORKER_BITS: u32 = 8;
 /// Attempts to find a vacant SPI: of 2²⁴ for each worker few are taken.
 const TRIES: usize = 256;
 
-/// The order in which SPIs are issued: a random start and a random odd step, so each of 2²⁴ values
-/// comes once before a value comes again. A late packet of an ended SA then meets no new SA.
+/// The order in which a process issues SPIs: a random start and a random odd step. All 2²⁴ values
+/// are issued once before a value is issued again. So a late packet of an ended SA meets no new SA,
+/// unless the process was restarted meanwhile.
 struct SpiOrder {
     next: u32,
     step: u32,
@@ -111,31 +112,25 @@ impl ReservedSpis {
         self.forget_ended(now_ns);
         let workers = workers.max(1);
         let worker = self.next_worker % workers.min(1 << WORKER_BITS);
-        if self.order.is_none() {
-            self.order = Some(SpiOrder::new().map_err(ReserveRefusal::NoRandom)?);
-        }
-        for _ in 0..TRIES {
-            let Some(order) = &mut self.order else { break };
-            let value = order.advance() | worker;
-            let is_free = |spi: &Spi| {
-                !self.known.contains_key(spi) && running.sad.inbound_by_spi(*spi).is_none()
-            };
-            let Some(spi) = Spi::new(value).filter(is_free) else { continue };
-            let worker = OpeningWorker { worker, workers };
-            self.insert(
-                spi,
-                Reservation {
-                    peer: request.peer.clone(),
-                    manager: request.manager,
-                    end: running.remote_end(request),
-                    ticket: self.next_ticket,
-                    worker,
-                    until_ns: now_ns.saturating_add(RESERVED_NS),
-                },
-            );
-            return Ok((spi, worker));
-        }
-        Err(ReserveRefusal::NoneVacant)
+        let order = match &mut self.order {
+            Some(order) => order,
+            vacant => vacant.insert(SpiOrder::new().map_err(ReserveRefusal::NoRandom)?),
+        };
+        let is_free =
+            |spi: &Spi| !self.known.contains_key(spi) && running.sad.inbound_by_spi(*spi).is_none();
+        let mut candidates = (0..TRIES).filter_map(|_| Spi::new(order.advance() | worker));
+        let spi = candidates.find(is_free).ok_or(ReserveRefusal::NoneVacant)?;
+        let worker = OpeningWorker { worker, workers };
+        let reservation = Reservation {
+            peer: request.peer.clone(),
+            manager: request.manager,
+            end: running.remote_end(request),
+            ticket: self.next_ticket,
+            worker,
+            until_ns: now_ns.saturating_add(RESERVED_NS),
+        };
+        self.insert(spi, reservation);
+        Ok((spi, worker))
     }
 
     /// Adds a reservation; beyond the bound another one gives way.

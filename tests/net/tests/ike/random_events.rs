@@ -18,7 +18,7 @@ const EVENTS_PER_LOOK: u64 = 20;
 /// Time between two packets of a stream.
 const STEP: Duration = Duration::from_millis(5);
 
-/// A disturbance of one gateway.
+/// A disturbance of a gateway.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     KillDaemon,
@@ -48,7 +48,7 @@ const ALL: [Event; 11] = [
     Event::ApplyPriority,
 ];
 
-/// Runs `swanctl`. A charon that is busy or starts refuses, as it may.
+/// Runs `swanctl`. A refusal is no failure: charon refuses while busy or starting.
 fn ask_charon(place: &Place, number: u8, words: &[&str]) {
     let gateway = &place.lab.gateways.site(number).gateway;
     let _ = place.charon(number).swanctl(gateway, words);
@@ -113,7 +113,7 @@ fn change_file(place: &Place, number: u8, change: impl FnOnce(String) -> String)
     place.lab.gateways.daemon(number).unwrap().apply(&changed).unwrap();
 }
 
-/// SPIs of a gateway's SAs, as Lockgate and as charon list them.
+/// Returns the SPIs of a gateway's SAs: Lockgate's list, and charon's list.
 fn listed_spis(place: &Place, number: u8) -> [BTreeSet<String>; 2] {
     let sas = place.sas(number);
     let of_lockgate = sas.iter().map(|sa| {

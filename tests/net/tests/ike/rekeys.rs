@@ -11,8 +11,7 @@ use super::{Place, Wish, rekey_child};
 /// Number of changes.
 const REKEYS: usize = 1000;
 
-/// No packet is lost, no answer to charon takes half a second, and no charon asks twice whether its
-/// peer lives.
+/// No packet is lost, no answer to charon takes over half a second, and charon repeats no request.
 #[test]
 #[ignore = "make test-long PART=sas"]
 fn keys_change_a_thousand_times_at_full_speed_without_a_loss_or_a_late_answer() {
