@@ -46,19 +46,17 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "properties",
-        what: "parsers, policies, ESP, configuration, connections, XDP: many random cases each",
+        what: "parsers, policies, ESP and configuration: many random cases each",
         run: |built| {
-            let packages = [
-                "wire",
-                "policy",
-                "ipsec",
-                "packets",
-                "config",
-                "control",
-                "import",
-                "bpf",
-                "dataplane",
-            ];
+            let packages = ["wire", "policy", "ipsec", "packets", "config", "control"];
+            run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))
+        },
+    },
+    Part {
+        name: "connections",
+        what: "connections, imports and the XDP program: many random cases each",
+        run: |built| {
+            let packages = ["dataplane", "import", "bpf"];
             let properties =
                 run_long(built, &packages, |command| long(command.env("PROPTEST_CASES", "2000")))?;
             // Other random tests of the daemon build a gateway for each case.

@@ -571,7 +571,11 @@ mod tests {
             let (family, udp) = (parsed.flow.family, usize::from(parsed.upper_offset));
             let field = u16::from_be_bytes([bytes[udp + 6], bytes[udp + 7]]);
             let wrong = checksum::update(field, 0, error);
-            prop_assume!(field != 0 && wrong != 0);
+            // Zero is no checksum. Half of the packets have none: as rejected cases they would end
+            // a long run.
+            if field == 0 || wrong == 0 {
+                return Ok(());
+            }
             bytes[udp + 6..udp + 8].copy_from_slice(&wrong.to_be_bytes());
             forward(&mut bytes, udp, (address(family, after.0), address(family, after.1)));
             let packet = parse(&bytes).unwrap();
