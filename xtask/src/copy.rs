@@ -54,8 +54,8 @@ mod tests {
 
     #[test]
     fn a_copy_follows_its_original_and_touches_only_what_differs() {
-        let folder = std::env::temp_dir().join(format!("lockgate-copy-{}", std::process::id()));
-        let (from, to) = (folder.join("from"), folder.join("to"));
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
         fs::create_dir_all(from.join("b")).unwrap();
         for (name, text) in [("a", "1"), ("b/c", "2")] {
             fs::write(from.join(name), text).unwrap();
@@ -70,6 +70,5 @@ mod tests {
         assert_eq!(time(), before);
         update(&from, &to, &names(&["a"])).unwrap();
         assert!(!to.join("b/c").exists());
-        fs::remove_dir_all(folder).unwrap();
     }
 }

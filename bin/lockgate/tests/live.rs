@@ -509,6 +509,8 @@ impl StandIn {
         let file = place.file("socket-of-stand-in");
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "stand_in_daemon"]).env(STAND_IN, &file);
+        // The stand-in is killed: its directory is removed with the test's.
+        command.env("TMPDIR", &place.path);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut stand_in = StandIn { child, socket: String::new() };
         while stand_in.socket.is_empty() {

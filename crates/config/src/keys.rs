@@ -528,8 +528,8 @@ mod tests {
 
     #[test]
     fn what_was_written_of_a_key_file_is_removed_and_no_other_file() {
-        let name = format!("lockgate-partial-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("partial");
         let file = File::create_new(&path).unwrap();
         remove_partial(&path, &file);
         assert!(!path.exists());

@@ -2,7 +2,6 @@
 //! about the file shows nothing of it.
 
 use std::fs;
-use std::path::Path;
 
 use config::{ConfigErrors, generate_pair, load, parse};
 use ipsec::Suite;
@@ -131,8 +130,8 @@ fn a_key_in_any_place_of_the_configuration_is_not_shown() {
 
 #[test]
 fn a_key_as_the_name_of_a_directory_or_a_file_is_not_shown() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = directory.join(format!("secrets-{}.toml", std::process::id()));
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("secrets.toml");
     for (from, to) in [
         ("name = \"gw-a\"", format!("name = \"gw-a\"\nkeys_dir = \"{KEY}\"")),
         ("file:berlin.keys", format!("file:{KEY}")),
@@ -141,7 +140,6 @@ fn a_key_as_the_name_of_a_directory_or_a_file_is_not_shown() {
         let errors = load(&path, None).err().expect("refused");
         assert_not_shown(KEY, &everything(&errors), &to);
     }
-    fs::remove_file(&path).expect("removed");
 }
 
 /// Only the key is hidden: the mistake beside it is told as ever.

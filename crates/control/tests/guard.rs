@@ -444,10 +444,9 @@ fn a_guard_by_address_stops_as_much_and_keeps_what_it_can() {
         let weaker = listed.replacen("20.0.0.0/24,", "", 1);
         assert_ne!(weaker, listed);
         let again = format!("delete table inet lockgate\n{weaker}");
-        let file = std::env::temp_dir().join(format!("lockgate-guard-{}", std::process::id()));
-        std::fs::write(&file, again).expect("written");
-        run("nft", &["-f", file.to_str().expect("a plain path")]);
-        let _ = std::fs::remove_file(&file);
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), again).expect("written");
+        run("nft", &["-f", file.path().to_str().expect("a plain path")]);
         assert_eq!(guard.integrity().expect("asked"), Integrity::Broken);
     });
 }

@@ -1,9 +1,8 @@
 //! Key files: who may hold them, what may stand in them, and that nothing of them is ever shown.
 
-use std::fs::{self, DirBuilder, Permissions};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use config::{
     ConfigErrors, KeyFileError, KeyLine, Loaded, PeerId, ReplayKeys, generate_pair, load,
@@ -13,21 +12,18 @@ use dataplane::{Generation, SetIndex};
 use ipsec::{SaId, Suite};
 use policy::Direction;
 use proptest::prelude::*;
+use tempfile::TempDir;
 
 /// A directory of its own, gone with its owner.
-struct Directory(PathBuf);
+struct Directory(TempDir);
 
 impl Directory {
     fn new() -> Directory {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("keys-{process}-{number}"));
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).expect("a directory");
-        Directory(path)
+        Directory(tempfile::tempdir().expect("a directory"))
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     fn key_file(&self, name: &str, content: impl AsRef<[u8]>) {
@@ -48,12 +44,6 @@ impl Directory {
             Ok(_) => panic!("keys were taken"),
             Err(errors) => errors.to_string(),
         }
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -162,7 +152,8 @@ fn a_key_file_of_another_user_is_refused() {
 fn a_keys_dir_that_others_may_write_to_is_refused() {
     let directory = Directory::new();
     directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
-    let set_mode = |mode| fs::set_permissions(&directory.0, Permissions::from_mode(mode)).unwrap();
+    let set_mode =
+        |mode| fs::set_permissions(directory.0.path(), Permissions::from_mode(mode)).unwrap();
     for mode in [0o720, 0o702, 0o777, 0o1777, 0o2775] {
         set_mode(mode);
         let text = directory.refused(&["p"]);
@@ -180,7 +171,7 @@ fn a_keys_dir_that_others_may_write_to_is_refused() {
 fn a_keys_dir_of_another_user_is_refused() {
     let directory = Directory::new();
     directory.key_file("p.keys", format!("in 0x1001 {A}\nout 0x1001 {B}\n"));
-    if std::os::unix::fs::chown(&directory.0, Some(12345), None).is_err() {
+    if std::os::unix::fs::chown(directory.0.path(), Some(12345), None).is_err() {
         eprintln!("SKIPPED: giving a directory away needs root");
         return;
     }

@@ -339,10 +339,9 @@ async fn overrun() {
     let lines: String = (0..ROUTES)
         .map(|n| format!("route add 20.{}.{}.{}/32 via 10.1.0.2\n", n >> 16, n >> 8 & 255, n & 255))
         .collect();
-    let path = std::env::temp_dir().join(format!("lockgate-routes-{}", std::process::id()));
-    std::fs::write(&path, lines).unwrap();
-    run("ip", &["-batch", path.to_str().unwrap()]);
-    std::fs::remove_file(&path).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    run("ip", &["-batch", file.path().to_str().unwrap()]);
     let all = |view: &View| {
         let ours =
             view.routes.values().flatten().filter(|route| route.prefix.address.value >> 24 == 20);

@@ -298,15 +298,14 @@ mod tests {
 
     #[test]
     fn a_changed_file_is_as_before_afterwards() {
-        let folder = std::env::temp_dir().join(format!("lockgate-xtask-{}", std::process::id()));
-        let scratch = Scratch { folder: folder.clone() };
+        let directory = tempfile::tempdir().unwrap();
+        let scratch = Scratch { folder: directory.path().to_owned() };
         fs::create_dir_all(scratch.tree()).unwrap();
         fs::write(scratch.tree().join("a.rs"), "before").unwrap();
         let changed = scratch.change("a.rs", "after").unwrap();
         assert_eq!(scratch.read("a.rs").unwrap(), "after");
         drop(changed);
         assert_eq!(scratch.read("a.rs").unwrap(), "before");
-        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -4,29 +4,25 @@
 #![allow(dead_code, reason = "each test file is a program of its own and uses a part of this")]
 
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use io::{CaptureReader, CaptureWriter, LinkType, Resolution};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A directory that is removed at the end, with the gateways' configurations and fresh keys in it.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
+    _directory: TempDir,
 }
-
-static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Place {
     /// An empty one.
     pub(crate) fn empty() -> Place {
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("lockgate-test-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
-        Place { path }
+        let directory = tempfile::Builder::new().prefix("lockgate-test-").tempdir().unwrap();
+        Place { path: directory.path().to_owned(), _directory: directory }
     }
 
     /// One with gateways a, b and c.
@@ -140,12 +136,6 @@ impl Place {
             reader.skip();
         }
         packets
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
