@@ -104,7 +104,7 @@ fn conclude(
             Ok((egress, sa, again)) => {
                 (told.egress, told.sealed_by) = (Some(egress), Some(sa.id));
                 told.sealed_again_by = again;
-                let sizes = snapshot.set_sizes(set, now_ns);
+                let sizes = snapshot.sealing_sizes(set, sa.id, now_ns);
                 told.mtu = Some(sizes.inner(packet.flow.family));
                 Verdict::Protect(set)
             }
@@ -187,7 +187,7 @@ fn protected<'s>(
     packet: &Packet,
 ) -> Result<(PortId, &'s OutboundSa), DropReason> {
     let sa = snapshot.outbound_sa(snapshot.ready_sa(set, WorkerShare::ALL)?);
-    let adjacency = snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
+    let adjacency = snapshot.sealing_adjacency(set, sa.id).ok_or(DropReason::NoRoute)?;
     if let Some(seat) = sa.card {
         if seat.carrier == SeatCarrier::Linux {
             // Linux has the packet in front of the workers, and sends it by this port.

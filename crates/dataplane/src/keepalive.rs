@@ -134,7 +134,7 @@ fn make<F: Frames>(
     counters: &mut Counters,
     out: &mut Outputs,
 ) -> Option<()> {
-    let adjacency = snapshot.set_adjacency(set)?;
+    let adjacency = snapshot.sealing_adjacency(set, settings.sa)?;
     let mut packet = [0; LONGEST];
     let length = write(&mut packet, &settings.tunnel, settings.ports)?;
     let way = (adjacency, settings.tunnel.remote.into());

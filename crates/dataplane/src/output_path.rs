@@ -117,9 +117,9 @@ pub(crate) fn hold<F: Frames>(
     packet: Descriptor,
 ) {
     let (form, destination) = match path.protection {
-        Some(Protection { set, sa, card }) => {
+        Some(Protection { sa, card, .. }) => {
             let form = card.map_or(HeldForm::Sealed, |seat| HeldForm::ForCard(sa, seat));
-            (form, context.snapshot.set(set).tunnel.remote.into())
+            (form, context.snapshot.outbound_sa(sa).tunnel().remote.into())
         }
         None => (HeldForm::Clear, row.packet.flow.destination_address()),
     };

@@ -73,8 +73,8 @@ fn protected<F: Frames>(
     row: &Row,
 ) -> Result<OutputPath, DropReason> {
     let sa = context.snapshot.ready_sa(set, context.share)?;
-    let adjacency = context.snapshot.set_adjacency(set).ok_or(DropReason::NoRoute)?;
-    let sizes = context.snapshot.set_sizes(set, context.now_ns);
+    let adjacency = context.snapshot.sealing_adjacency(set, sa).ok_or(DropReason::NoRoute)?;
+    let sizes = context.snapshot.sealing_sizes(set, sa, context.now_ns);
     let sealing = context.snapshot.outbound_sa(sa);
     let card = sealing.card;
     if let Some(seat) = card {

@@ -12,7 +12,7 @@ pub struct SaSet {
     pub id: SaSetId,
     /// The peer's name in the configuration.
     pub peer: String,
-    /// Our outer address and the peer's.
+    /// Our outer address and the peer's. SAs may have others: each goes to its own remote end.
     pub tunnel: ipsec::Tunnel,
     /// SAs that seal, in the order they are preferred; empty: nothing can be sent (`no_sa`).
     pub outbound: Vec<SaId>,
@@ -24,12 +24,13 @@ pub struct SaSet {
     /// True if the peer may be behind a NAT, so that its address and UDP port may change: what its
     /// packets show of that is told.
     pub may_move: bool,
-    /// True if IKE moves its SAs to other ends (RFC 4555): what comes for them is taken at any
+    /// True if IKE moves its SAs to other ends (RFC 4555): what comes for one is taken at any
     /// address of ours, alone or in UDP, because one gateway learns of a move before the other.
     pub moves_by_ike: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,
-    /// The path MTU to the peer, as far as ICMP told it; `None`: ICMP is not believed.
+    /// The path MTU to the peer, as far as ICMP told it, of all its remote ends; `None`: ICMP is not
+    /// believed.
     pub path_mtu: Option<PathMtu>,
     /// The set whose SA seals again what an SA of this one has sealed, and by which alone it comes;
     /// `None`: none does. That set has none itself.

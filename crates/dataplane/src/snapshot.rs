@@ -9,6 +9,7 @@
 //! `control` makes it from a validated configuration; a worker reads it once a batch.
 
 mod keepalives;
+mod links;
 mod number;
 mod ports;
 mod routing;
@@ -18,11 +19,12 @@ mod sizes;
 use std::sync::Arc;
 
 use imbl::OrdSet;
-use ipsec::{InboundSa, Mode, OutboundSa, SaId, Spi};
+use ipsec::{InboundSa, OutboundSa, SaId, Spi};
 use persistent::Slotted;
 use policy::{Exit, Generation, PortClass, Question, Scope, SetIndex, Spd, Tables};
 use wire::{Address, Family, LinkAddress};
 
+use self::links::SetLink;
 use self::ports::{Netdev, Ports};
 use self::routing::{Hop, Routing};
 use crate::acquire_switch::AcquireSwitch;
@@ -172,26 +174,6 @@ impl TryFrom<SnapshotParts> for Sources {
             cards,
         })
     }
-}
-
-/// An SA set, with the way to its peer.
-#[derive(Clone)]
-struct SetLink {
-    set: Arc<SaSet>,
-    /// Mode of its SAs.
-    mode: Mode,
-    /// Next hop of its outer packets; `None`: there is no route to the peer.
-    hop: Option<NextHopId>,
-    /// Largest packet that the port carries by which its outer packets leave, bytes; 0: there is
-    /// no route to the peer.
-    outer_mtu: u32,
-    /// Largest inner packet whose outer packet that port carries whole, bytes.
-    mtu: u32,
-    /// True if outer packets may leave in fragments.
-    fragments: bool,
-    /// The set whose SA seals again what an SA of this one has sealed; then the hop is that one's,
-    /// and its largest inner packet is the MTU.
-    outer: Option<SetIndex>,
 }
 
 /// An immutable object with all data that the walk looks up.
@@ -349,58 +331,6 @@ impl Snapshot {
         // Those hang on the sets around them, which have their ways now.
         let nested: Vec<SetIndex> = self.nested.iter().copied().collect();
         nested.into_iter().try_for_each(|set| self.link(set))
-    }
-
-    /// Finds anew what hangs on a set and on the way to its peer.
-    fn link(&mut self, place: SetIndex) -> Result<(), SnapshotError> {
-        let slot = place.0 as usize;
-        let before = self.links.get(slot).cloned();
-        let link = match self.sources.sad.set(place).cloned() {
-            None => None,
-            Some(set) => Some(self.linked(place, set)?),
-        };
-        match link.as_ref().and_then(|link| link.set.outer) {
-            Some(_) => _ = self.nested.insert(place),
-            None => _ = self.nested.remove(&place),
-        }
-        let remote = |link: &SetLink| (Address::from(link.set.tunnel.remote), place);
-        if let Some(link) = &link {
-            self.remotes.insert(remote(link));
-        }
-        let stays =
-            |before: &SetLink| link.as_ref().is_some_and(|now| remote(now) == remote(before));
-        if let Some(before) = before {
-            before.hop.into_iter().for_each(|hop| self.routing.release(hop));
-            if !stays(&before) {
-                self.remotes.remove(&remote(&before));
-            }
-        }
-        self.links.set(slot, link);
-        self.list_keepalives(place);
-        Ok(())
-    }
-
-    fn linked(&mut self, place: SetIndex, set: Arc<SaSet>) -> Result<SetLink, SnapshotError> {
-        let mode = self.sources.sad.mode(place);
-        let outer = set.outer.and_then(|outer| self.sources.sad.places().get(outer));
-        let around = outer.and_then(|outer| self.links.get(outer.0 as usize));
-        let (hop, outer_mtu) = match (set.outer, around) {
-            (None, _) => {
-                let hop = self.routing.hop_to(set.tunnel.remote.into());
-                (hop, hop.map_or(0, |hop| self.port(hop.port).mtu))
-            }
-            // Nothing is sealed but once: a set around another is around no third.
-            (Some(_), Some(link)) if link.set.outer.is_none() => {
-                (link.hop.map(|hop| self.routing.hop(hop).hop), link.mtu)
-            }
-            (Some(_), _) => (None, 0),
-        };
-        if set.outbound.iter().any(|sa| self.sources.sad.find_outbound(*sa).is_none()) {
-            return Err(SnapshotError::Dangling("an SA set"));
-        }
-        let (mtu, fragments) = (self.largest_inner(&set, outer_mtu), self.may_cut(&set));
-        let hop = hop.map(|hop| self.routing.take(hop, &self.ports));
-        Ok(SetLink { set, mode, hop, outer_mtu, mtu, fragments, outer })
     }
 
     /// Number of the snapshot.
@@ -610,13 +540,6 @@ impl Snapshot {
         self.sources.sad.inbound_by_spi(spi)
     }
 
-    /// Returns whether an SA whose peer has this address is one of those that are meant.
-    pub(crate) fn opens_from(&self, peer: Address, is_meant: impl Fn(&InboundSa) -> bool) -> bool {
-        let sets = self.remotes.range((peer, SetIndex(0))..=(peer, SetIndex(u32::MAX)));
-        let mut members = sets.flat_map(|(_, set)| self.sources.sad.members(*set));
-        members.any(|sa| is_meant(self.inbound_sa(*sa)))
-    }
-
     /// The next hop with this id.
     ///
     /// # Panics
@@ -661,62 +584,6 @@ impl Snapshot {
     #[inline]
     fn netdev(&self, id: NetdevId) -> Option<&Netdev> {
         self.ports.netdevs.get(usize::from(id.0))?.as_ref()
-    }
-
-    #[inline]
-    fn set_link(&self, set: SetIndex) -> &SetLink {
-        self.links.at(set.0 as usize)
-    }
-
-    /// Slots for sets, vacant ones too.
-    #[inline]
-    pub(crate) fn set_slots(&self) -> usize {
-        self.links.capacity()
-    }
-
-    /// Asks the processor for what hangs on a set, ahead of its use.
-    #[inline]
-    pub(crate) fn ask_for_link(&self, set: SetIndex) {
-        self.links.get(set.0 as usize).into_iter().for_each(cpu::prefetch_all);
-    }
-
-    /// An SA set, if there is one.
-    #[inline]
-    pub(crate) fn find_set(&self, set: SetIndex) -> Option<&SaSet> {
-        self.links.get(set.0 as usize).map(|link| &*link.set)
-    }
-
-    /// Returns an SA set.
-    ///
-    /// # Panics
-    /// If `set` is from another snapshot.
-    #[inline]
-    pub fn set(&self, set: SetIndex) -> &SaSet {
-        &self.set_link(set).set
-    }
-
-    /// Returns whether a packet with this source may come by an SA of a set. A transport mode SA is
-    /// between its two ends (RFC 4301 §4.1): its policies say so too, but the source, which nothing
-    /// authenticates there, is not left to them alone.
-    #[inline]
-    pub(crate) fn may_come_by(&self, set: SetIndex, source: Address) -> bool {
-        let SetLink { mode, set, .. } = self.set_link(set);
-        match mode {
-            Mode::Tunnel => true,
-            Mode::Transport => source == set.tunnel.remote.into(),
-        }
-    }
-
-    /// Returns the egress of a set's outer packets; `None`: there is no route to the peer.
-    #[inline]
-    pub(crate) fn set_adjacency(&self, set: SetIndex) -> Option<Adjacency> {
-        Some(self.hop(self.set_link(set).hop?).adjacency)
-    }
-
-    /// The sets whose peer's end of the tunnel has this address.
-    pub fn sets_towards(&self, peer: Address) -> impl Iterator<Item = &SaSet> {
-        let sets = self.remotes.range((peer, SetIndex(0))..=(peer, SetIndex(u32::MAX)));
-        sets.map(|(_, set)| self.set(*set))
     }
 
     /// The set that an inbound SA belongs to.

@@ -308,7 +308,7 @@ impl PreparedPath {
                 // Where no SA lasts, the general walk lets packets wait.
                 let id = snapshot.ready_sa(set, context.share).ok()?;
                 let sa = snapshot.outbound_sa(id);
-                let adjacency = snapshot.set_adjacency(set)?;
+                let adjacency = snapshot.sealing_adjacency(set, id)?;
                 let (sealing, card) = match sa.card {
                     None => (Some((id, sa.form()?)), None),
                     // The general walk says why its packets do not leave.
@@ -319,7 +319,7 @@ impl PreparedPath {
                         (if writes { Some((id, sa.form()?)) } else { None }, Some(header))
                     }
                 };
-                let mtu = snapshot.set_sizes(set, context.now_ns).whole;
+                let mtu = snapshot.sealing_sizes(set, id, context.now_ns).whole;
                 let path =
                     PreparedPath::by(snapshot, target, (adjacency, mtu, Verdict::Protect(set)))?;
                 let clamp = SegmentMtu::of_set(snapshot, set, context.now_ns);

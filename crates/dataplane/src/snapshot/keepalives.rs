@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use ipsec::encapsulation::UdpPorts;
-use ipsec::{Encapsulation, Tunnel};
+use ipsec::{Encapsulation, SaId, Tunnel};
 use policy::{SaSetId, SetIndex};
 
 use super::{Snapshot, Sources};
@@ -25,6 +25,8 @@ pub(crate) struct KeepaliveSet {
 /// Settings of a set's keepalives.
 pub(crate) struct KeepaliveSettings {
     pub(crate) after_ns: u64,
+    /// The SA whose ends the keepalives have.
+    pub(crate) sa: SaId,
     pub(crate) tunnel: Tunnel,
     pub(crate) ports: UdpPorts,
 }
@@ -50,9 +52,10 @@ impl Snapshot {
     /// SA or no ESP in UDP.
     pub(crate) fn keepalive_settings(&self, set: &SaSet) -> Option<KeepaliveSettings> {
         let after_ns = u64::from(set.keepalive_s?) * 1_000_000_000;
-        let first = set.outbound.first()?;
-        let Encapsulation { tunnel, udp, .. } = self.outbound_sa(*first).encapsulation;
-        Some(KeepaliveSettings { after_ns, tunnel, ports: udp? })
+        // Of SAs with several ends the newest has the peer's present ones.
+        let sa = *set.outbound.last()?;
+        let Encapsulation { tunnel, udp, .. } = self.outbound_sa(sa).encapsulation;
+        Some(KeepaliveSettings { after_ns, sa, tunnel, ports: udp? })
     }
 
     /// Lists the set at a place, or unlists the place. A listed set keeps its silence.

@@ -1,10 +1,11 @@
 //! Sizes of packets to peers, by their paths, in one layer or two.
 
-use ipsec::{InboundSa, SaId};
+use ipsec::{InboundSa, OutboundSa, SaId};
 use policy::SetIndex;
-use wire::Family;
+use wire::{Address, Family};
 
-use super::{SetLink, Snapshot};
+use super::Snapshot;
+use super::links::{PeerWay, SetLink};
 use crate::sa_set::SaSet;
 
 /// Sizes of packets to a set's peer at some time, bytes.
@@ -45,22 +46,38 @@ impl SetSizes {
 }
 
 impl Snapshot {
-    /// Sizes of packets to a set's peer, by the path MTU that is known at `now_ns`, a time by the
-    /// walk's clock. Cost: a load, unless a path MTU is known.
+    /// Sizes of packets to a set's remote end, by the path MTU that is known at `now_ns`, a time by
+    /// the walk's clock. Cost: a load, unless a path MTU is known.
     ///
     /// # Panics
     /// If `set` is from another snapshot.
     #[inline]
     pub fn set_sizes(&self, set: SetIndex, now_ns: u64) -> SetSizes {
         let link = self.set_link(set);
+        self.sizes_on((link, &link.way), now_ns)
+    }
+
+    /// Sizes of packets that an SA of a set seals, as [`Snapshot::set_sizes`] has sizes of a set.
+    ///
+    /// # Panics
+    /// If `set` is from another snapshot.
+    #[inline]
+    pub(crate) fn sealing_sizes(&self, set: SetIndex, sa: SaId, now_ns: u64) -> SetSizes {
+        let link = self.set_link(set);
+        self.sizes_on((link, self.sealing_way(link, sa)), now_ns)
+    }
+
+    #[inline]
+    fn sizes_on(&self, (link, way): (&SetLink, &PeerWay), now_ns: u64) -> SetSizes {
         if let Some(outer) = link.outer {
             return self.nested_sizes(link, outer, now_ns);
         }
-        let (outer, whole, fragments) = (link.outer_mtu, link.mtu, link.fragments);
+        let (outer, whole, fragments) = (way.outer_mtu, way.mtu, link.fragments);
+        // A path MTU was learned on the path of one of the set's SAs, and bounds all of them.
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
         match known.filter(|known| *known < outer) {
             None => SetSizes { outer, whole, fragments },
-            Some(known) => self.narrow_sizes(link, known),
+            Some(known) => self.narrow_sizes((link, way), known),
         }
     }
 
@@ -72,7 +89,7 @@ impl Snapshot {
     fn nested_sizes(&self, link: &SetLink, outer: SetIndex, now_ns: u64) -> SetSizes {
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
         let around = self.set_sizes(outer, now_ns);
-        let room = around.whole.min(link.outer_mtu);
+        let room = around.whole.min(link.way.outer_mtu);
         let behind = known.filter(|known| *known < room);
         let outer = behind.unwrap_or(room);
         let fragments = link.fragments && around.fragments;
@@ -98,9 +115,9 @@ impl Snapshot {
     }
 
     #[cold]
-    fn narrow_sizes(&self, link: &SetLink, outer: u32) -> SetSizes {
-        let (whole, fragments) = (self.largest_inner(&link.set, outer), link.fragments);
-        SetSizes { outer, whole, fragments }
+    fn narrow_sizes(&self, (link, way): (&SetLink, &PeerWay), outer: u32) -> SetSizes {
+        let whole = self.largest_inner_to(&link.set, way.remote, outer);
+        SetSizes { outer, whole, fragments: link.fragments }
     }
 
     /// Returns whether outer packets of a set may leave in fragments. Nothing cuts behind a card,
@@ -112,7 +129,16 @@ impl Snapshot {
     /// Largest inner packet that every outbound SA of a set puts into an outer one of at most so
     /// many bytes. 0: none fits, or there are no such SAs.
     pub(super) fn largest_inner(&self, set: &SaSet, outer_mtu: u32) -> u32 {
-        let largest = |sa: &SaId| self.outbound_sa(*sa).largest_inner(outer_mtu as usize) as u32;
-        set.outbound.iter().map(largest).min().unwrap_or(0)
+        self.largest_of(set, outer_mtu, |_| true)
+    }
+
+    /// Largest inner packet as [`Snapshot::largest_inner`] has it, of the SAs with a remote end.
+    pub(super) fn largest_inner_to(&self, set: &SaSet, remote: Address, outer_mtu: u32) -> u32 {
+        self.largest_of(set, outer_mtu, |sa| Address::from(sa.tunnel().remote) == remote)
+    }
+
+    fn largest_of(&self, set: &SaSet, outer_mtu: u32, takes: impl Fn(&OutboundSa) -> bool) -> u32 {
+        let sas = set.outbound.iter().map(|sa| self.outbound_sa(*sa)).filter(|sa| takes(sa));
+        sas.map(|sa| sa.largest_inner(outer_mtu as usize) as u32).min().unwrap_or(0)
     }
 }

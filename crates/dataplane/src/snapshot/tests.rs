@@ -25,6 +25,8 @@ enum Change {
     Peer(usize, Option<Address>),
     /// One of a peer's SAs goes and another comes, maybe in its slot.
     Rekey(usize, u32),
+    /// A peer's SA that seals, or the one that opens, has another remote end than the set.
+    Move(usize, Address, bool),
     /// A port has another MTU.
     Mtu(u32),
 }
@@ -55,6 +57,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => ((port, place()), mac).prop_map(|(at, mac)| Change::Neighbour(at, mac)),
         3 => (0..PEERS, there).prop_map(|(peer, at)| Change::Peer(peer, at)),
         1 => (0..PEERS, 0u32..3).prop_map(|(peer, slot)| Change::Rekey(peer, slot)),
+        2 => (0..PEERS, place(), any::<bool>()).prop_map(|(p, to, out)| Change::Move(p, to, out)),
         1 => (1400u32..1403).prop_map(Change::Mtu),
     ]
 }
@@ -132,6 +135,22 @@ fn remove_sas(sad: &mut Sad, peer: usize) {
     inbound.into_iter().for_each(|sa| sad.remove_inbound(sa));
 }
 
+/// Moves the SA of a peer that seals, or the one that opens, and leaves the set where it is.
+fn move_sa(sad: &mut Sad, peer: usize, to: Address, seals: bool) {
+    let set = SaSetId(100 + peer as u32);
+    let elsewhere = |way: Encapsulation| {
+        let tunnel = Tunnel { remote: to.into(), ..way.tunnel };
+        Encapsulation { tunnel, ..way }
+    };
+    if seals {
+        let Some(sa) = sad.outbound().find(|sa| sa.set == set).cloned() else { return };
+        sad.put_outbound(Arc::new(sa.carried(elsewhere(sa.encapsulation)).unwrap()));
+    } else {
+        let Some(sa) = sad.inbound().find(|sa| sa.set == set).cloned() else { return };
+        sad.put_inbound(Arc::new(sa.carried(elsewhere(sa.encapsulation)).unwrap())).unwrap();
+    }
+}
+
 fn apply(sources: &mut Sources, change: &Change) {
     let sad = &mut sources.sad;
     match change {
@@ -139,6 +158,7 @@ fn apply(sources: &mut Sources, change: &Change) {
         Change::Route(prefix, None) => _ = sources.routes.remove(prefix),
         Change::Neighbour(at, Some(mac)) => _ = sources.neighbours.insert(*at, *mac),
         Change::Neighbour(at, None) => _ = sources.neighbours.remove(at),
+        Change::Move(peer, to, seals) => move_sa(sad, *peer, *to, *seals),
         Change::Mtu(mtu) => sources.ports = ports(*mtu),
         Change::Peer(peer, at) => {
             remove_sas(sad, *peer);
@@ -158,6 +178,20 @@ fn apply(sources: &mut Sources, change: &Change) {
             put_peer(sad, *peer, set.tunnel.remote.into(), id, spi);
         }
     }
+}
+
+/// Adjacency and sizes of the only SA of a set that seals: as its remote end is looked up.
+fn way_of(snapshot: &Snapshot, sa: SaId) -> (Option<Adjacency>, SetSizes) {
+    let sa = snapshot.outbound_sa(sa);
+    let remote = sa.tunnel().remote.into();
+    let hop = match snapshot.routes().lookup(remote) {
+        Some(RouteTarget::Via(hop)) => Some(hop),
+        _ => None,
+    };
+    let outer = hop.map_or(0, |hop| snapshot.port(snapshot.next_hop(hop).port).mtu);
+    let whole = sa.largest_inner(outer as usize) as u32;
+    let adjacency = hop.map(|hop| snapshot.adjacency(hop, remote));
+    (adjacency, SetSizes { outer, whole, fragments: sa.packet_card().is_none() })
 }
 
 /// Everything that the walk can ask. Next hops are told as they are: each snapshot numbers them.
@@ -183,6 +217,20 @@ fn answers(snapshot: &Snapshot, sources: &Sources) -> Vec<String> {
         let may = destinations.map(|from| snapshot.may_come_by(place, from));
         let (adjacency, mtu) = (snapshot.set_adjacency(place), snapshot.set_sizes(place, 0));
         answers.push(format!("{place:?} {set:?}: {adjacency:?} {mtu:?} {may:?}"));
+        for sa in &set.outbound {
+            let (adjacency, sizes) = way_of(snapshot, *sa);
+            assert_eq!(snapshot.sealing_adjacency(place, *sa), adjacency);
+            assert_eq!(snapshot.sealing_sizes(place, *sa, 0), sizes);
+            answers.push(format!("{sa:?}: {adjacency:?} {sizes:?}"));
+        }
+        for from in destinations {
+            let has = |of: ipsec::Tunnel| Address::from(of.remote) == from;
+            let of_sas = snapshot.inbound().any(|sa| has(*sa.tunnel()));
+            assert_eq!(snapshot.opens_from(from, |_| true), of_sas);
+            let here = snapshot.outbound().any(|sa| sa.set == set.id && has(*sa.tunnel()));
+            let is_listed = snapshot.sets_towards(from).any(|of| of.id == set.id);
+            assert!(is_listed || !(here || has(set.tunnel)), "{place:?} {from}");
+        }
     }
     for sa in snapshot.inbound() {
         let found = snapshot.inbound_by_spi(sa.spi).map(|sa| sa.id);
