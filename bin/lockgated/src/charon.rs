@@ -24,12 +24,11 @@
 //! | `spi_reservations` | handles of reserved SPIs |
 //! | `matching` | the peer of the file that an SA is for |
 //! | `moves` | SAs whose ends move, and peers that were seen elsewhere |
+//! | `requested_ends` | ends of an SA in a request |
 //! | `own` | peers and policies that charon makes by itself |
 //! | `child_shares` | shares of remote ends in these |
 //! | `own_desk` | requests for these |
-//! | `own_moves` | moves of their SAs |
 //! | `own_return` | policies that come, one or many in one change |
-//! | `told_places` | places of peers that charon was told of |
 //! | `suites` | algorithms of IKEv2 |
 //! | `limits` | limits of an SA of charon's |
 
@@ -47,10 +46,10 @@ mod moves;
 mod moves_tests;
 mod own;
 mod own_desk;
-mod own_moves;
 mod own_return;
 #[cfg(test)]
 mod own_tests;
+mod requested_ends;
 mod serve;
 mod small_set;
 mod socket;
@@ -59,7 +58,6 @@ mod successors;
 mod suites;
 #[cfg(test)]
 mod tests;
-mod told_places;
 
 pub(crate) use serve::{Heard, serve};
 pub(crate) use socket::{CHARON_SOCKET, CharonSocket};

@@ -191,10 +191,10 @@ pub(crate) async fn run(
     }
 }
 
-/// Carries an order out. Neighbours on the way to where IKE has moved a peer are kept fresh.
+/// Carries an order out. Neighbours on the way to the remote ends of SAs are kept fresh.
 async fn obey(state: &mut State, mirror: &mut Mirror, order: Order) -> Result<(), WorkerGone> {
     state.obey(order).await?;
-    if std::mem::take(&mut state.ends_moved) {
+    if std::mem::take(&mut state.gateway.ends_have_changed) {
         let _ = mirror.keep_fresh(&state.gateway.live.fresh);
     }
     Ok(())

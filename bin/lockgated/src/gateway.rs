@@ -57,7 +57,7 @@ use carrying::Carrying;
 pub(crate) use guarding::{reserved_by, reserved_of_earlier};
 pub(crate) use machine::{Machine, Program};
 pub(crate) use netdevs::{OtherMode, netdevs};
-pub(crate) use roaming::{MAX_SEEN_ELSEWHERE, MoveRefusal, SeenElsewhere};
+pub(crate) use roaming::{MAX_SEEN_ELSEWHERE, MoveRefusal, SeenElsewhere, is_inside};
 pub(crate) use transaction::{NextGuard, Transaction, TransactionError};
 
 /// The running gateway: configuration, snapshot, netdevs, workers and guard.
@@ -65,6 +65,8 @@ pub(crate) struct Gateway {
     pub(crate) compiled: Compiled,
     pub(crate) view: Arc<View>,
     pub(crate) live: Arc<LiveParts>,
+    /// Remote ends of SAs are others: neighbours on the way there are to be kept fresh.
+    pub(crate) ends_have_changed: bool,
     /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
     /// Packets of each port's `allow_host` that policies may want, as programs and guard know them.
@@ -140,6 +142,7 @@ impl Gateway {
             compiled,
             view,
             live: live.into(),
+            ends_have_changed: false,
             snapshot,
             reservation_due: false,
             instruction_due: false,

@@ -3,16 +3,13 @@
 //!
 //! A peer and its first SA are one change: workers go over to another snapshot once.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use control::{
-    ChangeRefused, ChangedIke, ChangedSas, Compiled, Compiler, GoneSa, IkeChange, MovedEnds,
-};
+use control::{ChangeRefused, ChangedIke, ChangedSas, Compiled, Compiler, GoneSa, IkeChange};
 use dataplane::Generation;
 use ipsec::Spi;
 
-use crate::gateway::{MoveRefusal, TransactionError};
+use crate::gateway::TransactionError;
 use crate::picture::Picture;
 use crate::sa_changes::{SaChange, SaPut, SaRefusal};
 use crate::sa_limits::boot_clock_ns;
@@ -23,8 +20,6 @@ pub(crate) struct PreparedIke {
     changed: ChangedIke,
     /// Names of peers that go.
     peers_gone: Vec<String>,
-    /// Ends of tunnels that come, and those that may go.
-    ends: [Vec<IpAddr>; 2],
 }
 
 /// A change that was made: generations before and after it, and the SAs that came with it.
@@ -54,9 +49,6 @@ pub(crate) enum IkeRefusal {
     /// The gateway cannot go over to it.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
-    /// SAs may not move to where it says.
-    #[error(transparent)]
-    Move(#[from] MoveRefusal),
     /// The SAs that were to come with it cannot be put.
     #[error(transparent)]
     Sas(#[from] SaRefusal),
@@ -75,15 +67,9 @@ impl PreparedIke {
         compiler: &mut Compiler,
         change: IkeChange,
     ) -> Result<PreparedIke, ChangeRefused> {
-        let running = &picture.compiled;
-        let come = change.peers.iter().chain(&change.moved);
-        let come = come.map(|peer| peer.tunnel().remote).collect();
         let peers_gone = change.peers_gone.clone();
-        let left = change.moved.iter().map(|peer| &peer.name);
-        let gone = peers_gone.iter().chain(left).filter_map(|name| running.ike_peer(name));
-        let gone = gone.map(|peer| peer.tunnel().remote).collect();
-        let changed = compiler.change_ike(running, change)?;
-        Ok(PreparedIke { changed, peers_gone, ends: [come, gone] })
+        let changed = compiler.change_ike(&picture.compiled, change)?;
+        Ok(PreparedIke { changed, peers_gone })
     }
 }
 
@@ -101,33 +87,22 @@ impl State {
         if self.stopping {
             return Err(IkeRefusal::Stopping);
         }
-        let PreparedIke { changed, peers_gone, ends: [come, mut gone] } = prepared;
-        let ChangedIke { mut compiled, removed, added, moved } = changed;
-        moved.iter().try_for_each(|moved| self.gateway.check_moved(moved))?;
+        let PreparedIke { changed, peers_gone } = prepared;
+        let ChangedIke { mut compiled, removed, added } = changed;
         let before = self.gateway.compiled.copied();
         // SAs may have come and gone since it was compiled, and peers moved.
         compiled.keep_put_sas(&before).map_err(TransactionError::from)?;
         compiled.keep_moved_peers(&before);
         let (before_generation, after) = (before.generation, compiled.generation);
-        // Other tunnels may end there.
-        let running = self.gateway.snapshot.clone();
-        let stays = |end: IpAddr| {
-            // This snapshot has peers that move where they were.
-            let leaves = |peer: &String| {
-                peers_gone.contains(peer) || moved.iter().any(|ends| ends.peer == *peer)
-            };
-            let mut others = running.sets_towards(end.into());
-            come.contains(&end) || others.any(|set| !leaves(&set.peer))
-        };
-        gone.retain(|end| !stays(*end));
-        debug_assert!(gone.iter().all(|end| compiled.remotes().all(|other| other != *end)));
         let puts = (before.put_count(), compiled.put_count());
         let (compiled, put) = match put {
             Some(put) => self.with_first_sas(compiled, put).await?,
             None => (compiled, FirstSas::default()),
         };
-        let transaction = self.gateway.prepare_ike(compiled, [&come, &gone], (&removed, &added))?;
+        let transaction = self.gateway.prepare_ike(compiled, (&removed, &added))?;
+        let ends_change = !Arc::ptr_eq(transaction.live(), &self.gateway.live);
         self.make(transaction).await?;
+        self.gateway.ends_have_changed |= ends_change;
         if puts.1 < puts.0 {
             self.let_go_of_put_sas(&before);
         }
@@ -136,7 +111,10 @@ impl State {
         Arc::make_mut(&mut self.gateway.totals).retire(&gone);
         let policies = removed.iter().map(|policy| policy.name.as_str());
         let peers = peers_gone.iter().map(String::as_str);
-        self.note_moved(&moved, &peers_gone);
+        if peers_gone.iter().any(|peer| self.moves.contains_key(peer)) {
+            let moves = Arc::make_mut(&mut self.moves);
+            peers_gone.iter().for_each(|peer| _ = moves.remove(peer));
+        }
         Arc::make_mut(&mut self.gateway.totals).forget_of_ike(policies, peers);
         Ok(MadeIke { before: before_generation, after, sas: done })
     }
@@ -157,20 +135,5 @@ impl State {
         let ChangedSas { compiled, gone } = compiled.with_put(plan, proofs, boot_clock_ns())?;
         let done = SaChange { put, unchanged, names, ..SaChange::default() };
         Ok((compiled, FirstSas { done, spis, gone }))
-    }
-
-    /// Tells of peers that moved, and forgets how often those did that are gone.
-    fn note_moved(&mut self, moved: &[MovedEnds], gone: &[String]) {
-        if moved.is_empty() && gone.iter().all(|peer| !self.moves.contains_key(peer)) {
-            return;
-        }
-        let moves = Arc::make_mut(&mut self.moves);
-        gone.iter().for_each(|peer| _ = moves.remove(peer));
-        for moved in moved {
-            *moves.entry(moved.peer.clone()).or_default() += 1;
-            self.gateway.report_moved(moved);
-        }
-        // Neighbours on the way there are kept fresh.
-        self.ends_moved = true;
     }
 }

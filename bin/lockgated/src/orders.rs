@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use control::guard::{Guard, GuardError};
-use control::{AdoptedBase, Compiled, Compiler, KeyManager, MovedEnds, PeerEnds, SpiRequest};
+use control::{
+    AdoptedBase, Compiled, Compiler, KeyManager, MovedEnds, PeerEnds, SaName, SpiRequest,
+};
 use dataplane::SnapshotError;
 use ipsec::Spi;
 use tokio::sync::oneshot;
@@ -76,8 +78,8 @@ pub(crate) enum SaOrder {
     Put { put: SaPut, reply: Reply<Result<SaChange, SaRefusal>> },
     /// Deletes SAs that were put, all or none.
     Delete { deletion: SaDeletion, reply: Reply<Result<SaChange, SaRefusal>> },
-    /// Moves the SAs of a peer to other ends.
-    Move { peer: String, to: PeerEnds, reply: Reply<Result<Option<MovedEnds>, MoveRefusal>> },
+    /// Moves an SA to other ends.
+    Move { name: SaName, to: PeerEnds, reply: Reply<Result<Option<MovedEnds>, MoveRefusal>> },
     /// Reserves an SPI for a peer.
     Reserve { asked: SpiRequest, reply: Reply<Result<Reserved, ReserveError>> },
     /// Releases an SPI that charon reserved for exchanges with a remote address.
@@ -204,8 +206,8 @@ impl State {
                 let done = self.delete_sas(deletion).await?;
                 self.answer(reply, done);
             }
-            SaOrder::Move { peer, to, reply } => {
-                let done = self.move_ends(&peer, to).await?;
+            SaOrder::Move { name, to, reply } => {
+                let done = self.move_sa(&name, to).await?;
                 self.answer(reply, done);
             }
             SaOrder::Reserve { asked, reply } => {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use config::validated::Validated;
-use control::{MovedEnds, PeerEnds, ReservedSpis};
+use control::{MovedEnds, PeerEnds, ReservedSpis, SaName};
 use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
+use policy::Direction;
 use tokio::sync::{Mutex, broadcast, watch};
 use tokio::task::JoinHandle;
 
@@ -90,8 +91,6 @@ pub(crate) struct State {
     pub(crate) ike_names: IkeNames,
     /// Number of times that each peer has moved since the start.
     pub(crate) moves: Arc<HashMap<String, u64>>,
-    /// IKE has moved a peer since neighbours were kept fresh last.
-    pub(crate) ends_moved: bool,
     /// Tells IKE of peers that were seen elsewhere.
     pub(crate) seen_elsewhere: broadcast::Sender<SeenElsewhere>,
     /// The last mark reported of each sealing key's sequence numbers.
@@ -174,7 +173,6 @@ impl State {
             sa_activity: SaActivity::default(),
             ike_names: IkeNames::default(),
             moves: Arc::default(),
-            ends_moved: false,
             seen_elsewhere: broadcast::channel(MAX_SEEN_ELSEWHERE).0,
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
@@ -306,22 +304,23 @@ impl State {
         Ok(!made.is_empty())
     }
 
-    /// Moves the SAs of a peer to other ends, as IKE says.
+    /// Moves an SA to other ends, as IKE says.
     ///
     /// # Errors
     /// [`WorkerGone`]; inside, [`MoveRefusal`]: nothing was changed.
-    pub(crate) async fn move_ends(
+    pub(crate) async fn move_sa(
         &mut self,
-        peer: &str,
+        name: &SaName,
         to: PeerEnds,
     ) -> Result<Result<Option<MovedEnds>, MoveRefusal>, WorkerGone> {
         if self.stopping {
             return Ok(Err(MoveRefusal::Stopping));
         }
-        let done = self.gateway.move_ends(peer, to).await?;
-        if let Ok(Some(moved)) = &done {
+        let done = self.gateway.move_sa(name, to).await?;
+        if let Ok(Some(moved)) = &done
+            && moved.direction == Direction::Outbound
+        {
             *Arc::make_mut(&mut self.moves).entry(moved.peer.clone()).or_default() += 1;
-            self.ends_moved = true;
         }
         Ok(done)
     }

@@ -659,11 +659,12 @@ impl Story<'_> {
         let mut lines = vec![("egress", format!("port {}", self.port_name(port)))];
         if let Verdict::Protect(set) = self.told.verdict {
             let set = self.snapshot.set(set);
-            let tunnel = set.tunnel;
-            let to = set.outer.and_then(|outer| set_of(self.snapshot, outer)).unwrap_or(set);
-            let target = self.snapshot.routes().lookup(to.tunnel.remote.into());
-            let way = target.map_or("no route".into(), |target| self.target_text(target));
             let sa = self.told.sealed_by.map(|sa| self.snapshot.outbound_sa(sa));
+            let tunnel = sa.map_or(set.tunnel, |sa| *sa.tunnel());
+            let to = set.outer.and_then(|outer| set_of(self.snapshot, outer)).unwrap_or(set);
+            let end = if set.outer.is_some() { to.tunnel.remote } else { tunnel.remote };
+            let target = self.snapshot.routes().lookup(end.into());
+            let way = target.map_or("no route".into(), |target| self.target_text(target));
             let carried = sa.map(|sa| sa.encapsulation);
             let (mode, udp) = carried.map_or((Mode::Tunnel, None), |way| (way.mode, way.udp));
             let udp = udp.map_or(String::new(), |ports| {
@@ -708,8 +709,8 @@ impl Story<'_> {
             Verdict::Protect(set) => Some(self.snapshot.set(set)),
             _ => None,
         };
-        let tunnel = set.map(|set| set.tunnel);
         let sa = told.sealed_by.map(|sa| self.snapshot.outbound_sa(sa));
+        let tunnel = sa.map(|sa| *sa.tunnel()).or_else(|| set.map(|set| set.tunnel));
         let kernel_tier = self.picture.kernel_tier;
         let inside = told.carried.as_ref().map(|carried| InsideText::of(carried, kernel_tier));
         Explained {

@@ -19,9 +19,7 @@ use crate::compile::{CompileError, sa_set};
 use crate::compiled::Compiled;
 use crate::ike_peers::may_have;
 use crate::live::Compiler;
-use crate::peer_address::PeerEnds;
 use crate::put_sas::GoneReason;
-use crate::roaming::MovedEnds;
 
 /// A change of what charon made by itself: one transaction.
 #[derive(Clone, Default, Debug)]
@@ -30,10 +28,8 @@ pub struct IkeChange {
     pub policies_gone: Vec<String>,
     /// Names of peers that go, with their SAs. No policy names them any more.
     pub peers_gone: Vec<String>,
-    /// Peers that come, or are carried in another way from now on.
+    /// Peers that come, between the ends of their first policy or SA.
     pub peers: Vec<Peer>,
-    /// Peers that are there and whose SAs move: all of them have the peer's ends from now on.
-    pub moved: Vec<Peer>,
     /// Policies that come.
     pub policies: Vec<IkePolicy>,
 }
@@ -68,8 +64,6 @@ pub struct ChangedIke {
     pub removed: Vec<Policy>,
     /// Policies that came.
     pub added: Vec<Policy>,
-    /// Peers whose SAs have moved.
-    pub moved: Vec<MovedEnds>,
 }
 
 impl IkeChange {
@@ -80,7 +74,7 @@ impl IkeChange {
 
     /// Returns whether it takes microseconds to compile: peers alone come or go.
     pub fn is_short(&self) -> bool {
-        !self.has_policies() && self.moved.is_empty()
+        !self.has_policies()
     }
 }
 
@@ -102,16 +96,11 @@ impl Compiled {
         (without, own.map(|(index, _)| index).collect())
     }
 
-    /// Returns whether `[ike]` admits a peer, which comes or is carried in another way.
+    /// Returns whether `[ike]` admits a peer that comes.
     fn admits_peer(&self, peer: &Peer) -> bool {
         let running = self.ike_peer(&peer.name);
         self.admits_ends(peer.tunnel())
             && running.is_none_or(|running| running.tunnel() == peer.tunnel())
-    }
-
-    /// Returns whether `[ike]` admits that the SAs of a peer move to its ends.
-    fn admits_move(&self, peer: &Peer) -> bool {
-        self.ike_peer(&peer.name).is_some() && self.admits_ends(peer.tunnel())
     }
 
     /// Returns whether `[ike]` admits tunnels between two ends, and no peer of the file has these
@@ -120,32 +109,6 @@ impl Compiled {
         let Some(bounds) = &self.settings().ike else { return false };
         bounds.admit_tunnel(ends.local, ends.remote).is_ok()
             && !self.settings().peers.iter().any(|of_file| may_have(of_file, ends))
-    }
-
-    /// Moves all SAs of a peer of charon's to its ends. Keys, numbers, windows, limits and use go
-    /// on, each in its slot. Returns the peer with both ends.
-    fn move_ike_peer(&mut self, peer: Peer) -> Result<Option<MovedEnds>, CompileError> {
-        let Some(set) = self.ike.named(&peer.name) else { return Ok(None) };
-        let Some(before) = self.ike.peer(set).cloned() else { return Ok(None) };
-        let Some(place) = self.sad.places().get(set) else { return Ok(None) };
-        let outbound = self.sad.set(place).map_or(Vec::new(), |set| set.outbound.clone());
-        for id in &outbound {
-            let Some(sa) = self.sad.find_outbound(*id) else { continue };
-            let carried = sa.carried(peer.encapsulation)?;
-            self.sad.put_outbound(Arc::new(carried));
-        }
-        for id in self.sad.openers_of(place).to_vec() {
-            let Some(sa) = self.sad.find_inbound(id) else { continue };
-            let carried = sa.carried(peer.encapsulation)?;
-            self.sad.put_inbound(Arc::new(carried))?;
-        }
-        // Another path, of which nothing is known.
-        self.sad.put_set(sa_set(&peer, set, outbound));
-        let ends = [&before.encapsulation, &peer.encapsulation].map(PeerEnds::of);
-        let [from, to] = ends;
-        let name = peer.name.clone();
-        self.ike.insert(set, peer);
-        Ok((from != to).then_some(MovedEnds { peer: name, from, to }))
     }
 
     /// Returns whether `[ike]` admits a policy, and no other one has its name.
@@ -197,10 +160,9 @@ impl Compiler {
         running: &Compiled,
         change: IkeChange,
     ) -> Result<ChangedIke, ChangeRefused> {
-        let IkeChange { policies_gone, peers_gone, peers, moved, policies } = change;
+        let IkeChange { policies_gone, peers_gone, peers, policies } = change;
         // Another configuration may run than the one that it was planned for.
         let is_admitted = peers.iter().all(|peer| running.admits_peer(peer))
-            && moved.iter().all(|peer| running.admits_move(peer))
             && policies.iter().all(|policy| running.admits_policy(policy, &policies_gone));
         if !is_admitted {
             return Err(ChangeRefused::BeyondIke);
@@ -215,10 +177,6 @@ impl Compiler {
             let outbound = before.map_or(Vec::new(), |set| set.outbound.clone());
             next.sad.put_set(sa_set(&peer, set, outbound));
             next.ike.insert(set, peer);
-        }
-        let mut moves = Vec::with_capacity(moved.len());
-        for peer in moved {
-            moves.extend(next.move_ike_peer(peer)?);
         }
         let find = |name: &String| {
             let unknown = || ChangeRefused::Unknown { name: name.clone(), nearest: None };
@@ -245,7 +203,7 @@ impl Compiler {
         for name in peers_gone {
             self.ike.rested.extend(compiled.take_ike_peer(&name));
         }
-        Ok(ChangedIke { compiled, removed: gone, added, moved: moves })
+        Ok(ChangedIke { compiled, removed: gone, added })
     }
 }
 
@@ -262,19 +220,10 @@ impl Compiler {
         earlier: &Compiled,
         running: &Compiled,
     ) -> Result<Option<Compiled>, CompileError> {
-        let differs = |(set, peer): &(SaSetId, &Arc<Peer>)| {
-            running.ike.peer(*set).is_none_or(|now| now != *peer)
-        };
-        // SAs that moved meanwhile stay where they are now.
-        let stays = |set: SaSetId, peer: &Peer| {
-            let now = running.ike.peer(set).filter(|now| now.name == peer.name)?;
-            earlier.admits_move(now).then(|| Peer::clone(now))
-        };
+        // The ends of a peer follow the newest SA: other ends are no sign of another peer.
         let is_gone = |(set, peer): &(SaSetId, &Arc<Peer>)| {
-            differs(&(*set, *peer)) && stays(*set, peer).is_none()
+            running.ike.peer(*set).is_none_or(|now| now.name != peer.name)
         };
-        let moved: Vec<Peer> =
-            earlier.ike.iter().filter(differs).filter_map(|(set, peer)| stays(set, peer)).collect();
         let gone: Vec<(SaSetId, String)> = earlier
             .ike
             .iter()
@@ -291,16 +240,13 @@ impl Compiler {
             .filter(|(_, policy)| policy.id.is_behind() && goes(policy))
             .map(|(slot, _)| slot)
             .collect();
-        if gone.is_empty() && removed.is_empty() && moved.is_empty() {
+        if gone.is_empty() && removed.is_empty() {
             return Ok(None);
         }
         let transaction = Transaction::of_ike(removed, Vec::new(), self.next_policy);
         let mut compiled = self.carry_out(earlier, transaction)?;
         for (_, name) in gone {
             compiled.take_ike_peer(&name);
-        }
-        for peer in moved {
-            compiled.move_ike_peer(peer)?;
         }
         Ok(Some(compiled))
     }

@@ -11,6 +11,8 @@ use imbl::OrdMap;
 use ipsec::Tunnel;
 use policy::{Action, Policy, SaSetId, SetIndex, Spd};
 
+use crate::peer_address::PeerEnds;
+
 /// The begin of the name of every peer and policy that charon makes. No name in a file has a colon.
 pub const IKE_NAMES: &str = "ike:";
 
@@ -85,6 +87,16 @@ impl IkePeers {
     pub(crate) fn insert(&mut self, set: SaSetId, peer: Peer) {
         self.names.insert(peer.name.clone(), set);
         self.peers.insert(set, Arc::new(peer));
+    }
+
+    /// Has a peer be between other ends; a peer of the file is none of these.
+    pub(crate) fn set_ends(&mut self, set: SaSetId, ends: PeerEnds) {
+        let Some(peer) = self.peers.get(&set) else { return };
+        let encapsulation = ends.carry(peer.encapsulation);
+        if encapsulation != peer.encapsulation {
+            let moved = Peer { encapsulation, ..Peer::clone(peer) };
+            self.peers.insert(set, Arc::new(moved));
+        }
     }
 
     pub(crate) fn remove(&mut self, name: &str) -> Option<SaSetId> {

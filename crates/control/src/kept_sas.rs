@@ -20,7 +20,8 @@ pub(crate) struct PutSas {
 pub(crate) struct Kept<S>(pub(crate) Arc<KeptSa<S>>);
 
 pub(crate) struct KeptSa<S> {
-    /// The SA towards the place where the configuration says that the peer is.
+    /// The SA: of IKE between its own ends, over the API towards the place where the configuration
+    /// says that the peer is.
     pub(crate) sa: Arc<S>,
     /// The way by which it came.
     pub(crate) manager: KeyManager,

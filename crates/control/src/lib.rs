@@ -32,6 +32,7 @@ mod listing;
 mod live;
 mod live_parts;
 mod lookup_order;
+mod move_error;
 mod netdevs;
 mod overlays;
 mod owner;
@@ -57,6 +58,7 @@ pub use ike_peers::IKE_NAMES;
 pub use live::{Compiler, PreparedConfiguration};
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use lookup_order::{LookupPlace, Ordered, lookup_order};
+pub use move_error::MoveError;
 pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use overlays::EndpointsError;
 pub use owner::{KeyManager, SaOwner};
@@ -69,6 +71,6 @@ pub use put_sas::{
     SpiRequest, carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
 };
 pub use remote_end::RemoteEnd;
-pub use roaming::{MoveError, MovedEnds, MovedPeer};
+pub use roaming::{MovedEnds, MovedPeer};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
 pub use two_layers::OuterWithoutPolicy;

@@ -61,6 +61,7 @@ use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::kept_sas::{Kept, KeptSa};
 use crate::owner::{KeyManager, SaOwner};
+use crate::peer_address::PeerEnds;
 
 /// SAs of each direction that may be put at a time.
 pub const MAX_PUT_SAS: usize = 65_536;
@@ -93,6 +94,9 @@ pub struct PutSa {
     pub worker: Option<OpeningWorker>,
     /// Its carrier; `None`: as the peer's section says.
     pub offload: Option<SaOffload>,
+    /// Outer addresses and UDP ports that IKE gives it; `None`: those of the peer's section. SAs
+    /// over the API have no ends of their own.
+    pub ends: Option<PeerEnds>,
 }
 
 /// A worker that is to open an SA's packets.
@@ -123,11 +127,17 @@ struct FreshSa {
     replaces: Option<SaId>,
     worker: Option<OpeningWorker>,
     offload: SaOffload,
+    ends: Option<PeerEnds>,
     /// Its place in a card, once that has taken it.
     seat: Option<CardSeat>,
 }
 
 impl FreshSa {
+    /// The carriage of the SA, whose peer's section has this one.
+    fn carriage(&self, section: Encapsulation) -> Encapsulation {
+        self.ends.map_or(section, |ends| ends.carry(section))
+    }
+
     fn direction(&self) -> Direction {
         match self.numbers {
             Numbers::Seals(_) => Direction::Outbound,
@@ -173,10 +183,10 @@ impl Compiled {
 
     /// Puts one SA. Returns the outbound SA that it replaced.
     fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
+        let peer = self.peer_with(fresh.set).ok_or(CompileError::Overtaken)?.clone();
+        let way = fresh.carriage(peer.encapsulation);
         let FreshSa { set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
         let (seat, manager) = (fresh.seat, fresh.manager);
-        let peer = self.peer_with(set).ok_or(CompileError::Overtaken)?.clone();
-        let way = peer.encapsulation;
         let fingerprint = material.fingerprint();
         let allowance = allowance(lifetime.unwrap_or(peer.lifetime), (seat, manager), now_ns);
         match numbers {
@@ -224,9 +234,9 @@ impl Compiled {
         }
     }
 
-    /// Puts an SA that seals into a slot, towards the place where its peer is now.
+    /// Puts an SA that seals into a slot, between its present ends.
     fn place_outbound(&mut self, id: SaId, kept: Kept<OutboundSa>) -> Result<(), CompileError> {
-        let way = self.present_way(kept.sa.set, kept.sa.encapsulation);
+        let way = self.present_way(kept.manager, kept.sa.set, kept.sa.encapsulation);
         self.sad.put_outbound(match way == kept.sa.encapsulation {
             true => kept.sa.clone(),
             false => Arc::new(kept.sa.carried(way)?),
@@ -235,9 +245,9 @@ impl Compiled {
         Ok(())
     }
 
-    /// Puts an SA that opens into a slot, from the place where its peer is now.
+    /// Puts an SA that opens into a slot, between its present ends.
     fn place_inbound(&mut self, id: SaId, kept: Kept<InboundSa>) -> Result<(), CompileError> {
-        let way = self.present_way(kept.sa.set, kept.sa.encapsulation);
+        let way = self.present_way(kept.manager, kept.sa.set, kept.sa.encapsulation);
         self.sad.put_inbound(match way == kept.sa.encapsulation {
             true => kept.sa.clone(),
             false => Arc::new(kept.sa.carried(way)?),
@@ -249,21 +259,38 @@ impl Compiled {
         Ok(())
     }
 
-    /// The carriage of a set's packets, towards the place where the peer is now.
-    fn present_way(&self, set: SaSetId, way: Encapsulation) -> Encapsulation {
-        self.moved_peers.0.get(&set).map_or(way, |ends| ends.carry(way))
+    /// The present carriage of an SA that was put with a carriage. SAs of IKE keep their own ends;
+    /// SAs over the API go to the place where their peer is.
+    fn present_way(&self, manager: KeyManager, set: SaSetId, way: Encapsulation) -> Encapsulation {
+        match manager {
+            KeyManager::Ike => way,
+            KeyManager::Api => self.moved_peers.0.get(&set).map_or(way, |ends| ends.carry(way)),
+        }
     }
 
     /// Changes the order of a set's outbound SAs.
-    fn change_order(&mut self, set: SaSetId, change: impl FnOnce(&mut Vec<SaId>)) {
+    pub(crate) fn change_order(&mut self, set: SaSetId, change: impl FnOnce(&mut Vec<SaId>)) {
         let place = self.sad.places().get(set);
-        let Some(known) = place.and_then(|place| self.sad.set(place)) else { return };
-        let mut changed = SaSet::clone(known);
+        let Some(known) = place.and_then(|place| self.sad.set(place)).cloned() else { return };
+        let mut changed = SaSet::clone(&known);
         change(&mut changed.outbound);
-        if changed.outbound != known.outbound {
+        let changed = self.at_newest(changed);
+        if changed != *known {
             self.sad.put_set(changed.clone());
         }
         self.share_identifications(&changed);
+    }
+
+    /// Returns a set between the ends of its newest SA, if IKE gave these: another path, of which
+    /// nothing is known. A peer that charon made by itself has these ends too.
+    fn at_newest(&mut self, set: SaSet) -> SaSet {
+        let of_ike = |id: &SaId| {
+            let kept = self.put.outbound.get(id)?;
+            (kept.manager == KeyManager::Ike).then(|| PeerEnds::of(&kept.sa.encapsulation))
+        };
+        let Some(ends) = set.outbound.last().and_then(of_ike) else { return set };
+        self.ike.set_ends(set.id, ends);
+        if set.tunnel == ends.tunnel { set } else { set.moved_to(ends.tunnel) }
     }
 
     /// Has the outbound SAs of a set share out the identifications of outer packets, where these
@@ -283,7 +310,7 @@ impl Compiled {
     }
 
     /// Name of the peer whose set it is.
-    fn peer_of(&self, set: SaSetId) -> String {
+    pub(crate) fn peer_of(&self, set: SaSetId) -> String {
         let place = self.sad.places().get(set);
         let set = place.and_then(|place| self.sad.set(place));
         set.map_or_else(String::new, |set| set.peer.clone())

@@ -1,20 +1,27 @@
 //! Follows peers to where they are now, which need not be where the configuration says: peers
-//! behind NATs show it by their packets, and IKE says it of peers whose SAs it negotiates.
+//! behind NATs show their place by their packets, and IKE moves SAs.
 //!
-//! The ends learned of a peer are kept over changes of configuration as long as its mode, ends
-//! and UDP port are configured as before, and lost with the process: the peer's next packet shows
-//! them again, or IKE negotiates new SAs.
+//! Each SA of IKE has its own ends, and moves alone. Its set is between the ends of the newest SA
+//! that seals. SAs of key files and of the API have no ends of their own: all of them go where
+//! their peer is.
+//!
+//! The ends learned of a peer of such keys are kept over changes of configuration as long as its
+//! mode, ends and UDP port are configured as before, and lost with the process: the peer's next
+//! packet shows them again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::SaSet;
-use ipsec::{Encapsulation, Mode, SaError};
-use policy::{Action, SaSetId};
+use ipsec::{Encapsulation, Mode, SaError, SaId, Spi, Tunnel};
+use policy::{Action, Direction, SaSetId};
 
 use crate::compiled::Compiled;
+use crate::move_error::MoveError;
+use crate::owner::KeyManager;
 use crate::peer_address::{PeerAddress, PeerEnds};
+use crate::put_sas::SaName;
 use config::validated::{KeySource, Peer, PeerPlace};
 
 /// A peer that has moved.
@@ -28,102 +35,19 @@ pub struct MovedPeer {
     pub to: PeerAddress,
 }
 
-/// A peer whose SAs IKE has moved.
+/// An SA that IKE has moved.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MovedEnds {
-    /// The peer's name.
+    /// The name of its peer.
     pub peer: String,
-    /// The ends that its SAs had.
+    /// Its direction.
+    pub direction: Direction,
+    /// Its SPI.
+    pub spi: Spi,
+    /// The ends that it had.
     pub from: PeerEnds,
-    /// The ends that they have now.
+    /// The ends that it has now.
     pub to: PeerEnds,
-}
-
-/// The reason why a peer is not taken to be where it seems to be. Nothing was changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum MoveError {
-    /// No such peer, or its configuration says that it stays where it is.
-    #[error("the peer stays where the configuration says")]
-    Stays,
-    /// The address is that of no single machine.
-    #[error("{address} is {why}")]
-    Unusable {
-        /// The address.
-        address: IpAddr,
-        /// Kind of address that it is.
-        why: &'static str,
-    },
-    /// No UDP datagram can be sent to port 0.
-    #[error("packets cannot be sent to UDP port 0")]
-    PortZero,
-    /// The address lies in a network behind the peer: packets sealed for that network would be sent
-    /// there.
-    #[error(
-        "{address} is among the `remote` addresses of policy `{policy}`, the networks behind the \
-         peer, and its configured address is not"
-    )]
-    BehindPeer {
-        /// Its new address, as it seems.
-        address: IpAddr,
-        /// The policy's name.
-        policy: String,
-    },
-    /// In transport mode only the port may change: packets keep their own addresses, which the
-    /// policies name.
-    #[error("{address}: in transport mode only the port of peer `{peer}` may change")]
-    Transport {
-        /// The peer's name.
-        peer: String,
-        /// Its new address, as it seems.
-        address: IpAddr,
-    },
-    /// IKE moves an end to where the peer's section does not say.
-    #[error(
-        "peer {peer} may not move to {to}: neither `{end}` of its section nor `{key}` has that \
-         address; {allowed}"
-    )]
-    NotAllowed {
-        /// The peer's name.
-        peer: String,
-        /// The address.
-        to: IpAddr,
-        /// Key of the end as configured.
-        end: &'static str,
-        /// Key of the addresses that it may move to.
-        key: &'static str,
-        /// The addresses that the key has, in words.
-        allowed: String,
-    },
-    /// IKE puts ESP into UDP, or no more, and the peer's section says that it stays as it is.
-    #[error(
-        "peer {peer} has encapsulation = \"{configured}\" and charon wants the other: write \
-         that, or, if it moves to and fro behind NATs, `moves_to`"
-    )]
-    Form {
-        /// The peer's name.
-        peer: String,
-        /// The form of its section.
-        configured: &'static str,
-    },
-    /// `[ike]` does not admit it.
-    #[error("[ike] does not admit tunnels of peer {peer} between {local} and {remote}")]
-    BeyondIke {
-        /// The peer's name.
-        peer: String,
-        /// This gateway's end.
-        local: IpAddr,
-        /// The other end.
-        remote: IpAddr,
-    },
-    /// A card has one of its SAs, whose headers stay.
-    #[error("an SA of peer {peer} is in a card, which cannot move it: new ones can go there")]
-    InCard {
-        /// The peer's name.
-        peer: String,
-    },
-    /// The address is of the other family than the gateway's own address.
-    #[error(transparent)]
-    Sa(#[from] SaError),
 }
 
 impl Compiled {
@@ -143,7 +67,7 @@ impl Compiled {
         to: PeerAddress,
     ) -> Result<Option<MovedPeer>, MoveError> {
         let (place, peer) = self.peer_of_set(set).ok_or(MoveError::Stays)?;
-        if peer.place != PeerPlace::BehindNat {
+        if peer.place != PeerPlace::BehindNat || peer.keys == KeySource::Ike {
             return Err(MoveError::Stays);
         }
         let name = peer.name.clone();
@@ -153,40 +77,141 @@ impl Compiled {
         Ok(moved.then_some(MovedPeer { peer: name, from, to }))
     }
 
-    /// Checks that a peer whose SAs IKE negotiates may be where an authentic packet came from.
+    /// Checks that a peer of IKE may be at the source of an authentic packet of an inbound SA.
     ///
     /// # Errors
     /// [`MoveError`].
-    pub fn may_have_moved(&self, set: SaSetId, to: PeerAddress) -> Result<(), MoveError> {
-        if let Some(own) = self.ike.peer(set) {
-            let ends = PeerEnds::of(&own.encapsulation).towards(to).ok_or(MoveError::Stays)?.tunnel;
-            let (peer, local, remote) = (own.name.clone(), ends.local, ends.remote);
-            let beyond = MoveError::BeyondIke { peer, local, remote };
-            return self.admits_ends(ends).then_some(()).ok_or(beyond);
-        }
-        let (place, peer) = self.peer_of_set(set).ok_or(MoveError::Stays)?;
-        let ends = self.present_ends(place).towards(to).ok_or(MoveError::Stays)?;
-        may_have(peer, ends)?;
-        self.may_be_sent_to(place, ends)
+    pub fn may_have_moved(&self, set: SaSetId, spi: Spi, to: PeerAddress) -> Result<(), MoveError> {
+        let sa = self.sad.inbound_by_spi(spi).filter(|sa| sa.set == set).ok_or(MoveError::Stays)?;
+        let ends = PeerEnds::of(&sa.encapsulation).towards(to).ok_or(MoveError::Stays)?;
+        self.may_have_ends(set, ends)
     }
 
-    /// Moves the SAs of a peer to other ends, as IKE says (RFC 4555, RFC 7296 §2.23). All of them
-    /// go at once, with their keys, numbers, windows, limits and use, in their slots.
+    /// Moves one SA to other ends, as IKE says (RFC 4555, RFC 7296 §2.23), with its key, numbers,
+    /// window, limits and use, in its slot. The other SAs of its peer stay where they are.
     ///
-    /// Returns the peer with both; `None`: they have these ends already.
+    /// Returns the SA with both; `None`: it has these ends already.
     ///
     /// Cost: reads every policy once.
     ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
-    pub fn move_ends(&mut self, name: &str, to: PeerEnds) -> Result<Option<MovedEnds>, MoveError> {
-        let peers = &self.settings().peers;
-        let place = peers.iter().position(|peer| peer.name == name && peer.keys == KeySource::Ike);
-        let place = place.ok_or(MoveError::Stays)?;
-        may_have(&peers[place], to)?;
-        let from = self.present_ends(place);
-        let moved = self.shift(place, to)?;
-        Ok(moved.then(|| MovedEnds { peer: name.to_owned(), from, to }))
+    pub fn move_sa(&mut self, name: &SaName, to: PeerEnds) -> Result<Option<MovedEnds>, MoveError> {
+        let id = self.named(name).map_err(|_| MoveError::Stays)?;
+        let (set, from) = self.ends_of(name.direction, id).ok_or(MoveError::Stays)?;
+        self.may_have_ends(set, to)?;
+        if from == to {
+            return Ok(None);
+        }
+        self.carry_to(name.direction, id, to)?;
+        let (direction, spi, peer) = (name.direction, name.spi, self.peer_of(set));
+        Ok(Some(MovedEnds { peer, direction, spi, from, to }))
+    }
+
+    /// Has all SAs between the ends of an inbound SA of IKE go to where a packet of that SA came
+    /// from. Returns the peer with both addresses; `None`: they are there already.
+    ///
+    /// # Errors
+    /// [`MoveError`]: nothing was changed.
+    pub fn follow_sa(&mut self, spi: Spi, to: PeerAddress) -> Result<Option<MovedPeer>, MoveError> {
+        let sa = self.sad.inbound_by_spi(spi).ok_or(MoveError::Stays)?;
+        let (set, before) = self.ends_of(Direction::Inbound, sa.id).ok_or(MoveError::Stays)?;
+        let (from, ends) = before.peer().zip(before.towards(to)).ok_or(MoveError::Stays)?;
+        self.may_have_ends(set, ends)?;
+        if ends == before {
+            return Ok(None);
+        }
+        let is_there = |direction, id| self.ends_of(direction, id) == Some((set, before));
+        let sealing = self.put.outbound.keys().map(|id| (Direction::Outbound, *id));
+        let opening = self.put.inbound.keys().map(|id| (Direction::Inbound, *id));
+        let sas = sealing.chain(opening).filter(|(direction, id)| is_there(*direction, *id));
+        let sas: Vec<(Direction, SaId)> = sas.collect();
+        // The first is refused if any is: all have the same ends.
+        sas.into_iter().try_for_each(|(direction, id)| self.carry_to(direction, id, ends))?;
+        Ok(Some(MovedPeer { peer: self.peer_of(set), from, to }))
+    }
+
+    /// The set of an SA that IKE put, and its ends.
+    fn ends_of(&self, direction: Direction, id: SaId) -> Option<(SaSetId, PeerEnds)> {
+        let (manager, set, way) = match direction {
+            Direction::Outbound => {
+                let kept = self.put.outbound.get(&id)?;
+                (kept.manager, kept.sa.set, &kept.sa.encapsulation)
+            }
+            Direction::Inbound => {
+                let kept = self.put.inbound.get(&id)?;
+                (kept.manager, kept.sa.set, &kept.sa.encapsulation)
+            }
+        };
+        (manager == KeyManager::Ike).then(|| (set, PeerEnds::of(way)))
+    }
+
+    /// Carries an SA that was put between other ends.
+    ///
+    /// # Errors
+    /// [`MoveError`]: nothing was changed.
+    fn carry_to(&mut self, direction: Direction, id: SaId, to: PeerEnds) -> Result<(), MoveError> {
+        match direction {
+            Direction::Outbound => {
+                let Some(kept) = self.put.outbound.get(&id).cloned() else { return Ok(()) };
+                let set = kept.sa.set;
+                if kept.sa.card.is_some() {
+                    return Err(MoveError::InCard { peer: self.peer_of(set) });
+                }
+                let moved = Arc::new(kept.sa.carried(to.carry(kept.sa.encapsulation))?);
+                self.sad.put_outbound(moved.clone());
+                self.put.outbound.insert(id, kept.around(moved));
+                let is_newest = self.order_of(set).last() == Some(&id);
+                // Another port at the same address is another place behind the NAT.
+                if is_newest && let Some(known) = self.set_with(set).cloned() {
+                    self.sad.put_set(known.moved_to(to.tunnel));
+                }
+                self.change_order(set, |_| ());
+            }
+            Direction::Inbound => {
+                let Some(kept) = self.put.inbound.get(&id).cloned() else { return Ok(()) };
+                if kept.sa.card.is_some() {
+                    return Err(MoveError::InCard { peer: self.peer_of(kept.sa.set) });
+                }
+                let moved = Arc::new(kept.sa.carried(to.carry(kept.sa.encapsulation))?);
+                // In its own slot, with its own SPI.
+                let _ = self.sad.put_inbound(moved.clone());
+                self.put.inbound.insert(id, kept.around(moved));
+            }
+        }
+        Ok(())
+    }
+
+    /// The set of a number.
+    fn set_with(&self, id: SaSetId) -> Option<&Arc<SaSet>> {
+        self.sad.places().get(id).and_then(|place| self.sad.set(place))
+    }
+
+    /// The outbound SAs of a set, the newest last.
+    fn order_of(&self, id: SaSetId) -> &[SaId] {
+        self.set_with(id).map_or(&[], |set| &set.outbound)
+    }
+
+    /// Checks that an SA of IKE may have these ends: within the section of its peer, or within
+    /// `[ike]`.
+    ///
+    /// # Errors
+    /// [`MoveError`].
+    pub(crate) fn may_have_ends(&self, set: SaSetId, ends: PeerEnds) -> Result<(), MoveError> {
+        let Tunnel { local, remote } = ends.tunnel;
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(SaError::MixedFamilies { local, remote }.into());
+        }
+        if let Some(own) = self.ike.peer(set) {
+            if ends.udp.is_some_and(|ports| ports.remote == 0) {
+                return Err(MoveError::PortZero);
+            }
+            let beyond = || MoveError::BeyondIke { peer: own.name.clone(), local, remote };
+            return self.admits_ends(ends.tunnel).then_some(()).ok_or_else(beyond);
+        }
+        let (place, peer) = self.peer_of_set(set).ok_or(MoveError::Stays)?;
+        may_have(peer, ends)?;
+        self.may_be_sent_to(place, ends)
     }
 
     /// The ends of a peer's SAs now, by its place in the file.
@@ -297,7 +322,7 @@ impl Compiled {
             let now = &self.settings().peers[place];
             if let Some((before, to)) = known.get(set)
                 && says_the_same(before, now)
-                && (now.keys != KeySource::Ike || may_have(now, *to).is_ok())
+                && now.keys != KeySource::Ike
             {
                 // It was taken once, under the same configuration.
                 if self.shift(place, *to).is_ok() {
@@ -318,10 +343,12 @@ impl Compiled {
     }
 
     /// Returns the present addresses of the peers, in the order of the file, then those of charon's
-    /// own.
+    /// own, then the remote ends of all SAs that were put.
     pub fn remotes(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let own = self.ike_peers().map(|peer| peer.tunnel().remote);
-        self.sets().map(|set| set.tunnel.remote).chain(own)
+        let sealing = self.put.outbound.values().map(|kept| kept.sa.tunnel().remote);
+        let opening = self.put.inbound.values().map(|kept| kept.sa.tunnel().remote);
+        self.sets().map(|set| set.tunnel.remote).chain(own).chain(sealing).chain(opening)
     }
 }
 

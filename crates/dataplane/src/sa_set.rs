@@ -29,8 +29,8 @@ pub struct SaSet {
     pub moves_by_ike: bool,
     /// Seconds without a packet to the peer after which a NAT keepalive is sent; `None`: none is.
     pub keepalive_s: Option<u32>,
-    /// The path MTU to the peer, as far as ICMP told it, of all its remote ends; `None`: ICMP is not
-    /// believed.
+    /// The path MTU to the peer, the least of all its remote ends, as far as ICMP told it; `None`:
+    /// ICMP is not believed.
     pub path_mtu: Option<PathMtu>,
     /// The set whose SA seals again what an SA of this one has sealed, and by which alone it comes;
     /// `None`: none does. That set has none itself.

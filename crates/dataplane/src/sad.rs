@@ -1,6 +1,7 @@
 //! The security association database (RFC 4301 §4.4.2): the SAs, and the sets that policies name.
 
 use std::hash::{BuildHasherDefault, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::shared_ptr::DefaultSharedPtr;
@@ -294,6 +295,23 @@ impl Sad {
         changed.sort_unstable();
         changed.dedup();
         changed
+    }
+
+    /// Returns the remote ends of changed sets and their SAs, before and after the change. An end
+    /// may come twice.
+    pub fn remotes_of_changed(&self, before: &Sad) -> Vec<IpAddr> {
+        let changed = self.changed_sets(before);
+        let both = changed.iter().flat_map(|place| [(self, *place), (before, *place)]);
+        both.flat_map(|(sad, place)| sad.remotes_of(place)).collect()
+    }
+
+    /// Remote ends of a set and of its SAs.
+    fn remotes_of(&self, place: SetIndex) -> Vec<IpAddr> {
+        let Some(set) = self.set(place) else { return Vec::new() };
+        let sealing = set.outbound.iter().filter_map(|sa| self.find_outbound(*sa));
+        let opening = self.members(place).iter().map(|sa| self.inbound_sa(*sa).tunnel().remote);
+        let sas = sealing.map(|sa| sa.tunnel().remote).chain(opening);
+        std::iter::once(set.tunnel.remote).chain(sas).collect()
     }
 
     /// Slots in which SAs that seal are others than in an earlier state, or in another form: each

@@ -54,6 +54,7 @@ fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status>
         replaces: replaces.map(|old| parsed_spi(place, &old)).transpose()?,
         worker: None,
         offload: offload.map(|word| carrier(place, &word)).transpose()?,
+        ends: None,
     })
 }
 

@@ -7,11 +7,11 @@ use std::time::{Instant, SystemTime};
 use api::{Message, v1};
 use config::validated::{self, Peer, PeerPlace};
 use config::{Diagnostic, Difference, KeyChange, KeyName, Severity, service_text};
-use control::{Explained, Takeover, Takeovers};
+use control::{Explained, IKE_NAMES, Takeover, Takeovers};
 use dataplane::counters::Volume;
 use dataplane::explain::Inside;
 use dataplane::{NextHop, PortId, Prefix, RouteTarget, SaSet, Side, Snapshot, WorkerShare};
-use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Tunnel};
+use ipsec::{Encapsulation, InboundSa, OutboundSa, SequenceNumbers, Suite, Tunnel};
 use policy::selector::protocol_text;
 use policy::{Action, Direction, Policy, PolicyIndex, PortRange, SaSetId};
 use wire::{Address, Flow, Upper, Vni};
@@ -198,7 +198,7 @@ fn peer(running: &Running, peer: &Peer, facts: PeerFacts, now_ns: u64) -> v1::Pe
         name: peer.name.clone(),
         local: tunnel.local.to_string(),
         remote: tunnel.remote.to_string(),
-        suite: peer.suite.to_string(),
+        suite: suite_of(snapshot, set, peer).to_string(),
         keys: peer.keys.to_string(),
         state: if state == READY && silent_since.is_some() { "silent" } else { state }.into(),
         route: route.unwrap_or_default(),
@@ -241,13 +241,20 @@ fn ike_child(running: &Running, set: &SaSet, peer: &Peer) -> Option<v1::IkeChild
     running.ike_names.shown(&key, sa.allowance.as_ref(), crate::sa_limits::boot_clock_ns())
 }
 
+/// Returns the suite of a peer's section; of a peer of charon's own that of its newest SA.
+fn suite_of(snapshot: &Snapshot, set: Option<&SaSet>, peer: &Peer) -> Suite {
+    let newest = set.and_then(|set| set.outbound.last());
+    let newest = newest.filter(|_| peer.name.starts_with(IKE_NAMES));
+    newest.map_or(peer.suite, |sa| snapshot.outbound_sa(*sa).suite)
+}
+
 /// Returns the current ends of a peer's SAs and, with ESP in UDP, the peer's port.
 fn current_ends(
     snapshot: &Snapshot,
     (set, opening): (Option<&SaSet>, Option<&InboundSa>),
     peer: &Peer,
 ) -> (Tunnel, Option<u16>) {
-    let sealing = set.and_then(|set| set.outbound.first());
+    let sealing = set.and_then(|set| set.outbound.last());
     let sealing = sealing.map(|sa| snapshot.outbound_sa(*sa).encapsulation);
     let opening = opening.map(|sa| sa.encapsulation);
     let Encapsulation { udp, .. } = sealing.or(opening).unwrap_or(peer.encapsulation);

@@ -3,8 +3,9 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use charon_link::{
     AddPolicy, CharonId, NameSa, Policy, PolicyAction, PolicyDirection, SaDirection, SaHandle,
@@ -35,6 +36,24 @@ pub(super) struct KnownSa {
     pub(super) has_ended: bool,
     /// The charon that is connected has not named it.
     pub(super) is_orphan: bool,
+    /// The place that its peer was seen at and charon was told of last.
+    pub(super) seen: Option<(SocketAddr, Instant)>,
+}
+
+/// Time after which charon is told again of a place that it has not moved an SA to.
+const REPORT_AGAIN: Duration = Duration::from_secs(10);
+
+impl KnownSa {
+    /// Returns whether charon is to be told of a place of the SA's peer, and notes that it was.
+    pub(super) fn reports(&mut self, place: SocketAddr, now: Instant) -> bool {
+        let is_known = self.seen.is_some_and(|(known, since)| {
+            known == place && now.saturating_duration_since(since) < REPORT_AGAIN
+        });
+        if !is_known {
+            self.seen = Some((place, now));
+        }
+        !is_known
+    }
 }
 
 /// SAs and policies that charon has here. Bounded by what may be put, and by [`MAX_POLICIES`].
@@ -59,6 +78,8 @@ struct Policies {
     by_selectors: HashMap<BySelectors, Numbers>,
     /// Outbound ones that protect, by the tunnel's ends.
     by_ends: HashMap<[IpAddr; 2], Numbers>,
+    /// The same, by their reqids.
+    by_reqid: HashMap<u32, Numbers>,
     count: u64,
 }
 
@@ -159,6 +180,7 @@ impl Policies {
         add_to(&mut self.by_selectors, BySelectors::Of(policy.clone()), number);
         if let Some(ends) = ends_of_protect(&policy) {
             add_to(&mut self.by_ends, ends, number);
+            add_to(&mut self.by_reqid, policy.reqid, number);
         }
         self.known.insert(number, KnownPolicy { policy, is_orphan: false });
     }
@@ -169,6 +191,7 @@ impl Policies {
         drop_from(&mut self.by_selectors, &BySelectors::Of(known.clone()), number);
         if let Some(ends) = ends_of_protect(&known) {
             drop_from(&mut self.by_ends, &ends, number);
+            drop_from(&mut self.by_reqid, &known.reqid, number);
         }
         Some(known)
     }
@@ -430,39 +453,41 @@ impl Book {
         places.filter_map(|place| Some((place, self.sas.get(place)?)))
     }
 
-    /// The number of charon's policy that a packet to a peer needs an SA of: one between the ends
-    /// of the peer, or else between such as it may move to; `likely` if that has the packet.
-    /// `packet` has the packet's source and destination.
+    /// The reqid of charon's policy that a packet to a peer of the file needs an SA of: one between
+    /// the ends of the peer, or else between ends that it may move to. `packet` has the packet's
+    /// source and destination.
     pub(super) fn reqid_for(
         &self,
-        (ends, likely): ([IpAddr; 2], Option<u32>),
+        ends: [IpAddr; 2],
         may_move_to: impl Fn([IpAddr; 2]) -> bool,
         packet: &[Selector; 2],
     ) -> Option<u32> {
-        self.reqid_between(&ends, likely, packet).or_else(|| {
+        self.reqid_between(&ends, packet).or_else(|| {
             let mut others = self.policies.by_ends.keys().filter(|ends| may_move_to(**ends));
-            others.find_map(|ends| self.reqid_between(ends, likely, packet))
+            others.find_map(|ends| self.reqid_between(ends, packet))
         })
     }
 
-    fn reqid_between(
-        &self,
-        ends: &[IpAddr; 2],
-        likely: Option<u32>,
-        packet: &[Selector; 2],
-    ) -> Option<u32> {
-        let numbers = self.policies.by_ends.get(ends)?.iter();
-        let known = numbers.filter_map(|number| self.policies.known.get(number));
+    fn reqid_between(&self, ends: &[IpAddr; 2], packet: &[Selector; 2]) -> Option<u32> {
+        self.reqid_among(self.policies.by_ends.get(ends)?, packet)
+    }
+
+    /// Returns whether the connected charon has a policy of a reqid for a packet.
+    pub(super) fn covers(&self, reqid: u32, packet: &[Selector; 2]) -> bool {
+        let numbers = self.policies.by_reqid.get(&reqid);
+        numbers.and_then(|numbers| self.reqid_among(numbers, packet)).is_some()
+    }
+
+    /// The reqid of the first of some policies that has a packet.
+    fn reqid_among(&self, numbers: &Numbers, packet: &[Selector; 2]) -> Option<u32> {
+        let known = numbers.iter().filter_map(|number| self.policies.known.get(number));
         // The numbers of an earlier charon say nothing to this one.
-        let known = known.filter(|known| !known.is_orphan);
-        let fits = |known: &&KnownPolicy| {
+        let mut known = known.filter(|known| !known.is_orphan);
+        let fit = known.find(|known| {
             let selectors = known.policy.policy.selectors.iter();
             selectors.zip(packet).all(|(of, packet)| of.covers(packet))
-        };
-        let mut fit = known.filter(fits).map(|known| known.policy.reqid);
-        let first = fit.next()?;
-        let is_likely = |reqid: &u32| Some(*reqid) == likely;
-        Some(std::iter::once(first).chain(fit).find(is_likely).unwrap_or(first))
+        });
+        fit.map(|known| known.policy.reqid)
     }
 
     /// Returns whether there is a protecting policy of this name.
@@ -471,10 +496,9 @@ impl Book {
         like.any(|known| known.policy == *name && known.action == PolicyAction::Protect)
     }
 
-    /// Returns whether an outbound policy that protects has a number and ends.
-    pub(super) fn has_policy_of(&self, (reqid, ends): (u32, [IpAddr; 2])) -> bool {
-        let mut numbers = self.policies.by_ends.get(&ends).into_iter().flat_map(Numbers::iter);
-        numbers.any(|at| self.policies.known.get(at).is_some_and(|of| of.policy.reqid == reqid))
+    /// Returns whether an outbound policy that protects has a reqid.
+    pub(super) fn has_policy_of(&self, reqid: u32) -> bool {
+        self.policies.by_reqid.contains_key(&reqid)
     }
 
     /// Notes that an SA has another name from now on.

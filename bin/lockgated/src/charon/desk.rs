@@ -1,15 +1,15 @@
 //! Carries out charon's requests.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::v1;
 use charon_link::{
     AddPolicy, AddSa, Answer, Charon, CharonId, HandleIssuer, Hardness, LinkMode, PolicyAction,
-    PolicyDirection, Report, Request, SaHandle, Selector, Status, Use,
+    PolicyDirection, Report, Request, SaHandle, SaName, Selector, Status, Use,
 };
 use config::validated::Peer;
-use control::{IKE_NAMES, KeyManager, PutRefusal, PutSa, SpiRequest};
+use control::{IKE_NAMES, KeyManager, PeerEnds, PutRefusal, PutSa, RemoteEnd, SpiRequest};
 use dataplane::Generation;
 use ipsec::{Allowance, Lifetime, Limit, Mode, ReplayWindow, SequenceNumbers, Spi, Suite, Tunnel};
 use keystate::KeyOrigin;
@@ -19,11 +19,11 @@ use tokio::time::Instant;
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::limits::limits;
 use super::matching::{IkePeer, IkePeers};
-use super::own::{Ends, Form, Own};
+use super::own::{Ends, Own, remote_end};
+use super::requested_ends::RequestedEnds;
 use super::spi_reservations::{ReservedSpi, SpiReservations};
 use super::successors::Successors;
 use super::suites;
-use super::told_places::ToldPlaces;
 use crate::backend::Backend;
 use crate::backend_impl::Daemon;
 use crate::ike_changes::IkeRefusal;
@@ -66,8 +66,6 @@ pub(super) struct Desk {
     pub(super) successors: Successors,
     /// Reports that follow the present answer.
     pub(super) due: Vec<Report>,
-    /// Places where peers were seen that charon was told of.
-    pub(super) told: ToldPlaces,
 }
 
 /// The peer that an SA is for, with the limits of its section.
@@ -76,6 +74,7 @@ pub(super) struct Home {
     pub(super) lifetime: Lifetime,
     /// Packets of its replay windows at least.
     pub(super) window: u32,
+    pub(super) ends: PeerEnds,
     /// It is not there yet, and comes with the SA.
     pub(super) new: Option<NewPeer>,
 }
@@ -84,8 +83,8 @@ pub(super) struct Home {
 pub(super) struct NewPeer {
     pub(super) name: Arc<str>,
     pub(super) peer: Peer,
-    pub(super) number: (u32, Ends),
-    pub(super) form: Form,
+    /// Its reqid, and the remote end whose share it counts for.
+    pub(super) number: (u32, RemoteEnd),
 }
 
 /// Reports that go out before the next request is read.
@@ -115,7 +114,6 @@ impl Desk {
             unanswered: Vec::new(),
             successors: Successors::default(),
             due: Vec::new(),
-            told: ToldPlaces::default(),
         }
     }
 
@@ -270,16 +268,7 @@ impl Desk {
             let _ = self.tidy_peer(&peer).await;
             return Answer::plain(Status::Refused, OCCUPIED);
         }
-        let number = self.own.peer(&peer).map_or(sa.reqid, |own| own.reqid);
-        let moved_from = match new {
-            // It comes between the ends of its SA.
-            Some(_) => None,
-            None => match self.make_room(&sa, &peer).await {
-                Ok(moved_from) => moved_from,
-                Err(refused) => return refused,
-            },
-        };
-        let replaced = put.replaces.is_some();
+        let (replaced, ends) = (put.replaces.is_some(), put.ends);
         let incarnation = self.daemon.picture().incarnation.to_string();
         let put = SaPut { incarnation, origin: KeyOrigin::Ike, sas: vec![put] };
         let done = match new {
@@ -287,9 +276,6 @@ impl Desk {
             None => self.daemon.put_sas(put, ROOT).await.map(drop).map_err(|why| refused(&why)),
         };
         if let Err(refusal) = done {
-            if let Some(before) = moved_from {
-                self.move_back(&peer, number, before).await;
-            }
             // It may have been made for this one.
             let _ = self.tidy_peer(&peer).await;
             return refusal;
@@ -298,11 +284,13 @@ impl Desk {
             self.book.forget(way, &old);
         }
         let AddSa { name, reqid, .. } = sa;
-        let (is_due, has_ended, is_orphan) = (false, false, false);
-        self.note_sa(
-            way,
-            KnownSa { handle, owner, peer, name, reqid, is_due, has_ended, is_orphan },
-        );
+        if let Some(ends) = ends {
+            self.own.note_end(&peer, remote_end(&ends));
+        }
+        let (is_due, has_ended, is_orphan, seen) = (false, false, false, None);
+        let known =
+            KnownSa { handle, owner, peer, name, reqid, is_due, has_ended, is_orphan, seen };
+        self.note_sa(way, known);
         Answer { handle: Some(handle), ..Answer::done() }
     }
 
@@ -410,14 +398,13 @@ impl Desk {
         }
     }
 
-    /// Returns whether a peer between the ends of a trap sends by what an earlier charon left.
+    /// Returns whether the peer of a trap sends by what an earlier charon left.
     fn has_left_sas(&self, trap: &AddPolicy) -> bool {
         let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
-        // One that was taken over may have moved elsewhere.
-        let taken_over = self.own.numbered(trap.reqid, [local, remote]).cloned();
-        let between = self.names_between([local, remote]);
-        let mut peers = taken_over.into_iter().chain(between);
-        peers.any(|peer| self.book.orphan(Direction::Outbound, &peer).is_some())
+        let taken_over = self.own.numbered(trap.reqid).cloned();
+        let of_file = self.peers.between(local, remote).map(|peer| peer.name.clone());
+        let is_left = |peer: Arc<str>| self.book.orphan(Direction::Outbound, &peer).is_some();
+        taken_over.into_iter().chain(of_file).any(is_left)
     }
 
     /// The put that charon asks for.
@@ -456,6 +443,9 @@ impl Desk {
             true => self.home_in_file(sa, suite, (ends, selectors))?,
             false => self.own_home(sa, suite, (ends, selectors)).await?,
         };
+        if home.new.is_none() {
+            self.check_remote(&home.name, home.ends)?;
+        }
         let orphan = self.book.orphan(way, &home.name);
         let window = (way == Direction::Inbound && asked > home.window).then_some(asked);
         let put = PutSa {
@@ -474,6 +464,7 @@ impl Desk {
             replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
             worker: None,
             offload: None,
+            ends: Some(home.ends),
         };
         Ok((put, home.new))
     }
@@ -486,6 +477,9 @@ impl Desk {
         (ends, selectors): ([SocketAddr; 2], [&[Selector]; 2]),
     ) -> Result<Home, Answer> {
         let no = |status: Status, text: String| Err(Answer::plain(status, text));
+        let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
+        let said =
+            RequestedEnds { direction: direction(sa.direction), source, destination, in_udp };
         let peer = match self.peers.choose(ends, selectors) {
             Ok(peer) => peer,
             Err(why) => return no(Status::Refused, why.to_string()),
@@ -504,6 +498,7 @@ impl Desk {
                 name: peer.name.clone(),
                 lifetime: peer.lifetime,
                 window: peer.section.replay_window,
+                ends: said.ends(),
                 new: None,
             }),
         }
@@ -637,7 +632,10 @@ impl Desk {
 
     async fn add_policy(&mut self, policy: AddPolicy) -> Answer {
         if self.stands_in(&policy) {
-            self.own.stand_in(&policy);
+            let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
+            if !self.peers.has_ends(ends) {
+                self.own.stand_in(&policy);
+            }
             return Answer::done();
         }
         if !self.book.has_room() {
@@ -698,15 +696,21 @@ impl Desk {
     /// The report that packets of a peer wait for an SA.
     pub(super) fn acquire(&mut self, asked: &v1::Acquire) -> Option<Report> {
         self.refresh();
-        let (ends, likely) = self.ends_of(&asked.peer)?;
         let packet = packet_of(asked)?;
-        let section = self.peers.named(&asked.peer).map(|peer| &peer.section);
-        let own = self.own.peer(&asked.peer);
-        let may_move_to = |[local, remote]: [IpAddr; 2]| {
-            section.is_some_and(|peer| peer.may_be_between(Tunnel { local, remote }))
-                || own.is_some_and(|own| own.numbers.iter().any(|of| of.1 == [local, remote]))
+        let reqid = match self.own.peer(&asked.peer) {
+            Some(own) => {
+                let mut reqids = std::iter::once(&own.reqid).chain(own.numbers.iter());
+                reqids.find(|reqid| self.book.covers(**reqid, &packet)).copied()
+            }
+            None => {
+                let section = &self.peers.named(&asked.peer)?.section;
+                let may_move_to =
+                    |[local, remote]: Ends| section.may_be_between(Tunnel { local, remote });
+                let Tunnel { local, remote } = section.tunnel();
+                self.book.reqid_for([local, remote], may_move_to, &packet)
+            }
         };
-        let Some(reqid) = self.book.reqid_for((ends, likely), may_move_to, &packet) else {
+        let Some(reqid) = reqid else {
             // Its policies may be on their way.
             if self.unanswered.len() < MAX_UNANSWERED {
                 self.unanswered.push(asked.clone());

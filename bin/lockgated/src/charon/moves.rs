@@ -1,139 +1,110 @@
 //! SAs whose ends move, and peers that were seen elsewhere.
 //!
-//! All SAs of a peer have the same ends: those that charon said last of one of them, or of the
-//! newest that seals. They move at once, in one snapshot, with keys, numbers, windows, limits and
-//! use. The peer's section says how far they may go.
+//! Ends belong to an SA. A move takes one SA elsewhere in one snapshot, with key, numbers, window,
+//! limits and use; the other SAs of its peer stay. The peer's section says how far an SA may go,
+//! `[ike]` says it for peers of charon's own.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Instant;
 
 use charon_link::{
-    AddPolicy, AddSa, Answer, PolicyAction, PolicyDirection, Report, SaName, Status, UpdateSa,
+    AddPolicy, Answer, PolicyAction, PolicyDirection, Report, SaName, Status, UpdateSa,
 };
 use control::PeerEnds;
+use ipsec::Spi;
 use ipsec::encapsulation::NAT_TRAVERSAL_PORT;
-use ipsec::{Tunnel, UdpPorts};
 use policy::Direction;
 
-use super::book::{KnownSa, OCCUPIED, direction};
+use super::book::{KnownSa, OCCUPIED};
 use super::desk::Desk;
-use super::own::{NotOwn, OwnPeer};
-use crate::gateway::{MoveRefusal, SeenElsewhere};
+use super::own::{NotOwn, remote_end};
+use super::requested_ends::RequestedEnds;
+use crate::gateway::{MoveRefusal, SeenElsewhere, is_inside};
 use crate::orders::{Order, SaOrder};
 
-/// Ends of an SA as charon says them.
-struct Said {
-    direction: Direction,
-    source: SocketAddr,
-    destination: SocketAddr,
-    in_udp: bool,
-}
-
-impl Said {
-    /// This gateway's end and the other.
-    fn both(&self) -> (SocketAddr, SocketAddr) {
-        match self.direction {
-            Direction::Outbound => (self.source, self.destination),
-            Direction::Inbound => (self.destination, self.source),
-        }
-    }
-
-    fn ends(&self) -> PeerEnds {
-        let (local, remote) = self.both();
-        // Lockgate receives ESP in UDP at this port alone, as charon does.
-        let ports = UdpPorts { local: NAT_TRAVERSAL_PORT, remote: remote.port() };
-        let tunnel = Tunnel { local: local.ip(), remote: remote.ip() };
-        PeerEnds { tunnel, udp: self.in_udp.then_some(ports) }
-    }
-}
-
 impl Desk {
-    /// Moves an SA of charon's to other ends, and those of the same peer with it.
+    /// Moves an SA of charon's to other ends.
     pub(super) async fn update_sa(&mut self, asked: UpdateSa) -> Answer {
-        let UpdateSa { handle, source, destination, in_udp, reqid, selectors } = asked;
+        let UpdateSa { handle, source, destination, in_udp, reqid, ref selectors } = asked;
         let Some((way, known)) = self.known(handle) else {
             return Answer::plain(Status::Unknown, "");
         };
-        let name = known.name;
-        if let Some(mut selectors) = selectors {
-            if way == Direction::Inbound {
-                selectors.reverse();
-            }
-            let selectors = [selectors[0].as_slice(), selectors[1].as_slice()];
-            let refused = match self.peers.named(&known.peer) {
-                Some(peer) => peer.is_served_by(selectors).err().map(|why| why.to_string()),
-                None => self.check_own_selectors(selectors).err().map(|why| why.to_string()),
-            };
-            if let Some(why) = refused {
-                return Answer::plain(Status::Refused, why);
-            }
-        }
-        let moved = SaName { source, destination, spi: name.spi };
+        let moved = SaName { source, destination, spi: known.name.spi };
         if self.book.is_of_another(way, &moved, &known.peer) {
             return Answer::plain(Status::Refused, OCCUPIED);
         }
-        let said = Said { direction: way, source, destination, in_udp };
-        let (to, port) = (said.ends(), said.both().0.port());
-        let reqid = reqid.unwrap_or(known.reqid);
-        let done = match self.own.peer(&known.peer).is_some() {
-            true if in_udp && port != NAT_TRAVERSAL_PORT => {
-                Err(Answer::plain(Status::Refused, NotOwn::Port(port).to_string()))
+        if let Some(why) = selectors.as_ref().and_then(|of| self.lacks(of, way, &known)) {
+            return Answer::plain(Status::Refused, why);
+        }
+        let said = RequestedEnds { direction: way, source, destination, in_udp };
+        let (to, reqid) = (said.ends(), reqid.unwrap_or(known.reqid));
+        let is_own = self.own.peer(&known.peer).is_some();
+        if is_own {
+            let port = said.both().0.port();
+            let checked = match in_udp && port != NAT_TRAVERSAL_PORT {
+                true => Err(NotOwn::Port(port)),
+                false => self.check_own_move(&known.peer, (reqid, to)),
+            };
+            if let Err(why) = checked {
+                return Answer::plain(Status::Refused, why.to_string());
             }
-            true => self.move_own(&known.peer, (reqid, to)).await,
-            false => self.move_peer(&known.peer, to).await.map(drop),
-        };
-        if let Err(refused) = done {
+        }
+        if let Err(refused) = self.move_sa((way, &known), to).await {
             return refused;
         }
+        let (name, peer) = (known.name, known.peer.clone());
         self.book.rename(way, KnownSa { name: moved, reqid, ..known }, &name);
+        if is_own {
+            self.own.note_number(&peer, reqid);
+            self.own.note_end(&peer, remote_end(&to));
+            self.forget_numbers(&peer);
+        }
         Answer::done()
     }
 
-    /// Moves a peer to the ends of an SA that is about to be put, if it is the first or seals.
-    ///
-    /// One that opens may have been negotiated from elsewhere while the one that seals still goes
-    /// to the old place: that stays until there is one for the new place.
-    /// Returns the ends from which it has moved.
-    pub(super) async fn make_room(
-        &mut self,
-        sa: &AddSa,
-        peer: &Arc<str>,
-    ) -> Result<Option<PeerEnds>, Answer> {
-        let way = direction(sa.direction);
-        let seals = || {
-            let picture = self.daemon.picture();
-            let mut sets = picture.snapshot.sets();
-            sets.any(|(_, set)| *set.peer == **peer && !set.outbound.is_empty())
-        };
-        let AddSa { name: SaName { source, destination, .. }, in_udp, .. } = *sa;
-        let to = Said { direction: way, source, destination, in_udp }.ends();
-        let own = self.own.peer(peer).map(OwnPeer::present);
-        if own == Some(to) || (way == Direction::Inbound && seals()) {
-            return Ok(None);
+    /// The reason why an SA may not have other selectors; `None`: it may.
+    fn lacks(
+        &self,
+        selectors: &[Vec<charon_link::Selector>; 2],
+        way: Direction,
+        known: &KnownSa,
+    ) -> Option<String> {
+        let mut selectors = selectors.each_ref().map(Vec::as_slice);
+        if way == Direction::Inbound {
+            selectors.reverse();
         }
-        match own {
-            Some(before) => self.move_own(peer, (sa.reqid, to)).await.map(|()| Some(before)),
-            None => self.move_peer(peer, to).await,
+        match self.peers.named(&known.peer) {
+            Some(peer) => peer.is_served_by(selectors).err().map(|why| why.to_string()),
+            None => self.check_own_selectors(selectors).err().map(|why| why.to_string()),
         }
     }
 
-    /// Moves a peer back to where it was, because the SA that it made room for does not come.
-    pub(super) async fn move_back(&mut self, peer: &Arc<str>, reqid: u32, before: PeerEnds) {
-        // Refused, it stays where charon said last.
-        let _ = match self.own.peer(peer).is_some() {
-            true => self.move_own(peer, (reqid, before)).await,
-            false => self.move_peer(peer, before).await.map(drop),
-        };
+    async fn move_sa(
+        &self,
+        (way, known): (Direction, &KnownSa),
+        to: PeerEnds,
+    ) -> Result<(), Answer> {
+        let unknown = || Answer::plain(Status::Unknown, "");
+        let spi = Spi::new(known.name.spi).ok_or_else(unknown)?;
+        let name = control::SaName { direction: way, spi, peer: Some(known.peer.to_string()) };
+        let done = self.daemon.order(|reply| Order::Sas(SaOrder::Move { name, to, reply })).await;
+        let done = done.unwrap_or(Err(MoveRefusal::Stopping));
+        done.map(drop).map_err(|why| Answer::plain(Status::Refused, why.to_string()))
     }
 
-    /// Moves a peer. Returns the ends from which it has moved; `None`: it has these already.
-    async fn move_peer(&self, peer: &str, to: PeerEnds) -> Result<Option<PeerEnds>, Answer> {
-        let peer = peer.to_owned();
-        let done = self.daemon.order(|reply| Order::Sas(SaOrder::Move { peer, to, reply })).await;
-        match done.unwrap_or(Err(MoveRefusal::Stopping)) {
-            Ok(moved) => Ok(moved.map(|moved| moved.from)),
-            Err(why) => Err(Answer::plain(Status::Refused, why.to_string())),
+    /// Checks that the remote end of an SA that is to be put is no address of this gateway, or
+    /// behind a protected port. The place of the peer's section, or of its SAs, is no other one.
+    pub(super) fn check_remote(&self, peer: &str, ends: PeerEnds) -> Result<(), Answer> {
+        let (picture, address) = (self.daemon.picture(), ends.tunnel.remote);
+        let own = picture.compiled.ike_peer(peer);
+        let section = own.or_else(|| self.peers.named(peer).map(|peer| &peer.section));
+        let is_other = section.is_some_and(|peer| peer.tunnel().remote != address);
+        match is_other && is_inside(&picture.snapshot, address) {
+            true => {
+                let inside = MoveRefusal::Inside { peer: peer.to_owned(), address };
+                Err(Answer::plain(Status::Refused, inside.to_string()))
+            }
+            false => Ok(()),
         }
     }
 
@@ -152,11 +123,9 @@ impl Desk {
         let SeenElsewhere { peer, spi, at } = seen;
         let known = self.book.at(Direction::Inbound, *spi, peer)?;
         let place = SocketAddr::new(at.address, at.port);
-        let (handle, name, is_orphan) = (known.handle, known.name, known.is_orphan);
-        let peer = known.peer.clone();
-        if is_orphan || name.source == place || !self.told.tell(&peer, place, Instant::now()) {
+        if known.is_orphan || known.name.source == place || !known.reports(place, Instant::now()) {
             return None;
         }
-        Some(Report::Mapping { handle, peer: place })
+        Some(Report::Mapping { handle: known.handle, peer: place })
     }
 }

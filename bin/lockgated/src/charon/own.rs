@@ -1,15 +1,14 @@
 //! Peers and policies that charon makes by itself, within `[ike]` of the configuration.
 //!
 //! * A pair of ends that a peer of the file has is that peer's. Between all others charon's
-//!   CHILD_SAs are peers of their own, `ike:REQID`.
+//!   CHILD_SAs are peers of their own, `ike:REQID`: a peer is a reqid of one charon.
 //! * An outbound policy of charon's becomes a policy for both directions, behind all policies of
 //!   the file. It comes with the first of charon's that has its selectors, a trap or not, and goes
 //!   with the last.
-//! * The SAs of a peer move together, within the bounds. A policy that names ends which they had, a
-//!   trap, means the peer still, even if it comes after the move.
+//! * A policy finds its SAs by its reqid. Ends belong to an SA, and each SA moves alone.
 //! * A peer comes with its first policy or SA, and goes with its last.
-//! * What an earlier charon left stays as long as it has SAs. A later one takes it over by naming
-//!   one of its policies, with ends that its SAs have or had.
+//! * What an earlier charon left stays as long as it has SAs. A later charon takes it over with a
+//!   policy or SA of the same selectors.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -43,12 +42,6 @@ const MAX_OWN_POLICIES: usize = MAX_POLICIES / 3;
 /// Policies that stand in at a time at most: more than charon moves SAs at a time.
 const MAX_STAND_INS: usize = 1024;
 
-/// Ends of before that a peer is known by: those that its SAs had last.
-const MAX_ENDS_HAD: usize = 8;
-
-/// Numbers that a peer may have beyond which those go that no policy names.
-const MAX_NUMBERS: usize = 8;
-
 /// Bits of a number that are its low part.
 const LOW_BITS: u32 = 24;
 
@@ -56,10 +49,8 @@ const LOW_BITS: u32 = 24;
 #[derive(Default)]
 pub(super) struct Own {
     peers: HashMap<Arc<str>, Box<OwnPeer>>,
-    /// Peers of the charon that is connected, by its number of their policies.
-    numbers: HashMap<(u32, Ends), Arc<str>>,
-    /// Peers of whichever charon, by their ends.
-    by_ends: HashMap<Ends, SmallSet<Arc<str>>>,
+    /// Peers of the charon that is connected, by its reqids.
+    numbers: HashMap<u32, Arc<str>>,
     policies: HashMap<OwnKey, Arc<str>>,
     /// Peers that have a policy, by its selectors.
     by_selectors: HashMap<[Selector; 2], Vec<Arc<str>>>,
@@ -76,15 +67,13 @@ pub(super) struct Own {
 
 /// A peer of charon's own.
 pub(super) struct OwnPeer {
-    /// The ends that its SAs have now.
-    pub(super) ends: Ends,
-    /// Ends that they had before, the last ones at the end.
-    had: Vec<Ends>,
+    /// The reqid of its SAs that came last.
     pub(super) reqid: u32,
-    /// Numbers by which charon's policies mean it: its own, and those of policies that name ends
-    /// which it had, a trap's say.
-    pub(super) numbers: SmallSet<(u32, Ends)>,
-    form: Form,
+    /// Reqids of its SAs and policies: another virtual address changes the reqid.
+    pub(super) numbers: SmallSet<u32>,
+    /// Remote end of the newest SA, or of the first policy: the peer counts for the share of this
+    /// end.
+    end: RemoteEnd,
     is_of_earlier: bool,
     /// Selectors of its policies that run.
     pub(super) policies: SmallSet<[Selector; 2]>,
@@ -92,12 +81,11 @@ pub(super) struct OwnPeer {
     count: u64,
 }
 
-/// The form of a peer's SAs, as the last of them has it.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Form {
-    udp: Option<UdpPorts>,
-    /// `None`: there was none yet.
-    suite: Option<Suite>,
+/// The first SA of a peer that comes; a policy has no suite.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnForm {
+    pub(super) ends: PeerEnds,
+    pub(super) suite: Option<Suite>,
 }
 
 /// A policy of charon's own: what it does, and its selectors, local and remote.
@@ -141,9 +129,9 @@ pub(super) enum NotOwn {
     /// A peer of the file has the ends, or may move to them.
     #[error("{0} and {1} are ends that a [peer.NAME] has or may move to: that one's alone")]
     OfFile(IpAddr, IpAddr),
-    /// Another peer of charon's has the ends and the number.
-    #[error("charon has another CHILD_SA of reqid {0} between {1} and {2}: make new SAs there")]
-    Occupied(u32, IpAddr, IpAddr),
+    /// Another peer of charon's has the reqid.
+    #[error("reqid {0} is that of another CHILD_SA of charon's: make new SAs of that reqid")]
+    Occupied(u32),
     /// Transport mode.
     #[error("between these ends charon may make tunnels alone: transport mode needs a [peer.NAME]")]
     Transport,
@@ -155,38 +143,15 @@ pub(super) enum NotOwn {
     Port(u16),
 }
 
-impl OwnPeer {
-    /// The ends of its SAs.
-    pub(super) fn present(&self) -> PeerEnds {
-        let [local, remote] = self.ends;
-        PeerEnds { tunnel: Tunnel { local, remote }, udp: self.form.udp }
-    }
-
-    /// The remote end whose share it counts for.
-    fn remote_end(&self) -> RemoteEnd {
-        remote_end(self.ends, self.form)
-    }
-
-    /// Returns whether it has more numbers than it needs.
-    pub(super) fn has_many_numbers(&self) -> bool {
-        self.numbers.len() > MAX_NUMBERS
-    }
-}
-
 impl Own {
     /// The peer of a name.
     pub(super) fn peer(&self, name: &str) -> Option<&OwnPeer> {
         self.peers.get(name).map(|peer| &**peer)
     }
 
-    /// The name of the peer that charon's number means between these ends.
-    pub(super) fn numbered(&self, reqid: u32, ends: Ends) -> Option<&Arc<str>> {
-        self.numbers.get(&(reqid, ends))
-    }
-
-    /// Names of the peers between two ends.
-    pub(super) fn between(&self, ends: Ends) -> Vec<Arc<str>> {
-        self.by_ends.get(&ends).into_iter().flat_map(SmallSet::iter).cloned().collect()
+    /// The name of the peer of a reqid.
+    pub(super) fn numbered(&self, reqid: u32) -> Option<&Arc<str>> {
+        self.numbers.get(&reqid)
     }
 
     /// Returns whether a policy runs.
@@ -214,53 +179,19 @@ impl Own {
         }
     }
 
-    /// The peer of an earlier charon between these ends that has a policy with one of these
-    /// selectors becomes that of a number of this charon. Returns its name.
+    /// Gives a reqid of this charon the peer of an earlier charon with a policy of these selectors.
+    /// Returns the name of the peer.
     pub(super) fn take_over(
         &mut self,
-        number: (u32, Ends),
-        selectors: impl Iterator<Item = [Selector; 2]>,
-    ) -> Option<Arc<str>> {
-        self.take_over_if(number, selectors, |peer| peer.ends == number.1)
-    }
-
-    /// Takes a peer over as [`Own::take_over`] does, by ends that its SAs had before they moved.
-    pub(super) fn take_over_moved(
-        &mut self,
-        number: (u32, Ends),
-        selectors: impl Iterator<Item = [Selector; 2]>,
-    ) -> Option<Arc<str>> {
-        self.take_over_if(number, selectors, |peer| peer.had.contains(&number.1))
-    }
-
-    fn take_over_if(
-        &mut self,
-        number: (u32, Ends),
+        reqid: u32,
         mut selectors: impl Iterator<Item = [Selector; 2]>,
-        is_it: impl Fn(&OwnPeer) -> bool,
     ) -> Option<Arc<str>> {
         let name = selectors.find_map(|selectors| {
             let mut left = self.with_policy(&selectors).filter(|(_, peer)| peer.is_of_earlier);
-            left.find(|(_, peer)| is_it(peer)).map(|(name, _)| name.clone())
+            left.next().map(|(name, _)| name.clone())
         })?;
-        let peer = self.peers.get_mut(&name)?;
-        (peer.is_of_earlier, peer.reqid) = (false, number.0);
-        self.note_number(&name, number);
-        Some(name)
-    }
-
-    /// The peer of this charon that has a policy with these selectors, and whose SAs had these ends
-    /// before they moved, becomes that of a number too. Returns its name.
-    pub(super) fn find_moved(
-        &mut self,
-        (reqid, ends): (u32, Ends),
-        selectors: &[Selector; 2],
-    ) -> Option<Arc<str>> {
-        let is_it =
-            |peer: &OwnPeer| !peer.is_of_earlier && peer.reqid == reqid && peer.had.contains(&ends);
-        let (name, _) = self.with_policy(selectors).find(|(_, peer)| is_it(peer))?;
-        let name = name.clone();
-        self.note_number(&name, (reqid, ends));
+        self.peers.get_mut(&name)?.is_of_earlier = false;
+        self.note_number(&name, reqid);
         Some(name)
     }
 
@@ -273,11 +204,12 @@ impl Own {
         names.filter_map(|name| Some((name, self.peer(name)?)))
     }
 
-    /// Notes that a number means a peer too.
-    pub(super) fn note_number(&mut self, name: &Arc<str>, number: (u32, Ends)) {
+    /// Notes the reqid that a peer's SAs have from now on.
+    pub(super) fn note_number(&mut self, name: &Arc<str>, reqid: u32) {
         if let Some(peer) = self.peers.get_mut(name) {
-            peer.numbers.insert(number);
-            self.numbers.insert(number, name.clone());
+            peer.reqid = reqid;
+            peer.numbers.insert(reqid);
+            self.numbers.insert(reqid, name.clone());
         }
     }
 
@@ -295,12 +227,12 @@ impl Own {
     /// [`NotOwn::TooManyChildren`], [`NotOwn::ShareOfEnd`].
     pub(super) fn plan_peer(
         &self,
-        (reqid, ends): (u32, Ends),
-        form: Form,
+        (reqid, end): (u32, RemoteEnd),
+        form: OwnForm,
         bounds: &IkeBounds,
     ) -> Result<(Arc<str>, Peer), NotOwn> {
         self.has_room_for_child(bounds)?;
-        let (end, most) = (remote_end(ends, form), bounds.max_children);
+        let most = bounds.max_children;
         let free = (most as usize).saturating_sub(self.peers.len() + self.shunts);
         if !self.shares.admits(end, free, most as usize) {
             return Err(NotOwn::ShareOfEnd { site: end.site, most });
@@ -310,84 +242,23 @@ impl Own {
             true => format!("{plain}.{}", self.count + 1),
             false => plain,
         };
-        let peer = peer(&name, ends, form, bounds);
+        let peer = peer(&name, form, bounds);
         Ok((name.into(), peer))
     }
 
-    /// A peer as it is carried from now on, if that is another way than so far.
-    pub(super) fn carried(&self, name: &str, form: Form, bounds: &IkeBounds) -> Option<Peer> {
-        let known = self.peers.get(name).filter(|known| known.form != form)?;
-        Some(peer(name, known.ends, form, bounds))
-    }
-
-    /// The form of a peer's SAs, of which one of another form is to come. They all have the same
-    /// ends and ports, so those that there are have to move first.
-    pub(super) fn form_beside(&self, name: &str, form: Form) -> Form {
-        self.peers.get(name).map_or(form, |known| Form { udp: known.form.udp, ..form })
-    }
-
-    /// Plans a move of a peer's SAs.
-    ///
-    /// # Errors
-    /// [`NotOwn`].
-    pub(super) fn plan_move(
-        &self,
-        name: &Arc<str>,
-        (reqid, to): (u32, PeerEnds),
-        bounds: &IkeBounds,
-    ) -> Result<IkeChange, NotOwn> {
-        let Tunnel { local, remote } = to.tunnel;
-        bounds.admit_tunnel(local, remote)?;
-        if to.udp.is_some_and(|ports| ports.remote == 0) {
-            return Err(NotOwn::NoPort);
+    /// Counts a peer for the share of the remote end that its newest SA has.
+    pub(super) fn note_end(&mut self, name: &str, end: RemoteEnd) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            self.shares.remove(std::mem::replace(&mut peer.end, end));
+            self.shares.add(end);
         }
-        let is_other = |known: &&Arc<str>| *known != name;
-        if self.numbered(reqid, [local, remote]).is_some_and(|known| is_other(&known)) {
-            return Err(NotOwn::Occupied(reqid, local, remote));
-        }
-        let suite = self.peers.get(name).and_then(|peer| peer.form.suite);
-        let moved = peer(name, [local, remote], Form { udp: to.udp, suite }, bounds);
-        Ok(IkeChange { moved: vec![moved], ..IkeChange::default() })
     }
 
-    /// Notes that the SAs of a peer have moved, under a number.
-    pub(super) fn note_move(&mut self, name: &Arc<str>, (reqid, to): (u32, PeerEnds)) {
+    /// Forgets earlier reqids of a peer that no SA and no policy of charon's has.
+    pub(super) fn forget_numbers(&mut self, name: &Arc<str>, is_used: impl Fn(u32) -> bool) {
         let Some(peer) = self.peers.get_mut(name) else { return };
-        let ends = [to.tunnel.local, to.tunnel.remote];
-        self.shares.remove(peer.remote_end());
-        let before = std::mem::replace(&mut peer.ends, ends);
-        (peer.reqid, peer.form.udp) = (reqid, to.udp);
-        self.shares.add(peer.remote_end());
-        if before != ends {
-            peer.had.retain(|had| *had != before && *had != ends);
-            peer.had.push(before);
-            let most = peer.had.len().saturating_sub(MAX_ENDS_HAD);
-            peer.had.drain(..most);
-        }
-        self.note_number(name, (reqid, ends));
-        self.leave(before, name);
-        self.by_ends.entry(ends).or_default().insert(name.clone());
-    }
-
-    /// Notes that a peer is not between two ends any more.
-    fn leave(&mut self, ends: Ends, name: &Arc<str>) {
-        if let Some(between) = self.by_ends.get_mut(&ends) {
-            between.remove(name);
-            if between.is_empty() {
-                self.by_ends.remove(&ends);
-            }
-        }
-    }
-
-    /// Forgets numbers of a peer that it does not have now and no policy of charon's names.
-    pub(super) fn forget_numbers(
-        &mut self,
-        name: &Arc<str>,
-        is_named: impl Fn((u32, Ends)) -> bool,
-    ) {
-        let Some(peer) = self.peers.get_mut(name) else { return };
-        let present = (peer.reqid, peer.ends);
-        let goes = |number: &(u32, Ends)| *number != present && !is_named(*number);
+        let present = peer.reqid;
+        let goes = |reqid: &u32| *reqid != present && !is_used(*reqid);
         for number in peer.numbers.take_if(goes) {
             self.numbers.remove(&number);
         }
@@ -396,8 +267,7 @@ impl Own {
     /// Notes that a policy which drops packets stands in for one that protects them and runs: that
     /// runs on meanwhile, whether charon has it or not.
     pub(super) fn stand_in(&mut self, policy: &AddPolicy) {
-        let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
-        let Some(name) = self.numbered(policy.reqid, ends).cloned() else { return };
+        let Some(name) = self.numbered(policy.reqid).cloned() else { return };
         let key = OwnKey::Protect(name.clone(), local_first(policy));
         if self.runs(&key) && self.stand_ins.len() < MAX_STAND_INS {
             self.stand_ins.insert(stand_in_key(policy), (name, local_first(policy)));
@@ -419,22 +289,15 @@ impl Own {
         self.stand_ins.values().any(|(of, same)| of == name && same == selectors)
     }
 
-    /// Notes that a peer runs, carried this way.
-    pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, ends): (u32, Ends), form: Form) {
-        if let Some(known) = self.peers.get(name) {
-            self.shares.remove(known.remote_end());
-        }
-        let known = self.peers.entry(name.clone()).or_insert_with(|| {
-            self.count += 1;
-            let (policies, count) = (SmallSet::default(), 0);
-            let (numbers, had) = (SmallSet::default(), Vec::new());
-            let is_of_earlier = false;
-            Box::new(OwnPeer { ends, had, reqid, numbers, form, is_of_earlier, policies, count })
-        });
-        known.form = form;
-        self.shares.add(known.remote_end());
-        self.by_ends.entry(known.ends).or_default().insert(name.clone());
-        self.note_number(name, (reqid, ends));
+    /// Notes that a peer runs.
+    pub(super) fn note_peer(&mut self, name: &Arc<str>, (reqid, end): (u32, RemoteEnd)) {
+        self.count += 1;
+        let (policies, numbers) = (SmallSet::default(), SmallSet::default());
+        let (is_of_earlier, count) = (false, 0);
+        let peer = OwnPeer { reqid, numbers, end, is_of_earlier, policies, count };
+        self.peers.insert(name.clone(), Box::new(peer));
+        self.shares.add(end);
+        self.note_number(name, reqid);
     }
 
     /// Plans a policy: its name and all else of it.
@@ -532,12 +395,11 @@ impl Own {
     /// Notes that a peer is gone, with its policies.
     pub(super) fn forget_peer(&mut self, name: &Arc<str>) {
         let Some(peer) = self.peers.remove(name) else { return };
-        self.shares.remove(peer.remote_end());
+        self.shares.remove(peer.end);
         for selectors in peer.policies.iter() {
             self.forget_selectors(selectors, name);
             self.policies.remove(&OwnKey::Protect(name.clone(), selectors.clone()));
         }
-        self.leave(peer.ends, name);
         for number in peer.numbers.iter() {
             if self.numbers.get(number) == Some(name) {
                 self.numbers.remove(number);
@@ -561,7 +423,7 @@ impl Own {
 }
 
 /// Checks an SA of charon's own: its ends, form, suite and selectors, local and remote. Returns its
-/// form.
+/// ends.
 ///
 /// # Errors
 /// [`NotOwn`].
@@ -570,7 +432,7 @@ pub(super) fn check_sa(
     [local, remote]: [std::net::SocketAddr; 2],
     (mode, is_in_udp, suite): (Mode, bool, Suite),
     selectors: [&[Selector]; 2],
-) -> Result<Form, NotOwn> {
+) -> Result<PeerEnds, NotOwn> {
     bounds.admit_tunnel(local.ip(), remote.ip())?;
     bounds.admit_suite(suite)?;
     if mode != Mode::Tunnel {
@@ -586,7 +448,7 @@ pub(super) fn check_sa(
         bounds.admit_packets(&selector_of(&pair)?)?;
     }
     let udp = is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() });
-    Ok(Form { udp, suite: Some(suite) })
+    Ok(PeerEnds { tunnel: Tunnel { local: local.ip(), remote: remote.ip() }, udp })
 }
 
 /// All pairs of a local selector and a remote one that have packets in common.
@@ -674,14 +536,15 @@ fn rank(priority: u32, selector: &policy::Selector) -> u32 {
     class << LOW_BITS | within
 }
 
-fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Peer {
-    let Form { udp, suite } = form;
+/// A peer between the ends of its first policy or SA, until another SA seals.
+fn peer(name: &str, OwnForm { ends, suite }: OwnForm, bounds: &IkeBounds) -> Peer {
+    let PeerEnds { tunnel, udp } = ends;
     let suite = suite.or(bounds.suites.first().copied());
     Peer {
         name: name.to_owned(),
         encapsulation: Encapsulation {
             mode: Mode::Tunnel,
-            tunnel: Tunnel { local, remote },
+            tunnel,
             udp,
             dscp: Dscp::Copy,
             dont_fragment: DontFragment::Set,
@@ -701,8 +564,18 @@ fn peer(name: &str, [local, remote]: Ends, form: Form, bounds: &IkeBounds) -> Pe
     }
 }
 
-fn remote_end([_, remote]: Ends, form: Form) -> RemoteEnd {
-    RemoteEnd::new(remote, form.udp.map_or(0, |ports| ports.remote))
+/// The remote end that ends count for.
+pub(super) fn remote_end(ends: &PeerEnds) -> RemoteEnd {
+    RemoteEnd::new(ends.tunnel.remote, ends.udp.map_or(0, |ports| ports.remote))
+}
+
+/// The ends that an outbound policy names. A policy from the port of ESP in UDP is that of a peer
+/// behind a NAT.
+pub(super) fn ends_of_policy(Policy { source, destination, .. }: &Policy) -> PeerEnds {
+    let tunnel = Tunnel { local: source.ip(), remote: destination.ip() };
+    let ports = UdpPorts { local: source.port(), remote: destination.port() };
+    let is_in_udp = ports.local == NAT_TRAVERSAL_PORT && ports.remote != 0;
+    PeerEnds { tunnel, udp: is_in_udp.then_some(ports) }
 }
 
 fn stand_in_key(policy: &AddPolicy) -> StandIn {

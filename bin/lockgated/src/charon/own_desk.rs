@@ -5,22 +5,22 @@
 //! protects, and an SA without a policy carries nothing.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use charon_link::{
     AddPolicy, AddSa, Answer, Hardness, LinkMode, PolicyAction, PolicyDirection, Report, Selector,
     Status,
 };
-use config::IkeBounds;
-use control::IkeChange;
-use ipsec::{Mode, Suite};
+use config::{BeyondBounds, IkeBounds};
+use control::{IkeChange, PeerEnds};
+use ipsec::{Mode, Suite, Tunnel};
 
 use super::desk::{Desk, Home, NewPeer, ROOT};
 use super::matching::NoPeer;
 use super::own::{
-    Ends, NotOwn, OwnKey, OwnPeer, REPLAY_WINDOW, check_sa, local_first, pairs, selector_of,
-    shunt_action,
+    Ends, NotOwn, OwnForm, OwnKey, REPLAY_WINDOW, check_sa, local_first, pairs, remote_end,
+    selector_of, shunt_action,
 };
 use super::own_return::Coming;
 use super::small_set::SmallSet;
@@ -75,7 +75,7 @@ impl Desk {
             return bounds.admit_packets(&selector).map_err(refused);
         }
         let mut coming = Coming::default();
-        self.plan_protect(policy, (ends, &bounds), &mut coming).map_err(refused)?;
+        self.plan_protect(policy, &bounds, &mut coming).map_err(refused)?;
         self.make(coming).await.map_err(refused)
     }
 
@@ -113,56 +113,45 @@ impl Desk {
             LinkMode::Tunnel => Mode::Tunnel,
             LinkMode::Transport => Mode::Transport,
         };
-        let form = check_sa(&bounds, ends, (mode, sa.in_udp, suite), selectors).map_err(|why| {
+        let ends = check_sa(&bounds, ends, (mode, sa.in_udp, suite), selectors).map_err(|why| {
             let is_suite = matches!(why, NotOwn::Beyond(config::BeyondBounds::Suite(_)));
             let status = if is_suite { Status::NoSuite } else { Status::Refused };
             Answer::plain(status, why.to_string())
         })?;
-        let number = (sa.reqid, addresses);
-        let known = self.own.numbered(sa.reqid, addresses).cloned();
-        let known = known.or_else(|| self.own.take_over(number, pairs(selectors)));
-        let known = known.or_else(|| self.own.take_over_moved(number, pairs(selectors)));
-        let lifetime = bounds.lifetime;
+        let known = self.own.numbered(sa.reqid).cloned();
+        let known = known.or_else(|| self.own.take_over(sa.reqid, pairs(selectors)));
+        let (lifetime, window) = (bounds.lifetime, REPLAY_WINDOW);
         let Some(name) = known else {
+            let number = (sa.reqid, remote_end(&ends));
+            let form = OwnForm { ends, suite: Some(suite) };
             let (name, peer) = self.own.plan_peer(number, form, &bounds).map_err(refused)?;
-            let new = NewPeer { name: name.clone(), peer, number, form };
-            return Ok(Home { name, lifetime, window: REPLAY_WINDOW, new: Some(new) });
+            let new = NewPeer { name: name.clone(), peer, number };
+            return Ok(Home { name, lifetime, window, ends, new: Some(new) });
         };
-        let form = match self.book.sas_of_peer(&name).next() {
-            Some(_) => self.own.form_beside(&name, form),
-            None => form,
-        };
-        if let Some(peer) = self.own.carried(&name, form, &bounds) {
-            let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
-            self.change(change).await.map_err(refused)?;
-        }
-        self.forget_spare_numbers(&name);
-        self.own.note_peer(&name, number, form);
-        Ok(Home { name, lifetime, window: REPLAY_WINDOW, new: None })
+        Ok(Home { name, lifetime, window, ends, new: None })
     }
 
     /// Puts the first SA of a peer that comes with it: neither is there without the other.
     pub(super) async fn put_first(&mut self, new: NewPeer, put: SaPut) -> Result<(), IkeRefusal> {
-        let NewPeer { name, peer, number, form } = new;
+        let NewPeer { name, peer, number } = new;
         let change = IkeChange { peers: vec![peer], ..IkeChange::default() };
         let made = self.daemon.put_first_sas(change, put, ROOT).await?;
         self.follow_change(&made);
-        self.own.note_peer(&name, number, form);
+        self.own.note_peer(&name, number);
         Ok(())
     }
 
-    /// Forgets numbers of a peer that no policy of charon's names, once there are many.
-    pub(super) fn forget_spare_numbers(&mut self, name: &Arc<str>) {
-        if self.own.peer(name).is_some_and(OwnPeer::has_many_numbers) {
-            let named = |number: (u32, Ends)| self.book.has_policy_of(number);
-            self.own.forget_numbers(name, named);
-        }
+    /// Forgets reqids of a peer that nothing of charon's has any more.
+    pub(super) fn forget_numbers(&mut self, name: &Arc<str>) {
+        let book = &self.book;
+        self.own.forget_numbers(name, |reqid| {
+            book.has_policy_of(reqid) || book.sas_of(reqid).next().is_some()
+        });
     }
 
     /// Takes away what charon has no policy or SA for any more: of one peer of its own.
     pub(super) async fn tidy_peer(&mut self, name: &Arc<str>) -> Result<(), IkeRefusal> {
-        let named = |number: (u32, Ends)| self.book.has_policy_of(number);
-        self.own.forget_numbers(name, named);
+        self.forget_numbers(name);
         let Some(peer) = self.own.peer(name) else { return Ok(()) };
         let is_live = |of: &super::book::KnownSa| of.is_orphan && !of.has_ended;
         let is_left = self.book.sas_of_peer(name).any(|(_, sa)| is_live(sa));
@@ -199,11 +188,8 @@ impl Desk {
     pub(super) async fn tidy_after(&mut self, gone: &[AddPolicy]) -> Answer {
         let (mut peers, mut shunts) = (HashSet::new(), HashSet::new());
         for policy in gone.iter().filter(|of| of.policy.direction == PolicyDirection::Outbound) {
-            let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
             match policy.action {
-                PolicyAction::Protect => {
-                    peers.extend(self.own.numbered(policy.reqid, ends).cloned())
-                }
+                PolicyAction::Protect => peers.extend(self.own.numbered(policy.reqid).cloned()),
                 action => _ = shunts.insert(OwnKey::Shunt(action, local_first(policy))),
             }
         }
@@ -246,19 +232,22 @@ impl Desk {
         Ok(())
     }
 
-    /// Returns whether charon has an outbound policy: of one of these numbers, if it protects.
+    /// Returns whether charon has an outbound policy. A protecting policy has one of these reqids,
+    /// and no ends of the file.
     fn wants(
         &self,
         action: PolicyAction,
         selectors: &[Selector; 2],
-        numbers: Option<&SmallSet<(u32, Ends)>>,
+        numbers: Option<&SmallSet<u32>>,
     ) -> bool {
         let ends = |policy: &AddPolicy| -> Ends {
             [policy.policy.source.ip(), policy.policy.destination.ip()]
         };
         let mut policies = self.book.policies_with(PolicyDirection::Outbound, selectors);
         policies.any(|policy| {
-            let is_of = |numbers: &SmallSet<_>| numbers.contains(&(policy.reqid, ends(policy)));
+            let is_of = |numbers: &SmallSet<u32>| {
+                numbers.contains(&policy.reqid) && !self.peers.has_ends(ends(policy))
+            };
             policy.action == action && numbers.is_none_or(is_of)
         })
     }
@@ -280,29 +269,61 @@ impl Desk {
     }
 
     pub(super) fn runs_as_own(&self, policy: &AddPolicy) -> bool {
-        let ends = [policy.policy.source.ip(), policy.policy.destination.ip()];
         let selectors = local_first(policy);
         match policy.action {
             PolicyAction::Protect => self
                 .own
-                .numbered(policy.reqid, ends)
+                .numbered(policy.reqid)
                 .is_some_and(|name| self.own.runs(&OwnKey::Protect(name.clone(), selectors))),
             action => self.own.runs(&OwnKey::Shunt(action, selectors)),
         }
     }
 
-    /// The ends of a peer, and charon's number of it if it is charon's own.
-    pub(super) fn ends_of(&self, peer: &str) -> Option<(Ends, Option<u32>)> {
-        if let Some(own) = self.own.peer(peer) {
-            return Some((own.ends, Some(own.reqid)));
+    /// Checks that an SA of charon's own may go to other ends, with a reqid.
+    ///
+    /// # Errors
+    /// [`NotOwn`].
+    pub(super) fn check_own_move(
+        &self,
+        name: &Arc<str>,
+        (reqid, to): (u32, PeerEnds),
+    ) -> Result<(), NotOwn> {
+        let Tunnel { local, remote } = to.tunnel;
+        let picture = self.daemon.picture();
+        let bounds =
+            picture.config().ike.as_ref().filter(|_| !self.peers.has_ends([local, remote]));
+        bounds.ok_or(NotOwn::OfFile(local, remote))?.admit_tunnel(local, remote)?;
+        if to.udp.is_some_and(|ports| ports.remote == 0) {
+            return Err(NotOwn::NoPort);
         }
-        let tunnel = self.peers.named(peer)?.encapsulation.tunnel;
-        Some(([tunnel.local, tunnel.remote], None))
+        match self.own.numbered(reqid).is_some_and(|known| known != name) {
+            true => Err(NotOwn::Occupied(reqid)),
+            false => Ok(()),
+        }
     }
 
-    /// The names of the peers between two ends that charon puts SAs for.
-    pub(super) fn names_between(&self, [local, remote]: [IpAddr; 2]) -> Vec<Arc<str>> {
-        let of_file = self.peers.between(local, remote).map(|peer| peer.name.clone());
-        of_file.chain(self.own.between([local, remote])).collect()
+    /// Checks selectors that an SA of charon's own has from now on, local and remote.
+    pub(super) fn check_own_selectors(&self, selectors: [&[Selector]; 2]) -> Result<(), NotOwn> {
+        let picture = self.daemon.picture();
+        let bounds = picture.config().ike.as_ref().ok_or(BeyondBounds::Packets)?;
+        for pair in pairs(selectors) {
+            bounds.admit_packets(&selector_of(&pair)?)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a policy that may have stood in for a protecting policy. charon removes a protecting
+    /// policy before a move of its SAs, and a policy drops packets until the policy with the new
+    /// ends comes. Meanwhile the protecting policy runs on here.
+    pub(super) async fn stand_down(&mut self, policy: &AddPolicy) -> Answer {
+        let stood = policy.action == PolicyAction::Drop;
+        let peer = stood.then(|| self.own.stand_down(policy)).flatten();
+        match peer {
+            Some(peer) => match self.tidy_peer(&peer).await {
+                Ok(()) => Answer::plain(Status::Unknown, ""),
+                Err(why) => refused(why),
+            },
+            None => Answer::plain(Status::Unknown, ""),
+        }
     }
 }

@@ -11,7 +11,7 @@ use control::IkeChange;
 use tokio::time::Instant;
 
 use super::desk::Desk;
-use super::own::{Ends, Form, NotOwn, OwnKey, local_first};
+use super::own::{NotOwn, OwnForm, OwnKey, ends_of_policy, local_first, remote_end};
 use crate::events::Kind;
 use crate::ike_changes::IkeRefusal;
 
@@ -34,20 +34,20 @@ impl Desk {
     pub(super) fn plan_protect(
         &mut self,
         policy: &AddPolicy,
-        (ends, bounds): (Ends, &IkeBounds),
+        bounds: &IkeBounds,
         coming: &mut Coming,
     ) -> Result<(), NotOwn> {
-        let (number, selectors) = ((policy.reqid, ends), local_first(policy));
-        let known = self.own.numbered(policy.reqid, ends).cloned();
+        let (reqid, selectors) = (policy.reqid, local_first(policy));
+        let ends = ends_of_policy(&policy.policy);
+        let number = (reqid, remote_end(&ends));
+        let known = self.own.numbered(reqid).cloned();
         let once = || std::iter::once(selectors.clone());
-        let known = known.or_else(|| self.own.take_over(number, once()));
-        let known = known.or_else(|| self.own.take_over_moved(number, once()));
-        let known = known.or_else(|| self.own.find_moved(number, &selectors));
-        let known = known.or_else(|| self.find_repeated(policy, number));
+        let known = known.or_else(|| self.own.take_over(reqid, once()));
         let (name, peer) = match known {
             Some(name) => (name, None),
             None => {
-                let (name, peer) = self.own.plan_peer(number, Form::default(), bounds)?;
+                let form = OwnForm { ends, suite: None };
+                let (name, peer) = self.own.plan_peer(number, form, bounds)?;
                 (name, Some(peer))
             }
         };
@@ -59,36 +59,12 @@ impl Desk {
         if let Some(peer) = peer {
             coming.change.peers.push(peer);
             coming.peers.push(name.clone());
-            self.own.note_peer(&name, number, Form::default());
+            self.own.note_peer(&name, number);
         }
         self.own.note_policy(key.clone(), &planned.name);
         coming.policies.push(key);
         coming.change.policies.push(planned);
         Ok(())
-    }
-
-    /// The peer that a policy means which charon repeats after a new start of lockgated, and that
-    /// has no SAs yet: one of the two is a trap, and the other is of SAs that had moved from the
-    /// trap's ends, of which charon alone knows.
-    fn find_repeated(&mut self, policy: &AddPolicy, number: (u32, Ends)) -> Option<Arc<str>> {
-        if !policy.repeat {
-            return None;
-        }
-        let ends_of = |of: &AddPolicy| [of.policy.source.ip(), of.policy.destination.ip()];
-        let is_other = |of: &&AddPolicy| {
-            of.repeat && of.reqid == policy.reqid && (of.spi == 0) != (policy.spi == 0)
-        };
-        let selectors = &policy.policy.selectors;
-        let others = self.book.policies_with(PolicyDirection::Outbound, selectors);
-        let mut others = others.filter(is_other).filter(|of| of.action == PolicyAction::Protect);
-        let other = others.next()?;
-        let name = self.own.numbered(other.reqid, ends_of(other))?.clone();
-        let runs = self.own.runs(&OwnKey::Protect(name.clone(), selectors.clone()));
-        if !runs || self.book.sas_of_peer(&name).next().is_some() {
-            return None;
-        }
-        self.own.note_number(&name, number);
-        Some(name)
     }
 
     /// Plans an outbound shunt.
@@ -176,7 +152,7 @@ impl Desk {
             let is_admitted = || bounds.admit_tunnel(ends[0], ends[1]).is_ok();
             let _ = match policy.action {
                 PolicyAction::Protect if self.peers.has_ends(ends) || !is_admitted() => Ok(()),
-                PolicyAction::Protect => self.plan_protect(policy, (ends, bounds), &mut coming),
+                PolicyAction::Protect => self.plan_protect(policy, bounds, &mut coming),
                 _ => self.plan_shunt(policy, bounds, &mut coming),
             };
         }

@@ -375,6 +375,22 @@ async fn an_end_with_many_children_leaves_the_last_eighth_to_other_ends() {
 }
 
 #[tokio::test]
+async fn policies_before_their_sas_count_for_the_port_of_their_nat() {
+    let mut lab = Lab::new(&BOUNDS.replace("max_children = 3", "max_children = 16"));
+    let child = |number: u8, port: u16| {
+        let ends = ["192.0.2.1:4500", &format!("198.51.100.9:{port}")];
+        moves::policy_between(&outbound(to(number), number.into(), 0), ends)
+    };
+    for number in 1..=14 {
+        lab.done(Request::AddPolicy(child(number, 7))).await;
+    }
+    let words = "198.51.100.9 has its share of the 16 CHILD_SAs";
+    lab.refused(Request::AddPolicy(child(15, 7)), words).await;
+    // Another gateway behind the same NAT.
+    lab.done(Request::AddPolicy(child(15, 8))).await;
+}
+
+#[tokio::test]
 async fn an_sa_whose_suite_is_listed_no_more_ends_and_charon_is_told() {
     let mut lab = Lab::new(BOUNDS);
     let policy = outbound(to(1), 5, 0x500);

@@ -418,11 +418,11 @@ fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
                 Direction::Inbound => Inbound,
                 Direction::Outbound => Outbound,
             };
-            let (is_due, has_ended, is_orphan) = (false, false, false);
+            let (is_due, has_ended, is_orphan, seen) = (false, false, false, None);
             let (peer, name) = ("a".into(), sa_name(of, spi));
             let (handle, owner) = (handles.issue().unwrap(), charon(1));
             let known =
-                KnownSa { handle, owner, peer, name, reqid: 1, is_due, has_ended, is_orphan };
+                KnownSa { handle, owner, peer, name, reqid: 1, is_due, has_ended, is_orphan, seen };
             book.add(way, known);
         }
         child_policies(spi).into_iter().for_each(|policy| book.add_policy(policy));

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use control::{ChangedSas, GoneSa};
-use dataplane::SnapshotError;
+use control::{ChangedSas, Compiled, GoneSa, LiveParts};
+use dataplane::{Snapshot, SnapshotError};
 
 use super::Gateway;
 use crate::freeing::free_aside;
@@ -24,7 +24,10 @@ impl Gateway {
             Ok(snapshot) => snapshot,
             Err(error) => return Ok(Err(error)),
         };
+        let live = self.live_towards_ends(&compiled, &snapshot);
+        self.ends_have_changed |= !Arc::ptr_eq(&live, &self.live);
         self.withhold_fragments(&compiled.sad).await;
+        self.live = live;
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
         self.free_fragments(&old.sad).await;
@@ -32,5 +35,20 @@ impl Gateway {
         Arc::make_mut(&mut self.totals).retire(&gone);
         free_aside(old);
         Ok(Ok(gone))
+    }
+
+    /// Returns the live parts with the remote ends that SAs and sets have in a snapshot that comes.
+    /// Cost: by the SAs of changed sets.
+    pub(super) fn live_towards_ends(&self, next: &Compiled, snapshot: &Snapshot) -> Arc<LiveParts> {
+        let mut live = self.live.clone();
+        for end in next.sad.remotes_of_changed(&self.compiled.sad) {
+            let has_end = snapshot.sets_towards(end.into()).next().is_some();
+            match (live.has_remote(end.into()), has_end) {
+                (false, true) => live = live.towards(end).into(),
+                (true, false) => live = live.away_from(end).into(),
+                (true, true) | (false, false) => {}
+            }
+        }
+        live
     }
 }

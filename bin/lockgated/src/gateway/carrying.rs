@@ -78,7 +78,8 @@ impl Gateway {
     pub(crate) fn tunnel_ends(&self) -> Vec<IpAddr> {
         let configured = self.compiled.all_peers().map(|peer| peer.encapsulation.tunnel);
         let all = configured.chain(self.compiled.sets().map(|set| set.tunnel));
-        all.flat_map(|ends| [ends.local, ends.remote]).collect()
+        let ends = all.flat_map(|ends| [ends.local, ends.remote]);
+        ends.chain(self.compiled.remotes()).collect()
     }
 
     /// Closes what Linux may not carry any more when workers go over to a snapshot. Packets of

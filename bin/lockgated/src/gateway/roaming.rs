@@ -9,16 +9,15 @@
 
 use std::net::IpAddr;
 
-use config::validated::{KeySource, PeerPlace};
-use control::{MoveError, MovedEnds, MovedPeer, PeerAddress, PeerEnds};
+use config::validated::{KeySource, Peer, PeerPlace};
+use control::{ChangedSas, MoveError, MovedEnds, MovedPeer, PeerAddress, PeerEnds, SaName};
 use dataplane::{AddressUpdate, RouteTarget, Side, Snapshot, SnapshotError};
 use ipsec::Spi;
-use policy::SaSetId;
+use policy::{Direction, SaSetId};
 use tokio::sync::broadcast;
 
 use super::{Gateway, live_parts_of};
 use crate::events::Kind;
-use crate::freeing::free_aside;
 use crate::worker::WorkerGone;
 
 /// The reason why a place is not taken for a peer's.
@@ -30,7 +29,7 @@ enum AddressRefusal {
     Refused(#[from] control::MoveError),
 }
 
-/// The reason why SAs are not moved to other ends. Nothing was changed.
+/// The reason why an SA is not moved to other ends. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MoveRefusal {
     /// The end is one of the gateway's own.
@@ -69,60 +68,42 @@ pub(crate) struct SeenElsewhere {
 pub(crate) const MAX_SEEN_ELSEWHERE: usize = 1024;
 
 impl Gateway {
-    /// Moves the SAs of a peer to other ends, as IKE says, in one snapshot; returns when every
-    /// worker walks by it. `None` inside: they have these ends already.
+    /// Moves an SA to other ends, as IKE says; returns when every worker walks by them. `None`
+    /// inside: the SA has these ends already.
     ///
     /// # Errors
     /// [`WorkerGone`]; inside, [`MoveRefusal`]: what ran before runs on.
-    pub(crate) async fn move_ends(
+    pub(crate) async fn move_sa(
         &mut self,
-        peer: &str,
+        name: &SaName,
         to: PeerEnds,
     ) -> Result<Result<Option<MovedEnds>, MoveRefusal>, WorkerGone> {
         let mut compiled = self.compiled.copied();
-        let moved = match compiled.move_ends(peer, to) {
+        let moved = match compiled.move_sa(name, to) {
             Ok(Some(moved)) => moved,
             Ok(None) => return Ok(Ok(None)),
             Err(why) => return Ok(Err(why.into())),
         };
-        if let Err(inside) = self.check_moved(&moved) {
-            return Ok(Err(inside));
-        }
-        let live = live_parts_of(&compiled, &self.view, self.frame_bytes);
-        let snapshot = match compiled.assemble(&live, Some(&self.snapshot)) {
-            Ok(snapshot) => snapshot,
-            Err(error) => return Ok(Err(error.into())),
-        };
-        self.report_problems(&live);
-        self.withhold_fragments(&compiled.sad).await;
-        self.live = live.into();
-        let old = std::mem::replace(&mut self.compiled, compiled);
-        self.publish(snapshot, None).await?;
-        self.free_fragments(&old.sad).await;
-        free_aside(old);
-        self.report_moved(&moved);
-        Ok(Ok(Some(moved)))
-    }
-
-    /// Checks that a peer does not move to an address of ours, or behind a protected port.
-    ///
-    /// # Errors
-    /// [`MoveRefusal::Inside`].
-    pub(crate) fn check_moved(
-        &self,
-        MovedEnds { peer, from, to }: &MovedEnds,
-    ) -> Result<(), MoveRefusal> {
         let address = to.tunnel.remote;
-        match from.tunnel.remote != address && is_inside(&self.snapshot, address) {
-            true => Err(MoveRefusal::Inside { peer: peer.clone(), address }),
-            false => Ok(()),
+        if moved.from.tunnel.remote != address && is_inside(&self.snapshot, address) {
+            return Ok(Err(MoveRefusal::Inside { peer: moved.peer, address }));
+        }
+        let changed = ChangedSas { compiled, gone: Vec::new() };
+        match self.change_sas(changed).await? {
+            Ok(_) => {
+                self.report_moved(&moved);
+                Ok(Ok(Some(moved)))
+            }
+            Err(error) => Ok(Err(error.into())),
         }
     }
 
-    /// Tells that IKE has moved SAs.
-    pub(crate) fn report_moved(&self, MovedEnds { peer, from, to }: &MovedEnds) {
-        let message = format!("IKE has moved the SAs of peer {peer} from {from} to {to}");
-        self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
+    /// Reports that IKE has moved an SA that seals: packets go there from now on.
+    fn report_moved(&self, MovedEnds { peer, direction, spi, from, to }: &MovedEnds) {
+        if *direction == Direction::Outbound {
+            let message = format!("IKE has moved SA {spi} of peer {peer} from {from} to {to}");
+            self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
+        }
     }
 
     /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer
@@ -139,7 +120,10 @@ impl Gateway {
             }
             let at = PeerAddress { address: moved.address.into(), port: moved.port };
             let may_be_there = match is_outside(&self.snapshot, at.address) {
-                true => self.compiled.may_have_moved(moved.set, at).map_err(AddressRefusal::from),
+                true => self
+                    .compiled
+                    .may_have_moved(moved.set, moved.spi, at)
+                    .map_err(AddressRefusal::from),
                 false => Err(AddressRefusal::Inside(at.address)),
             };
             match may_be_there {
@@ -188,7 +172,12 @@ impl Gateway {
         if !is_outside(&self.snapshot, to.address) {
             return Err(AddressRefusal::Inside(to.address));
         }
-        Ok(self.compiled.move_peer(moved.set, to)?)
+        let is_ikes = |peer: &Peer| peer.keys == KeySource::Ike;
+        let moved = match self.compiled.peer_named_by(moved.set).is_some_and(is_ikes) {
+            true => self.compiled.follow_sa(moved.spi, to)?,
+            false => self.compiled.move_peer(moved.set, to)?,
+        };
+        Ok(moved)
     }
 
     fn report_not_there(&self, set: SaSetId, why: &AddressRefusal) {
@@ -206,7 +195,7 @@ const fn may_be_there_by_packets(place: PeerPlace) -> bool {
 }
 
 /// Returns whether an address is one of ours, or behind a protected port.
-fn is_inside(snapshot: &Snapshot, address: IpAddr) -> bool {
+pub(crate) fn is_inside(snapshot: &Snapshot, address: IpAddr) -> bool {
     match snapshot.routes().lookup(address.into()) {
         Some(RouteTarget::Local | RouteTarget::Broadcast) => true,
         Some(RouteTarget::Via(hop)) => {

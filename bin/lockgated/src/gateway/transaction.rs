@@ -8,7 +8,6 @@
 //! If a step is refused, what ran before runs on, or again. Nothing is open in between that was
 //! closed: programs and guard are narrowed before workers know of a policy, and widened after.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use config::validated::Policy;
@@ -115,6 +114,13 @@ pub(crate) struct PreviousState {
     has_other_caches: bool,
 }
 
+impl Transaction {
+    /// The state of the kernel that it is made with.
+    pub(crate) fn live(&self) -> &Arc<LiveParts> {
+        &self.live
+    }
+}
+
 impl Gateway {
     /// Prepares to go over to another configuration, with the guard that was made of it.
     ///
@@ -185,26 +191,18 @@ impl Gateway {
         Ok(Transaction { compiled, live, snapshot, withheld, guard, extent })
     }
 
-    /// Prepares a switch to other policies and peers that charon made by itself; ends of tunnels
-    /// `come` and are `gone`. The guard closes all that they may name from the start.
+    /// Prepares a switch to other policies and peers that charon made by itself. From the start the
+    /// guard closes all that they may name.
     ///
     /// # Errors
     /// [`TransactionError`]: nothing was touched.
     pub(crate) fn prepare_ike(
         &self,
         compiled: Compiled,
-        [come, gone]: [&[IpAddr]; 2],
         (removed, added): (&[policy::Policy], &[policy::Policy]),
     ) -> Result<Transaction, TransactionError> {
-        let live = match come.len() + gone.len() {
-            0 => self.live.clone(),
-            _ => {
-                let live = LiveParts::clone(&self.live);
-                let live = come.iter().fold(live, |live, end| live.towards(*end));
-                gone.iter().fold(live, |live, end| live.away_from(*end)).into()
-            }
-        };
-        let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
+        let snapshot = compiled.assemble(&self.live, Some(&self.snapshot))?;
+        let live = self.live_towards_ends(&compiled, &snapshot);
         let wanted = |policies: &[policy::Policy]| {
             Reserved::by(&self.live.ports, &self.live.routes, policies.iter())
         };

@@ -46,6 +46,7 @@ pub(super) fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
         replaces: None,
         worker: None,
         offload: None,
+        ends: None,
     }
 }
 

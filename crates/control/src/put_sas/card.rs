@@ -56,8 +56,9 @@ impl PutPlan {
             .filter_map(|(number, fresh)| {
                 let peer = running.peer_with(fresh.set)?;
                 let lifetime = fresh.lifetime.unwrap_or(peer.lifetime);
-                // The card writes the headers: towards the place where the peer is now.
-                let way = &running.present_way(fresh.set, peer.encapsulation);
+                // The card writes the headers, between the SA's present ends.
+                let way = fresh.carriage(peer.encapsulation);
+                let way = &running.present_way(fresh.manager, fresh.set, way);
                 let packet = card_sa(fresh, way, &lifetime);
                 let (sa, else_sa) = match fresh.offload {
                     SaOffload::None | SaOffload::Packet => (packet, None),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use config::SaOffload;
 use config::validated::Peer;
+use dataplane::SaSet;
 use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use ipsec::{
     Account, Allowance, CardSeat, CardWork, Encapsulation, Lifetime, SaError, SaId, Suite,
@@ -16,6 +17,7 @@ use crate::compile::CompileError;
 use crate::compiled::Compiled;
 use crate::kept_sas::Kept;
 use crate::owner::KeyManager;
+use crate::peer_address::PeerEnds;
 
 /// The slots that SAs have in this configuration, by those that they had in another.
 type Slots = BTreeMap<SaId, SaId>;
@@ -50,9 +52,12 @@ impl Compiled {
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
             let by = (kept.manager, sa.suite);
             let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
-            let has_changed =
-                |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
-            if sa.card.is_some_and(has_changed) {
+            let Some(way) = self.admitted_way(kept, &sa.encapsulation, set, peer) else {
+                continue;
+            };
+            let is_carried_so = way == sa.encapsulation;
+            let stays = |seat| is_carried_so && stays_in_card(kept, seat, &sa.allowance, peer);
+            if sa.card.is_some_and(|seat| !stays(seat)) {
                 continue;
             }
             let slot = match self.sad.find_outbound(*id) {
@@ -60,7 +65,6 @@ impl Compiled {
                 Some(_) => self.sad.vacant_outbound(),
             };
             let allowance = kept.allowance(&sa.allowance, peer, sa.sequence.last());
-            let way = peer.encapsulation;
             let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, way);
             let is_same = is_same && sa.allowance == allowance;
             let kept = kept.in_form(
@@ -86,9 +90,12 @@ impl Compiled {
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
             let by = (kept.manager, sa.suite);
             let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
-            let has_changed =
-                |seat| !stays_in_card(kept, (&sa.encapsulation, seat), &sa.allowance, peer);
-            if sa.card.is_some_and(has_changed) {
+            let Some(way) = self.admitted_way(kept, &sa.encapsulation, set, peer) else {
+                continue;
+            };
+            let is_carried_so = way == sa.encapsulation;
+            let stays = |seat| is_carried_so && stays_in_card(kept, seat, &sa.allowance, peer);
+            if sa.card.is_some_and(|seat| !stays(seat)) {
                 continue;
             }
             let slot = match self.sad.find_inbound(*id) {
@@ -96,7 +103,6 @@ impl Compiled {
                 Some(_) => self.sad.vacant_inbound(),
             };
             let allowance = kept.allowance(&sa.allowance, peer, sa.window.right_edge());
-            let way = peer.encapsulation;
             let is_same = (sa.id, sa.set, sa.encapsulation) == (slot, set, way);
             let is_same = is_same && sa.allowance == allowance;
             let kept = kept.in_form(
@@ -131,6 +137,31 @@ impl Compiled {
         let ids = ids.map(|id| slots.get(id).copied().unwrap_or(*id));
         let order: Vec<SaId> = ids.filter(|id| self.put.outbound.contains_key(id)).collect();
         self.change_order(set, |known| *known = order);
+        let known = self.sad.places().get(set).and_then(|place| self.sad.set(place));
+        if let (Some(known), Some(before)) = (known, of) {
+            let mut set = SaSet::clone(known);
+            set.keep_path_mtu_of(before);
+            self.sad.put_set(set);
+        }
+    }
+
+    /// The carriage of an SA under a peer's section. An SA of IKE keeps its ends; `None`: the
+    /// section does not admit the ends.
+    fn admitted_way<S>(
+        &self,
+        kept: &Kept<S>,
+        way: &Encapsulation,
+        set: SaSetId,
+        peer: &Peer,
+    ) -> Option<Encapsulation> {
+        let ends = PeerEnds::of(way);
+        match kept.manager {
+            KeyManager::Api => Some(peer.encapsulation),
+            KeyManager::Ike => {
+                self.may_have_ends(set, ends).ok()?;
+                Some(ends.carry(peer.encapsulation))
+            }
+        }
     }
 
     /// Returns the SAs that were put into an earlier configuration and are not in this one.
@@ -162,11 +193,11 @@ impl Compiled {
     }
 }
 
-/// Returns whether an SA in a card may stay there: what the card was told of it, mode, headers and
-/// limits, cannot be changed.
+/// Returns whether an SA in a card, whose headers stay, may stay there: limits in a card cannot be
+/// changed.
 fn stays_in_card<S>(
     kept: &Kept<S>,
-    (way, seat): (&Encapsulation, CardSeat),
+    seat: CardSeat,
     counted: &Option<Allowance>,
     peer: &Peer,
 ) -> bool {
@@ -178,7 +209,7 @@ fn stays_in_card<S>(
         SaOffload::Crypto => seat.work == CardWork::Cipher,
         SaOffload::Auto => true,
     };
-    is_wanted && *way == peer.encapsulation && same_limits
+    is_wanted && same_limits
 }
 
 impl<S> Kept<S> {

@@ -121,7 +121,7 @@ impl Compiled {
     }
 
     /// The slot of an SA that was put.
-    fn named(&self, name: &SaName) -> Result<SaId, DeleteRefusal> {
+    pub(crate) fn named(&self, name: &SaName) -> Result<SaId, DeleteRefusal> {
         let SaName { direction, spi, peer } = name;
         let (spi, word) = (*spi, direction.name());
         let found: Vec<(SaId, String)> = match direction {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use config::validated::{KeySource, Peer};
 use config::{MAX_LIMIT_SECONDS, SaOffload, nearest};
 use ipsec::{
-    Encapsulation, Fingerprint, KeyMaterial, Lifetime, Limit, ReplayWindow, SaId, SequenceCounter,
-    Spi, Suite, WindowSizeError,
+    Encapsulation, Fingerprint, KeyMaterial, Lifetime, Limit, OutboundSa, ReplayWindow, SaId,
+    SequenceCounter, Spi, Suite, WindowSizeError,
 };
 use policy::{Direction, SaSetId};
 
@@ -15,6 +15,7 @@ use crate::change::did_you_mean;
 use crate::compiled::Compiled;
 use crate::ike_peers::IKE_NAMES;
 use crate::kept_sas::Kept;
+use crate::move_error::MoveError;
 use crate::owner::{KeyManager, SaOwner};
 
 /// The reason why an SA is not put. Nothing was changed.
@@ -81,6 +82,9 @@ pub enum PutRefusal {
     /// The limits make no sense.
     #[error(transparent)]
     Limits(#[from] LimitMistake),
+    /// IKE gives the SA ends that its peer may not have.
+    #[error(transparent)]
+    Ends(#[from] MoveError),
     /// Another SA has the SPI: one with another key, other limits or another peer, or that of a
     /// key file.
     #[error("{direction} SPI {spi} is taken by another SA, of peer {peer} (owner: {owner})")]
@@ -181,6 +185,7 @@ impl PutRefusal {
             PutRefusal::Offload { .. } => "bad_offload",
             PutRefusal::Window(_) => "bad_window",
             PutRefusal::Limits(_) => "bad_limit",
+            PutRefusal::Ends(_) => "bad_ends",
             PutRefusal::SpiTaken { .. } | PutRefusal::SpiReserved { .. } => "spi_taken",
             PutRefusal::Twice { .. } => "twice",
             PutRefusal::NothingToReplace { .. } => "unknown_sa",
@@ -246,6 +251,17 @@ struct ApiPeer<'c> {
     of: &'c config::validated::Peer,
 }
 
+/// The name of an SA of a request: an outbound one is found by its remote end too.
+struct PlannedName {
+    direction: Direction,
+    spi: Spi,
+    set: SaSetId,
+    end: RemotePlace,
+}
+
+/// The place that packets go to: an address and, in UDP, a port.
+type RemotePlace = (std::net::IpAddr, Option<u16>);
+
 impl Compiled {
     /// Plans to put SAs, all or none. Takes nothing, and changes nothing.
     ///
@@ -255,7 +271,7 @@ impl Compiled {
     /// [`RefusedPut`]: the first SA that cannot be put.
     pub fn plan_put(&self, asked: Vec<PutSa>) -> Result<PutPlan, RefusedPut> {
         let mut plan = PutPlan::default();
-        let mut names: Vec<(Direction, Spi, SaSetId)> = Vec::with_capacity(asked.len());
+        let mut names = Vec::with_capacity(asked.len());
         for (place, asked) in asked.into_iter().enumerate() {
             let planned = self.plan_one((place, asked), &plan, &mut names);
             match planned.map_err(|why| RefusedPut { place, why })? {
@@ -271,7 +287,7 @@ impl Compiled {
         &self,
         (place, asked): (usize, PutSa),
         plan: &PutPlan,
-        names: &mut Vec<(Direction, Spi, SaSetId)>,
+        names: &mut Vec<PlannedName>,
     ) -> Result<PlannedSa, PutRefusal> {
         let PutSa { manager, direction, spi, lifetime, worker, .. } = asked;
         let ApiPeer { set, of: peer } = self.api_peer(&asked.peer, manager)?;
@@ -299,14 +315,18 @@ impl Compiled {
             }
         };
         lifetime.iter().try_for_each(check_limits)?;
-        let is_named = |(of, known, other): &(Direction, Spi, SaSetId)| {
-            let same_end = direction == Direction::Inbound || self.have_one_end(*other, set);
-            (*of, *known) == (direction, spi) && same_end
+        asked.ends.map_or(Ok(()), |ends| self.may_have_ends(set, ends))?;
+        let way = asked.ends.map_or(peer.encapsulation, |ends| ends.carry(peer.encapsulation));
+        let end = end_of(&self.present_way(manager, set, way));
+        let is_named = |known: &PlannedName| {
+            let is_there =
+                direction == Direction::Inbound || (known.set == set || known.end == end);
+            (known.direction, known.spi) == (direction, spi) && is_there
         };
         if names.iter().any(is_named) {
             return Err(PutRefusal::Twice { direction: direction.name(), spi });
         }
-        names.push((direction, spi, set));
+        names.push(PlannedName { direction, spi, set, end });
         let offload = carrier(peer, asked.offload)?;
         let (replaces, seat) = (None, None);
         let fresh = FreshSa {
@@ -320,9 +340,10 @@ impl Compiled {
             replaces,
             worker,
             offload,
+            ends: asked.ends,
             seat,
         };
-        if self.runs(&fresh)? {
+        if self.runs(&fresh, end)? {
             return Ok(PlannedSa::Running(fresh.material.fingerprint()));
         }
         let replaces = asked.replaces.map(|old| self.to_be_replaced(&fresh, old, plan));
@@ -361,25 +382,19 @@ impl Compiled {
         self.api_peer(name, manager).map(|_| ())
     }
 
-    /// Returns whether SAs of two sets go to one place, where an SPI means one SA.
-    fn have_one_end(&self, one: SaSetId, other: SaSetId) -> bool {
-        let end = |set: SaSetId| Some(end_of(&self.peer_with(set)?.encapsulation));
-        one == other || end(one) == end(other)
-    }
-
     /// Returns whether an SA runs exactly as it is asked for.
     ///
     /// # Errors
     /// [`PutRefusal::SpiTaken`]: another runs under its SPI.
-    fn runs(&self, fresh: &FreshSa) -> Result<bool, PutRefusal> {
+    fn runs(&self, fresh: &FreshSa, end: RemotePlace) -> Result<bool, PutRefusal> {
         let (set, spi, direction) = (fresh.set, fresh.spi, fresh.direction().name());
         let fingerprint = fresh.material.fingerprint();
         let (is_same, id_of_set, owner) = match &fresh.numbers {
             Numbers::Seals(counter) => {
                 let mut others = self.sad.outbound_by_spi(spi);
-                let Some(there) = others.find(|sa| self.have_one_end(sa.set, set)) else {
-                    return Ok(false);
-                };
+                let is_there =
+                    |sa: &&Arc<OutboundSa>| sa.set == set || end_of(&sa.encapsulation) == end;
+                let Some(there) = others.find(is_there) else { return Ok(false) };
                 let is_same = self.put.outbound.get(&there.id).is_some_and(|kept| {
                     let of = (kept.sa.suite, kept.sa.sequence.numbers());
                     of == (fresh.material.suite(), counter.numbers())
@@ -487,8 +502,8 @@ fn is_kept<S>(kept: &Kept<S>, fingerprint: Fingerprint, lifetime: Option<Lifetim
     (kept.fingerprint, kept.lifetime) == (fingerprint, lifetime)
 }
 
-/// The place that packets go to: an address and, in UDP, a port.
-fn end_of(way: &Encapsulation) -> (std::net::IpAddr, Option<u16>) {
+/// The place that packets of a carriage go to.
+fn end_of(way: &Encapsulation) -> RemotePlace {
     (way.tunnel.remote, way.udp.map(|ports| ports.remote))
 }
 

@@ -171,6 +171,7 @@ pub(crate) fn sa(direction: Direction, value: u32, key: u32) -> PutSa {
         replaces: None,
         worker: None,
         offload: None,
+        ends: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use control::{ChangedSas, KeyManager, MoveError, PeerEnds, PutSa};
+use control::{ChangedSas, KeyManager, MoveError, PeerEnds, PutRefusal, PutSa, SaName};
 use ipsec::{CardSeat, CardWork, SeatCarrier, SequenceNumbers, Tunnel, UdpPorts};
 use keystate::KeyOrigin;
 use policy::Direction::{self, Inbound, Outbound};
@@ -33,9 +33,9 @@ fn ends(local: &str, remote: &str, port: Option<u16>) -> PeerEnds {
 }
 
 impl Gateway {
-    fn moves(&mut self, to: PeerEnds) -> Result<bool, MoveError> {
+    fn moves(&mut self, of: SaName, to: PeerEnds) -> Result<bool, MoveError> {
         let mut compiled = self.compiled.copied();
-        let moved = compiled.move_ends("a", to)?.is_some();
+        let moved = compiled.move_sa(&of, to)?.is_some();
         self.go_over(ChangedSas { compiled, gone: Vec::new() });
         Ok(moved)
     }
@@ -60,22 +60,40 @@ impl Gateway {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Move(usize, usize, Option<u16>),
+    /// The newest SA of a direction goes to other ends.
+    Move(Direction, Place),
     Draw(u32, u32),
     Receive(u32, u64),
-    Replace(Direction),
+    /// Another SA comes between some ends, in the place of the newest.
+    Replace(Direction, Place),
+    /// Another SA comes beside the others.
+    Add(Direction, Place),
     Delete(Direction),
     Configure(&'static str),
 }
 
+/// Numbers of a local and a remote address, and a UDP port.
+type Place = (usize, usize, Option<u16>);
+
+fn ends_at((local, remote, port): Place) -> PeerEnds {
+    ends(LOCAL[local], REMOTE[remote], port)
+}
+
+fn is_of_one_family(of: PeerEnds) -> bool {
+    of.tunnel.local.is_ipv4() == of.tunnel.remote.is_ipv4()
+}
+
 fn step() -> impl Strategy<Value = Step> {
-    let port = prop_oneof![Just(None), Just(Some(4500)), (1..=u16::MAX).prop_map(Some)];
+    let port = || prop_oneof![Just(None), Just(Some(4500)), (1..=u16::MAX).prop_map(Some)];
+    let place = || (0..LOCAL.len(), 0..REMOTE.len(), port());
+    let direction = || prop::sample::select(&[Outbound, Inbound][..]);
     prop_oneof![
-        4 => (0..LOCAL.len(), 0..REMOTE.len(), port).prop_map(|(a, b, c)| Step::Move(a, b, c)),
+        4 => (direction(), place()).prop_map(|(of, place)| Step::Move(of, place)),
         4 => (0..8u32, 1..70u32).prop_map(|(which, count)| Step::Draw(which, count)),
         4 => (0..8u32, 1..3000u64).prop_map(|(which, number)| Step::Receive(which, number)),
-        1 => any::<bool>().prop_map(|out| Step::Replace(if out { Outbound } else { Inbound })),
-        1 => any::<bool>().prop_map(|out| Step::Delete(if out { Outbound } else { Inbound })),
+        1 => (direction(), place()).prop_map(|(of, place)| Step::Replace(of, place)),
+        1 => (direction(), place()).prop_map(|(of, place)| Step::Add(of, place)),
+        1 => direction().prop_map(Step::Delete),
         1 => prop::sample::select(&["", "dscp = 8\n", "mss_clamp = false\n"][..])
             .prop_map(Step::Configure),
     ]
@@ -86,20 +104,25 @@ fn step() -> impl Strategy<Value = Step> {
 struct Twin {
     sealed: HashMap<u32, u64>,
     opened: HashMap<u32, HashSet<u64>>,
-    present: Option<PeerEnds>,
+    /// The ends of each SA.
+    ends: HashMap<(Direction, u32), PeerEnds>,
+    /// The SPIs of outbound SAs, in the order of their puts.
+    order: Vec<u32>,
+    /// The ends of the set.
+    set: Option<Tunnel>,
     next: u32,
 }
 
 impl Twin {
     fn take(&mut self, gateway: &mut Gateway, step: Step) {
         match step {
-            Step::Move(local, remote, port) => {
-                let to = ends(LOCAL[local], REMOTE[remote], port);
-                let of_one_family = to.tunnel.local.is_ipv4() == to.tunnel.remote.is_ipv4();
-                let moved = gateway.moves(to);
-                assert_eq!(moved.is_ok(), of_one_family, "{moved:?}");
-                if of_one_family {
-                    self.present = Some(to);
+            Step::Move(direction, place) => {
+                let Some(value) = self.newest(gateway, direction) else { return };
+                let to = ends_at(place);
+                let moved = gateway.moves(of_peer(direction, value), to);
+                assert_eq!(moved.is_ok(), is_of_one_family(to), "{moved:?}");
+                if moved.is_ok() {
+                    self.ends.insert((direction, value), to);
                 }
             }
             Step::Draw(which, count) => {
@@ -120,30 +143,48 @@ impl Twin {
                     seen.insert(number);
                 }
             }
-            Step::Replace(direction) => self.replace(gateway, direction),
+            Step::Replace(direction, place) => {
+                let old = self.newest(gateway, direction);
+                self.put(gateway, direction, old, place);
+            }
+            Step::Add(direction, place) => self.put(gateway, direction, None, place),
             Step::Delete(direction) => {
                 let newest = self.newest(gateway, direction);
                 let names: Vec<_> =
                     newest.map(|value| name(direction, value)).into_iter().collect();
                 gateway.delete(&names).unwrap();
             }
-            Step::Configure(more) => gateway.configure(&section(more)),
+            Step::Configure(more) => {
+                gateway.configure(&section(more));
+                self.set = None;
+            }
+        }
+        let running = gateway.all();
+        self.order.retain(|value| running.contains_key(&(Outbound, *value, "a".into())));
+        if let Some(newest) = self.order.last() {
+            self.set = Some(self.ends[&(Outbound, *newest)].tunnel);
         }
     }
 
-    /// Puts a new SA in the place of the newest.
-    fn replace(&mut self, gateway: &mut Gateway, direction: Direction) {
+    /// Puts a new SA between some ends, for an old one or beside the others.
+    fn put(&mut self, gateway: &mut Gateway, direction: Direction, old: Option<u32>, place: Place) {
         self.next += 1;
         let base = if direction == Outbound { 0x500 } else { 0x600 };
         if self.next > 7 {
             return;
         }
-        let new = ike(sa(direction, base + self.next, 100 + base + self.next));
-        let new = match self.newest(gateway, direction) {
+        let (value, ends) = (base + self.next, ends_at(place));
+        let new = PutSa { ends: Some(ends), ..ike(sa(direction, value, 100 + value)) };
+        let new = match old {
             Some(old) => instead_of(old, new),
             None => new,
         };
-        gateway.put(vec![new]).unwrap();
+        let is_put = gateway.put(vec![new]).is_ok();
+        assert_eq!(is_put, is_of_one_family(ends), "{ends}");
+        if is_put {
+            self.ends.insert((direction, value), ends);
+            self.order.extend((direction == Outbound).then_some(value));
+        }
     }
 
     fn newest(&self, gateway: &Gateway, direction: Direction) -> Option<u32> {
@@ -151,18 +192,26 @@ impl Twin {
         of.keys().filter(|(of, ..)| *of == direction).map(|(_, value, _)| *value).max()
     }
 
-    /// All SAs, and the set, have the ends that were said last.
+    /// Checks the ends of each SA; the set has the ends of the newest outbound SA.
     fn check(&self, gateway: &Gateway) {
-        let present = self.present.unwrap_or(ends(LOCAL[0], REMOTE[0], None));
         for sa in gateway.snapshot.outbound() {
-            assert_eq!(PeerEnds::of(&sa.encapsulation), present);
+            let own = self.ends[&(Outbound, sa.spi.value())];
+            assert_eq!(PeerEnds::of(&sa.encapsulation), own);
         }
         for sa in gateway.snapshot.inbound() {
-            assert_eq!(PeerEnds::of(&sa.encapsulation), present);
+            let own = self.ends[&(Inbound, sa.spi.value())];
+            assert_eq!(PeerEnds::of(&sa.encapsulation), own);
         }
         let (_, set) = gateway.snapshot.sets().find(|(_, set)| set.peer == "a").unwrap();
-        assert_eq!(set.tunnel, present.tunnel);
+        let order: Vec<u32> =
+            set.outbound.iter().map(|sa| gateway.snapshot.outbound_sa(*sa).spi.value()).collect();
+        assert_eq!(order, self.order);
+        assert_eq!(set.tunnel, self.set.unwrap_or(ends(LOCAL[0], REMOTE[0], None).tunnel));
     }
+}
+
+fn of_peer(direction: Direction, value: u32) -> SaName {
+    SaName { peer: Some("a".into()), ..name(direction, value) }
 }
 
 proptest! {
@@ -174,7 +223,10 @@ proptest! {
     ) {
         let mut gateway = Gateway::new(&section(""));
         gateway.put(vec![ike(sa(Outbound, 0x500, 1)), ike(sa(Inbound, 0x600, 2))]).unwrap();
-        let mut twin = Twin::default();
+        let mut twin = Twin { order: vec![0x500], ..Twin::default() };
+        for key in [(Outbound, 0x500), (Inbound, 0x600)] {
+            twin.ends.insert(key, ends(LOCAL[0], REMOTE[0], None));
+        }
         for step in steps {
             twin.take(&mut gateway, step);
             twin.check(&gateway);
@@ -188,8 +240,10 @@ fn an_sa_that_moves_is_the_same_sa_in_its_slot() {
     gateway.put(vec![ike(sa(Outbound, 0x500, 1)), ike(sa(Inbound, 0x600, 2))]).unwrap();
     let before = gateway.snapshot.clone();
     let there = ends(LOCAL[1], REMOTE[1], Some(61_000));
-    assert_eq!(gateway.moves(there), Ok(true));
-    assert_eq!(gateway.moves(there), Ok(false), "it is there already");
+    for of in [of_peer(Outbound, 0x500), of_peer(Inbound, 0x600)] {
+        assert_eq!(gateway.moves(of.clone(), there), Ok(true));
+        assert_eq!(gateway.moves(of, there), Ok(false), "it is there already");
+    }
     let after = &gateway.snapshot;
     for (old, new) in before.outbound().zip(after.outbound()) {
         assert_eq!((old.id, old.spi, old.suite), (new.id, new.spi, new.suite));
@@ -201,10 +255,50 @@ fn an_sa_that_moves_is_the_same_sa_in_its_slot() {
         assert_eq!((old.id, old.spi, old.suite), (new.id, new.spi, new.suite));
         assert!(Arc::ptr_eq(&old.window, &new.window));
     }
-    // A section that no longer has that address sends everything to the configured ends.
+    // SAs end with a section that does not have their ends. Nobody but IKE knows another place.
     gateway.configure(&peer("a", REMOTE[0], "keys = \"ike\""));
-    let sa = gateway.snapshot.outbound().next().unwrap();
-    assert_eq!(PeerEnds::of(&sa.encapsulation), ends(LOCAL[0], REMOTE[0], None));
+    assert!(gateway.all().is_empty());
+    let (_, set) = gateway.snapshot.sets().find(|(_, set)| set.peer == "a").unwrap();
+    assert_eq!(set.tunnel, ends(LOCAL[0], REMOTE[0], None).tunnel);
+}
+
+#[test]
+fn move_of_a_new_sa_leaves_the_old_sa_of_its_peer_where_it_is() {
+    let mut gateway = Gateway::new(&section(""));
+    gateway.put(vec![ike(sa(Outbound, 0x500, 1)), ike(sa(Inbound, 0x600, 2))]).unwrap();
+    let there = ends(LOCAL[1], REMOTE[1], Some(61_000));
+    let new = |direction, value, key| PutSa { ends: Some(there), ..ike(sa(direction, value, key)) };
+    gateway.put(vec![new(Outbound, 0x501, 3), new(Inbound, 0x601, 4)]).unwrap();
+    let further = ends(LOCAL[0], REMOTE[2], None);
+    for of in [of_peer(Outbound, 0x501), of_peer(Inbound, 0x601)] {
+        assert_eq!(gateway.moves(of, further), Ok(true));
+    }
+    let home = ends(LOCAL[0], REMOTE[0], None);
+    let of = |sa: &ipsec::OutboundSa| (sa.spi.value(), PeerEnds::of(&sa.encapsulation));
+    let sealing: Vec<_> = gateway.snapshot.outbound().map(|sa| of(sa)).collect();
+    assert_eq!(sealing, [(0x500, home), (0x501, further)]);
+    let of = |sa: &ipsec::InboundSa| (sa.spi.value(), PeerEnds::of(&sa.encapsulation));
+    let opening: Vec<_> = gateway.snapshot.inbound().map(|sa| of(sa)).collect();
+    assert_eq!(opening, [(0x600, home), (0x601, further)]);
+    // Without the new SA the old one seals, and the set is where that is.
+    gateway.delete(&[of_peer(Outbound, 0x501)]).unwrap();
+    let (_, set) = gateway.snapshot.sets().find(|(_, set)| set.peer == "a").unwrap();
+    assert_eq!(set.tunnel, home.tunnel);
+}
+
+#[test]
+fn put_of_an_sa_between_ends_that_the_section_does_not_have_is_refused() {
+    let mut gateway = Gateway::new(&section(""));
+    let beyond = ends(LOCAL[0], "198.51.100.9", None);
+    let port_zero = ends(LOCAL[0], REMOTE[1], Some(0));
+    let mixed = ends(LOCAL[2], REMOTE[0], None);
+    for (to, words) in [(beyond, "`moves_to`"), (port_zero, "port 0"), (mixed, "famil")] {
+        let asked = PutSa { ends: Some(to), ..ike(sa(Outbound, 0x500, 1)) };
+        let refused = gateway.compiled.plan_put(vec![asked]).err().unwrap();
+        assert!(matches!(refused.why, PutRefusal::Ends(_)), "{refused}");
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    assert!(gateway.all().is_empty());
 }
 
 #[test]
@@ -218,6 +312,6 @@ fn an_sa_in_a_card_moves_nowhere() {
     let proofs = gateway.keys.use_all_once(&plan.fingerprints(), KeyOrigin::NamedRun).unwrap();
     let changed = gateway.compiled.with_put(plan, proofs, gateway.now_ns).unwrap();
     gateway.go_over(changed);
-    let refused = gateway.moves(ends(LOCAL[0], REMOTE[0], Some(61_000)));
+    let refused = gateway.moves(of_peer(Outbound, 0x500), ends(LOCAL[0], REMOTE[0], Some(61_000)));
     assert_eq!(refused, Err(MoveError::InCard { peer: "a".into() }));
 }

@@ -37,12 +37,11 @@ pub(super) struct SetLink {
 #[derive(Clone, Copy)]
 pub(super) struct PeerWay {
     pub(super) remote: Address,
-    /// Next hop of the outer packets; `None`: there is no route to the remote end.
+    /// Next hop of the outer packets; `None`: no route leads to the remote end.
     hop: Option<NextHopId>,
-    /// Largest packet that the port carries by which outer packets leave, bytes; 0: there is no
-    /// route to the remote end.
+    /// MTU of the egress port, bytes; 0: no route leads to the remote end.
     pub(super) outer_mtu: u32,
-    /// Largest inner packet whose outer packet that port carries whole, bytes.
+    /// Largest inner packet whose outer packet the egress port carries whole, bytes.
     pub(super) mtu: u32,
 }
 

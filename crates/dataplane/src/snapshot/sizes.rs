@@ -54,7 +54,7 @@ impl Snapshot {
     #[inline]
     pub fn set_sizes(&self, set: SetIndex, now_ns: u64) -> SetSizes {
         let link = self.set_link(set);
-        self.sizes_on((link, &link.way), now_ns)
+        self.sizes_on(link, &link.way, now_ns)
     }
 
     /// Sizes of packets that an SA of a set seals, as [`Snapshot::set_sizes`] has sizes of a set.
@@ -64,11 +64,11 @@ impl Snapshot {
     #[inline]
     pub(crate) fn sealing_sizes(&self, set: SetIndex, sa: SaId, now_ns: u64) -> SetSizes {
         let link = self.set_link(set);
-        self.sizes_on((link, self.sealing_way(link, sa)), now_ns)
+        self.sizes_on(link, self.sealing_way(link, sa), now_ns)
     }
 
     #[inline]
-    fn sizes_on(&self, (link, way): (&SetLink, &PeerWay), now_ns: u64) -> SetSizes {
+    fn sizes_on(&self, link: &SetLink, way: &PeerWay, now_ns: u64) -> SetSizes {
         if let Some(outer) = link.outer {
             return self.nested_sizes(link, outer, now_ns);
         }
@@ -77,7 +77,7 @@ impl Snapshot {
         let known = link.set.path_mtu.as_ref().and_then(|path| path.known(now_ns));
         match known.filter(|known| *known < outer) {
             None => SetSizes { outer, whole, fragments },
-            Some(known) => self.narrow_sizes((link, way), known),
+            Some(known) => self.narrow_sizes(link, way, known),
         }
     }
 
@@ -115,7 +115,7 @@ impl Snapshot {
     }
 
     #[cold]
-    fn narrow_sizes(&self, (link, way): (&SetLink, &PeerWay), outer: u32) -> SetSizes {
+    fn narrow_sizes(&self, link: &SetLink, way: &PeerWay, outer: u32) -> SetSizes {
         let whole = self.largest_inner_to(&link.set, way.remote, outer);
         SetSizes { outer, whole, fragments: link.fragments }
     }

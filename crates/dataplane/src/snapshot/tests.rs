@@ -25,7 +25,7 @@ enum Change {
     Peer(usize, Option<Address>),
     /// One of a peer's SAs goes and another comes, maybe in its slot.
     Rekey(usize, u32),
-    /// A peer's SA that seals, or the one that opens, has another remote end than the set.
+    /// The outbound SA of a peer, or the inbound SA, gets another remote end than the set.
     Move(usize, Address, bool),
     /// A port has another MTU.
     Mtu(u32),
@@ -135,7 +135,7 @@ fn remove_sas(sad: &mut Sad, peer: usize) {
     inbound.into_iter().for_each(|sa| sad.remove_inbound(sa));
 }
 
-/// Moves the SA of a peer that seals, or the one that opens, and leaves the set where it is.
+/// Moves the outbound or the inbound SA of a peer, and leaves the set where it is.
 fn move_sa(sad: &mut Sad, peer: usize, to: Address, seals: bool) {
     let set = SaSetId(100 + peer as u32);
     let elsewhere = |way: Encapsulation| {

@@ -56,6 +56,15 @@ pub(super) fn ends(lab: &Lab) -> Vec<String> {
     all
 }
 
+/// The ends of the SAs that seal, by SPI.
+pub(super) fn sealing_ends(lab: &Lab) -> Vec<(u32, String)> {
+    let snapshot = lab.snapshot();
+    let of = |sa: &ipsec::OutboundSa| control::PeerEnds::of(&sa.encapsulation).to_string();
+    let mut all: Vec<_> = snapshot.outbound().map(|sa| (sa.spi.value(), of(sa))).collect();
+    all.sort();
+    all
+}
+
 /// A CHILD_SA of number 5, and its outbound policy.
 pub(super) async fn child(lab: &mut Lab) -> ([AddSa; 2], AddPolicy) {
     let pair = [sa(Inbound, 0x600, 5, to(1)), sa(Outbound, 0x500, 5, to(1))];
@@ -88,7 +97,9 @@ async fn no_sa_takes_the_name_of_one_of_another_peer() {
     // Each is deleted by its own name.
     lab.done(NamedRequest::DeleteSa(other.name)).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), "ike:5/1: protect ike:5 with 1 SAs");
-    lab.done(NamedRequest::MoveSa(update(&pair[1], place))).await;
+    for sa in &pair {
+        lab.done(NamedRequest::MoveSa(update(sa, place))).await;
+    }
     // Nobody asks for neighbours at the ends that no peer has any more.
     let live = lab.daemon().picture().live.clone();
     let is_known = |end: &str| live.has_remote(end.parse::<IpAddr>().unwrap().into());
@@ -116,9 +127,9 @@ async fn sas_move_within_the_bounds_with_their_numbers_windows_and_use() {
     for sa in &pair {
         let there = MoveSa { in_udp: true, ..update(sa, THERE) };
         lab.done(NamedRequest::MoveSa(there)).await;
-        assert_eq!(ends(&lab), ["192.0.2.2:4500 - 198.51.100.77:61000"], "both at once");
         assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), protects);
     }
+    assert_eq!(ends(&lab), ["192.0.2.2:4500 - 198.51.100.77:61000"]);
     let policy = policy_between(&policy, THERE);
     lab.done(Request::AddPolicy(policy.clone())).await;
     assert_eq!(lab.ask(Request::DeletePolicy(drops)).await.status, Status::Unknown);
@@ -184,14 +195,11 @@ async fn a_trap_with_the_ends_of_before_protects_on_and_asks_for_its_number() {
 async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
     let mut lab = Lab::new(&bounds());
     let ([_, out], _) = child(&mut lab).await;
-    // Another CHILD_SA of its number, elsewhere.
-    let elsewhere = with(outbound(to(2), 5, 0), "198.51.100.20");
-    lab.done(Request::AddPolicy(elsewhere)).await;
+    lab.done(Request::AddPolicy(outbound(to(2), 6, 0))).await;
     let before = ends(&lab);
     let far = ["192.0.2.1:4500", "203.0.113.1:4500"];
     let ours = ["192.0.2.3:4500", HOME[1]];
     let of_file = ["192.0.2.1:4500", "198.51.100.1:4500"];
-    let occupied = ["192.0.2.1:4500", "198.51.100.20:4500"];
     let in_udp = |ends| MoveSa { in_udp: true, ..update(&out, ends) };
     let wide = [range("10.1.0.0", "10.1.255.255"), range("10.8.0.0", "10.9.255.255")];
     let rows = [
@@ -199,7 +207,7 @@ async fn a_move_beyond_the_bounds_is_refused_and_changes_nothing() {
         (update(&out, ours), "`ends` of [ike] does not list 192.0.2.3"),
         (update(&out, ["192.0.2.1:4500", "192.0.2.1:4500"]), "`peers` of [ike]"),
         (update(&out, of_file), "ends that a [peer.NAME] has"),
-        (update(&out, occupied), "another CHILD_SA of reqid 5"),
+        (MoveSa { reqid: Some(6), ..update(&out, HOME) }, "reqid 6 is that of another CHILD_SA"),
         (in_udp([HOME[0], "198.51.100.77:0"]), "port 0"),
         (in_udp(["192.0.2.1:7", "198.51.100.77:9"]), "leaves by port 4500, not by 7"),
         (
@@ -236,8 +244,8 @@ async fn fragments_of_udp_are_the_workers_before_an_sa_opens_esp_in_udp() {
             assert_eq!(passed(&lab), !comes_in_udp);
         }
         // A NAT is found on the way.
-        let moved = MoveSa { in_udp: true, ..update(&plain[1], THERE) };
-        if !comes_in_udp {
+        for sa in plain.iter().filter(|_| !comes_in_udp) {
+            let moved = MoveSa { in_udp: true, ..update(sa, THERE) };
             lab.done(NamedRequest::MoveSa(moved)).await;
         }
         assert!(!passed(&lab));
@@ -263,33 +271,51 @@ async fn no_peer_moves_to_an_address_of_this_gateway() {
         [(HOME, away, "192.0.2.1 - 10.9.1.7"), (away, HOME, "192.0.2.1 - 198.51.100.9")]
     {
         lab.done(NamedRequest::MoveSa(update(&between(&out, from), to))).await;
-        assert_eq!(ends(&lab), [there]);
+        assert_eq!(sealing_ends(&lab), [(0x500, there.to_owned())]);
     }
 }
 
+// Issue 42, item 2: an old and a new SA of one reqid, during a move of the IKE_SA.
 #[tokio::test]
-async fn new_sas_elsewhere_take_the_others_along_once_one_seals() {
+async fn move_of_a_new_sa_leaves_the_old_sa_of_its_reqid_where_it_is() {
     let mut lab = Lab::new(&bounds());
     let (pair, _) = child(&mut lab).await;
     for sa in &pair {
         lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
     }
-    let trap = outbound(to(1), 5, 0);
-    lab.done(Request::AddPolicy(trap)).await;
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    let (home, there) = ("192.0.2.1 - 198.51.100.9", "192.0.2.2 - 198.51.100.77");
+    let sealing = |of: &[(u32, &str)]| -> Vec<(u32, String)> {
+        of.iter().map(|(spi, ends)| (*spi, (*ends).to_owned())).collect()
+    };
     let next = [sa(Inbound, 0x601, 5, to(1)), sa(Outbound, 0x501, 5, to(1))];
     lab.done(add(next[0].clone())).await;
-    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"], "what seals stays");
-    // One that is refused moves nothing for good.
+    assert_eq!(sealing_ends(&lab), sealing(&[(0x500, there)]));
+    assert_eq!(ends(&lab), [home, there], "the new inbound SA has its own ends");
     let same_key = AddSa { encryption: pair[1].encryption.clone(), ..next[1].clone() };
     assert_ne!(lab.ask(add(same_key)).await.status, Status::Done);
-    assert_eq!(ends(&lab), ["192.0.2.2 - 198.51.100.77"]);
     lab.done(add(next[1].clone())).await;
-    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
-    // Another port of the NAT: the same.
-    let mut mapped = between(&sa(Outbound, 0x502, 5, to(1)), [HOME[0], "198.51.100.9:7"]);
-    mapped.in_udp = true;
-    lab.done(add(mapped)).await;
-    assert_eq!(ends(&lab), ["192.0.2.1:4500 - 198.51.100.9:7"]);
+    assert_eq!(sealing_ends(&lab), sealing(&[(0x500, there), (0x501, home)]));
+    let seals_by = |lab: &Lab| {
+        let snapshot = lab.snapshot();
+        let (_, set) = snapshot.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
+        let newest = snapshot.sealing_sa(set, dataplane::WorkerShare::ALL).unwrap();
+        assert_eq!(set.tunnel, *snapshot.outbound_sa(newest).tunnel());
+        snapshot.outbound_sa(newest).spi.value()
+    };
+    assert_eq!(seals_by(&lab), 0x501);
+    // The NAT of the new SA maps it elsewhere.
+    let mapped = [HOME[0], "198.51.100.9:7"];
+    for sa in &next {
+        let moved = MoveSa { in_udp: true, ..update(sa, mapped) };
+        lab.done(NamedRequest::MoveSa(moved)).await;
+    }
+    let in_udp = "192.0.2.1:4500 - 198.51.100.9:7";
+    assert_eq!(sealing_ends(&lab), sealing(&[(0x500, there), (0x501, in_udp)]));
+    assert_eq!(ends(&lab), [in_udp, there]);
+    // The old SA goes on where it is, and seals once the new one is gone.
+    lab.done(NamedRequest::DeleteSa(between(&next[1], mapped).name)).await;
+    assert_eq!((seals_by(&lab), sealing_ends(&lab)), (0x500, sealing(&[(0x500, there)])));
     assert_eq!(lab.shown().0, ["ike:5"]);
 }
 
@@ -373,10 +399,14 @@ async fn charon_is_told_of_a_nat_that_maps_a_peer_of_its_own_elsewhere() {
     let (_, set) = picture.snapshot.sets().find(|(_, set)| set.peer == "ike:5").unwrap();
     assert!(set.may_move);
     let at = |address: &str| PeerAddress { address: address.parse().unwrap(), port: 7 };
-    assert_eq!(picture.compiled.may_have_moved(set.id, at("198.51.100.10")), Ok(()));
-    let beyond = picture.compiled.may_have_moved(set.id, at("203.0.113.1")).unwrap_err();
+    let spi = Spi::new(0x600).unwrap();
+    assert_eq!(picture.compiled.may_have_moved(set.id, spi, at("198.51.100.10")), Ok(()));
+    let beyond = picture.compiled.may_have_moved(set.id, spi, at("203.0.113.1")).unwrap_err();
     assert!(beyond.to_string().contains("[ike] does not admit"), "{beyond}");
-    assert!(picture.compiled.may_have_moved(set.id, at("198.51.100.1")).is_err(), "the file's");
+    assert!(
+        picture.compiled.may_have_moved(set.id, spi, at("198.51.100.1")).is_err(),
+        "the file's"
+    );
     let seen = SeenElsewhere {
         peer: "ike:5".into(),
         spi: Spi::new(0x600).unwrap(),

@@ -1,6 +1,6 @@
 //! Traps that name ends which SAs have moved away from.
 
-use super::moves::{THERE, between, bounds, child, ends, policy_between, update};
+use super::moves::{THERE, between, bounds, child, ends, policy_between, sealing_ends, update};
 use super::*;
 
 const PROTECTS: &str = "ike:5/1: protect ike:5 with 1 SAs";
@@ -43,22 +43,24 @@ async fn a_trap_that_comes_after_a_move_hides_nothing() {
     assert_eq!(lab.shown(), (vec![], vec![]));
 }
 
-// Number and selectors alone make no two gateways one peer.
 #[tokio::test]
-async fn a_trap_between_ends_that_a_peer_never_had_moves_nothing() {
+async fn policies_of_one_reqid_are_of_one_peer_whatever_ends_they_name() {
     let mut lab = Lab::new(&bounds());
     moved(&mut lab).await;
     let elsewhere = with(outbound(to(1), 5, 0), "198.51.100.20");
     lab.done(Request::AddPolicy(elsewhere.clone())).await;
-    assert_eq!(lab.shown().0.len(), 2);
+    assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
     lab.done(Request::DeletePolicy(elsewhere)).await;
+    assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
     lab.done(Request::AddPolicy(outbound(to(2), 5, 0))).await;
-    assert_eq!(lab.shown().0.len(), 2, "other selectors");
+    assert_eq!(lab.shown().1, ["ike:5/1", "ike:5/2"]);
+    lab.done(Request::AddPolicy(outbound(to(3), 6, 0))).await;
+    assert_eq!(lab.shown().0, ["ike:5", "ike:6"]);
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
 }
 
 #[tokio::test]
-async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
+async fn another_charon_takes_over_a_peer_by_the_selectors_of_a_trap() {
     let mut lab = Lab::new(&bounds());
     moved(&mut lab).await;
     lab.desk.begin(charon(2));
@@ -75,10 +77,8 @@ async fn another_charon_takes_over_a_peer_by_ends_that_it_had() {
         lab.done(add(sa(direction, spi, 9, to(1)))).await;
     }
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
-    assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
-    let snapshot = lab.snapshot();
-    let sealing: Vec<u32> = snapshot.outbound().map(|sa| sa.spi.value()).collect();
-    assert_eq!(sealing, [0x501], "the one of before is replaced");
+    let home = "192.0.2.1 - 198.51.100.9".to_owned();
+    assert_eq!(sealing_ends(&lab), [(0x501, home)], "the one of before is replaced");
 }
 
 // Nobody repeats the ends that SAs moved away from.
@@ -106,10 +106,10 @@ async fn a_trap_and_a_policy_of_sas_that_moved_are_one_peer_after_a_new_start() 
         }
         assert_eq!(ends(&lab), ["192.0.2.1 - 198.51.100.9"]);
     }
-    // Policies that name SAs both, or traps both, are those of two peers.
+    // So are two traps.
     let mut lab = Lab::new(&bounds());
     for policy in [&trap, &with(trap.clone(), "198.51.100.20")] {
         lab.done(Request::AddPolicy(AddPolicy { repeat: true, ..policy.clone() })).await;
     }
-    assert_eq!(lab.shown().0.len(), 2);
+    assert_eq!(lab.shown().0, ["ike:5"]);
 }
