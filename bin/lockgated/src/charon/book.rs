@@ -30,6 +30,8 @@ pub(super) struct KnownSa {
     pub(super) peer: Arc<str>,
     pub(super) name: SaName,
     pub(super) reqid: u32,
+    /// Its selectors, local and remote.
+    pub(super) selectors: Arc<[Vec<Selector>; 2]>,
     /// It has reached its soft limit.
     pub(super) is_due: bool,
     /// It has reached its hard limit.
@@ -488,6 +490,12 @@ impl Book {
             selectors.zip(packet).all(|(of, packet)| of.covers(packet))
         });
         fit.map(|known| known.policy.reqid)
+    }
+
+    /// Outbound policies of a reqid that protect.
+    pub(super) fn policies_of(&self, reqid: u32) -> impl Iterator<Item = &AddPolicy> {
+        let numbers = self.policies.by_reqid.get(&reqid).into_iter().flat_map(Numbers::iter);
+        numbers.filter_map(|of| self.policies.known.get(of)).map(|known| &*known.policy)
     }
 
     /// Returns whether there is a protecting policy of this name.

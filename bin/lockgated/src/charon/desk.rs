@@ -283,13 +283,27 @@ impl Desk {
         if replaced && let Some(old) = self.book.orphan(way, &peer) {
             self.book.forget(way, &old);
         }
-        let AddSa { name, reqid, .. } = sa;
+        let AddSa { name, reqid, mut selectors, .. } = sa;
+        if way == Direction::Inbound {
+            selectors.reverse();
+        }
+        let selectors = Arc::new(selectors);
         if let Some(ends) = ends {
             self.own.note_end(&peer, remote_end(&ends));
         }
         let (is_due, has_ended, is_orphan, seen) = (false, false, false, None);
-        let known =
-            KnownSa { handle, owner, peer, name, reqid, is_due, has_ended, is_orphan, seen };
+        let known = KnownSa {
+            handle,
+            owner,
+            peer,
+            name,
+            reqid,
+            selectors,
+            is_due,
+            has_ended,
+            is_orphan,
+            seen,
+        };
         self.note_sa(way, known);
         Answer { handle: Some(handle), ..Answer::done() }
     }

@@ -5,6 +5,7 @@
 //! `[ike]` says it for peers of charon's own.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use charon_link::{
@@ -53,7 +54,16 @@ impl Desk {
             return refused;
         }
         let (name, peer) = (known.name, known.peer.clone());
-        self.book.rename(way, KnownSa { name: moved, reqid, ..known }, &name);
+        let selectors = match asked.selectors {
+            Some(mut selectors) => {
+                if way == Direction::Inbound {
+                    selectors.reverse();
+                }
+                Arc::new(selectors)
+            }
+            None => known.selectors.clone(),
+        };
+        self.book.rename(way, KnownSa { name: moved, reqid, selectors, ..known }, &name);
         if is_own {
             self.own.note_number(&peer, reqid);
             self.own.note_end(&peer, remote_end(&to));

@@ -81,6 +81,13 @@ pub(super) struct OwnPeer {
     count: u64,
 }
 
+impl OwnPeer {
+    /// Returns whether it has no policy.
+    pub(super) fn is_bare(&self) -> bool {
+        self.policies.is_empty()
+    }
+}
+
 /// The first SA of a peer that comes; a policy has no suite.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnForm {
@@ -132,6 +139,19 @@ pub(super) enum NotOwn {
     /// Another peer of charon's has the reqid.
     #[error("reqid {0} is that of another CHILD_SA of charon's: make new SAs of that reqid")]
     Occupied(u32),
+    /// The CHILD_SA of the reqid has other packets.
+    #[error(
+        "reqid {reqid} is that of CHILD_SA {peer}, which has no packet of {packets}: give each \
+         child of swanctl.conf a `reqid` of its own, or none"
+    )]
+    OtherPackets {
+        /// The reqid.
+        reqid: u32,
+        /// The peer that the reqid means.
+        peer: Arc<str>,
+        /// The first local and the first remote selector.
+        packets: String,
+    },
     /// Transport mode.
     #[error("between these ends charon may make tunnels alone: transport mode needs a [peer.NAME]")]
     Transport,
@@ -449,6 +469,22 @@ pub(super) fn check_sa(
     }
     let udp = is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() });
     Ok(PeerEnds { tunnel: Tunnel { local: local.ip(), remote: remote.ip() }, udp })
+}
+
+/// Returns whether two pairs of a local and a remote selector have packets in common.
+pub(super) fn pairs_meet(one: &[Selector; 2], other: &[Selector; 2]) -> bool {
+    one.iter().zip(other).all(|(one, other)| selectors_meet(one, other))
+}
+
+fn selectors_meet(one: &Selector, other: &Selector) -> bool {
+    let ports = one.ports == other.ports
+        || [one.ports, other.ports].contains(&Selector::ANY_PORT)
+        || (one.ports.0 <= other.ports.1 && other.ports.0 <= one.ports.1);
+    (one.protocol == other.protocol || one.protocol == 0 || other.protocol == 0)
+        && ports
+        && one.addresses.0.is_ipv4() == other.addresses.0.is_ipv4()
+        && one.addresses.0 <= other.addresses.1
+        && other.addresses.0 <= one.addresses.1
 }
 
 /// All pairs of a local selector and a remote one that have packets in common.

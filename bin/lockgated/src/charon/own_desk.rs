@@ -19,8 +19,8 @@ use ipsec::{Mode, Suite, Tunnel};
 use super::desk::{Desk, Home, NewPeer, ROOT};
 use super::matching::NoPeer;
 use super::own::{
-    Ends, NotOwn, OwnForm, OwnKey, REPLAY_WINDOW, check_sa, local_first, pairs, remote_end,
-    selector_of, shunt_action,
+    Ends, NotOwn, OwnForm, OwnKey, OwnPeer, REPLAY_WINDOW, check_sa, local_first, pairs,
+    pairs_meet, remote_end, selector_of, shunt_action,
 };
 use super::own_return::Coming;
 use super::small_set::SmallSet;
@@ -29,6 +29,13 @@ use crate::sa_changes::SaPut;
 
 fn refused(why: impl std::fmt::Display) -> Answer {
     Answer::plain(Status::Refused, why.to_string())
+}
+
+/// The refusal of selectors of which the CHILD_SA of their reqid has no packet.
+fn other_packets(reqid: u32, peer: &Arc<str>, selectors: [&[Selector]; 2]) -> NotOwn {
+    let [local, remote] = selectors.map(|of| of.first().map(ToString::to_string));
+    let packets = format!("{} - {}", local.unwrap_or_default(), remote.unwrap_or_default());
+    NotOwn::OtherPackets { reqid, peer: peer.clone(), packets }
 }
 
 impl Desk {
@@ -119,6 +126,11 @@ impl Desk {
             Answer::plain(status, why.to_string())
         })?;
         let known = self.own.numbered(sa.reqid).cloned();
+        if let Some(name) = &known
+            && !pairs(selectors).any(|pair| self.has_packets_of(name, &pair))
+        {
+            return Err(refused(other_packets(sa.reqid, name, selectors)));
+        }
         let known = known.or_else(|| self.own.take_over(sa.reqid, pairs(selectors)));
         let (lifetime, window) = (bounds.lifetime, REPLAY_WINDOW);
         let Some(name) = known else {
@@ -129,6 +141,41 @@ impl Desk {
             return Ok(Home { name, lifetime, window, ends, new: Some(new) });
         };
         Ok(Home { name, lifetime, window, ends, new: None })
+    }
+
+    /// Returns whether a policy or an SA of a peer has a packet of a pair of selectors, or the peer
+    /// has neither.
+    pub(super) fn has_packets_of(&self, name: &Arc<str>, pair: &[Selector; 2]) -> bool {
+        let mut policies = self.own.peer(name).into_iter().flat_map(|peer| peer.policies.iter());
+        let mut sas = self.book.sas_of_peer(name).filter(|(_, sa)| !sa.has_ended).peekable();
+        let is_new = sas.peek().is_none() && self.own.peer(name).is_none_or(OwnPeer::is_bare);
+        let meets = |of: [Selector; 2]| pairs_meet(&of, pair);
+        is_new
+            || policies.any(|of| pairs_meet(of, pair))
+            || sas.any(|(_, sa)| pairs(sa.selectors.each_ref().map(Vec::as_slice)).any(meets))
+    }
+
+    /// Checks that a policy is of the CHILD_SA that its reqid means: it has packets of the
+    /// CHILD_SA, or the ends of a policy of the CHILD_SA that runs. Several policies of one child
+    /// have different packets, and come one by one.
+    ///
+    /// # Errors
+    /// [`NotOwn::OtherPackets`].
+    pub(super) fn check_policy_of(
+        &self,
+        name: &Arc<str>,
+        policy: &AddPolicy,
+    ) -> Result<(), NotOwn> {
+        let selectors = local_first(policy);
+        let ends = |of: &AddPolicy| [of.policy.source.ip(), of.policy.destination.ip()];
+        let is_beside = |of: &AddPolicy| {
+            ends(of) == ends(policy)
+                && self.own.runs(&OwnKey::Protect(name.clone(), local_first(of)))
+        };
+        let is_of_child = self.book.policies_of(policy.reqid).any(is_beside)
+            || self.has_packets_of(name, &selectors);
+        let pair = selectors.each_ref().map(std::slice::from_ref);
+        is_of_child.then_some(()).ok_or_else(|| other_packets(policy.reqid, name, pair))
     }
 
     /// Puts the first SA of a peer that comes with it: neither is there without the other.

@@ -55,6 +55,9 @@ impl Desk {
         if self.own.runs(&key) {
             return Ok(());
         }
+        if peer.is_none() {
+            self.check_policy_of(&name, policy)?;
+        }
         let planned = self.own.plan_policy(&key, policy.priority, bounds)?;
         if let Some(peer) = peer {
             coming.change.peers.push(peer);

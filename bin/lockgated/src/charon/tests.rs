@@ -421,9 +421,22 @@ fn a_question_about_a_policy_visits_each_sa_of_its_direction_once() {
             let (is_due, has_ended, is_orphan, seen) = (false, false, false, None);
             let (peer, name) = ("a".into(), sa_name(of, spi));
             let (handle, owner) = (handles.issue().unwrap(), charon(1));
-            let known =
-                KnownSa { handle, owner, peer, name, reqid: 1, is_due, has_ended, is_orphan, seen };
-            book.add(way, known);
+            let (reqid, selectors) = (1, Arc::default());
+            book.add(
+                way,
+                KnownSa {
+                    handle,
+                    owner,
+                    peer,
+                    name,
+                    reqid,
+                    selectors,
+                    is_due,
+                    has_ended,
+                    is_orphan,
+                    seen,
+                },
+            );
         }
         child_policies(spi).into_iter().for_each(|policy| book.add_policy(policy));
     }

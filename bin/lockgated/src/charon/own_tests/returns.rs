@@ -171,7 +171,8 @@ async fn a_peer_goes_back_by_the_number_that_it_had() {
     let home = MoveSa { reqid: Some(5), ..update(&between(&out, THERE), HOME) };
     lab.done(NamedRequest::MoveSa(home)).await;
     // As long as a policy has the number 6, it is this peer's.
-    lab.done(Request::AddPolicy(outbound(to(2), 6, 0))).await;
+    let other = policy_between(&outbound(to(2), 6, 0), THERE);
+    lab.done(Request::AddPolicy(other)).await;
     assert_eq!(lab.shown().0, ["ike:5"]);
     let before = ends(&lab);
     let same_key = AddSa { encryption: out.encryption.clone(), ..sa(Outbound, 0x501, 6, to(1)) };

@@ -52,6 +52,8 @@ async fn policies_of_one_reqid_are_of_one_peer_whatever_ends_they_name() {
     assert_eq!(lab.shown(), (vec!["ike:5".to_owned()], vec!["ike:5/1".to_owned()]));
     lab.done(Request::DeletePolicy(elsewhere)).await;
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+    // A trap of two policies.
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
     lab.done(Request::AddPolicy(outbound(to(2), 5, 0))).await;
     assert_eq!(lab.shown().1, ["ike:5/1", "ike:5/2"]);
     lab.done(Request::AddPolicy(outbound(to(3), 6, 0))).await;
@@ -79,6 +81,44 @@ async fn another_charon_takes_over_a_peer_by_the_selectors_of_a_trap() {
     assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
     let home = "192.0.2.1 - 198.51.100.9".to_owned();
     assert_eq!(sealing_ends(&lab), [(0x501, home)], "the one of before is replaced");
+}
+
+// swanctl.conf may give two children one `reqid`: packets for one gateway never go to another.
+#[tokio::test]
+async fn reqid_of_one_child_is_refused_to_another_gateway_with_other_packets() {
+    const WORDS: &str = "reqid 5 is that of CHILD_SA ike:5";
+    let other = "198.51.100.20";
+    for has_trap in [false, true] {
+        let mut lab = Lab::new(&bounds());
+        if has_trap {
+            lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+        }
+        if has_trap {
+            lab.refused(Request::AddPolicy(with(outbound(to(2), 5, 0), other)), WORDS).await;
+        }
+        let (pair, policy) = child(&mut lab).await;
+        lab.refused(Request::AddPolicy(with(outbound(to(2), 5, 0), other)), WORDS).await;
+        let theirs = ["192.0.2.1:4500", "198.51.100.20:4500"];
+        for (direction, spi) in [(Inbound, 0x700), (Outbound, 0x701)] {
+            lab.refused(add(between(&sa(direction, spi, 5, to(2)), theirs)), WORDS).await;
+        }
+        assert_eq!(lab.verdict("10.1.0.1", "10.9.1.1"), PROTECTS);
+        assert_eq!(lab.verdict("10.1.0.1", "10.9.2.1"), "none");
+        assert_eq!(sealing_ends(&lab), [(0x500, "192.0.2.1 - 198.51.100.9".to_owned())]);
+        // Before its first policy a child has the packets of its SAs.
+        lab.done(Request::DeletePolicy(policy)).await;
+        if has_trap {
+            lab.done(Request::DeletePolicy(outbound(to(1), 5, 0))).await;
+        }
+        let late = between(&sa(Outbound, 0x702, 5, to(2)), theirs);
+        lab.refused(add(late.clone()), WORDS).await;
+        // The number is free once the child is gone.
+        for sa in &pair {
+            lab.done(NamedRequest::DeleteSa(sa.name)).await;
+        }
+        assert_eq!(lab.shown(), (vec![], vec![]));
+        lab.done(add(late)).await;
+    }
 }
 
 // Nobody repeats the ends that SAs moved away from.
