@@ -480,11 +480,25 @@ impl Book {
         numbers.and_then(|numbers| self.reqid_among(numbers, packet)).is_some()
     }
 
+    /// The reqid of the first outbound policy of the connected charon that protects a packet. Cost:
+    /// by all policies.
+    pub(super) fn any_reqid_for(&self, packet: &[Selector; 2]) -> Option<u32> {
+        let is_it = |known: &&KnownPolicy| ends_of_protect(&known.policy).is_some();
+        Self::first_with(self.policies.known.values().filter(is_it), packet)
+    }
+
     /// The reqid of the first of some policies that has a packet.
     fn reqid_among(&self, numbers: &Numbers, packet: &[Selector; 2]) -> Option<u32> {
         let known = numbers.iter().filter_map(|number| self.policies.known.get(number));
+        Self::first_with(known, packet)
+    }
+
+    fn first_with<'p>(
+        policies: impl Iterator<Item = &'p KnownPolicy>,
+        packet: &[Selector; 2],
+    ) -> Option<u32> {
         // The numbers of an earlier charon say nothing to this one.
-        let mut known = known.filter(|known| !known.is_orphan);
+        let mut known = policies.filter(|known| !known.is_orphan);
         let fit = known.find(|known| {
             let selectors = known.policy.policy.selectors.iter();
             selectors.zip(packet).all(|(of, packet)| of.covers(packet))

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::limits::limits;
 use super::matching::{IkePeer, IkePeers};
-use super::own::{Ends, Own, remote_end};
+use super::own::{Ends, Own, OwnPeer, remote_end};
 use super::requested_ends::RequestedEnds;
 use super::spi_reservations::{ReservedSpi, SpiReservations};
 use super::successors::Successors;
@@ -164,10 +164,6 @@ impl Desk {
     /// Does what is asked.
     pub(super) async fn answer(&mut self, request: Request) -> Answer {
         self.catch_up().await;
-        for ended in std::mem::take(&mut self.ended) {
-            // Refused, its peer is tidied with the next request that is about it.
-            let _ = self.delete_known(ended).await;
-        }
         match request {
             Request::Hello(charon) => self.greet(&charon).await,
             Request::GetSpi { source, destination } => self.reserve([destination, source]).await,
@@ -176,8 +172,9 @@ impl Desk {
             Request::QuerySa(handle) => self.query_sa(handle),
             Request::DeleteSa(handle) => self.delete_sa(handle).await,
             Request::AddPolicy(policy) => {
+                let added = policy.clone();
                 let answer = self.add_policy(policy).await;
-                self.ask_again();
+                self.ask_again(Some(&added));
                 answer
             }
             Request::QueryPolicy { direction, selectors } => {
@@ -199,7 +196,7 @@ impl Desk {
             Request::ResumeSas(handles) => self.resume(&handles),
             Request::Resumed => {
                 let answer = self.settle().await;
-                self.ask_again();
+                self.ask_again(None);
                 answer
             }
             Request::NameSa(names) => {
@@ -218,7 +215,21 @@ impl Desk {
             self.follow().await;
         }
         self.bring_back_missing().await;
+        self.delete_ended().await;
         self.ask_for_late_successors();
+    }
+
+    /// Deletes SAs of an earlier charon that have ended. Policies that only these SAs had go too,
+    /// and packets that wait are asked for by the policies that remain.
+    pub(super) async fn delete_ended(&mut self) {
+        let ended = std::mem::take(&mut self.ended);
+        for handle in &ended {
+            // Refused, its peer is tidied with the next request that is about it.
+            let _ = self.delete_known(*handle).await;
+        }
+        if !ended.is_empty() {
+            self.ask_again(None);
+        }
     }
 
     /// Takes the peers of the running configuration, if it is another one.
@@ -380,10 +391,19 @@ impl Desk {
         }
     }
 
-    /// Asks again for SAs that packets wait for, now that charon has another policy.
-    fn ask_again(&mut self) {
+    /// Asks again for SAs that packets wait for, now that charon has another policy. `None`: several
+    /// may be others.
+    fn ask_again(&mut self, added: Option<&AddPolicy>) {
         for asked in std::mem::take(&mut self.unanswered) {
-            let report = self.acquire(&asked);
+            let is_left = self.own.peer(&asked.peer).is_some_and(OwnPeer::is_of_earlier);
+            let report = match added.filter(|_| is_left) {
+                // No search among all policies for each that comes.
+                Some(added) if !protects(added, &asked) => {
+                    self.unanswered.push(asked);
+                    continue;
+                }
+                _ => self.acquire(&asked),
+            };
             self.due.extend(report);
         }
     }
@@ -714,7 +734,11 @@ impl Desk {
         let reqid = match self.own.peer(&asked.peer) {
             Some(own) => {
                 let mut reqids = std::iter::once(&own.reqid).chain(own.numbers.iter());
-                reqids.find(|reqid| self.book.covers(**reqid, &packet)).copied()
+                let reqid = reqids.find(|reqid| self.book.covers(**reqid, &packet)).copied();
+                // The connected charon may have the packet under other selectors.
+                reqid.or_else(|| {
+                    own.is_of_earlier().then(|| self.book.any_reqid_for(&packet)).flatten()
+                })
             }
             None => {
                 let section = &self.peers.named(&asked.peer)?.section;
@@ -733,6 +757,17 @@ impl Desk {
         };
         Some(Report::Acquire { reqid, selectors: packet })
     }
+}
+
+/// Returns whether an outbound policy protects the packet that waits.
+fn protects(policy: &AddPolicy, asked: &v1::Acquire) -> bool {
+    let covers = |packet: [Selector; 2]| {
+        let mut pairs = policy.policy.selectors.iter().zip(&packet);
+        pairs.all(|(of, packet)| of.covers(packet))
+    };
+    policy.action == PolicyAction::Protect
+        && policy.policy.direction == PolicyDirection::Outbound
+        && packet_of(asked).is_some_and(covers)
 }
 
 /// The packet that waits, as two selectors.

@@ -82,6 +82,11 @@ pub(super) struct OwnPeer {
 }
 
 impl OwnPeer {
+    /// Returns whether an earlier charon left it, and none has taken it over.
+    pub(super) fn is_of_earlier(&self) -> bool {
+        self.is_of_earlier
+    }
+
     /// Returns whether it has no policy.
     pub(super) fn is_bare(&self) -> bool {
         self.policies.is_empty()

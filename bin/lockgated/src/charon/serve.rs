@@ -56,6 +56,7 @@ pub(crate) async fn serve(
                 // Nobody is there to be told: a resumption is answered accordingly.
                 expiry => {
                     note(expiry, &mut desk);
+                    desk.delete_ended().await;
                     continue;
                 }
             },
@@ -161,6 +162,7 @@ impl Session {
                     Err(RecvError::Closed) => return "the daemon ends".into(),
                     expiry => {
                         note(expiry, desk);
+                        desk.delete_ended().await;
                         Ok(())
                     }
                 },

@@ -83,6 +83,58 @@ async fn another_charon_takes_over_a_peer_by_the_selectors_of_a_trap() {
     assert_eq!(sealing_ends(&lab), [(0x501, home)], "the one of before is replaced");
 }
 
+// Another charon has another swanctl.conf: selectors that an earlier one did not have.
+#[tokio::test]
+async fn packet_of_a_left_policy_asks_another_charon_by_its_own_policy() {
+    let wide = || [range("10.1.0.0", "10.1.255.255"), range("10.9.0.0", "10.9.255.255")];
+    let asked = || v1::Acquire {
+        peer: "ike:5".into(),
+        source: "10.1.0.1".into(),
+        destination: "10.9.1.1".into(),
+        protocol: 1,
+        ..v1::Acquire::default()
+    };
+    let is_nine = |report: &[Report]| matches!(report, [Report::Acquire { reqid: 9, .. }]);
+    for comes_late in [false, true] {
+        let mut lab = Lab::new(&bounds());
+        moved(&mut lab).await;
+        lab.desk.begin(charon(2));
+        if comes_late {
+            assert_eq!(lab.desk.acquire(&asked()), None);
+            // Of other packets.
+            lab.done(Request::AddPolicy(outbound(to(2), 8, 0))).await;
+            assert!(lab.desk.take_due().is_empty());
+            lab.done(Request::AddPolicy(outbound(wide(), 9, 0))).await;
+            let due = lab.desk.take_due();
+            assert!(is_nine(&due), "{due:?}");
+        } else {
+            lab.done(Request::AddPolicy(outbound(wide(), 9, 0))).await;
+            lab.desk.take_due();
+            let report = lab.desk.acquire(&asked());
+            assert!(is_nine(report.as_slice()), "{report:?}");
+        }
+        lab.done(Request::Resumed).await;
+        lab.desk.take_due();
+        // The left policy goes with the last SA, before charon asks for anything.
+        for (direction, spi) in
+            [(policy::Direction::Inbound, 0x600), (policy::Direction::Outbound, 0x500)]
+        {
+            assert!(lab.shown().0.contains(&"ike:5".to_owned()));
+            let expiry = Expiry {
+                direction,
+                spi: ipsec::Spi::new(spi).unwrap(),
+                peer: "ike:5".into(),
+                hardness: Hardness::Hard,
+            };
+            lab.desk.expired(&expiry);
+            lab.desk.delete_ended().await;
+        }
+        assert!(!lab.shown().0.contains(&"ike:5".to_owned()), "{:?}", lab.shown());
+        let verdict = lab.verdict("10.1.0.1", "10.9.1.1");
+        assert_eq!(verdict, "ike:9/1: protect ike:9 with 0 SAs");
+    }
+}
+
 // swanctl.conf may give two children one `reqid`: packets for one gateway never go to another.
 #[tokio::test]
 async fn reqid_of_one_child_is_refused_to_another_gateway_with_other_packets() {
