@@ -44,7 +44,6 @@ use crate::put_sas;
 use crate::revision_texts::{RevisionTexts, text_of};
 use crate::revisions::on_disk;
 use crate::sa_changes::{ReserveError, Reserved, SaChange, SaDeletion, SaPut, SaRefusal};
-use crate::sa_limits::MAX_EXPIRIES;
 use crate::save;
 use crate::shown::{kernel_tier, neighbours, policies_in_order, ports};
 use crate::state::State;
@@ -77,8 +76,6 @@ pub(crate) struct Daemon {
     desks: Desks,
     /// Captures that run.
     captures: Captures,
-    /// Told of each SA of charon's that somebody else has deleted.
-    deletions: broadcast::Sender<SaKey>,
     /// Turns of callers whose answers are being made.
     turns: FairTurns,
     texts: Arc<RevisionTexts>,
@@ -93,12 +90,15 @@ pub(crate) struct Desks {
     pub(crate) acquires: Arc<AcquireDesk>,
     pub(crate) endpoints: Arc<EndpointDesk>,
     pub(crate) tier: Arc<KernelTier>,
+    /// SAs of charon that charon did not delete.
+    pub(crate) deletions: broadcast::Sender<SaKey>,
 }
 
 impl Desks {
     pub(crate) fn of(state: &State) -> Desks {
         let (acquires, endpoints) = (state.acquires.clone(), state.endpoints.clone());
-        Desks { acquires, endpoints, tier: state.gateway.tier.clone() }
+        let (tier, deletions) = (state.gateway.tier.clone(), state.deletions.clone());
+        Desks { acquires, endpoints, tier, deletions }
     }
 }
 
@@ -111,7 +111,6 @@ impl Daemon {
         desks: Desks,
     ) -> Arc<Daemon> {
         let captures = Captures::default();
-        let (deletions, _) = broadcast::channel(MAX_EXPIRIES);
         let turns = FairTurns::new(WORK_AT_A_TIME);
         let text_turns = FairTurns::new(TEXTS_AT_A_TIME);
         let (texts, compared) = Default::default();
@@ -122,7 +121,6 @@ impl Daemon {
             events,
             desks,
             captures,
-            deletions,
             turns,
             texts,
             text_turns,
@@ -132,7 +130,7 @@ impl Daemon {
 
     /// Listens to deletions of charon's SAs by others.
     pub(crate) fn deletions(&self) -> broadcast::Receiver<SaKey> {
-        self.deletions.subscribe()
+        self.desks.deletions.subscribe()
     }
 
     /// Returns the last picture of the running state, without waiting.
@@ -674,7 +672,7 @@ impl Backend for Daemon {
             let names = self.picture().ike_names.clone();
             for gone in done.gone.iter().filter(|gone| names.has(gone)) {
                 // Nobody listens where no charon may come.
-                let _ = self.deletions.send(gone.clone());
+                let _ = self.desks.deletions.send(gone.clone());
             }
         }
         put_sas::audit_deletion(&self.events, by, &done);

@@ -169,11 +169,19 @@ impl State {
             return;
         }
         Arc::make_mut(&mut self.gateway.totals).retire(&gone);
+        for GoneSa { direction, spi, peer, .. } in &gone {
+            let key = (*direction, *spi, peer.clone());
+            if self.ike_names.has(&key) {
+                // Nobody listens where no charon may come.
+                let _ = self.deletions.send(key);
+            }
+        }
         for peer in gone.chunk_by(|one, other| one.peer == other.peer) {
             let (name, count) = (&peer[0].peer, peer.len());
             let message = format!(
                 "{count} SAs that were put for peer {name} are gone: the peer is not configured \
-                 with the same `keys` any more, or not as the card was told that had them"
+                 with the same `keys` any more, may not have their ends, or is carried in another \
+                 way than the card was told that had them"
             );
             self.events.record(Kind::SaDeleted, name, message, &[("deleted", &count)]);
         }

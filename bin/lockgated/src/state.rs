@@ -38,7 +38,9 @@ use crate::reservations::Keys;
 use crate::revisions::Revisions;
 use crate::sa_activity::SaActivity;
 use crate::sa_changes::new_incarnation;
+use crate::sa_limits::MAX_EXPIRIES;
 use crate::sequence_usage::SequenceUsage;
+use crate::totals::SaKey;
 use crate::unconfirmed::{LastWait, Pending, Records};
 use crate::waiting_put::WaitingPut;
 use crate::worker::{Report, WorkerGone};
@@ -93,6 +95,8 @@ pub(crate) struct State {
     pub(crate) moves: Arc<HashMap<String, u64>>,
     /// Tells IKE of peers that were seen elsewhere.
     pub(crate) seen_elsewhere: broadcast::Sender<SeenElsewhere>,
+    /// Tells charon of SAs that it did not delete.
+    pub(crate) deletions: broadcast::Sender<SaKey>,
     /// The last mark reported of each sealing key's sequence numbers.
     pub(crate) usage_reported: HashMap<Fingerprint, SequenceUsage>,
     /// Events about wrong checksums so far.
@@ -174,6 +178,7 @@ impl State {
             ike_names: IkeNames::default(),
             moves: Arc::default(),
             seen_elsewhere: broadcast::channel(MAX_SEEN_ELSEWHERE).0,
+            deletions: broadcast::channel(MAX_EXPIRIES).0,
             usage_reported: HashMap::new(),
             checksum_events: ChecksumEvents::default(),
             path_mtu_events: PathMtuEvents::default(),

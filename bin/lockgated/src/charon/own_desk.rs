@@ -309,7 +309,9 @@ impl Desk {
         lost.retain(|(way, sa)| !gone.contains(&sa.peer) && self.used(*way, sa).is_none());
         lost.extend(self.book.sas_that(|sa| gone.contains(&sa.peer)));
         for (way, sa) in lost {
-            self.due.push(Report::Expire { handle: sa.handle, hardness: Hardness::Hard });
+            if !sa.has_ended {
+                self.due.push(Report::Expire { handle: sa.handle, hardness: Hardness::Hard });
+            }
             self.book.forget(way, &sa.name);
         }
         (self.must_bring_back, self.retry_at) = (true, None);

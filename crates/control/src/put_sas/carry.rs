@@ -1,7 +1,8 @@
 //! SAs that were put stay while the configuration becomes another, with their keys, numbers,
 //! windows and use.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use config::SaOffload;
 use config::validated::Peer;
@@ -33,11 +34,16 @@ impl Compiled {
     /// [`CompileError::Snapshot`]: a key file here has an inbound SPI that one of them has. The
     /// configuration is half changed and of no use.
     pub fn keep_put_sas(&mut self, running: &Compiled) -> Result<(), CompileError> {
-        self.keep_put_outbound(running)?;
-        self.keep_put_inbound(running)
+        let mut judge = EndsJudge::between(running, self);
+        self.keep_put_outbound(running, &mut judge)?;
+        self.keep_put_inbound(running, &mut judge)
     }
 
-    fn keep_put_outbound(&mut self, running: &Compiled) -> Result<(), CompileError> {
+    fn keep_put_outbound(
+        &mut self,
+        running: &Compiled,
+        judge: &mut EndsJudge,
+    ) -> Result<(), CompileError> {
         let (before, now) = (self.put.outbound.clone(), &running.put.outbound);
         let mut touched: HashSet<String> = HashSet::new();
         for change in before.diff(now) {
@@ -52,7 +58,7 @@ impl Compiled {
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
             let by = (kept.manager, sa.suite);
             let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
-            let Some(way) = self.admitted_way(kept, &sa.encapsulation, set, peer) else {
+            let Some(way) = judge.admitted_way(self, kept, &sa.encapsulation, (set, peer)) else {
                 continue;
             };
             let is_carried_so = way == sa.encapsulation;
@@ -78,7 +84,11 @@ impl Compiled {
         Ok(())
     }
 
-    fn keep_put_inbound(&mut self, running: &Compiled) -> Result<(), CompileError> {
+    fn keep_put_inbound(
+        &mut self,
+        running: &Compiled,
+        judge: &mut EndsJudge,
+    ) -> Result<(), CompileError> {
         let (before, now) = (self.put.inbound.clone(), &running.put.inbound);
         for change in before.diff(now) {
             if let Remove(id, _) | Update { old: (id, _), .. } = change {
@@ -90,7 +100,7 @@ impl Compiled {
             let (sa, name) = (&kept.sa, running.peer_of(kept.sa.set));
             let by = (kept.manager, sa.suite);
             let Some((set, peer)) = self.peer_with_put_sas(&name, by) else { continue };
-            let Some(way) = self.admitted_way(kept, &sa.encapsulation, set, peer) else {
+            let Some(way) = judge.admitted_way(self, kept, &sa.encapsulation, (set, peer)) else {
                 continue;
             };
             let is_carried_so = way == sa.encapsulation;
@@ -145,25 +155,6 @@ impl Compiled {
         }
     }
 
-    /// The carriage of an SA under a peer's section. An SA of IKE keeps its ends; `None`: the
-    /// section does not admit the ends.
-    fn admitted_way<S>(
-        &self,
-        kept: &Kept<S>,
-        way: &Encapsulation,
-        set: SaSetId,
-        peer: &Peer,
-    ) -> Option<Encapsulation> {
-        let ends = PeerEnds::of(way);
-        match kept.manager {
-            KeyManager::Api => Some(peer.encapsulation),
-            KeyManager::Ike => {
-                self.may_have_ends(set, ends).ok()?;
-                Some(ends.carry(peer.encapsulation))
-            }
-        }
-    }
-
     /// Returns the SAs that were put into an earlier configuration and are not in this one.
     ///
     /// Cost: by the SAs that differ, if one was made of the other; else by all.
@@ -190,6 +181,49 @@ impl Compiled {
             }
         }
         gone
+    }
+}
+
+/// Decides which ends of SAs of IKE another configuration admits, once for each set and ends. Under
+/// the same sections nothing is decided: the ends were admitted when IKE gave them.
+enum EndsJudge {
+    SameSections,
+    OtherSections(HashMap<(SaSetId, PeerEnds), bool>),
+}
+
+impl EndsJudge {
+    fn between(running: &Compiled, next: &Compiled) -> EndsJudge {
+        match Arc::ptr_eq(running.settings(), next.settings()) {
+            true => EndsJudge::SameSections,
+            false => EndsJudge::OtherSections(HashMap::new()),
+        }
+    }
+
+    /// The carriage of an SA under a peer's section. An SA of IKE keeps its ends; `None`: the
+    /// section does not admit the ends.
+    fn admitted_way<S>(
+        &mut self,
+        next: &Compiled,
+        kept: &Kept<S>,
+        way: &Encapsulation,
+        (set, peer): (SaSetId, &Peer),
+    ) -> Option<Encapsulation> {
+        let ends = PeerEnds::of(way);
+        match kept.manager {
+            KeyManager::Api => Some(peer.encapsulation),
+            KeyManager::Ike => {
+                self.admits(next, set, ends).then(|| ends.carry(peer.encapsulation))
+            }
+        }
+    }
+
+    fn admits(&mut self, next: &Compiled, set: SaSetId, ends: PeerEnds) -> bool {
+        match self {
+            EndsJudge::SameSections => true,
+            EndsJudge::OtherSections(judged) => *judged
+                .entry((set, ends))
+                .or_insert_with(|| next.may_have_ends(set, ends).is_ok()),
+        }
     }
 }
 

@@ -48,8 +48,8 @@ pub enum GoneReason {
     Replaced,
     /// Another replaced it, and no packet of that came in time.
     ReplacementSilent,
-    /// Its peer is gone from the configuration, has its keys from elsewhere, or is carried in
-    /// another way than the card was told that has the SA.
+    /// Its peer is gone from the configuration, has its keys from elsewhere, may not have the SA's
+    /// ends, or is carried in another way than the card was told that has the SA.
     PeerGone,
     /// The card that had it has it no more.
     CardLost,

@@ -301,6 +301,34 @@ fn put_of_an_sa_between_ends_that_the_section_does_not_have_is_refused() {
     assert!(gateway.all().is_empty());
 }
 
+// A change of policies that dropped SAs would leave IKE with SAs that do not run.
+#[test]
+fn sas_keep_their_ends_while_policies_come_and_lose_them_with_another_configuration() {
+    let narrow = section("").replace("remote = [\"any\"]", "remote = [\"10.2.0.0/16\"]");
+    let mut gateway = Gateway::new(&narrow);
+    let there = ends(LOCAL[1], REMOTE[1], Some(61_000));
+    let put = |direction, value, key| PutSa { ends: Some(there), ..ike(sa(direction, value, key)) };
+    gateway.put(vec![put(Outbound, 0x500, 1), put(Inbound, 0x600, 2)]).unwrap();
+    // A policy whose packets include those to the place of the SAs.
+    let mut around = gateway.compiled.validated().policies[0].clone();
+    around.name = "around".into();
+    around.selector.remote = vec![REMOTE[1].parse::<std::net::IpAddr>().unwrap().into()];
+    let before = gateway.compiled.copied();
+    let mut compiled = gateway.compiler.change_policies(&before, &[], vec![around]).unwrap();
+    compiled.keep_put_sas(&before).unwrap();
+    assert!(compiled.put_sas_gone_since(&before).is_empty());
+    gateway.go_over(ChangedSas { compiled, gone: Vec::new() });
+    assert_eq!(gateway.all().len(), 2);
+    // They move among ports of the address, and no new address of the policy is taken.
+    let elsewhere = ends(LOCAL[1], REMOTE[1], Some(61_001));
+    assert_eq!(gateway.moves(of_peer(Outbound, 0x500), elsewhere), Ok(true));
+    // Another configuration decides anew.
+    let around = "[[policy]]\nname = \"around\"\npeer = \"a\"\nlocal = [\"any\"]\n\
+                  remote = [\"203.0.113.7\"]\n";
+    gateway.configure(&format!("{narrow}{around}"));
+    assert!(gateway.all().is_empty());
+}
+
 #[test]
 fn an_sa_in_a_card_moves_nowhere() {
     let card = "[card.nic0]\nkind = \"emulated\"\nsocket = \"/c\"\nports = [\"wan\"]\n";
