@@ -92,7 +92,8 @@ impl Compiled {
     ///
     /// Returns the SA with both; `None`: it has these ends already.
     ///
-    /// Cost: reads every policy once.
+    /// Cost: by the SAs of the peer. A remote address that is new to the peer reads every policy
+    /// once.
     ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
@@ -250,10 +251,29 @@ impl Compiled {
         if mode == Mode::Transport && to.tunnel != tunnel {
             return Err(MoveError::Transport { peer: peer.name.clone(), address });
         }
+        if address == tunnel.remote || self.has_sa_towards(self.peers[place], address) {
+            return Ok(());
+        }
         match self.policy_around(self.peers[place], address, tunnel.remote) {
             Some(policy) => Err(MoveError::BehindPeer { address, policy }),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether an SA of a set has a remote address, which was admitted with it. Cost: by the
+    /// SAs of the set.
+    fn has_sa_towards(&self, set: SaSetId, address: IpAddr) -> bool {
+        self.sas_of(set).iter().any(|(direction, id)| {
+            self.ends_of(*direction, *id).is_some_and(|(_, ends)| ends.tunnel.remote == address)
+        })
+    }
+
+    /// The SAs of a set.
+    fn sas_of(&self, set: SaSetId) -> Vec<(Direction, SaId)> {
+        let place = self.sad.places().get(set);
+        let opening = place.map_or(&[][..], |place| self.sad.openers_of(place));
+        let sealing = self.order_of(set).iter().map(|id| (Direction::Outbound, *id));
+        sealing.chain(opening.iter().map(|id| (Direction::Inbound, *id))).collect()
     }
 
     /// Moves a peer to other ends: its SAs, in their slots, and its set. Returns whether it was
