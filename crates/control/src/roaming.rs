@@ -112,6 +112,8 @@ impl Compiled {
     /// Has all SAs between the ends of an inbound SA of IKE go to where a packet of that SA came
     /// from. Returns the peer with both addresses; `None`: they are there already.
     ///
+    /// Cost: by the SAs of the peer.
+    ///
     /// # Errors
     /// [`MoveError`]: nothing was changed.
     pub fn follow_sa(&mut self, spi: Spi, to: PeerAddress) -> Result<Option<MovedPeer>, MoveError> {
@@ -122,11 +124,8 @@ impl Compiled {
         if ends == before {
             return Ok(None);
         }
-        let is_there = |direction, id| self.ends_of(direction, id) == Some((set, before));
-        let sealing = self.put.outbound.keys().map(|id| (Direction::Outbound, *id));
-        let opening = self.put.inbound.keys().map(|id| (Direction::Inbound, *id));
-        let sas = sealing.chain(opening).filter(|(direction, id)| is_there(*direction, *id));
-        let sas: Vec<(Direction, SaId)> = sas.collect();
+        let mut sas = self.sas_of(set);
+        sas.retain(|(direction, id)| self.ends_of(*direction, *id) == Some((set, before)));
         // The first is refused if any is: all have the same ends.
         sas.into_iter().try_for_each(|(direction, id)| self.carry_to(direction, id, ends))?;
         Ok(Some(MovedPeer { peer: self.peer_of(set), from, to }))
