@@ -410,7 +410,7 @@ impl State {
     pub(crate) async fn take_up(&mut self, revision: Revision, content: Content) -> Option<String> {
         let number = revision.number;
         let peers = &self.config().peers.clone();
-        let moves = Arc::make_mut(&mut self.moves);
+        let moves = Arc::make_mut(&mut self.gateway.moves);
         let running = &self.gateway.compiled;
         moves.retain(|name, _| {
             peers.iter().any(|peer| peer.name == *name) || running.ike_peer(name).is_some()

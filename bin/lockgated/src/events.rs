@@ -330,8 +330,8 @@ kinds! {
     RouteAccepted "route_accepted" "routes" Notice PerSecond
         "a route or rule that Lockgate does not support is gone; the message names it"
     PeerMoved "peer_moved" "lockgated" Notice PerSecond
-        "a peer behind a NAT sends from a new address or port, or IKE has moved its SAs to other \
-         ends, and its traffic is sent there now; details name both"
+        "a peer behind a NAT sends from a new address or port, or the newest SA of IKE has other \
+         ends than before, and the peer's packets are sent there now; details name both"
     PeerMoveRefused "peer_move_refused" "lockgated" Warning PerSecond
         "an authentic packet of a peer behind a NAT came from an address that the peer cannot \
          have, and its traffic is still sent to the old one: someone on the path may be rewriting \

@@ -67,6 +67,8 @@ pub(crate) struct Gateway {
     pub(crate) live: Arc<LiveParts>,
     /// Remote ends of SAs are others: neighbours on the way there are to be kept fresh.
     pub(crate) ends_have_changed: bool,
+    /// Number of times that each peer has moved since the start.
+    pub(crate) moves: Arc<HashMap<String, u64>>,
     /// The snapshot that the workers run on.
     pub(crate) snapshot: Arc<Snapshot>,
     /// Packets of each port's `allow_host` that policies may want, as programs and guard know them.
@@ -143,6 +145,7 @@ impl Gateway {
             view,
             live: live.into(),
             ends_have_changed: false,
+            moves: Arc::default(),
             snapshot,
             reservation_due: false,
             instruction_due: false,

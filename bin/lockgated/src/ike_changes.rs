@@ -111,8 +111,8 @@ impl State {
         Arc::make_mut(&mut self.gateway.totals).retire(&gone);
         let policies = removed.iter().map(|policy| policy.name.as_str());
         let peers = peers_gone.iter().map(String::as_str);
-        if peers_gone.iter().any(|peer| self.moves.contains_key(peer)) {
-            let moves = Arc::make_mut(&mut self.moves);
+        if peers_gone.iter().any(|peer| self.gateway.moves.contains_key(peer)) {
+            let moves = Arc::make_mut(&mut self.gateway.moves);
             peers_gone.iter().for_each(|peer| _ = moves.remove(peer));
         }
         Arc::make_mut(&mut self.gateway.totals).forget_of_ike(policies, peers);

@@ -12,7 +12,6 @@ use control::{MovedEnds, PeerEnds, ReservedSpis, SaName};
 use dataplane::{AcquireRequest, AddressUpdate};
 use ipsec::Fingerprint;
 use keystate::{KeyState, Notice};
-use policy::Direction;
 use tokio::sync::{Mutex, broadcast, watch};
 use tokio::task::JoinHandle;
 
@@ -91,8 +90,6 @@ pub(crate) struct State {
     pub(crate) sa_activity: SaActivity,
     /// Names of charon's SAs.
     pub(crate) ike_names: IkeNames,
-    /// Number of times that each peer has moved since the start.
-    pub(crate) moves: Arc<HashMap<String, u64>>,
     /// Tells IKE of peers that were seen elsewhere.
     pub(crate) seen_elsewhere: broadcast::Sender<SeenElsewhere>,
     /// Tells charon of SAs that it did not delete.
@@ -176,7 +173,6 @@ impl State {
             liveness: Arc::default(),
             sa_activity: SaActivity::default(),
             ike_names: IkeNames::default(),
-            moves: Arc::default(),
             seen_elsewhere: broadcast::channel(MAX_SEEN_ELSEWHERE).0,
             deletions: broadcast::channel(MAX_EXPIRIES).0,
             usage_reported: HashMap::new(),
@@ -274,7 +270,7 @@ impl State {
             netdev_cards: gateway.cards.by_netdev(&gateway.snapshot),
             unconfirmed: gateway.cards.unconfirmed(),
             incarnation: self.incarnation.clone(),
-            moves: self.moves.clone(),
+            moves: gateway.moves.clone(),
             netlink_resyncs: self.netlink_resyncs,
             guard: gateway.guard.clone(),
             guard_state: gateway.guard_state.clone(),
@@ -302,10 +298,6 @@ impl State {
     ) -> Result<bool, WorkerGone> {
         self.gateway.tell_ike(&mut seen, &self.seen_elsewhere);
         let made = self.gateway.peers_moved(&seen).await?;
-        let moves = Arc::make_mut(&mut self.moves);
-        for moved in &made {
-            *moves.entry(moved.peer.clone()).or_default() += 1;
-        }
         Ok(!made.is_empty())
     }
 
@@ -321,13 +313,7 @@ impl State {
         if self.stopping {
             return Ok(Err(MoveRefusal::Stopping));
         }
-        let done = self.gateway.move_sa(name, to).await?;
-        if let Ok(Some(moved)) = &done
-            && moved.direction == Direction::Outbound
-        {
-            *Arc::make_mut(&mut self.moves).entry(moved.peer.clone()).or_default() += 1;
-        }
-        Ok(done)
+        self.gateway.move_sa(name, to).await
     }
 
     /// Orders fresh flow caches if one can number no further verdict and there is no larger one. At

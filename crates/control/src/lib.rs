@@ -71,6 +71,6 @@ pub use put_sas::{
     SpiRequest, carried_by_linux, cipher_of, limits as limits_by_use, planned_sas,
 };
 pub use remote_end::RemoteEnd;
-pub use roaming::{MovedEnds, MovedPeer};
+pub use roaming::{MovedEnds, MovedPeer, MovedSet};
 pub use takeover::{Takeover, Takeovers, action_text, takeovers_of};
 pub use two_layers::OuterWithoutPolicy;

@@ -9,11 +9,12 @@
 //! mode, ends and UDP port are configured as before, and lost with the process: the peer's next
 //! packet shows them again.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::SaSet;
+use imbl::ordmap::DiffItem::{Add, Remove, Update};
 use ipsec::{Encapsulation, Mode, SaError, SaId, Spi, Tunnel};
 use policy::{Action, Direction, SaSetId};
 
@@ -50,7 +51,42 @@ pub struct MovedEnds {
     pub to: PeerEnds,
 }
 
+/// A peer whose newest SA has other ends than the newest SA of before.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MovedSet {
+    /// The peer's name.
+    pub peer: String,
+    /// The ends of before.
+    pub from: PeerEnds,
+    /// The ends that packets go between from now on.
+    pub to: PeerEnds,
+}
+
 impl Compiled {
+    /// Returns the peers whose newest outbound SA of IKE has other ends than in an earlier state,
+    /// where that had one. Cost: by the SAs that differ.
+    pub fn sets_moved_since(&self, before: &Compiled) -> Vec<MovedSet> {
+        let sets: BTreeSet<SaSetId> = before
+            .put
+            .outbound
+            .diff(&self.put.outbound)
+            .map(|change| match change {
+                Add(_, kept) | Remove(_, kept) | Update { new: (_, kept), .. } => kept.sa.set,
+            })
+            .collect();
+        let moved = |set: SaSetId| {
+            let (from, to) = before.newest_ends(set).zip(self.newest_ends(set))?;
+            (from != to).then(|| MovedSet { peer: self.peer_of(set), from, to })
+        };
+        sets.into_iter().filter_map(moved).collect()
+    }
+
+    /// The ends of the newest outbound SA of a set, if IKE put the SA.
+    fn newest_ends(&self, set: SaSetId) -> Option<PeerEnds> {
+        let newest = self.order_of(set).last()?;
+        self.ends_of(Direction::Outbound, *newest).map(|(_, ends)| ends)
+    }
+
     /// Moves a peer to its present address: packets for it go there, and its packets are expected
     /// from there. Its set and its SAs are carried over, with their keys, numbers and windows, in
     /// their slots.

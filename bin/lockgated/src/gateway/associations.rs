@@ -30,6 +30,7 @@ impl Gateway {
         self.live = live;
         let old = std::mem::replace(&mut self.compiled, compiled);
         self.publish(snapshot, None).await?;
+        self.report_moved(&old);
         self.free_fragments(&old.sad).await;
         // What they counted has come back by now.
         Arc::make_mut(&mut self.totals).retire(&gone);

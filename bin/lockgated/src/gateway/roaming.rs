@@ -8,12 +8,15 @@
 //! peer's own next packet brings it back.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use config::validated::{KeySource, Peer, PeerPlace};
-use control::{ChangedSas, MoveError, MovedEnds, MovedPeer, PeerAddress, PeerEnds, SaName};
+use control::{
+    ChangedSas, Compiled, MoveError, MovedEnds, MovedPeer, MovedSet, PeerAddress, PeerEnds, SaName,
+};
 use dataplane::{AddressUpdate, RouteTarget, Side, Snapshot, SnapshotError};
 use ipsec::Spi;
-use policy::{Direction, SaSetId};
+use policy::SaSetId;
 use tokio::sync::broadcast;
 
 use super::{Gateway, live_parts_of};
@@ -90,20 +93,23 @@ impl Gateway {
         }
         let changed = ChangedSas { compiled, gone: Vec::new() };
         match self.change_sas(changed).await? {
-            Ok(_) => {
-                self.report_moved(&moved);
-                Ok(Ok(Some(moved)))
-            }
+            Ok(_) => Ok(Ok(Some(moved))),
             Err(error) => Ok(Err(error.into())),
         }
     }
 
-    /// Reports that IKE has moved an SA that seals: packets go there from now on.
-    fn report_moved(&self, MovedEnds { peer, direction, spi, from, to }: &MovedEnds) {
-        if *direction == Direction::Outbound {
-            let message = format!("IKE has moved SA {spi} of peer {peer} from {from} to {to}");
-            self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
+    /// Counts and reports peers whose packets go between other ends than before, because IKE has
+    /// moved the newest SA or put another SA between other ends.
+    pub(super) fn report_moved(&mut self, before: &Compiled) {
+        for MovedSet { peer, from, to } in self.compiled.sets_moved_since(before) {
+            self.count_move(&peer);
+            let message = format!("IKE has moved peer {peer} from {from} to {to}");
+            self.events.record(Kind::PeerMoved, &peer, message, &[("from", &from), ("to", &to)]);
         }
+    }
+
+    fn count_move(&mut self, peer: &str) {
+        *Arc::make_mut(&mut self.moves).entry(peer.to_owned()).or_default() += 1;
     }
 
     /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer
@@ -161,6 +167,7 @@ impl Gateway {
         self.report_problems(&live);
         self.publish_view(live).await?;
         for MovedPeer { peer, from, to } in &made {
+            self.count_move(peer);
             let message = format!("peer {peer} has moved from {from} to {to}");
             self.events.record(Kind::PeerMoved, peer, message, &[("from", from), ("to", to)]);
         }

@@ -304,6 +304,13 @@ async fn move_of_a_new_sa_leaves_the_old_sa_of_its_reqid_where_it_is() {
         snapshot.outbound_sa(newest).spi.value()
     };
     assert_eq!(seals_by(&lab), 0x501);
+    let moves = |lab: &Lab| lab.daemon().picture().moves.get("ike:5").copied();
+    assert_eq!(moves(&lab), Some(2), "packets go where the newest SA is");
+    // A move of the old SA takes no packet elsewhere.
+    let aside = ["192.0.2.2:4500", "198.51.100.78:61000"];
+    lab.done(NamedRequest::MoveSa(update(&between(&pair[1], THERE), aside))).await;
+    assert_eq!(moves(&lab), Some(2));
+    lab.done(NamedRequest::MoveSa(update(&between(&pair[1], aside), THERE))).await;
     // The NAT of the new SA maps it elsewhere.
     let mapped = [HOME[0], "198.51.100.9:7"];
     for sa in &next {
@@ -316,6 +323,10 @@ async fn move_of_a_new_sa_leaves_the_old_sa_of_its_reqid_where_it_is() {
     // The old SA goes on where it is, and seals once the new one is gone.
     lab.done(NamedRequest::DeleteSa(between(&next[1], mapped).name)).await;
     assert_eq!((seals_by(&lab), sealing_ends(&lab)), (0x500, sealing(&[(0x500, there)])));
+    assert_eq!(moves(&lab), Some(4), "to the NAT's port, and to the old SA");
+    lab.running.events.flush();
+    let (kept, _) = lab.running.events.subscribe();
+    assert!(kept.iter().any(|event| event.kind == "peer_moved"));
     assert_eq!(lab.shown().0, ["ike:5"]);
 }
 
