@@ -167,7 +167,8 @@ impl Gateway {
     ) -> Result<Transaction, TransactionError> {
         let live = match compiled.remotes().eq(self.compiled.remotes()) {
             true => self.live.clone(),
-            // A policy came that names where a peer has moved to: it is where it was again.
+            // A policy came that names the place of a peer of a key file or of the API: the peer is
+            // where its section says again. Or policies of charon's own went, with their SAs.
             false => live_parts_of(&compiled, &self.view, self.frame_bytes).into(),
         };
         let snapshot = compiled.assemble(&live, Some(&self.snapshot))?;
