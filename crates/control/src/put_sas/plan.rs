@@ -17,6 +17,7 @@ use crate::ike_peers::IKE_NAMES;
 use crate::kept_sas::Kept;
 use crate::move_error::MoveError;
 use crate::owner::{KeyManager, SaOwner};
+use crate::peer_address::PeerEnds;
 
 /// The reason why an SA is not put. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -398,6 +399,7 @@ impl Compiled {
                 let is_same = self.put.outbound.get(&there.id).is_some_and(|kept| {
                     let of = (kept.sa.suite, kept.sa.sequence.numbers());
                     of == (fresh.material.suite(), counter.numbers())
+                        && has_ends(&kept.sa.encapsulation, fresh.ends)
                         && is_kept(kept, fingerprint, fresh.lifetime)
                 });
                 (is_same, there.set, self.owner_of_outbound(there.id))
@@ -408,6 +410,7 @@ impl Compiled {
                     let known = &kept.sa.window;
                     let of = (kept.sa.suite, known.numbers(), known.size());
                     of == (fresh.material.suite(), window.numbers(), window.size())
+                        && has_ends(&kept.sa.encapsulation, fresh.ends)
                         && is_kept(kept, fingerprint, fresh.lifetime)
                 });
                 (is_same, there.set, self.owner_of_inbound(there.id))
@@ -495,6 +498,11 @@ fn carrier(peer: &Peer, asked: Option<SaOffload>) -> Result<SaOffload, PutRefusa
             Err(PutRefusal::Offload { peer, section, asked })
         }
     }
+}
+
+/// Returns whether an SA is between the ends that IKE gives it, if IKE gives some.
+fn has_ends(way: &Encapsulation, ends: Option<PeerEnds>) -> bool {
+    ends.is_none_or(|ends| PeerEnds::of(way) == ends)
 }
 
 /// Returns whether an SA has this key and was put with these limits.

@@ -287,6 +287,21 @@ fn move_of_a_new_sa_leaves_the_old_sa_of_its_peer_where_it_is() {
 }
 
 #[test]
+fn sa_that_runs_is_not_put_again_between_other_ends() {
+    let mut gateway = Gateway::new(&section(""));
+    let home = ends(LOCAL[0], REMOTE[0], None);
+    for (direction, value) in [(Outbound, 0x500), (Inbound, 0x600)] {
+        let asked = |ends| PutSa { ends: Some(ends), ..ike(sa(direction, value, value)) };
+        gateway.put(vec![asked(home)]).unwrap();
+        assert_eq!(gateway.compiled.plan_put(vec![asked(home)]).unwrap().unchanged(), 1);
+        for there in [ends(LOCAL[0], REMOTE[1], None), ends(LOCAL[0], REMOTE[0], Some(4500))] {
+            let refused = gateway.compiled.plan_put(vec![asked(there)]).err().unwrap();
+            assert!(matches!(refused.why, PutRefusal::SpiTaken { .. }), "{refused}");
+        }
+    }
+}
+
+#[test]
 fn put_of_an_sa_between_ends_that_the_section_does_not_have_is_refused() {
     let mut gateway = Gateway::new(&section(""));
     let beyond = ends(LOCAL[0], "198.51.100.9", None);
