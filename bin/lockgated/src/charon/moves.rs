@@ -38,7 +38,8 @@ impl Desk {
             return Answer::plain(Status::Refused, why);
         }
         let said = RequestedEnds { direction: way, source, destination, in_udp };
-        let (to, reqid) = (said.ends(), reqid.unwrap_or(known.reqid));
+        let before = known.reqid;
+        let (to, reqid) = (said.ends(), reqid.unwrap_or(before));
         let is_own = self.own.peer(&known.peer).is_some();
         if is_own {
             let port = said.both().0.port();
@@ -65,8 +66,15 @@ impl Desk {
         };
         self.book.rename(way, KnownSa { name: moved, reqid, selectors, ..known }, &name);
         if is_own {
-            self.own.note_number(&peer, reqid);
-            self.own.note_end(&peer, remote_end(&to));
+            // A move without another reqid says nothing of the newest SA's.
+            if reqid != before {
+                self.own.note_number(&peer, reqid);
+            }
+            // The share is that of the newest SA's end.
+            let picture = self.daemon.picture();
+            let running = picture.compiled.ike_peer(&peer);
+            let ends = running.map_or(to, |running| PeerEnds::of(&running.encapsulation));
+            self.own.note_end(&peer, remote_end(&ends));
             self.forget_numbers(&peer);
         }
         Answer::done()

@@ -331,6 +331,22 @@ async fn move_of_a_new_sa_leaves_the_old_sa_of_its_reqid_where_it_is() {
 }
 
 #[tokio::test]
+async fn move_of_an_old_sa_changes_no_reqid_of_its_peer() {
+    let mut lab = Lab::new(&bounds());
+    let (pair, _) = child(&mut lab).await;
+    let next = between(&sa(Outbound, 0x501, 5, to(1)), HOME);
+    lab.done(add(next.clone())).await;
+    lab.done(NamedRequest::MoveSa(MoveSa { reqid: Some(6), ..update(&next, HOME) })).await;
+    assert_eq!(lab.desk.own.peer("ike:5").unwrap().reqid, 6);
+    for sa in &pair {
+        lab.done(NamedRequest::MoveSa(update(sa, THERE))).await;
+        assert_eq!(lab.desk.own.peer("ike:5").unwrap().reqid, 6);
+    }
+    let name = lab.desk.own.numbered(5).cloned();
+    assert_eq!(name.as_deref(), Some("ike:5"), "the old SA has its reqid");
+}
+
+#[tokio::test]
 async fn sas_that_moved_while_charon_was_not_connected_are_no_other_ones() {
     let mut lab = Lab::new(&bounds());
     let (pair, policy) = child(&mut lab).await;
