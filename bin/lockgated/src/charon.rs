@@ -49,6 +49,7 @@ mod own_desk;
 mod own_return;
 #[cfg(test)]
 mod own_tests;
+mod packet_requests;
 mod requested_ends;
 mod serve;
 mod small_set;

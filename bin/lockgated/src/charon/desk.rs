@@ -11,7 +11,7 @@ use charon_link::{
 use config::validated::Peer;
 use control::{IKE_NAMES, KeyManager, PeerEnds, PutRefusal, PutSa, RemoteEnd, SpiRequest};
 use dataplane::Generation;
-use ipsec::{Allowance, Lifetime, Limit, Mode, ReplayWindow, SequenceNumbers, Spi, Suite, Tunnel};
+use ipsec::{Allowance, Lifetime, Limit, Mode, ReplayWindow, SequenceNumbers, Spi, Suite};
 use keystate::KeyOrigin;
 use policy::Direction;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use super::book::{Book, KnownSa, OCCUPIED, direction};
 use super::limits::limits;
 use super::matching::{IkePeer, IkePeers};
-use super::own::{Ends, Own, OwnPeer, remote_end};
+use super::own::{Own, remote_end};
 use super::requested_ends::RequestedEnds;
 use super::spi_reservations::{ReservedSpi, SpiReservations};
 use super::successors::Successors;
@@ -61,7 +61,7 @@ pub(super) struct Desk {
     /// The charon that is connected is the one that put all SAs.
     pub(super) knows_all: bool,
     /// Requests for SAs that no policy of charon's had when they came.
-    unanswered: Vec<v1::Acquire>,
+    pub(super) unanswered: Vec<v1::Acquire>,
     /// Traps for which charon was asked to replace SAs of an earlier charon.
     pub(super) successors: Successors,
     /// Reports that follow the present answer.
@@ -89,9 +89,6 @@ pub(super) struct NewPeer {
 
 /// Reports that go out before the next request is read.
 const REPORTS_AT_ONCE: usize = 64;
-
-/// Requests for SAs that wait for a policy of charon's.
-const MAX_UNANSWERED: usize = crate::acquires::MAX_OUTSTANDING;
 
 impl Desk {
     pub(super) fn new(daemon: Arc<Daemon>, handles: HandleIssuer) -> Desk {
@@ -388,23 +385,6 @@ impl Desk {
         match self.tidy().await {
             Answer { status: Status::Done, .. } => deleted,
             refused => refused,
-        }
-    }
-
-    /// Asks again for SAs that packets wait for, now that charon has another policy. `None`: several
-    /// may be others.
-    fn ask_again(&mut self, added: Option<&AddPolicy>) {
-        for asked in std::mem::take(&mut self.unanswered) {
-            let is_left = self.own.peer(&asked.peer).is_some_and(OwnPeer::is_of_earlier);
-            let report = match added.filter(|_| is_left) {
-                // No search among all policies for each that comes.
-                Some(added) if !protects(added, &asked) => {
-                    self.unanswered.push(asked);
-                    continue;
-                }
-                _ => self.acquire(&asked),
-            };
-            self.due.extend(report);
         }
     }
 
@@ -726,70 +706,6 @@ impl Desk {
         };
         Some(Report::Expire { handle: known.handle, hardness: *hardness })
     }
-
-    /// The report that packets of a peer wait for an SA.
-    pub(super) fn acquire(&mut self, asked: &v1::Acquire) -> Option<Report> {
-        self.refresh();
-        let packet = packet_of(asked)?;
-        let reqid = match self.own.peer(&asked.peer) {
-            Some(own) => {
-                let mut reqids = std::iter::once(&own.reqid).chain(own.numbers.iter());
-                let reqid = reqids.find(|reqid| self.book.covers(**reqid, &packet)).copied();
-                // The connected charon may have the packet under other selectors.
-                reqid.or_else(|| {
-                    own.is_of_earlier().then(|| self.book.any_reqid_for(&packet)).flatten()
-                })
-            }
-            None => {
-                let section = &self.peers.named(&asked.peer)?.section;
-                let may_move_to =
-                    |[local, remote]: Ends| section.may_be_between(Tunnel { local, remote });
-                let Tunnel { local, remote } = section.tunnel();
-                self.book.reqid_for([local, remote], may_move_to, &packet)
-            }
-        };
-        let Some(reqid) = reqid else {
-            // Its policies may be on their way.
-            if self.unanswered.len() < MAX_UNANSWERED {
-                self.unanswered.push(asked.clone());
-            }
-            return None;
-        };
-        Some(Report::Acquire { reqid, selectors: packet })
-    }
-}
-
-/// Returns whether an outbound policy protects the packet that waits.
-fn protects(policy: &AddPolicy, asked: &v1::Acquire) -> bool {
-    let covers = |packet: [Selector; 2]| {
-        let mut pairs = policy.policy.selectors.iter().zip(&packet);
-        pairs.all(|(of, packet)| of.covers(packet))
-    };
-    policy.action == PolicyAction::Protect
-        && policy.policy.direction == PolicyDirection::Outbound
-        && packet_of(asked).is_some_and(covers)
-}
-
-/// The packet that waits, as two selectors.
-fn packet_of(asked: &v1::Acquire) -> Option<[Selector; 2]> {
-    let protocol = u8::try_from(asked.protocol).ok()?;
-    let port = |port: u32| u16::try_from(port).ok();
-    let [source, destination] = match (&asked.ports, &asked.icmp) {
-        (Some(pair), _) => [port(pair.source)?, port(pair.destination)?],
-        (None, Some(icmp)) => [port(icmp.r#type << 8 | icmp.code)?; 2],
-        (None, None) => {
-            return both(asked, protocol, [Selector::ANY_PORT; 2]);
-        }
-    };
-    both(asked, protocol, [(source, source), (destination, destination)])
-}
-
-fn both(asked: &v1::Acquire, protocol: u8, ports: [(u16, u16); 2]) -> Option<[Selector; 2]> {
-    let one = |address: &str, ports| {
-        let address = address.parse().ok()?;
-        Some(Selector { protocol, ports, addresses: (address, address) })
-    };
-    Some([one(&asked.source, ports[0])?, one(&asked.destination, ports[1])?])
 }
 
 /// Says how the form of an SA differs from the peer's section.

@@ -211,18 +211,16 @@ impl EndsJudge {
         let ends = PeerEnds::of(way);
         match kept.manager {
             KeyManager::Api => Some(peer.encapsulation),
-            KeyManager::Ike => {
-                self.admits(next, set, ends).then(|| ends.carry(peer.encapsulation))
-            }
+            KeyManager::Ike => self.admits(next, set, ends).then(|| ends.carry(peer.encapsulation)),
         }
     }
 
     fn admits(&mut self, next: &Compiled, set: SaSetId, ends: PeerEnds) -> bool {
         match self {
             EndsJudge::SameSections => true,
-            EndsJudge::OtherSections(judged) => *judged
-                .entry((set, ends))
-                .or_insert_with(|| next.may_have_ends(set, ends).is_ok()),
+            EndsJudge::OtherSections(judged) => {
+                *judged.entry((set, ends)).or_insert_with(|| next.may_have_ends(set, ends).is_ok())
+            }
         }
     }
 }
