@@ -51,20 +51,20 @@ pub struct MovedEnds {
     pub to: PeerEnds,
 }
 
-/// A peer whose newest SA has other ends than the newest SA of before.
+/// A peer with a change of the ends of its newest SA.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MovedSet {
     /// The peer's name.
     pub peer: String,
-    /// The ends of before.
+    /// Earlier ends.
     pub from: PeerEnds,
-    /// The ends that packets go between from now on.
+    /// Present ends.
     pub to: PeerEnds,
 }
 
 impl Compiled {
-    /// Returns the peers whose newest outbound SA of IKE has other ends than in an earlier state,
-    /// where that had one. Cost: by the SAs that differ.
+    /// Returns the peers with a newest outbound SA of IKE here and in an earlier state, and other
+    /// ends here. Cost: by the SAs that differ.
     pub fn sets_moved_since(&self, before: &Compiled) -> Vec<MovedSet> {
         let sets: BTreeSet<SaSetId> = before
             .put
@@ -295,8 +295,7 @@ impl Compiled {
         }
     }
 
-    /// Returns whether an SA of a set has a remote address, which was admitted with it. Cost: by the
-    /// SAs of the set.
+    /// Returns whether an SA of IKE in a set has a remote address. Cost: by the SAs of the set.
     fn has_sa_towards(&self, set: SaSetId, address: IpAddr) -> bool {
         self.sas_of(set).iter().any(|(direction, id)| {
             self.ends_of(*direction, *id).is_some_and(|(_, ends)| ends.tunnel.remote == address)

@@ -216,8 +216,8 @@ impl Desk {
         self.ask_for_late_successors();
     }
 
-    /// Deletes SAs of an earlier charon that have ended. Policies that only these SAs had go too,
-    /// and packets that wait are asked for by the policies that remain.
+    /// Deletes ended SAs of an earlier charon, and the policies of these SAs alone. The remaining
+    /// policies serve waiting packets.
     pub(super) async fn delete_ended(&mut self) {
         let ended = std::mem::take(&mut self.ended);
         for handle in &ended {

@@ -70,7 +70,7 @@ impl Desk {
             if reqid != before {
                 self.own.note_number(&peer, reqid);
             }
-            // The share is that of the newest SA's end.
+            // The remote end of the newest SA has the share.
             let picture = self.daemon.picture();
             let running = picture.compiled.ike_peer(&peer);
             let ends = running.map_or(to, |running| PeerEnds::of(&running.encapsulation));

@@ -82,7 +82,7 @@ pub(super) struct OwnPeer {
 }
 
 impl OwnPeer {
-    /// Returns whether an earlier charon left it, and none has taken it over.
+    /// Returns whether an earlier charon left the peer, and no later charon has taken it over.
     pub(super) fn is_of_earlier(&self) -> bool {
         self.is_of_earlier
     }

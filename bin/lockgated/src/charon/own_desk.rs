@@ -31,7 +31,7 @@ fn refused(why: impl std::fmt::Display) -> Answer {
     Answer::plain(Status::Refused, why.to_string())
 }
 
-/// The refusal of selectors of which the CHILD_SA of their reqid has no packet.
+/// The refusal of selectors: the CHILD_SA of the reqid has none of their packets.
 fn other_packets(reqid: u32, peer: &Arc<str>, selectors: [&[Selector]; 2]) -> NotOwn {
     let [local, remote] = selectors.map(|of| of.first().map(ToString::to_string));
     let packets = format!("{} - {}", local.unwrap_or_default(), remote.unwrap_or_default());
@@ -155,9 +155,9 @@ impl Desk {
             || sas.any(|(_, sa)| pairs(sa.selectors.each_ref().map(Vec::as_slice)).any(meets))
     }
 
-    /// Checks that a policy is of the CHILD_SA that its reqid means: it has packets of the
-    /// CHILD_SA, or the ends of a policy of the CHILD_SA that runs. Several policies of one child
-    /// have different packets, and come one by one.
+    /// Checks that a policy belongs to the CHILD_SA of its reqid: both have a packet in common, or
+    /// a running policy of the CHILD_SA has the same ends. A child with several selectors adds its
+    /// policies one by one.
     ///
     /// # Errors
     /// [`NotOwn::OtherPackets`].

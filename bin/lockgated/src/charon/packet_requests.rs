@@ -1,4 +1,4 @@
-//! Requests for SAs that packets wait for: charon is asked by the reqid of its policy.
+//! Requests for SAs of waiting packets: charon gets the reqid of its policy.
 
 use api::v1;
 use charon_link::{AddPolicy, PolicyAction, PolicyDirection, Report, Selector};
@@ -12,7 +12,7 @@ use super::own::{Ends, OwnPeer};
 const MAX_UNANSWERED: usize = crate::acquires::MAX_OUTSTANDING;
 
 impl Desk {
-    /// Asks again for SAs that packets wait for, now that charon has another policy. `None`: several
+    /// Asks again for SAs of waiting packets: charon has added a policy. `None`: several policies
     /// may be others.
     pub(super) fn ask_again(&mut self, added: Option<&AddPolicy>) {
         for asked in std::mem::take(&mut self.unanswered) {
@@ -29,7 +29,7 @@ impl Desk {
         }
     }
 
-    /// Returns whether a name is that of a peer that an earlier charon left, or that is gone.
+    /// Returns whether an earlier charon left a peer, or an own peer of the name is gone.
     fn is_left(&self, name: &str) -> bool {
         let own = self.own.peer(name);
         own.map_or_else(|| name.starts_with(IKE_NAMES), OwnPeer::is_of_earlier)

@@ -324,7 +324,7 @@ fn sas_keep_their_ends_while_policies_come_and_lose_them_with_another_configurat
     let there = ends(LOCAL[1], REMOTE[1], Some(61_000));
     let put = |direction, value, key| PutSa { ends: Some(there), ..ike(sa(direction, value, key)) };
     gateway.put(vec![put(Outbound, 0x500, 1), put(Inbound, 0x600, 2)]).unwrap();
-    // A policy whose packets include those to the place of the SAs.
+    // A policy with packets to the remote end of the SAs.
     let mut around = gateway.compiled.validated().policies[0].clone();
     around.name = "around".into();
     around.selector.remote = vec![REMOTE[1].parse::<std::net::IpAddr>().unwrap().into()];
@@ -334,7 +334,7 @@ fn sas_keep_their_ends_while_policies_come_and_lose_them_with_another_configurat
     assert!(compiled.put_sas_gone_since(&before).is_empty());
     gateway.go_over(ChangedSas { compiled, gone: Vec::new() });
     assert_eq!(gateway.all().len(), 2);
-    // They move among ports of the address, and no new address of the policy is taken.
+    // An SA still moves among ports of the address.
     let elsewhere = ends(LOCAL[1], REMOTE[1], Some(61_001));
     assert_eq!(gateway.moves(of_peer(Outbound, 0x500), elsewhere), Ok(true));
     // Another configuration decides anew.

@@ -102,6 +102,31 @@ async fn policies_that_the_machine_refuses_are_tried_again_and_somebody_is_told(
     assert_eq!(lab.desk.next_try(), None);
 }
 
+// Each SA that goes with a configuration is one hard expiry for charon.
+#[tokio::test]
+async fn charon_hears_once_of_each_sa_that_another_configuration_ends() {
+    for reports_first in [false, true] {
+        let mut lab = Lab::new(&bounds());
+        let mut deletions = lab.daemon().deletions();
+        child(&mut lab).await;
+        lab.apply(FILE).await;
+        let gone = [deletions.try_recv().unwrap(), deletions.try_recv().unwrap()];
+        assert!(gone.iter().all(|(.., peer)| peer == "ike:5"), "{gone:?}");
+        assert!(deletions.try_recv().is_err());
+        let mut reports = Vec::new();
+        if !reports_first {
+            lab.ask(question()).await;
+        }
+        for (direction, spi, peer) in gone {
+            let (peer, hardness) = (peer.into(), Hardness::Hard);
+            reports.extend(lab.desk.expired(&Expiry { direction, spi, peer, hardness }));
+        }
+        lab.ask(question()).await;
+        reports.extend(lab.desk.take_due());
+        assert_eq!(reports.len(), 2, "{reports:?}");
+    }
+}
+
 #[tokio::test]
 async fn numbers_that_no_policy_names_do_not_pile_up() {
     const MOST: usize = 10;
