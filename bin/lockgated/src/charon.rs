@@ -29,6 +29,7 @@
 //! | `child_shares` | shares of remote ends in these |
 //! | `own_desk` | requests for these |
 //! | `own_return` | policies that come, one or many in one change |
+//! | `left_sas` | SAs that an earlier charon left, and SAs that replace them |
 //! | `suites` | algorithms of IKEv2 |
 //! | `limits` | limits of an SA of charon's |
 
@@ -39,6 +40,7 @@ mod child_shares;
 #[cfg(test)]
 mod connection_tests;
 mod desk;
+mod left_sas;
 mod limits;
 mod matching;
 mod moves;

@@ -331,7 +331,7 @@ fn audit_refusal(events: &Events, by: Uid, refusal: &SaRefusal) {
 fn text_of(sa: &PutSa) -> String {
     let name = SaName { direction: sa.direction, spi: sa.spi, peer: None };
     let mut text = name_text(&name);
-    if let Some(old) = sa.replaces {
+    for old in &sa.replaces {
         write!(text, " instead of {old}").expect("writing to a string");
     }
     text

@@ -56,7 +56,7 @@ impl TestLab {
         let loaded = load(&folder, &configuration(&folder, "gw", sections));
         let StartedGateway { gateway, machine, compiler, keys } =
             started(&loaded, view, folder.path());
-        let events = Events::new();
+        let events = gateway.events.clone();
         let state = State::new(StateParts {
             gateway,
             workers: Workers::new(Vec::new()),

@@ -88,8 +88,8 @@ pub struct PutSa {
     pub window: Option<u32>,
     /// Its limits; `None`: those of the peer's section, as they are and as they become.
     pub lifetime: Option<Lifetime>,
-    /// SPI of the SA of the same peer and direction that it replaces.
-    pub replaces: Option<Spi>,
+    /// SPIs of the SAs of the same peer and direction that it replaces.
+    pub replaces: Vec<Spi>,
     /// The worker that is to open its packets; `None`: any.
     pub worker: Option<OpeningWorker>,
     /// Its carrier; `None`: as the peer's section says.
@@ -124,7 +124,7 @@ struct FreshSa {
     material: KeyMaterial,
     numbers: Numbers,
     lifetime: Option<Lifetime>,
-    replaces: Option<SaId>,
+    replaces: Vec<SaId>,
     worker: Option<OpeningWorker>,
     offload: SaOffload,
     ends: Option<PeerEnds>,
@@ -181,8 +181,8 @@ impl Compiled {
         Ok(ChangedSas { compiled, gone })
     }
 
-    /// Puts one SA. Returns the outbound SA that it replaced.
-    fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Option<GoneSa>, CompileError> {
+    /// Puts one SA. Returns the outbound SAs that it replaced.
+    fn put_one(&mut self, fresh: FreshSa, now_ns: u64) -> Result<Vec<GoneSa>, CompileError> {
         let peer = self.peer_with(fresh.set).ok_or(CompileError::Overtaken)?.clone();
         let way = fresh.carriage(peer.encapsulation);
         let FreshSa { set, spi, material, numbers, lifetime, replaces, worker, .. } = fresh;
@@ -206,17 +206,15 @@ impl Compiled {
                     KeptSa { sa, manager, fingerprint, lifetime, put_ns: now_ns, replaced: None };
                 self.place_outbound(id, Kept(Arc::new(kept)))?;
                 self.change_order(set, |order| {
-                    let place = order.iter().position(|known| Some(*known) == replaces);
+                    let place = order.iter().position(|known| replaces.contains(known));
                     match (turn, place) {
                         (SealingTurn::InOrder, Some(place)) => order[place] = id,
-                        (SealingTurn::Newest { .. }, Some(place)) => {
-                            order.remove(place);
-                            order.push(id);
-                        }
-                        (_, None) => order.push(id),
+                        (SealingTurn::Newest { .. }, _) | (_, None) => order.push(id),
                     }
+                    order.retain(|known| !replaces.contains(known));
                 });
-                Ok(replaces.and_then(|old| self.take_outbound(old, GoneReason::Replaced)))
+                let gone = replaces.into_iter();
+                Ok(gone.filter_map(|old| self.take_outbound(old, GoneReason::Replaced)).collect())
             }
             Numbers::Opens(window) => {
                 let fits = |id: SaId| worker.is_none_or(|of| id.0 % of.workers == of.worker);
@@ -226,10 +224,10 @@ impl Compiled {
                 let kept =
                     KeptSa { sa, manager, fingerprint, lifetime, put_ns: now_ns, replaced: None };
                 self.place_inbound(id, Kept(Arc::new(kept)))?;
-                if let Some(old) = replaces {
+                for old in replaces {
                     self.put.note_replaced(old, spi, now_ns);
                 }
-                Ok(None)
+                Ok(Vec::new())
             }
         }
     }

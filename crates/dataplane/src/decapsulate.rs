@@ -313,8 +313,8 @@ fn note_move<F>(context: &mut BatchContext<'_, F>, row: &Row, sa: &InboundSa, se
     let elsewhere = esp::elsewhere(sa, carrier, &row.packet);
     let set = context.snapshot.set(set);
     if let Some((address, port)) = elsewhere.filter(|_| set.may_move) {
-        context.out.moved.retain(|moved| moved.set != set.id);
         let (set, spi) = (set.id, sa.spi);
+        context.out.moved.retain(|moved| (moved.set, moved.spi) != (set, spi));
         context.out.moved.push(AddressUpdate { set, spi, address, port });
     }
 }

@@ -51,7 +51,7 @@ fn put_sa(place: usize, sa: v1::NewSecurityAssociation) -> Result<PutSa, Status>
         numbers,
         window: window_packets,
         lifetime: has_limits.then_some(lifetime),
-        replaces: replaces.map(|old| parsed_spi(place, &old)).transpose()?,
+        replaces: replaces.iter().map(|old| parsed_spi(place, old)).collect::<Result<_, _>>()?,
         worker: None,
         offload: offload.map(|word| carrier(place, &word)).transpose()?,
         ends: None,
@@ -243,7 +243,7 @@ mod tests {
     fn an_sa_is_what_the_message_says() {
         let plain = read(sa()).unwrap();
         assert_eq!((plain.direction, plain.spi.value()), (Direction::Inbound, 0x1001));
-        assert_eq!((plain.key.len(), plain.lifetime, plain.replaces), (20, None, None));
+        assert_eq!((plain.key.len(), plain.lifetime, plain.replaces), (20, None, vec![]));
         let most = v1::SaLimits { seconds: Some(u64::MAX), ..v1::SaLimits::default() };
         let full = read(v1::NewSecurityAssociation {
             direction: "outbound".into(),
@@ -260,7 +260,7 @@ mod tests {
             (Some(Suite::Aes256Gcm), Some(SequenceNumbers::Extended))
         );
         assert_eq!(full.lifetime.unwrap().hard.seconds, Some(u32::MAX));
-        assert_eq!(full.replaces.map(Spi::value), Some(256));
+        assert_eq!(full.replaces, [Spi::new(256).unwrap()]);
         // Empty limits are no limits, and not those of the peer's section.
         let none = read(v1::NewSecurityAssociation { soft: Some(Default::default()), ..sa() });
         assert_eq!(none.unwrap().lifetime, Some(Lifetime::NONE));

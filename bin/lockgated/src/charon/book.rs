@@ -367,12 +367,6 @@ impl Book {
         places.filter_map(|place| Some((place.0, self.sas.get(place)?)))
     }
 
-    /// An SA of a peer and direction that the charon which is connected does not know.
-    pub(super) fn orphan(&self, direction: Direction, peer: &str) -> Option<SaName> {
-        let mut of_peer = self.sas_of_peer(peer);
-        of_peer.find(|(of, sa)| *of == direction && sa.is_orphan).map(|(_, sa)| sa.name)
-    }
-
     /// Notes that a charon has connected that has named nothing yet.
     pub(super) fn begin(&mut self) {
         self.sas.values_mut().for_each(|sa| sa.is_orphan = true);

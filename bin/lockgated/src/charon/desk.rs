@@ -276,7 +276,7 @@ impl Desk {
             let _ = self.tidy_peer(&peer).await;
             return Answer::plain(Status::Refused, OCCUPIED);
         }
-        let (replaced, ends) = (put.replaces.is_some(), put.ends);
+        let (replaced, ends) = (put.replaces.clone(), put.ends);
         let incarnation = self.daemon.picture().incarnation.to_string();
         let put = SaPut { incarnation, origin: KeyOrigin::Ike, sas: vec![put] };
         let done = match new {
@@ -288,8 +288,9 @@ impl Desk {
             let _ = self.tidy_peer(&peer).await;
             return refusal;
         }
-        if replaced && let Some(old) = self.book.orphan(way, &peer) {
-            self.book.forget(way, &old);
+        for old in replaced {
+            let old = self.book.at(way, old, &peer).map(|sa| sa.name);
+            old.into_iter().for_each(|old| self.book.forget(way, &old));
         }
         let AddSa { name, reqid, mut selectors, .. } = sa;
         if way == Direction::Inbound {
@@ -412,15 +413,6 @@ impl Desk {
         }
     }
 
-    /// Returns whether the peer of a trap sends by what an earlier charon left.
-    fn has_left_sas(&self, trap: &AddPolicy) -> bool {
-        let (local, remote) = (trap.policy.source.ip(), trap.policy.destination.ip());
-        let taken_over = self.own.numbered(trap.reqid).cloned();
-        let of_file = self.peers.between(local, remote).map(|peer| peer.name.clone());
-        let is_left = |peer: Arc<str>| self.book.orphan(Direction::Outbound, &peer).is_some();
-        taken_over.into_iter().chain(of_file).any(is_left)
-    }
-
     /// The put that charon asks for.
     async fn planned(&mut self, sa: &AddSa) -> Result<(PutSa, Option<NewPeer>), Answer> {
         let no = |status: Status, text: String| Err(Answer::plain(status, text));
@@ -460,7 +452,7 @@ impl Desk {
         if home.new.is_none() {
             self.check_remote(&home.name, home.ends)?;
         }
-        let orphan = self.book.orphan(way, &home.name);
+        let replaces = self.replaced_spis((way, spi), &home.name, selectors);
         let window = (way == Direction::Inbound && asked > home.window).then_some(asked);
         let put = PutSa {
             manager: KeyManager::Ike,
@@ -475,7 +467,7 @@ impl Desk {
             }),
             window,
             lifetime: Some(limits(home.lifetime, sa)),
-            replaces: orphan.and_then(|old| Spi::new(old.spi)).filter(|old| *old != spi),
+            replaces,
             worker: None,
             offload: None,
             ends: Some(home.ends),

@@ -43,7 +43,7 @@ pub(super) fn sa(direction: Direction, value: u32, key: u8) -> PutSa {
         numbers: None,
         window: None,
         lifetime: None,
-        replaces: None,
+        replaces: Vec::new(),
         worker: None,
         offload: None,
         ends: None,
@@ -325,7 +325,7 @@ fn an_event_names_the_first_sas_and_counts_the_others() {
     );
     let two = [("a", String::new()), ("b", String::new())];
     assert_eq!(names_of(two.into_iter()).subject, "2 peers");
-    let replaces = Some(spi(0x1001));
+    let replaces = vec![spi(0x1001)];
     let text = text_of(&PutSa { replaces, ..sa(Inbound, 0x1002, 1) });
     assert_eq!(text, "inbound 0x00001002 instead of 0x00001001");
     let hostile = [("a\n\x1b[2J", String::new())];

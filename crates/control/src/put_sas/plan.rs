@@ -329,7 +329,7 @@ impl Compiled {
         }
         names.push(PlannedName { direction, spi, set, end });
         let offload = carrier(peer, asked.offload)?;
-        let (replaces, seat) = (None, None);
+        let (replaces, seat) = (Vec::new(), None);
         let fresh = FreshSa {
             place,
             manager,
@@ -347,8 +347,8 @@ impl Compiled {
         if self.runs(&fresh, end)? {
             return Ok(PlannedSa::Running(fresh.material.fingerprint()));
         }
-        let replaces = asked.replaces.map(|old| self.to_be_replaced(&fresh, old, plan));
-        let fresh = FreshSa { replaces: replaces.transpose()?, ..fresh };
+        let replaces = asked.replaces.iter().map(|old| self.to_be_replaced(&fresh, *old, plan));
+        let fresh = FreshSa { replaces: replaces.collect::<Result<_, _>>()?, ..fresh };
         self.check_room(&fresh, plan)?;
         Ok(PlannedSa::Fresh(Box::new(fresh)))
     }
@@ -447,7 +447,7 @@ impl Compiled {
         // An outbound one is gone with its first replacement.
         let is_gone = |id: &SaId| {
             let same = |other: &FreshSa| {
-                (other.direction(), other.replaces) == (Direction::Outbound, Some(*id))
+                other.direction() == Direction::Outbound && other.replaces.contains(id)
             };
             fresh.direction() == Direction::Outbound && plan.fresh.iter().any(same)
         };
@@ -468,12 +468,12 @@ impl Compiled {
             let direction = direction.name();
             return Err(PutRefusal::TooMany { direction, most: MAX_PUT_SAS });
         }
-        if direction == Direction::Inbound || fresh.replaces.is_some() {
+        if direction == Direction::Inbound || !fresh.replaces.is_empty() {
             return Ok(());
         }
         let adds = |other: &&FreshSa| {
             let is_of = (other.direction(), other.set) == (direction, fresh.set);
-            is_of && other.replaces.is_none()
+            is_of && other.replaces.is_empty()
         };
         let place = self.sad.places().get(fresh.set);
         let set = place.and_then(|place| self.sad.set(place));

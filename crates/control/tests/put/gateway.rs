@@ -168,7 +168,7 @@ pub(crate) fn sa(direction: Direction, value: u32, key: u32) -> PutSa {
         numbers: None,
         window: None,
         lifetime: None,
-        replaces: None,
+        replaces: Vec::new(),
         worker: None,
         offload: None,
         ends: None,
@@ -176,7 +176,7 @@ pub(crate) fn sa(direction: Direction, value: u32, key: u32) -> PutSa {
 }
 
 pub(crate) fn instead_of(old: u32, sa: PutSa) -> PutSa {
-    PutSa { replaces: Some(spi(old)), ..sa }
+    PutSa { replaces: vec![spi(old)], ..sa }
 }
 
 pub(crate) fn of(peer: &str, sa: PutSa) -> PutSa {

@@ -132,6 +132,34 @@ fn a_replaced_inbound_sa_opens_until_5_s_after_the_first_packet_of_its_replaceme
 }
 
 #[test]
+fn one_sa_replaces_several_and_inbound_ones_open_until_its_packets_come() {
+    let mut gateway = Gateway::new(&peers());
+    let all = |direction, first: u32| {
+        (0..4).map(move |n| sa(direction, first + n, first + n)).collect::<Vec<_>>()
+    };
+    gateway.put(all(Outbound, 500)).unwrap();
+    gateway.put(all(Inbound, 600)).unwrap();
+    let instead = |first: u32, fresh: PutSa| {
+        let replaces = [3, 1, 2].map(|number| spi(first + number)).to_vec();
+        PutSa { replaces, ..fresh }
+    };
+    let mut gone = gateway.put(vec![instead(500, sa(Outbound, 510, 1))]).unwrap();
+    gone.sort_by_key(|gone| gone.spi.value());
+    let gone: Vec<u32> = gone.into_iter().map(|gone| gone.spi.value()).collect();
+    assert_eq!((gone, gateway.order("a")), (vec![501, 502, 503], vec![500, 510]));
+    assert_eq!(gateway.put(vec![instead(600, sa(Inbound, 610, 2))]).unwrap(), []);
+    assert_eq!(gateway.pass(20 * SECOND), []);
+    assert!((600..604).all(|value| gateway.opens(value)));
+    gateway.receives(610, 1);
+    assert_eq!(gateway.pass(1), []);
+    assert_eq!(gateway.pass(LINGER_NS).len(), 3);
+    assert!(gateway.opens(600) && gateway.opens(610));
+    // All or nothing: one of them is unknown.
+    assert!(gateway.put(vec![instead(600, sa(Inbound, 611, 3))]).is_err());
+    assert!(!gateway.opens(611));
+}
+
+#[test]
 fn a_replacement_that_never_sees_a_packet_lets_the_old_sa_open_for_300_s() {
     let mut gateway = Gateway::new(&peers());
     gateway.put(vec![sa(Inbound, 600, 1)]).unwrap();

@@ -303,7 +303,7 @@ fn sa_that_runs_is_not_put_again_between_other_ends() {
 
 #[test]
 fn put_of_an_sa_between_ends_that_the_section_does_not_have_is_refused() {
-    let mut gateway = Gateway::new(&section(""));
+    let gateway = Gateway::new(&section(""));
     let beyond = ends(LOCAL[0], "198.51.100.9", None);
     let port_zero = ends(LOCAL[0], REMOTE[1], Some(0));
     let mixed = ends(LOCAL[2], REMOTE[0], None);

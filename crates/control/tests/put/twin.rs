@@ -137,7 +137,7 @@ proptest! {
             let done = match step {
                 Move::Put { peer, inbound, value, replaces } => {
                     let fresh = sa(direction(*inbound), *value, 1000 + number as u32);
-                    let replaces = replaces.map(spi);
+                    let replaces = replaces.map(spi).into_iter().collect();
                     gateway.put(vec![PutSa { replaces, ..of(name(*peer), fresh) }]).is_ok()
                 }
                 Move::Delete { peer, inbound, value } => {

@@ -29,7 +29,7 @@ pub(super) struct SetLink {
     /// The set whose SA seals again what an SA of this one has sealed; then the hop is that one's,
     /// and its largest inner packet is the MTU.
     pub(super) outer: Option<SetIndex>,
-    /// The ways to the other remote ends of its SAs; `None`: there are no others.
+    /// The ways to the other remote ends of its SAs, sorted by these; `None`: there are no others.
     others: Option<Box<[PeerWay]>>,
 }
 
@@ -144,7 +144,8 @@ impl Snapshot {
     #[cold]
     fn way_among<'s>(&self, link: &'s SetLink, others: &'s [PeerWay], sa: SaId) -> &'s PeerWay {
         let remote = self.outbound_sa(sa).tunnel().remote.into();
-        others.iter().find(|way| way.remote == remote).unwrap_or(&link.way)
+        let place = others.binary_search_by_key(&remote, |way| way.remote);
+        place.map_or(&link.way, |place| &others[place])
     }
 
     /// Slots for sets, vacant ones too.

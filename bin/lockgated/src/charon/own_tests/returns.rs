@@ -228,3 +228,41 @@ async fn a_reconnected_charon_claims_its_running_sas_whatever_the_limits_are_by_
     lab.done(Request::Resumed).await;
     assert_eq!(lab.daemon().security_associations().await.len(), 0);
 }
+
+// charon ends in the middle of changes of keys: several SAs of one CHILD_SA are left.
+#[tokio::test]
+async fn new_sa_replaces_all_left_sas_of_its_direction_and_packets() {
+    let mut lab = Lab::new(BOUNDS);
+    for (reqid, number) in [(5, 0), (5, 1), (5, 2), (6, 8)] {
+        for (direction, first) in [(Inbound, 0x600), (Outbound, 0x500)] {
+            let selectors = to(if reqid == 5 { 1 } else { 2 });
+            lab.done(add(sa(direction, first + number, reqid, selectors))).await;
+        }
+    }
+    lab.done(Request::AddPolicy(outbound(to(1), 5, 0))).await;
+    lab.desk.begin(charon(2));
+    let trap = outbound(to(1), 9, 0);
+    lab.done(Request::AddPolicy(trap.clone())).await;
+    assert_eq!(lab.desk.take_due().len(), 1, "charon is asked for a successor");
+    lab.done(Request::Resumed).await;
+    let sealing = |lab: &Lab| {
+        let snapshot = lab.snapshot();
+        let mut spis: Vec<u32> = snapshot.outbound().map(|sa| sa.spi.value()).collect();
+        spis.sort_unstable();
+        spis
+    };
+    lab.done(add(sa(Inbound, 0x605, 9, to(1)))).await;
+    assert_eq!(sealing(&lab), [0x500, 0x501, 0x502, 0x508]);
+    lab.desk.ask_for_successors(&trap);
+    assert_eq!(lab.desk.take_due().len(), 1, "nothing new seals");
+    lab.done(add(sa(Outbound, 0x505, 9, to(1)))).await;
+    assert_eq!(sealing(&lab), [0x505, 0x508]);
+    lab.desk.ask_for_successors(&trap);
+    assert!(lab.desk.take_due().is_empty(), "a new SA seals");
+    // Packets on their way still arrive.
+    let snapshot = lab.snapshot();
+    let opens = |spi: u32| snapshot.inbound_by_spi(ipsec::Spi::new(spi).unwrap()).is_some();
+    assert!([0x600, 0x601, 0x602, 0x605, 0x608].into_iter().all(opens));
+    let left: Vec<u32> = lab.desk.book.orphans().iter().map(|(_, sa)| sa.name.spi).collect();
+    assert!(left.len() == 2 && left.contains(&0x508) && left.contains(&0x608), "{left:x?}");
+}
