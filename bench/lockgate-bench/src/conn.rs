@@ -256,7 +256,8 @@ mod tests {
             for _ in 0..2 {
                 let lap = gateway.within(&mut frames, |gateway| subject.lap(gateway, &mut random));
                 let lap = lap.unwrap_or_else(|error| panic!("{}: {error}", row.label()));
-                assert!(lap.values[0] > 0.0, "{}: {:?}", row.label(), lap.values);
+                let is_measured = lap.values.iter().any(|value| *value > 0.0);
+                assert!(is_measured, "{}: {:?}", row.label(), lap.values);
             }
             assert_eq!(frames.conservation().held(), 0);
         }
