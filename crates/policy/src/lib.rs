@@ -20,6 +20,7 @@ mod policy;
 mod region;
 mod rule;
 mod rule_count;
+mod sa_selectors;
 mod scope;
 pub mod selector;
 mod set_places;
@@ -38,6 +39,7 @@ pub use exit::Exit;
 pub use ids::{PolicyIndex, SetIndex};
 pub use policy::{Action, GroupMode, Policy, PolicyId, SaSetId};
 pub use rule_count::{ExcessRules, PolicyShape};
+pub use sa_selectors::{EndSelector, EndUpper, SaSelectors};
 pub use scope::{Scope, ScopeBits};
 pub use selector::{
     AddressRange, IcmpRange, PortRange, Selector, SelectorError, TcpSegments, UpperSelector,
