@@ -31,6 +31,7 @@ use crate::output_path::Protection;
 use crate::outputs::{HeldForm, HeldPacket};
 use crate::port::Medium;
 use crate::row::{Origin, Row};
+use crate::sa_selectors;
 use crate::snapshot::Snapshot;
 use crate::tx_batch::TxPacket;
 use crate::verdict::DropReason;
@@ -107,7 +108,11 @@ pub(crate) fn take_in<F: Frames>(
     context.counters.ledger(Some(row.ingress)).received += 1;
     row.origin = Origin::Opened(context.snapshot.set_of(sa));
     row.hint = 0;
-    match may_come(context.snapshot, sa, &row.packet) {
+    let bytes = row.bytes(context.frames);
+    let selected = context.snapshot.inbound_sa(sa);
+    let may_come = may_come(context.snapshot, sa, &row.packet)
+        .and_then(|()| sa_selectors::check(context.snapshot, selected, &row, bytes));
+    match may_come {
         Ok(()) => rows.push(row),
         Err(reason) => context.drop(&mut row, reason),
     }

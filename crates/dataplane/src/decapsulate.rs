@@ -11,7 +11,7 @@ use crate::outputs::AddressUpdate;
 use crate::row::{Carrier, Origin, Row, State};
 use crate::stage::{Stage, StageClock};
 use crate::verdict::{DropReason, Verdict};
-use crate::{card_sas, esp};
+use crate::{card_sas, esp, sa_selectors};
 
 /// Opens the rows of a batch that carry ESP.
 ///
@@ -74,9 +74,8 @@ pub(crate) fn decapsulate<F: Frames>(
                 Ok(advance)
             });
             let finished = finish(context, row, (sa, set), job, answer);
-            match finished {
-                Ok(()) => context.counters.opened(sa.id, row.packet.length as usize),
-                Err(reason) => context.drop(row, reason),
+            if let Err(reason) = finished.and_then(|()| take_in(context, row, sa)) {
+                context.drop(row, reason);
             }
         }
         clock.ended(Stage::OpenFinish);
@@ -257,16 +256,24 @@ pub(crate) fn late<F: Frames>(
         state,
         packet,
     };
-    match finish(context, &mut row, (sa, set), job, answer) {
-        Ok(()) => {
-            context.counters.opened(sa.id, row.packet.length as usize);
-            Some(row)
-        }
+    let finished = finish(context, &mut row, (sa, set), job, answer);
+    match finished.and_then(|()| take_in(context, &row, sa)) {
+        Ok(()) => Some(row),
         Err(reason) => {
             context.drop(&mut row, reason);
             None
         }
     }
+}
+
+/// Counts an opened packet and checks it against its SA's selectors.
+fn take_in<F: Frames>(
+    context: &mut BatchContext<'_, F>,
+    row: &Row,
+    sa: &InboundSa,
+) -> Result<(), DropReason> {
+    context.counters.opened(sa.id, row.packet.length as usize);
+    sa_selectors::check(context.snapshot, sa, row, row.bytes(context.frames))
 }
 
 /// The inner packet of one ESP packet. `answer` says how an authentic one moved the window, or why

@@ -678,7 +678,7 @@ fn inbound_check(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> InboundCheck {
 ///
 /// `None`: the peer may not send it. It quotes nothing, or another error; it is not for who sent
 /// what it quotes; or it claims to come from our side, where the peer has no routers.
-fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow> {
+pub(crate) fn judged_by_quote(snapshot: &Snapshot, row: &Row, bytes: &[u8]) -> Option<Flow> {
     let flow = &row.packet.flow;
     let quoted = icmp::quoted_flow(bytes, &row.packet)?;
     let may_come = quoted.source == flow.destination

@@ -62,6 +62,7 @@ mod round_pace;
 pub mod routes;
 mod row;
 pub mod sa_queues;
+mod sa_selectors;
 mod sa_set;
 mod sad;
 mod seal;

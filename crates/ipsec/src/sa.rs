@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use policy::SaSetId;
+use policy::{SaSelectors, SaSetId};
 
 use crate::cipher::Cipher;
 use crate::encapsulation::{Encapsulation, Identifications, Mode};
@@ -218,6 +218,8 @@ pub struct InboundSa {
     /// Its place in a card, which alone deciphers by it, and does the rest too or not
     /// ([`CardWork`](crate::CardWork)); `None`: software opens by it.
     pub card: Option<CardSeat>,
+    /// Selectors that IKE agreed on for the SA; `None`: the policies alone decide.
+    pub selectors: Option<Arc<SaSelectors>>,
     pub(crate) sizes: Sizes,
 }
 
@@ -255,8 +257,19 @@ impl InboundSa {
         encapsulation.check()?;
         let suite = cipher.suite();
         let sizes = Sizes::new(suite, 0);
-        let (allowance, card) = (None, None);
-        Ok(InboundSa { id, spi, set, suite, encapsulation, cipher, window, allowance, card, sizes })
+        Ok(InboundSa {
+            id,
+            spi,
+            set,
+            suite,
+            encapsulation,
+            cipher,
+            window,
+            allowance: None,
+            card: None,
+            selectors: None,
+            sizes,
+        })
     }
 
     /// Counts the use of the SA, and opens no packet beyond its hard limits. The account is this
@@ -268,6 +281,11 @@ impl InboundSa {
     /// Has a card work for the SA, which has this place there.
     pub fn seated(self, card: Option<CardSeat>) -> InboundSa {
         InboundSa { card, ..self }
+    }
+
+    /// Admits packets inside of these selectors alone.
+    pub fn selecting(self, selectors: Option<Arc<SaSelectors>>) -> InboundSa {
+        InboundSa { selectors, ..self }
     }
 
     /// Its place in a card that opens its packets, window included.
@@ -285,7 +303,8 @@ impl InboundSa {
     /// Returns this SA at another place, with the same expanded key, window and limits.
     pub fn at(&self, id: SaId, set: SaSetId) -> InboundSa {
         let (cipher, window) = (self.cipher.share(), self.window.clone());
-        InboundSa { id, set, cipher, window, allowance: self.allowance.clone(), ..*self }
+        let (allowance, selectors) = (self.allowance.clone(), self.selectors.clone());
+        InboundSa { id, set, cipher, window, allowance, selectors, ..*self }
     }
 
     /// Returns this SA with another carriage, with the same expanded key, window and limits.
@@ -296,6 +315,7 @@ impl InboundSa {
         let (cipher, window) = (self.cipher.share(), self.window.clone());
         InboundSa::with_cipher(self.id, self.spi, self.set, cipher, encapsulation, window)
             .map(|sa| sa.within(self.allowance.clone()).seated(self.card))
+            .map(|sa| sa.selecting(self.selectors.clone()))
     }
 
     /// The two ends.

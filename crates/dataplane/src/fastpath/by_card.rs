@@ -236,8 +236,8 @@ fn of_protocol<const HEAD: usize>(head: &[u64; HEAD]) -> u8 {
 }
 
 impl CardOpener {
-    /// The SA of a tag. `None`: there is none, or it is in transport mode or at a hard limit: then
-    /// the general walk judges its packets.
+    /// The SA of a tag. `None`: there is none, or it is in transport mode, at a hard limit, or has
+    /// selectors. The general walk judges packets of an SA with selectors.
     #[inline(never)]
     fn find<F>(
         context: &BatchContext<'_, F>,
@@ -249,7 +249,8 @@ impl CardOpener {
         let id: SaId = snapshot.sad().opened_in_card(seat)?;
         let sa = snapshot.inbound_sa(id);
         let is_spent = card_sas::is_spent(sa.allowance.as_ref());
-        if sa.encapsulation.mode == Mode::Transport || is_spent {
+        let is_transport = sa.encapsulation.mode == Mode::Transport;
+        if is_transport || is_spent || sa.selectors.is_some() {
             return None;
         }
         let set = snapshot.set_of(id);

@@ -393,8 +393,8 @@ fn reason(answer: Option<Result<Advance, ReplayError>>) -> DropReason {
     }
 }
 
-/// Returns the SA with an SPI, and its place among those that are known. `None`: there is none of
-/// the common form that this worker opens with, or it is at a limit: the general walk drops.
+/// Returns the SA with an SPI, and its place in `known`. `None`: no SA that this worker opens with
+/// has the common form, the SA is at a limit, or it has selectors: the general walk judges.
 #[inline(never)]
 fn find<'s, F: Frames>(
     known: &mut Vec<KnownSa>,
@@ -423,7 +423,8 @@ fn find<'s, F: Frames>(
         Family::V4 => wire::packet::ipv4_is_unicast(address.value as u32),
         Family::V6 => wire::packet::ipv6_is_unicast(address.value),
     });
-    if !is_ours || !is_unicast || is_others || snapshot.needs_outer(sa) {
+    let has_general_walk = snapshot.needs_outer(sa) || sa.selectors.is_some();
+    if !is_ours || !is_unicast || is_others || has_general_walk {
         return None;
     }
     let set = snapshot.set_of(sa.id);

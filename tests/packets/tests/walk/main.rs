@@ -29,6 +29,7 @@ mod ports;
 mod prefixes;
 mod put;
 mod reassembled;
+mod sa_selectors;
 mod size;
 mod suites;
 mod tagged;
