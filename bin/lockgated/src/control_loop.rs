@@ -1,6 +1,6 @@
 //! The control thread's loop: what the kernel tells, what workers ask for, what a clock asks for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use config::HOST_NETDEV;
 use control::guard::GuardWatch;
 use control::host_routes;
 use dataplane::{AcquireRequest, AddressUpdate, Generation, ResolveRequest};
+use ipsec::Spi;
 use linux::{ChangedLinks, HostRoute, LinkWatch, Lists, Mirror, NeighbourState, Note};
 use policy::SaSetId;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -236,13 +237,17 @@ fn resolve(state: &State, mirror: &mut Mirror, asked: &ResolveRequest) {
     }
 }
 
-/// Takes all moves that workers have reported since the last call; returns the last of each peer.
+/// Takes all moves that workers have reported since the last call; returns the last of each SA, in
+/// the order in which they were seen.
 fn take_all(seen: &mut Receiver<AddressUpdate>) -> Vec<AddressUpdate> {
-    let mut last: BTreeMap<SaSetId, AddressUpdate> = BTreeMap::new();
+    let mut last: HashMap<(SaSetId, Spi), (usize, AddressUpdate)> = HashMap::new();
+    let mut arrival = 0..;
     while let Ok(moved) = seen.try_recv() {
-        last.insert(moved.set, moved);
+        last.insert((moved.set, moved.spi), (arrival.next().unwrap_or(usize::MAX), moved));
     }
-    last.into_values().collect()
+    let mut last: Vec<(usize, AddressUpdate)> = last.into_values().collect();
+    last.sort_by_key(|(arrival, _)| *arrival);
+    last.into_iter().map(|(_, moved)| moved).collect()
 }
 
 /// Switches to the mirror's view, and updates the kernel accordingly.
@@ -397,16 +402,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_moves_of_a_peer_the_last_counts() {
+    fn last_move_of_each_sa_counts() {
         let (sender, mut seen) = tokio::sync::mpsc::channel(8);
-        let moved = |set, port| {
+        let moved = |set, spi, port| {
             let address = IpAddr::from([192, 0, 2, 1]).into();
-            AddressUpdate { set: SaSetId(set), spi: ipsec::Spi::LOWEST, address, port }
+            AddressUpdate { set: SaSetId(set), spi: Spi::new(spi).unwrap(), address, port }
         };
-        for (set, port) in [(1, 10), (0, 20), (1, 11), (0, 21), (1, 12)] {
-            sender.try_send(moved(set, port)).unwrap();
+        let all =
+            [(1, 256, 10), (0, 300, 20), (1, 256, 11), (0, 300, 21), (1, 257, 12), (1, 256, 13)];
+        for (set, spi, port) in all {
+            sender.try_send(moved(set, spi, port)).unwrap();
         }
-        assert_eq!(take_all(&mut seen), [moved(0, 21), moved(1, 12)]);
+        let last = [moved(0, 300, 21), moved(1, 257, 12), moved(1, 256, 13)];
+        assert_eq!(take_all(&mut seen), last, "in the order in which they were seen");
         assert_eq!(take_all(&mut seen), []);
     }
 }

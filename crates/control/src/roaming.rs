@@ -113,6 +113,11 @@ impl Compiled {
         Ok(moved.then_some(MovedPeer { peer: name, from, to }))
     }
 
+    /// Returns whether a set has an inbound SA of this SPI.
+    pub fn has_opener(&self, set: SaSetId, spi: Spi) -> bool {
+        self.sad.inbound_by_spi(spi).is_some_and(|sa| sa.set == set)
+    }
+
     /// Checks that a peer of IKE may be at the source of an authentic packet of an inbound SA.
     ///
     /// # Errors

@@ -113,14 +113,18 @@ impl Gateway {
     }
 
     /// Takes those whose SAs IKE negotiates out of what was seen, and tells IKE of them. A peer
-    /// that its section has behind a NAT is followed at once all the same.
+    /// that its section has behind a NAT is followed at once all the same. A packet of an SA that
+    /// is gone shows nothing.
     pub(crate) fn tell_ike(
         &self,
         seen: &mut Vec<AddressUpdate>,
         told: &broadcast::Sender<SeenElsewhere>,
     ) {
         seen.retain(|moved| {
-            let Some(peer) = self.compiled.peer_named_by(moved.set) else { return true };
+            let Some(peer) = self.compiled.peer_named_by(moved.set) else { return false };
+            if !self.compiled.has_opener(moved.set, moved.spi) {
+                return false;
+            }
             if peer.keys != KeySource::Ike {
                 return true;
             }
