@@ -29,6 +29,7 @@
 //! | `child_shares` | shares of remote ends in these |
 //! | `own_desk` | requests for these |
 //! | `own_return` | policies that come, one or many in one change |
+//! | `selector_pairs` | packets that the selectors of two CHILD_SAs have in common |
 //! | `left_sas` | SAs that an earlier charon left, and SAs that replace them |
 //! | `suites` | algorithms of IKEv2 |
 //! | `limits` | limits of an SA of charon's |
@@ -53,6 +54,7 @@ mod own_return;
 mod own_tests;
 mod packet_requests;
 mod requested_ends;
+mod selector_pairs;
 mod serve;
 mod small_set;
 mod socket;

@@ -449,9 +449,7 @@ impl Desk {
             true => self.home_in_file(sa, suite, (ends, selectors))?,
             false => self.own_home(sa, suite, (ends, selectors)).await?,
         };
-        if home.new.is_none() {
-            self.check_remote(&home.name, home.ends)?;
-        }
+        self.check_remote(&home.name, home.ends)?;
         let replaces = self.replaced_spis((way, spi), &home.name, selectors);
         let window = (way == Direction::Inbound && asked > home.window).then_some(asked);
         let put = PutSa {

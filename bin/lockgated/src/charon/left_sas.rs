@@ -8,7 +8,7 @@ use policy::Direction;
 
 use super::book::KnownSa;
 use super::desk::Desk;
-use super::own::{pairs, pairs_meet};
+use super::selector_pairs::have_common_packet;
 
 impl Desk {
     /// SPIs of the left SAs that a new SA of a peer replaces: all left SAs of the new SA's
@@ -21,7 +21,7 @@ impl Desk {
     ) -> Vec<Spi> {
         let is_met = |sa: &KnownSa| {
             let known = sa.selectors.each_ref().map(Vec::as_slice);
-            pairs(known).any(|one| pairs(selectors).any(|other| pairs_meet(&one, &other)))
+            have_common_packet(known, selectors)
         };
         let left = self.book.sas_of_peer(peer).filter(|(of, sa)| *of == way && sa.is_orphan);
         let spis = left.filter(|(_, sa)| is_met(sa)).filter_map(|(_, sa)| Spi::new(sa.name.spi));

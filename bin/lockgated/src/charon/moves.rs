@@ -110,13 +110,13 @@ impl Desk {
         done.map(drop).map_err(|why| Answer::plain(Status::Refused, why.to_string()))
     }
 
-    /// Checks that the remote end of an SA that is to be put is no address of this gateway, or
-    /// behind a protected port. The place of the peer's section, or of its SAs, is no other one.
+    /// Checks that the remote end of an SA that is to be put is no address of this gateway and not
+    /// behind a protected port. The end that the peer has already is not checked again.
     pub(super) fn check_remote(&self, peer: &str, ends: PeerEnds) -> Result<(), Answer> {
         let (picture, address) = (self.daemon.picture(), ends.tunnel.remote);
         let own = picture.compiled.ike_peer(peer);
         let section = own.or_else(|| self.peers.named(peer).map(|peer| &peer.section));
-        let is_other = section.is_some_and(|peer| peer.tunnel().remote != address);
+        let is_other = section.is_none_or(|peer| peer.tunnel().remote != address);
         match is_other && is_inside(&picture.snapshot, address) {
             true => {
                 let inside = MoveRefusal::Inside { peer: peer.to_owned(), address };

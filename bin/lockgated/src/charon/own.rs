@@ -25,6 +25,7 @@ use wire::flow::protocol::{self, ICMP, ICMPV6};
 
 use super::book::MAX_POLICIES;
 use super::child_shares::ChildShares;
+use super::selector_pairs::pairs;
 use super::small_set::SmallSet;
 
 /// This gateway's end of a tunnel, and the other.
@@ -474,36 +475,6 @@ pub(super) fn check_sa(
     }
     let udp = is_in_udp.then(|| UdpPorts { local: local.port(), remote: remote.port() });
     Ok(PeerEnds { tunnel: Tunnel { local: local.ip(), remote: remote.ip() }, udp })
-}
-
-/// Returns whether two pairs of a local and a remote selector have packets in common.
-pub(super) fn pairs_meet(one: &[Selector; 2], other: &[Selector; 2]) -> bool {
-    one.iter().zip(other).all(|(one, other)| selectors_meet(one, other))
-}
-
-fn selectors_meet(one: &Selector, other: &Selector) -> bool {
-    let ports = one.ports == other.ports
-        || [one.ports, other.ports].contains(&Selector::ANY_PORT)
-        || (one.ports.0 <= other.ports.1 && other.ports.0 <= one.ports.1);
-    (one.protocol == other.protocol || one.protocol == 0 || other.protocol == 0)
-        && ports
-        && one.addresses.0.is_ipv4() == other.addresses.0.is_ipv4()
-        && one.addresses.0 <= other.addresses.1
-        && other.addresses.0 <= one.addresses.1
-}
-
-/// All pairs of a local selector and a remote one that have packets in common.
-pub(super) fn pairs<'s>(
-    [local, remote]: [&'s [Selector]; 2],
-) -> impl Iterator<Item = [Selector; 2]> + 's {
-    let meets = |one: &Selector, other: &Selector| {
-        one.addresses.0.is_ipv4() == other.addresses.0.is_ipv4()
-            && (one.protocol == other.protocol || one.protocol == 0 || other.protocol == 0)
-    };
-    local.iter().flat_map(move |one| {
-        let others = remote.iter().filter(move |other| meets(one, other));
-        others.map(move |other| [one.clone(), other.clone()])
-    })
 }
 
 /// Returns the action of a shunt.

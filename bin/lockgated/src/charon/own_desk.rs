@@ -19,10 +19,11 @@ use ipsec::{Mode, Suite, Tunnel};
 use super::desk::{Desk, Home, NewPeer, ROOT};
 use super::matching::NoPeer;
 use super::own::{
-    Ends, NotOwn, OwnForm, OwnKey, OwnPeer, REPLAY_WINDOW, check_sa, local_first, pairs,
-    pairs_meet, remote_end, selector_of, shunt_action,
+    Ends, NotOwn, OwnForm, OwnKey, OwnPeer, REPLAY_WINDOW, check_sa, local_first, remote_end,
+    selector_of, shunt_action,
 };
 use super::own_return::Coming;
+use super::selector_pairs::{have_common_packet, pairs};
 use super::small_set::SmallSet;
 use crate::ike_changes::{IkeRefusal, MadeIke};
 use crate::sa_changes::SaPut;
@@ -127,7 +128,7 @@ impl Desk {
         })?;
         let known = self.own.numbered(sa.reqid).cloned();
         if let Some(name) = &known
-            && !pairs(selectors).any(|pair| self.has_packets_of(name, &pair))
+            && !self.has_packets_of(name, selectors)
         {
             return Err(refused(other_packets(sa.reqid, name, selectors)));
         }
@@ -143,16 +144,18 @@ impl Desk {
         Ok(Home { name, lifetime, window, ends, new: None })
     }
 
-    /// Returns whether a policy or an SA of a peer has a packet of a pair of selectors, or the peer
-    /// has neither.
-    pub(super) fn has_packets_of(&self, name: &Arc<str>, pair: &[Selector; 2]) -> bool {
+    /// Returns whether a policy or an SA of a peer has a packet of these selectors, local and
+    /// remote, or the peer has neither.
+    pub(super) fn has_packets_of(&self, name: &Arc<str>, selectors: [&[Selector]; 2]) -> bool {
         let mut policies = self.own.peer(name).into_iter().flat_map(|peer| peer.policies.iter());
         let mut sas = self.book.sas_of_peer(name).filter(|(_, sa)| !sa.has_ended).peekable();
         let is_new = sas.peek().is_none() && self.own.peer(name).is_none_or(OwnPeer::is_bare);
-        let meets = |of: [Selector; 2]| pairs_meet(&of, pair);
         is_new
-            || policies.any(|of| pairs_meet(of, pair))
-            || sas.any(|(_, sa)| pairs(sa.selectors.each_ref().map(Vec::as_slice)).any(meets))
+            || policies
+                .any(|of| have_common_packet(of.each_ref().map(std::slice::from_ref), selectors))
+            || sas.any(|(_, sa)| {
+                have_common_packet(sa.selectors.each_ref().map(Vec::as_slice), selectors)
+            })
     }
 
     /// Checks that a policy belongs to the CHILD_SA of its reqid: both have a packet in common, or
@@ -172,9 +175,9 @@ impl Desk {
             ends(of) == ends(policy)
                 && self.own.runs(&OwnKey::Protect(name.clone(), local_first(of)))
         };
-        let is_of_child = self.book.policies_of(policy.reqid).any(is_beside)
-            || self.has_packets_of(name, &selectors);
         let pair = selectors.each_ref().map(std::slice::from_ref);
+        let is_of_child =
+            self.book.policies_of(policy.reqid).any(is_beside) || self.has_packets_of(name, pair);
         is_of_child.then_some(()).ok_or_else(|| other_packets(policy.reqid, name, pair))
     }
 
