@@ -14,7 +14,7 @@ use config::{
     key_changes,
 };
 use control::guard::{Guard, UnwritableName};
-use control::{Compiled, Compiler, PreparedConfiguration, check_netdevs};
+use control::{Compiled, Compiler, Planner, PreparedConfiguration, check_netdevs};
 use dataplane::Side;
 use dataplane::carve_out::Reserved;
 
@@ -141,7 +141,7 @@ impl Proposal {
     /// [`ChangeError`].
     pub(crate) fn judge(
         running: &Picture,
-        compiler: &Compiler,
+        planner: &Planner,
         (text, origin): (&str, &Origin),
     ) -> Result<Proposal, ChangeError> {
         let Origin { file, base, includes, .. } = origin;
@@ -156,8 +156,7 @@ impl Proposal {
         // What is reserved depends on addresses: it is filled in when the guard is put up.
         let guard = Guard::new(&validated, &running.view, &Reserved::default());
         let effective = validated.effective();
-        let prepared =
-            compiler.prepare_after(validated, Some(&running.compiled)).map_err(machine)?;
+        let prepared = planner.prepare(validated, Some(&running.compiled)).map_err(machine)?;
         Ok(Proposal {
             keys,
             key_changes,

@@ -2,12 +2,16 @@
 //! asked for. What takes long is done on other threads, beside what runs; the change itself the
 //! control thread makes ([`Order`]).
 //!
+//! Charon does not wait for a configuration that is being compiled: its changes of peers and
+//! policies are made meanwhile, and the configuration follows them before it runs.
+//!
 //! Changes of policies that were asked for while another one was made are made together: each has
 //! its own generation and revision, and one snapshot is published for all.
 //!
 //! Background work that follows from changes of policies is done here too, when they pause: the
 //! changes are folded into one search, and the guard lets go of what no policy asks for any more.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +24,7 @@ use control::{CompileError, Compiler, IkeChange, NotAdopted, RebuiltBase};
 use dataplane::SnapshotError;
 use policy::Spd;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use crate::backend::{
@@ -68,6 +72,12 @@ pub(crate) enum Ask {
 )]
 struct NoCompiler;
 
+/// A bug of Lockgate: the thread that evaluated a configuration has panicked. It had nothing that
+/// others need.
+#[derive(Debug, thiserror::Error)]
+#[error("an internal error ended this change: report it; what ran before runs on")]
+struct JudgingPanicked;
+
 /// The task.
 pub(crate) struct Changer {
     /// `None`: a panic lost it, which is a bug of Lockgate.
@@ -75,8 +85,8 @@ pub(crate) struct Changer {
     picture: watch::Receiver<Arc<Picture>>,
     orders: mpsc::Sender<Order>,
     asks: mpsc::UnboundedReceiver<Ask>,
-    /// The next request, if one came while policies were gathered.
-    next: Option<Ask>,
+    /// Requests that came while another one was prepared, in their order.
+    waiting: VecDeque<Ask>,
     events: Events,
     aside: BackgroundWork,
     /// Policies changed since what follows from it was begun.
@@ -154,7 +164,7 @@ impl Changer {
             picture,
             orders,
             asks,
-            next: None,
+            waiting: VecDeque::new(),
             events,
             aside: BackgroundWork::Nothing,
             is_behind: false,
@@ -166,7 +176,7 @@ impl Changer {
     /// Serves requests until every sender is gone.
     pub(crate) async fn run(mut self) {
         loop {
-            if let Some(ask) = self.next.take() {
+            if let Some(ask) = self.waiting.pop_front() {
                 self.answer(ask).await;
                 continue;
             }
@@ -270,17 +280,38 @@ impl Changer {
         if picture.stopping {
             return Err(ChangeError::Stopping);
         }
-        let judge = move |compiler: &mut Compiler| {
-            let proposal = Proposal::judge(&picture, compiler, (&text, &origin))?;
+        let planner = self.compiler.as_ref().ok_or(NoCompiler).map_err(machine)?.planner();
+        let judge = move || {
+            let proposal = Proposal::judge(&picture, &planner, (&text, &origin))?;
             Ok::<_, ChangeError>((proposal, origin))
         };
-        let (proposal, origin) = self.beside(judge).await??;
+        let judged = tokio::task::spawn_blocking(judge);
+        let judged = self.serve_charon_until(judged).await;
+        let (proposal, origin) = judged.map_err(|_| machine(JudgingPanicked))??;
         let compiler = self.compiler.take().ok_or(NoCompiler).map_err(machine)?;
         let proposed = Box::new(EvaluatedChange { compiler, proposal, origin, intent, confirm });
         let done = self.order(|reply| Order::Change { proposed, reply }).await;
         let (compiler, done) = done.ok_or(ChangeError::Stopping)?;
         self.compiler = Some(compiler);
         done
+    }
+
+    /// Makes the changes that charon asks for until a job has ended; other requests wait. Returns
+    /// the job's result.
+    async fn serve_charon_until<T>(&mut self, mut job: JoinHandle<T>) -> Result<T, JoinError> {
+        loop {
+            tokio::select! {
+                done = &mut job => return done,
+                Some(ask) = self.asks.recv() => match ask {
+                    Ask::Ike { change, put, reply } => {
+                        let done = self.change_ike(change, put).await;
+                        // Charon may be gone.
+                        let _ = reply.send(done);
+                    }
+                    other => self.waiting.push_back(other),
+                },
+            }
+        }
     }
 
     /// Runs a function with the compiler on a thread of its own.
@@ -338,11 +369,11 @@ impl Changer {
     /// Makes a change of policies, with those that wait behind it.
     async fn change_policies(&mut self, first: QueuedChange) {
         let mut all = vec![first];
-        while let Ok(ask) = self.asks.try_recv() {
+        while let Some(ask) = self.waiting.pop_front().or_else(|| self.asks.try_recv().ok()) {
             match ask {
                 Ask::Policies(waiting) => all.push(waiting),
                 other => {
-                    self.next = Some(other);
+                    self.waiting.push_front(other);
                     break;
                 }
             }
@@ -567,6 +598,7 @@ fn caught<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_lab::{PEER, TestLab};
 
     const CONFIG: &str = r#"
 [node]
@@ -578,6 +610,38 @@ mac = "02:00:00:00:0a:01"
 mtu = 1500
 addresses = ["10.1.0.1/16"]
 "#;
+
+    /// A job that is held stands for a configuration that is being compiled.
+    #[tokio::test]
+    async fn charon_is_served_while_a_configuration_is_prepared_and_others_wait() {
+        let TestLab { folder: _folder, machine: _machine, compiler, mut state, events } =
+            TestLab::new(PEER);
+        let picture = state.watched();
+        let (ordering, mut orders) = mpsc::channel(1);
+        let (asking, asks) = mpsc::unbounded_channel();
+        let mut changer = Changer::new(compiler, picture, ordering, asks, events);
+        tokio::spawn(async move {
+            while let Some(order) = orders.recv().await {
+                state.obey(order).await.unwrap();
+            }
+        });
+        let (release, held) = oneshot::channel::<u8>();
+        let (reply, mut saved) = oneshot::channel();
+        asking.send(Ask::Save { reply }).unwrap_or_else(|_| panic!("the changer is there"));
+        let (reply, made) = oneshot::channel();
+        let ask = Ask::Ike { change: IkeChange::default(), put: None, reply };
+        asking.send(ask).unwrap_or_else(|_| panic!("the changer is there"));
+        let job = tokio::spawn(async { held.await.unwrap() });
+        let serve = changer.serve_charon_until(job);
+        let charon = async {
+            made.await.unwrap().unwrap();
+            assert!(saved.try_recv().is_err(), "other requests wait");
+            release.send(7).unwrap();
+        };
+        let (done, ()) = tokio::join!(serve, charon);
+        assert_eq!(done.unwrap(), 7);
+        assert!(matches!(changer.waiting.front(), Some(Ask::Save { .. })));
+    }
 
     #[test]
     fn a_refused_folding_is_tried_again_when_a_policy_went_or_all_were_compiled_whole() {

@@ -24,7 +24,8 @@ use policy::{NeedsRenewal, PolicyId, PolicyIndex, SetPlaces, Slots, Spd, Tables}
 
 use crate::compile::CompileError;
 use crate::compiled::Compiled;
-use crate::live::{Compiler, Last, room_for};
+use crate::live::Compiler;
+use crate::planner::{Last, room_for};
 use crate::two_layers::{self, OuterWithoutPolicy};
 use config::nearest;
 use config::validated::{Action, Policy};
@@ -213,16 +214,18 @@ impl Compiler {
         add: Vec<Policy>,
     ) -> Result<Compiled, ChangeRefused> {
         let transaction = Transaction::new(running, remove, add, self.next_policy)?;
-        match self.carry_out(running, transaction.clone()) {
+        let made = match self.carry_out(running, transaction.clone()) {
             // Policies of charon's own never keep those of the configuration out.
             Err(CompileError::Spd(_)) if running.has_own_of_ike() => {
                 let (without, gone) = running.without_own_of_ike();
                 let mut transaction = transaction;
                 transaction.removed.extend(gone);
-                Ok(self.carry_out(&without, transaction)?)
+                self.carry_out(&without, transaction)?
             }
-            made => Ok(made?),
-        }
+            made => made?,
+        };
+        self.file_changes += 1;
+        Ok(made)
     }
 
     /// Makes a transaction upon what runs.

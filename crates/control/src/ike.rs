@@ -170,8 +170,8 @@ impl Compiler {
         let mut next = running.copied();
         for peer in peers {
             let known = next.ike.named(&peer.name);
-            let mut vacant = || self.ike.vacant_set(&next.ike, &mut self.next_set);
-            let set = known.map_or_else(|| vacant().ok_or(CompileError::OutOfNumbers), Ok)?;
+            let mut vacant = || self.ike.vacant_set(&next.ike, &self.sets);
+            let set = known.map_or_else(&mut vacant, Ok)?;
             let place = next.sad.places().get(set);
             let before = place.and_then(|place| next.sad.set(place));
             let outbound = before.map_or(Vec::new(), |set| set.outbound.clone());

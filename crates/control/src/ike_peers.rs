@@ -11,7 +11,9 @@ use imbl::OrdMap;
 use ipsec::Tunnel;
 use policy::{Action, Policy, SaSetId, SetIndex, Spd};
 
+use crate::compile::CompileError;
 use crate::peer_address::PeerEnds;
+use crate::set_numbers::SetNumbers;
 
 /// The begin of the name of every peer and policy that charon makes. No name in a file has a colon.
 pub const IKE_NAMES: &str = "ike:";
@@ -49,19 +51,22 @@ pub(crate) struct IkeNumbers {
 }
 
 impl IkeNumbers {
-    /// A number for the set of another peer; `next` is the first that was never given. `None`: none
-    /// is left.
-    pub(crate) fn vacant_set(&mut self, running: &IkePeers, next: &mut u32) -> Option<SaSetId> {
+    /// Returns a number for the set of another peer.
+    ///
+    /// # Errors
+    /// [`CompileError::OutOfNumbers`].
+    pub(crate) fn vacant_set(
+        &mut self,
+        running: &IkePeers,
+        sets: &SetNumbers,
+    ) -> Result<SaSetId, CompileError> {
         while self.rested.len() > REST {
             // One of a change that did not come to run is in use.
-            let id = self.rested.pop_front().filter(|id| running.peer(*id).is_none());
-            if id.is_some() {
-                return id;
+            if let Some(id) = self.rested.pop_front().filter(|id| running.peer(*id).is_none()) {
+                return Ok(id);
             }
         }
-        let id = SaSetId(*next);
-        *next = next.checked_add(1)?;
-        Some(id)
+        sets.take()
     }
 
     /// Notes the sets that one configuration has and another has not.

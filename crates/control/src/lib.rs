@@ -37,10 +37,12 @@ mod netdevs;
 mod overlays;
 mod owner;
 mod peer_address;
+mod planner;
 mod port_slots;
 mod put_sas;
 mod remote_end;
 mod roaming;
+mod set_numbers;
 mod takeover;
 mod two_layers;
 
@@ -55,7 +57,7 @@ pub use explained::{
 pub use host_routes::{HostRouteSkipped, host_mtu, host_routes};
 pub use ike::{ChangedIke, IkeAction, IkeChange, IkePolicy};
 pub use ike_peers::IKE_NAMES;
-pub use live::{Compiler, PreparedConfiguration};
+pub use live::Compiler;
 pub use live_parts::{Cure, LiveParts, LiveProblem, PortState, live_parts, live_parts_towards};
 pub use lookup_order::{LookupPlace, Ordered, lookup_order};
 pub use move_error::MoveError;
@@ -63,6 +65,7 @@ pub use netdevs::{PortRefusal, PortRefusalReason, check_netdevs};
 pub use overlays::EndpointsError;
 pub use owner::{KeyManager, SaOwner};
 pub use peer_address::{PeerAddress, PeerEnds};
+pub use planner::{Planner, PreparedConfiguration};
 pub use port_slots::PortSlots;
 pub use put_sas::{
     CardUse, CardWish, ChangedSas, CountedByCard, DeleteRefusal, GoneReason, GoneSa, LINGER_NS,

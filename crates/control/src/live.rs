@@ -21,26 +21,26 @@
 //!
 //! Ids and generations are never used twice while the process lives.
 
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use dataplane::{AcquireSwitch, Generation};
 use ipsec::{ReplayWindow, SaError, Tunnel};
 use keystate::KeyState;
-use policy::{PolicyId, SaSetId, Slots, Spd};
+use policy::{Slots, Spd};
 
 use crate::associations::Associations;
 use crate::compile::CompileError;
 use crate::compiled::{Compiled, PreviousSas};
 use crate::connections::SharedConnections;
-use crate::ike_peers::{IkeNumbers, IkePeers};
+use crate::ike_peers::IkeNumbers;
 use crate::kept_sas::PutSas;
-use crate::listing::Listing;
 use crate::overlays::SharedEndpoints;
 use crate::peer_address::MovedPeers;
-use crate::port_slots::{HeldSlots, PortSlots};
-use config::validated::{Peer, Policy, Validated};
-use config::{Keys, Loaded, PeerId};
+use crate::planner::{Last, Planner, PreparedConfiguration};
+use crate::port_slots::HeldSlots;
+use crate::set_numbers::SetNumbers;
+use config::validated::Validated;
+use config::{Keys, Loaded};
 
 /// Compiles one configuration after another, and keeps the state that the next one reuses.
 pub struct Compiler {
@@ -48,21 +48,15 @@ pub struct Compiler {
     pub(crate) generation: Generation,
     pub(crate) policy_slots: u32,
     pub(crate) next_policy: u32,
-    pub(crate) next_set: u32,
+    pub(crate) sets: SetNumbers,
     pub(crate) ike: IkeNumbers,
     held: HeldSlots,
-    /// Number of compiles that were finished, and of changes made.
-    pub(crate) compiles: u64,
+    /// Changes of the file's policies that were finished.
+    pub(crate) file_changes: u64,
     pub(crate) last: Option<Last>,
     connections: SharedConnections,
     endpoints: SharedEndpoints,
     acquires: Arc<AcquireSwitch>,
-}
-
-/// The last result of a compile.
-pub(crate) struct Last {
-    pub(crate) spd: Arc<Spd>,
-    pub(crate) kept: Arc<PreviousSas>,
 }
 
 impl Default for Compiler {
@@ -101,10 +95,10 @@ impl Compiler {
             generation: Generation(0),
             policy_slots: 0,
             next_policy: 0,
-            next_set: 0,
+            sets: SetNumbers::default(),
             ike: IkeNumbers::default(),
             held: HeldSlots::default(),
-            compiles: 0,
+            file_changes: 0,
             last: None,
             connections: SharedConnections::default(),
             endpoints: SharedEndpoints::default(),
@@ -112,82 +106,24 @@ impl Compiler {
         }
     }
 
-    /// Does the slow part of a compile, 0.3 s for 100 000 policies. Changes no shared state, so it
-    /// can run in the background.
+    /// Returns what the slow part of a compile needs. Cheap. Charon's changes may go on beside it.
+    pub fn planner(&self) -> Planner {
+        Planner {
+            generation: self.generation,
+            next_policy: self.next_policy,
+            sets: self.sets.clone(),
+            held: self.held.clone(),
+            file_changes: self.file_changes,
+            last: self.last.clone(),
+        }
+    }
+
+    /// Does the slow part of a compile ([`Planner::prepare`]).
     ///
     /// # Errors
-    /// [`CompileError::Spd`], [`CompileError::OutOfNumbers`].
+    /// Those of [`Planner::prepare`].
     pub fn prepare(&self, config: Validated) -> Result<PreparedConfiguration, CompileError> {
-        self.prepare_after(config, None)
-    }
-
-    /// Prepares as [`Compiler::prepare`] does, with what charon has made by itself in `running` and
-    /// `[ike]` still admits. Where that does not fit beside the policies of the file, it goes.
-    ///
-    /// # Errors
-    /// Those of [`Compiler::prepare`].
-    pub fn prepare_after(
-        &self,
-        config: Validated,
-        running: Option<&Compiled>,
-    ) -> Result<PreparedConfiguration, CompileError> {
-        let ike = running.map_or_else(IkePeers::default, |of| of.ike.admitted_by(&config));
-        let bounds = config.ike.as_ref();
-        let own = running.map_or_else(Vec::new, |of| ike.policies_admitted(bounds, &of.spd));
-        if own.is_empty() {
-            return self.prepare_beside(config, (ike, own));
-        }
-        match self.prepare_beside(config.clone(), (ike, own)) {
-            Err(CompileError::Spd(_)) => {
-                self.prepare_beside(config, (IkePeers::default(), Vec::new()))
-            }
-            prepared => prepared,
-        }
-    }
-
-    fn prepare_beside(
-        &self,
-        config: Validated,
-        (ike, own): (IkePeers, Vec<policy::Policy>),
-    ) -> Result<PreparedConfiguration, CompileError> {
-        let rules = config.group_policies();
-        let left = PolicyId::FIRST_BEHIND.0.saturating_sub(self.next_policy);
-        if left as usize <= config.policies.len() + rules.len() {
-            return Err(CompileError::OutOfNumbers);
-        }
-        let mut next = Ids { policy: self.next_policy, set: self.next_set };
-        let sets = next.sets(&config.peers, self.last.as_ref());
-        let ports = self.held.slots_for(&config).ok_or(CompileError::OutOfNumbers)?;
-        let mut policies = next.policies(&config.policies, (&sets, &ports), self.last.as_ref());
-        policies.extend(next.rules(rules, &ports, self.last.as_ref()));
-        policies.extend(own);
-        let room = room_for(policies.len());
-        let (spd, slots) = match &self.last {
-            Some(last) if last.spd.holds_only(&policies) => (last.spd.clone(), Slots::Kept),
-            Some(last) => {
-                let (spd, slots) = match last.spd.with_few_changed_rules(&policies) {
-                    Some(spd) => (spd, Slots::Kept),
-                    None => last.spd.renewed(policies, room)?,
-                };
-                (Arc::new(spd), slots)
-            }
-            None => (Arc::new(Spd::with_room(policies, room)?), Slots::GivenAnew),
-        };
-        let is_same = self.last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.spd, &spd));
-        let generation = Generation(self.generation.0.wrapping_add(u32::from(!is_same)));
-        let listing = Listing::new(config, &spd);
-        let compiles = self.compiles;
-        Ok(PreparedConfiguration {
-            listing,
-            spd,
-            slots,
-            ports,
-            generation,
-            sets,
-            ike,
-            next,
-            compiles,
-        })
+        self.planner().prepare(config, None)
     }
 
     /// Compiles a configuration. The first has generation 1.
@@ -206,7 +142,7 @@ impl Compiler {
 
     /// Compiles a configuration whose policies are prepared.
     ///
-    /// 1. what else can fail, which takes nothing from anyone;
+    /// 1. what charon changed since; what else can fail, which takes nothing from anyone;
     /// 2. counters and windows for every key; a key that is refused costs its own SA;
     /// 3. the SAs that were put into what runs go on;
     /// 4. what is new becomes what the next compile keeps.
@@ -219,17 +155,18 @@ impl Compiler {
     /// taken, and what runs goes on.
     pub fn finish(
         &mut self,
-        prepared: PreparedConfiguration,
+        mut prepared: PreparedConfiguration,
         read: &Keys,
         keys: &mut KeyState,
         running: Option<&Compiled>,
     ) -> Result<Compiled, CompileError> {
-        let PreparedConfiguration { listing, spd, slots, ports, generation, .. } = prepared;
-        let PreparedConfiguration { sets: set_ids, ike, next, compiles, .. } = prepared;
-        let config = listing.settings().clone();
-        if compiles != self.compiles {
+        if prepared.file_changes != self.file_changes {
             return Err(CompileError::Overtaken);
         }
+        self.follow_charon(&mut prepared, running)?;
+        let PreparedConfiguration { listing, spd, slots, ports, generation, .. } = prepared;
+        let PreparedConfiguration { sets: set_ids, new_sets, ike, next_policy, .. } = prepared;
+        let config = listing.settings().clone();
         check_associations(&config, read)?;
         let connections = self.connections.for_configuration(&config)?;
         let overlays = self.endpoints.for_configuration(&config, &ports)?;
@@ -276,15 +213,29 @@ impl Compiler {
         };
         if let Some(running) = running {
             compiled.keep_put_sas(running)?;
-        }
-        if let Some(running) = running {
             self.ike.rest(&running.ike, &compiled.ike);
         }
         self.held.hold(&kept.slots);
-        (self.next_policy, self.next_set) = (next.policy, next.set);
+        new_sets.keep();
+        self.next_policy = next_policy;
+        self.file_changes += 1;
         self.take(generation, &spd, slots, &kept);
         compiled.policy_slots = self.policy_slots;
         Ok(compiled)
+    }
+
+    /// Gives a prepared configuration the changes of charon's since the planner was made.
+    fn follow_charon(
+        &self,
+        prepared: &mut PreparedConfiguration,
+        running: Option<&Compiled>,
+    ) -> Result<(), CompileError> {
+        let (Some(last), Some(running)) = (&self.last, running) else { return Ok(()) };
+        if prepared.continued.as_ref().is_some_and(|spd| Arc::ptr_eq(spd, &last.spd)) {
+            prepared.follow_peers(running);
+            return Ok(());
+        }
+        prepared.follow_charon(running, &last.spd, self.generation)
     }
 
     /// Records a result as the last, and counts the arrangement of policy slots on if it
@@ -298,40 +249,7 @@ impl Compiler {
     ) {
         self.policy_slots += u32::from(slots == Slots::GivenAnew);
         self.generation = generation;
-        self.compiles += 1;
         self.last = Some(Last { spd: spd.clone(), kept: kept.clone() });
-    }
-}
-
-/// Returns slots for `policies` policies and those added later. When none is left, all are assigned
-/// again, and counters start again.
-pub(crate) fn room_for(policies: usize) -> usize {
-    policies.saturating_mul(2).next_power_of_two().max(LEAST_SLOTS)
-}
-
-/// Slots that there are at least.
-const LEAST_SLOTS: usize = 16_384;
-
-/// A configuration whose policies are compiled; for the compiler that made it, before it finishes
-/// another.
-pub struct PreparedConfiguration {
-    listing: Listing,
-    spd: Arc<Spd>,
-    slots: Slots,
-    ports: Arc<PortSlots>,
-    generation: Generation,
-    /// One entry per peer.
-    sets: Vec<SaSetId>,
-    /// Peers of charon's own that stay.
-    ike: IkePeers,
-    next: Ids,
-    compiles: u64,
-}
-
-impl PreparedConfiguration {
-    /// The configuration without its policies.
-    pub fn settings(&self) -> &Arc<Validated> {
-        self.listing.settings()
     }
 }
 
@@ -349,80 +267,4 @@ fn check_associations(config: &Validated, keys: &Keys) -> Result<(), CompileErro
         ReplayWindow::new(peer.replay_window, peer.numbers)?;
     }
     Ok(())
-}
-
-/// Ids that were never given.
-struct Ids {
-    policy: u32,
-    set: u32,
-}
-
-impl Ids {
-    /// The SA-set id of each peer.
-    fn sets(&mut self, peers: &[Peer], last: Option<&Last>) -> Vec<SaSetId> {
-        let id = |peer: &Peer| {
-            let known = last.and_then(|last| last.kept.sets.get(&peer.name).copied());
-            known.unwrap_or_else(|| {
-                self.set += 1;
-                SaSetId(self.set - 1)
-            })
-        };
-        peers.iter().map(id).collect()
-    }
-
-    /// The policies under their ids. Of equal priority the higher id wins, and it is the later in
-    /// the file: where a kept id would say otherwise, there is a new one.
-    fn policies(
-        &mut self,
-        policies: &[Policy],
-        (sets, ports): (&[SaSetId], &PortSlots),
-        last: Option<&Last>,
-    ) -> Vec<policy::Policy> {
-        let mut slots = ports.to_slots();
-        let last = last.into_iter().flat_map(|last| last.spd.holding_policies());
-        let known: HashMap<&str, &policy::Policy> =
-            last.map(|(_, policy)| (policy.name.as_str(), policy)).collect();
-        let mut highest: HashMap<u32, PolicyId> = HashMap::new();
-        let mut compiled = Vec::with_capacity(policies.len());
-        for policy in policies {
-            let id = known.get(policy.name.as_str()).map_or(PolicyId(u32::MAX), |known| known.id);
-            let set = |peer: PeerId| sets[peer.0 as usize];
-            let mut policy = policy.for_spd(id, set, |ports| slots.ingress(ports));
-            let same = known.get(policy.name.as_str()) == Some(&&policy);
-            let earlier = highest.get(&policy.priority);
-            if !same || earlier.is_some_and(|earlier| *earlier >= id) {
-                policy.id = PolicyId(self.policy);
-                self.policy += 1;
-            }
-            highest.insert(policy.priority, policy.id);
-            compiled.push(policy);
-        }
-        compiled
-    }
-
-    /// The rules of groups under their ids, their ports as slots. No two rules of one priority
-    /// match the same packet, so any id will do.
-    fn rules(
-        &mut self,
-        rules: Vec<policy::Policy>,
-        ports: &PortSlots,
-        last: Option<&Last>,
-    ) -> impl Iterator<Item = policy::Policy> {
-        let mut slots = ports.to_slots();
-        let last = last.into_iter().flat_map(|last| last.spd.holding_rules());
-        let known: HashMap<_, &policy::Policy> =
-            last.map(|(_, rule)| ((rule.group, rule.priority, rule.name.as_str()), rule)).collect();
-        rules.into_iter().map(move |mut rule| {
-            rule.ingress = rule.ingress.map(|ports| slots.list(&ports));
-            let known = known.get(&(rule.group, rule.priority, rule.name.as_str()));
-            if let Some(known) = known {
-                rule.id = known.id;
-            }
-            if known != Some(&&rule) {
-                rule.id = PolicyId(self.policy);
-                self.policy += 1;
-            }
-            rule
-        })
-    }
 }

@@ -134,7 +134,7 @@ impl PortSlots {
 }
 
 /// The slots that compiled configurations hold.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct HeldSlots(Vec<Weak<PortSlots>>);
 
 impl HeldSlots {

@@ -9,7 +9,7 @@ use super::{
 use crate::book::Book;
 use crate::by_slot::BySlot;
 use crate::classifier::Budget;
-use crate::domain::DomainId;
+use crate::domain::{DomainId, Generation};
 use crate::ids::PolicyIndex;
 use crate::list::List;
 use crate::policy::{Action, Policy, PolicyId, Precedence};
@@ -345,10 +345,27 @@ impl Spd {
 
     /// Generations beyond every one of another database's: nothing said under it holds.
     fn begin_after(&mut self, earlier: &Spd) {
-        let highest = earlier.generations.iter().max().copied().unwrap_or_default();
+        self.begin_beyond(earlier.highest_generation(), earlier.wraps);
+    }
+
+    /// Returns the same policies with generations beyond every one of this database and of `other`:
+    /// no verdict that was cached under either holds. For a database that was made while `other`
+    /// changed.
+    #[must_use]
+    pub fn beyond(mut self, other: &Spd) -> Spd {
+        let highest = self.highest_generation().max(other.highest_generation());
+        self.begin_beyond(highest, self.wraps.max(other.wraps));
+        self
+    }
+
+    fn begin_beyond(&mut self, highest: Generation, wraps: u32) {
         let (next, began_anew) = highest.next();
         self.generations.fill(next);
-        self.wraps = earlier.wraps + u32::from(began_anew);
+        self.wraps = wraps + u32::from(began_anew);
+    }
+
+    fn highest_generation(&self) -> Generation {
+        self.generations.iter().max().copied().unwrap_or_default()
     }
 
     /// Slots of policies that went since the base was made.
