@@ -29,6 +29,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("card-link", &["offload"]),
     ("charon-link", &[]),
     ("keystate", &["ipsec"]),
+    ("key-memory", &[]),
     ("powercut", &[]),
     ("store", &[]),
     ("api", &[]),
@@ -173,7 +174,8 @@ const PUBLIC_INDEXES: &[&str] =
 const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
 /// Crates that wrap the processor, the kernel or a C library (DESIGN §4): unsafe code has its place
 /// there, each block with its reason.
-const WRAPS_KERNEL: &[&str] = &["cpu", "xsk", "bpf", "keystate", "io", "ipsec-mb", "powercut"];
+const WRAPS_KERNEL: &[&str] =
+    &["cpu", "xsk", "bpf", "keystate", "key-memory", "io", "ipsec-mb", "powercut"];
 const EXPLAIN_UNSAFE: &str = "#![deny(clippy::undocumented_unsafe_blocks)]";
 
 /// Runs every check and prints what each looked at and found.
