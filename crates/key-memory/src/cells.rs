@@ -273,6 +273,12 @@ impl Cells {
         }
     }
 
+    pub(crate) fn erase(&mut self) {
+        for (_, place) in std::mem::take(&mut self.records) {
+            self.erase_record(place.first);
+        }
+    }
+
     fn write_payload(&mut self, cell: u32, payload: &[u8]) {
         for (index, bytes) in payload.chunks(WORD_BYTES).enumerate() {
             let mut word = Zeroizing::new([0; WORD_BYTES]);
@@ -295,10 +301,9 @@ impl Cells {
         Ok(reused.into_iter().chain(fresh).collect())
     }
 
-    /// Ends a record by one store, then zeroizes and frees its cells.
+    /// Ends a record by the first store of [`Cells::erase_cell`], for its first cell is erased first.
     fn erase_record(&mut self, first: u32) {
         let chain = self.chain(first).unwrap_or_else(|| vec![first]);
-        self.set(first, field::STATE, STATE_UNFINISHED);
         for cell in chain {
             self.erase_cell(cell);
             self.free.push(cell);

@@ -68,6 +68,9 @@ pub enum DescriptorRefused {
     /// The memory begins with no header of this version.
     #[error("the stored memory has no header of this version")]
     Foreign,
+    /// The manager passed more than one memory.
+    #[error("more than one memory of keys was stored: none is used")]
+    Ambiguous,
     /// The operating system's error.
     #[error("the stored memory cannot be used: {0}")]
     System(String),

@@ -6,6 +6,7 @@
 //! | file | content |
 //! |---|---|
 //! | `descriptor.rs` | how the memory is made, and the proof of a descriptor from outside |
+//! | `manager.rs` | the service manager's store of descriptors |
 //! | `cells.rs` | records in cells: the order of stores that makes a torn record visible |
 //!
 //! The invariant of `cells.rs`: after a stop between any two stores, the next process finds each
@@ -18,6 +19,7 @@
 
 mod cells;
 mod descriptor;
+mod manager;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -27,6 +29,7 @@ use cells::Cells;
 
 pub use cells::{MAX_PAYLOAD, RecordKey, StoreRefused};
 pub use descriptor::{DescriptorRefused, MemoryKind, MemoryUnavailable, supported_kind};
+pub use manager::{DESCRIPTOR_NAME, KeptMemory, NoMemory, start};
 
 /// Cells of a gateway's memory: room for as many small records, 1 KiB each when used.
 pub const GATEWAY_CELLS: u32 = 131_072;
@@ -96,6 +99,11 @@ impl StoredMemory {
     /// Zeroizes a record and frees its cells. An absent record is no fault.
     pub fn remove(&mut self, key: RecordKey) {
         self.cells.remove(key);
+    }
+
+    /// Zeroizes all records.
+    pub fn erase(&mut self) {
+        self.cells.erase();
     }
 }
 

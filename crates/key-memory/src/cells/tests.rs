@@ -171,3 +171,15 @@ fn memory_of_another_layout_or_size_is_foreign() {
     Cells::format(words, CELLS).words.store(header::USED, u64::from(CELLS) + 1);
     assert!(Cells::recover(words, CELLS).is_none());
 }
+
+#[test]
+fn an_erased_memory_holds_no_record_and_no_byte() {
+    let words = blank_words();
+    let mut memory = Cells::format(words, CELLS);
+    for id in 0..4 {
+        memory.store(key(id), &[1; 2000]).unwrap();
+    }
+    memory.erase();
+    assert_eq!((memory.records().len(), leftover_words(&memory)), (0, 0));
+    assert!(Cells::recover(words, CELLS).unwrap().records().is_empty());
+}
