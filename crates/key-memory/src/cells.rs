@@ -301,7 +301,7 @@ impl Cells {
         Ok(reused.into_iter().chain(fresh).collect())
     }
 
-    /// Ends a record by the first store of [`Cells::erase_cell`], for its first cell is erased first.
+    /// Ends a record by the first store to its first cell, then zeroizes and frees all its cells.
     fn erase_record(&mut self, first: u32) {
         let chain = self.chain(first).unwrap_or_else(|| vec![first]);
         for cell in chain {

@@ -1,4 +1,4 @@
-//! Descriptors of memory: how one is made, and the proof of one that came from outside.
+//! Descriptors of memory: creation, and the check of a descriptor from outside.
 
 use std::fs::File;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -115,9 +115,11 @@ fn create_sealed(bytes: u64, swap: Swap) -> Result<OwnedFd, MemoryUnavailable> {
 /// A descriptor of `memfd_secret`; `None`: the kernel has none or switched it off.
 fn create_secret() -> Option<OwnedFd> {
     // SAFETY: the call takes one integer and touches no memory of ours.
+    // Threat: none; an old kernel answers ENOSYS.
     let number = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     let number = i32::try_from(number).ok().filter(|number| *number >= 0)?;
     // SAFETY: the kernel has just opened the descriptor for us, and nobody else has its number.
+    // Threat: code that closes descriptors by number in another thread.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -175,6 +177,7 @@ pub(crate) fn map(descriptor: &OwnedFd, words: usize) -> std::io::Result<&'stati
     let mapping: &'static MmapRaw = Box::leak(Box::new(mapping));
     // SAFETY: the mapping is leaked, so it stays; it is page-aligned, writable and `words` long.
     // `create` and `check` keep the length from changing. All access is by these atomic words.
+    // Threat: a fault of a page when the machine has no memory left; the process ends by SIGBUS.
     Ok(unsafe { std::slice::from_raw_parts(mapping.as_mut_ptr().cast(), words) })
 }
 

@@ -1,13 +1,13 @@
 //! Memory that outlives the process and keeps records with keys for the next one.
 //!
-//! A descriptor of the kernel owns the memory, so SIGKILL leaves each word as it was. A service
+//! A descriptor of the kernel owns the memory, so SIGKILL changes no word. A service
 //! manager keeps the descriptor while the daemon restarts; without a descriptor the memory is gone.
 //!
 //! | file | content |
 //! |---|---|
 //! | `descriptor.rs` | how the memory is made, and the proof of a descriptor from outside |
 //! | `manager.rs` | the service manager's store of descriptors |
-//! | `cells.rs` | records in cells: the order of stores that makes a torn record visible |
+//! | `cells.rs` | records in cells: the order of stores, which exposes a torn record |
 //!
 //! The invariant of `cells.rs`: after a stop between any two stores, the next process finds each
 //! record whole, in its old or its new version, or finds no record. Key bytes outside of a whole

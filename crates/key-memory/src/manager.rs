@@ -48,7 +48,7 @@ pub enum NoMemory {
     Manager(String),
 }
 
-/// Opens the memory that the manager passed, or makes one and stores it with the manager.
+/// Opens the passed memory, or makes a new memory and sends its descriptor to the manager.
 ///
 /// A manager whose unit lacks `FileDescriptorStoreMax=` drops the descriptor without an answer; the
 /// memory then ends with the process.
@@ -60,7 +60,7 @@ pub fn start(cells: u32) -> Result<KeptMemory, NoMemory> {
         return Err(NoMemory::NoManager);
     }
     let passed = take_passed()?;
-    // Two memories with one name: neither is known to be the last one that was written.
+    // Of two memories with one name, the newer one is unknown.
     let is_single = passed.len() == 1;
     let mut refused = Vec::new();
     for descriptor in passed {

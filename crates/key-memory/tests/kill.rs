@@ -1,4 +1,4 @@
-//! A process that is killed while it stores records, and the next one that opens its memory.
+//! SIGKILL of a process among its stores, and the recovery by the next process.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,7 +64,7 @@ fn records_of_a_killed_process_are_whole_in_the_next_one() {
 
     let next = StoredMemory::open(descriptor(), CELLS).unwrap();
     let records = next.records();
-    // The last reported round, or the one that the kill cut off.
+    // The last reported round, or the round of the kill.
     let newest = records.last().unwrap();
     let is_newest = |round: u64| newest.key == key(round % 8) && *newest.payload == payload(round);
     assert!((last..=last + 2).any(is_newest), "round {last}: {:?}", newest.key);
